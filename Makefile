@@ -18,7 +18,7 @@ VENVS := .venvs
 ifeq ($(origin PYTHON),undefined)
 PYTHON := $(shell $(BIN)/python -c '' 2>/dev/null && echo $(BIN)/python || echo python3)
 endif
-SOURCES := $(wildcard message_buffer lambdas responder canary infra cost local bufferctl tests bench examples app.py)
+SOURCES := $(wildcard message_buffer lambdas responder canary infra cost local bufferctl console tests bench examples app.py)
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 # Not $(PYTHON) itself: that may be the python of an activated .venv, which set-up is about to replace.
@@ -31,6 +31,8 @@ NEEDS_VENV = @test -x $(BIN)/python || { echo "There is no $(VENV) that works he
 
 # Which stage of cdk.json is built, compared, deployed or destroyed.
 STAGE ?= dev
+# The console shows the local stage, unless a stage is named.
+CONSOLE_STAGE = $(if $(filter-out undefined default file,$(origin STAGE)),$(STAGE),local)
 # How many a day `make cost` reckons with.
 MESSAGES ?= 100000
 # Which lane the local stage has, if not the one in cdk.json: make demo LANE=dynamodb.
@@ -45,7 +47,7 @@ SYNTHESIZED ?=
 FROM = $(if $(SYNTHESIZED),--app "$(SYNTHESIZED)")
 
 .PHONY: help setup test chaos coverage check format-check lint types imports format nightly rehearse demo up down status logs \
-  verify doctor synth diff deploy prune destroy bootstrap bench bench-quick cost lock clean
+  console verify doctor synth diff deploy prune destroy bootstrap bench bench-quick cost lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -79,23 +81,24 @@ $(READY):
 demo: $(READY) ## five fragments of a customer go in, one event comes out; ARGS=--reply: and an answer to them
 	@$(BIN)/python -m local demo $(IN_LANE) $(ARGS)
 
-# The tests on the local stage share it and send it real traffic: they run one after the other, with nothing beside them.
-ON_THE_STAGE := tests/e2e tests/chaos
+# The tests on the local stage share it and send it real traffic, and those in a browser measure how busy the page is:
+# they run one after the other, with nothing beside them.
+IN_TURN := tests/e2e tests/chaos tests/browser
 
 test: $(READY) ## the tests for every change, at most 5 minutes: all but `make chaos`, or those that PYTEST_ARGS names
 ifeq ($(strip $(PYTEST_ARGS)),)
-	@$(PYTEST) $(addprefix --ignore=,$(ON_THE_STAGE))
-	@$(BIN)/python -m pytest $(ON_THE_STAGE) -m smoke
+	@$(PYTEST) $(addprefix --ignore=,$(IN_TURN))
+	@$(BIN)/python -m pytest $(IN_TURN) -m smoke
 else
 	@$(PYTEST) $(PYTEST_ARGS)
 endif
 
-chaos: $(READY) ## the other tests on the local stage, about 11 minutes: kills, outages, every command, hostile input
-	@$(BIN)/python -m pytest $(ON_THE_STAGE) -m "not smoke"
+chaos: $(READY) ## the other tests on the local stage, about 12 minutes: kills, outages, every command, the console in a browser
+	@$(BIN)/python -m pytest $(IN_TURN) -m "not smoke"
 
 # The functions of the local stage run in the emulator's environment, which has no coverage: its tests are left out.
 coverage: $(READY) ## branch coverage of functions and command line, by the tests that need no local stage
-	@$(PYTEST) $(addprefix --ignore=,$(ON_THE_STAGE)) --cov --cov-report= -q
+	@$(PYTEST) $(addprefix --ignore=,$(IN_TURN)) --cov --cov-report= -q
 	@$(BIN)/python -m coverage json -q -o - | $(BIN)/python -m tests.support.coverage_table
 
 check: format-check lint types imports test chaos ## everything CI checks: format, lint, types, import rules, all tests
@@ -141,6 +144,9 @@ status: ## is the local stage up, and where
 logs: ## follow what the functions of the local stage write
 	$(NEEDS_VENV)
 	@$(BIN)/python -m local logs
+
+console: $(READY) ## a page to write to a stage as a customer, and to watch it; starts the local stage: ARGS=--open
+	@$(BIN)/python -m console --stage "$(CONSOLE_STAGE)" $(ARGS)
 
 verify: $(READY) ## does a stage work? sends to it as a customer: make verify STAGE=local
 	@$(BIN)/python -m bufferctl --stage "$(STAGE)" verify $(ARGS)

@@ -210,7 +210,7 @@ def logged(outputs: Outputs, began_ms: float) -> dict[str, float]:
             with suppress(ValueError):
                 line = json.loads(each["message"])
                 if line.get("message") == message and message not in found:
-                    at = datetime.strptime(line["timestamp"], "%Y-%m-%d %H:%M:%S,%f%z").timestamp() * 1_000
+                    at = datetime.fromisoformat(line["timestamp"]).timestamp() * 1_000
                     if at >= began_ms:
                         found[message] = round(at - began_ms, 1)
     return found

@@ -27,7 +27,7 @@ CLIENTS = 4
 HEALTHY_SECONDS, SILENT_SECONDS = 5.0, 20.0
 MOST_MS = 3_000
 # No batch is due during the measurement, in either lane.
-OVERRIDES = {"rules": {"silenceMs": 600_000, "maxWaitMs": 3_600_000, "windowMs": 600_000, "maxMessages": 1_000}}
+OVERRIDES = {"rules": {"silenceMs": 600_000, "maxWaitMs": 3_600_000, "maxMessages": 1_000}}
 
 
 @contextmanager

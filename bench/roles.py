@@ -45,7 +45,7 @@ def now_ms() -> float:
 
 def timing(delay_ms: int) -> Timing:
     """Return a timing with silence only. A message without a delay ends the wait."""
-    return Timing(delay_ms or 1, delay_ms or 1, 86_400_000, 10_000, 1, "" if delay_ms else "flush_word", "", 0)
+    return Timing(delay_ms or 1, delay_ms or 1, 86_400_000, 10_000, 1, "" if delay_ms else "flush_word", "")
 
 
 def messages() -> Iterator[Given]:

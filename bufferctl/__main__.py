@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from bufferctl import commands
+from bufferctl.console import find_nothing, open_console
 from bufferctl.doctor import doctor
-from bufferctl.errors import Failed, errors_of_aws
+from bufferctl.errors import EXIT_STATUSES, Failed, errors_of_aws
+from bufferctl.formatting import as_json
 from bufferctl.limits import DEFAULT_LISTED_LETTERS, MAX_HOLD_HOURS, MAX_LISTED_LETTERS
 from bufferctl.stage import LOCAL, LOCAL_OUTPUTS, Account, Stage, find_account, find_stage
 from bufferctl.verify import verify
@@ -23,12 +25,8 @@ EXAMPLES = """examples:
   .venv/bin/python -m bufferctl --stage prod dead redrive --all
   .venv/bin/python -m bufferctl send 'Hey'
 
-exit codes:
-  0  done
-  1  refused, or not found; the message says why
-  2  wrong usage
-  3  AWS, or the stage's Valkey, cannot be reached: try again
-"""
+exit statuses:
+""" + "".join(f"  {code:<3}  {meaning}\n" for code, meaning in EXIT_STATUSES.items())
 UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
 
 Run = Callable[[Any, argparse.Namespace], None]
@@ -43,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with errors_of_aws():
             run(find(given.stage, profile=given.profile, region=given.region, outputs=given.outputs), given)
     except Failed as error:
-        print(error, file=sys.stderr)
+        problem = {"error": {"message": str(error), "exitStatus": error.code}}
+        print(as_json(problem, indent=None) if given.json else error, file=sys.stderr)
         return error.code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -82,6 +81,10 @@ def make_parser() -> argparse.ArgumentParser:
     _add_tail(_command(topics, "tail", commands.tail, "show events as they arrive; AWS may need a minute to begin"))
     _command(topics, "doctor", doctor, "say what is wrong with the stage, worst first; only reads", find=find_account)
     _add_verify(_command(topics, "verify", verify, "try the stage as a customer, then remove the trial"))
+    page = _command(topics, "console", open_console, "show the stage on a page of this machine", find=find_nothing)
+    page.add_argument("--allow-changes", action="store_true", help="also send, hold, flush, cancel and redrive")
+    page.add_argument("--show-words", action="store_true", help="also what people wrote")
+    page.add_argument("--open", action="store_true", help="open the page in the browser")
     return parser
 
 

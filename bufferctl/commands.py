@@ -7,35 +7,40 @@ import uuid
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Any
 
 from bufferctl.columns import AGES_OUT, EXPLAINED, LETTERS, LISTED, RULES, SHARDS, WAITS
-from bufferctl.errors import Failed, Misused, Unreachable, errors_of_aws
+from bufferctl.errors import Failed, Incomplete, Misused, Unreachable, errors_of_aws
 from bufferctl.events import EVERYTHING, Event, subscribe
 from bufferctl.forgetting import erase
-from bufferctl.formatting import moment, pairs, table
+from bufferctl.formatting import Block, Line, Lines, Pairs, Tone, as_json, moment, table
 from bufferctl.interrupts import endings_interrupt
 from bufferctl.limits import MAX_FORGET_CALLS, MAX_LISTED_AT_ONCE, MAX_LISTED_LETTERS
 from bufferctl.stage import Json, Stage
+from bufferctl.terminal import show, show_result, working
 from canary import webhook
 from canary.limits import LONG_POLL_SECONDS
 from canary.webhook import GenericWebhook
 
+# The events that a terminal shows in a colour.
+TONES: dict[str, Tone] = {"messages.batch.ready": "good", "messages.buffer.cancelled": "warning"}
+
 
 def status(stage: Stage, given: Namespace) -> None:
     result = stage.ask("status")
-    shown = []
+    shown: list[Block] = []
     if result["shards"]:
         totals = {name: result[name] for name in ("pending", "inflight", "nextDueAt", "overdueMs")}
-        shown += [table(result["shards"], SHARDS), pairs(totals)]
+        shown += [table(result["shards"], SHARDS), Pairs(totals)]
     if "windows" in result:
-        shown += ["DynamoDB lane", pairs(result["windows"])]
-    _print(given, result, "\n\n".join(shown))
+        shown += ["DynamoDB lane", Pairs(result["windows"])]
+    show_result(given, result, *shown)
 
 
 def look_up(stage: Stage, given: Namespace) -> None:
     result = stage.ask("id.look_up", id=given.id)
-    _print(given, result, str(result["logged"]))
+    show_result(given, result, str(result["logged"]))
 
 
 # -- conversations ---------------------------------------------------------------------------------
@@ -57,33 +62,33 @@ def list_conversations(stage: Stage, given: Namespace) -> None:
     shown = list(found.values())[: given.limit]
     shown.sort(key=lambda each: (each["dueAt"] is None, each["dueAt"] or 0))
     result = {"conversations": shown, "more": more or len(found) > len(shown)}
+    notes = ["There are more: filter them, or raise --limit."] if result["more"] else []
     has_reply_windows = any("replyUntil" in each for each in shown)
     columns = LISTED if has_reply_windows else [name for name in LISTED if name != "replyUntil"]
-    text = table(shown, columns) if shown else "Nothing waits."
-    _print(given, result, text + ("\nThere are more: filter them, or raise --limit." if result["more"] else ""))
+    show_result(given, result, table(shown, columns, notes=notes) if shown else "\n".join(["Nothing waits.", *notes]))
 
 
 def show_conversation(stage: Stage, given: Namespace) -> None:
     result = stage.ask("conversation.show", conversation=given.conversation, messages=given.messages)
-    text = _conversation(result)
+    shown = _conversation(result)
     if "dynamodb" in result:
-        text += f"\n\nDynamoDB lane\n\n{_conversation(result['dynamodb'])}"
-    _print(given, result, text)
+        shown += ["DynamoDB lane", *_conversation(result["dynamodb"])]
+    show_result(given, result, *shown)
 
 
-def _conversation(seen: Json) -> str:
+def _conversation(seen: Json) -> list[Block]:
     fields = {name: value for name, value in seen.items() if name not in ("messages", "batch", "dynamodb")}
     batch = seen["batch"]
     fields["batch"] = batch and f"{batch['batchId']}, attempt {batch['attempt']}, {batch['count']} messages"
-    text = pairs(fields)
+    shown: list[Block] = [Pairs(fields)]
     if "messages" in seen:
-        text += f"\n\n{table(seen['messages'], ('receivedAt', 'id', 'author', 'text'))}"
-    return text
+        shown.append(table(seen["messages"], ("receivedAt", "id", "author", "text")))
+    return shown
 
 
 def flush(stage: Stage, given: Namespace) -> None:
     result = stage.ask("conversation.flush", conversation=given.conversation)
-    _print(given, result, f"Due at {moment(result['dueAt'])}, with {result['count']} waiting messages.")
+    show_result(given, result, f"Due at {moment(result['dueAt'])}, with {result['count']} waiting messages.")
 
 
 def cancel(stage: Stage, given: Namespace) -> None:
@@ -94,7 +99,7 @@ def cancel(stage: Stage, given: Namespace) -> None:
         text = f"Dropped {result['dropped']} waiting messages and {result['frozen']} of a frozen batch."
     if result["leaving"]:
         text += " That batch was just being sent, and may still be published once."
-    _print(given, result, text)
+    show_result(given, result, text)
 
 
 def forget(stage: Stage, given: Namespace) -> None:
@@ -102,18 +107,19 @@ def forget(stage: Stage, given: Namespace) -> None:
     if given.dry_run:
         result = stage.ask("conversation.forget", conversation=given.conversation, dryRun=True)
         result["counts"] |= _forget_at_responder(stage, given, dryRun=True)
-        _print(given, result, f"It would erase:\n\n{_erased(result)}")
+        show_result(given, result, "It would erase:", *_erased(result))
         return
     _confirm(given, f"Erase all that this stage holds of {given.conversation}? This cannot be undone.")
-    held = _forget_at_responder(stage, given, dryRun=True)
-    result = erase(stage, given.conversation)
-    counts: Counter[str] = result["counts"]
-    # The event may make the responder erase before it is asked here, so the earlier count may be the higher one.
-    counts.update(held | _forget_at_responder(stage, given, at=result["at"]))
+    with working(given, f"Erase {given.conversation}"):
+        held = _forget_at_responder(stage, given, dryRun=True)
+        result = erase(stage, given.conversation)
+        counts: Counter[str] = result["counts"]
+        # The event may make the responder erase before it is asked here, so the earlier count may be the higher one.
+        counts.update(held | _forget_at_responder(stage, given, at=result["at"]))
     if result["againInMs"] is not None:
-        raise Failed("This command could not erase everything: run it again.")
+        raise Incomplete("This command could not erase everything: run it again.")
     result["counts"] = dict(counts)
-    _print(given, result, f"Erased, and consumers were told:\n\n{_erased(result)}")
+    show_result(given, result, "Erased, and consumers were told:", *_erased(result))
 
 
 def _forget_at_responder(stage: Stage, given: Namespace, **fields: Any) -> Counter[str]:
@@ -126,21 +132,23 @@ def _forget_at_responder(stage: Stage, given: Namespace, **fields: Any) -> Count
         counts.update(answer["counts"])
         if answer["finished"] or "dryRun" in fields:
             return counts
-    raise Failed("This command could not erase everything that the responder keeps: run it again.")
+    raise Incomplete("This command could not erase everything that the responder keeps: run it again.")
 
 
-def _erased(result: Json) -> str:
-    hint = ""
+def _erased(result: Json) -> list[Block]:
+    shown: list[Block] = [Pairs(result["counts"]), "These copies only expire:", table(result["agesOut"], AGES_OUT)]
     if other := result.get("aliasOf"):
-        hint = f"\n\nThis is an alias. The author's messages are in {other}: forget that, too."
+        shown.append(f"This is an alias. The author's messages are in {other}: forget that, too.")
     if names := result.get("otherNames"):
-        hint = "\n\nIf the table of aliases has been unavailable, also forget:\n\n" + "\n".join(names)
-    return f"{pairs(result['counts'])}\n\nThese copies only expire:\n\n{table(result['agesOut'], AGES_OUT)}{hint}"
+        shown += ["If the table of aliases has been unavailable, also forget:", "\n".join(names)]
+    return shown
 
 
 def hold(stage: Stage, given: Namespace) -> None:
     result = stage.ask("conversation.hold", conversation=given.conversation, holdMs=given.duration)
-    _print(given, result, f"On hold until {moment(result['heldUntil'])}, or until it is resumed.{_warning(result)}")
+    show_result(
+        given, result, f"On hold until {moment(result['heldUntil'])}, or until it is resumed.{_warning(result)}"
+    )
 
 
 def _warning(result: Json) -> str:
@@ -151,7 +159,7 @@ def _warning(result: Json) -> str:
 
 def hand_off(stage: Stage, given: Namespace) -> None:
     result = stage.ask_responder("handoff", conversation=given.conversation, forMs=given.duration)
-    _print(
+    show_result(
         given, result, f"Handed off until {moment(result['handedOffUntil'])}, or until it is resumed.{_warning(result)}"
     )
 
@@ -159,8 +167,8 @@ def hand_off(stage: Stage, given: Namespace) -> None:
 def history(stage: Stage, given: Namespace) -> None:
     result = stage.ask_responder("history", conversation=given.conversation, texts=given.messages, limit=given.older)
     columns = ("at", "role", "batchId", *(("text",) if given.messages else ()))
-    head = pairs({name: result[name] for name in ("status", "handedOffUntil", "older")})
-    _print(given, result, f"{head}\n\n{table(result['turns'], columns)}")
+    head = Pairs({name: result[name] for name in ("status", "handedOffUntil", "older")})
+    show_result(given, result, head, table(result["turns"], columns))
 
 
 def resume(stage: Stage, given: Namespace) -> None:
@@ -169,7 +177,7 @@ def resume(stage: Stage, given: Namespace) -> None:
         stage.ask_responder("handback", conversation=given.conversation)
     result = stage.ask("conversation.resume", conversation=given.conversation)
     due_at_ms = result["dueAt"]
-    _print(given, result, "No message is waiting." if due_at_ms is None else f"Due at {moment(due_at_ms)}.")
+    show_result(given, result, "No message is waiting." if due_at_ms is None else f"Due at {moment(due_at_ms)}.")
 
 
 # -- rules -----------------------------------------------------------------------------------------
@@ -177,14 +185,13 @@ def resume(stage: Stage, given: Namespace) -> None:
 
 def list_rules(stage: Stage, given: Namespace) -> None:
     result = stage.ask("rules.list", prefix=given.prefix)
-    more = "\nThere are more. Narrow the list with a prefix." if result["more"] else ""
-    _print(given, result, table(result["rules"], RULES) + more)
+    notes = ["There are more. Narrow the list with a prefix."] if result["more"] else []
+    show_result(given, result, table(result["rules"], RULES, notes=notes))
 
 
 def get_rules(stage: Stage, given: Namespace) -> None:
     result = stage.ask("rules.get", scope=given.scope)
-    head = pairs({name: result.get(name) for name in RULES})
-    _print(given, result, f"{head}\n\n{json.dumps(result['rules'], indent=2, ensure_ascii=False)}")
+    show_result(given, result, Pairs({name: result.get(name) for name in RULES}), as_json(result["rules"]))
 
 
 def set_rules(stage: Stage, given: Namespace) -> None:
@@ -193,13 +200,15 @@ def set_rules(stage: Stage, given: Namespace) -> None:
         rules = json.loads(text)
     except ValueError as error:
         raise Misused(f"The rules are not JSON: {error}.") from error
-    result = stage.ask("rules.set", scope=given.scope, rules=rules, expectedVersion=given.expected_version)
-    _print(given, result, f"Version {result['version']}, in force within 10 s. {_retimed(result['open'])}")
+    with working(given, "Set the rules, and reschedule open buffers"):
+        result = stage.ask("rules.set", scope=given.scope, rules=rules, expectedVersion=given.expected_version)
+    show_result(given, result, f"Version {result['version']}, in force within 10 s. {_retimed(result['open'])}")
 
 
 def delete_rules(stage: Stage, given: Namespace) -> None:
-    result = stage.ask("rules.delete", scope=given.scope, expectedVersion=given.expected_version)
-    _print(given, result, f"Deleted. {_retimed(result['open'])}")
+    with working(given, "Delete the rules, and reschedule open buffers"):
+        result = stage.ask("rules.delete", scope=given.scope, expectedVersion=given.expected_version)
+    show_result(given, result, f"Deleted. {_retimed(result['open'])}")
 
 
 def _retimed(found: Json) -> str:
@@ -216,11 +225,9 @@ def _retimed(found: Json) -> str:
 
 def explain_rules(stage: Stage, given: Namespace) -> None:
     result = stage.ask("rules.explain", conversation=given.conversation, agent=given.agent)
-    text = table([{"rule": name, **why} for name, why in result["rules"].items()], EXPLAINED)
-    text += f"\n\n{table(result['waits'], WAITS)}"
-    for skipped in result["skipped"]:
-        text += f"\nNot in force: {skipped['layer']}: {skipped['reason']}"
-    _print(given, result, text)
+    rules = table([{"rule": name, **why} for name, why in result["rules"].items()], EXPLAINED)
+    skipped = [f"Not in force: {each['layer']}: {each['reason']}" for each in result["skipped"]]
+    show_result(given, result, rules, table(result["waits"], WAITS, notes=skipped))
 
 
 # -- dead letters ----------------------------------------------------------------------------------
@@ -228,14 +235,14 @@ def explain_rules(stage: Stage, given: Namespace) -> None:
 
 def list_letters(stage: Stage, given: Namespace) -> None:
     result = stage.ask("dead.list", limit=given.limit)
-    _print(given, result, f"{table(result['letters'], LETTERS)}\n\nAbout {result['inQueue']} in the queue.")
+    show_result(given, result, table(result["letters"], LETTERS), f"About {result['inQueue']} in the queue.")
 
 
 def show_letter(stage: Stage, given: Namespace) -> None:
     result = stage.ask("dead.show", batchId=given.batch, payloads=given.payloads)
     payloads = {name: value for name, value in result.items() if name.startswith("payloads")}
-    text = pairs({name: value for name, value in result.items() if name not in payloads})
-    _print(given, result, text + (f"\n\n{json.dumps(payloads, indent=2, ensure_ascii=False)}" if payloads else ""))
+    head = Pairs({name: value for name, value in result.items() if name not in payloads})
+    show_result(given, result, head, *([as_json(payloads)] if payloads else []))
 
 
 def redrive(stage: Stage, given: Namespace) -> None:
@@ -249,24 +256,28 @@ def redrive(stage: Stage, given: Namespace) -> None:
         _confirm(given, f"Send {len(batches)} batches again? About {listed['inQueue']} are in the queue.")
     done: list[str] = []
     failed: list[Json] = []
-    refusal: type[Failed] = Unreachable
-    for batch in batches:
-        try:
-            with errors_of_aws():
-                done.append(stage.ask("dead.redrive", batchId=batch)["redriven"])
-        except Failed as error:
-            failed.append({"batchId": batch, "message": str(error)})
-            refusal = refusal if isinstance(error, Unreachable) else Failed
-    lines = [f"{batch}  sent again" for batch in done] + [f"{each['batchId']}  {each['message']}" for each in failed]
+    refusals: set[type[Failed]] = set()
+    with working(given, "Send batches again", total=len(batches)) as step:
+        for batch in batches:
+            try:
+                with errors_of_aws():
+                    done.append(stage.ask("dead.redrive", batchId=batch)["redriven"])
+            except Failed as error:
+                failed.append({"batchId": batch, "message": str(error)})
+                refusals.add(type(error))
+            step.advance()
+    lines = [Line(f"{batch}  sent again", "good") for batch in done]
+    lines += [Line(f"{each['batchId']}  {each['message']}", "bad") for each in failed]
     result = {"redriven": done, "failed": failed, "unreadable": unreadable}
-    _print(given, result, "\n".join(lines) or "There is no batch to send again.")
+    show_result(given, result, Lines(lines) if lines else "There is no batch to send again.")
     problems = [f"{len(failed)} of {len(batches)} were not sent again."] if failed else []
     if unreadable:
         letters = "1 letter" if unreadable == 1 else f"{unreadable} letters"
         problems.append(f"{letters} without a batch id stayed in the queue: docs/bufferctl.md says how to remove one.")
-        refusal = Failed
     if problems:
-        raise refusal(" ".join(problems))
+        in_part = bool(done or unreadable)
+        same = refusals.pop() if len(refusals) == 1 else Failed
+        raise (Incomplete if in_part else same)(" ".join(problems))
 
 
 # -- the stage from outside ------------------------------------------------------------------------
@@ -281,10 +292,11 @@ def send(stage: Stage, given: Namespace) -> None:
     except webhook.Unreachable as error:
         raise Unreachable(str(error)) from error
     if answer.status != 200:
-        raise Failed(f"The webhook answers {answer.status}: {answer.body}")
+        comes_later = answer.status == HTTPStatus.TOO_MANY_REQUESTS or answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        raise (Unreachable if comes_later else Failed)(f"The webhook answers {answer.status}: {answer.body}")
     result = answer.json
     rows = [{"conversation": name, **found} for name, found in result["conversations"].items()]
-    _print(given, result, table(rows, ("conversation", "count", "dueAt")))
+    show_result(given, result, table(rows, ("conversation", "count", "dueAt")))
 
 
 def tail(stage: Stage, given: Namespace) -> None:
@@ -299,7 +311,10 @@ def tail(stage: Stage, given: Namespace) -> None:
         ):
             print("Listening; Ctrl-C ends it.", file=sys.stderr, flush=True)
             for event in _until_enough(subscription, given):
-                print(json.dumps(event, ensure_ascii=False) if given.json else _line(event, given), flush=True)
+                if given.json:
+                    print(as_json(event, indent=None), flush=True)
+                else:
+                    show(_line(event, given))
     except KeyboardInterrupt:
         return
 
@@ -315,7 +330,7 @@ def _until_enough(subscription: Any, given: Namespace) -> Iterator[Event]:
                 return
 
 
-def _line(event: Event, given: Namespace) -> str:
+def _line(event: Event, given: Namespace) -> Lines:
     detail = event["detail"]
     shown = {
         "at": event["time"],
@@ -325,7 +340,7 @@ def _line(event: Event, given: Namespace) -> str:
         "messages": detail.get("messageCount"),
         "batch": detail.get("batchId"),
     } | ({"text": detail.get("text")} if given.messages else {})
-    return table([shown], tuple(shown)).splitlines()[1]
+    return Lines([Line(str(table([shown], tuple(shown))).splitlines()[1], TONES.get(event["detail-type"], "plain"))])
 
 
 def _confirm(given: Namespace, question: str) -> None:
@@ -335,7 +350,3 @@ def _confirm(given: Namespace, question: str) -> None:
         raise Misused("There is no terminal to ask at: add --yes.")
     if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
         raise Failed("Nothing was done.")
-
-
-def _print(given: Namespace, result: Json, text: str) -> None:
-    print(json.dumps(result, indent=2, ensure_ascii=False) if given.json else text)

@@ -1,14 +1,18 @@
 """Implements `bufferctl doctor`, which prints what is wrong with a stage, worst first, and changes nothing."""
 
-import json
 from argparse import Namespace
 from collections import defaultdict
+from collections.abc import Callable
 from typing import NamedTuple
 
 from bufferctl.diagnoses import DIAGNOSES, Finding, Severity
-from bufferctl.errors import Failed, Unreachable, needs_sign_in
+from bufferctl.errors import FoundProblems, Unreachable, needs_sign_in
 from bufferctl.facts import Facts, Unreadable
+from bufferctl.formatting import Line, Lines, Tone
 from bufferctl.stage import Account
+from bufferctl.terminal import show_result, working
+
+TONES: dict[Severity, Tone] = {Severity.BROKEN: "bad", Severity.FAILING: "warning"}
 
 
 class Report(NamedTuple):
@@ -17,8 +21,8 @@ class Report(NamedTuple):
     """The diagnoses that were not made, each with the reason."""
 
 
-def examine(facts: Facts) -> Report:
-    """Make all diagnoses. If a diagnosis cannot read something, note the reason, and continue with the others.
+def examine(facts: Facts, *, done: Callable[[], None] = lambda: None) -> Report:
+    """Make all diagnoses, and call `done` after each. Note the reason of one that cannot read something, and go on.
 
     Raise the SDK's error if the caller must sign in first.
     """
@@ -35,34 +39,35 @@ def examine(facts: Facts) -> Report:
             if needs_sign_in(error):
                 raise
             unread[name] = f"{error.operation_name}: {error.response['Error'].get('Message') or 'refused'}"
+        done()
     return Report(sorted(findings, key=lambda finding: finding.severity), unread)
 
 
 def doctor(account: Account, given: Namespace) -> None:
-    """Print all findings. Raise Failed if one of them is more than advice, or if nothing could be read."""
-    found = examine(Facts(given.stage, account.client, api_endpoint=account.api_endpoint, aws_cli=account.aws_cli))
-    if given.json:
-        shown = [{"severity": each.severity.name.lower(), "what": each.what, "do": each.do} for each in found.findings]
-        print(json.dumps({"findings": shown, "unread": found.unread}, indent=2, ensure_ascii=False))
-    else:
-        print(_text(found))
+    """Print all findings. Raise FoundProblems if one is more than advice, Unreachable if nothing could be read."""
+    with working(given, "Diagnose", total=len(DIAGNOSES)) as step:
+        facts = Facts(given.stage, account.client, api_endpoint=account.api_endpoint, aws_cli=account.aws_cli)
+        found = examine(facts, done=step.advance)
+    shown = [{"severity": each.severity.name.lower(), "what": each.what, "do": each.do} for each in found.findings]
+    show_result(given, {"findings": shown, "unread": found.unread}, Lines(_lines(found)))
     if len(found.unread) == len(DIAGNOSES):
         raise Unreachable("Nothing could be read, so nothing is known about this stage.")
     if bad := [each for each in found.findings if each.severity < Severity.ADVICE]:
-        raise Failed(f"{len(bad)} {'problem' if len(bad) == 1 else 'problems'}.")
+        raise FoundProblems(f"{len(bad)} {'problem' if len(bad) == 1 else 'problems'}.")
 
 
-def _text(found: Report) -> str:
+def _lines(found: Report) -> list[Line]:
     lines = []
     for finding in found.findings:
         word = finding.severity.name.lower()
-        lines.append(f"{word:<8} {finding.what}\n{'':<8} {finding.do}")
+        lines.append(Line(f"{word:<8} {finding.what}\n{'':<8} {finding.do}", TONES.get(finding.severity, "plain")))
     if not found.findings and len(found.unread) < len(DIAGNOSES):
-        lines.append(f"Nothing is wrong with what could be read: {len(DIAGNOSES) - len(found.unread)} diagnoses.")
+        made = len(DIAGNOSES) - len(found.unread)
+        lines.append(Line(f"Nothing is wrong with what could be read: {made} diagnoses.", "good"))
     if found.unread:
         names = defaultdict[str, list[str]](list)
         for name, reason in found.unread.items():
             names[reason].append(name)
-        lines.append("Not diagnosed:")
-        lines += [f"  {', '.join(each)}: {reason}" for reason, each in names.items()]
-    return "\n".join(lines)
+        lines.append(Line("Not diagnosed:"))
+        lines += [Line(f"  {', '.join(each)}: {reason}") for reason, each in names.items()]
+    return lines

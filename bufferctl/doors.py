@@ -9,8 +9,8 @@ from typing import Any
 from bufferctl.errors import Failed, Misused
 from message_buffer.clock import system_clock
 from message_buffer.errors import InvalidInput
-from message_buffer.rules.door_reading import Item, items_of
-from message_buffer.rules.doors import is_door_name, read_door
+from message_buffer.rules.door_reading import Item, items_of, require_room
+from message_buffer.rules.doors import is_door_name, read_door, require_size
 
 DEFAULT_NAME = "door"
 
@@ -18,9 +18,12 @@ DEFAULT_NAME = "door"
 def try_mapping(given: Namespace) -> None:
     """Show what each item of a body becomes. Fail if ingest would refuse the body."""
     name = given.name or (given.mapping.stem if is_door_name(given.mapping.stem) else DEFAULT_NAME)
+    if not is_door_name(name):
+        raise Misused("A door's name has at most 31 lower-case letters, digits and single hyphens.")
     mapping, body = _json_of(given.mapping), _json_of(given.body)
     try:
         door = read_door(name, mapping)
+        require_size(mapping)
     except InvalidInput as error:
         raise Failed(f"The mapping is wrong:\n{error}") from error
     try:
@@ -29,7 +32,7 @@ def try_mapping(given: Namespace) -> None:
             for item in items_of(door, body, received_at_ms=system_clock())
         ]
     except InvalidInput as error:
-        raise Failed(f"This body would be answered 400: {error}") from error
+        raise Failed(f"This body would be refused: {error}") from error
     print(json.dumps(read, indent=2, ensure_ascii=False))
 
 
@@ -40,12 +43,14 @@ def _shown(item: Item, *, leave_out: bool) -> Mapping[str, Any]:
             return {"ignored": read}
         fields = read._asdict()
         conversation = str(fields.pop("conversation"))
+        if message := fields.pop("message", None):
+            # Ingest refuses a message that is too large, too.
+            require_room(message)
+            fields["message"] = message.model_dump(by_alias=True, exclude_unset=True)
     except InvalidInput as error:
         if leave_out:
             return {"ignored": "unreadable", "because": str(error)}
         raise
-    if message := fields.pop("message", None):
-        fields["message"] = message.model_dump(by_alias=True, exclude_unset=True)
     return {"is": type(read).__name__.lower(), "conversation": conversation} | fields
 
 

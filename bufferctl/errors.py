@@ -1,5 +1,6 @@
-"""The errors that end a command, each with its exit code."""
+"""The errors that end a command, each with its exit status."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
@@ -13,6 +14,8 @@ INVALID_CREDENTIALS = {
     "InvalidClientTokenId",
     "UnrecognizedClientException",
 }
+# AWS's codes for a call that may succeed if it is repeated.
+TRY_AGAIN = re.compile("Throttling|TooManyRequests|RequestLimitExceeded|ServiceUnavailable|Internal(Failure|Error)")
 
 
 class Failed(Exception):
@@ -27,11 +30,41 @@ class Unreachable(Failed):
     code = 3
 
 
+class NotFound(Failed):
+    code = 4
+
+
+class FoundProblems(Failed):
+    """The command has done its work, and the stage has problems."""
+
+    code = 5
+
+
+class Incomplete(Failed):
+    code = 6
+
+
+# `bufferctl --help` prints these, and docs/bufferctl.md has the same table.
+EXIT_STATUSES = {
+    0: "done",
+    Failed.code: "refused; the message says why",
+    Misused.code: "wrong usage",
+    Unreachable.code: "AWS, or the stage's Valkey, cannot be reached: try again",
+    NotFound.code: "not found: the stage, conversation, scope or dead letter",
+    FoundProblems.code: "`verify` or `doctor` found problems",
+    Incomplete.code: "done in part: run it again",
+    130: "interrupted by Ctrl-C",
+}
+
+
 @contextmanager
 def errors_of_aws() -> Iterator[None]:
     """Turn the SDK's errors, and a missing SDK, into the errors of this module, whose texts are sentences."""
     try:
-        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - the SDK would make --help slow
+        from botocore.exceptions import (  # noqa: PLC0415 - the SDK would make --help slow
+            BotoCoreError,
+            ClientError,
+        )
     except ModuleNotFoundError as missing:
         raise Failed(
             f"The Python package '{missing.name}' is missing. "
@@ -42,13 +75,21 @@ def errors_of_aws() -> Iterator[None]:
         yield
     except ClientError as error:
         found = error.response.get("Error", {})
-        reason = found.get("Message") or found.get("Code")
         if needs_sign_in(error):
-            raise Unreachable(f"AWS refuses the credentials: {str(reason).rstrip('.')}. {SIGN_IN}") from error
-        raise Failed(f"AWS refuses {error.operation_name}: {reason}") from error
+            reason = str(found.get("Message") or found.get("Code")).rstrip(".")
+            raise Unreachable(f"AWS refuses the credentials: {reason}. {SIGN_IN}") from error
+        text = f"AWS refuses {error.operation_name}: {found.get('Message') or found.get('Code')}"
+        raise _class_of(error.operation_name, str(found.get("Code")))(text) from error
     except BotoCoreError as error:
         advice = f" {SIGN_IN}" if needs_sign_in(error) else ""
         raise Unreachable(f"AWS cannot be reached: {str(error).rstrip('.')}.{advice}") from error
+
+
+def _class_of(operation: str, code: str) -> type[Failed]:
+    if TRY_AGAIN.search(code):
+        return Unreachable
+    # CloudFormation's code for a stack that does not exist.
+    return NotFound if (operation, code) == ("DescribeStacks", "ValidationError") else Failed
 
 
 def needs_sign_in(error: Exception) -> bool:

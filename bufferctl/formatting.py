@@ -1,28 +1,74 @@
 """Formats results for people: aligned tables, and times in their own time zone."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 NOTHING = "-"
+# Control characters that JSON may contain as they are, but a terminal may obey.
+CONTROLS = re.compile("[\x7f-\x9f]")
+Tone = Literal["good", "warning", "bad", "plain"]
 
 
-def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
+@dataclass(frozen=True)
+class Table:
+    """Rows with the same fields. As text, an aligned table."""
+
+    rows: Sequence[Mapping[str, Any]]
+    columns: Sequence[str]
+    notes: Sequence[str] = ()
+    """Lines beneath the table."""
+
+    def cells(self) -> list[list[str]]:
+        return [[cell(column, row.get(column)) for column in self.columns] for row in self.rows]
+
+    def __str__(self) -> str:
+        lines = [list(self.columns), *self.cells()]
+        widths = [max(len(line[place]) for line in lines) for place in range(len(self.columns))]
+        aligned = [
+            "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        ]
+        return "\n".join([*aligned, *self.notes])
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Fields of one thing. As text, a line for each."""
+
+    fields: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        width = max(map(len, self.fields))
+        return "\n".join(f"{name.ljust(width)}  {cell(name, value)}" for name, value in self.fields.items())
+
+
+class Line(NamedTuple):
+    text: str
+    tone: Tone = "plain"
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines that say how good each of them is, which a terminal shows by a colour."""
+
+    lines: Sequence[Line]
+
+    def __str__(self) -> str:
+        return "\n".join(line.text for line in self.lines)
+
+
+Block = str | Table | Pairs | Lines
+
+
+def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, notes: Sequence[str] = ()) -> Table:
     """Return the rows as an aligned table. Values of `at`, and of names that end in `At` or `Until`, become times."""
-    lines = [list(columns), *([_cell(column, row.get(column)) for column in columns] for row in rows)]
-    widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    return Table(tuple(rows), columns, notes)
 
 
-def pairs(fields: Mapping[str, Any]) -> str:
-    width = max(map(len, fields))
-    return "\n".join(f"{name.ljust(width)}  {_cell(name, value)}" for name, value in fields.items())
-
-
-def _cell(name: str, value: Any) -> str:
+def cell(name: str, value: Any) -> str:
     if value is None:
         return NOTHING
     if (name == "at" or name.endswith(("At", "Until"))) and isinstance(value, int):
@@ -32,8 +78,17 @@ def _cell(name: str, value: Any) -> str:
     # Names of rules end in `Ms`, too, but a rule is shown as the operator set it.
     if name == "overdueMs":
         return f"{value / 1_000:.1f} s"
-    # People's words must neither break the line nor send control characters to the terminal.
-    return "".join(character if character.isprintable() else " " for character in str(value))
+    return printable(str(value))
+
+
+def printable(text: str, *, kept: str = "") -> str:
+    """Return the text without what could break the line or send control characters to the terminal."""
+    return "".join(each if each.isprintable() or each in kept else " " for each in text)
+
+
+def as_json(value: Any, *, indent: int | None = 2) -> str:
+    """Return JSON in which control characters are escaped, because people may have written them."""
+    return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, indent=indent, ensure_ascii=False))
 
 
 def moment(at_ms: int) -> str:

@@ -17,6 +17,11 @@ MAX_EMULATOR_CONNECTIONS = 50
 # A few calls are enough, unless a queue is full of dead letters.
 MAX_FORGET_CALLS = 20
 
+# -- output -----------------------------------------------------------------------------------------
+
+# Longer than a healthy stage needs to take a batch that is due. A terminal shows it in another colour.
+LATE_MS = 2_000
+
 # -- listening to the bus ------------------------------------------------------------------------------
 
 # If `tail` is killed, its queue remains, and keeps events, which contain what people wrote, for this long. A running

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bufferctl import sessions
-from bufferctl.errors import Failed, Unreachable
+from bufferctl.errors import Failed, NotFound, Unreachable
 from canary.webhook import generic_secret
 
 LOCAL = "local"
@@ -17,6 +17,9 @@ ROOT = Path(__file__).parent.parent
 LOCAL_OUTPUTS = ROOT / ".local" / "outputs.json"
 # The region of a stage for which cdk.json names none; tests compare it with the settings of `infra`.
 DEFAULT_REGION = "us-east-1"
+
+# The codes of the functions' errors that have an exit status of their own.
+ERRORS: dict[str, type[Failed]] = {"not_found": NotFound, "unavailable": Unreachable}
 
 Json = dict[str, Any]
 Client = Callable[[str], Any]
@@ -64,7 +67,7 @@ class Stage:
             raise Failed(f"The {whose} function failed: {body.get('errorMessage') or body.get('errorType')}.")
         if not body["ok"]:
             error = body["error"]
-            raise (Unreachable if error["code"] == "unavailable" else Failed)(error["message"])
+            raise ERRORS.get(error["code"], Failed)(error["message"])
         result: Json = body["result"]
         return result
 
@@ -155,7 +158,7 @@ def _region_of(name: str) -> str:
     """Return the region that cdk.json gives the stage. Raise Failed if cdk.json does not have the stage."""
     stages = json.loads((ROOT / "cdk.json").read_text("utf-8"))["context"]["stages"]
     if name not in stages:
-        raise Failed(
+        raise NotFound(
             f"cdk.json has no stage '{name}', but {', '.join(sorted(stages))}. For a stage of another clone, give its "
             "--region."
         )

@@ -18,10 +18,10 @@ from http import HTTPStatus
 from statistics import quantiles
 from typing import Any
 
-from bufferctl.errors import Failed, Unreachable
+from bufferctl.errors import Failed, FoundProblems, Unreachable
 from bufferctl.events import Subscription, subscribe
 from bufferctl.forgetting import erase
-from bufferctl.formatting import table
+from bufferctl.formatting import Block, table
 from bufferctl.interrupts import endings_interrupt
 from bufferctl.limits import (
     BURSTS_A_MINUTE,
@@ -36,6 +36,7 @@ from bufferctl.limits import (
     WARM_UP_PAUSE_SECONDS,
 )
 from bufferctl.stage import Json, Stage
+from bufferctl.terminal import Step, show, show_result, working
 from canary.burst import BATCH_READY, TENANT, Burst, Refused, accepted
 from canary.limits import LONG_POLL_SECONDS, MAX_LATE_SECONDS, MAX_SECOND_EVENT_SECONDS
 from canary.listening import Arrival
@@ -73,7 +74,7 @@ class Result:
 
 
 def verify(stage: Stage, given: Namespace) -> None:
-    """Print the results of all checks. Raise Failed if one failed, or if an error ended the trial."""
+    """Print the results of all checks. Raise FoundProblems if one failed, and any error that ended the trial."""
     seconds = MAX_TRIAL_SECONDS + 60 * (given.keep_running or 0)
     print(
         "Trying the stage. This takes half a minute, and some minutes if batches are late.", file=sys.stderr, flush=True
@@ -83,27 +84,31 @@ def verify(stage: Stage, given: Namespace) -> None:
         with _trial(stage, given.stage, seconds=seconds) as trial:
             results, lateness = list[Result](), list[int]()
             error: Failed | None = None
-            try:
-                # One by one, because an error may end the trial after some results.
-                for result in trial.run(with_fallback=given.fallback):
-                    results.append(result)
-            except Failed as raised:
-                error = raised
-            text = table([each.row for each in results], COLUMNS)
+            with working(given, "Try the stage") as step:
+                trial.say = step.say
+                try:
+                    # One by one, because an error may end the trial after some results.
+                    for result in trial.run(with_fallback=given.fallback):
+                        results.append(result)
+                except Failed as raised:
+                    error = raised
+            shown: list[Block] = [table([each.row for each in results], COLUMNS)]
             if given.keep_running and not error:
-                print(text, file=sys.stderr, flush=True)
-                lateness = trial.keep_running(given.keep_running)
-                text += f"\n\n{_percentiles(lateness)}"
+                show(*shown, stream=sys.stderr)
+                with working(given, "Send bursts") as step:
+                    trial.say = step.say
+                    lateness = trial.keep_running(given.keep_running)
+                shown.append(_percentiles(lateness))
     failed = [each.check for each in results if not each.ok]
     if not failed and not error:
-        text += f"\n\nAll {len(results)} checks passed, so this stage works."
+        shown.append(f"All {len(results)} checks passed, so this stage works.")
     found = {"checks": [asdict(each) for each in results], "latenessMs": lateness}
-    print(json.dumps(found, indent=2) if given.json else text)
+    show_result(given, found, *shown)
     hint = f"`make doctor STAGE={given.stage}` may say why."
     if error:
         raise type(error)(f"{error} {hint}") from error
     if failed:
-        raise Failed(f"{len(failed)} of {len(results)} checks failed. {hint}")
+        raise FoundProblems(f"{len(failed)} of {len(results)} checks failed. {hint}")
 
 
 def remove_leftovers(stage: Stage, stage_name: str) -> None:
@@ -175,14 +180,18 @@ class Trial:
         self._secret = stage.webhook_secret()
         self._webhook = GenericWebhook(stage.api_endpoint, self._secret)
         self._arrivals: list[Arrival] = []
+        self.say: Callable[[str], None] = Step().say
+        """Is called with what the trial begins."""
 
     def run(self, *, with_fallback: bool) -> Iterator[Result]:
         """Yield the results of all checks. Skip those after the first event if that event does not come."""
         try:
+            self.say("Send a message with a wrong signature")
             yield self._a_wrong_signature()
             scope = f"conversation:{self._burst('stop').conversation}"
             self._stage.ask("rules.set", scope=scope, rules={"stopWords": [STOP_WORD]})
             rules_in_force_at = time.monotonic() + RULES_IN_FORCE_SECONDS
+            self.say("Wait for the first event; a new rule may need a minute")
             first = self._wait_for_the_rule()
             yield first
             if first.ok:
@@ -198,6 +207,7 @@ class Trial:
         }
         if with_fallback:
             checks["the fallback"] = (self._a_batch_of_the_fallback, _by_the_fallback)
+        self.say("Send five fragments, an edit and a large batch")
         sent, results = dict[str, Burst](), dict[str, Result]()
         for check, (send, _) in checks.items():
             try:
@@ -205,10 +215,11 @@ class Trial:
             except Refused as error:
                 results[check] = _refused(check, error)
         repeated = [self._a_redelivery(sent["five fragments"])] if "five fragments" in sent else []
+        self.say("Wait until the rules are in force, then send a stop word")
         time.sleep(max(rules_in_force_at - time.monotonic(), 0))
         cancelled = self._a_stop_word()
         self._collect(*sent.values())
-        # A second event would be an error.
+        self.say("Listen for second events, which would be errors")
         self._look_for(MAX_SECOND_EVENT_SECONDS)
         for check, burst in sent.items():
             results[check] = self._judged(check, burst, checks[check][1])
@@ -223,6 +234,7 @@ class Trial:
         until, late_ms, number = time.monotonic() + 60 * minutes, list[int](), 0
         while time.monotonic() < until:
             began, number = time.monotonic(), number + 1
+            self.say(f"Burst {number}")
             burst = self._burst("five")
             try:
                 burst.send(f"{self._id}-k{number}-1", "Hey")

@@ -21,8 +21,8 @@ RUNBOOK = "docs/runbook.md"
 MAX_REFUSED_PERCENT, MIN_REFUSED_WEBHOOKS = 5, 5
 # The Valkey lane's most overdue batch may be this late before operators are paged.
 MAX_OVERDUE_MS = 60_000
-# Longer than it takes to repair a lost trigger: each minute a sweep sends triggers of windows a minute overdue again.
-MAX_WINDOW_OVERDUE_MS = 120_000
+# The bound of P7 in the DynamoDB lane: every 30 s a sweep sends the triggers of windows that are 20 s overdue again.
+MAX_WINDOW_OVERDUE_MS = 60_000
 # The share of the cache's limits above which ElastiCache's documentation advises an alarm.
 MAX_CACHE_SHARE = 0.75
 # ElastiCache's limit for the connections of a serverless cache.
@@ -43,9 +43,8 @@ MAX_QUEUED_WEBHOOK_SECONDS = 600
 # A batch of the canary waits for the cold starts of up to four functions. It comes later than this only if something is
 # wrong.
 MAX_CANARY_LATENESS_MS = 15_000
-# The functions that other functions start, and with them the watchdog, which a rule starts: all may lose a start.
+# The functions that other functions start.
 STARTED_BY_US = ("processor", "conversation_processor")
-ASYNC = (*STARTED_BY_US, "watchdog")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +89,8 @@ def symptoms(metrics: Metrics) -> Iterable[Watch]:
             metric=_refused_percent(metrics),
             above=MAX_REFUSED_PERCENT,
         ),
+        # At ingest's own address Lambda answers a throttled webhook 429, which is no 5xx.
+        *([_throttles(metrics, "ingest", above=MIN_REFUSED_WEBHOOKS - 1)] if config.api.has_url else []),
         Watch(
             heading="Dead letters",
             says="Some batches could not be emitted and wait for an operator to redrive them.",
@@ -154,7 +155,7 @@ def _symptoms_of_dynamodb_lane(metrics: Metrics) -> Iterable[Watch]:
     return [
         Watch(
             heading="Oldest window overdue",
-            says="Some windows ended more than two minutes ago, and their batches have not left.",
+            says="Some windows were due more than a minute ago, and their batches have not left.",
             metric=metrics.custom("OldestWindowOverdueMs", "dynamodb_processor", statistic="Maximum"),
             above=MAX_WINDOW_OVERDUE_MS,
             periods=2,
@@ -389,19 +390,10 @@ def _causes_in_lambda(metrics: Metrics) -> Iterable[Watch]:
             says=f"Runs of the {name} fail or time out.",
             metric=metrics.function(role, "Errors", period=FIVE_MINUTES),
         )
-        yield Watch(
-            heading="Throttles",
-            role=role,
-            says=f"Lambda throttles the {name}: its concurrency, or the account's, is used up.",
-            metric=metrics.function(role, "Throttles", period=FIVE_MINUTES),
-        )
-    for role in filter(metrics.functions.__contains__, ASYNC):
-        yield Watch(
-            heading="Starts dropped",
-            role=role,
-            says=f"Lambda dropped starts of the {role.replace('_', ' ')}.",
-            metric=metrics.function(role, "AsyncEventsDropped", period=FIVE_MINUTES),
-        )
+        # An operator sees a refusal of admin. At ingest's own address refusals are a symptom.
+        if role != "admin" and not (role == "ingest" and metrics.config.api.has_url):
+            yield _throttles(metrics, role)
+    # A dropped start has failed, was throttled or has waited, of which there are alarms.
     for role in filter(metrics.functions.__contains__, STARTED_BY_US):
         yield Watch(
             heading="Starts wait",
@@ -426,6 +418,16 @@ def _causes_in_lambda(metrics: Metrics) -> Iterable[Watch]:
             says="The watchdog could not handle some of Lambda's notices of runs that failed.",
             metric=metrics.waiting_in(metrics.undelivered, label="undelivered"),
         )
+
+
+def _throttles(metrics: Metrics, role: str, *, above: float = 0) -> Watch:
+    return Watch(
+        heading="Throttles",
+        role=role,
+        says=f"Lambda throttles the {role.replace('_', ' ')}: its concurrency, or the account's, is used up.",
+        metric=metrics.function(role, "Throttles", period=FIVE_MINUTES),
+        above=above,
+    )
 
 
 def _causes_in_whatsapp_queues(metrics: Metrics) -> Iterable[Watch]:

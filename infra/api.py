@@ -111,6 +111,7 @@ def _open_http(
             methods=[apigw.HttpMethod[method] for method in methods],
             integration=integration,
         )
+    _permit_before_integrating(api)
     stage = apigw.HttpStage(
         scope,
         "ApiStage",
@@ -132,6 +133,19 @@ def _open_http(
     if domain is None:
         return Webhooks(api, api.api_endpoint, None)
     return Webhooks(api, f"https://{domain.name}", _map_domain(scope, domain, api_id=api.api_id, stage=resource.ref))
+
+
+def _permit_before_integrating(api: apigw.HttpApi) -> None:
+    """Let CloudFormation permit API Gateway to invoke another entrance of ingest before API Gateway invokes it.
+
+    A stage changes between the function and its alias with the kind of its API and with its warmth. Otherwise the API
+    would answer 500 until the permission exists.
+    """
+    found = api.node.find_all()
+    permissions = [each for each in found if isinstance(each, lambda_.CfnPermission)]
+    for integration in (each for each in found if isinstance(each, apigw.CfnIntegration)):
+        for permission in permissions:
+            integration.add_resource_dependency(permission)
 
 
 def _open_rest(

@@ -155,7 +155,7 @@ class BufferStack(cdk.Stack):
                 whatsapp_queues=self.whatsapp_queues,
             ),
             warmth=self._config.warmth,
-            has_url="url" in self._config.api.kinds,
+            has_url=self._config.api.has_url,
         )
         # If CloudFormation replaced the function, the address that platforms know would change. This is the id that CDK
         # derived from the construct's path.

@@ -6,7 +6,7 @@ import aws_cdk as cdk
 from aws_cdk import aws_cloudwatch as cloudwatch
 from constructs import Construct
 
-from infra.alarms import ASYNC, MAX_OVERDUE_MS, MAX_WINDOW_OVERDUE_MS, RUNBOOK, SIGN_IN_FAILURES
+from infra.alarms import MAX_OVERDUE_MS, MAX_WINDOW_OVERDUE_MS, RUNBOOK, SIGN_IN_FAILURES, STARTED_BY_US
 from infra.metrics import MINUTE, Metrics
 
 WIDTH, HEIGHT = 24, 6
@@ -221,7 +221,10 @@ def _processors(metrics: Metrics) -> list[cloudwatch.IWidget]:
             [
                 metrics.custom_sum("ProcessorStartFailures"),
                 metrics.custom("ConversationProcessorStartFailures", "processor"),
-                *(metrics.function(role, "AsyncEventsDropped").with_(label=f"dropped: {role}") for role in ASYNC),
+                *(
+                    metrics.function(role, "AsyncEventsDropped").with_(label=f"dropped: {role}")
+                    for role in (*STARTED_BY_US, "watchdog")
+                ),
             ],
             unit="per minute",
         ),

@@ -198,15 +198,17 @@ def _execution_role(scope: Construct, construct_id: str, *, log_group: logs.ILog
 def _leave_out_successful_runs(config: StageConfig) -> dict[str, Any]:
     """Return the options by which Lambda logs only runs that fail, if the stage does not log every conversation.
 
-    Lambda has levels only for logs in JSON. Our own lines are JSON already, so Lambda leaves them as they are.
+    Lambda has levels only for logs in JSON. Our own lines are JSON already, so Lambda leaves them as they are. It takes
+    each line without a level, such as our metrics, for one of the level INFO. At a higher level it would discard all
+    metrics, so the functions themselves leave out lines below the stage's level.
     """
     if config.log_share >= 1:
         return {}
-    level = lambda_.ApplicationLogLevel[{"WARNING": "WARN"}.get(config.log_level, config.log_level)]
+    levels = lambda_.ApplicationLogLevel
     return {
         "logging_format": lambda_.LoggingFormat.JSON,
         "system_log_level_v2": lambda_.SystemLogLevel.WARN,
-        "application_log_level_v2": level,
+        "application_log_level_v2": levels.DEBUG if config.log_level == "DEBUG" else levels.INFO,
     }
 
 

@@ -174,6 +174,10 @@ class Api(Settings):
         return (self.kind, self.former_kind) if self.former_kind else (self.kind,)
 
     @property
+    def has_url(self) -> bool:
+        return "url" in self.kinds
+
+    @property
     def has_gateway(self) -> bool:
         return self.kinds != ("url",)
 
@@ -183,7 +187,7 @@ class Api(Settings):
             raise ValueError("former_kind must differ from kind")
         if self.domain and not self.has_gateway:
             raise ValueError("an API of the kind `url` cannot have a domain")
-        if self.domain and self.former_kind and "url" not in self.kinds:
+        if self.domain and self.former_kind and not self.has_url:
             raise ValueError("leave former_kind out: with a domain the address stays the same")
         return self
 
@@ -405,7 +409,8 @@ class StageConfig(Settings):
     are always logged. Below 1, Lambda's own lines about successful runs are left out as well, and some metrics are
     written up to ten seconds later (docs/observability.md#a-share-of-the-conversations)."""
     log_followed: Annotated[tuple[str, ...], Field(max_length=MAX_FOLLOWED)] = ()
-    """The ids of conversations that are always logged, whatever `log_share` is."""
+    """The ids of conversations that are always logged, whatever `log_share` is. Whoever may read the functions'
+    variables can read them, even with `log_ids: hashed`."""
     oversize_retention_days: Annotated[int, Field(ge=1, le=365)] = 30
     """How long the bucket keeps batches that were too large for an event."""
     memory: Memory = Memory()
@@ -575,7 +580,7 @@ class StageConfig(Settings):
                 f"concurrency.conversation_processor must be at least {self.shards}: each shard needs a conversation"
                 " processor"
             )
-        if "url" in self.api.kinds and self.concurrency.ingest is None and not self.is_local:
+        if self.api.has_url and self.concurrency.ingest is None and not self.is_local:
             raise ValueError(
                 "api.kind `url` needs concurrency.ingest: nothing else limits how many functions strangers can start"
             )

@@ -221,7 +221,7 @@ class AliasesTable(Table):
 class MessageTable(Table):
     """The DynamoDB lane's table: the messages of each conversation in order, and the state of its window."""
 
-    # The index with which the sweep finds the open windows, oldest first.
+    # The index with which the sweep finds open windows, those first that are listed under the earliest time.
     OPEN = "open"
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
@@ -241,7 +241,7 @@ class MessageTable(Table):
 
     def grant_write_journal(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` record which messages the Valkey lane emits, find stored messages, and settle disputes."""
-        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "BatchGetItem", "Query")
+        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "DeleteItem", "BatchGetItem", "Query")
 
     def grant_hold(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` read the window of a conversation, and put it on hold."""
@@ -249,7 +249,7 @@ class MessageTable(Table):
 
     def grant_end_windows(self, grantee: iam.IGrantable) -> None:
         """Let `grantee` find open windows, freeze their batches, and erase messages or mark them as emitted."""
-        self._grant(grantee, "GetItem", "UpdateItem", "Query", "BatchWriteItem")
+        self._grant(grantee, "GetItem", "UpdateItem", "Query", "BatchGetItem", "BatchWriteItem")
         grant(grantee, "dynamodb:Query", on=f"{self.table_arn}/index/{self.OPEN}")
 
 

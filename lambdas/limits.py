@@ -21,7 +21,8 @@ MAX_SECRETS_TRIED = 4
 # Ingest searches at most this many bytes of a body for the accounts that it claims, and uses at most this many of them.
 MAX_BYTES_SEARCHED_FOR_ACCOUNTS = 256 * 1024
 MAX_ACCOUNTS_CLAIMED = 16
-# The signed time of the generic platform may differ this much from ingest's clock, because both clocks may be wrong.
+# The signed time of the generic platform or of a door may differ this much from ingest's clock, because both clocks may
+# be wrong.
 MAX_SIGNATURE_AGE_MS = 5 * MINUTE_MS
 # A 503 asks the platform to wait this long. A lost connection to Valkey is usually open again by then.
 RETRY_AFTER_SECONDS = 5
@@ -192,8 +193,13 @@ MAX_DISPUTE_REST_MS = MINUTE_MS
 # The DynamoDB lane emits a disputed message after this time without an answer from Valkey. The message may be emitted
 # twice, but is not lost.
 MAX_DISPUTE_MS = HOUR_MS
-# A sweep reads at most this many open windows, the most overdue first.
+# A sweep reads at most this many open windows, those first that are listed under the earliest time.
 MAX_WINDOWS_IN_A_SWEEP = 500
+# EventBridge starts a sweep once a minute at most, and that sweep asks for another one after this time.
+SECOND_SWEEP_DELAY_MS = 30_000
+# A batch's bodies are read in pieces of this many messages, until the batch is full. If all have the largest size, a
+# piece has as many bytes as a batch.
+MAX_BODIES_READ_AT_ONCE = 64
 
 # -- settings ------------------------------------------------------------------------------------------------
 

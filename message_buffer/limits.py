@@ -78,6 +78,9 @@ MAX_WORDS_IN_A_DOOR = 64
 MAX_WORD_CHARACTERS_IN_A_DOOR = 128
 # A body of a door contains at most as many items as one of the generic platform.
 MAX_ITEMS_OF_A_DOOR = 1_000
+# The largest webhook has room for a million attachments, for which a function would not have enough memory. Albums of
+# the known products have up to 30.
+MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE = 100
 # An instance keeps the resolved rules of this many combinations of layers. A sender who names agents could otherwise
 # combine each agent with each conversation that has rules of its own.
 MAX_RESOLVED_RULES = 4_096
@@ -191,6 +194,9 @@ MAX_REPLIES_REMEMBERED = 50
 TAKEOVER_KEPT_MS = 8 * DAY_MS
 # Some platforms round the time of a message down to a second.
 REPORTED_TIME_STEP_MS = SECOND_MS
+# Sends that were not confirmed count as one if less than this lies between them. A platform may report the first one
+# after the last, for example because it was answered 503 while the next part was being sent.
+UNCONFIRMED_SENDS_ARE_ONE_WITHIN_MS = 10 * MINUTE_MS
 # A platform's clock, or the time at which it makes a webhook, may be this much later than the message was sent.
 MAX_REPORT_DELAY_MS = MINUTE_MS
 
@@ -213,7 +219,16 @@ MAX_METRICS_AGE_MS = 10 * SECOND_MS
 # -- the DynamoDB lane ---------------------------------------------------------------------------------------
 
 # A window that is overdue by this much must have lost its trigger. The next message, or the sweep, sends a new one.
-WINDOW_GRACE_MS = MINUTE_MS
+WINDOW_GRACE_MS = 20 * SECOND_MS
+# A larger message is stored in two items, so that reading which messages wait does not read its body. Such messages
+# also count by their bytes; smaller ones are bounded by their number.
+LARGE_MESSAGE_BYTES = 4 * 1024
+# As many messages, and as many bytes of large ones, may wait in a conversation as in the Valkey lane by default.
+MAX_STORED_MESSAGES = 5_000
+MAX_STORED_BYTES = 32 * 1024 * 1024
+# The due time of a window may change between its read and its write; then both are tried again, in all at most this
+# often.
+MAX_WINDOW_TRIES = 3
 # If an instance's clock steps back by less than this, each message arrives 1 ms after the last one. If the clock steps
 # back further, the DynamoDB lane assumes that the earlier time was wrong, and uses the new time.
 MAX_CLOCK_STEP_BACK_MS = 1 * SECOND_MS
@@ -224,8 +239,9 @@ MAX_CANCEL_LOCK_TRIES = 5
 CANCEL_LOCK_PAUSE_SECONDS = 0.1
 # An edit or a deletion that collides with another request is tried once more.
 MAX_CHANGE_TRIES = 2
-# SQS hides a received message for 12 hours at most, counted from its receipt, so a trigger is hidden for less.
-MAX_TRIGGER_HIDDEN_MS = 11 * HOUR_MS
+# A trigger that is hidden in its queue is in flight. A queue that has 120,000 messages in flight delivers no more, so
+# a trigger is hidden for this long at most. If its window is due later, it leaves a successor in the queue instead.
+MAX_TRIGGER_HIDDEN_MS = MINUTE_MS
 # DynamoDB allows 1,000 writes a second per index partition. Each window writes at least twice (open, close), so the
 # index of open windows is split into this many slices.
 INDEX_SLICES = 8

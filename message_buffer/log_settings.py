@@ -1,4 +1,6 @@
-"""Reads how a function logs: whether ids are hashed, and which conversations have lines for messages and batches."""
+"""Reads how a function logs: from which level on, whether ids are hashed, and which conversations have lines for
+messages and batches.
+"""
 
 from typing import NamedTuple
 
@@ -16,6 +18,8 @@ class LogSettings(NamedTuple):
     logged."""
     followed: frozenset[str] = frozenset()
     """The ids of conversations that always have these lines."""
+    level: str | None = None
+    """The least severe lines that are written, or None if the logger decides."""
 
 
 def read_log_settings(env: Variables) -> LogSettings:
@@ -25,6 +29,7 @@ def read_log_settings(env: Variables) -> LogSettings:
         id_key=env.optional("LOG_ID_KEY"),
         share=ALL if share is None else _share(share),
         followed=frozenset(followed.split("\n")) if followed else frozenset(),
+        level=env.optional("POWERTOOLS_LOG_LEVEL"),
     )
 
 

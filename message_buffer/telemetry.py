@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from hashlib import blake2s
+from logging import getLogger
 from os import urandom
 
 from aws_lambda_powertools.logging import Logger
@@ -176,8 +177,13 @@ class Telemetry:
 
     @cached_property
     def _logger(self) -> Logger:
-        # Leave the location out of log lines, since it would always be this class.
-        return Logger(location=None)
+        # Leave the location out of log lines, since it would always be this class. Lambda reads a line's level only if
+        # the time has this format.
+        logger = Logger(location=None, use_rfc3339=True)
+        if self._settings.level:
+            # Powertools prefers the level that Lambda sets in a stage with a share, which is lower.
+            getLogger(logger.name).setLevel(self._settings.level)
+        return logger
 
     @cached_property
     def _metrics(self) -> Metrics:

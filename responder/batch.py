@@ -89,7 +89,9 @@ def read_batch(body: str, objects: Objects) -> Batch:
 
 def _whatsapp_address(conversation: ConversationId, message: Any) -> str | None:
     author, chat = message.get("author"), message.get("chat")
-    is_whatsapp = conversation.platform == "whatsapp" or conversation.account.startswith("whatsapp:")
+    # Only Twilio names its channel in the account. The accounts of doors and of generic webhooks may look the same.
+    of_twilio = conversation.platform == "twilio" and conversation.account.startswith("whatsapp:")
+    is_whatsapp = conversation.platform == "whatsapp" or of_twilio
     if not is_whatsapp or not isinstance(author, str) or (isinstance(chat, dict) and chat.get("type") == "group"):
         return None
     return author.removeprefix("whatsapp:").removeprefix("+") or None

@@ -36,23 +36,26 @@ class PartSender:
             self._end_sending(owned, channel, None)
             raise
         except Unconfirmed as error:
-            self._mark_unconfirmed(owned, number, str(error))
+            self._mark_unconfirmed(owned, channel, number, str(error))
             return
         if message_id is not None:
             self._end_sending(owned, channel, message_id)
-        elif channel.is_echoed:
-            self._doubt_sending(owned)
+        else:
+            self._doubt_sending(owned, channel)
         owned.mark(number, before=SENDING, after=SENT)
         self._telemetry.count("PartsSent")
 
-    def give_up_interrupted(self, owned: OwnedBatch) -> None:
-        """Mark as unconfirmed the parts that an earlier run was sending when it ended. They are never sent again."""
+    def give_up_interrupted(self, owned: OwnedBatch, channel: Channel | None) -> None:
+        """Mark as unconfirmed the parts that an earlier run was sending when it ended. They are never sent again.
+
+        The channel is None if nothing is sent any more. Then the platform may have reported those parts.
+        """
         for number, part in enumerate(owned.outbox.parts if owned.outbox else ()):
             if part.state == SENDING:
-                self._mark_unconfirmed(owned, number, "the run that sent it ended before the answer")
+                self._mark_unconfirmed(owned, channel, number, "the run that sent it ended before the answer")
 
-    def _mark_unconfirmed(self, owned: OwnedBatch, number: int, reason: str) -> None:
-        self._doubt_sending(owned)
+    def _mark_unconfirmed(self, owned: OwnedBatch, channel: Channel | None, number: int, reason: str) -> None:
+        self._doubt_sending(owned, channel)
         owned.mark(number, before=SENDING, after=UNCONFIRMED)
         self._telemetry.count("UnconfirmedSends")
         self._telemetry.warn(
@@ -75,7 +78,9 @@ class PartSender:
         except SendFailed as error:
             self._warn(owned, error)
 
-    def _doubt_sending(self, owned: OwnedBatch) -> None:
+    def _doubt_sending(self, owned: OwnedBatch, channel: Channel | None) -> None:
+        if channel is not None and not channel.is_echoed:
+            return
         now_ms = self._clock()
         try:
             self._sent_messages.doubt_sending(owned.conversation, now_ms=now_ms, until_ms=now_ms)

@@ -218,7 +218,7 @@ class Responder:
 
     def _send_and_finish(self, owned: OwnedBatch, channel: Channel) -> Later | None:
         assert owned.outbox is not None
-        self._sender.give_up_interrupted(owned)
+        self._sender.give_up_interrupted(owned, channel)
         sent: list[str] = []
         for number, part in enumerate(owned.outbox.parts):
             if part.state == PLANNED:

@@ -36,8 +36,9 @@ class DynamoDbLane:
                 # A processor that finds the conversation locked returns the trigger, to be delivered again in a few
                 # seconds. If the processor crashes, the trigger should not be hidden longer than a run may take.
                 visibility=TIMEOUT,
-                no_dead_letters_because="A trigger contains no message, and the sweep sends it again. A batch that "
-                "cannot be emitted becomes a dead letter with its messages.",
+                no_dead_letters_because="A trigger contains no message, is received again each time its window is not "
+                "due yet, and is sent again by the sweep. A batch that cannot be emitted becomes a dead letter with "
+                "its messages.",
             ),
         )
         self.processor = Function(

@@ -100,8 +100,8 @@ class Conversations(Gate):
         name = _name(request)
         first, *behind = [self._seen(lane, request) for lane in self._lanes]
         waiting = [seen for seen in behind if seen["state"] != "idle"]
-        takeover = self._takeovers.read(name)
-        taken_over_at_ms = takeover.began_at_ms if first["heldUntil"] and takeover.is_on(self._clock()) else None
+        takeover = self._takeovers.read(name) if first["heldUntil"] else Takeover()
+        taken_over_at_ms = takeover.began_at_ms if takeover.is_on(self._clock()) else None
         return {
             "conversation": name,
             **first,

@@ -54,6 +54,7 @@ def handler(event: Any, context: Any) -> dict[str, Any]:
         table=RulesTable(settings.rules_table),
         stage_rules=settings.rules,
         valkey_lane=valkey_lane,
+        dynamodb_lane=dynamodb_lane,
         telemetry=telemetry,
         time_left=context.get_remaining_time_in_millis,
     )

@@ -3,23 +3,28 @@
 A change also applies to buffers that are already open: those in its scope are retimed.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from lambdas.admin.errors import NotFound
 from lambdas.admin.requests import DeleteRules, ExplainRules, ListRules, OfScope, SetRules
-from lambdas.limits import MAX_CONVERSATIONS_IN_A_PAGE, MAX_RULES_LISTED, MIN_MS_LEFT_TO_RETIME
+from lambdas.limits import (
+    MAX_CONVERSATIONS_IN_A_PAGE,
+    MAX_RULES_LISTED,
+    MAX_WINDOWS_IN_A_LISTING,
+    MIN_MS_LEFT_TO_RETIME,
+)
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidId, InvalidInput, InvalidRules, SendFailed, StoreError
-from message_buffer.lanes.outcomes import Retimed
+from message_buffer.lanes.dynamodb.lane import DynamoDbLane
+from message_buffer.lanes.outcomes import Empty, Retimed
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.store import FIRST_PAGE, Store
-from message_buffer.limits import MAX_DOOR_BYTES, MAX_DOORS
+from message_buffer.limits import MAX_DOORS
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.messages.wire_form import Json
-from message_buffer.rules.doors import is_door_name
+from message_buffer.rules.doors import is_door_name, require_size
 from message_buffer.rules.due_time import Facts, due_after_message
 from message_buffer.rules.layers import RuleLayer, Rules, check_platform_names, resolve_rules
 from message_buffer.rules.rule_book import DOOR, RuleBook, Stored, account_scope, read_scope, scopes_of
@@ -70,6 +75,7 @@ class RulesAdmin:
         table: Table,
         stage_rules: Mapping[str, Any],
         valkey_lane: ValkeyLane | None,
+        dynamodb_lane: DynamoDbLane | None,
         telemetry: Telemetry,
         time_left: Callable[[], int],
         clock: Clock = system_clock,
@@ -77,6 +83,7 @@ class RulesAdmin:
         self._table = table
         self._stage_rules = stage_rules
         self._valkey_lane = valkey_lane
+        self._dynamodb_lane = dynamodb_lane
         self._telemetry = telemetry
         self._time_left = time_left
         self._clock = clock
@@ -167,35 +174,44 @@ class RulesAdmin:
 
     def _retime_all(self, scope: str, book: RuleBook, counts: dict[str, int]) -> bool:
         """Retime and count the open buffers in the scope. Return False if the time was too short for all of them."""
-        if self._valkey_lane is None:
-            return True  # the length of an open window is fixed
-        for name in self._open_conversations(self._valkey_lane.store, scope):
+        for lane, name in self._open_conversations(scope):
             if self._time_left() < MIN_MS_LEFT_TO_RETIME:
                 return False
             conversation = parse_conversation_id(name)
             agent = _agent_of(book, conversation)
             account = account_scope(conversation.platform, conversation.account)
             if scope in (*scopes_of(conversation, agent), account):
-                counts["looked"] += 1
                 timing = book.for_conversation(conversation, agent).rules.timing
-                counts["retimed"] += isinstance(self._valkey_lane.retime_buffer(name, timing=timing), Retimed)
+                outcome = lane.retime_buffer(name, timing=timing)
+                # A conversation of the Valkey lane has no window, except after an outage.
+                counts["looked"] += lane is self._valkey_lane or not isinstance(outcome, Empty)
+                counts["retimed"] += isinstance(outcome, Retimed)
         return True
 
-    @staticmethod
-    def _open_conversations(store: Store, scope: str) -> Iterator[str]:
-        """Yield the conversations with messages that may be in the scope."""
+    def _open_conversations(self, scope: str) -> Iterator[tuple[ValkeyLane | DynamoDbLane, str]]:
+        """Yield the conversations with messages that may be in the scope, with their lanes."""
         if scope.startswith("conversation:"):
-            yield scope.partition(":")[2]
+            lanes = (self._valkey_lane, self._dynamodb_lane)
+            yield from ((lane, scope.partition(":")[2]) for lane in lanes if lane)
             return
-        for shard in range(store.settings.shards):
-            cursor: str | None = FIRST_PAGE
-            while cursor:
-                page = store.list_conversations(shard, cursor=cursor, limit=MAX_CONVERSATIONS_IN_A_PAGE)
-                yield from (each.conversation for each in page.conversations)
-                cursor = page.next_cursor
+        if self._valkey_lane:
+            for name in _open_in_valkey(self._valkey_lane.store):
+                yield self._valkey_lane, name
+        if self._dynamodb_lane:
+            for name in self._dynamodb_lane.list_open(limit=MAX_WINDOWS_IN_A_LISTING):
+                yield self._dynamodb_lane, name
 
     def _book(self, stored: Iterable[Stored]) -> RuleBook:
         return RuleBook(_FixedTable(stored), self._stage_rules, self._telemetry, clock=self._clock)
+
+
+def _open_in_valkey(store: Store) -> Iterator[str]:
+    for shard in range(store.settings.shards):
+        cursor: str | None = FIRST_PAGE
+        while cursor:
+            page = store.list_conversations(shard, cursor=cursor, limit=MAX_CONVERSATIONS_IN_A_PAGE)
+            yield from (each.conversation for each in page.conversations)
+            cursor = page.next_cursor
 
 
 def _waits(rules: Rules) -> list[Json]:
@@ -245,8 +261,7 @@ def _checked_scope(scope: str) -> str:
 
 
 def _require_room_for_door(mapping: Mapping[str, Any], others: Iterable[Stored]) -> None:
-    if len(json.dumps(mapping).encode()) > MAX_DOOR_BYTES:
-        raise InvalidInput(f"A door's mapping has at most {MAX_DOOR_BYTES} bytes.")
+    require_size(mapping)
     if sum(other.scope.startswith(DOOR) for other in others) >= MAX_DOORS:
         raise InvalidInput(f"A stage has at most {MAX_DOORS} doors: delete one.")
 

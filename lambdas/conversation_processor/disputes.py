@@ -16,6 +16,7 @@ from message_buffer.lanes.outcomes import Absent
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.limits import REMEMBERED_MS
 from message_buffer.messages.wire_form import id_of
+from message_buffer.rules.due_time import Due
 from message_buffer.telemetry import Telemetry
 
 
@@ -50,7 +51,7 @@ class Disputes:
         for each in contents.disputed:
             found = self._find(conversation, each)
             if not isinstance(found, Absent):
-                continue
+                continue  # it waits in Valkey, or has left this lane meanwhile
             if found.known:
                 expires_at_ms = self._clock() + REMEMBERED_MS
                 self._table.leave_to_valkey_lane(conversation, each.name, expires_at_ms=expires_at_ms)
@@ -62,7 +63,10 @@ class Disputes:
         self._telemetry.info("disputes settled", conversation=conversation, answered=answered, lost=len(lost))
 
     def _find(self, conversation: str, message: StoredMessage) -> object:
-        message_id = id_of(message.body)
+        body = self._table.bodies(conversation, [message]).get(message.name)
+        if body is None:
+            return None
+        message_id = id_of(body)
         if message_id is None:
             return Absent(known=False, batch_id=None)
         return self._store.find_message(conversation, message_id)
@@ -74,5 +78,7 @@ class Disputes:
         self._telemetry.count("LostInValkey", len(lost))
         self._telemetry.warn("Valkey lost messages", conversation=conversation, count=len(lost))
         # If this run ends before it has sent the trigger, the window's own trigger arrives within a minute.
-        if self._table.hasten(conversation, due_at_ms=self._clock(), reason="window"):
+        now_ms, window = self._clock(), self._table.window(conversation)
+        is_waiting = window.is_open and window.due.due_at_ms > now_ms >= window.held_until_ms
+        if is_waiting and self._table.hasten(conversation, window=window, due=Due(now_ms, "silence")):
             self._triggers.send(conversation, delay_ms=0)

@@ -14,11 +14,13 @@ from typing import NamedTuple
 from lambdas.limits import MAX_ATTEMPTS_TO_AGREE, MAX_WAITS_FOR_DYNAMODB_LANE
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed
-from message_buffer.lanes.dynamodb.table import DISPUTED, VALKEY_LANE, MessageTable, name_of
+from message_buffer.lanes.dynamodb.table import VALKEY_LANE, MessageTable, name_of
 from message_buffer.lanes.dynamodb.triggers import Triggers
+from message_buffer.lanes.dynamodb.window import Window
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.limits import REMEMBERED_MS
 from message_buffer.messages.wire_form import id_of
+from message_buffer.rules.due_time import Due
 from message_buffer.telemetry import Telemetry
 
 
@@ -95,8 +97,8 @@ class LaneAgreement:
         if taken.waits < self._most_waits:
             window = self._table.window(conversation)
             # Do not wait for a disputed window, because it waits for the Valkey lane.
-            if window.is_open and window.reason != DISPUTED:
-                self._let_dynamodb_lane_go_first(conversation)
+            if window.is_open and not window.is_disputed:
+                self._let_dynamodb_lane_go_first(conversation, window)
         self._table.journal(conversation, taken.batch_id, names, expires_at_ms=self._clock() + REMEMBERED_MS)
         if not self._table.window(conversation).generation:
             # The DynamoDB lane has stored no message of the conversation lately. If its processor reads the
@@ -111,8 +113,10 @@ class LaneAgreement:
         theirs = erased | {name for name, went in found.items() if name in leaving or went not in (None, VALKEY_LANE)}
         return theirs, {name for name, went in found.items() if went is None} - theirs
 
-    def _let_dynamodb_lane_go_first(self, conversation: str) -> None:
-        if self._table.hasten(conversation, due_at_ms=self._clock(), reason="main_lane"):
+    def _let_dynamodb_lane_go_first(self, conversation: str, window: Window) -> None:
+        now_ms = self._clock()
+        is_waiting = window.due.due_at_ms > now_ms >= window.held_until_ms
+        if is_waiting and self._table.hasten(conversation, window=window, due=Due(now_ms, "main_lane")):
             self._triggers.send(conversation, delay_ms=0)
         self._telemetry.count("Deferred")
         raise DynamoDbLaneFirst

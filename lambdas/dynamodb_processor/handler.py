@@ -1,8 +1,8 @@
 """Lambda entry of the DynamoDB processor.
 
 The queue invokes it with triggers, and it returns those that the queue must deliver again. A rule invokes it every
-minute with `{"sweep": true}`. The admin function invokes it with `{"redrive": <body of a dead letter>}`; the call then
-returns `{"redriven": batchId}` or fails.
+minute with `{"sweep": true}`, and the queue delivers the same half a minute later. The admin function invokes it with
+`{"redrive": <body of a dead letter>}`; the call then returns `{"redriven": batchId}` or fails.
 """
 
 from functools import cache
@@ -14,7 +14,7 @@ from message_buffer.aws.functions import Functions
 from message_buffer.errors import InvalidInput
 from message_buffer.events.emission import Emission, TimeLeft, open_emission
 from message_buffer.lanes.dynamodb.table import MessageTable
-from message_buffer.lanes.dynamodb.triggers import TriggerQueue, read_trigger
+from message_buffer.lanes.dynamodb.triggers import TriggerQueue, is_sweep, read_trigger
 from message_buffer.telemetry import Telemetry
 
 
@@ -60,6 +60,9 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any] | None:
 
 
 def _process(record: dict[str, Any], time: TimeLeft, processor: DynamoDbProcessor, telemetry: Telemetry) -> bool:
+    if is_sweep(record["body"]):
+        processor.sweep(is_second=True)
+        return True
     try:
         trigger = read_trigger(record["body"], record["receiptHandle"])
     except InvalidInput as error:

@@ -5,12 +5,13 @@ A run may be killed after any step. The queue then delivers the trigger again.
 Messages that the Valkey lane has also taken are disputed, because that lane may lose them before it emits them. They
 remain stored, and their trigger remains hidden, until the conversation processor has asked Valkey.
 
-1. lock    the window; if another run has locked it, or it is not due yet, the queue delivers the trigger again later
-2. read    all stored messages
-3. freeze  the batch's id and messages, so that a retry emits the same messages under the same id
-4. emit
-5. mark    each message as emitted: a tombstone replaces it, so that it is not taken again
-6. close   the window; if messages remain, or one has arrived since step 2, begin the next window instead
+1. look    when the window is due; if not yet, hide the trigger until then, or leave a successor in the queue
+2. lock    the window: what was found due stays due, and messages that come from now on until step 4 join the batch
+3. read    which messages are stored, and the bodies of one batch
+4. freeze  the batch's id and messages, so that a retry emits the same messages under the same id
+5. emit
+6. mark    each message as emitted: a tombstone replaces it, so that it is not taken again
+7. close   the window; if messages remain, or one has arrived since step 4, begin the next window instead
 """
 
 import json
@@ -22,6 +23,7 @@ from uuid import uuid4
 
 from lambdas.limits import (
     HEARTBEAT_SECONDS,
+    MAX_BODIES_READ_AT_ONCE,
     MAX_DISPUTE_MS,
     MAX_DISPUTE_REST_MS,
     MAX_READS_OF_A_WINDOW,
@@ -29,24 +31,27 @@ from lambdas.limits import (
     MAX_WINDOWS_IN_A_SWEEP,
     MIN_DISPUTE_REST_MS,
     MIN_TRIGGER_REST_MS,
+    SECOND_SWEEP_DELAY_MS,
     WINDOW_LOCK_MS,
 )
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import LockLost, MessageBufferError, SendFailed
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms, is_failure
 from message_buffer.heartbeat import Heartbeat
-from message_buffer.lanes.dynamodb.table import (
-    DISPUTED,
-    FIRST_ATTEMPT,
-    Contents,
-    Frozen,
-    MessageTable,
-    StoredMessage,
-    Window,
-)
+from message_buffer.lanes.dynamodb.table import FIRST_ATTEMPT, Contents, MessageTable, StoredMessage
 from message_buffer.lanes.dynamodb.triggers import Trigger, Triggers
+from message_buffer.lanes.dynamodb.window import DISPUTED, Frozen, Window, rhythm_of_batch
 from message_buffer.lanes.outcomes import Taken
-from message_buffer.limits import MAX_BYTES_IN_A_BATCH, MAX_MESSAGES_IN_A_BATCH, REMEMBERED_MS, WINDOW_GRACE_MS
+from message_buffer.limits import (
+    MAX_BYTES_IN_A_BATCH,
+    MAX_MESSAGES_IN_A_BATCH,
+    MAX_TRIGGER_DELAY_MS,
+    MAX_TRIGGER_HIDDEN_MS,
+    MAX_WINDOW_TRIES,
+    REMEMBERED_MS,
+    WINDOW_GRACE_MS,
+)
+from message_buffer.rules.due_time import Due, due_after_hold
 from message_buffer.telemetry import Telemetry
 
 _random = SystemRandom().random
@@ -65,6 +70,17 @@ class _Batch(NamedTuple):
     """None if the batch was already emitted."""
     left: bool
     """True if messages are stored that are not in this batch."""
+    apart: list[str]
+    """Names of the batch's messages whose bodies are items of their own."""
+
+
+class _Fitting(NamedTuple):
+    """The messages of one batch, and their bodies."""
+
+    messages: list[StoredMessage]
+    bodies: list[bytes]
+    left: bool
+    """True if more messages are stored."""
 
 
 class DynamoDbProcessor:
@@ -94,8 +110,12 @@ class DynamoDbProcessor:
         owner = uuid4().hex
         try:
             time.require_a_call()
+            window = self._table.window(trigger.conversation)
+            now_ms = self._clock()
+            if not window.is_open or window.is_locked(now_ms) or window.due.due_at_ms > now_ms:
+                return self._not_ours(trigger, window)
             window = self._table.acquire(
-                trigger.conversation, owner, now_ms=self._clock(), until_ms=self._clock() + WINDOW_LOCK_MS
+                trigger.conversation, owner, window=window, now_ms=now_ms, until_ms=now_ms + WINDOW_LOCK_MS
             )
             if window.owner != owner:
                 return self._not_ours(trigger, window)
@@ -106,37 +126,74 @@ class DynamoDbProcessor:
             return False
         return self._work(trigger, _Locked(trigger.conversation, owner, window), time)
 
-    def sweep(self) -> None:
-        """Send another trigger for each window whose trigger was lost."""
+    def sweep(self, *, is_second: bool = False) -> None:
+        """Send another trigger for each window whose trigger was lost. Unless it is the second, ask for another sweep.
+
+        The index lists a window no later than it is due, so read each window whose listed time has passed.
+        """
+        if not is_second:
+            self._triggers.send_sweep(delay_ms=SECOND_SWEEP_DELAY_MS)
         now_ms = self._clock()
-        windows = self._table.open_windows(due_before_ms=now_ms + REMEMBERED_MS, limit=MAX_WINDOWS_IN_A_SWEEP)
-        overdue = [conversation for conversation, due_at_ms in windows if due_at_ms < now_ms - WINDOW_GRACE_MS]
-        for conversation in overdue:
-            self._triggers.send(conversation, delay_ms=0)
-            self._telemetry.warn("trigger sent again", conversation=conversation)
+        windows = self._table.open_windows(listed_before_ms=now_ms + REMEMBERED_MS, limit=MAX_WINDOWS_IN_A_SWEEP)
+        overdue_ms, resent = 0, 0
+        for conversation, listed_at_ms in windows:
+            if listed_at_ms > now_ms:
+                continue
+            window = self._table.window(conversation)
+            if not window.is_open:
+                continue  # the index lags behind the table
+            due_at_ms = window.due.due_at_ms
+            overdue_ms = max(overdue_ms, now_ms - due_at_ms)
+            if due_at_ms < now_ms - WINDOW_GRACE_MS and not window.is_locked(now_ms):
+                self._triggers.send(conversation, delay_ms=0)
+                self._telemetry.warn("trigger sent again", conversation=conversation)
+                resent += 1
+            elif due_at_ms > now_ms and listed_at_ms < now_ms - WINDOW_GRACE_MS:
+                # Later sweeps need not read the window until it may be due.
+                self._table.list_later(conversation, window=window, at_ms=due_at_ms)
         self._telemetry.count("Sweeps")
         # AWS bills a metric for each hour in which it has a value, and only the alarms' metrics need a value of zero.
         if windows:
-            self._telemetry.count("TriggersResent", len(overdue))
+            self._telemetry.count("TriggersResent", resent)
             self._telemetry.count("OpenWindows", len(windows))
-        self._telemetry.measure_ms("OldestWindowOverdueMs", max((now_ms - due for _, due in windows), default=0))
-        self._telemetry.info("swept", open=len(windows), resent=len(overdue))
+        self._telemetry.measure_ms("OldestWindowOverdueMs", overdue_ms)
+        self._telemetry.info("swept", open=len(windows), resent=resent)
 
     def _not_ours(self, trigger: Trigger, window: Window) -> bool:
-        now_ms = self._clock()
+        now_ms, conversation = self._clock(), trigger.conversation
         if not window.is_open:
-            self._telemetry.sampled("nothing waits", conversation=trigger.conversation)
+            self._telemetry.sampled("nothing waits", conversation=conversation)
             return True
-        rest_ms = window.due_at_ms - now_ms
-        if window.held_until_ms > max(window.due_at_ms, now_ms):
-            # A request has changed the due time without seeing the hold. Make the window due at the end of the hold.
-            self._table.delay(trigger.conversation, due_at_ms=window.held_until_ms, reason="hold")
-        if window.owner_until_ms >= now_ms and window.owner:
+        rest_ms = window.due.due_at_ms - now_ms
+        if window.is_locked(now_ms):
             self._telemetry.count("TriggersReturned")
             rest_ms = min(window.owner_until_ms - now_ms, MAX_TRIGGER_REST_MS)
-        self._telemetry.sampled("trigger returned", conversation=trigger.conversation, rest_ms=rest_ms)
+        elif rest_ms > MAX_TRIGGER_HIDDEN_MS:
+            return self._leave_successor(trigger, window, rest_ms)
+        self._telemetry.sampled("trigger returned", conversation=conversation, rest_ms=rest_ms)
         self._rest(trigger, max(rest_ms, MIN_TRIGGER_REST_MS))
         return False
+
+    def _leave_successor(self, trigger: Trigger, window: Window, rest_ms: int) -> bool:
+        """Leave another trigger in the queue, which unlike this one is not in flight while it waits."""
+        now_ms, conversation, due_at_ms = self._clock(), trigger.conversation, window.due.due_at_ms
+        # A trigger that comes within a minute of the successor's time may be the successor itself.
+        if now_ms + MAX_TRIGGER_HIDDEN_MS < window.successor_at_ms <= due_at_ms:
+            self._telemetry.sampled("another trigger comes", conversation=conversation)
+            return True
+        delay_ms = min(rest_ms, MAX_TRIGGER_DELAY_MS)
+        try:
+            self._triggers.send(conversation, delay_ms=delay_ms)
+        except SendFailed as error:
+            self._telemetry.warn("no successor sent", conversation=conversation, reason=str(error))
+            self._rest(trigger, MAX_TRIGGER_HIDDEN_MS)
+            return False
+        # Record the successor after it was sent, so that other triggers of this window may end.
+        self._table.list_later(
+            conversation, window=window, at_ms=due_at_ms, successor_at_ms=now_ms + -(-delay_ms // 1_000) * 1_000
+        )
+        self._telemetry.sampled("successor sent", conversation=conversation, delay_ms=delay_ms)
+        return True
 
     def _work(self, trigger: Trigger, locked: _Locked, time: TimeLeft) -> bool:
         def beat() -> None:
@@ -169,7 +226,9 @@ class DynamoDbProcessor:
             heartbeat.check()
             self._emission.send(conversation, _taken(batch, batch.payloads), time)
         expires_at_ms = self._clock() + REMEMBERED_MS
-        self._table.leave_tombstones(conversation, frozen.names, batch_id=frozen.batch_id, expires_at_ms=expires_at_ms)
+        self._table.leave_tombstones(
+            conversation, frozen.names, batch_id=frozen.batch_id, expires_at_ms=expires_at_ms, apart=batch.apart
+        )
         heartbeat.check()
         self._close(locked, generation=frozen.generation, left=batch.left)
         return None
@@ -180,33 +239,89 @@ class DynamoDbProcessor:
         If all messages are disputed, return how long to hide the trigger. If no message waits, close the window and
         return None.
         """
-        for _ in range(MAX_READS_OF_A_WINDOW):
-            contents = self._table.read(locked.conversation)
-            if contents.window.owner != locked.owner:
+        conversation, owner = locked.conversation, locked.owner
+        for read in range(MAX_READS_OF_A_WINDOW):
+            now_ms = self._clock()
+            contents = self._table.read(conversation, with_bodies=True)
+            window = contents.window
+            if window.owner != owner:
                 raise LockLost("the lock ran out, and another run has the window now")
-            if contents.window.frozen is not None:
+            if window.frozen is not None:
                 # An earlier attempt has frozen the batch, or this attempt has, but DynamoDB's response was lost.
-                return _again(contents.window.frozen, contents)
-            stored, disputed = self._divided(locked.conversation, contents)
-            if not stored and disputed:
-                return self._dispute(locked, contents.window, disputed)
-            if not stored:
-                self._telemetry.sampled("nothing stored", conversation=locked.conversation)
-                self._close(locked, generation=contents.window.generation, left=False)
+                return self._again(conversation, window.frozen, contents)
+            stored, disputed = self._divided(conversation, contents)
+            fitting = self._fitting(conversation, stored)
+            if not fitting.messages and disputed:
+                return self._dispute(locked, window, disputed)
+            if not fitting.messages:
+                self._telemetry.sampled("nothing stored", conversation=conversation)
+                self._close(locked, generation=window.generation, left=False)
                 return None
-            fit = _fitting(stored)
-            frozen = _freeze(locked.conversation, fit, contents.window)
-            if self._table.freeze(locked.conversation, locked.owner, frozen, window=contents.window):
-                first = contents.window._replace(attempt=FIRST_ATTEMPT, failures=0, unended=1)
-                return _Batch(frozen, first, [each.body for each in fit], left=len(fit) < len(stored) + len(disputed))
+            left = fitting.left or bool(disputed)
+            frozen = _freeze(conversation, fitting.messages, window, left=left)
+            if self._table.freeze(
+                conversation,
+                owner,
+                frozen,
+                window=window,
+                rhythm=rhythm_of_batch(window, [each.arrived_at_ms for each in fitting.messages]),
+                # Messages that come while this run reads join the batch. If they keep coming, leave the last ones out.
+                first_behind_ms=None if read + 1 < MAX_READS_OF_A_WINDOW else now_ms,
+            ):
+                first = window._replace(attempt=FIRST_ATTEMPT, failures=0, unended=1)
+                apart = [each.name for each in fitting.messages if each.is_apart]
+                return _Batch(frozen, first, fitting.bodies, left, apart)
         raise SendFailed("the window could not be frozen: its messages keep being edited")
+
+    def _again(self, conversation: str, frozen: Frozen, contents: Contents) -> _Batch:
+        """Return a batch that an earlier attempt has frozen."""
+        stored = {each.name: each for each in contents.stored}
+        # Messages that have come since the freeze wait for a silence of their own.
+        left = not stored.keys() <= set(frozen.names) if frozen.has_left is None else frozen.has_left
+        messages = [stored[name] for name in frozen.names if name in stored]
+        apart = [each.name for each in messages if each.is_apart]
+        bodies = self._bodies(conversation, messages)
+        if any(name not in bodies for name in frozen.names):
+            # Some messages are already marked as emitted, so an earlier run has emitted the batch.
+            return _Batch(frozen, contents.window, None, left, apart)
+        return _Batch(frozen, contents.window, [bodies[name] for name in frozen.names], left, apart)
+
+    def _fitting(self, conversation: str, stored: list[StoredMessage]) -> _Fitting:
+        """Return as many messages as one batch may have, but at least one, and no message whose body is not stored yet.
+
+        Read only about as many bodies as fit.
+        """
+        messages: list[StoredMessage] = []
+        found: list[bytes] = []
+        size = 0
+        for start in range(0, len(stored), MAX_BODIES_READ_AT_ONCE):
+            piece = stored[start : start + MAX_BODIES_READ_AT_ONCE]
+            bodies = self._bodies(conversation, piece)
+            for each in piece:
+                if each.name not in bodies:
+                    continue
+                size += len(bodies[each.name])
+                if messages and (size > MAX_BYTES_IN_A_BATCH or len(messages) >= MAX_MESSAGES_IN_A_BATCH):
+                    return _Fitting(messages, found, left=True)
+                messages.append(each)
+                found.append(bodies[each.name])
+        return _Fitting(messages, found, left=False)
+
+    def _bodies(self, conversation: str, messages: list[StoredMessage]) -> dict[str, bytes]:
+        """Return the bodies by name, and read those that did not come with the messages."""
+        known = {each.name: each.body for each in messages if each.body is not None}
+        unread = [each for each in messages if each.body is None]
+        return known | (self._table.bodies(conversation, unread) if unread else {})
 
     def _divided(self, conversation: str, contents: Contents) -> tuple[list[StoredMessage], list[StoredMessage]]:
         """Return the messages that this lane emits, and those that are disputed.
 
         Messages that were erased when their conversation was forgotten, and then delivered again, are erased again.
         """
-        self._table.erase(conversation, names=[each.name for each in contents.stored if contents.was_erased(each.name)])
+        erased = [each for each in contents.stored if contents.was_erased(each.name)]
+        self._table.erase(
+            conversation, names=[each.name for each in erased], bodies=[each.name for each in erased if each.is_apart]
+        )
         disputed = contents.disputed
         given_up = [each for each in disputed if each.arrived_at_ms <= self._clock() - MAX_DISPUTE_MS]
         if given_up:
@@ -225,10 +340,8 @@ class DynamoDbProcessor:
         rest_ms = min(max(age_ms, MIN_DISPUTE_REST_MS), MAX_DISPUTE_REST_MS)
         due_at_ms, generation = now_ms + rest_ms, window.generation
         if not self._table.dispute(conversation, locked.owner, due_at_ms=due_at_ms, generation=generation):
-            # A message has arrived since the read. It must not wait longer than the length of a window.
-            rest_ms = min(rest_ms, window.window_ms)
-            if not self._table.reopen(conversation, locked.owner, due_at_ms=now_ms + rest_ms, reason="window"):
-                raise LockLost("the lock ran out before the window could be released")
+            # A message has arrived since the read, so its wait counts.
+            rest_ms = self._reopen(locked).due_at_ms - now_ms
         self._telemetry.count("DisputedMessages", len(disputed))
         self._telemetry.info("messages disputed", conversation=conversation, count=len(disputed), age_ms=age_ms)
         try:
@@ -238,19 +351,39 @@ class DynamoDbProcessor:
         return rest_ms
 
     def _close(self, locked: _Locked, *, generation: int, left: bool) -> None:
-        conversation, owner, window = locked
+        conversation, owner, _ = locked
         expires_at_ms = self._clock() + REMEMBERED_MS
         if not left and self._table.close(conversation, owner, generation=generation, expires_at_ms=expires_at_ms):
             return
-        # Messages remain: some did not fit into the batch (`left`), or one arrived after the window was read. Reopen
-        # the window for them.
-        now_ms = self._clock()
-        due_at_ms = max(now_ms if left else now_ms + window.window_ms, self._table.window(conversation).held_until_ms)
-        # Send the trigger before reopening, because a window without a trigger would wait for the sweep.
-        self._triggers.send(conversation, delay_ms=due_at_ms - now_ms)
-        reason = "max_messages" if left else "window"
-        if not self._table.reopen(conversation, owner, due_at_ms=due_at_ms, reason=reason):
-            raise LockLost("the lock ran out before the window could be closed")
+        # Messages remain: some did not fit into the batch (`left`), or one arrived after the freeze.
+        self._reopen(locked, due=Due(self._clock(), "max_messages") if left else None)
+
+    def _reopen(self, locked: _Locked, *, due: Due | None = None) -> Due:
+        """Release the lock and begin the next window, due at `due`, or as its messages say. Return its due time.
+
+        Raise LockLost if another run has the window now.
+        """
+        conversation, owner, _ = locked
+        for attempt in range(MAX_WINDOW_TRIES):
+            now_ms, window = self._clock(), self._table.window(conversation)
+            if window.owner != owner:
+                break
+            rest = window._replace(frozen=None)
+            if due is None and window.frozen is None:
+                # The lock's due time was that of the disputed messages.
+                rest = rest._replace(reason="", found_at_ms=0, listed_at_ms=now_ms)
+            at = due_after_hold(due, window.held_until_ms) if due else rest.due
+            # Send the trigger before reopening, because a window without a trigger would wait for the sweep.
+            self._triggers.send(conversation, delay_ms=max(at.due_at_ms - now_ms, 0))
+            if self._table.reopen(
+                conversation,
+                owner,
+                due=due or at,
+                stands=due is not None or bool(rest.reason),
+                generation=window.generation if attempt + 1 < MAX_WINDOW_TRIES else None,
+            ):
+                return at
+        raise LockLost("the lock ran out before the window could be closed")
 
     def _try_later(self, trigger: Trigger, locked: _Locked, error: Exception) -> None:
         conversation, attempt = locked.conversation, locked.window.attempt
@@ -277,27 +410,8 @@ class DynamoDbProcessor:
             self._telemetry.warn("trigger not put back", conversation=trigger.conversation, reason=str(error))
 
 
-def _again(frozen: Frozen, contents: Contents) -> _Batch:
-    window = contents.window
-    bodies = {each.name: each.body for each in contents.stored}
-    left = not bodies.keys() <= set(frozen.names)
-    if any(name not in bodies for name in frozen.names):
-        # Some messages are already marked as emitted, so an earlier run has emitted the batch.
-        return _Batch(frozen, window, None, left)
-    return _Batch(frozen, window, [bodies[name] for name in frozen.names], left)
-
-
-def _fitting(stored: list[StoredMessage]) -> list[StoredMessage]:
-    """Return as many messages as one batch may have, but at least one."""
-    size = 0
-    for count, each in enumerate(stored[:MAX_MESSAGES_IN_A_BATCH]):
-        size += len(each.body)
-        if count and size > MAX_BYTES_IN_A_BATCH:
-            return stored[:count]
-    return stored[:MAX_MESSAGES_IN_A_BATCH]
-
-
-def _freeze(conversation: str, stored: list[StoredMessage], window: Window) -> Frozen:
+def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, left: bool) -> Frozen:
+    due = window.due_of_batch
     names = tuple(each.name for each in stored)
     # These words identify the batch, because a message is in only one batch.
     words = json.dumps((conversation, *names))
@@ -308,8 +422,9 @@ def _freeze(conversation: str, stored: list[StoredMessage], window: Window) -> F
         first_at_ms=stored[0].arrived_at_ms,
         # Must be after the forgotten time, even if the host's clock lags, because consumers drop earlier batches.
         last_at_ms=max(stored[-1].arrived_at_ms, window.forgotten_at_ms + 1),
-        due_at_ms=window.due_at_ms,
-        reason="window" if window.reason == DISPUTED else window.reason,
+        due_at_ms=due.due_at_ms,
+        reason="silence" if due.reason == DISPUTED else due.reason,
+        has_left=left,
     )
 
 

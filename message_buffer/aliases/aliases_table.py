@@ -31,7 +31,7 @@ class Alias(NamedTuple):
     leads_to: str
     """The user part of the conversation's id."""
     ids: tuple[str, ...] = ()
-    """In the item of a conversation: the ids and changed numbers that lead to it. In another number's: its id."""
+    """In the item of a conversation: the ids and other numbers that lead to it. In another number's: its id."""
     expires_at_ms: int = 0
     is_forgotten: bool = False
     """The conversation was forgotten. The alias remains for a day, so that a redelivered message is recognised."""
@@ -99,18 +99,22 @@ class AliasesTable(Table):
         *,
         now_ms: int,
         expires_at_ms: int | None = None,
+        ids: tuple[str, ...] = (),
     ) -> Led:
-        """Let names lead to the conversation `root`, all of them or none. Each has its present target, or None."""
+        """Let names lead to the conversation `root`, all of them or none. Each has its present target, or None.
+
+        `ids` are the ids that have come with a new number.
+        """
         found = self.get(root, now_ms=now_ms)
         present = found or Alias(root.user, expires_at_ms=now_ms + ALIAS_LIFE_MS)
-        ids = list(dict.fromkeys([*present.ids, *moving]))
+        names = list(dict.fromkeys([*present.ids, *moving]))
         if present.leads_to != root.user:
             return "changed"
-        if len(ids) > MAX_IDS_OF_AN_AUTHOR:
+        if len(names) > MAX_IDS_OF_AN_AUTHOR:
             return "full"
         expires_at_ms = min(present.expires_at_ms, expires_at_ms or present.expires_at_ms)
-        new = Alias(root.user, (), expires_at_ms, present.is_forgotten)
-        writes = [self._list_ids(root, found, present._replace(ids=tuple(ids)), now_ms=now_ms)]
+        new = Alias(root.user, ids, expires_at_ms, present.is_forgotten)
+        writes = [self._list_ids(root, found, present._replace(ids=tuple(names)), now_ms=now_ms)]
         writes += [self._redirect(_of(root, each), new, target, now_ms) for each, target in moving.items()]
         return "done" if self._transact("move alias", writes) else "changed"
 

@@ -31,7 +31,7 @@ class AliasLearner:
         """
         known = self._table.get(by_id, now_ms=self._clock())
         if known is not None:
-            self._renew(by_id, known)
+            self._maintain(by_id, known, number)
             return known.leads_to
         root = self._claim_number(by_id._replace(user=number), by_id.user) if number else None
         new = self._new(by_id.user) if root is None else root._replace(ids=(), is_reassigned=False)
@@ -135,6 +135,30 @@ class AliasLearner:
         self._table.mark_reassigned(by_number)
         self._telemetry.info("alias", outcome="reassigned", conversation=str(by_number))
         return None
+
+    def _maintain(self, by_id: ConversationId, known: Alias, number: str | None) -> None:
+        """Renew a known alias, and keep its author's number from other persons.
+
+        The conversation is known already, so a failure here must not split it. A later look-up does this again.
+        """
+        try:
+            self._renew(by_id, known)
+            if number is not None and number != known.leads_to:
+                self._keep_number(by_id, known, number)
+        except SendFailed as error:
+            self._telemetry.count("AliasesUnreachable")
+            self._telemetry.debug("alias was not maintained", reason=str(error))
+
+    def _keep_number(self, by_id: ConversationId, known: Alias, number: str) -> None:
+        """Record that this is the author's number, unless somebody has it already.
+
+        Messages with the number alone are in the number's own conversation. Otherwise, the next person to whom the
+        number is given would get that conversation.
+        """
+        now_ms = self._clock()
+        if self._table.get(by_id._replace(user=number), now_ms=now_ms) is None:
+            root = by_id._replace(user=known.leads_to)
+            self._table.lead(root, {number: None}, now_ms=now_ms, ids=(by_id.user,))
 
     def _renew(self, by_id: ConversationId, known: Alias) -> None:
         now_ms = self._clock()

@@ -104,8 +104,15 @@ class Table:
                 return False
         return True
 
-    def _pages(self, doing: str, call: Literal["query", "scan"], request: Mapping[str, Any]) -> Iterator[Item]:
-        """Return the items of all pages."""
+    def _pages(
+        self,
+        doing: str,
+        call: Literal["query", "scan"],
+        request: Mapping[str, Any],
+        *,
+        later: Mapping[str, Any] | None = None,
+    ) -> Iterator[Item]:
+        """Return the items of all pages. `later` changes the request for all pages after the first."""
         request = {"TableName": self.name, **request}
         with aws.errors_as_ours(doing):
             while True:
@@ -113,7 +120,7 @@ class Table:
                 yield from page["Items"]
                 if "LastEvaluatedKey" not in page:
                     return
-                request = {**request, "ExclusiveStartKey": page["LastEvaluatedKey"]}
+                request = {**request, **(later or {}), "ExclusiveStartKey": page["LastEvaluatedKey"]}
 
 
 def expressions(values: Values | None = None, **texts: str) -> dict[str, Any]:

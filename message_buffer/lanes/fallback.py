@@ -64,10 +64,11 @@ class LaneWithFallback:
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
         outcome = self._tried(lambda: self._valkey_lane.retime_buffer(conversation, timing=timing))
-        if timing.flush_reason and self._dynamodb_lane.was_used(conversation):
+        in_valkey = None if isinstance(outcome, o.Empty) else outcome
+        if (in_valkey is None or timing.flush_reason) and self._dynamodb_lane.was_used(conversation):
             in_dynamodb = self._dynamodb_lane.retime_buffer(conversation, timing=timing)
-            return in_dynamodb if outcome is None or isinstance(outcome, o.Empty) else outcome
-        return outcome or o.Empty()
+            return in_valkey or in_dynamodb
+        return in_valkey or o.Empty()
 
     def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
         """Hold the conversation in both lanes, since its messages may come into either.

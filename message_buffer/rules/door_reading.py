@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from message_buffer.errors import InvalidId, InvalidInput
-from message_buffer.limits import MAX_ITEMS_OF_A_DOOR, MAX_TIME_MS
+from message_buffer.limits import MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE, MAX_ITEMS_OF_A_DOOR, MAX_TIME_MS
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
-from message_buffer.messages.message import Message
+from message_buffer.messages.message import Message, encode
 from message_buffer.messages.wire_form import mend_id
-from message_buffer.rules.doors import MISSING, AttachmentFields, Door, Kind, Pointer, Value
+from message_buffer.rules.doors import MISSING, AttachmentFields, Door, Kind, Pointer, Value, part_of
 
 PLATFORM = "custom"
 # Sizes and ids have fewer digits, and Python refuses to print or parse a number of thousands of digits.
@@ -72,6 +72,11 @@ def items_of(door: Door, body: Any, *, received_at_ms: int) -> list[Item]:
     return [Item(door, body, item, f"{where}/{place}", received_at_ms) for place, item in enumerate(items)]
 
 
+def require_room(message: Message) -> None:
+    """Raise InvalidInput if the message is too large to be stored."""
+    encode(message)
+
+
 class _Found(NamedTuple):
     value: Any
     where: str
@@ -120,7 +125,9 @@ class _Reading:
         return conversation
 
     def _message(self, author: str | None, times: Mapping[str, int | None]) -> Message:
-        attachments = [each for fields in self._kind.fields.attachments for each in self._attachments(fields)]
+        attachments: list[dict[str, Any]] = []
+        for fields_of_one in self._kind.fields.attachments:
+            attachments += self._attachments(fields_of_one, room=MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE - len(attachments))
         text, name = self._text("text") or "", self._text("authorName")
         fields = {
             "id": self._message_id(),
@@ -151,20 +158,26 @@ class _Reading:
             raise Unfit(f"{where} is not valid: {wrong['msg']}.") from error
 
     def _type(self, text: str, attachments: list[dict[str, Any]]) -> str:
-        told = self._text("type")
-        kind = (self._given.door.types.get(told) or told) if told else None
+        kind = self._our_name(self._text("type"))
         if kind in (None, "text") and attachments:
             return str(attachments[0]["type"])
         # The mapping says nothing about this message's content, which is no reason to lose the message.
         return "unsupported" if kind in (None, "text") and not text else kind or "text"
 
-    def _attachments(self, fields: AttachmentFields) -> list[dict[str, Any]]:
+    def _our_name(self, kind: str | None) -> str | None:
+        """Return our name of the product's type. A name that the mapping does not know stays as it is."""
+        return (self._given.door.types.get(kind) or kind) if kind else None
+
+    def _attachments(self, fields: AttachmentFields, *, room: int) -> list[dict[str, Any]]:
+        """Return the attachments at one place. Raises Unfit if the message has no room for them."""
         found = fields.at.find(self._given.body, self._given.item)
         if found is MISSING:
             return []
         where = self._named(fields.at)
         if not isinstance(found, list):
             return [self._attachment(fields, found, where)]
+        if len(found) > room:
+            raise Unfit(f"{where}: a message has at most {MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE} attachments.")
         return [self._attachment(fields, each, f"{where}/{place}") for place, each in enumerate(found)]
 
     def _attachment(self, fields: AttachmentFields, given: Any, where: str) -> dict[str, Any]:
@@ -175,7 +188,11 @@ class _Reading:
                 read: Callable[[_Found, Value], Any] = _OF_AN_ATTACHMENT.get(name, _id)
                 attachment[name] = read(found, value)
         media = str(attachment.get("mimeType", "")).partition("/")[0]
-        return {"type": fields.type or (media if media in _TYPES_OF_MEDIA else "document"), **attachment}
+        kind = fields.type
+        if isinstance(kind, Value):
+            named = self._find(kind, given, where)
+            kind = self._our_name(_text(named, kind)) if named else None
+        return {"type": kind or (media if media in _TYPES_OF_MEDIA else "document"), **attachment}
 
     # -- one value ---------------------------------------------------------------------------------
 
@@ -223,9 +240,7 @@ def _text(found: _Found, value: Value) -> str:
         raise Unfit(f"{found.where} must be a text.")
     if not value.split:
         return found.value
-    parts = found.value.split(value.split, value.part + 1)
-    # A text without this part is used as it is, since products write the same id with and without its prefix.
-    return (parts[value.part] if value.part < len(parts) else "") or found.value
+    return part_of(found.value, value.split, value.part)
 
 
 def _id(found: _Found, value: Value) -> str:

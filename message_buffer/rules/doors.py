@@ -5,15 +5,17 @@ Operators store a mapping in the rules' table, under the scope `door:<name>`. A 
 the place in the mapping.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from message_buffer.errors import InvalidRules
+from message_buffer.errors import InvalidInput, InvalidRules
 from message_buffer.limits import (
     MAX_ALTERNATIVES_IN_A_DOOR,
     MAX_ATTACHMENTS_IN_A_DOOR,
     MAX_CONDITIONS_IN_A_DOOR,
+    MAX_DOOR_BYTES,
     MAX_LEVELS_OF_A_POINTER,
     MAX_POINTER_CHARACTERS,
     MAX_VALUES_IN_A_CONDITION,
@@ -64,16 +66,30 @@ class Value(NamedTuple):
     part: int = 0
 
 
+def part_of(text: str, separator: str, part: int) -> str:
+    """Return a part of a divided text, or the whole text if it has no such part, or an empty one.
+
+    Products write the same id with and without its prefix.
+    """
+    parts = text.split(separator, part + 1)
+    return (parts[part] if part < len(parts) else "") or text
+
+
 class Condition(NamedTuple):
     at: Pointer
     values: tuple[Word, ...] = ()
     """The condition holds if one of these is there. If there are none, `exists` decides."""
     exists: bool = True
+    split: str = ""
+    """A text is divided at this separator, and a part of it compared; empty if it is not divided."""
+    part: int = 0
 
     def holds(self, body: Any, item: Any) -> bool:
         found = self.at.find(body, item)
         if not self.values:
             return (found is not MISSING) is self.exists
+        if self.split and isinstance(found, str):
+            found = part_of(found, self.split, self.part)
         return any(_is_same(found, value) for value in self.values)
 
 
@@ -86,13 +102,15 @@ class Proof(NamedTuple):
     algorithm: str = ""
     encoding: Literal["hex", "base64"] = "hex"
     prefix: str = ""
+    time_header: str = ""
+    """In lower case. If it is not empty, the signature covers this header's time, a full stop and the body."""
 
 
 class AttachmentFields(NamedTuple):
     at: Pointer
     """An attachment, or a list of them."""
-    type: str | None
-    """If it is None, the media type decides."""
+    type: "str | Value | None"
+    """The type, or the place in the attachment of the product's name for it. If it is None, the media type decides."""
     values: Mapping[str, Value]
     """Field of the attachment -> its value in the attachment."""
 
@@ -139,6 +157,12 @@ def is_door_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+def require_size(mapping: Json) -> None:
+    """Raise InvalidInput if the mapping is larger than the table of rules may store."""
+    if len(json.dumps(mapping).encode()) > MAX_DOOR_BYTES:
+        raise InvalidInput(f"A door's mapping has at most {MAX_DOOR_BYTES} bytes.")
+
+
 def read_door(name: str, given: Any) -> Door:
     """Return the door that a mapping describes. Raises InvalidRules."""
     problems: list[str] = []
@@ -164,7 +188,7 @@ _OF_A_DOOR = (
     "edited", "deleted", "reaction", "unreadable", "comesAgain",
 )  # fmt: skip
 _OF_A_PROOF = {
-    "hmac": ("type", "header", "algorithm", "encoding", "prefix"),
+    "hmac": ("type", "header", "algorithm", "encoding", "prefix", "timeHeader"),
     "token": ("type", "header", "prefix"),
     "basic": ("type",),
 }
@@ -249,13 +273,16 @@ class _Part:
             return Value(self._pointers(given, field))
         part = self.part(field)
         part.allow(("at", "split", "part"))
-        pointers = part._pointers(given.get("at"), "at")
-        split, place = given.get("split"), given.get("part")
+        return Value(part._pointers(given.get("at"), "at"), *part.division())
+
+    def division(self) -> tuple[str, int]:
+        """Return the separator at which a text is divided, and the number of the part that counts."""
+        split, place = self.given.get("split"), self.given.get("part")
         if not isinstance(split, str) or not 1 <= len(split) <= MAX_WORD_CHARACTERS_IN_A_DOOR:
-            part.refuse("split", "use the text that separates the parts")
+            self.refuse("split", "use the text that separates the parts")
         if type(place) is not int or not 0 <= place <= MAX_LEVELS_OF_A_POINTER:
-            part.refuse("part", f"use the number of the part, from 0 to {MAX_LEVELS_OF_A_POINTER}")
-        return Value(pointers, str(split), place if type(place) is int else 0)
+            self.refuse("part", f"use the number of the part, from 0 to {MAX_LEVELS_OF_A_POINTER}")
+        return str(split), place if type(place) is int else 0
 
     def words(self, field: str) -> dict[str, str]:
         given = self.given.get(field, {})
@@ -322,12 +349,21 @@ def _values(part: _Part, kind: str) -> dict[str, Value]:
 
 def _attachment(part: _Part) -> AttachmentFields:
     part.allow(("at", "type", *_OF_AN_ATTACHMENT))
-    kind = part.given.get("type")
-    if kind is not None and not _is_name(kind):
-        part.refuse("type", "use a name such as image, or leave it out and give mimeType")
     return AttachmentFields(
-        part.pointer("at"), kind, {field: part.value(field) for field in _OF_AN_ATTACHMENT if field in part.given}
+        part.pointer("at"),
+        _type_of_attachment(part),
+        {field: part.value(field) for field in _OF_AN_ATTACHMENT if field in part.given},
     )
+
+
+def _type_of_attachment(part: _Part) -> str | Value | None:
+    given = part.given.get("type")
+    if isinstance(given, list | dict) or (isinstance(given, str) and given.startswith(("/", "#"))):
+        return part.value("type")
+    if given is not None and not _is_name(given):
+        part.refuse("type", "use a name such as image, or a JSON Pointer, or leave it out and give mimeType")
+        return None
+    return given
 
 
 def _conditions(part: _Part, field: str) -> tuple[Condition, ...]:
@@ -335,13 +371,16 @@ def _conditions(part: _Part, field: str) -> tuple[Condition, ...]:
 
 
 def _condition(part: _Part) -> Condition:
-    part.allow(("at", "equals", "oneOf", "exists"))
+    part.allow(("at", "split", "part", "equals", "oneOf", "exists"))
     at = part.pointer("at")
     tests = [name for name in ("equals", "oneOf", "exists") if name in part.given]
     if len(tests) != 1:
         part.refuse("", "use one of equals, oneOf and exists")
         return Condition(at)
+    split, place = part.division() if {"split", "part"} & part.given.keys() else ("", 0)
     if tests == ["exists"]:
+        if split:
+            part.refuse("split", "a part of a text is compared; use equals or oneOf")
         return Condition(at, exists=part.flag("exists", default=True))
     values = part.given["oneOf"] if tests == ["oneOf"] else [part.given["equals"]]
     most = MAX_VALUES_IN_A_CONDITION
@@ -349,7 +388,7 @@ def _condition(part: _Part) -> Condition:
         legal = f"a list of 1 to {most} of them" if tests == ["oneOf"] else "one of them"
         part.refuse(tests[0], f"texts, numbers, true and false can be compared; use {legal}")
         return Condition(at)
-    return Condition(at, tuple(values))
+    return Condition(at, tuple(values), split=split, part=place)
 
 
 def _proof(part: _Part) -> Proof:
@@ -362,7 +401,9 @@ def _proof(part: _Part) -> Proof:
     if kind == "token":
         return Proof(kind, header, prefix=prefix)
     algorithm = part.choice("algorithm", _ALGORITHMS)
-    return Proof(kind, header, algorithm, part.choice("encoding", ("hex", "base64"), "hex"), prefix)
+    encoding = part.choice("encoding", ("hex", "base64"), "hex")
+    time_header = part.text("timeHeader", _HEADER, "the name of a header").lower() if "timeHeader" in part.given else ""
+    return Proof(kind, header, algorithm, encoding, prefix, time_header)
 
 
 def _is_word(value: Any) -> bool:

@@ -341,7 +341,8 @@ class _RuleFields(_Checked):
     transcript_wait_ms: _Silence = 15_000
     # A pressed button is a finished thought.
     pressed_silence_ms: _Silence = 0
-    # The length of a window of the DynamoDB lane, but a window is never longer than maxWaitMs.
+    # With `window`, a batch is due `windowMs` after its first message, however many follow.
+    wait: Annotated[Literal["silence", "window"], Field(description="'silence' or 'window'")] = "silence"
     window_ms: _Adaptive = 10_000
     stop_words: _Words = ()
     flush_words: _Words = ()
@@ -366,8 +367,22 @@ class Rules(_RuleFields):
 
     @property
     def timing(self) -> Timing:
-        """Return the rules in the lanes' form. A VIP's wait replaces the silence, and typing does not lengthen it."""
+        """Return the rules in the lanes' form. A VIP's wait replaces the silence, and typing does not lengthen it.
+
+        A fixed window is a silence that no message can prolong, because it is as long as the longest wait.
+        """
         vip = self.priority == "vip"
+        if self._has_fixed_window:
+            window_ms = min(self.window_ms, self.max_wait_ms)
+            return Timing(
+                silence_ms=window_ms,
+                typing_ms=0,
+                max_wait_ms=window_ms,
+                max_messages=self.max_messages,
+                min_messages=1,
+                flush_reason="",
+                adaptive="",
+            )
         return Timing(
             silence_ms=self.vip_silence_ms if vip else self.silence_ms,
             # Turn off typing inference that would not lengthen the wait.
@@ -377,7 +392,6 @@ class Rules(_RuleFields):
             min_messages=1 if vip else self.min_messages,
             flush_reason="priority" if vip and self.vip_silence_ms == 0 else "",
             adaptive=self._adaptive(),
-            window_ms=self.window_ms,
             priority="vip" if vip else "",
         )
 
@@ -393,7 +407,7 @@ class Rules(_RuleFields):
         if in_album:
             # Do not end the batch by its count, which could split the album.
             timing = timing._replace(max_messages=MAX_MESSAGES_IN_A_BATCH)
-        if self.priority == "vip":
+        if self.priority == "vip" or self._has_fixed_window:
             return timing
         if is_pressed and not is_pending:
             return timing._replace(pressed_ms=self.pressed_silence_ms)
@@ -414,6 +428,10 @@ class Rules(_RuleFields):
         if not self.adaptive or self.priority == "vip":
             return ""
         return f"{self.adaptive_k} {max(self.adaptive_floor_ms, floor_ms)} {self.adaptive_ceiling_ms}"
+
+    @property
+    def _has_fixed_window(self) -> bool:
+        return self.wait == "window" and self.priority != "vip"
 
     @cached_property
     def control_words(self) -> ControlWords:

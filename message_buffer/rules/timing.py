@@ -16,8 +16,6 @@ class Timing(NamedTuple):
     adaptive: str
     """Three numbers, separated by spaces: deviations above the mean gap, floor, ceiling. Empty if the wait is not
     adaptive."""
-    window_ms: int
-    """The length of the DynamoDB lane's window, which messages do not extend."""
     priority: str = ""
     """`vip` if the Valkey lane claims the batch before others that are due; else empty."""
     pressed_ms: int | None = None
@@ -27,7 +25,7 @@ class Timing(NamedTuple):
     def for_scripts(self) -> dict[str, str | int]:
         """Return the arguments of the scripts by the names in their headers.
 
-        They do not include `window_ms`, which no script needs, and `pressed_ms`, which concerns a new message only.
+        They do not include `pressed_ms`, which concerns a new message only.
         """
         return {
             "silence_ms": self.silence_ms,

@@ -38,7 +38,7 @@ class Takeover(NamedTuple):
     sending: Interval = Interval()
     """The send of our responder that has begun and has not ended. It certainly ends by `until_ms`."""
     unsure: Interval = Interval()
-    """The last send for which the responder got no response, so that the message's id is not known."""
+    """The last sends for which the responder got no response, so that the messages' ids are not known."""
 
     def is_on(self, now_ms: int) -> bool:
         return self.until_ms > now_ms

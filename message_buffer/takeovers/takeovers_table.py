@@ -10,10 +10,13 @@ The table contains times and digests, but no words. All items expire.
 
 from message_buffer.aws import clients as aws
 from message_buffer.aws.dynamodb import Item, Table, Values, expressions, number, text, texts
-from message_buffer.limits import SECOND_MS, TAKEOVER_KEPT_MS
+from message_buffer.limits import SECOND_MS, TAKEOVER_KEPT_MS, UNCONFIRMED_SENDS_ARE_ONE_WITHIN_MS
 from message_buffer.takeovers.takeover import Interval, Takeover, digest_of
 
 STATE = "!"
+
+# Then the next doubtful send prolongs the interval instead of replacing it.
+_HAS_RECENT_DOUBT = "#unsure_until > :recent"
 
 
 class TakeoversTable(Table):
@@ -66,9 +69,12 @@ class TakeoversTable(Table):
         values: Values = {"from": now_ms, "until": until_ms, "expires": _expires_at(now_ms)}
         do = "SET #sending_from = :from, #sending_until = :until, #expires_at = :expires"
         ended = "attribute_not_exists(#sending_from)"
-        if not self._update("begin sending", key, do, values, only_if=ended).done:
-            doubt = ", #unsure_from = #sending_from, #unsure_until = #sending_until"
-            self._update("begin sending", key, do + doubt, values)
+        if self._update("begin sending", key, do, values, only_if=ended).done:
+            return
+        doubt, doubt_first = ", #unsure_until = #sending_until", ", #unsure_from = #sending_from"
+        recent = {**values, "recent": _recent(now_ms)}
+        if not self._update("begin sending", key, do + doubt, recent, only_if=_HAS_RECENT_DOUBT).done:
+            self._update("begin sending", key, do + doubt + doubt_first, values)
 
     def end_sending(self, conversation: str, message_id: str | None, *, now_ms: int) -> None:
         """Record the id of the message, or None if the platform certainly did not accept it."""
@@ -78,12 +84,13 @@ class TakeoversTable(Table):
 
     def doubt_sending(self, conversation: str, *, now_ms: int, until_ms: int) -> None:
         """Record that the platform may have accepted a message by `until_ms` whose id will never be known."""
-        values: Values = {"now": now_ms, "until": until_ms, "expires": _expires_at(now_ms)}
-        do = (
-            "SET #unsure_from = if_not_exists(#sending_from, :now), #unsure_until = :until, #expires_at = :expires"
-            " REMOVE #sending_from, #sending_until"
-        )
-        self._update("doubt sending", _key(conversation, STATE), do, values)
+        key, end = _key(conversation, STATE), " REMOVE #sending_from, #sending_until"
+        values: Values = {"until": until_ms, "expires": _expires_at(now_ms)}
+        do = "SET #unsure_until = :until, #expires_at = :expires"
+        recent = {**values, "recent": _recent(now_ms)}
+        if not self._update("doubt sending", key, do + end, recent, only_if=_HAS_RECENT_DOUBT).done:
+            first = ", #unsure_from = if_not_exists(#sending_from, :now)"
+            self._update("doubt sending", key, do + first + end, {**values, "now": now_ms})
 
     def was_sent_by_us(self, conversation: str, message_id: str) -> bool:
         return bool(self._get("read sent message", _sent(conversation, message_id)))
@@ -117,6 +124,10 @@ def _wire_key(conversation: str, part: str) -> Item:
 
 def _sent(conversation: str, message_id: str) -> dict[str, str]:
     return _key(conversation, f"s#{digest_of(message_id)}")
+
+
+def _recent(now_ms: int) -> int:
+    return now_ms - UNCONFIRMED_SENDS_ARE_ONE_WITHIN_MS
 
 
 def _expires_at(now_ms: int) -> int:

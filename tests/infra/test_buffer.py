@@ -68,6 +68,20 @@ def statements(template: Template, kind: str) -> Iterator[Properties]:
 
 # -- who gets in -----------------------------------------------------------------------------------
 
+
+@pytest.mark.parametrize("overrides", [{}, {"warmth": {"ingest": "snap_start"}}], ids=str)
+def test_an_api_may_invoke_another_entrance_before_it_does(
+    overrides: dict[str, Any], synthesize: Callable[..., Mapping[str, Template]]
+) -> None:
+    template = synthesize("prod", **overrides)["Buffer"]
+    permitted = template.find_resources(
+        "AWS::Lambda::Permission", {"Properties": {"Principal": "apigateway.amazonaws.com"}}
+    )
+    (integration,) = template.find_resources("AWS::ApiGatewayV2::Integration").values()
+    assert len(permitted) == 4
+    assert permitted.keys() <= set(integration["DependsOn"])
+
+
 URL: dict[str, Any] = {"api": {"kind": "url"}, "concurrency": {"ingest": 20}}
 
 
@@ -375,7 +389,7 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
             {
                 ("lambda:InvokeFunction", PROCESSOR),
                 *EMISSION,
-                *held("GetItem", "PutItem", "UpdateItem", "BatchGetItem", "Query"),
+                *held("GetItem", "PutItem", "UpdateItem", "DeleteItem", "BatchGetItem", "Query"),
             },
         ),
         (
@@ -384,7 +398,7 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
                 *EMISSION,
                 # The DynamoDB processor cannot reach Valkey, so it lets the conversation processor ask Valkey.
                 ("lambda:InvokeFunction", "<ConversationProcessor>"),
-                *held("GetItem", "UpdateItem", "Query", "BatchWriteItem"),
+                *held("GetItem", "UpdateItem", "Query", "BatchGetItem", "BatchWriteItem"),
                 ("dynamodb:Query", "<Holding>/index/open"),
                 # The processor gives a trigger back, and keeps it while it works.
                 ("sqs:ChangeMessageVisibility", "<Triggers>"),
@@ -426,7 +440,7 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
                 ("dynamodb:Query", "<Takeovers>"),
                 ("dynamodb:DeleteItem", "<Takeovers>"),
                 *((f"dynamodb:{action}", "<Aliases>") for action in ("GetItem", "UpdateItem")),
-                *held("GetItem", "UpdateItem", "Query", "BatchWriteItem"),
+                *held("GetItem", "UpdateItem", "Query", "BatchGetItem", "BatchWriteItem"),
                 ("dynamodb:Query", "<Holding>/index/open"),
             },
         ),

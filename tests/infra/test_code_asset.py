@@ -34,6 +34,10 @@ def asset(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
+# Only a stage with doors imports these, at the first webhook of a door, since they would make each cold start longer.
+IMPORTED_LATER = {"lambdas/ingest/platforms/custom.py", "message_buffer/rules/door_reading.py"}
+
+
 def test_every_module_of_the_asset_is_imported_by_a_handler(asset: set[str]) -> None:
     handlers = ", ".join(HANDLERS)
     ours = f"(module.__file__ for name, module in sys.modules.items() if name.partition('.')[0] in {ROOMS})"
@@ -42,7 +46,8 @@ def test_every_module_of_the_asset_is_imported_by_a_handler(asset: set[str]) -> 
         capture_output=True, text=True, check=True, cwd=ROOT,
     )  # fmt: skip
     imported = {Path(path).relative_to(ROOT).as_posix() for path in run.stdout.splitlines()}
-    assert {name for name in asset if name.endswith(".py")} == imported
+    assert {name for name in asset if name.endswith(".py")} == imported | IMPORTED_LATER
+    assert not imported & IMPORTED_LATER
 
 
 def test_beside_the_modules_the_asset_holds_the_scripts_and_nothing_else(asset: set[str]) -> None:

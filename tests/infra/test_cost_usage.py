@@ -35,7 +35,7 @@ from message_buffer.events.event_bus import entry_bytes
 from message_buffer.lanes.dynamodb.table import MESSAGE, WINDOW
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
-from message_buffer.limits import INDEX_SLICES, MAX_METRICS_AGE_MS, MIN_MS_BETWEEN_RULES_CHECKS
+from message_buffer.limits import INDEX_SLICES, LARGE_MESSAGE_BYTES, MAX_METRICS_AGE_MS, MIN_MS_BETWEEN_RULES_CHECKS
 from message_buffer.log_settings import LogSettings
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.telemetry import Telemetry
@@ -283,8 +283,8 @@ def test_a_message_and_a_batch_of_the_dynamodb_lane_ask_for_what_the_model_says(
     window.wire.made.clear()
     window.clock.advance(WINDOW_MS)
     window.run()
-    lock = freeze = close = "update_item"
-    assert window.wire.made == [lock, "query", freeze, "put_events", "batch_write_item", close]
+    look, lock, freeze, close = "get_item", "update_item", "update_item", "update_item"
+    assert window.wire.made == [look, lock, "query", freeze, "put_events", "batch_write_item", close]
 
 
 def test_what_the_dynamodb_lane_keeps_is_as_large_as_the_model_says(window: WindowScene) -> None:
@@ -339,8 +339,9 @@ def test_a_sweep_of_the_dynamodb_lane_writes_and_asks_as_much_as_the_model_says(
     scene.written()
     window.new_processor().sweep()
     assert scene.written() == pytest.approx(used("dynamodb_sweep_log_bytes"), rel=0.1)
-    assert window.wire.made == ["query"] * INDEX_SLICES
+    assert window.wire.made == ["send_message", *["query"] * INDEX_SLICES]
     assert used("index_slices") == INDEX_SLICES
+    assert used("large_message_bytes") == LARGE_MESSAGE_BYTES
 
 
 def test_every_metric_of_the_functions_is_priced_or_known_to_be_rare() -> None:

@@ -566,6 +566,18 @@ def test_with_a_share_of_the_conversations_lambda_logs_only_runs_that_fail(synth
         assert "LogFormat" not in function["LoggingConfig"]
 
 
+@pytest.mark.parametrize(
+    ("log_level", "lambdas"), [("DEBUG", "DEBUG"), ("INFO", "INFO"), ("WARNING", "INFO"), ("ERROR", "INFO")]
+)
+def test_lambda_never_discards_the_metrics_which_have_no_level(
+    log_level: str, lambdas: str, synthesize: Callable[..., Stacks]
+) -> None:
+    """Lambda takes a line without a level for one of INFO: above that, every metric and every alarm would be gone."""
+    for function in _functions(synthesize("prod", log_share=0.01, log_level=log_level)["Buffer"]).values():
+        assert function["LoggingConfig"]["ApplicationLogLevel"] == lambdas
+        assert function["Environment"]["Variables"]["POWERTOOLS_LOG_LEVEL"] == log_level
+
+
 def test_another_egress_replaces_no_subnet_that_is_in_use(synthesize: Callable[..., Stacks]) -> None:
     """Change the egress: functions and cache import the subnets, so a replaced subnet could not be deployed."""
     by_nat, by_endpoints = (

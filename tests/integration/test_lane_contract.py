@@ -2,6 +2,8 @@
 lane (moto). What only one lane does is tested where that lane is.
 """
 
+from random import Random
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pytest
@@ -10,11 +12,12 @@ from message_buffer.errors import SendFailed
 from message_buffer.lanes import outcomes as o
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.quota import Charge, Quota
-from tests.support.engine import accepted, payload
+from tests.support.engine import Engine, accepted, payload
 from tests.support.lanes import RunningDynamoDbLane, RunningLane, RunningValkeyLane, batches_of, events_of
 from tests.support.window import CONVERSATION as C
+from tests.support.window import WindowScene, make_message_table
 
-RULES = Rules(silence_ms=2_000, typing_inference_ms=0, max_wait_ms=8_000, window_ms=4_000)
+RULES = Rules(silence_ms=2_000, typing_inference_ms=0, max_wait_ms=8_000)
 FLUSH = RULES.timing._replace(flush_reason="flush")
 # Longer than any message waits in either lane, be it tried again once.
 LONG_MS = 12_000
@@ -330,7 +333,7 @@ def test_new_rules_never_make_a_buffer_wait_longer_than_they_say(running: Runnin
     send(running, "m1")
     outcome = running.lane.retime_buffer(C, timing=RULES.timing)
     assert isinstance(outcome, o.Retimed | o.Unmoved)
-    assert outcome.due_at_ms <= running.clock() + max(RULES.silence_ms, RULES.window_ms)
+    assert outcome.due_at_ms <= running.clock() + RULES.silence_ms
     running.pass_time(LONG_MS)
     assert batches_of(running) == [["m1"]]
 
@@ -380,6 +383,100 @@ def test_conversations_do_not_wait_for_each_other(running: RunningLane) -> None:
     running.lane.buffer_message(other, "m1", payload=payload("m1"), timing=RULES.timing)
     running.pass_time(LONG_MS)
     assert [event["conversationId"] for event in events_of(running)] == [other]
+
+
+# -- the same histories make the same batches -----------------------------------------------------------------------
+
+CLEAR_MS = 2_000
+LAYERS = [
+    Rules(silence_ms=5_000, typing_inference_ms=0, max_wait_ms=60_000),
+    Rules(silence_ms=5_000, typing_inference_ms=9_000, max_wait_ms=40_000),
+    Rules(silence_ms=5_000, typing_inference_ms=9_000, max_wait_ms=40_000, max_messages=3),
+    Rules(silence_ms=5_000, typing_inference_ms=0, max_wait_ms=30_000, min_messages=3),
+    Rules(silence_ms=5_000, max_wait_ms=40_000, transcript_wait_ms=20_000, pressed_silence_ms=3_000),
+    Rules(priority="vip", vip_silence_ms=6_000, max_wait_ms=40_000),
+    Rules(wait="window", window_ms=15_000, max_wait_ms=40_000),
+]
+KINDS = ("text", "text", "text", "voice", "album", "press")
+DEEDS = ("nothing", "nothing", "nothing", "typing", "hold", "resume", "flush", "again", "new rules")
+
+
+class _Told(NamedTuple):
+    """A step of a history: time passes, something is done, and a message comes."""
+
+    wait_ms: int
+    deed: str
+    kind: str
+
+
+def _history(rng: Random) -> list[_Told]:
+    return [_Told(rng.randint(500, 30_000), rng.choice(DEEDS), rng.choice(KINDS)) for _ in range(rng.randint(1, 8))]
+
+
+@pytest.mark.parametrize("seed", range(28))
+def test_both_lanes_make_the_same_batches_of_a_history_that_keeps_clear_of_due_times(
+    unwatched: Engine, database: Any, seed: int
+) -> None:
+    rng = Random(seed)
+    rules, other, history = LAYERS[seed % len(LAYERS)], rng.choice(LAYERS), _history(rng)
+    unwatched.admin.flushall()
+    make_message_table(database)
+    scene = WindowScene()
+    scene.clock.advance(unwatched.clock() - scene.clock())
+    lanes: list[RunningLane] = [RunningValkeyLane(unwatched), RunningDynamoDbLane(scene)]
+    for number, step in enumerate(history):
+        for lane in lanes:
+            lane.pass_time(step.wait_ms)
+        _keep_clear(lanes)
+        due = [_act(lane, f"m{number}", step, rules if step.deed != "new rules" else other) for lane in lanes]
+        assert due[0] == due[1], (number, step, history)
+    for lane in lanes:
+        lane.pass_time(120_000)
+    both = [
+        [(event["flushReason"], [each["id"] for each in event["messages"]]) for event in events_of(lane)]
+        for lane in lanes
+    ]
+    assert both[0] == both[1], history
+    assert sum(len(ids) for _, ids in both[0]) == len(history)
+
+
+def _keep_clear(lanes: list[RunningLane]) -> None:
+    """Let time pass until no due time lies within two seconds, before or ahead."""
+    seen: list[int | None] = []
+    for _ in range(20):
+        seen = [lane.lane.peek_conversation(C).due_at_ms for lane in lanes]
+        if all(at is None or at - lanes[0].clock() > CLEAR_MS for at in seen):
+            return
+        for lane in lanes:
+            lane.pass_time(CLEAR_MS)
+    raise AssertionError(f"a due time never goes by: {seen}")
+
+
+def _act(running: RunningLane, message_id: str, step: _Told, rules: Rules) -> int | None:
+    """Do what the step says, and send its message. Return the due time then."""
+    lane = running.lane
+    match step.deed:
+        case "typing":
+            lane.extend_wait(C, extend_ms=7_000, max_wait_ms=rules.timing.max_wait_ms)
+        case "hold":
+            lane.hold_buffer(C, hold_ms=25_000)
+        case "resume":
+            lane.resume_buffer(C)
+        case "flush":
+            lane.retime_buffer(C, timing=rules.timing._replace(flush_reason="flush"))
+            running.pass_time(CLEAR_MS)
+        case "again":
+            lane.buffer_message(C, "m0", payload=payload("m0"), timing=rules.timing)
+        case "new rules":
+            lane.retime_buffer(C, timing=rules.timing)
+    running.pass_time(CLEAR_MS)
+    timing = rules.timing_of(
+        is_pending=step.kind == "voice", in_album=step.kind == "album", is_pressed=step.kind == "press"
+    )
+    lane.buffer_message(C, message_id, payload=payload(message_id), timing=timing)
+    due_at_ms = lane.peek_conversation(C).due_at_ms
+    # What is due at once leaves before the next step.
+    return None if due_at_ms is None or due_at_ms <= running.clock() else due_at_ms
 
 
 def frozen_batch(running: RunningLane) -> str:

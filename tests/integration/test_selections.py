@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-STAGE = ["tests/e2e", "tests/chaos"]
+IN_TURN = ["tests/e2e", "tests/chaos", "tests/browser"]
 
 
 def pytest_arguments(target: str) -> list[list[str]]:
@@ -23,9 +23,9 @@ def pytest_arguments(target: str) -> list[list[str]]:
 def test_make_test_and_make_chaos_run_every_test_once() -> None:
     beside, smoke = pytest_arguments("test")
     (chaos,) = pytest_arguments("chaos")
-    assert beside == ["-n", "2", "--dist", "loadgroup", *(f"--ignore={folder}" for folder in STAGE)]
-    assert smoke == [*STAGE, "-m", "smoke"]
-    assert chaos == [*STAGE, "-m", "not smoke"]
+    assert beside == ["-n", "2", "--dist", "loadgroup", *(f"--ignore={folder}" for folder in IN_TURN)]
+    assert smoke == [*IN_TURN, "-m", "smoke"]
+    assert chaos == [*IN_TURN, "-m", "not smoke"]
 
 
 def test_make_check_runs_both() -> None:
@@ -35,7 +35,7 @@ def test_make_check_runs_both() -> None:
 def test_only_tests_on_the_stage_are_smoke_tests(request: pytest.FixtureRequest) -> None:
     """`make test` would run a marked test in another folder too, but `make chaos` would not leave it out."""
     marked = [item.nodeid for item in request.session.items if item.get_closest_marker("smoke")]
-    assert [each for each in marked if not each.startswith(tuple(STAGE))] == []
+    assert [each for each in marked if not each.startswith(tuple(IN_TURN))] == []
 
 
 def test_what_k_fake_chooses_starts_no_server(request: pytest.FixtureRequest) -> None:

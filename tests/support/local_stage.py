@@ -23,10 +23,10 @@ from bufferctl.stage import Stage as AdminCalls
 from local import emulator
 from local.events import Inbox, collect
 from local.outputs import Outputs
-from local.processes import MARK
 from local.progress import Progress
 from local.stage import ROOT, Stage
 from local.webhooks import Webhooks
+from local.workers import kill, workers
 from tests.support.aws_proxy import Call
 
 # The times are short, but a machine that runs other tests beside these can still keep the pace.
@@ -43,7 +43,6 @@ WARM_PROCESSES = 8
 WARM_UP_SECONDS = 150.0
 # Tests that need the watchdog run it this often, instead of every half a minute.
 PASS_SECONDS = 2.0
-WINDOW_MS = 2_000
 DENIED = "denied-by-a-test"
 
 # The time-outs of functions are those of a real stage. On a busy machine a cold start takes seconds; with a short
@@ -54,7 +53,6 @@ OVERRIDES: dict[str, Any] = {
         "typingInferenceMs": TYPING_MS,
         "maxWaitMs": MAX_WAIT_MS,
         "maxMessages": MAX_MESSAGES,
-        "windowMs": WINDOW_MS,
     },
     "limits": {"max_attempts": MAX_ATTEMPTS, "max_event_bytes": MAX_EVENT_BYTES},
     "timings": {
@@ -139,8 +137,7 @@ class LocalStage:
 
     def workers(self, role: str) -> list[psutil.Process]:
         """Return the processes in which a function runs, or waits for its next invocation."""
-        name = self.outputs.Functions[role]
-        return [each for each in psutil.process_iter() if _runs(each, name, self.outputs.AwsEndpointUrl)]
+        return workers(self.outputs, role)
 
     def wait_until_settled(self, *conversations: str, timeout_seconds: float = 30.0) -> None:
         """Wait until conversations hold no message and no batch, and each of their events is in the inbox."""
@@ -167,12 +164,7 @@ class LocalStage:
 
     def kill(self, *roles: str) -> int:
         """Kill the functions' processes with -9; return how many there were."""
-        found = [worker for role in roles for worker in self.workers(role)]
-        for worker in found:
-            with suppress(psutil.NoSuchProcess):
-                worker.kill()
-        psutil.wait_procs(found, timeout=5)
-        return len(found)
+        return kill(self.outputs, *roles)
 
     def kill_caller(self, role: str, call: Call) -> None:
         """Kill the one process that made this call with -9."""
@@ -308,19 +300,6 @@ def local_stage(
 
 def _is_idle(shown: dict[str, Any]) -> bool:
     return shown["state"] == "idle" and ("dynamodb" not in shown or _is_idle(shown["dynamodb"]))
-
-
-def _runs(process: psutil.Process, function: str, endpoint_url: str) -> bool:
-    try:
-        environment = process.environ()
-        # The mark excludes processes that are of no local stage, the port those of another local stage.
-        return (
-            MARK in environment
-            and environment.get("AWS_LAMBDA_FUNCTION_NAME") == function
-            and environment.get("GATEWAY_PORT") == endpoint_url.rpartition(":")[2]
-        )
-    except psutil.Error:
-        return False
 
 
 def _talks_from(process: psutil.Process, port: int) -> bool:

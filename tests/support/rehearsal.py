@@ -112,7 +112,7 @@ def lines(outcomes: Mapping[str, Outcome]) -> Iterator[str]:
         for subject in SUBJECTS
         if (outcome := outcomes.get(subject))
     ]
-    yield table(rows, COLUMNS)
+    yield str(table(rows, COLUMNS))
     used: Counter[str] = Counter()
     for outcome in outcomes.values():
         used |= outcome.used

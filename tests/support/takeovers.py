@@ -1,6 +1,7 @@
 """The table of takeovers in memory. `test_takeovers_table.py` runs its tests on this table and on the real one."""
 
 from message_buffer.errors import SendFailed
+from message_buffer.limits import UNCONFIRMED_SENDS_ARE_ONE_WITHIN_MS
 from message_buffer.takeovers.takeover import Interval, Takeover
 
 
@@ -41,7 +42,7 @@ class FakeTakeovers:
     def begin_sending(self, conversation: str, *, now_ms: int, until_ms: int) -> None:
         self._called("begin_sending")
         found = self.states.get(conversation, Takeover())
-        unsure = found.sending if found.sending.from_ms else found.unsure
+        unsure = _doubted(found.unsure, found.sending, now_ms) if found.sending.from_ms else found.unsure
         self.states[conversation] = found._replace(sending=Interval(now_ms, until_ms), unsure=unsure)
 
     def end_sending(self, conversation: str, message_id: str | None, *, now_ms: int) -> None:
@@ -54,7 +55,7 @@ class FakeTakeovers:
     def doubt_sending(self, conversation: str, *, now_ms: int, until_ms: int) -> None:
         self._called("doubt_sending")
         found = self.states.get(conversation, Takeover())
-        unsure = Interval(found.sending.from_ms or now_ms, until_ms)
+        unsure = _doubted(found.unsure, Interval(found.sending.from_ms or now_ms, until_ms), now_ms)
         self.states[conversation] = found._replace(sending=Interval(), unsure=unsure)
 
     def was_sent_by_us(self, conversation: str, message_id: str) -> bool:
@@ -75,3 +76,8 @@ class FakeTakeovers:
         if name in self.failures:
             self.failures.remove(name)
             raise SendFailed(f"{name}: ThrottlingException")
+
+
+def _doubted(before: Interval, sending: Interval, now_ms: int) -> Interval:
+    is_recent = before.until_ms > now_ms - UNCONFIRMED_SENDS_ARE_ONE_WITHIN_MS
+    return before._replace(until_ms=sending.until_ms) if is_recent else sending

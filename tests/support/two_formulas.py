@@ -219,7 +219,6 @@ def draw_timing(rng: Random, gap_ms: int | None) -> Timing:
         min_messages=rng.choice((1, 1, 1, 2, 4)),
         flush_reason=rng.choice([""] * 5 + ["priority"]),
         adaptive=rng.choice(("", "", f"{rng.choice((0.1, 1.0, 4.0))} {floor_ms} {rng.choice((200, 2_000, 5_000))}")),
-        window_ms=10_000,
     )
 
 

@@ -30,7 +30,7 @@ from tests.support.fakes import valkey_lane
 from tests.support.imitation import open_imitation
 from tests.support.window import AMPLE, CONVERSATION, Killed, WindowScene
 
-RULES = Rules(silence_ms=2_000, typing_inference_ms=0, max_wait_ms=8_000, window_ms=4_000)
+RULES = Rules(silence_ms=2_000, typing_inference_ms=0, max_wait_ms=8_000)
 SETTINGS = STAGE_SETTINGS._replace(token_ms=20_000, claim_ms=20_000)
 # However long a history is, its batches are tried again to the end.
 MAX_ATTEMPTS = 1_000
@@ -302,7 +302,7 @@ class TwoLanes:
             self.server.script_load(load_script(path.stem).source)
 
     def let_windows_end(self) -> None:
-        self.wait(RULES.window_ms + 1_000)
+        self.wait(RULES.silence_ms + 3_000)
         self.empty_windows()
 
     def take_over(self) -> None:

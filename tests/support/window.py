@@ -24,17 +24,20 @@ from message_buffer.events.emission import Emission, EmissionDestinations, Limit
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.dynamodb.table import OPEN_INDEX, MessageTable
 from message_buffer.lanes.dynamodb.triggers import Trigger
+from message_buffer.lanes.dynamodb.window import Window
 from message_buffer.lanes.outcomes import Buffered, Duplicate
-from message_buffer.limits import MAX_TRIGGER_DELAY_MS
+from message_buffer.limits import MAX_TRIGGER_DELAY_MS, MAX_TRIGGER_HIDDEN_MS
 from message_buffer.rules.layers import Rules
-from tests.support.engine import ManualClock, payload
+from tests.support.engine import ManualClock, accepted, payload
 from tests.support.fakes import FakeBus, FakeObjects, FakeQueue, RecordedTelemetry
 from tests.support.table_service import OF_THE_SDK, answering_without_http, empty
 
 TABLE = "holding"
 CONVERSATION = "default/generic/shop/ann"
 WINDOW_MS = 10_000
-RULES = Rules(window_ms=WINDOW_MS)
+# The queue counts in seconds, so a few messages that come at once leave within WINDOW_MS.
+SILENCE_MS = WINDOW_MS - 1_000
+RULES = Rules(silence_ms=SILENCE_MS, typing_inference_ms=0, max_wait_ms=60_000)
 MAX_ATTEMPTS = 5
 # How long the queue hides a trigger that was received.
 VISIBILITY_MS = 30_000
@@ -130,6 +133,7 @@ class Triggers:
     clock: ManualClock
     wire: Wire
     waiting: list[Waiting] = field(default_factory=list)
+    sweeps_at_ms: list[int] = field(default_factory=list)
     _receipts: Iterator[int] = field(default_factory=count)
 
     def send(self, conversation: str, *, delay_ms: int) -> None:
@@ -141,7 +145,12 @@ class Triggers:
 
         self.wire.call("send_message", enqueue)
 
+    def send_sweep(self, *, delay_ms: int) -> None:
+        self.wire.call("send_message", lambda: self.sweeps_at_ms.append(self.clock() + delay_ms))
+
     def rest(self, trigger: Trigger, *, for_ms: int) -> None:
+        assert 0 < for_ms <= MAX_TRIGGER_HIDDEN_MS, "a hidden trigger is in flight"
+
         def hide() -> None:
             for each in self.waiting:
                 if each.trigger == trigger:
@@ -198,7 +207,7 @@ class WindowScene:
         self, message_id: str, *, conversation: str = CONVERSATION, rules: Rules = RULES, text: str | None = None
     ) -> Buffered | Duplicate:
         body = payload(message_id, text)
-        return self.lane.buffer_message(conversation, message_id, payload=body, timing=rules.timing)
+        return accepted(self.lane.buffer_message(conversation, message_id, payload=body, timing=rules.timing))
 
     def run(self, processor: DynamoDbProcessor | None = None) -> int:
         """Let one processor process what the queue delivers now. Return the number of triggers."""
@@ -294,6 +303,12 @@ def due(window: WindowScene, *message_ids: str) -> None:
     for message_id in message_ids:
         window.send(message_id)
     window.clock.advance(WINDOW_MS)
+
+
+def lock(window: WindowScene, owner: str, *, until_ms: int) -> Window:
+    """Lock the conversation's window, as a processor does that finds it due."""
+    seen = window.table.window(CONVERSATION)
+    return window.table.acquire(CONVERSATION, owner, window=seen, now_ms=window.clock(), until_ms=until_ms)
 
 
 def settle(window: WindowScene) -> None:

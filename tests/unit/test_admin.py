@@ -161,6 +161,7 @@ class Desk:
             table=self.table,
             stage_rules={"silenceMs": 2_000},
             valkey_lane=lane,
+            dynamodb_lane=self.fallback[0] if self.fallback else None,
             telemetry=self.telemetry,
             time_left=lambda: self.time_left_ms,
             clock=self.engine.clock,
@@ -595,6 +596,12 @@ def test_a_held_conversation_waits_until_it_is_resumed(behind_it: Desk) -> None:
     assert desk.result("conversation.resume", conversation=NAME) == {"dueAt": desk.engine.clock.now_ms}
     assert desk.engine.claim() == [NAME]
     assert desk.error("conversation.resume", conversation=NAME)[0] == "not_found"
+
+
+def test_a_conversation_that_is_not_on_hold_is_shown_without_the_table_of_takeovers(desk: Desk) -> None:
+    desk.takeovers.failures.append("read")
+    assert desk.result("conversation.show", conversation=NAME)["takenOverAt"] is None
+    assert desk.takeovers.calls == []
 
 
 def test_a_takeover_is_shown_and_a_resume_ends_it(desk: Desk) -> None:

@@ -26,7 +26,7 @@ from responder.gate_client import BufferClient
 from tests.support.engine import Engine, payload
 from tests.support.fakes import FakeBus, FakeFunctions, valkey_lane
 from tests.support.takeovers import FakeTakeovers
-from tests.support.window import CONVERSATION, RULES, WINDOW_MS, WindowScene
+from tests.support.window import CONVERSATION, RULES, SILENCE_MS, WINDOW_MS, WindowScene
 
 
 def of(**fields: Any) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def test_the_dynamodb_lane_alone_is_seen_and_led(window: WindowScene, alone: Des
         alone.conversations.flush(OfConversation(**of()))
     window.send("m1")
     assert alone.conversations.status(Request(by="operator"))["windows"] == {
-        "open": 1, "nextDueAt": window.clock() + WINDOW_MS, "overdueMs": 0,
+        "open": 1, "nextDueAt": window.clock() + SILENCE_MS, "overdueMs": 0,
     }  # fmt: skip
     seen = alone.conversations.show(ShowConversation(**of(messages=True)))
     assert (seen["state"], seen["count"], seen["messages"][0]["id"]) == ("pending", 1, "m1")
@@ -85,7 +85,7 @@ def test_open_windows_are_listed_after_the_shards(
     window.send("m1")
     row = {
         "conversation": CONVERSATION, "lane": "dynamodb", "shard": None, "state": "pending", "count": 1, "frozen": 0,
-        "reason": "window", "dueAt": window.clock() + WINDOW_MS,
+        "reason": "silence", "dueAt": window.clock() + SILENCE_MS,
     }  # fmt: skip
     assert alone.conversations.list(everything) == {"conversations": [row], "next": None, "more": False}
     assert alone.conversations.list(ListConversations(by="operator", tenant="nobody"))["conversations"] == []

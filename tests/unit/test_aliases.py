@@ -476,3 +476,52 @@ def test_no_number_stays_behind_when_the_id_came_alone_at_the_same_time(scene: A
         assert scene.user("491", ADA, instance=instance) == ADA
     forget(scene, ADA)
     assert scene.alias("491") is None
+
+
+# -- numbers that an author with another name for the conversation has had ----------------------------------
+
+
+def test_a_number_of_an_author_whose_id_came_first_is_not_given_to_another_id(scene: AliasScene) -> None:
+    """What the first person wrote by the number alone is in the number's conversation, so nobody may inherit it."""
+    assert scene.user("491", None) == "491"
+    assert [scene.user(None, ADA), scene.user("491", ADA)] == [ADA] * 2
+    assert scene.user("491", BO) == BO
+
+
+def test_the_new_number_of_a_known_author_is_not_given_to_another_id(scene: AliasScene) -> None:
+    scene.user("491", ADA)
+    scene.moved((None, ADA), ("492", "US.ada2"))
+    assert scene.user("492", "US.ada2") == "491"
+    assert scene.user("492", None) == "492", "a number alone is not looked up"
+    assert scene.user("492", BO) == BO
+    assert [scene.user("492", "US.ada2"), scene.user("491", ADA)] == ["491"] * 2
+
+
+def test_a_further_number_is_written_once_and_costs_a_read_then(scene: AliasScene) -> None:
+    scene.user(None, ADA)
+    made = len(scene.wire.made)
+    scene.user("491", ADA)
+    assert scene.wire.made[made:] == ["get_item", "get_item", "get_item", "transact_write_items"]
+    assert _steps(scene, lambda: scene.user("491", ADA)) == 2
+    assert _steps(scene, lambda: scene.user(None, ADA)) == 1
+
+
+def test_a_forget_erases_further_numbers_too(scene: AliasScene) -> None:
+    scene.user(None, ADA)
+    scene.user("491", ADA)
+    assert forget(scene, ADA) == 2
+
+
+@pytest.mark.parametrize("call", ["update_item", "transact_write_items"])
+def test_a_known_author_stays_in_one_conversation_if_the_table_refuses_writes(scene: AliasScene, call: str) -> None:
+    """Reads may work while writes are throttled."""
+    scene.user("491", ADA)
+    scene.clock.advance(ALIAS_LIFE_MS - MIN_ALIAS_LIFE_LEFT_MS)
+
+    def refuse(request: str) -> None:
+        if request == call:
+            raise SendFailed("throttled")
+
+    scene.wire.before = refuse
+    assert scene.user("492", ADA) == "491"
+    assert scene.telemetry.counts["AliasesUnreachable"] == 1

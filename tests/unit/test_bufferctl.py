@@ -21,6 +21,7 @@ from botocore.exceptions import ClientError, NoCredentialsError, ReadTimeoutErro
 
 from bufferctl import commands
 from bufferctl.__main__ import main, make_parser
+from bufferctl.errors import EXIT_STATUSES
 from bufferctl.events import subscribe
 from bufferctl.stage import DEFAULT_REGION
 from infra.settings_and_defaults import StageConfig
@@ -346,7 +347,7 @@ def test_one_letter_that_cannot_be_sent_again_does_not_stop_the_others(
     assert run("dead", "redrive", "b0", "b1", "--json") == 1
     captured = capsys.readouterr()
     assert [each["batchId"] for each in json.loads(captured.out)["failed"]] == ["b0", "b1"]
-    assert captured.err == "2 of 2 were not sent again.\n"
+    assert json.loads(captured.err) == {"error": {"message": "2 of 2 were not sent again.", "exitStatus": 1}}
     aws.answer("dead.redrive", {"redriven": "b1"})
     aws.answer("dead.list", {"letters": [{"batchId": "b1"}, {"batchId": "b1"}], "inQueue": 2})
     assert run("dead", "redrive", "--all", "--yes") == 0
@@ -358,13 +359,13 @@ def test_letters_that_nobody_can_name_are_counted_when_all_are_sent_again(
 ) -> None:
     aws.answer("dead.list", {"letters": [{"batchId": "b1"}, {"batchId": None}], "inQueue": 2})
     aws.answer("dead.redrive", {"redriven": "b1"})
-    assert run("dead", "redrive", "--all", "--yes") == 1
+    assert run("dead", "redrive", "--all", "--yes") == 6
     captured = capsys.readouterr()
     assert captured.out == "b1  sent again\n"
     assert captured.err == (
         "1 letter without a batch id stayed in the queue: docs/bufferctl.md says how to remove one.\n"
     )
-    assert run("dead", "redrive", "--all", "--yes", "--json") == 1
+    assert run("dead", "redrive", "--all", "--yes", "--json") == 6
     assert json.loads(capsys.readouterr().out) == {"redriven": ["b1"], "failed": [], "unreadable": 1}
 
 
@@ -380,7 +381,7 @@ def test_what_was_sent_again_is_said_though_aws_went_away_meanwhile(
         raise ReadTimeoutError(endpoint_url="https://lambda")
 
     monkeypatch.setattr(aws, "invoke", invoke)
-    assert run("dead", "redrive", "b1", "b2") == 3
+    assert run("dead", "redrive", "b1", "b2") == 6
     captured = capsys.readouterr()
     assert captured.out.startswith("b1  sent again\nb2  AWS cannot be reached:")
     assert captured.err == "1 of 2 were not sent again.\n"
@@ -476,12 +477,12 @@ def test_a_forget_that_never_ends_says_so(
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda _seconds: None)
     aws.answer("conversation.forget", FORGOTTEN | {"againInMs": 1_000})
-    assert run("conversation", "forget", NAME, "--yes") == 1
+    assert run("conversation", "forget", NAME, "--yes") == 6
     assert capsys.readouterr().err.endswith("run it again.\n")
     aws.has_responder = True
     aws.answer("conversation.forget", FORGOTTEN)
     aws.answer("forget", {"counts": {}, "finished": False})
-    assert run("conversation", "forget", NAME, "--yes") == 1
+    assert run("conversation", "forget", NAME, "--yes") == 6
 
 
 # -- how it ends -----------------------------------------------------------------------------------
@@ -496,7 +497,7 @@ def test_a_cancel_that_cannot_say_what_it_dropped_does_not_say_none(
 
 
 @pytest.mark.parametrize(
-    ("code", "exit_code"), [("invalid", 1), ("not_found", 1), ("conflict", 1), ("refused", 1), ("unavailable", 3)]
+    ("code", "exit_code"), [("invalid", 1), ("not_found", 4), ("conflict", 1), ("refused", 1), ("unavailable", 3)]
 )
 def test_a_refusal_is_a_sentence_and_an_exit_code(
     aws: FakeAws, capsys: pytest.CaptureFixture[str], code: str, exit_code: int
@@ -514,7 +515,7 @@ def test_a_function_that_fails_is_a_sentence_too(aws: FakeAws, capsys: pytest.Ca
 
 
 def test_a_stage_that_is_not_there_is_said(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--stage", "production", "--region", "us-east-1", "status"]) == 1
+    assert main(["--stage", "production", "--region", "us-east-1", "status"]) == 4
     assert capsys.readouterr().err == (
         "AWS refuses DescribeStacks: Stack MessageBuffer-production-Buffer does not exist\n"
     )
@@ -540,12 +541,106 @@ def test_wrong_usage_ends_with_two(arguments: list[str]) -> None:
 
 
 def test_help_needs_no_sdk() -> None:
-    loaded = "import sys, bufferctl.__main__; assert not {'boto3', 'botocore'} & set(sys.modules)"
+    loaded = "import sys, bufferctl.__main__; assert not {'boto3', 'botocore', 'rich'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", loaded], check=True, cwd=ROOT)
     shown = subprocess.run(
         [sys.executable, "-m", "bufferctl", "--help"], check=True, cwd=ROOT, capture_output=True, text=True
     )
-    assert "exit codes:" in shown.stdout
+    assert "exit statuses:" in shown.stdout
+
+
+# -- on a terminal ---------------------------------------------------------------------------------
+
+
+def become_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make both outputs a terminal that knows colours. pytest replaces them before each test's call."""
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(getattr(sys, name), "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+HOSTILE = "[bold]one[/bold]\n\x1b[2Jtwo \x9b31m [link=file:///x]y[/link] \u202e :boom:"
+
+
+def without_styles(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def test_a_terminal_gets_colours_and_people_cannot_steer_it(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    become_a_terminal(monkeypatch)
+    message = {"receivedAt": NOON_MS, "id": "m1", "author": HOSTILE, "text": HOSTILE}
+    aws.answer("conversation.show", {"conversation": HOSTILE, "reason": "hold", "batch": None, "messages": [message]})
+    assert run("conversation", "show", NAME, "--messages") == 0
+    out = capsys.readouterr().out
+    assert "\x1b[33mhold" in out
+    plain = without_styles(out)
+    assert "\x1b" not in plain
+    assert not [each for each in plain if not each.isprintable() and each != "\n"]
+    assert plain.count("[bold]one[/bold]  [2Jtwo  31m [link=file:///x]y[/link]   :boom:") == 3
+
+
+@pytest.mark.parametrize(("variable", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_who_wants_no_colours_gets_what_a_pipe_gets(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    become_a_terminal(monkeypatch)
+    aws.answer("conversation.list", page(row("d/s/a/1")))
+    monkeypatch.setenv(variable, value)
+    assert run("conversation", "list") == 0
+    on_terminal = capsys.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
+    monkeypatch.delenv(variable)
+    assert run("conversation", "list") == 0
+    assert capsys.readouterr().out == on_terminal
+
+
+def test_json_has_no_colours_and_no_control_characters(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    become_a_terminal(monkeypatch)
+    aws.answer("dead.show", {"batchId": "b1", "payloads": [HOSTILE]})
+    assert run("dead", "show", "b1", "--payloads", "--json") == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["payloads"] == [HOSTILE]
+    assert not {"\x1b", "\x9b"} & set(captured.out)
+    assert captured.err == ""
+
+
+def test_long_work_shows_how_far_it_is_and_erases_that_at_its_end(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    become_a_terminal(monkeypatch)
+    aws.answer("dead.redrive", {"redriven": "b1"})
+    assert run("dead", "redrive", "b1", "b1", "b1") == 0
+    captured = capsys.readouterr()
+    assert "Send batches again" in captured.err
+    assert captured.err.rstrip().endswith("\x1b[2K"), "the last thing is that the line is erased"
+    assert without_styles(captured.out).count("sent again") == 3
+
+
+# -- the exit status -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("operation", "code", "status"),
+    [
+        ("Invoke", "TooManyRequestsException", 3),
+        ("Invoke", "AccessDeniedException", 1),
+        ("DescribeStacks", "Throttling", 3),
+        ("DescribeStacks", "ValidationError", 4),
+    ],
+)
+def test_an_error_of_aws_has_the_status_that_says_what_to_do(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], operation: str, code: str, status: int
+) -> None:
+    aws.error = ClientError({"Error": {"Code": code, "Message": "No."}}, operation)
+    assert run("status", "--json") == status
+    problem = {"message": f"AWS refuses {operation}: No.", "exitStatus": status}
+    assert json.loads(capsys.readouterr().err) == {"error": problem}
 
 
 # -- send ------------------------------------------------------------------------------------------
@@ -669,6 +764,12 @@ def shapes_of(parser: argparse.ArgumentParser, path: str = "") -> Iterator[tuple
             yield from shapes_of(inner, f"{path} {name}".strip())
 
 
+def test_every_exit_status_is_in_the_document() -> None:
+    page = (ROOT / "docs" / "bufferctl.md").read_text("utf-8")
+    rows = re.findall(r"^\| (\d+) \| (.+) \|$", page, re.MULTILINE)
+    assert {int(code): meaning for code, meaning in rows} == EXIT_STATUSES
+
+
 def documented() -> Iterator[tuple[str, Shape]]:
     """Yield the same as the document has it."""
     before = DOCUMENT.partition("```")[0]
@@ -738,7 +839,7 @@ def test_the_region_is_that_of_cdk_json_unless_another_is_given(aws: FakeAws, mo
 
 
 def test_an_unknown_stage_is_answered_with_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--stage", "prdo", "status"]) == 1
+    assert main(["--stage", "prdo", "status"]) == 4
     assert "cdk.json has no stage 'prdo', but dev, local, prod." in capsys.readouterr().err
 
 

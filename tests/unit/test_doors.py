@@ -14,8 +14,16 @@ from hypothesis import strategies as st
 from bufferctl.__main__ import main
 from lambdas.ingest.platforms.base import Incoming, Intake, Signer, Webhook
 from lambdas.ingest.platforms.custom import Custom
+from lambdas.limits import MAX_SIGNATURE_AGE_MS
 from message_buffer.errors import InvalidInput, InvalidRules
-from message_buffer.limits import MAX_ITEMS_OF_A_DOOR, SECRET_LIFE_MS
+from message_buffer.limits import (
+    MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE,
+    MAX_DOOR_BYTES,
+    MAX_ITEMS_OF_A_DOOR,
+    MAX_MESSAGE_BYTES,
+    SECRET_LIFE_MS,
+)
+from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.rules.doors import read_door
 from tests.support.any_json import any_json
 from tests.support.engine import Engine
@@ -117,6 +125,46 @@ def test_the_body_itself_may_be_the_list() -> None:
         read(SMALL | {"list": ""}, BODY)
     with pytest.raises(InvalidInput, match=f"/a must be a list of at most {MAX_ITEMS_OF_A_DOOR} items"):
         read(SMALL | {"list": "/a"}, {"a": [{}] * (MAX_ITEMS_OF_A_DOOR + 1)})
+
+
+def test_a_message_has_few_attachments_because_a_body_has_room_for_a_million() -> None:
+    mapping = SMALL | {"attachments": [{"at": "/files", "url": "/u"}]}
+    most = MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE
+    assert len(message(mapping, BODY | {"files": [{"u": "a"}] * most})["attachments"]) == most
+    with pytest.raises(InvalidInput, match=f"^/files: a message has at most {most} attachments"):
+        read(mapping, BODY | {"files": [{"u": "a"}] * (most + 1)})
+    twice = mapping | {"attachments": [{"at": "/photos"}, {"at": "/files"}]}
+    with pytest.raises(InvalidInput, match=r"^/files: "):
+        read(twice, BODY | {"photos": [{}], "files": [{}] * most})
+
+
+def test_an_attachment_says_its_type_in_the_products_words() -> None:
+    mapping = SMALL | {
+        "types": {"voice": "audio", "file": "document"},
+        "attachments": [{"at": "/files", "type": "/kind", "url": "/u", "mimeType": "/mime"}],
+    }
+    kinds: list[Json] = [{"kind": "voice"}, {"kind": "file"}, {"kind": "share"}, {"mime": "image/png"}, {"kind": ""}]
+    read_as = message(mapping, BODY | {"files": kinds})
+    assert [each["type"] for each in read_as["attachments"]] == ["audio", "document", "share", "image", "document"]
+    assert message(mapping, BODY | {"text": "", "files": kinds})["type"] == "audio"
+    mapping["attachments"][0]["type"] = {"at": "#/all", "split": ".", "part": 1}
+    assert message(mapping, BODY | {"all": "x.voice", "files": {}})["attachments"] == [{"type": "audio"}]
+    with pytest.raises(InvalidInput, match=r"^/files/0/kind must be a text"):
+        read(SMALL | {"attachments": [{"at": "/files", "type": ["/kind"]}]}, BODY | {"files": [{"kind": 3}]})
+
+
+def test_a_condition_may_compare_a_part_of_a_text() -> None:
+    in_group = {"at": "/chat", "split": "@", "part": 1, "equals": "g.us"}
+    mapping = SMALL | {"group": [in_group]}
+
+    def is_group(chat: Any) -> bool:
+        (update,) = read(mapping, BODY | {"chat": chat}).updates
+        assert isinstance(update, Incoming)
+        return update.group
+
+    assert [is_group(chat) for chat in ("1@g.us", "1@c.us", "1", 1, "g.us", "1@g.us@x")] == [
+        True, False, False, False, True, True,
+    ]  # fmt: skip
 
 
 def test_pointers_escape_slashes_and_tildes_and_count_in_lists() -> None:
@@ -229,6 +277,18 @@ def test_conditions_compare_as_json_does() -> None:
     assert len(read(SMALL | {"when": [{"at": "/gone", "exists": False}]}, BODY | {"gone": None}).updates) == 1
 
 
+def test_what_is_ignored_is_nothing_else_and_a_deletion_comes_before_an_edit() -> None:
+    kinds = {name: {"when": [{"at": f"/{name}", "equals": True}]} for name in ("reaction", "edited", "deleted")}
+    kinds["reaction"]["emoji"] = "/emoji"  # type: ignore[assignment]
+    mapping = SMALL | {"ignore": [{"at": "/own", "equals": True}], **kinds}
+    marks: Json = {}
+    for mark, kind in ((None, Incoming), ("reaction", Reacted), ("edited", Edited), ("deleted", Deleted)):
+        marks |= {} if mark is None else {mark: True}
+        (update,) = read(mapping, BODY | marks).updates
+        assert isinstance(update, kind)
+    assert read(mapping, BODY | marks | {"own": True}).ignored == {"filtered": 1}
+
+
 def test_what_cannot_be_read_may_be_left_out_and_its_neighbours_are_kept() -> None:
     items = {"items": [{"id": "m0"}, BODY, BODY | {"id": [], "text": "x"}]}
     intake = read(SMALL | {"list": "/items", "unreadable": "ignore"}, items)
@@ -249,6 +309,8 @@ POINTER = "use a JSON Pointer such as /payload/id"
         ({"proof": {"type": "hmac", "header": "X Y", "algorithm": "sha256"}}, "proof.header: use the name of a header"),
         ({"proof": {"type": "hmac", "header": "X"}}, "proof.algorithm: is missing; use sha256, sha512 or sha1"),
         ({"proof": {"type": "hmac", "header": "X", "algorithm": "md5"}}, "proof.algorithm: use sha256, sha512 or sha1"),
+        ({"proof": SMALL["proof"] | {"timeHeader": ""}}, "proof.timeHeader: use the name of a header"),
+        ({"proof": {"type": "token", "header": "X", "timeHeader": "Y"}}, "proof.timeHeader: unknown field; "),
         ({"proof": None}, "proof: use an object"),
         ({"proof": {"type": "none"}}, "proof.type: use hmac, token or basic"),
         ({"proof": {"type": "basic", "password": "x"}}, "proof.password: unknown field; "),
@@ -267,6 +329,14 @@ POINTER = "use a JSON Pointer such as /payload/id"
         ({"ignore": [{"at": "/a", "exists": "yes"}]}, "ignore.0.exists: use true or false"),
         ({"when": [{"at": "/a", "exists": True}] * 17}, "when: use a list of at most 16 objects"),
         ({"attachments": [{"at": "/a", "mime": "/m"}]}, "attachments.0.mime: unknown field; did you mean mimeType?"),
+        ({"attachments": [{"at": "/a", "type": 3}]}, "attachments.0.type: use a name such as image, or a JSON Pointer"),
+        ({"attachments": [{"at": "/a", "type": "/~"}]}, "attachments.0.type: '/~' is not one; "),
+        ({"when": [{"at": "/a", "split": "@", "equals": "b"}]}, "when.0.part: use the number of the part"),
+        ({"when": [{"at": "/a", "part": 1, "equals": "b"}]}, "when.0.split: use the text that separates the parts"),
+        (
+            {"when": [{"at": "/a", "split": "@", "part": 1, "exists": True}]},
+            "when.0.split: a part of a text is compared",
+        ),
         ({"edited": {"id": "/e"}}, "edited.when: is missing; "),
         (
             {"deleted": {"when": [{"at": "/d", "exists": True}], "text": "/t"}},
@@ -416,6 +486,26 @@ def test_every_kind_of_proof(scene: Scene, described: Json, header: dict[str, st
     assert scene.call(door_event(BODY, header))[0] == 200
 
 
+def test_a_signature_may_cover_a_time_which_must_be_near(scene: Scene) -> None:
+    described = {"type": "hmac", "header": "X-Sig", "algorithm": "sha256", "prefix": "sha256=", "timeHeader": "X-Time"}
+    scene.rules.write("door:shop", SMALL | {"proof": described})
+    raw, now_ms = json.dumps(BODY).encode(), scene.engine.clock.now_ms
+
+    def status(time: str | None, *, signed: str | None = None) -> int:
+        covered = (time or "" if signed is None else signed).encode() + b"." + raw
+        header = {"X-Sig": "sha256=" + hmac.digest(KEY.encode(), covered, "sha256").hex()}
+        return int(scene.call(door_event(BODY, header | ({} if time is None else {"X-Time": time})))[0])
+
+    now_seconds, too_far = now_ms // 1_000, MAX_SIGNATURE_AGE_MS // 1_000 + 1
+    for time in (str(now_seconds - too_far), str(now_seconds + too_far), "", "soon", "-1", "9" * 400, None):
+        assert status(time) == 401
+    # The time of a captured webhook cannot be replaced, and a signature of the body alone is none.
+    assert status(str(now_seconds), signed=str(now_seconds - too_far)) == 401
+    assert scene.call(door_event(BODY, {"X-Sig": proof(BODY)["X-Proof"], "X-Time": str(now_seconds)}))[0] == 401
+    assert scene.is_empty()
+    assert status(str(now_seconds)) == status(str(now_ms)) == 200
+
+
 def test_two_secrets_are_valid_while_one_replaces_the_other(scene: Scene) -> None:
     keep_secrets(scene, {"custom/shop": ["the next key", KEY]})
     assert scene.call(door_event(BODY, proof(BODY)))[0] == 200
@@ -523,7 +613,7 @@ def test_bufferctl_says_what_is_wrong_with_a_mapping_or_a_body(
     mapping, body = files
     body.write_text(json.dumps(BODY | {"id": {}}))
     assert main(["door", "try", str(mapping), str(body)]) == 1
-    assert capsys.readouterr().err == "This body would be answered 400: /id must be a text or a whole number.\n"
+    assert capsys.readouterr().err == "This body would be refused: /id must be a text or a whole number.\n"
     mapping.write_text(json.dumps(SMALL | {"unreadable": "ignore"}))
     assert main(["door", "try", str(mapping), str(body)]) == 0
     assert json.loads(capsys.readouterr().out)[0]["ignored"] == "unreadable"
@@ -533,3 +623,26 @@ def test_bufferctl_says_what_is_wrong_with_a_mapping_or_a_body(
     mapping.write_text("{")
     assert main(["door", "try", str(mapping), str(body)]) == 2
     assert main(["door", "try", str(mapping.with_name("none")), str(body)]) == 2
+
+
+def test_bufferctl_says_that_a_message_is_too_large_for_ingest(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    mapping, body = files
+    body.write_text(json.dumps(BODY | {"text": "x" * MAX_MESSAGE_BYTES}))
+    assert main(["door", "try", *map(str, files)]) == 1
+    assert "This body would be refused: the message takes" in capsys.readouterr().err
+    mapping.write_text(json.dumps(SMALL | {"unreadable": "ignore"}))
+    assert main(["door", "try", *map(str, files)]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["ignored"] == "unreadable"
+
+
+def test_bufferctl_tries_no_door_that_could_not_be_stored(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    mapping, _ = files
+    types = {f"{number}{'x' * 120}": "y" * 128 for number in range(64)}
+    mapping.write_text(json.dumps(SMALL | {"types": types, "conversation": ["/chat", *["/" + "z" * 250] * 15]}))
+    assert main(["door", "try", *map(str, files)]) == 1
+    assert f"at most {MAX_DOOR_BYTES} bytes" in capsys.readouterr().err
+    assert main(["door", "try", *map(str, files), "--name", "A/B"]) == 2

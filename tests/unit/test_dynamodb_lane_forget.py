@@ -11,9 +11,18 @@ from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.valkey.keys import batch_prefix
 from tests.support.engine import payload
 from tests.support.fakes import RecordedTelemetry
-from tests.support.window import CONVERSATION, RULES, WINDOW_MS, WindowScene, due, failing, settle
+from tests.support.window import CONVERSATION, RULES, WINDOW_MS, WindowScene, due, failing, lock, settle
 
-STEPS = ["update_item", "query", "batch_write_item", "batch_write_item", "update_item", "update_item", "update_item"]
+STEPS = [
+    "update_item",
+    "query",
+    "batch_write_item",
+    "query",
+    "batch_write_item",
+    "update_item",
+    "update_item",
+    "update_item",
+]
 
 
 def forget(window: WindowScene, forget_id: str = "") -> o.Forgotten:
@@ -153,7 +162,7 @@ def send_ahead(window: WindowScene, message_id: str, *, ahead_ms: int) -> None:
 def test_an_emitted_batch_of_a_host_whose_clock_is_ahead_is_older_than_the_forget(window: WindowScene) -> None:
     window.send("m1")
     send_ahead(window, "m2", ahead_ms=50_000)
-    window.clock.advance(WINDOW_MS)
+    window.lane.flush_buffer(CONVERSATION)
     window.run()
     due(window, "m3")
     window.run()
@@ -210,7 +219,7 @@ def test_a_forget_that_goes_on_after_another_forget_erases_no_message(window: Wi
 def test_a_forget_that_has_lost_the_lock_says_so(window: WindowScene) -> None:
     def processor_takes_the_lock() -> None:
         now_ms = window.clock.advance(20_000)
-        window.table.acquire(CONVERSATION, "processor", now_ms=now_ms, until_ms=now_ms + 30_000)
+        lock(window, "processor", until_ms=now_ms + 30_000)
 
     window.send("m1")
     with (

@@ -23,12 +23,24 @@ LONG_ENOUGH_MS = 1_800_000
 
 
 names = st.sampled_from(CONVERSATIONS)
-# A processor makes six requests in all, ingest three.
-some_steps = st.sampled_from((0, 1, 2, 3, 4, 5, TO_THE_END, TO_THE_END))
+# A processor makes seven requests in all, ingest three.
+some_steps = st.sampled_from((0, 1, 2, 3, 4, 5, 6, TO_THE_END, TO_THE_END))
 
 
-PROCESSOR_STEPS, INGEST_STEPS = range(6), range(3)
-MEANWHILE = ("nothing", "deliver", "redeliver", "edit", "delete", "stop", "forget", "hold", "window ends", "lock ends")
+PROCESSOR_STEPS, INGEST_STEPS = range(7), range(3)
+MEANWHILE = (
+    "nothing",
+    "deliver",
+    "redeliver",
+    "edit",
+    "delete",
+    "stop",
+    "forget",
+    "hold",
+    "type",
+    "window ends",
+    "lock ends",
+)
 
 
 class WindowMachine(RuleBasedStateMachine):
@@ -46,6 +58,8 @@ class WindowMachine(RuleBasedStateMachine):
         # from which the test knows which came after which. A request that was never answered may have taken effect, so
         # a repeat of it does not begin anew.
         self.accepted: dict[str, list[tuple[str, int, int]]] = {name: [] for name in CONVERSATIONS}
+        # (conversation, message) -> when it arrived, and when its request was answered, by the clock.
+        self.times: dict[tuple[str, str], tuple[int, int]] = {}
         self.first_asked: dict[tuple[str, str], int] = {}
         self.may_be_gone: set[tuple[str, str]] = set()
         self.must_be_gone: set[tuple[str, str]] = set()
@@ -64,7 +78,12 @@ class WindowMachine(RuleBasedStateMachine):
         asked = self.first_asked.setdefault((name, message_id), self.now)
 
         def work() -> None:
-            self.lanes[lane].buffer_message(name, message_id, payload=payload(message_id), timing=RULES.timing)
+            arrived_at_ms = self.scene.clock()
+            outcome = self.lanes[lane].buffer_message(
+                name, message_id, payload=payload(message_id), timing=RULES.timing
+            )
+            if isinstance(outcome, o.Buffered):
+                self.times[name, message_id] = arrived_at_ms, self.scene.clock()
             if message_id not in [each for each, _, _ in self.accepted[name]]:
                 self.accepted[name].append((message_id, asked, self.now))
 
@@ -100,7 +119,11 @@ class WindowMachine(RuleBasedStateMachine):
         self._act("change", work, steps)
 
     @precondition(lambda self: len(self.actors) < MOST_ACTORS)
-    @rule(name=names, what=st.sampled_from(("stop", "forget", "flush", "hold", "resume")), steps=some_steps)
+    @rule(
+        name=names,
+        what=st.sampled_from(("stop", "forget", "flush", "hold", "resume", "type", "retime")),
+        steps=some_steps,
+    )
     def order(self, name: str, what: str, steps: int) -> None:
         lane = self.lanes[1]
 
@@ -125,6 +148,10 @@ class WindowMachine(RuleBasedStateMachine):
                     lane.hold_buffer(name, hold_ms=20_000)
                 case "resume":
                     lane.resume_buffer(name)
+                case "type":
+                    lane.extend_wait(name, extend_ms=15_000, max_wait_ms=RULES.max_wait_ms)
+                case "retime":
+                    lane.retime_buffer(name, timing=RULES.timing._replace(silence_ms=2 * RULES.silence_ms))
 
         self._act(what, work, steps)
 
@@ -171,7 +198,7 @@ class WindowMachine(RuleBasedStateMachine):
                 self.deliver(name=name, lane=1, again=meanwhile == "redeliver", steps=TO_THE_END)
             case "edit" | "delete":
                 self.change(name=name, age=0, delete=meanwhile == "delete", steps=TO_THE_END)
-            case "stop" | "forget" | "hold":
+            case "stop" | "forget" | "hold" | "type":
                 self.order(name=name, what=meanwhile, steps=TO_THE_END)
             case "window ends":
                 self.receive(wait_ms=WINDOW_MS, steps=TO_THE_END)
@@ -251,12 +278,27 @@ class WindowMachine(RuleBasedStateMachine):
         for event in self.scene.events():
             for message in event["messages"] if event["conversationId"] == name else ():
                 assert message["text"] == EDITED or (name, message["id"]) not in self.must_be_edited, "edited too late"
+        self.judge_waits(name)
         texts: dict[str, set[str]] = {}
         for event in self.scene.events():
             texts.setdefault(event["batchId"], set()).add(event["text"])
         assert all(len(each) == 1 for each in texts.values()), f"one batch, two contents: {texts}"
         waiting = [each.name for each in self.scene.table.read(name).stored]
         assert not set(waiting) & {each for each, _, _ in accepted}, f"never emitted: {waiting}"
+
+    def judge_waits(self, name: str) -> None:
+        """Check that no batch was cut before silence: no message that was noted by its due time was still waiting."""
+        for event in self.scene.events():
+            if event["conversationId"] != name or event["flushReason"] not in {"silence", "max_wait"}:
+                continue
+            metadata = event["metadata"]
+            due_at_ms = metadata["firstMessageAt"] + metadata["waitMs"]
+            latest_at_ms = metadata["firstMessageAt"] + RULES.max_wait_ms
+            for message in event["messages"]:
+                arrived_at_ms, answered_at_ms = self.times.get((name, message["id"]), (0, due_at_ms))
+                if answered_at_ms < due_at_ms:
+                    silent_at_ms = min(arrived_at_ms + RULES.silence_ms, latest_at_ms)
+                    assert due_at_ms >= silent_at_ms, f"cut before silence: {message['id']} of {event}"
 
 
 @pytest.mark.promise("P1", "P2", "P3")

@@ -28,29 +28,29 @@ BUGS = (
     Bug(
         "the window is closed over what came meanwhile", message_table,
         '" AND #generation = :generation"', '" AND (#generation = :generation OR #owner = :me)"',
-        Crossing("cross_processor", 5, "deliver", GO),
+        Crossing("cross_processor", 6, "deliver", GO),
     ),
     Bug(
         "a message that was edited since it was read goes out as it was", message_table,
         " AND attribute_not_exists(#frozen) AND #changes = :changes",
         " AND attribute_not_exists(#frozen) AND #changes >= :changes",
-        Crossing("cross_processor", 2, "edit", GO),
+        Crossing("cross_processor", 3, "edit", GO),
     ),
     Bug(
         "a batch of which half is marked as emitted is emitted again, by half", service,
-        "if any(name not in bodies for name in frozen.names):", "if not bodies:",
-        Crossing("cross_processor", 5, "deliver", KILL),
+        "if any(name not in bodies for name in frozen.names):", "if not stored:",
+        Crossing("cross_processor", 6, "deliver", KILL),
     ),
     Bug(
         "a retry takes what is there instead of what was named", service,
-        "if contents.window.frozen is not None:", "if False:",
-        Crossing("cross_processor", 4, "deliver", KILL),
+        "if window.frozen is not None:\n                # An earlier", "if False:\n                # An earlier",
+        Crossing("cross_processor", 5, "deliver", KILL),
     ),
     Bug(
         "emitted messages are forgotten at once", message_table,
         '[{"PutRequest": {"Item": encode(item)}} for item in items]',
         '[{"DeleteRequest": {"Key": encode({x: item[x] for x in ("conversation", "item")})}} for item in items]',
-        Crossing("cross_processor", 5, "redeliver", GO),
+        Crossing("cross_processor", 6, "redeliver", GO),
     ),
     Bug(
         "a window others rely on is closed with the request that failed", message_table,
@@ -62,6 +62,21 @@ BUGS = (
         "the second delivery of a message whose window was never opened does not open it", window,
         'if put == "left before":', 'if put != "new":',
         Crossing("cross_ingest", 0, "nothing", LOSE),
+    ),
+    Bug(
+        "the facts of a frozen batch count for the messages behind it", message_table,
+        'do += f", #large = :none REMOVE {FACTS}"', 'do += ", #large = :none REMOVE #found_at"',
+        Crossing("cross_processor", 5, "deliver", LOSE),
+    ),
+    Bug(
+        "the facts of a message that came before the freeze are removed", message_table,
+        "            only_if += NOTHING_NEW\n", "            only_if += ' AND #generation >= :generation'\n",
+        Crossing("cross_processor", 3, "deliver", LOSE),
+    ),
+    Bug(
+        "a run that had to be repeated finds another due time", message_table,
+        "due = window.due_of_batch", "due = window.due",
+        Crossing("cross_processor", 2, "deliver", LOSE),
     ),
 )  # fmt: skip
 

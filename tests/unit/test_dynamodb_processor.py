@@ -20,11 +20,13 @@ from tests.support.window import (
     CONVERSATION,
     MAX_ATTEMPTS,
     RULES,
+    SILENCE_MS,
     WINDOW_MS,
     Killed,
     WindowScene,
     due,
     killed,
+    lock,
     settle,
 )
 
@@ -35,11 +37,11 @@ def test_more_than_one_batch_holds_goes_out_in_several_at_once(
     monkeypatch.setattr(service, "MAX_MESSAGES_IN_A_BATCH", 30)
     ids = [f"m{n:04}" for n in range(40)]
     for message_id in ids:
-        window.send(message_id, rules=Rules(max_messages=1_000, window_ms=WINDOW_MS))
+        window.send(message_id, rules=Rules(silence_ms=SILENCE_MS, max_messages=1_000))
     window.pass_time(WINDOW_MS)
     window.pass_time(1_000)
     assert window.batches() == [ids[:30], ids[30:]]
-    assert [event["flushReason"] for event in window.events()] == ["window", "max_messages"]
+    assert [event["flushReason"] for event in window.events()] == ["silence", "max_messages"]
     assert window.is_at_rest()
 
 
@@ -66,7 +68,7 @@ def test_a_batch_has_at_most_so_many_bytes_but_always_a_message(
 
 def test_the_sweep_leaves_alone_what_is_not_overdue(window: WindowScene) -> None:
     window.send("m1")
-    window.clock.advance(WINDOW_MS + WINDOW_GRACE_MS)
+    window.clock.advance(SILENCE_MS + WINDOW_GRACE_MS)
     window.processor.sweep()
     assert window.telemetry.counts["TriggersResent"] == 0
     assert window.telemetry.counts["OpenWindows"] == 1
@@ -89,7 +91,7 @@ def test_retries_come_later_and_later(window: WindowScene) -> None:
     window.send("m1")
     window.pass_time(WINDOW_MS)
     assert not window.bus.published
-    window.pass_time(14_000)
+    window.pass_time(13_000)
     assert not window.bus.published
     window.pass_time(2_000)
     assert window.batches() == [["m1"]]
@@ -108,7 +110,7 @@ def test_attempts_that_a_busy_table_ends_are_none_of_the_batch(window: WindowSce
 def test_a_table_that_fails_after_the_freeze_uses_up_no_attempt_of_the_bus(window: WindowScene) -> None:
     window.send("m1")
     window.bus.failures = [SendFailed("put event: Throttling")]
-    window.pass_time(WINDOW_MS)
+    window.pass_time(SILENCE_MS)
     with patch.object(window.table, "read", side_effect=SendFailed("read conversation: Throttling")) as read:
         window.pass_time(300_000)
     assert read.call_count > MAX_ATTEMPTS
@@ -177,14 +179,14 @@ def test_a_trigger_that_comes_early_rests_until_the_window_is_over(window: Windo
     window.triggers.send(CONVERSATION, delay_ms=0)
     window.run()
     assert window.batches() == []
-    assert [each.visible_at_ms for each in window.triggers.waiting] == [window.clock() + WINDOW_MS] * 2
+    assert [each.visible_at_ms for each in window.triggers.waiting] == [window.clock() + SILENCE_MS] * 2
 
 
 def test_a_locked_window_sends_the_trigger_back_to_the_queue(window: WindowScene) -> None:
     window.send("m1")
     window.clock.advance(WINDOW_MS)
     until_ms = window.clock() + 20_000
-    assert window.table.acquire(CONVERSATION, "another", now_ms=window.clock(), until_ms=until_ms).owner == "another"
+    assert lock(window, "another", until_ms=until_ms).owner == "another"
     window.run()
     (waiting,) = window.triggers.waiting
     assert waiting.visible_at_ms == window.clock() + MAX_TRIGGER_REST_MS

@@ -6,16 +6,19 @@ from typing import Any
 import pytest
 
 from lambdas.limits import WINDOW_LOCK_MS
-from message_buffer.lanes.dynamodb.table import Frozen
+from message_buffer.lanes.dynamodb.window import Frozen
 from message_buffer.limits import (
     MAX_MESSAGES_IN_A_BATCH,
     MAX_NAME_BYTES,
 )
+from message_buffer.rules.layers import Rules
 from tests.support.window import (
     CONVERSATION,
+    SILENCE_MS,
     WINDOW_MS,
     WindowScene,
     due,
+    lock,
     settle,
 )
 
@@ -41,23 +44,23 @@ class Unprocessed:
 
 
 def test_more_than_a_megabyte_of_stored_messages_is_read_page_by_page(window: WindowScene) -> None:
-    for n in range(30):
-        window.send(f"m{n:02}", text="x" * 60_000)
-    queries = window.wire.made.count("query")
+    names = [f"m{n:03}" for n in range(400)]
+    for name in names:
+        window.send(name, rules=Rules(silence_ms=SILENCE_MS, max_messages=1_000), text="x" * 3_900)
     window.pass_time(WINDOW_MS)
-    assert window.wire.made.count("query") - queries > 1
+    assert window.wire.made.count("query") > 1
     (event,) = window.events()
     content = json.loads(window.objects.kept[event["messagesRef"]["key"]])
-    assert [message["id"] for message in content["messages"]] == [f"m{n:02}" for n in range(30)]
+    assert [message["id"] for message in content["messages"]] == names
 
 
 def test_the_longest_names_of_the_largest_batch_fit_into_an_item(window: WindowScene) -> None:
     window.send("m1")
     window.clock.advance(WINDOW_MS)
     now_ms = window.clock()
-    window.table.acquire(CONVERSATION, "me", now_ms=now_ms, until_ms=now_ms + 1)
+    lock(window, "me", until_ms=now_ms + 1)
     names = tuple(f"{n:04}" + "x" * (MAX_NAME_BYTES - 4) for n in range(MAX_MESSAGES_IN_A_BATCH))
-    frozen = Frozen("w-1", names, 1, now_ms, now_ms, now_ms, "window")
+    frozen = Frozen("w-1", names, 1, now_ms, now_ms, now_ms, "silence", has_left=False)
     assert window.table.freeze(CONVERSATION, "me", frozen, window=window.table.window(CONVERSATION))
     assert window.table.window(CONVERSATION).frozen == frozen
 
@@ -65,7 +68,7 @@ def test_the_longest_names_of_the_largest_batch_fit_into_an_item(window: WindowS
 def test_a_row_that_expired_and_is_still_there_is_no_lock(window: WindowScene) -> None:
     """DynamoDB removes what has expired within days, not at once: only the times in a row count."""
     due(window, "m1")
-    window.table.acquire(CONVERSATION, "dead", now_ms=window.clock(), until_ms=window.clock() + WINDOW_LOCK_MS)
+    lock(window, "dead", until_ms=window.clock() + WINDOW_LOCK_MS)
     window.clock.advance(WINDOW_LOCK_MS + 1)
     window.run()
     assert window.batches() == [["m1"]]

@@ -56,7 +56,7 @@ def test_without_valkey_messages_are_held(lanes: TwoLanes) -> None:
     lanes.cut("ingest", "swallowed")
     taken = send(lanes, "m1")
     assert isinstance(taken, o.Buffered)
-    assert taken.due_at_ms == lanes.clock() + RULES.window_ms
+    assert taken.due_at_ms == lanes.clock() + RULES.silence_ms
     assert not taken.start_id
     assert (held(lanes), waiting(lanes)) == (["m1"], 0)
 
@@ -209,7 +209,7 @@ def test_a_stored_message_is_edited_found_and_deleted(lanes: TwoLanes, *, back: 
         lanes.mend("ingest")
         go_by(lanes)
     assert isinstance(edit(lanes), o.Edited)
-    assert b"edited" in lanes.scene.table.read(CONVERSATION).stored[0].body
+    assert b"edited" in lanes.scene.lane.peek_conversation(CONVERSATION, limit=1).payloads[0]
     assert find(lanes) == o.Waiting(0, lane="dynamodb")
     assert isinstance(delete(lanes), o.Deleted)
     assert held(lanes) == []
@@ -223,7 +223,7 @@ def test_a_message_in_both_lanes_is_edited_and_deleted_in_both(lanes: TwoLanes) 
     go_by(lanes)
     assert (held(lanes), waiting(lanes)) == (["m1"], 1)
     edit(lanes)
-    assert b"edited" in lanes.scene.table.read(CONVERSATION).stored[0].body
+    assert b"edited" in lanes.scene.lane.peek_conversation(CONVERSATION, limit=1).payloads[0]
     assert b"edited" in lanes.engine.store.peek_conversation(CONVERSATION, limit=1).payloads[0]
     assert isinstance(delete(lanes), o.Deleted)
     assert (held(lanes), waiting(lanes)) == ([], 0)
@@ -346,9 +346,9 @@ def test_a_hold_in_an_outage_is_to_come_again(lanes: TwoLanes) -> None:
     assert lanes.engine.store.peek_conversation(CONVERSATION).held_until_ms == lanes.clock() + 60_000
 
 
-def test_who_is_typing_in_an_outage_moves_nothing(lanes: TwoLanes) -> None:
+def test_typing_in_an_outage_lets_the_stored_messages_wait_longer(lanes: TwoLanes) -> None:
     lanes.cut("ingest", "swallowed")
     assert typing(lanes) == o.Empty()
     due_at_ms = send(lanes, "m1").due_at_ms
     assert due_at_ms is not None
-    assert typing(lanes) == o.Unmoved(due_at_ms)
+    assert typing(lanes) == o.Extended(due_at_ms + 1_000)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from message_buffer.lanes.outcomes import Taken
-from message_buffer.limits import ALIAS_COPY_LIFE_MS
+from message_buffer.limits import ALIAS_COPY_LIFE_MS, MINUTE_MS
 from tests.support.aliases import AliasScene
 from tests.support.engine import Engine
 from tests.support.ingest_scene import SECRET, Json, Scene, texts
@@ -202,6 +202,15 @@ def test_a_report_is_read_before_the_messages_of_its_body(scene: Scene) -> None:
     assert conversations(scene, body) == [BY_NUMBER]
 
 
+@pytest.mark.parametrize("field", ["messages", "standby"])
+def test_a_report_counts_in_a_conversation_that_another_agent_answers(scene: Scene, field: str) -> None:
+    scene.post("whatsapp", whatsapp(said("m1", "491", ADA)))
+    fields = {"type": "user_changed_user_id", "user_id": "US.ada2", "previous_user_id": ADA}
+    system = {"id": "s", "type": "system", "timestamp": "1700000000", "system": fields}
+    assert scene.post("whatsapp", whatsapp(system, field=field))[0] == 200
+    assert conversations(scene, whatsapp(said("m2", None, "US.ada2"))) == [BY_NUMBER]
+
+
 def test_a_name_that_looks_like_a_report_moves_nobody(scene: Scene) -> None:
     """The text of a system message contains the author's profile name, which may be anything."""
     scene.post("whatsapp", whatsapp(said("m1", "491", ADA)))
@@ -310,3 +319,21 @@ def test_a_person_who_answers_by_the_customers_id_holds_the_conversation_under_t
     held_until_ms = scene.engine.store.peek_conversation(BY_NUMBER).held_until_ms
     assert held_until_ms
     assert held_until_ms > scene.engine.clock.now_ms
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_person_who_answers_by_the_customers_id_is_subject_to_the_conversations_own_rules(
+    scene: Scene, holds: bool
+) -> None:
+    scene.post("whatsapp", whatsapp(said("m1", "491", ADA)))
+    on, off = {"onHumanReply": {"hold": "12h"}}, {"onHumanReply": None}
+    scene.rules.write("stage", off if holds else on)
+    scene.rules.write(f"conversation:{BY_NUMBER}", on if holds else off)
+    scene.engine.clock.advance(MINUTE_MS)
+    echo = {
+        "to_user_id": ADA, "id": "wamid.9", "timestamp": str(scene.engine.clock.now_ms // 1_000),
+        "type": "text", "text": {"body": "I am on it."},
+    }  # fmt: skip
+    scene.post("whatsapp", whatsapp(field="smb_message_echoes", message_echoes=[echo]))
+    held_until_ms = scene.engine.store.peek_conversation(BY_NUMBER).held_until_ms
+    assert bool(held_until_ms) is holds

@@ -237,6 +237,21 @@ def test_a_message_whose_id_our_responder_never_learned_does_not_hold(scene: Sce
     assert held_until(scene, PAGE_CHAT) is not None
 
 
+def test_no_part_of_a_reply_of_which_every_send_is_unconfirmed_holds(scene: Scene) -> None:
+    """The echo of the first part comes while the second one is being sent, and again afterwards."""
+    takeovers, clock = scene.takeovers, scene.engine.clock
+    takeovers.begin_sending(PAGE_CHAT, now_ms=clock.now_ms, until_ms=clock.now_ms + 16_000)
+    first = messenger(scene)
+    clock.advance(8_000)
+    takeovers.doubt_sending(PAGE_CHAT, now_ms=clock.now_ms, until_ms=clock.now_ms)
+    takeovers.begin_sending(PAGE_CHAT, now_ms=clock.now_ms, until_ms=clock.now_ms + 16_000)
+    assert scene.post("messenger", first)[0] == 503
+    clock.advance(8_000)
+    takeovers.doubt_sending(PAGE_CHAT, now_ms=clock.now_ms, until_ms=clock.now_ms)
+    assert scene.post("messenger", first)[0] == 200
+    assert holds_nothing(scene, PAGE_CHAT)
+
+
 def test_if_a_responder_died_while_it_sent_the_platform_is_not_refused_for_ever(scene: Scene) -> None:
     now_ms = scene.engine.clock.now_ms
     scene.takeovers.begin_sending(PAGE_CHAT, now_ms=now_ms, until_ms=now_ms + 16_000)

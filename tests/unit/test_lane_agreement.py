@@ -54,9 +54,10 @@ def test_where_the_dynamodb_lane_never_was_a_batch_costs_three_requests_more(lan
 
 @pytest.mark.case(24)
 def test_what_is_held_goes_out_first(lanes: TwoLanes) -> None:
-    in_window(lanes, "m1")
     in_main(lanes, "m2")
-    lanes.wait(2_000)
+    lanes.wait(1_000)
+    in_window(lanes, "m1")
+    lanes.wait(1_000)
     lanes.execute()
     assert batches(lanes) == []
     assert lanes.scene.telemetry.counts["Deferred"] == 1
@@ -371,7 +372,7 @@ def test_a_stop_does_not_give_away_what_the_dynamodb_lane_has_emitted(lanes: Two
 
     def fall_back_and_die_before_the_burial() -> None:
         in_window(lanes, "m1")
-        lanes.wait(RULES.window_ms)
+        lanes.wait(RULES.silence_ms)
         with lanes.scene.wire.at("put_events", killed, after=True):
             lanes.do(Step("empty_windows"))
 

@@ -125,6 +125,16 @@ def test_a_channel_whose_platform_reports_nothing_records_nothing(world: Callabl
     assert (at_work.sender.sent, at_work.takeovers.calls) == (PARTS, [])
 
 
+def test_nor_does_it_record_a_send_that_is_not_confirmed(world: Callable[..., World]) -> None:
+    at_work = world()
+    at_work.sender.is_echoed = False
+    at_work.steps.fail_at = (STEPS.index("send"), "after", False)
+    at_work.emit("b-1", 1)
+    at_work.run()
+    assert at_work.telemetry.counts["UnconfirmedSends"] == 1
+    assert at_work.takeovers.calls == []
+
+
 def test_a_batch_that_is_delivered_again_is_answered_once(world: Callable[..., World]) -> None:
     at_work = world()
     for _ in range(3):

@@ -452,8 +452,8 @@ def test_the_store_sends_what_the_header_asks_for(method: str) -> None:
 
 
 def test_what_the_scripts_take_of_the_timing_has_its_own_names() -> None:
-    timing = Timing(1, 2, 3, 4, 5, "now", "1 2 3", 8)
-    assert timing.for_scripts.items() == timing._asdict().items() - {("window_ms", 8), ("pressed_ms", None)}
+    timing = Timing(1, 2, 3, 4, 5, "now", "1 2 3")
+    assert timing.for_scripts.items() == timing._asdict().items() - {("pressed_ms", None)}
 
 
 @pytest.mark.parametrize(("pressed_ms", "sent"), [(None, ""), (0, 0), (700, 700)])

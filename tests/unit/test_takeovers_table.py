@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from message_buffer.aws import clients as aws
-from message_buffer.limits import TAKEOVER_KEPT_MS
+from message_buffer.limits import TAKEOVER_KEPT_MS, UNCONFIRMED_SENDS_ARE_ONE_WITHIN_MS
 from message_buffer.takeovers.takeover import Interval, Takeover
 from message_buffer.takeovers.takeovers_table import TakeoversTable
 from tests.support.responder import tables
@@ -113,6 +113,25 @@ def test_a_send_whose_end_was_not_recorded_is_doubted_by_the_next_one(table: Tab
     assert (found.sending, found.unsure) == (Interval(NOW + 20, NOW + 29), Interval(NOW, NOW + 9))
     table.end_sending(CHAT, "m", now_ms=NOW + 21)
     assert table.read(CHAT).unsure == Interval(NOW, NOW + 9)
+
+
+def test_doubtful_sends_that_follow_each_other_are_all_remembered(table: Table) -> None:
+    """The parts of a reply may all be sent without a response while the platform is slow."""
+    for at_ms in (NOW, NOW + 9_000):
+        table.begin_sending(CHAT, now_ms=at_ms, until_ms=at_ms + 9_000)
+        table.doubt_sending(CHAT, now_ms=at_ms + 8_000, until_ms=at_ms + 8_000)
+    assert table.read(CHAT).unsure == Interval(NOW, NOW + 17_000)
+    for at_ms in (NOW + 18_000, NOW + 27_000):
+        table.begin_sending(CHAT, now_ms=at_ms, until_ms=at_ms + 9_000)
+    assert table.read(CHAT).unsure == Interval(NOW, NOW + 27_000)
+    assert table.read(CHAT).sending == Interval(NOW + 27_000, NOW + 36_000)
+
+
+def test_a_doubtful_send_long_after_another_replaces_it(table: Table) -> None:
+    table.doubt_sending(CHAT, now_ms=NOW, until_ms=NOW)
+    later = NOW + UNCONFIRMED_SENDS_ARE_ONE_WITHIN_MS
+    table.doubt_sending(CHAT, now_ms=later, until_ms=later)
+    assert table.read(CHAT).unsure == Interval(later, later)
 
 
 def test_a_reply_that_is_saved_during_a_send_leaves_the_send_alone(table: Table) -> None:

@@ -1,6 +1,7 @@
 """Log lines and metrics as they are written."""
 
 import json
+import re
 from itertools import count
 from typing import Any
 
@@ -84,6 +85,35 @@ def test_a_reason_is_a_dimension_of_its_own_metric(telemetry: Telemetry, capsys:
     assert by_reason["reason"] == "silence"
     assert sorted(by_reason["_aws"]["CloudWatchMetrics"][0]["Dimensions"][0]) == ["reason", "service"]
     assert plain["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [["service"]]
+
+
+@pytest.mark.parametrize(
+    ("level", "said"), [("DEBUG", 4), ("INFO", 3), ("WARNING", 2), ("ERROR", 1), (None, 3)], ids=str
+)
+def test_the_stages_level_holds_even_if_lambda_has_a_lower_one(
+    level: str | None,
+    said: int,
+    telemetry: Telemetry,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # Lambda sets this in a stage with a share of its lines.
+    monkeypatch.setenv("AWS_LAMBDA_LOG_LEVEL", "DEBUG" if level == "DEBUG" else "INFO")
+    telemetry = Telemetry(read_log_settings(Variables({"POWERTOOLS_LOG_LEVEL": level} if level else {})))
+    telemetry.crash("failed", StoreUnavailable("gone"))
+    telemetry.warn("refused for now")
+    telemetry.info("taken over")
+    telemetry.debug("webhook")
+    assert len(written(capsys)) == said
+
+
+def test_lambda_can_read_the_level_of_a_line_because_its_time_is_of_rfc_3339(
+    telemetry: Telemetry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    telemetry.warn("refused for now")
+    (line,) = written(capsys)
+    assert line["level"] == "WARNING"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d", line["timestamp"])
 
 
 # -- ids -------------------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ def test_a_refused_message_is_a_failed_check_in_the_table(
 ) -> None:
     fake.answers[refused] = 503
     code, out, err = run(capsys)
-    assert (code, failed(out), len(out.splitlines())) == (1, failures, 1 + rows)
+    assert (code, failed(out), len(out.splitlines())) == (5, failures, 1 + rows)
     assert "FAILED: a message was refused: the webhook answers 503: no" in out
     assert f"1 of {rows} checks failed. `make doctor STAGE=prod` may say why." in err
     assert "passed" not in out

@@ -16,8 +16,10 @@ from lambdas.ingest.platforms.base import (
     Update,
     Webhook,
     is_same,
+    ms_of_time,
     parse_json,
 )
+from lambdas.limits import MAX_SIGNATURE_AGE_MS
 from message_buffer.rules.door_reading import PLATFORM, Item, Sent, items_of
 from message_buffer.rules.doors import Door
 
@@ -45,18 +47,28 @@ class Custom(Platform):
             # The name of the scheme may have any case.
             scheme, _, password = given.partition(" ")
             given = f"{scheme.capitalize()} {password.strip()}"
+        signed = webhook.body
+        if proof.time_header:
+            signed = webhook.headers.get(proof.time_header, "").encode("utf-8", "surrogatepass") + b"." + signed
         return credentials.signer(
-            lambda secret: is_same(given, self._expected(secret, webhook.body)), among=credentials.candidates(())
+            lambda secret: is_same(given, self._expected(secret, signed)), among=credentials.candidates(())
         )
 
-    def _expected(self, secret: str, body: bytes) -> str:
+    def is_fresh(self, webhook: Webhook, *, now_ms: int, time_is_required: bool) -> bool:  # noqa: ARG002 - the protocol's
+        """Return False if the door's webhooks have a signed time, and that time is too far from now."""
+        if not self._door.proof.time_header:
+            return True
+        at_ms = ms_of_time(webhook.headers.get(self._door.proof.time_header))
+        return at_ms is not None and abs(now_ms - at_ms) <= MAX_SIGNATURE_AGE_MS
+
+    def _expected(self, secret: str, signed: bytes) -> str:
         """Return the header of a sender that knows the secret."""
         proof = self._door.proof
         if proof.type == "basic":
             return f"Basic {b64encode(secret.encode()).decode()}"
         if proof.type == "token":
             return proof.prefix + secret
-        digest = hmac.digest(secret.encode(), body, proof.algorithm)
+        digest = hmac.digest(secret.encode(), signed, proof.algorithm)
         return proof.prefix + (digest.hex() if proof.encoding == "hex" else b64encode(digest).decode())
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:  # noqa: ARG002 - the protocol's

@@ -40,6 +40,10 @@ TYPED_IN_THE_APP = "smb_message_echoes"
 # Echoes that contain no new message.
 NO_REPLIES = {None, "edit", "revoke", "reaction", "system"}
 
+# Fields that contain messages not meant for the bot: those that Meta's own agent answers, and files of earlier
+# messages, which WhatsApp sends after a business has connected its app.
+NOT_FOR_THE_BOT = ("standby", "history")
+
 # The types of system messages after which an author has another number.
 NUMBER_CHANGED = ("user_changed_number", "user_changed_user_id", "customer_changed_number")
 _CHANGED_FROM = re.compile(r".* changed from (?P<previous>\S+) to (?P<current>\S+)", re.DOTALL)
@@ -58,12 +62,18 @@ class WhatsApp(MetaPlatform):
                 continue
             intake.accounts.add(account)
             items = list_of(value.get("messages"))
+            # Learn new ids from all fields, because WhatsApp reports them once.
+            intake.identity_changes += [
+                change for item in items for change in _changes_in_system_message(object_of(item), account)
+            ]
+            if field in NOT_FOR_THE_BOT:
+                intake.ignored[field] += len(items)
+                items = []
             contacts = [object_of(contact) for contact in list_of(value.get("contacts"))]
             # The contact's number may be written differently from the author's, or the author may not be named.
             sole = contacts[0] if len(contacts) == len(items) == 1 else {}
             for item in map(object_of, items):
-                contact = _contact_of(item, contacts) or sole
-                intake.identity_changes += _changes_in_system_message(item, account)
+                contact = _contact(contacts, number=item.get("from"), user_id=item.get("from_user_id")) or sole
                 intake.take(_Item(_with_errors(item, value), account, contact, received_at_ms).read)
             updates = list_of(value.get("user_id_update"))
             intake.identity_changes += [
@@ -71,8 +81,11 @@ class WhatsApp(MetaPlatform):
             ]
             intake.ignored["system"] += len(updates)
             intake.ignored["status"] += len(list_of(value.get("statuses")))
-            for echo in map(object_of, list_of(value.get("message_echoes"))):
-                intake.take(partial(_read_echo, field, echo, account))
+            echoes = list_of(value.get("message_echoes"))
+            sole = contacts[0] if len(contacts) == len(echoes) == 1 else {}
+            for echo in map(object_of, echoes):
+                contact = _contact(contacts, number=echo.get("to"), user_id=echo.get("to_user_id")) or sole
+                intake.take(partial(_read_echo, field, echo, contact, account))
         return intake
 
 
@@ -173,15 +186,15 @@ def _changes(entries: Iterable[Json], intake: Intake) -> Iterator[tuple[Any, Jso
             yield change.get("field"), object_of(change.get("value"))
 
 
-def _read_echo(field: Any, echo: Json, account: str) -> HumanReply | str:
+def _read_echo(field: Any, echo: Json, contact: Json, account: str) -> HumanReply | str:
     """Read a message of the business. Only the field `smb_message_echoes` has what a person typed in WhatsApp's app."""
-    number, user_id = word_of(echo.get("to")), word_of(echo.get("to_user_id"))
-    user = (number or user_id or "").strip().removeprefix("+")
+    number, user_id = word_of(echo.get("to")), word_of(echo.get("to_user_id")) or word_of(contact.get("user_id"))
+    user = (number or user_id or word_of(contact.get("wa_id")) or "").strip().removeprefix("+")
     message_id, at_ms = word_of(echo.get("id")), ms_of_time(echo.get("timestamp"))
     if field != TYPED_IN_THE_APP or _kind_of(echo) in NO_REPLIES or not (user and message_id and at_ms):
         return "echo"
     conversation = ConversationId(DEFAULT_TENANT, WhatsApp.name, account, user)
-    return HumanReply(conversation, message_id, at_ms, customer_ids=author_ids(number, user_id))
+    return HumanReply(conversation, message_id, at_ms, customer_ids=author_ids(number or contact.get("wa_id"), user_id))
 
 
 # -- who writes, and from where --------------------------------------------------------------------
@@ -192,9 +205,9 @@ def _kind_of(item: Json) -> str | None:
     return word_of(item.get("type")) or next((kind for kind in _READERS if kind in item), None)
 
 
-def _contact_of(item: Json, contacts: list[Json]) -> Json:
-    """Return the webhook's contact that is the item's author."""
-    number, user_id = word_of(item.get("from")), word_of(item.get("from_user_id"))
+def _contact(contacts: list[Json], *, number: Any, user_id: Any) -> Json:
+    """Return the webhook's contact with this number or id."""
+    number, user_id = word_of(number), word_of(user_id)
     for contact in contacts:
         if (number and contact.get("wa_id") == number) or (user_id and contact.get("user_id") == user_id):
             return contact

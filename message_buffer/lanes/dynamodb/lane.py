@@ -1,40 +1,35 @@
 """The DynamoDB lane: the methods of a lane, and the operators' commands, on the lane's table.
 
-The first message of a conversation opens a window, and later messages wait until that window ends. The request that
-opens a window also sends the window's trigger, and fails if it cannot send it. When the trigger arrives, the DynamoDB
-processor empties the window.
+The first message of a conversation opens a window. The request that opens a window also sends the window's trigger,
+and fails if it cannot send it. Later messages join the window and write their facts into it. When the trigger arrives
+and the window is not due yet, the DynamoDB processor hides the trigger until then; otherwise it empties the window. A
+request that makes the window due earlier sends another trigger.
 """
 
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from uuid import uuid4
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.dynamodb.table import (
-    DISPUTED,
-    DROPPED,
-    VALKEY_LANE,
-    Contents,
-    MessageTable,
-    Window,
-    hash_of,
-    name_of,
-)
+from message_buffer.lanes.dynamodb.table import DROPPED, VALKEY_LANE, Contents, MessageTable, hash_of, name_of
 from message_buffer.lanes.dynamodb.triggers import Triggers
+from message_buffer.lanes.dynamodb.window import Note, Window
 from message_buffer.limits import (
     CANCEL_LOCK_MS,
     CANCEL_LOCK_PAUSE_SECONDS,
     MAX_CANCEL_LOCK_TRIES,
     MAX_CHANGE_TRIES,
     MAX_CLOCK_STEP_BACK_MS,
+    MAX_WINDOW_TRIES,
     MINUTE_MS,
     REMEMBERED_MS,
     WINDOW_GRACE_MS,
 )
+from message_buffer.rules.due_time import Due, due_after_typing
 from message_buffer.rules.quota import Charge
 from message_buffer.rules.timing import Timing
 
@@ -44,6 +39,19 @@ class Opened(NamedTuple):
 
     conversation: str
     due_at_ms: int
+
+
+class _Noted(NamedTuple):
+    """What a window says after a message was noted: its due time, its messages, and the key of its hashes."""
+
+    due_at_ms: int
+    messages: int
+    secret: str
+
+
+class _Hurried(NamedTuple):
+    window: Window
+    hold_ended: bool
 
 
 class _Changed(NamedTuple):
@@ -72,26 +80,29 @@ class DynamoDbLane:
 
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
-    ) -> o.Buffered | o.Duplicate:
+    ) -> o.Buffered | o.Duplicate | o.Refused:
         del charge  # this lane has no quotas, because a counter in the table would add half to the cost of a message
         name, arrived_at_ms = name_of(message_id), self._arrival()
         put = self._table.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms)
         if put == "left before":
             return o.Duplicate(None, 0)
-        # Open the window for a duplicate too, because the request that stored the message may have failed to open one.
-        due_at_ms, count, secret = self._wait(conversation, timing, new=name if put == "new" else None)
+        # Note a duplicate too, because the request that stored the message may have failed to open a window.
+        note = Note(arrived_at_ms, timing, is_new=put == "new", size=len(payload))
+        noted = self._note(conversation, name, note)
+        if noted is None:
+            return o.Refused("waiting", 0)
         # The conversation was forgotten once. If this message was erased then, it is a redelivery, so erase it again. A
         # processor that reads the message first finds the hash, too.
-        if secret and self._table.was_erased(conversation, secret, name):
-            self._table.erase(conversation, names=[name])
+        if noted.secret and self._table.was_erased(conversation, noted.secret, name):
+            self._table.erase(conversation, names=[name], bodies=[name])
             return o.Duplicate(None, 0)
         if put == "new":
-            return o.Buffered(due_at_ms, count)
+            return o.Buffered(noted.due_at_ms, noted.messages)
         # The request that stored the message may have failed, and removed the message before this request joined the
         # window. It can no longer remove the message now, so store the message if it is missing.
         if self._table.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms) == "new":
-            due_at_ms, count, _ = self._wait(conversation, timing, new=name)
-        return o.Duplicate(due_at_ms, count)
+            noted = self._note(conversation, name, note._replace(is_new=True)) or noted
+        return o.Duplicate(noted.due_at_ms, noted.messages)
 
     def _arrival(self) -> int:
         """Return the time of arrival of the next message. Times grow, so that an instance's messages stay in order."""
@@ -99,48 +110,47 @@ class DynamoDbLane:
         self._last_arrival_ms = last_ms + 1 if 0 <= last_ms - now_ms < MAX_CLOCK_STEP_BACK_MS else now_ms
         return self._last_arrival_ms
 
-    def _wait(self, conversation: str, timing: Timing, *, new: str | None) -> tuple[int, int, str]:
-        """Add the message named `new`, if there is one, to the window, and open the window if needed.
+    def _note(self, conversation: str, name: str, note: Note) -> _Noted | None:
+        """Let the window know of the message, and send the trigger that this requires.
 
-        Return the window's due time, its number of messages, and the key of its hashes.
+        Return None, and remove the message, if too much waits in the conversation.
         """
-        now_ms, messages = self._clock(), 0 if new is None else 1
-        window_ms = min(timing.window_ms, timing.max_wait_ms)
-        due_at_ms = now_ms + (0 if timing.flush_reason else window_ms)
-        before = self._table.open_window(
-            conversation,
-            due_at_ms=due_at_ms,
-            reason=timing.flush_reason or "window",
-            window_ms=window_ms,
-            messages=messages,
-        )
-        count = before.waiting + messages
+        done, before = self._table.note(conversation, note)
+        if not done:
+            self._table.remove_message(conversation, name)
+            return None
+        after, now_ms = note.in_window(before), self._clock()
+        due = after.due_of_waiting
         if not before.is_open:
-            if before.held_until_ms > due_at_ms:
-                due_at_ms = before.held_until_ms
-                self._table.delay(conversation, due_at_ms=due_at_ms, reason="hold")
-            self._open(conversation, due_at_ms - now_ms, new=new, generation=before.generation + 1)
-            return due_at_ms, count, before.id_secret
-        if new is None:
+            self._open(conversation, due.due_at_ms - now_ms, new=name if note.is_new else None, window=after)
+        elif before.frozen is not None:
+            # The run that emits the frozen batch sends a trigger for the messages behind it. If that run has ended, the
+            # batch's own trigger comes again.
+            if self._is_overdue(before, now_ms):
+                self._triggers.send(conversation, delay_ms=0)
+        elif due.due_at_ms < before.due.due_at_ms:
+            # The window's trigger may come too late. Messages do not move a due time that has come.
+            stands = due.due_at_ms <= max(now_ms, note.at_ms)
+            due = due._replace(due_at_ms=min(due.due_at_ms, now_ms)) if stands else due
+            if self._table.hasten(conversation, window=after, due=due, stands=stands):
+                self._triggers.send(conversation, delay_ms=max(due.due_at_ms - now_ms, 0))
+        elif not note.is_new:
             # The request that stored the message may have ended after it opened the window and before it sent the
             # trigger, so send one. A second trigger does no harm.
-            self._triggers.send(conversation, delay_ms=max(before.due_at_ms - now_ms, 0))
-        elif before.reason == DISPUTED and before.held_until_ms <= now_ms:
-            # The window only waits for Valkey's answer. Make it due when a new window of this message would be due.
-            reason = timing.flush_reason or "window"
-            if self._table.hasten(conversation, due_at_ms=due_at_ms, reason=reason):
-                self._triggers.send(conversation, delay_ms=due_at_ms - now_ms)
-                return due_at_ms, count, before.id_secret
-            if self._table.delay(conversation, due_at_ms=due_at_ms, reason=reason):
-                return due_at_ms, count, before.id_secret
-        elif before.due_at_ms < now_ms - WINDOW_GRACE_MS and before.owner_until_ms < now_ms:
+            self._triggers.send(conversation, delay_ms=max(due.due_at_ms - now_ms, 0))
+        elif self._is_overdue(before, now_ms):
+            # The window was due long before this message, which joins its batch.
+            self._table.hasten(conversation, window=after, due=before.due)
             self._triggers.send(conversation, delay_ms=0)
-        reason = timing.flush_reason or ("max_messages" if count >= timing.max_messages else "")
-        if reason and before.due_at_ms > now_ms and before.held_until_ms <= now_ms:
-            return self._hurry(conversation, now_ms, reason) or before.due_at_ms, count, before.id_secret
-        return before.due_at_ms, count, before.id_secret
+            due = before.due
+        return _Noted(due.due_at_ms, after.waiting, before.id_secret)
 
-    def _open(self, conversation: str, delay_ms: int, *, new: str | None, generation: int) -> None:
+    @staticmethod
+    def _is_overdue(window: Window, now_ms: int) -> bool:
+        """Return whether the window must have lost its trigger."""
+        return window.due.due_at_ms < now_ms - WINDOW_GRACE_MS and not window.is_locked(now_ms)
+
+    def _open(self, conversation: str, delay_ms: int, *, new: str | None, window: Window) -> None:
         try:
             self._triggers.send(conversation, delay_ms=max(delay_ms, 0))
         except SendFailed:
@@ -148,65 +158,96 @@ class DynamoDbLane:
             # window emits it. If another request has joined this window already, leave the window open; the sweep then
             # sends its trigger.
             expires_at_ms = self._clock() + REMEMBERED_MS
-            self._table.take_back(conversation, new, generation=generation, expires_at_ms=expires_at_ms)
+            self._table.take_back(conversation, new, generation=window.generation, expires_at_ms=expires_at_ms)
             raise
 
-    def _hurry(self, conversation: str, now_ms: int, reason: str) -> int | None:
-        """Make an open window due now and return that time, or return None if it is closed or due already."""
-        if not self._table.hasten(conversation, due_at_ms=now_ms, reason=reason):
-            return None
-        self._triggers.send(conversation, delay_ms=0)
-        return now_ms
+    def _hurry(self, conversation: str, due_for: str, *, hold: Literal["keep", "end"]) -> _Hurried:
+        """Make an open window due now for this reason, and return it as it is then.
+
+        Either keep a window on hold waiting, or end the hold. Raise StoreUnavailable if other requests keep changing
+        the window.
+        """
+        for _ in range(MAX_WINDOW_TRIES):
+            window, now_ms = self._table.window(conversation), self._clock()
+            is_held = window.held_until_ms > now_ms
+            if not window.is_open:
+                ended = is_held and hold == "end" and self._table.end_hold(conversation, now_ms=now_ms)
+                return _Hurried(window, ended)
+            if (hold == "keep") if is_held else window.due.due_at_ms <= now_ms:
+                return _Hurried(window, hold_ended=False)
+            # End the hold after this write. If this request dies in between, the window leaves when the hold ends.
+            if self._table.hasten(conversation, window=window, due=Due(now_ms, due_for)):
+                if is_held:
+                    self._table.end_hold(conversation, now_ms=now_ms)
+                self._triggers.send(conversation, delay_ms=0)
+                listed_at_ms = min(window.listed_at_ms, now_ms)
+                hastened = window._replace(
+                    found_at_ms=now_ms, reason=due_for, listed_at_ms=listed_at_ms, held_until_ms=0
+                )
+                return _Hurried(hastened, is_held)
+        raise StoreUnavailable("hasten window: another request is changing the conversation; try again")
 
     # -- what operators, control words and typing events do to it ----------------------------------------------
 
     def flush_buffer(self, conversation: str) -> o.Flushed | o.Empty:
-        self._table.end_hold(conversation, now_ms=self._clock())
-        return self._flush(conversation, "flush")
-
-    def _flush(self, conversation: str, reason: str) -> o.Flushed | o.Empty:
-        now_ms = self._clock()
-        due_at_ms = self._hurry(conversation, now_ms, reason)
-        window = self._table.window(conversation)
-        if not window.is_open:
-            return o.Empty()
-        return o.Flushed(due_at_ms or window.due_at_ms, window.waiting)
+        window = self._hurry(conversation, "flush", hold="end").window
+        return o.Flushed(window.due.due_at_ms, window.waiting) if window.is_open else o.Empty()
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
-        """End an open window if `timing` has a flush reason. Other rules do not change a window that is open."""
-        window = self._table.window(conversation)
+        if timing.flush_reason:
+            window = self._hurry(conversation, timing.flush_reason, hold="keep").window
+            if not window.is_open:
+                return o.Empty()
+            if window.held_until_ms > self._clock():
+                return o.Unmoved(window.due.due_at_ms)
+            return o.Retimed(window.due.due_at_ms, window.waiting)
+        for _ in range(MAX_WINDOW_TRIES):
+            window, now_ms = self._table.window(conversation), self._clock()
+            if not window.is_open or not window.has_facts:
+                return o.Unmoved(window.due.due_at_ms) if window.is_open else o.Empty()
+            before = window.due_of_waiting
+            if before.due_at_ms <= now_ms or window.reason:
+                return o.Unmoved(before.due_at_ms)
+            if self._table.retime(conversation, window=window, timing=timing):
+                after = window.retimed(timing)
+                due = after.due_of_waiting
+                if due.due_at_ms < before.due_at_ms and window.frozen is None:
+                    due = due._replace(due_at_ms=max(due.due_at_ms, now_ms))
+                    stands = due.due_at_ms <= now_ms
+                    if self._table.hasten(conversation, window=after, due=due, stands=stands):
+                        self._triggers.send(conversation, delay_ms=max(due.due_at_ms - now_ms, 0))
+                return o.Retimed(due.due_at_ms, window.waiting)
+        raise StoreUnavailable("retime window: messages keep arriving; try again")
+
+    def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended | o.Unmoved | o.Empty:
+        window, now_ms = self._table.window(conversation), self._clock()
         if not window.is_open:
             return o.Empty()
-        if not timing.flush_reason or window.held_until_ms > self._clock():
-            return o.Unmoved(window.due_at_ms)
-        flushed = self._flush(conversation, timing.flush_reason)
-        if isinstance(flushed, o.Empty):
-            return o.Empty()
-        return o.Retimed(flushed.due_at_ms, flushed.count)
-
-    def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Unmoved | o.Empty:
-        """Return the window's due time, which typing does not change."""
-        del extend_ms, max_wait_ms
-        window = self._table.window(conversation)
-        return o.Unmoved(window.due_at_ms) if window.is_open else o.Empty()
+        before = window.due_of_waiting
+        if window.reason or not window.has_facts:
+            return o.Unmoved(before.due_at_ms)
+        due = due_after_typing(
+            before, first_at_ms=window.first_at_ms, extend_ms=extend_ms, max_wait_ms=max_wait_ms, now_ms=now_ms
+        )
+        # A message that has come since the read tells more about its author than the typing before it.
+        if due == before or not self._table.extend(conversation, window=window, until_ms=due.due_at_ms):
+            return o.Unmoved(before.due_at_ms)
+        return o.Extended(due.due_at_ms)
 
     def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
         until_ms = self._clock() + hold_ms
         if not self._table.hold(conversation, until_ms=until_ms, expires_at_ms=until_ms + REMEMBERED_MS):
             return o.OnHold(self._table.window(conversation).held_until_ms)
-        # When the pending trigger arrives, the DynamoDB processor sees that the window is not due, and hides the
-        # trigger in the queue until the window is due.
-        self._table.delay(conversation, due_at_ms=until_ms, reason="hold")
+        # When the pending trigger arrives, the DynamoDB processor finds the hold in the window.
         return o.OnHold(until_ms)
 
     def resume_buffer(self, conversation: str) -> o.Resumed | o.NotOnHold:
-        now_ms = self._clock()
-        was_held = self._table.end_hold(conversation, now_ms=now_ms)
+        now_ms, window = self._clock(), self._table.window(conversation)
+        was_held = window.held_until_ms > now_ms
         if was_held:
-            self._hurry(conversation, now_ms, "hold")
-        window = self._table.window(conversation)
+            window, was_held = self._hurry(conversation, "resume", hold="end")
         outcome = o.Resumed if was_held else o.NotOnHold
-        return outcome(window.due_at_ms if window.is_open else None)
+        return outcome(window.due.due_at_ms if window.is_open else None)
 
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
         """Lock the window and drop all messages. Raise StoreUnavailable if a processor keeps the window locked."""
@@ -223,6 +264,7 @@ class DynamoDbLane:
             dropped = [each.name for each in contents.stored if each.name not in theirs]
             marks = [name_of(cancel_id)] if cancel_id is not None else []
             expires_at_ms = self._clock() + REMEMBERED_MS
+            self._table.erase(conversation, bodies=[each.name for each in contents.stored if each.is_apart])
             self._table.leave_tombstones(conversation, taken, batch_id=VALKEY_LANE, expires_at_ms=expires_at_ms)
             self._table.leave_tombstones(conversation, dropped, batch_id=DROPPED, expires_at_ms=expires_at_ms)
             # Write the cancel's mark last, so that a repeat that finds the mark has nothing left to drop.
@@ -265,7 +307,8 @@ class DynamoDbLane:
             # Write the hashes before erasing, so that a run that ends early leaves no erased message without a hash.
             hashes = [hash_of(window.id_secret, name) for name in (left | mine | of_taken) - newer]
             self._table.leave_hashes(conversation, hashes, expires_at_ms=expires_at_ms)
-            self._table.erase(conversation, names=left | mine, journals=taken)
+            bodies = [] if goes_on else self._table.names_of_bodies(conversation)
+            self._table.erase(conversation, names=left | mine, bodies=bodies, journals=taken)
             if goes_on:
                 return o.Forgotten(at_ms, window.generation, 0, 0, leaving_until_ms=None)
             if not self._table.mark_forgotten(conversation, owner, forget_id, at_ms=at_ms):
@@ -302,11 +345,15 @@ class DynamoDbLane:
     def edit_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
     ) -> o.Edited | o.Frozen | o.Absent:
-        del timing  # an edit does not change when a window ends
         changed = self._changed(
             conversation, message_id, lambda name: self._table.edit_message(conversation, name, body=payload)
         )
-        return o.Edited(changed.position, changed.behind) if isinstance(changed, _Changed) else changed
+        if not isinstance(changed, _Changed):
+            return changed
+        # Retime only if no message arrived after this one: a later message may wait for a transcript of its own.
+        if timing is not None and changed.behind == 0:
+            self.retime_buffer(conversation, timing=timing)
+        return o.Edited(changed.position, changed.behind)
 
     def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent:
         expires_at_ms = self._clock() + REMEMBERED_MS
@@ -343,13 +390,14 @@ class DynamoDbLane:
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
         contents = self._table.read(conversation)
         window, frozen, waiting = contents.window, contents.window.frozen, contents.waiting
-        is_locked = bool(window.owner) and window.owner_until_ms >= self._clock()
-        due_at_ms = window.due_at_ms if window.is_open else None
+        is_locked = window.is_locked(self._clock())
+        due = window.due if window.is_open else None
+        bodies = self._table.bodies(conversation, waiting[:limit]) if limit else {}
         return o.Conversation(
             state="IDLE" if not window.is_open else "INFLIGHT" if is_locked else "PENDING",
-            scheduled_at_ms=window.owner_until_ms if is_locked else due_at_ms,
-            due_at_ms=due_at_ms,
-            flush_reason=window.reason or None,
+            scheduled_at_ms=window.owner_until_ms if is_locked else due and due.due_at_ms,
+            due_at_ms=due and due.due_at_ms,
+            flush_reason=due and due.reason,
             count=len(waiting),
             first_at_ms=waiting[0].arrived_at_ms if waiting else None,
             last_at_ms=waiting[-1].arrived_at_ms if waiting else window.last_at_ms or None,
@@ -358,7 +406,7 @@ class DynamoDbLane:
             batch_id=frozen.batch_id if frozen else None,
             attempt=window.attempt if frozen else 0,
             frozen=len(frozen.names) if frozen else 0,
-            payloads=[each.body for each in waiting[:limit]],
+            payloads=[bodies[each.name] for each in waiting[:limit] if each.name in bodies],
         )
 
     def generation(self, conversation: str) -> int:
@@ -367,8 +415,22 @@ class DynamoDbLane:
 
     def open_windows(self, *, limit: int) -> list[Opened]:
         """Return open windows, the most overdue first."""
-        found = self._table.open_windows(due_before_ms=self._clock() + REMEMBERED_MS, limit=limit)
-        return [Opened(conversation, due_at_ms) for conversation, due_at_ms in found]
+        now_ms = self._clock()
+        found = self._table.open_windows(listed_before_ms=now_ms + REMEMBERED_MS, limit=limit)
+        opened = [Opened(conversation, self._due_at(conversation, at_ms, now_ms)) for conversation, at_ms in found]
+        return sorted(opened, key=lambda each: each.due_at_ms)
+
+    def _due_at(self, conversation: str, listed_at_ms: int, now_ms: int) -> int:
+        """Return when a listed window is due. Only if the time under which it is listed has passed, read the window."""
+        if listed_at_ms > now_ms:
+            return listed_at_ms
+        window = self._table.window(conversation)
+        return window.due.due_at_ms if window.is_open else listed_at_ms
+
+    def list_open(self, *, limit: int) -> list[str]:
+        """Return the conversations with open windows, in the order of the index, at most `limit`."""
+        found = self._table.open_windows(listed_before_ms=self._clock() + REMEMBERED_MS, limit=limit)
+        return [conversation for conversation, _ in found]
 
     def was_used(self, conversation: str) -> bool:
         """Return whether this lane received messages of the conversation within about the last day."""

@@ -2,18 +2,20 @@
 the same time.
 
     conversation   item          attributes
-    <id>           !             the conversation's window: see `Window`
-    <id>           m#<name>      a stored message: arrived_at, body
+    <id>           !             the conversation's window: see `window.py`
+    <id>           m#<name>      a stored message: arrived_at, and body, or `apart`, if the body is an item of its own
+    <id>           p#<name>      the body of a large message
     <id>           m#<name>      a tombstone: batch_id (its batch, or one of ELSEWHERE), expires_at
     <id>           b#<batch id>  the journal, a batch that the Valkey lane has taken: names, expires_at
     <id>           h#<hash>      what remains of a message's name after its conversation was forgotten: expires_at
 
 A message's name is its id, or the hash of a long id. DynamoDB may delete an item after its `expires_at`, so no item
-with a message has one. The index `open` contains the open windows, sorted by due time within each of its slices.
+with a message has one. The index `open` contains the open windows, sorted within each of its slices by `due_at`,
+a time at or before their due time, which does not move with each message.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2s
 from itertools import islice
 from types import MappingProxyType
@@ -21,23 +23,45 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from zlib import crc32
 
 from message_buffer.aws import clients as aws
-from message_buffer.aws.dynamodb import Item, Table, Values, encode, expressions, number, text, texts
+from message_buffer.aws.dynamodb import Item, Table, Value, Values, encode, expressions, number, text, texts
 from message_buffer.errors import SendFailed
-from message_buffer.limits import INDEX_SLICES, MAX_NAME_BYTES, UNDONE_PAUSES_SECONDS
+from message_buffer.lanes.dynamodb.window import (
+    DISPUTED,
+    FACTS,
+    TENTHS,
+    WINDOW_ATTRIBUTES,
+    Frozen,
+    Note,
+    Window,
+    frozen_item,
+    timing_text,
+    window_of,
+)
+from message_buffer.limits import (
+    INDEX_SLICES,
+    LARGE_MESSAGE_BYTES,
+    MAX_NAME_BYTES,
+    MAX_STORED_BYTES,
+    MAX_STORED_MESSAGES,
+    UNDONE_PAUSES_SECONDS,
+)
+from message_buffer.rules.due_time import Due, Rhythm
+from message_buffer.rules.timing import Timing
 
-WINDOW, MESSAGE, JOURNAL, HASHED = "!", "m#", "b#", "h#"
+# A query reads a conversation without its `BODY` items, which are sorted after all others.
+WINDOW, JOURNAL, HASHED, MESSAGE, BODY = "!", "b#", "h#", "m#", "p#"
 OPEN_INDEX = "open"
 FIRST_ATTEMPT = 1
-# The reason of a window that only waits until Valkey has answered whether its messages were emitted.
-DISPUTED = "disputed"
 # Values of a tombstone's `batch_id` that are not batches of this lane.
 VALKEY_LANE, DROPPED = "!main", "!dropped"
 ELSEWHERE = {VALKEY_LANE, DROPPED}
 BATCH_WRITES, BATCH_READS = 25, 100
 
-HAS_BODY = "attribute_exists(#body)"
+IS_STORED = "attribute_exists(#arrived_at)"
 # A condition: no message has arrived since the given generation.
 NOTHING_NEW = " AND #generation = :generation"
+# The attributes that a query without bodies reads.
+LIGHT = ("item", "arrived_at", "apart", "batch_id", "names", *WINDOW_ATTRIBUTES)
 
 T = TypeVar("T")
 
@@ -46,55 +70,13 @@ Put = Literal["new", "stored before", "left before"]
 """The result of `put_message`. A message that "left before" was emitted, dropped, or left to the Valkey lane."""
 
 
-class Frozen(NamedTuple):
-    """A frozen batch: neither its id nor its messages change."""
-
-    batch_id: str
-    names: tuple[str, ...]
-    generation: int
-    first_at_ms: int
-    last_at_ms: int
-    due_at_ms: int
-    reason: str
-
-
-class Window(NamedTuple):
-    """A conversation's state in this lane, and the lock that the DynamoDB processor needs to empty the window."""
-
-    is_open: bool = False
-    """True while messages wait or a batch is being emitted."""
-    generation: int = 0
-    """Grows each time ingest delivers a message, even a repeated one, and with each cancel."""
-    changes: int = 0
-    """Grows when a stored message is edited or removed, or the Valkey lane takes a batch. A run that finds this number
-    changed must read the messages again."""
-    waiting: int = 0
-    """The number of stored messages."""
-    window_ms: int = 0
-    due_at_ms: int = 0
-    reason: str = ""
-    held_until_ms: int = 0
-    owner: str = ""
-    owner_until_ms: int = 0
-    attempt: int = 0
-    failures: int = 0
-    """How often the frozen batch could not be emitted."""
-    unended: int = 0
-    """The number of runs that have locked the window since its batch was frozen, and have not released it."""
-    frozen: Frozen | None = None
-    id_secret: str = ""
-    """The key with which names are hashed; empty if the conversation was never forgotten."""
-    forget_id: str = ""
-    """The id of the last `forget_conversation`, which erased what had arrived until `forgotten_at_ms`."""
-    forgotten_at_ms: int = 0
-    last_at_ms: int = 0
-    """When the newest message of all batches of this lane arrived."""
-
-
 class StoredMessage(NamedTuple):
     name: str
     arrived_at_ms: int
-    body: bytes
+    body: bytes | None = None
+    """None if the body was not read: `MessageTable.bodies` reads it."""
+    is_apart: bool = False
+    """True if the body is an item of its own."""
 
 
 class Contents(NamedTuple):
@@ -149,12 +131,32 @@ class MessageTable(Table):
     # -- messages ----------------------------------------------------------------------------------------------
 
     def put_message(self, conversation: str, name: str, *, body: bytes, arrived_at_ms: int) -> Put:
-        """Store a message, unless this lane already knows it."""
-        item: Values = {**_key(conversation, MESSAGE + name), "arrived_at": arrived_at_ms, "body": body}
-        put = self._put("store message", item, only_if="attribute_not_exists(#item)")
+        """Store a message, unless this lane already knows it.
+
+        A large body is an item of its own, so that nobody pays for it who only reads which messages there are.
+        """
+        is_apart = len(body) > LARGE_MESSAGE_BYTES
+        item: Values = {**_key(conversation, MESSAGE + name), "arrived_at": arrived_at_ms}
+        content: Values = {"apart": 1} if is_apart else {"body": body}
+        put = self._put("store message", {**item, **content}, only_if="attribute_not_exists(#item)")
         if put.done:
+            if is_apart:
+                self._put("store body", {**_key(conversation, BODY + name), "body": body})
             return "new"
-        return "stored before" if "body" in put.item else "left before"
+        if "arrived_at" not in put.item:
+            return "left before"
+        if "apart" in put.item:
+            # The request that stored the message may have ended before it stored the body.
+            self._mend_body(conversation, name, body)
+        return "stored before"
+
+    def _mend_body(self, conversation: str, name: str, body: bytes) -> None:
+        """Store the body of a message that has none, unless the message has left meanwhile."""
+        message = self._change(
+            _key(conversation, MESSAGE + name), "SET #apart = :one", {"one": 1}, only_if="attribute_exists(#apart)"
+        )
+        missing = self._new({**_key(conversation, BODY + name), "body": body}, only_if="attribute_not_exists(#item)")
+        self._transact("store body", [message, missing])
 
     def leave_to_valkey_lane(self, conversation: str, name: str, *, expires_at_ms: int) -> bool:
         """Replace a message with a tombstone, because the Valkey lane has emitted it.
@@ -162,43 +164,60 @@ class MessageTable(Table):
         Return False if the message is not stored, or if a batch of this lane contains it, because without
         its body it would look emitted.
         """
+        return self._remove_stored("leave message", conversation, name, VALKEY_LANE, expires_at_ms=expires_at_ms)
+
+    def drop_message(self, conversation: str, name: str, *, expires_at_ms: int) -> bool:
+        """Remove a stored message. Return False if the message is not stored, or already in a batch."""
+        return self._remove_stored("drop stored message", conversation, name, DROPPED, expires_at_ms=expires_at_ms)
+
+    def _remove_stored(self, doing: str, conversation: str, name: str, batch_id: str, *, expires_at_ms: int) -> bool:
         return self._change_stored(
-            "leave message",
+            doing,
             conversation,
             name,
-            do="SET #batch_id = :main, #expires_at = :expires REMOVE #body, #arrived_at",
-            values={"main": VALKEY_LANE, "expires": _seconds(expires_at_ms)},
+            do="SET #batch_id = :batch, #expires_at = :expires REMOVE #body, #arrived_at, #apart",
+            values={"batch": batch_id, "expires": _seconds(expires_at_ms)},
+            body=self._delete(_key(conversation, BODY + name)),
+            less=1,
         )
 
     def edit_message(self, conversation: str, name: str, *, body: bytes) -> bool:
         """Replace a stored message. Return False if the message is not stored, or already in a batch."""
-        return self._change_stored(
-            "edit stored message", conversation, name, do="SET #body = :body", values={"body": body}
-        )
+        key = _key(conversation, BODY + name)
+        values: Values
+        if len(body) > LARGE_MESSAGE_BYTES:
+            do, values, change = "SET #apart = :apart REMOVE #body", {"apart": 1}, self._new({**key, "body": body})
+        else:
+            do, values, change = "SET #body = :body REMOVE #apart", {"body": body}, self._delete(key)
+        return self._change_stored("edit stored message", conversation, name, do=do, values=values, body=change)
 
-    def drop_message(self, conversation: str, name: str, *, expires_at_ms: int) -> bool:
-        """Remove a stored message. Return False if the message is not stored, or already in a batch."""
-        return self._change_stored(
-            "drop stored message",
-            conversation,
-            name,
-            do="SET #batch_id = :dropped, #expires_at = :expires REMOVE #body, #arrived_at",
-            values={"dropped": DROPPED, "expires": _seconds(expires_at_ms)},
-        )
-
-    def _change_stored(self, doing: str, conversation: str, name: str, *, do: str, values: Values) -> bool:
+    def _change_stored(
+        self, doing: str, conversation: str, name: str, *, do: str, values: Values, body: dict[str, Any], less: int = 0
+    ) -> bool:
         """Change a message, and count the change, so that a processor cannot freeze the message as it was before."""
-        message = self._change(_key(conversation, MESSAGE + name), do, values, only_if=HAS_BODY)
+        message = self._change(_key(conversation, MESSAGE + name), do, values, only_if=IS_STORED)
         window = self._change(
             _key(conversation, WINDOW),
-            "ADD #changes :one",
-            {"one": 1, "name": name},
+            "ADD #changes :one, #waiting :less",
+            {"one": 1, "less": -less, "name": name},
             only_if="NOT contains(#frozen.#names, :name)",
         )
-        return self._transact(doing, [message, window])
+        return self._transact(doing, [message, window, body])
 
-    def leave_tombstones(self, conversation: str, names: Iterable[str], *, batch_id: str, expires_at_ms: int) -> None:
-        """Replace messages with tombstones, which stay for as long as their platform may deliver the messages again."""
+    def leave_tombstones(
+        self,
+        conversation: str,
+        names: Iterable[str],
+        *,
+        batch_id: str,
+        expires_at_ms: int,
+        apart: Collection[str] = (),
+    ) -> None:
+        """Replace messages with tombstones, which stay for as long as their platform may deliver the messages again.
+
+        First delete the bodies of those that are `apart`, so that no body stays without its message.
+        """
+        self.erase(conversation, bodies=apart)
         left: Values = {"batch_id": batch_id, "expires_at": _seconds(expires_at_ms)}
         self._put_all({**_key(conversation, MESSAGE + name), **left} for name in names)
 
@@ -206,9 +225,17 @@ class MessageTable(Table):
         expires: Values = {"expires_at": _seconds(expires_at_ms)}
         self._put_all({**_key(conversation, HASHED + each), **expires} for each in hashes)
 
-    def erase(self, conversation: str, *, names: Iterable[str], journals: Iterable[str] = ()) -> None:
-        """Delete messages and tombstones by their names, and journals by the ids of their batches."""
-        items = [*(MESSAGE + name for name in names), *(JOURNAL + batch_id for batch_id in journals)]
+    def erase(
+        self,
+        conversation: str,
+        *,
+        names: Iterable[str] = (),
+        bodies: Iterable[str] = (),
+        journals: Iterable[str] = (),
+    ) -> None:
+        """Delete bodies, messages and tombstones by their names, and journals by the ids of their batches."""
+        items = [BODY + name for name in bodies]
+        items += [*(MESSAGE + name for name in names), *(JOURNAL + batch_id for batch_id in journals)]
         self._write_all([{"DeleteRequest": {"Key": encode(_key(conversation, item))}} for item in items])
 
     def _put_all(self, items: Iterable[Values]) -> None:
@@ -226,19 +253,36 @@ class MessageTable(Table):
 
     def find(self, conversation: str, names: Sequence[str]) -> dict[str, str | None]:
         """Return the names that this table knows, each with its tombstone's batch_id, or None while it is stored."""
-        found = self._get_all(conversation, [MESSAGE + name for name in names])
+        found = self._get_all(conversation, [MESSAGE + name for name in names], only=("item", "batch_id"))
         return {item.removeprefix(MESSAGE): text(found[item], "batch_id") or None for item in found}
+
+    def bodies(self, conversation: str, messages: Iterable[StoredMessage]) -> dict[str, bytes]:
+        """Return the bodies by the messages' names. A message that is no longer stored, or not yet, has none."""
+        items = {(BODY if each.is_apart else MESSAGE) + each.name: each.name for each in messages}
+        found = self._get_all(conversation, list(items), only=("item", "body"))
+        return {items[item]: found[item]["body"]["B"] for item in found if "body" in found[item]}
+
+    def names_of_bodies(self, conversation: str) -> list[str]:
+        """Return the names of all messages whose body is an item of its own, even of those that are not stored."""
+        query = expressions(
+            {"id": conversation, "bodies": BODY},
+            KeyConditionExpression="#conversation = :id AND begins_with(#item, :bodies)",
+            ProjectionExpression="#item",
+        )
+        items = self._pages("list bodies", "query", {"ConsistentRead": True, **query})
+        return [text(item, "item").removeprefix(BODY) for item in items]
 
     def erased(self, conversation: str, secret: str, names: Sequence[str]) -> set[str]:
         """Return the names of those messages that were erased when the conversation was forgotten."""
         items = {HASHED + hash_of(secret, name): name for name in names}
         return {items[item] for item in self._get_all(conversation, list(items))}
 
-    def _get_all(self, conversation: str, items: Sequence[str]) -> dict[str, Item]:
+    def _get_all(self, conversation: str, items: Sequence[str], *, only: Sequence[str] = ("item",)) -> dict[str, Item]:
         found: dict[str, Item] = {}
+        attributes = expressions(ProjectionExpression=_attributes(only))
 
         def get(keys: Sequence[Any]) -> list[Any]:
-            request = {self.name: {"Keys": keys, "ConsistentRead": True}}
+            request = {self.name: {"Keys": keys, "ConsistentRead": True, **attributes}}
             with aws.errors_as_ours("find messages"):
                 answer = self._client.batch_get_item(RequestItems=request)
             found.update({text(item, "item"): item for item in answer["Responses"].get(self.name, [])})
@@ -266,20 +310,29 @@ class MessageTable(Table):
 
     # -- windows -----------------------------------------------------------------------------------------------
 
-    def read(self, conversation: str) -> Contents:
+    def read(self, conversation: str, *, with_bodies: bool = False) -> Contents:
+        """Return a conversation without its bodies.
+
+        `with_bodies` adds those bodies that come with the first page of the query for the same price, which are all
+        bodies of a usual conversation. The first page has at most a megabyte.
+        """
         window, stored, tombstones, journals, hashes = Window(), [], {}, {}, set()
-        query = expressions({"id": conversation}, KeyConditionExpression="#conversation = :id")
-        for item in self._pages("read conversation", "query", {"ConsistentRead": True, **query}):
+        values: Values = {"id": conversation, "bodies": BODY}
+        condition = "#conversation = :id AND #item < :bodies"
+        light = expressions(values, KeyConditionExpression=condition, ProjectionExpression=_attributes(LIGHT))
+        first = expressions(values, KeyConditionExpression=condition) if with_bodies else light
+        for item in self._pages("read conversation", "query", {"ConsistentRead": True, **first}, later=light):
             kind = text(item, "item")
             name = kind.removeprefix(MESSAGE)
             if kind == WINDOW:
-                window = _window(item)
+                window = window_of(item)
             elif kind.startswith(JOURNAL):
                 journals[kind.removeprefix(JOURNAL)] = frozenset(texts(item, "names"))
             elif kind.startswith(HASHED):
                 hashes.add(kind.removeprefix(HASHED))
-            elif "body" in item:
-                stored.append(StoredMessage(name, number(item, "arrived_at"), item["body"]["B"]))
+            elif "arrived_at" in item:
+                body = item["body"]["B"] if "body" in item else None
+                stored.append(StoredMessage(name, number(item, "arrived_at"), body, is_apart="apart" in item))
             else:
                 tombstones[name] = text(item, "batch_id")
         stored.sort(key=lambda each: (each.arrived_at_ms, each.name))
@@ -287,33 +340,50 @@ class MessageTable(Table):
         return Contents(window, stored, tombstones, journaled, journals, frozenset(hashes))
 
     def window(self, conversation: str) -> Window:
-        return _window(self._get("read window", _key(conversation, WINDOW)))
+        return window_of(self._get("read window", _key(conversation, WINDOW)))
 
-    def open_window(self, conversation: str, *, due_at_ms: int, reason: str, window_ms: int, messages: int) -> Window:
-        """Count the messages that were just stored, and open the window if it is closed.
+    def note(self, conversation: str, note: Note) -> tuple[bool, Window]:
+        """Write the facts of a delivery into the window, and open the window if it is closed.
 
-        Return the window as it was before. If it was closed then, this call has opened it.
+        Return the window as it was before. If it was closed then, this call has opened it. Also return False, and
+        change nothing, if too much waits for another new message.
         """
-        updated = self._update(
-            "open window",
-            _key(conversation, WINDOW),
-            "ADD #generation :one, #waiting :messages"
-            " SET #open = if_not_exists(#open, :slice), #due_at = if_not_exists(#due_at, :due),"
-            " #reason = if_not_exists(#reason, :reason), #changes = if_not_exists(#changes, :none),"
-            " #window_ms = :window"
-            " REMOVE #expires_at",
-            {
-                "one": 1,
-                "none": 0,
-                "messages": messages,
-                "slice": _slice_of(conversation),
-                "due": due_at_ms,
-                "window": window_ms,
-                "reason": reason,
-            },
-            answer="ALL_OLD",
+        values: dict[str, Value] = {
+            "one": 1,
+            "none": 0,
+            "at": note.at_ms,
+            "timing": timing_text(note.timing),
+            "slice": _slice_of(conversation),
+            "listed": note.listed_at_ms,
+        }
+        do = (
+            "SET #open = if_not_exists(#open, :slice), #due_at = if_not_exists(#due_at, :listed),"
+            " #changes = if_not_exists(#changes, :none), #first = if_not_exists(#first, :at)"
         )
-        return _window(updated.item)
+        at, timing = ("#pressed_at", "#pressed") if note.is_pressed else ("#last", "#timing")
+        if not note.is_new:
+            # The message moves no due time, unless it is the first one that the window knows of.
+            do += f", {at} = if_not_exists({at}, :at), {timing} = if_not_exists({timing}, :timing)"
+            do += " REMOVE #expires_at ADD #generation :one"
+            return self._noted(conversation, do, values)
+        if not note.is_pressed:
+            # The server moves the last arrival, so that nobody reads before this write.
+            do += ", #prev = if_not_exists(#last, :none)"
+        do += f", {at} = :at, {timing} = :timing REMOVE #expires_at, #extended_until"
+        do += " ADD #generation :one, #waiting :one"
+        only_if = "(attribute_not_exists(#waiting) OR #waiting < :most)"
+        values |= {"most": MAX_STORED_MESSAGES}
+        if note.large_bytes:
+            do += ", #large :size"
+            only_if += " AND (attribute_not_exists(#large) OR #large <= :most_bytes)"
+            values |= {"size": note.large_bytes, "most_bytes": MAX_STORED_BYTES - note.large_bytes}
+        return self._noted(conversation, do, values, only_if=only_if)
+
+    def _noted(self, conversation: str, do: str, values: Values, *, only_if: str = "") -> tuple[bool, Window]:
+        updated = self._update(
+            "note message", _key(conversation, WINDOW), do, values, only_if=only_if, answer="ALL_OLD"
+        )
+        return updated.done, window_of(updated.item)
 
     def take_back(self, conversation: str, name: str | None, *, generation: int, expires_at_ms: int) -> bool:
         """Close a window whose trigger could not be sent, and remove the message that opened it.
@@ -322,36 +392,97 @@ class MessageTable(Table):
         """
         window = self._change(
             _key(conversation, WINDOW),
-            "SET #expires_at = :expires ADD #waiting :less, #changes :one REMOVE #open, #due_at, #reason",
-            {
-                "generation": generation,
-                "expires": _seconds(expires_at_ms),
-                "less": 0 if name is None else -1,
-                "one": 1,
-            },
+            "SET #expires_at = :expires, #waiting = :none, #large = :none ADD #changes :one"
+            f" REMOVE #open, #due_at, {FACTS}",
+            {"generation": generation, "expires": _seconds(expires_at_ms), "none": 0, "one": 1},
             only_if="#generation = :generation AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)",
         )
-        stored = [] if name is None else [self._delete(_key(conversation, MESSAGE + name), only_if=HAS_BODY)]
-        return self._transact("take back message", [window, *stored])
-
-    def hasten(self, conversation: str, *, due_at_ms: int, reason: str) -> bool:
-        """Make an open window due earlier. Return False if the window is not open, or is due by `due_at_ms` anyway."""
-        return self._reschedule(conversation, due_at_ms, reason, only_if="#due_at > :due")
-
-    def delay(self, conversation: str, *, due_at_ms: int, reason: str) -> bool:
-        """Make an open window due later.
-
-        Return False if no window is open, if the window is due later anyway, or if its batch is frozen.
-        """
-        return self._reschedule(
-            conversation, due_at_ms, reason, only_if="#due_at < :due AND attribute_not_exists(#frozen)"
+        return self._transact(
+            "take back message", [window, *([] if name is None else self._removal(conversation, name))]
         )
 
-    def _reschedule(self, conversation: str, due_at_ms: int, reason: str, *, only_if: str) -> bool:
-        key, do = _key(conversation, WINDOW), "SET #due_at = :due, #reason = :reason"
-        values: Values = {"due": due_at_ms, "reason": reason}
-        only_if = f"attribute_exists(#open) AND {only_if}"
-        return self._update("reschedule window", key, do, values, only_if=only_if).done
+    def remove_message(self, conversation: str, name: str) -> bool:
+        """Remove a message that was stored, but not noted in the window. Return False if it is not stored."""
+        return self._transact("remove message", self._removal(conversation, name))
+
+    def _removal(self, conversation: str, name: str) -> list[dict[str, Any]]:
+        message = self._delete(_key(conversation, MESSAGE + name), only_if=IS_STORED)
+        return [message, self._delete(_key(conversation, BODY + name))]
+
+    def hasten(self, conversation: str, *, window: Window, due: Due, stands: bool = True) -> bool:
+        """Make an open window due earlier than the caller has seen it.
+
+        If the due time `stands`, later messages do not move it; otherwise only the index is corrected. Return False if
+        another run has frozen the batch since the caller read the window, or the window has closed.
+        """
+        sets = []
+        values: dict[str, Value] = {"one": 1, "due": due.due_at_ms}
+        if window.listed_at_ms > due.due_at_ms:
+            sets.append("#due_at = :due")
+        if stands:
+            sets.append("#found_at = :due, #reason = :reason")
+            values["reason"] = due.reason
+        if not sets:
+            return True
+        frozen = "attribute_exists(#frozen)" if window.frozen else "attribute_not_exists(#frozen)"
+        return self._update(
+            "hasten window",
+            _key(conversation, WINDOW),
+            f"SET {', '.join(sets)} ADD #changes :one",
+            values,
+            only_if=f"attribute_exists(#open) AND {frozen}",
+        ).done
+
+    def list_later(self, conversation: str, *, window: Window, at_ms: int, successor_at_ms: int | None = None) -> bool:
+        """List an open window under a later time. Return False if the window has changed since the caller read it.
+
+        Also record when the trigger arrives that the caller has sent in its trigger's place.
+        """
+        do = "SET #due_at = :at"
+        values: dict[str, Value] = {
+            "at": at_ms,
+            "seen": window.listed_at_ms,
+            "generation": window.generation,
+            "changes": window.changes,
+        }
+        if successor_at_ms is not None:
+            do, values["successor"] = f"{do}, #successor_at = :successor", successor_at_ms
+        return self._update(
+            "list window later",
+            _key(conversation, WINDOW),
+            do,
+            values,
+            only_if="attribute_exists(#open) AND #due_at = :seen AND #generation = :generation"
+            " AND #changes = :changes AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)",
+        ).done
+
+    def extend(self, conversation: str, *, window: Window, until_ms: int) -> bool:
+        """Let the window wait longer, until the next message. Return False if a message has come since the read."""
+        return self._update(
+            "extend window",
+            _key(conversation, WINDOW),
+            "SET #extended_until = :until ADD #changes :one",
+            {"until": until_ms, "generation": window.generation, "one": 1},
+            only_if="attribute_exists(#open) AND #generation = :generation",
+        ).done
+
+    def retime(self, conversation: str, *, window: Window, timing: Timing) -> bool:
+        """Let the window wait by other rules. Return False if a message has come since the caller read the window."""
+        after = window.retimed(timing)
+        return self._update(
+            "retime window",
+            _key(conversation, WINDOW),
+            "SET #timing = :timing, #last = :last, #prev = :prev ADD #changes :one"
+            " REMOVE #extended_until, #pressed_at, #pressed",
+            {
+                "timing": timing_text(timing),
+                "last": after.newest_at_ms,
+                "prev": after.previous_at_ms,
+                "generation": window.generation,
+                "one": 1,
+            },
+            only_if="attribute_exists(#open) AND #generation = :generation",
+        ).done
 
     def hold(self, conversation: str, *, until_ms: int, expires_at_ms: int) -> bool:
         """Put the conversation on hold. Return False if it is already on hold until a later time."""
@@ -377,19 +508,31 @@ class MessageTable(Table):
 
     # -- the lock of a window, and the steps of its owner ------------------------------------------------------
 
-    def acquire(self, conversation: str, owner: str, *, now_ms: int, until_ms: int) -> Window:
-        """Lock a window that is due. Return the window; its `owner` is the caller only if the caller has the lock.
+    def acquire(self, conversation: str, owner: str, *, window: Window, now_ms: int, until_ms: int) -> Window:
+        """Lock a window that the caller has read and found due. Return it; its `owner` is the caller only if locked.
 
-        While a conversation is on hold, lock its window only if a batch is frozen, because that is still emitted.
+        The due time and the reason stand from now on, and messages that have come since the read join the batch. The
+        caller does not get the lock if another run has emptied the window meanwhile. While a conversation is on hold,
+        lock its window only if a batch is frozen, because that is still emitted.
         """
+        due = window.due_of_batch
+        values: dict[str, Value] = {}
+        change = "ADD #attempt :one, #unended :one"
+        only_if = " AND attribute_exists(#open)"
+        if window.frozen is not None:
+            only_if += " AND attribute_exists(#frozen) AND #due_at <= :now"
+        else:
+            # The first arrival tells one window from the next.
+            only_if += " AND attribute_not_exists(#frozen) AND " + (
+                "#first = :seen" if window.first_at_ms else "attribute_not_exists(#first) AND #due_at <= :now"
+            )
+            only_if += " AND (attribute_not_exists(#held_until) OR #held_until <= :now)"
+            change = f", #found_at = :due, #reason = :reason {change}"
+            values = {"due": due.due_at_ms, "reason": due.reason}
+            if window.first_at_ms:
+                values["seen"] = window.first_at_ms
         return self._lock(
-            conversation,
-            owner,
-            change="ADD #attempt :one, #unended :one",
-            only_if=" AND attribute_exists(#open) AND #due_at <= :now AND"
-            " (attribute_exists(#frozen) OR attribute_not_exists(#held_until) OR #held_until <= :now)",
-            now_ms=now_ms,
-            until_ms=until_ms,
+            conversation, owner, change=change, only_if=only_if, now_ms=now_ms, until_ms=until_ms, values=values
         )
 
     def acquire_to_cancel(self, conversation: str, owner: str, *, now_ms: int, until_ms: int) -> Window:
@@ -429,7 +572,7 @@ class MessageTable(Table):
             only_if=f"(attribute_not_exists(#owner) OR #owner_until < :now OR #owner = :me){only_if}",
             answer="ALL_NEW",
         )
-        return _window(updated.item)
+        return window_of(updated.item)
 
     def keep(self, conversation: str, owner: str, *, until_ms: int) -> bool:
         """Extend the lock. Like all methods of a lock's owner, return False if the lock is lost."""
@@ -448,24 +591,44 @@ class MessageTable(Table):
             values={"due": due_at_ms, "failures": failures, "less": -1},
         )
 
-    def freeze(self, conversation: str, owner: str, frozen: Frozen, *, window: Window) -> bool:
-        """Freeze a batch. Return False if a stored message was edited or removed since the caller read the window."""
+    def freeze(
+        self,
+        conversation: str,
+        owner: str,
+        frozen: Frozen,
+        *,
+        window: Window,
+        rhythm: Rhythm | None = None,
+        first_behind_ms: int | None = None,
+    ) -> bool:
+        """Freeze a batch. The facts that messages write from now on are those of the messages behind it.
+
+        Return False if a stored message was edited or removed, or a message has come, since the caller read the window.
+        With `first_behind_ms`, messages may have come: their facts stay, and the first came at this time or later.
+        """
+        # Begin the counts with this run, because runs that ended before the freeze do not count.
+        do = "SET #frozen = :frozen, #last_at = :last, #attempt = :one, #failures = :none, #unended = :one"
+        values: dict[str, Value] = {
+            "frozen": frozen_item(frozen),
+            "last": max(frozen.last_at_ms, window.last_at_ms),
+            "changes": window.changes,
+            "less": -len(frozen.names),
+            "one": FIRST_ATTEMPT,
+            "none": 0,
+        }
+        only_if = " AND attribute_not_exists(#frozen) AND #changes = :changes"
+        if rhythm is not None:
+            do += ", #gap_mean = :mean, #gap_dev = :dev"
+            values |= {"mean": round(rhythm.mean_ms * TENTHS), "dev": round(rhythm.deviation_ms * TENTHS)}
+        if first_behind_ms is None:
+            do += f", #large = :none REMOVE {FACTS}"
+            only_if += NOTHING_NEW
+            values["generation"] = window.generation
+        else:
+            do += ", #first = :first REMOVE #found_at, #reason, #extended_until, #successor_at"
+            values["first"] = first_behind_ms
         return self._owned(
-            "freeze batch",
-            conversation,
-            owner,
-            # Begin the counts with this run, because runs that ended before the freeze do not count.
-            do="SET #frozen = :frozen, #last_at = :last, #attempt = :first, #failures = :none, #unended = :first"
-            " ADD #waiting :less",
-            values={
-                "frozen": _frozen_item(frozen),
-                "last": max(frozen.last_at_ms, window.last_at_ms),
-                "changes": window.changes,
-                "less": -len(frozen.names),
-                "first": FIRST_ATTEMPT,
-                "none": 0,
-            },
-            only_if=" AND attribute_not_exists(#frozen) AND #changes = :changes",
+            "freeze batch", conversation, owner, do=f"{do} ADD #waiting :less", values=values, only_if=only_if
         )
 
     def close(self, conversation: str, owner: str, *, generation: int, expires_at_ms: int) -> bool:
@@ -474,8 +637,8 @@ class MessageTable(Table):
             "close window",
             conversation,
             owner,
-            do="SET #waiting = :none, #expires_at = :expires"
-            " REMOVE #open, #due_at, #reason, #frozen, #owner, #owner_until, #attempt, #failures, #unended",
+            do="SET #waiting = :none, #large = :none, #expires_at = :expires"
+            f" REMOVE #open, #due_at, #frozen, #owner, #owner_until, #attempt, #failures, #unended, {FACTS}",
             values={"generation": generation, "none": 0, "expires": _seconds(expires_at_ms)},
             only_if=NOTHING_NEW,
         )
@@ -496,20 +659,36 @@ class MessageTable(Table):
             "dispute window",
             conversation,
             owner,
-            do="SET #due_at = :due, #reason = :reason REMOVE #owner, #owner_until, #attempt, #failures, #unended",
+            do="SET #due_at = :due, #found_at = :due, #reason = :reason"
+            " REMOVE #owner, #owner_until, #attempt, #failures, #unended,"
+            " #first, #last, #prev, #timing, #pressed_at, #pressed, #extended_until, #successor_at",
             values={"due": due_at_ms, "reason": DISPUTED, "generation": generation},
             only_if=NOTHING_NEW,
         )
 
-    def reopen(self, conversation: str, owner: str, *, due_at_ms: int, reason: str) -> bool:
-        """Release the lock, and begin the conversation's next window."""
+    def reopen(self, conversation: str, owner: str, *, due: Due, stands: bool, generation: int | None = None) -> bool:
+        """Release the lock, and begin the conversation's next window, which is due as the caller has computed.
+
+        If the due time does not stand, the messages' facts move it. With a generation, also return False if a message
+        has come since.
+        """
+        do = "SET #due_at = :due, #open = :slice"
+        values: dict[str, Value] = {"due": due.due_at_ms, "slice": _slice_of(conversation)}
+        remove = "#frozen, #owner, #owner_until, #attempt, #failures, #unended, #successor_at"
+        if stands:
+            do += ", #found_at = :due, #reason = :reason"
+            values["reason"] = due.reason
+        else:
+            remove += ", #found_at, #reason"
+        if generation is not None:
+            values["generation"] = generation
         return self._owned(
             "reopen window",
             conversation,
             owner,
-            do="SET #due_at = :due, #reason = :reason, #open = :slice"
-            " REMOVE #frozen, #owner, #owner_until, #attempt, #failures, #unended",
-            values={"due": due_at_ms, "reason": reason, "slice": _slice_of(conversation)},
+            do=f"{do} REMOVE {remove}",
+            values=values,
+            only_if="" if generation is None else NOTHING_NEW,
         )
 
     def _owned(
@@ -520,15 +699,15 @@ class MessageTable(Table):
 
     # -- all windows -------------------------------------------------------------------------------------------
 
-    def open_windows(self, *, due_before_ms: int, limit: int) -> list[tuple[str, int]]:
-        """Return (conversation, due time) of the most overdue open windows, at most `limit`.
+    def open_windows(self, *, listed_before_ms: int, limit: int) -> list[tuple[str, int]]:
+        """Return (conversation, the time under which it is listed) of open windows, the earliest, at most `limit`.
 
-        The index lags a little behind the table.
+        No window is due before that time. The index lags a little behind the table.
         """
         found: list[tuple[str, int]] = []
         for number_of_slice in range(INDEX_SLICES):
             query = expressions(
-                {"slice": str(number_of_slice), "due": due_before_ms},
+                {"slice": str(number_of_slice), "due": listed_before_ms},
                 KeyConditionExpression="#open = :slice AND #due_at < :due",
             )
             items = self._pages("list windows", "query", {"IndexName": OPEN_INDEX, "Limit": limit, **query})
@@ -552,54 +731,19 @@ class MessageTable(Table):
     def fence(self, conversation: str) -> Window:
         """Count a change, so that a processor which has read the conversation cannot freeze it. Return the window."""
         key = _key(conversation, WINDOW)
-        return _window(self._update("fence window", key, "ADD #changes :one", {"one": 1}, answer="ALL_NEW").item)
+        return window_of(self._update("fence window", key, "ADD #changes :one", {"one": 1}, answer="ALL_NEW").item)
 
 
 def _key(conversation: str, item: str) -> dict[str, str]:
     return {"conversation": conversation, "item": item}
 
 
+def _attributes(names: Iterable[str]) -> str:
+    return ", ".join(f"#{name}" for name in names)
+
+
 def _slice_of(conversation: str) -> str:
     return str(crc32(conversation.encode()) % INDEX_SLICES)
-
-
-def _window(item: Item) -> Window:
-    return Window(
-        is_open="open" in item,
-        generation=number(item, "generation"),
-        changes=number(item, "changes"),
-        waiting=number(item, "waiting"),
-        window_ms=number(item, "window_ms"),
-        due_at_ms=number(item, "due_at"),
-        reason=text(item, "reason"),
-        held_until_ms=number(item, "held_until"),
-        owner=text(item, "owner"),
-        owner_until_ms=number(item, "owner_until"),
-        attempt=number(item, "attempt"),
-        failures=number(item, "failures"),
-        unended=number(item, "unended"),
-        frozen=_frozen(item["frozen"]["M"]) if "frozen" in item else None,
-        id_secret=text(item, "id_secret"),
-        forget_id=text(item, "forget_id"),
-        forgotten_at_ms=number(item, "forgotten_at"),
-        last_at_ms=number(item, "last_at"),
-    )
-
-
-def _frozen_item(frozen: Frozen) -> Values:
-    return {name.removesuffix("_ms"): value for name, value in frozen._asdict().items()}
-
-
-def _frozen(item: Item) -> Frozen:
-    return Frozen(
-        batch_id=text(item, "batch_id"),
-        names=tuple(texts(item, "names")),
-        generation=number(item, "generation"),
-        first_at_ms=number(item, "first_at"),
-        last_at_ms=number(item, "last_at"),
-        due_at_ms=number(item, "due_at"),
-        reason=text(item, "reason"),
-    )
 
 
 def _seconds(at_ms: int) -> int:

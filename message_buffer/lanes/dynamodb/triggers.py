@@ -1,11 +1,17 @@
-"""The queue of triggers. Each trigger names a conversation, and arrives when the conversation's window is over."""
+"""The queue of triggers. Each trigger names a conversation, and arrives when the conversation's window may be due.
+
+Another message in the queue asks for a sweep, because EventBridge starts one only once a minute.
+"""
 
 import json
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from message_buffer.aws import clients as aws
 from message_buffer.errors import InvalidInput
 from message_buffer.limits import MAX_TRIGGER_DELAY_MS, MAX_TRIGGER_HIDDEN_MS
+
+SWEEP = {"sweep": True}
 
 
 class Trigger(NamedTuple):
@@ -18,6 +24,8 @@ class Trigger(NamedTuple):
 class Triggers(Protocol):
     def send(self, conversation: str, *, delay_ms: int) -> None: ...
 
+    def send_sweep(self, *, delay_ms: int) -> None: ...
+
     def rest(self, trigger: Trigger, *, for_ms: int) -> None: ...
 
 
@@ -28,10 +36,17 @@ class TriggerQueue:
 
     def send(self, conversation: str, *, delay_ms: int) -> None:
         """Send a trigger that arrives after the delay, or after the longest delay that the queue allows."""
-        with aws.errors_as_ours("send trigger"):
+        self._send("send trigger", {"conversation_id": conversation}, delay_ms)
+
+    def send_sweep(self, *, delay_ms: int) -> None:
+        """Ask for a sweep after the delay."""
+        self._send("send sweep", SWEEP, delay_ms)
+
+    def _send(self, doing: str, body: Mapping[str, object], delay_ms: int) -> None:
+        with aws.errors_as_ours(doing):
             aws.client("sqs", patience=self._patience).send_message(
                 QueueUrl=self._url,
-                MessageBody=json.dumps({"conversation_id": conversation}),
+                MessageBody=json.dumps(body),
                 DelaySeconds=_seconds_up(min(delay_ms, MAX_TRIGGER_DELAY_MS)),
             )
 
@@ -43,6 +58,14 @@ class TriggerQueue:
                 ReceiptHandle=trigger.receipt,
                 VisibilityTimeout=_seconds_up(min(for_ms, MAX_TRIGGER_HIDDEN_MS)),
             )
+
+
+def is_sweep(body: str) -> bool:
+    """Return whether a queue message asks for a sweep."""
+    try:
+        return bool(json.loads(body) == SWEEP)
+    except ValueError:
+        return False
 
 
 def read_trigger(body: str, receipt: str) -> Trigger:

@@ -1,0 +1,71 @@
+"""Starts the console and prints its address: `.venv/bin/python -m console`. Starts the local stage if it is not up."""
+
+import argparse
+import sys
+import threading
+import webbrowser
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from bufferctl.errors import Failed
+from bufferctl.interrupts import endings_interrupt
+from bufferctl.stage import LOCAL, LOCAL_OUTPUTS
+from console.place import Options, Place
+from console.running import running
+from local.errors import LocalError
+from local.progress import Progress
+from local.stage import Stage
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = _parse(arguments)
+    is_local = given.stage == LOCAL
+    options = Options(
+        stage=given.stage,
+        profile=given.profile,
+        region=given.region,
+        outputs=given.outputs.resolve(),
+        allow_changes=is_local or given.allow_changes,
+        show_words=is_local or given.show_words,
+    )
+    try:
+        if is_local:
+            _start_stage(options.outputs.parent)
+        place = Place(options)
+        place.stage  # noqa: B018 - fail now if there is no such stage
+    except (Failed, LocalError) as error:
+        print(error, file=sys.stderr)
+        return getattr(error, "code", 1)
+    with endings_interrupt(), running(place, port=given.port) as address:
+        print(f"The console of the stage {options.stage} is at\n\n  {address}\n\nCtrl-C ends it.", flush=True)
+        if given.open:
+            webbrowser.open(address)
+        with suppress(KeyboardInterrupt):
+            threading.Event().wait()
+    return 0
+
+
+def _start_stage(home: Path) -> None:
+    stage = Stage(home)
+    if stage.lane() is None:
+        stage.up(Progress())
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=".venv/bin/python -m console", description=__doc__)
+    parser.add_argument("--stage", default=LOCAL, help="the stage; default: local, which is started if it is not up")
+    parser.add_argument("--profile", help="a profile of your AWS configuration")
+    parser.add_argument("--region", help="the stage's region; default: that in cdk.json")
+    parser.add_argument("--outputs", type=Path, default=LOCAL_OUTPUTS, help="outputs.json of another local stage")
+    parser.add_argument("--port", type=int, default=0, help="default: any that is free")
+    parser.add_argument("--open", action="store_true", help="open the page in this machine's browser")
+    parser.add_argument(
+        "--allow-changes", action="store_true", help="let the page send, hold, flush, cancel and redrive on AWS, too"
+    )
+    parser.add_argument("--show-words", action="store_true", help="show what people wrote on AWS, too")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

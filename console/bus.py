@@ -1,0 +1,90 @@
+"""Passes the stage's events on to the page, without people's words unless these may be shown."""
+
+import json
+import subprocess
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bufferctl.stage import ROOT
+from console.batches import Batches, figures_of
+from console.hub import Hub
+from console.limits import PAUSE_AFTER_A_PROBLEM_SECONDS, SHUT_DOWN_SECONDS
+from console.looks import Looks
+from console.time_lines import TimeLines
+from console.words import shown
+
+Json = dict[str, Any]
+BATCH_READY = "messages.batch.ready"
+
+
+@dataclass(frozen=True)
+class Takers:
+    """The parts of the console that get the events."""
+
+    hub: Hub
+    looks: Looks
+    time_lines: TimeLines
+    batches: Batches
+
+
+class Bus:
+    def __init__(self, command: Sequence[str], takers: Takers, *, words: bool) -> None:
+        self._command = command
+        self._takers = takers
+        self._words = words
+        self._ended = threading.Event()
+        self._listener: subprocess.Popen[str] | None = None
+        self.problem: str | None = "The console does not see events yet."
+
+    def run(self) -> None:
+        """Listen until `end`. Start another listener if the one before has ended, for example with its stage."""
+        while not self._ended.is_set():
+            self._listen()
+            self._tell(self.problem or "The console does not see events.")
+            self._ended.wait(PAUSE_AFTER_A_PROBLEM_SECONDS)
+
+    def end(self) -> None:
+        """End the listener, which then removes its rule and its queue."""
+        self._ended.set()
+        if self._listener and self._listener.stdin:
+            self._listener.stdin.close()
+            try:
+                self._listener.wait(SHUT_DOWN_SECONDS)
+            except subprocess.TimeoutExpired:
+                # It goes on with the removal after the console has ended.
+                return
+
+    def take(self, kind: str, detail: Json, *, at_ms: int) -> None:
+        seen: Json = {"type": kind, "at": at_ms, "detail": shown(detail, words=self._words)}
+        if kind == BATCH_READY and (figures := figures_of(detail, arrived_at_ms=at_ms)):
+            self._takers.batches.add(figures)
+            seen["figures"] = figures
+        if isinstance(conversation := detail.get("conversationId"), str):
+            facts = {
+                "batchId": detail.get("batchId"),
+                "count": detail.get("messageCount"),
+                "reason": detail.get("flushReason") or detail.get("reason") or detail.get("change"),
+                "attempt": detail.get("attempt"),
+                "lateMs": seen.get("figures", {}).get("lateMs"),
+            }
+            self._takers.time_lines.add(conversation, kind, at_ms, **facts)
+        self._takers.hub.publish("event", seen)
+        self._takers.looks.hurry()
+
+    def _listen(self) -> None:
+        with subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
+        ) as self._listener:
+            assert self._listener.stdout
+            for line in self._listener.stdout:
+                said = json.loads(line)
+                if "event" in said:
+                    self.take(said["event"]["detail-type"], said["event"]["detail"], at_ms=said["at"])
+                else:
+                    self._tell(said.get("problem"))
+
+    def _tell(self, problem: str | None) -> None:
+        self.problem = problem
+        self._takers.hub.publish("bus", {"problem": problem})

@@ -1,0 +1,62 @@
+"""Reads what the functions of the local stage logged."""
+
+import json
+from typing import Any
+
+from bufferctl.errors import errors_of_aws
+from console.limits import LOG_LINES_SHOWN, LOGS_LOOK_BACK_MS
+from console.looks import now_ms
+from console.place import Place
+
+Json = dict[str, Any]
+# The admin function logs every operation, and the page asks for these every few seconds.
+ONLY_LOOKS = ("conversation.show", "conversation.list", "rules.explain", "rules.list", "status", "dead.list")
+
+
+class Logs:
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def of(self, conversation: str) -> list[Json]:
+        """Return the newest lines that name the conversation, oldest first; none on a stage that is not local.
+
+        The lines of a run appear when the run has ended. The console's own looks are left out.
+        """
+        return [each for each in self._lines_with(conversation) if each["line"].get("operation") not in ONLY_LOOKS]
+
+    def over_quota(self) -> list[Json]:
+        """Return ingest's newest lines about messages that a quota refused; none on a stage that is not local."""
+        return [
+            each
+            for each in self._lines_with("over quota", role="ingest")
+            if each["line"].get("message") == "over quota"
+        ]
+
+    def _lines_with(self, text: str, *, role: str | None = None) -> list[Json]:
+        outputs = self._place.outputs
+        if outputs is None:
+            return []
+        groups = {role: outputs.LogGroups[role]} if role else outputs.LogGroups
+        found = []
+        with errors_of_aws():
+            client = outputs.client("logs")
+            for name, group in groups.items():
+                pages = client.get_paginator("filter_log_events").paginate(
+                    logGroupName=group, startTime=now_ms() - LOGS_LOOK_BACK_MS
+                )
+                for page in pages:
+                    found += [
+                        {"at": event["timestamp"], "role": name, "line": line}
+                        for event in page["events"]
+                        if text in event["message"] and (line := _line(event["message"]))
+                    ]
+        return sorted(found, key=lambda each: int(each["at"]))[-LOG_LINES_SHOWN:]
+
+
+def _line(text: str) -> Json | None:
+    """Return the line's fields, or None if it is not one of ours."""
+    try:
+        line = json.loads(text)
+    except ValueError:
+        return None
+    return line if isinstance(line, dict) else None

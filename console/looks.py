@@ -1,0 +1,145 @@
+"""Looks at the stage while a page is open: its counts, its next conversations by due time, and its dead letters."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from bufferctl.errors import Failed
+from console.hub import Hub
+from console.limits import (
+    CONVERSATIONS_IN_A_REQUEST,
+    CONVERSATIONS_SHOWN,
+    LETTERS_EVERY_SECONDS,
+    LETTERS_SHOWN,
+    MAX_REQUESTS_IN_A_SWEEP,
+    OWNERS_EVERY_SECONDS,
+    PAUSE_AFTER_A_PROBLEM_SECONDS,
+    PAUSE_BETWEEN_SWEEPS_SECONDS,
+    STATUS_EVERY_SECONDS,
+)
+from console.pace import PacedStage
+from console.time_lines import TimeLines
+
+Json = dict[str, Any]
+Key = tuple[str, str]
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Looks:
+    """The newest state of the stage. `run` renews it in a thread of its own."""
+
+    def __init__(
+        self, stage: PacedStage, hub: Hub, time_lines: TimeLines, *, clock: Callable[[], int] = now_ms
+    ) -> None:
+        self._stage = stage
+        self._hub = hub
+        self._time_lines = time_lines
+        self.clock = clock
+        self._rows: dict[Key, Json] = {}
+        self._more = False
+        self._status: Json | None = None
+        self._status_read_at = -STATUS_EVERY_SECONDS
+        self._letters: Json | None = None
+        self._letters_read_at = -LETTERS_EVERY_SECONDS
+        self._agents: dict[tuple[str, ...], str] = {}
+        self._owners_read_at = -OWNERS_EVERY_SECONDS
+        self._problem: str | None = None
+        self._ended = threading.Event()
+        self._soon = threading.Event()
+
+    def run(self) -> None:
+        while not self._ended.is_set():
+            if not self._hub.wait_for_a_reader(timeout_seconds=1):
+                continue
+            self._soon.clear()
+            pause = PAUSE_BETWEEN_SWEEPS_SECONDS
+            try:
+                self.sweep()
+                self._problem = None
+            except Failed as error:
+                self._problem, pause = str(error), PAUSE_AFTER_A_PROBLEM_SECONDS
+            except Exception as error:  # noqa: BLE001 - the page shows it, and the next sweep tries again
+                self._problem, pause = f"The console failed: {type(error).__name__}", PAUSE_AFTER_A_PROBLEM_SECONDS
+            self._hub.publish("state", self.state())
+            self._soon.wait(pause)
+
+    def end(self) -> None:
+        self._ended.set()
+        self._soon.set()
+
+    def hurry(self) -> None:
+        """Begin the next sweep without a pause, because something has just happened."""
+        self._soon.set()
+
+    def sweep(self) -> None:
+        """Read the counts and all open conversations once. Publish after each answer."""
+        self._read_status()
+        seen: set[Key] = set()
+        self._more = False
+        for at_ms, answer in self._pages():
+            for row in answer["conversations"]:
+                key = (row["lane"], row["conversation"])
+                self._rows[key] = row
+                seen.add(key)
+                self._time_lines.note_look(row, at_ms)
+            if answer["next"] is not None:
+                self._hub.publish("state", self.state())
+            self._more = answer["more"]
+        for gone in [] if self._more else self._rows.keys() - seen:
+            del self._rows[gone]
+            self._time_lines.note_absence(gone[1], self.clock())
+
+    def _pages(self) -> Iterator[tuple[int, Json]]:
+        """Yield each answer with the time before its request, since what it shows may have changed until it came."""
+        cursor = None
+        for _ in range(MAX_REQUESTS_IN_A_SWEEP):
+            at_ms = self.clock()
+            answer = self._stage.look("conversation.list", cursor=cursor, limit=CONVERSATIONS_IN_A_REQUEST)
+            yield at_ms, answer
+            cursor = answer["next"]
+            if cursor is None:
+                return
+
+    def _read_status(self) -> None:
+        now = time.monotonic()
+        if now - self._status_read_at >= STATUS_EVERY_SECONDS:
+            self._status = self._stage.look("status")
+            self._status_read_at = now
+        if now - self._letters_read_at >= LETTERS_EVERY_SECONDS:
+            self.read_letters()
+        if now - self._owners_read_at >= OWNERS_EVERY_SECONDS:
+            self._agents = _agents(self._stage.look("rules.list", prefix="account:")["rules"])
+            self._owners_read_at = now
+
+    def read_letters(self) -> None:
+        self._letters = self._stage.look("dead.list", limit=LETTERS_SHOWN)
+        self._letters_read_at = time.monotonic()
+
+    def state(self) -> Json:
+        rows = sorted(self._rows.values(), key=lambda row: (row["dueAt"] is None, row["dueAt"] or 0))
+        return {
+            "at": self.clock(),
+            "problem": self._problem,
+            "conversations": [self._with_agent(row) for row in rows[:CONVERSATIONS_SHOWN]],
+            "open": len(rows),
+            "more": self._more,
+            "status": self._status,
+            "letters": self._letters,
+        }
+
+    def _with_agent(self, row: Json) -> Json:
+        """Add the agent that owns the conversation's account. A generic webhook may have named a different agent."""
+        return row | {"agent": self._agents.get(tuple(row["conversation"].split("/")[:3]))}
+
+
+def _agents(stored: list[Json]) -> dict[tuple[str, ...], str]:
+    """Return the agent of each owned account, by tenant, platform and account."""
+    return {
+        (owner.get("tenant", "default"), *each["scope"].removeprefix("account:").split("/")): owner["agent"]
+        for each in stored
+        if isinstance(owner := each.get("rules"), dict) and owner.get("agent")
+    }

@@ -1,0 +1,55 @@
+"""Limits how often the console asks the stage, whose functions serve customers at the same time."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from bufferctl.errors import errors_of_aws
+from console.limits import MAX_LOOKS_A_SECOND, MAX_REQUESTS_A_SECOND
+from console.place import Place
+
+Json = dict[str, Any]
+
+
+class Pace:
+    """Lets at most `most` calls begin in any second."""
+
+    def __init__(
+        self, most: int, *, now: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._most = most
+        self._now = now
+        self._sleep = sleep
+        self._begun: deque[float] = deque()
+        self._lock = threading.Lock()
+
+    def wait(self) -> None:
+        """Return when a call may begin, and count it."""
+        with self._lock:
+            while len(self._begun) >= self._most and (left := self._begun[0] + 1 - self._now()) > 0:
+                self._sleep(left)
+            if len(self._begun) >= self._most:
+                self._begun.popleft()
+            self._begun.append(self._now())
+
+
+class PacedStage:
+    """Asks a stage's admin function, at most five times a second, of which at most three are looks."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._all = Pace(MAX_REQUESTS_A_SECOND)
+        self._looks = Pace(MAX_LOOKS_A_SECOND)
+
+    def ask(self, operation: str, **fields: Any) -> Json:
+        """Ask for the reader of the page, who has clicked. Raise Failed or Unreachable with a sentence."""
+        self._all.wait()
+        with errors_of_aws():
+            return self._place.stage.ask(operation, **fields)
+
+    def look(self, operation: str, **fields: Any) -> Json:
+        """Ask in order to keep the page up to date."""
+        self._looks.wait()
+        return self.ask(operation, **fields)

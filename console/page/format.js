@@ -1,0 +1,94 @@
+// Times and numbers as people read them, in the reader's own zone.
+
+import { html, useEffect, useRef } from "./vendor/htm-preact.js";
+
+const exact = new Intl.DateTimeFormat(undefined, {
+  dateStyle: "medium", timeStyle: "medium",
+});
+const clock = new Intl.DateTimeFormat(undefined, {
+  hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3, hourCycle: "h23",
+});
+
+export const timeOf = (ms) => (ms == null ? "–" : clock.format(ms));
+export const exactly = (ms) => (ms == null ? "" : `${exact.format(ms)} (${ms})`);
+
+export function duration(ms) {
+  if (ms == null) return "–";
+  const size = Math.abs(ms);
+  if (size < 1000) return `${Math.round(ms)} ms`;
+  if (size < 60_000) return `${(ms / 1000).toFixed(1)} s`;
+  if (size < 3_600_000) return `${Math.floor(ms / 60_000)} min${size % 60_000 < 500 ? "" : ` ${Math.round((size % 60_000) / 1000)} s`}`;
+  return `${(ms / 3_600_000).toFixed(1)} h`;
+}
+
+export function until(ms) {
+  if (ms == null) return "–";
+  const left = ms - Date.now();
+  return left >= 0 ? `in ${duration(left)}` : `${duration(-left)} ago`;
+}
+
+// All running times on the page change in one loop, ten times a second, without drawing the page again.
+const running = new Set();
+setInterval(() => {
+  if (!document.hidden) for (const step of running) step();
+}, 100);
+
+export function useRunning(step, deps) {
+  useEffect(() => {
+    step();
+    running.add(step);
+    return () => running.delete(step);
+  }, deps);
+}
+
+// The time that is left, or has passed, counting. Its title is the exact time.
+export function Countdown({ at }) {
+  const place = useRef(null);
+  useRunning(() => {
+    if (!place.current) return;
+    const text = until(at);
+    if (place.current.textContent !== text) place.current.textContent = text;
+    place.current.classList.toggle("late", at != null && Date.now() - at > 1000);
+  }, [at]);
+  return html`<time class="countdown" ref=${place} title=${exactly(at)} datetime=${iso(at)}></time>`;
+}
+
+export function Moment({ at }) {
+  return html`<time title=${exactly(at)} datetime=${iso(at)}>${timeOf(at)}</time>`;
+}
+
+function iso(ms) {
+  const time = ms == null ? null : new Date(ms);
+  return time && !Number.isNaN(time.getTime()) ? time.toISOString() : null;
+}
+
+// The parts of a conversation's name, with the characters that its form escapes.
+export function partsOf(conversation) {
+  const plain = (part = "") => part.replaceAll("%2F", "/").replaceAll("%25", "%");
+  const [tenant, platform, account, ...user] = conversation.split("/");
+  return { tenant: plain(tenant), platform: plain(platform), account: plain(account), user: plain(user.join("/")) };
+}
+
+export const messagesOf = (count) => `${count} ${count === 1 ? "message" : "messages"}`;
+
+export const REASONS = {
+  silence: "silence",
+  max_wait: "the longest wait",
+  max_messages: "many messages",
+  max_bytes: "large messages",
+  hold: "a hold",
+  resume: "the end of a hold",
+  flush: "a flush",
+  priority: "a VIP",
+  window: "the fixed window",
+  main_lane: "newer messages in the other lane",
+};
+
+const LAYERS = { defaults: "the product's defaults", deployed: "the deployment (cdk.json)", stage: "the rules of the stage" };
+// A layer of rules in words, for example "the rules of tenant acme".
+export function layerOf(layer) {
+  const [kind, ...name] = String(layer ?? "").split(":");
+  return LAYERS[layer] ?? (name.length ? `the rules of the ${kind} ${name.join(":")}` : kind);
+}
+
+export const reasonOf = (reason) => REASONS[reason] ?? reason ?? "–";

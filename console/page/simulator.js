@@ -1,0 +1,255 @@
+// A chat as on a phone, and beside it the buffer of its conversation.
+
+import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { Countdown, Moment, duration, layerOf, messagesOf, reasonOf, useRunning } from "./format.js";
+import { CANCELLED, ask, chatOf, changed, state } from "./store.js";
+
+const NAMES = {
+  generic: "Generic", whatsapp: "WhatsApp", messenger: "Messenger", instagram: "Instagram", twilio: "Twilio SMS",
+  telegram: "Telegram",
+};
+const ACCOUNTS = {
+  generic: "shop", whatsapp: "106540352242922", messenger: "1700000000001", instagram: "1780000000001",
+  twilio: "15558675310", telegram: "bot",
+};
+
+const newUser = () => String(Math.floor(1e9 + Math.random() * 9e9));
+const newCustomer = (platform) => ({ platform, account: ACCOUNTS[platform] ?? "shop", user: newUser(), tenant: null });
+
+export function Simulator({ store, choose }) {
+  const platforms = Object.keys(store.hello.platforms);
+  const first = platforms.includes("whatsapp") ? "whatsapp" : platforms[0];
+  useEffect(() => {
+    if (!state.chats.length && first) {
+      chatOf(newCustomer(first));
+      changed();
+    }
+  }, [first]);
+  if (!store.hello.allowChanges) {
+    return html`<p class="empty">This console only reads. Start it with <code>--allow-changes</code> to write to the stage as
+      a customer.</p>`;
+  }
+  if (!first) return html`<p class="empty">The stage's simulator is not ready. Its platforms have no secrets yet.</p>`;
+  return html`
+    <${Scenarios} store=${store} />
+    <div class="chats">
+      ${store.chats.map((chat) => html`<${Chat} key=${chat.key} chat=${chat} store=${store} choose=${choose} />`)}
+      <aside class="beside">
+        ${store.chats[0] && html`<${WhenDue} chat=${store.chats[0]} store=${store} />`}
+        ${store.chats.length < 2 && html`<button class="second" onClick=${() => {
+          chatOf(newCustomer(first));
+          changed();
+        }}>Add a second customer</button>`}
+      </aside>
+    </div>`;
+}
+
+// The rules of the due time with this stage's numbers. The one that decided is marked.
+const WHEN = [
+  ["silenceMs", (value) => html`after <b>${value}</b> of silence. Each message begins the wait again.`],
+  ["typingInferenceMs", (value) => html`after <b>${value}</b> of silence, if the last message came sooner than that after another that waits:
+    the author is probably still typing.`],
+  ["mediaSilenceMs", (value) => html`after <b>${value}</b> of silence, if the last message is a file without words: its caption may follow.`],
+  ["maxWaitMs", (value) => html`at the latest <b>${value}</b> after its first message.`],
+  ["maxMessages", (value) => html`at once when <b>${value}</b> messages wait.`],
+];
+
+function WhenDue({ chat, store }) {
+  const [rules, setRules] = useState(null);
+  const parts = [chat.customer.tenant ?? "default", chat.customer.platform, chat.customer.account, chat.customer.user];
+  const name = chat.conversation ?? parts.map((part) => part.replaceAll("%", "%25").replaceAll("/", "%2F")).join("/");
+  const buffer = store.buffers[chat.conversation];
+  const decided = buffer?.count > 0 ? buffer.why?.rule : null;
+  useEffect(() => {
+    let gone = false;
+    ask("rules", { conversation: name }).then((found) => !gone && found && setRules(found.rules));
+    return () => (gone = true);
+  }, [name]);
+  const value = (rule) => rule.endsWith("Ms") ? `${rules[rule].value / 1000} s` : rules[rule].value;
+  return html`<section class="when" aria-label="When a batch leaves">
+    <h3>When does a batch leave?</h3>
+    <p>The buffer collects what a customer writes, and hands it to the agent as one batch. The batch leaves:</p>
+    ${rules && html`<ul>${WHEN.filter(([rule]) => rules[rule]).map(([rule, text]) => html`<li key=${rule} class=${rule === decided ? "decided" : ""}
+      aria-current=${rule === decided ? "true" : null}>${text(value(rule))} <code>${rule}</code></li>`)}</ul>`}
+    <p class="note">An operator can hold a conversation, or flush it. Rules can differ by tenant, agent, platform and conversation.</p>
+  </section>`;
+}
+
+function Scenarios({ store }) {
+  const playing = store.playing;
+  const play = (name) => {
+    state.chats = [];
+    ask("play", { name, run: String(Date.now() % 1_000_000) });
+  };
+  return html`<section class="scenarios" aria-labelledby="play">
+    <h2 id="play">Play a scenario</h2>
+    ${store.hello.scenarios.map((each) => html`<button key=${each.name} title=${each.about} disabled=${!!playing}
+      onClick=${() => play(each.name)}>${each.title}</button>`)}
+    ${playing && html`<button class="plain" onClick=${() => ask("stop")}>Stop</button>`}
+    <p class="note" role="status">${playing ? `${playing.of ? `Step ${playing.step} of ${playing.of}. ` : ""}${playing.note || ""}` : ""}</p>
+  </section>`;
+}
+
+function Chat({ chat, store, choose }) {
+  const name = `${NAMES[chat.customer.platform] ?? chat.customer.platform}, ${chat.customer.user}`;
+  return html`<section class="chat" aria-label=${`Customer ${name}`}>
+    <${Who} chat=${chat} store=${store} />
+    <div class="pair">
+      <${Phone} chat=${chat} store=${store} name=${name} />
+      <${Buffer} chat=${chat} store=${store} choose=${choose} />
+    </div>
+  </section>`;
+}
+
+function Who({ chat, store }) {
+  const become = (change) => {
+    const platform = change.platform ?? chat.customer.platform;
+    const account = change.account ?? (change.platform ? ACCOUNTS[platform] ?? "shop" : chat.customer.account);
+    const customer = { ...chat.customer, ...change, platform, account };
+    if (platform !== "generic") customer.tenant = null;
+    state.chats = state.chats.map((each) =>
+      each === chat ? { key: crypto.randomUUID(), customer, conversation: null, items: [] } : each);
+    const place = state.chats.findIndex((each) => each.customer === customer);
+    state.chats[place].key = [customer.tenant ?? "", customer.platform, customer.account, customer.user].join("\n");
+    changed();
+  };
+  return html`<div class="who">
+    <label>Platform <select value=${chat.customer.platform} onChange=${(event) => become({ platform: event.target.value, user: newUser() })}>
+      ${Object.keys(store.hello.platforms).map((each) => html`<option key=${each} value=${each}>${NAMES[each] ?? each}</option>`)}
+    </select></label>
+    <label>Account <input size="14" value=${chat.customer.account} onChange=${(event) => become({ account: event.target.value || "shop" })} /></label>
+    <label>Customer <input size="11" value=${chat.customer.user} onChange=${(event) => become({ user: event.target.value || newUser() })} /></label>
+    ${chat.customer.platform === "generic" && html`<label>Tenant <input size="8" placeholder="default" value=${chat.customer.tenant ?? ""}
+      onChange=${(event) => become({ tenant: event.target.value || null })} /></label>`}
+    <button class="plain" onClick=${() => become({ user: newUser() })}>New customer</button>
+  </div>`;
+}
+
+function Phone({ chat, store, name }) {
+  const [text, setText] = useState("");
+  const list = useRef(null);
+  const lastTyping = useRef(0);
+  const kinds = store.hello.platforms[chat.customer.platform] ?? [];
+  const can = (kind) => kinds.includes(kind);
+  const act = (kind, fields = {}) => ask("act", { ...chat.customer, kind, ...fields });
+  const send = (event) => {
+    event.preventDefault();
+    if (!text.trim()) return;
+    act("text", { text });
+    setText("");
+  };
+  const typing = (value) => {
+    setText(value);
+    if (can("typing") && chat.items.length && Date.now() - lastTyping.current > 2000) {
+      lastTyping.current = Date.now();
+      act("typing");
+    }
+  };
+  useEffect(() => {
+    list.current.scrollTop = list.current.scrollHeight;
+  }, [chat.items.length]);
+  return html`<div class="phone">
+    <div class="screen" ref=${list} tabindex="0" role="log" aria-label=${`Messages of ${name}`}>
+      ${chat.items.map((item, place) => html`<${Item} key=${place} item=${item} can=${can} act=${act} />`)}
+      ${!chat.items.length && html`<p class="empty">Write as this customer. Send several short messages, as people do.</p>`}
+    </div>
+    <form onSubmit=${send} class="compose">
+      <input aria-label="Message" placeholder="Message" maxlength="4000" value=${text} onInput=${(event) => typing(event.target.value)}
+        autocomplete="off" />
+      <button type="submit">Send</button>
+    </form>
+    <div class="actions" role="group" aria-label="Other things that a customer does">
+      ${can("file") && html`<button onClick=${() => act("file")}>Send a picture</button>`}
+      ${can("voice") && html`<button onClick=${() => act("voice")}>Send a voice note</button>`}
+      ${can("button") && html`<button onClick=${() => act("button", { text: "Yes" })}>Press “Yes”</button>`}
+      ${can("typing") && html`<button onClick=${() => act("typing")}>Type</button>`}
+      ${can("again") && html`<button onClick=${() => act("again")} disabled=${!chat.items.some((item) => item.kind === "sent")}>
+        Deliver the last one again</button>`}
+      <button onClick=${() => act("text", { text: "stop" })} title="Drops what waits, if the rules name it as a stop word">Write “stop”</button>
+    </div>
+  </div>`;
+}
+
+function Item({ item, can, act }) {
+  switch (item.kind) {
+    case "sent":
+      return html`<div class=${`bubble mine ${item.status === 200 ? "" : "refused"} ${item.batchId ? "gone" : "waits"}`}>
+        <p>${item.mark === "deleted" ? html`<s>${item.text || what(item)}</s>` : item.text || what(item)}</p>
+        <small><${Moment} at=${item.at} />${item.mark ? ` · ${item.mark}` : ""}${item.status === 200 ? outcome(item) : ` · ${REFUSALS[item.status] ?? "refused"}: ${item.status}`}</small>
+        ${!item.batchId && item.what === "text" && html`<span class="tools">
+          ${can("edit") && html`<button class="plain" onClick=${() => act("edit", { messageId: item.messageId, text: `${item.text} (edited)` })}>Edit</button>`}
+          ${can("delete") && html`<button class="plain" onClick=${() => act("delete", { messageId: item.messageId })}>Delete</button>`}
+        </span>`}
+      </div>`;
+    case "reply":
+      return html`<div class="bubble theirs"><p>${item.text}</p><small><${Moment} at=${item.at} /></small></div>`;
+    case "batch":
+      return html`<p class="divider batch">One batch of ${messagesOf(item.count)}, because of ${reasonOf(item.reason)}${item.lateMs == null ? "" : `, ${duration(item.lateMs)} after it was due`}${item.attempt > 1 ? `, attempt ${item.attempt}` : ""}</p>`;
+    default:
+      return html`<p class="divider">${item.text}</p>`;
+  }
+}
+
+const what = (item) => ({ file: "(a picture)", voice: "(a voice note)", button: "(a button)" })[item.what] ?? item.what;
+
+const REFUSALS = { 429: "refused by a quota, send it again later", 503: "refused for now, send it again later" };
+
+function outcome(item) {
+  const counts = item.answer ?? {};
+  if (counts.stopped) return " · stop word";
+  if (counts.flushed) return " · flush word";
+  if (counts.duplicates) return " · duplicate";
+  return ` · accepted in ${item.tookMs} ms`;
+}
+
+function Buffer({ chat, store, choose }) {
+  const buffer = store.buffers[chat.conversation];
+  const waiting = chat.items.filter((item) => item.kind === "sent" && !item.batchId && item.status === 200 && item.mark !== "deleted"
+    && !item.answer?.stopped && item.at >= lastEnd(chat));
+  const last = chat.items.findLast((item) => item.kind === "batch");
+  const waits = buffer && buffer.count > 0 && buffer.dueAt;
+  return html`<div class="buffer" aria-label="The buffer">
+    <h3>Buffer</h3>
+    ${waits ? html`
+      <p class="due">Due <${Countdown} at=${buffer.dueAt} /> <span class="at"><${Moment} at=${buffer.dueAt} /></span></p>
+      <${Track} first=${buffer.firstAt ?? waiting[0]?.at} due=${buffer.dueAt} marks=${waiting.map((item) => item.at)} />
+      <p class="why" role="status">${buffer.why?.text ?? "…"}</p>
+      ${buffer.why?.layer && html`<p class="layer"><code>${buffer.why.rule}</code> is ${buffer.why.shown}, set by <b>${layerOf(buffer.why.layer)}</b>.</p>`}
+      <${Overdue} at=${buffer.dueAt} />
+      <ol class="fragments">${waiting.map((item) => html`<li key=${item.messageId}><${Moment} at=${item.at} /> ${item.text || what(item)}</li>`)}</ol>`
+    : html`<p class="empty">Nothing waits.</p>`}
+    ${last && html`<div class="last"><h3>Last batch</h3>
+      <p>${messagesOf(last.count)}, because of ${reasonOf(last.reason)}, <b>${duration(last.lateMs)}</b> after it was due.</p>
+      <p class="id">${last.batchId}</p></div>`}
+    ${chat.conversation && html`<button class="plain name" onClick=${() => choose(chat.conversation)}>Time line and rules of<small>${chat.conversation}</small></button>`}
+  </div>`;
+}
+
+// Shown once a batch is overdue for a second, which a first start of a function takes.
+function Overdue({ at }) {
+  const place = useRef(null);
+  useRunning(() => {
+    if (place.current) place.current.hidden = Date.now() - at < 1000;
+  }, [at]);
+  return html`<p class="late" ref=${place} hidden>It leaves as soon as a processor takes it. A first start takes some seconds.</p>`;
+}
+
+function lastEnd(chat) {
+  const end = chat.items.findLast((item) => item.kind === "batch" || item.text === CANCELLED);
+  return end ? end.at - 60_000 : 0;
+}
+
+// From the first message to the due time: a mark for each message, and a bar that runs until the batch is due.
+function Track({ first, due, marks }) {
+  const bar = useRef(null);
+  const span = Math.max(due - first, 1);
+  const share = (at) => Math.min(Math.max((at - first) / span, 0), 1);
+  useRunning(() => {
+    if (bar.current) bar.current.style.width = `${100 * share(Date.now())}%`;
+  }, [first, due]);
+  return html`<div class="track" role="img" aria-label=${`${messagesOf(marks.length)}; due ${duration(due - first)} after the first`}>
+    <div class="run" ref=${bar}></div>
+    ${marks.map((at, place) => html`<i key=${place} style=${{ left: `${100 * share(at)}%` }}></i>`)}
+    <span class="flagpole"></span>
+  </div>`;
+}

@@ -1,0 +1,85 @@
+"""Finds the stage, and finds the local one again after it was started anew at another address."""
+
+import json
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from bufferctl.errors import Unreachable, errors_of_aws
+from bufferctl.stage import LOCAL, Stage, find_stage
+from console.senders import GenericSender, LocalSender, Sender
+from local.errors import LocalError
+from local.outputs import Outputs
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line's options: the stage, and what the page may do."""
+
+    stage: str = LOCAL
+    profile: str | None = None
+    region: str | None = None
+    outputs: Path = Path(".local/outputs.json")
+    allow_changes: bool = True
+    show_words: bool = True
+
+    @property
+    def is_local(self) -> bool:
+        return self.stage == LOCAL
+
+
+class Place:
+    """The stage that the page shows."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._lock = threading.Lock()
+        self._found: tuple[int, Stage, Sender] | None = None
+
+    @property
+    def stage(self) -> Stage:
+        """Return the stage. Raise Failed if it does not exist, Unreachable if the local stage is not up."""
+        return self._find()[1]
+
+    @property
+    def sender(self) -> Sender:
+        return self._find()[2]
+
+    @property
+    def outputs(self) -> Outputs | None:
+        """Return the outputs of the local stage, or None for any other stage. Raise Unreachable if it is not up."""
+        if not self.options.is_local:
+            return None
+        try:
+            return Outputs.read(self.options.outputs)
+        except LocalError as error:
+            raise Unreachable(str(error)) from error
+
+    @property
+    def listener(self) -> list[str]:
+        """Return the command that prints the stage's events."""
+        options = self.options
+        given = {"stage": options.stage, "profile": options.profile, "region": options.region}
+        return [sys.executable, "-m", "console.listener", json.dumps(given | {"outputs": str(options.outputs)})]
+
+    def _find(self) -> tuple[int, Stage, Sender]:
+        with self._lock:
+            # Every start of the local stage writes this file again, with other ports.
+            written = _written_ns(self.options.outputs) if self.options.is_local else 0
+            if self._found is None or self._found[0] != written:
+                options = self.options
+                with errors_of_aws():
+                    stage = find_stage(
+                        options.stage, profile=options.profile, region=options.region, outputs=options.outputs
+                    )
+                sender = LocalSender(Outputs.read(options.outputs)) if options.is_local else GenericSender(stage)
+                self._found = (written, stage, sender)
+            return self._found
+
+
+def _written_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,78 @@
+"""Puts the parts of the console together, and serves its page while a block runs."""
+
+import secrets
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from console.access import Access
+from console.accidents import Accidents
+from console.batches import Batches
+from console.bus import Bus, Takers
+from console.hub import Hub
+from console.limits import SHUT_DOWN_SECONDS, TOKEN_BYTES
+from console.logs import Logs
+from console.looks import Looks
+from console.pace import PacedStage
+from console.place import Place
+from console.scenarios import Player, read_scenarios
+from console.server import Parts, make_app
+from console.simulator import Explained, Simulator
+from console.time_lines import TimeLines
+
+
+@contextmanager
+def running(place: Place, *, port: int = 0) -> Iterator[str]:
+    """Serve the page, and yield its address. At the end, remove the rule and the queue that listen to the stage."""
+    parts = _make_parts(place)
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", port))
+        port = listening.getsockname()[1]
+        # Without access logs, since the path contains the token.
+        config = uvicorn.Config(
+            Access(make_app(parts), token=token, port=port),
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=SHUT_DOWN_SECONDS,
+            lifespan="off",
+        )
+        server = uvicorn.Server(config)
+        serving = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        watching = [threading.Thread(target=each, daemon=True) for each in (parts.looks.run, parts.bus.run)]
+        for each in (serving, *watching):
+            each.start()
+        try:
+            yield f"http://127.0.0.1:{port}/{token}/"
+        finally:
+            parts.player.stop()
+            parts.looks.end()
+            parts.bus.end()
+            server.should_exit = True
+            parts.hub.end()
+            serving.join(2 * SHUT_DOWN_SECONDS)
+
+
+def _make_parts(place: Place) -> Parts:
+    hub, time_lines, batches, stage = Hub(), TimeLines(), Batches(), PacedStage(place)
+    looks = Looks(stage, hub, time_lines)
+    explained = Explained(stage)
+    simulator = Simulator(place, hub, explained=explained, looks=looks, time_lines=time_lines)
+    accidents = Accidents(place, place.options.outputs.parent).by_name if place.options.is_local else {}
+    return Parts(
+        place=place,
+        stage=stage,
+        hub=hub,
+        looks=looks,
+        bus=Bus(place.listener, Takers(hub, looks, time_lines, batches), words=place.options.show_words),
+        time_lines=time_lines,
+        batches=batches,
+        explained=explained,
+        simulator=simulator,
+        player=Player(read_scenarios(), simulator, hub, accidents=accidents),
+        logs=Logs(place),
+    )

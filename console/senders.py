@@ -1,0 +1,70 @@
+"""Sends what simulated customers write: all platforms on the local stage, the generic one on any other stage."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import urllib3
+
+from bufferctl.errors import Unreachable
+from bufferctl.stage import Stage
+from canary import webhook
+from canary.webhook import GenericWebhook
+from console.customers import KINDS, Webhook
+from local.outputs import Outputs
+from local.webhooks import Webhooks
+
+Json = dict[str, Any]
+
+
+class Answer(NamedTuple):
+    status: int
+    body: Json
+    """Empty if the platform expects no JSON."""
+
+
+class Sender(Protocol):
+    @property
+    def kinds(self) -> Mapping[str, tuple[str, ...]]:
+        """Return what can be sent, by platform."""
+
+    def send(self, platform: str, posted: Webhook) -> Answer:
+        """Post a webhook as its platform would. Raise Unreachable if the stage does not answer."""
+
+
+class LocalSender:
+    def __init__(self, outputs: Outputs) -> None:
+        self._webhooks = Webhooks(outputs)
+        self.kinds = {name: kinds for name, kinds in KINDS.items() if name in outputs.WebhookSecrets}
+
+    def send(self, platform: str, posted: Webhook) -> Answer:
+        try:
+            answer = self._webhooks.post(platform, posted.body, route=posted.route)
+        except urllib3.exceptions.HTTPError as error:
+            raise Unreachable(f"The webhook cannot be reached: {error}") from error
+        return Answer(answer.status, _object(answer.body))
+
+
+class GenericSender:
+    """Signs with the stage's secret, as `bufferctl send` does."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        # The typing route has an address of its own, which `GenericWebhook` does not know.
+        self.kinds = {"generic": tuple(kind for kind in KINDS["generic"] if kind != "typing")}
+
+    def send(self, platform: str, posted: Webhook) -> Answer:
+        del platform
+        try:
+            answer = GenericWebhook(self._stage.api_endpoint, self._stage.webhook_secret()).post(posted.body)
+        except webhook.Unreachable as error:
+            raise Unreachable(str(error)) from error
+        return Answer(answer.status, _object(answer.body))
+
+
+def _object(body: str | bytes) -> Json:
+    try:
+        parsed = json.loads(body)
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}

@@ -1,0 +1,240 @@
+"""Serves the page, and answers its requests."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from bufferctl.errors import Failed, Unreachable
+from console.batches import Batches
+from console.bus import Bus
+from console.customers import CannotDo, Customer
+from console.hub import Closed, Hub, framed
+from console.limits import KEEP_ALIVE_SECONDS, MAX_HOLD_MS, MAX_TEXT_CHARACTERS
+from console.logs import Logs
+from console.looks import Looks
+from console.pace import PacedStage
+from console.place import Place
+from console.scenarios import Player
+from console.simulator import Explained, Simulator
+from console.time_lines import TimeLines
+
+Json = dict[str, Any]
+PAGE = Path(__file__).parent / "page"
+READ_ONLY = "This console only reads. Start it with --allow-changes to change something."
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of the console that answer the page's requests."""
+
+    place: Place
+    stage: PacedStage
+    hub: Hub
+    looks: Looks
+    bus: Bus
+    time_lines: TimeLines
+    batches: Batches
+    explained: Explained
+    simulator: Simulator
+    player: Player
+    logs: Logs
+
+
+class _Wish(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+
+Id = Field(min_length=1, max_length=1_024)
+Text = Field(default="", max_length=MAX_TEXT_CHARACTERS)
+
+
+class OfConversation(_Wish):
+    conversation: str = Id
+
+
+class Operate(OfConversation):
+    operation: str = Field(pattern="^(flush|hold|resume|cancel)$")
+    hold_ms: int | None = Field(default=None, ge=1, le=MAX_HOLD_MS, alias="holdMs")
+
+
+class Act(_Wish):
+    platform: str = Id
+    account: str = Id
+    user: str = Id
+    tenant: str | None = Field(default=None, min_length=1, max_length=256)
+    kind: str = Id
+    text: str = Text
+    message_id: str | None = Field(default=None, alias="messageId", max_length=1_024)
+
+
+class Play(_Wish):
+    name: str = Id
+    run: str = Field(pattern="^[0-9]{1,9}$")
+
+
+class OfBatch(_Wish):
+    batch_id: str = Field(min_length=1, max_length=1_024, alias="batchId")
+
+
+class Nothing(_Wish):
+    pass
+
+
+W = TypeVar("W", bound=_Wish)
+
+
+def make_app(parts: Parts) -> Starlette:
+    """Return the application, without the protection of `Access`."""
+    answers = _Answers(parts)
+
+    def post(path: str, model: type[W], answer: Callable[[W], Any], *, changes: bool = False) -> Route:
+        async def endpoint(request: Request) -> Response:
+            if changes and not parts.place.options.allow_changes:
+                return _problem(READ_ONLY, 403)
+            try:
+                wish = model.model_validate_json(await request.body())
+            except ValidationError as error:
+                return _problem("; ".join(_sentences(error)), 400)
+            return await _answered(lambda: answer(wish))
+
+        return Route(path, endpoint, methods=["POST"])
+
+    return Starlette(
+        routes=[
+            Route("/", _page),
+            Route("/stream", answers.stream),
+            post("/api/conversation", OfConversation, answers.conversation),
+            post("/api/rules", OfConversation, answers.rules),
+            post("/api/logs", OfConversation, answers.log_lines),
+            post("/api/quotas", Nothing, answers.quotas),
+            post("/api/letter", OfBatch, answers.letter),
+            post("/api/operate", Operate, answers.operate, changes=True),
+            post("/api/redrive", OfBatch, answers.redrive, changes=True),
+            post("/api/act", Act, answers.act, changes=True),
+            post("/api/play", Play, answers.play, changes=True),
+            post("/api/stop", Nothing, answers.stop, changes=True),
+            Mount("/page", StaticFiles(directory=PAGE)),
+        ]
+    )
+
+
+async def _page(_request: Request) -> Response:
+    return FileResponse(PAGE / "index.html")
+
+
+class _Answers:
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def stream(self, _request: Request) -> Response:
+        """Send everything that is known, and then what happens, as server-sent events."""
+        reader = self._parts.hub.open()
+        hello = await run_in_threadpool(self._hello)
+
+        async def messages() -> AsyncIterator[bytes]:
+            try:
+                yield framed("hello", hello)
+                yield framed("state", self._parts.looks.state())
+                while True:
+                    message = await reader.get(timeout_seconds=KEEP_ALIVE_SECONDS)
+                    # A comment shows a proxy, and us, whether the page is still there.
+                    yield message or b": still here\n\n"
+            except (Closed, asyncio.CancelledError):
+                return
+            finally:
+                self._parts.hub.close(reader)
+
+        return StreamingResponse(messages(), media_type="text/event-stream")
+
+    def _hello(self) -> Json:
+        options = self._parts.place.options
+        try:
+            platforms, scenarios, problem = self._parts.simulator.kinds, self._parts.player.offered(), None
+        except Failed as error:
+            platforms, scenarios, problem = {}, [], str(error)
+        return {
+            "stage": options.stage,
+            "isLocal": options.is_local,
+            "allowChanges": options.allow_changes,
+            "showWords": options.show_words,
+            "platforms": platforms,
+            "scenarios": scenarios,
+            "batches": self._parts.batches.all(),
+            "busProblem": self._parts.bus.problem,
+            "refused": {} if problem else self._parts.simulator.refused,
+            "problem": problem,
+        }
+
+    def conversation(self, wish: OfConversation) -> Json:
+        words = self._parts.place.options.show_words
+        shown = self._parts.explained.show(wish.conversation, messages=words)
+        return shown | {"timeLine": self._parts.time_lines.of(wish.conversation)}
+
+    def rules(self, wish: OfConversation) -> Json:
+        return self._parts.explained.rules(wish.conversation)
+
+    def log_lines(self, wish: OfConversation) -> Json:
+        return {"lines": self._parts.logs.of(wish.conversation)}
+
+    def quotas(self, _wish: Nothing) -> Json:
+        """Return the refused webhooks. In AWS, the console has no right to learn of those of other senders."""
+        return {"refused": self._parts.simulator.refused, "overQuota": self._parts.logs.over_quota()}
+
+    def letter(self, wish: OfBatch) -> Json:
+        words = self._parts.place.options.show_words
+        return self._parts.stage.ask("dead.show", batchId=wish.batch_id, payloads=words)
+
+    def operate(self, wish: Operate) -> Json:
+        result = self._parts.stage.ask(
+            f"conversation.{wish.operation}", conversation=wish.conversation, holdMs=wish.hold_ms
+        )
+        self._parts.time_lines.add(wish.conversation, f"operator: {wish.operation}", self._parts.looks.clock())
+        self._parts.looks.hurry()
+        return result
+
+    def redrive(self, wish: OfBatch) -> Json:
+        result = self._parts.stage.ask("dead.redrive", batchId=wish.batch_id)
+        self._parts.looks.read_letters()
+        return result
+
+    def act(self, wish: Act) -> Json:
+        customer = Customer(wish.platform, wish.account, wish.user, wish.tenant)
+        return self._parts.simulator.act(customer, wish.kind, text=wish.text, message_id=wish.message_id)
+
+    def play(self, wish: Play) -> Json:
+        self._parts.player.play(wish.name, run=wish.run)
+        return {}
+
+    def stop(self, _wish: Nothing) -> Json:
+        self._parts.player.stop()
+        return {}
+
+
+async def _answered(ask: Callable[[], Any]) -> Response:
+    try:
+        return JSONResponse(await run_in_threadpool(ask))
+    except CannotDo as error:
+        return _problem(str(error), 400)
+    except Unreachable as error:
+        return _problem(str(error), 502)
+    except Failed as error:
+        return _problem(str(error), 409)
+
+
+def _problem(text: str, status: int) -> Response:
+    return JSONResponse({"problem": text}, status)
+
+
+def _sentences(error: ValidationError) -> list[str]:
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    return [f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in problems]

@@ -1,0 +1,135 @@
+"""Lets simulated customers write, and publishes to every page what they sent and what became of it."""
+
+import threading
+import time
+from collections import Counter, OrderedDict
+from http import HTTPStatus
+from typing import Any
+
+from bufferctl.errors import Failed
+from console.customers import CannotDo, Customer, Customers
+from console.hub import Hub
+from console.limits import EXPLANATIONS_KEPT, RULES_KEPT_SECONDS
+from console.looks import Looks, now_ms
+from console.pace import PacedStage
+from console.place import Place
+from console.time_lines import TimeLines
+from console.why import why
+
+Json = dict[str, Any]
+# The fields of `conversation.show` that the page shows beside the chat.
+OF_THE_BUFFER = ("state", "count", "dueAt", "reason", "firstAt", "lastAt", "heldUntil", "batch", "generation")
+
+
+class Explained:
+    """Answers of `conversation.show` with the sentence that says why the conversation is due then."""
+
+    def __init__(self, stage: PacedStage) -> None:
+        self._stage = stage
+        self._rules: OrderedDict[str, tuple[float, Json]] = OrderedDict()
+
+    def show(self, conversation: str, *, messages: bool = False) -> Json:
+        shown = self._stage.ask("conversation.show", conversation=conversation, messages=messages)
+        return shown | {"why": why(shown, self.rules(conversation)["rules"])}
+
+    def rules(self, conversation: str) -> Json:
+        """Return the answer of `rules.explain`, which is kept for some seconds."""
+        read_at, rules = self._rules.get(conversation, (-RULES_KEPT_SECONDS, {}))
+        if time.monotonic() - read_at >= RULES_KEPT_SECONDS:
+            rules = self._stage.ask("rules.explain", conversation=conversation)
+            self._rules[conversation] = (time.monotonic(), rules)
+            self._rules.move_to_end(conversation)
+            if len(self._rules) > EXPLANATIONS_KEPT:
+                self._rules.popitem(last=False)
+        return rules
+
+
+class Simulator:
+    def __init__(self, place: Place, hub: Hub, *, explained: Explained, looks: Looks, time_lines: TimeLines) -> None:
+        self._place = place
+        self._hub = hub
+        self._explained = explained
+        self._looks = looks
+        self._time_lines = time_lines
+        self._customers = Customers()
+        self._lock = threading.Lock()
+        self._refused: Counter[int] = Counter()
+        self._unpublished: OrderedDict[str, None] = OrderedDict()
+        self._is_publishing = False
+
+    @property
+    def kinds(self) -> Json:
+        return {platform: list(kinds) for platform, kinds in self._place.sender.kinds.items()}
+
+    @property
+    def refused(self) -> dict[int, int]:
+        """Return how many of the webhooks were refused, by HTTP status."""
+        with self._lock:
+            return dict(self._refused)
+
+    def act(self, customer: Customer, kind: str, *, text: str = "", message_id: str | None = None) -> Json:
+        """Send what the customer does. Raise CannotDo if the platform cannot, Failed if the stage is away."""
+        if kind not in self._place.sender.kinds.get(customer.platform, ()):
+            raise CannotDo(f"This stage's simulator cannot send '{kind}' by {customer.platform}.")
+        with self._lock:
+            posted = self._customers.webhook(customer, kind, text=text, message_id=message_id)
+        began_ms = now_ms()
+        answer = self._place.sender.send(customer.platform, posted)
+        if answer.status != HTTPStatus.OK:
+            with self._lock:
+                self._refused[answer.status] += 1
+        conversation, known = _conversation(customer, answer.body)
+        sent = {
+            "customer": customer._asdict(),
+            "conversation": conversation,
+            "kind": kind,
+            "text": text,
+            "messageId": posted.message_id,
+            "at": began_ms,
+            "tookMs": now_ms() - began_ms,
+            "status": answer.status,
+            "answer": answer.body,
+            **known,
+        }
+        self._time_lines.add(conversation, f"sent {kind}", began_ms, status=answer.status)
+        self._hub.publish("sent", sent)
+        self._looks.hurry()
+        self._publish_buffer_soon(conversation)
+        return sent
+
+    def _publish_buffer_soon(self, conversation: str) -> None:
+        """Publish the buffer from another thread, because the pace of requests must not slow the customer down."""
+        with self._lock:
+            self._unpublished[conversation] = None
+            if self._is_publishing:
+                return
+            self._is_publishing = True
+        threading.Thread(target=self._publish_buffers, daemon=True).start()
+
+    def _publish_buffers(self) -> None:
+        while True:
+            with self._lock:
+                if not self._unpublished:
+                    self._is_publishing = False
+                    return
+                conversation, _ = self._unpublished.popitem(last=False)
+            self._publish_buffer(conversation)
+
+    def _publish_buffer(self, conversation: str) -> None:
+        try:
+            shown = self._explained.show(conversation)
+        except Failed as error:
+            self._hub.publish("notice", {"text": str(error)})
+            return
+        buffer = {name: shown.get(name) for name in OF_THE_BUFFER}
+        self._hub.publish("buffer", {"conversation": conversation, **buffer, "why": shown["why"]})
+
+
+def _conversation(customer: Customer, answer: Json) -> tuple[str, Json]:
+    """Return the conversation's name and, if the answer has them, its due time and number of waiting messages."""
+    told = answer.get("conversations")
+    if isinstance(told, dict) and len(told) == 1:
+        ((name, known),) = told.items()
+        return name, dict(known)
+    parts = (customer.tenant or "default", customer.platform, customer.account, customer.user)
+    return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts), {}

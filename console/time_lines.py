@@ -1,0 +1,51 @@
+"""Remembers what happened to each conversation, as the looks at the stage and its events show it."""
+
+import threading
+from collections import OrderedDict, deque
+from typing import Any
+
+from console.limits import ENTRIES_IN_A_TIME_LINE, TIME_LINES_KEPT
+
+Json = dict[str, Any]
+
+# A look becomes an entry if one of these has changed since the look before.
+COMPARED = ("state", "count", "dueAt", "reason", "frozen", "lane")
+
+
+class TimeLines:
+    """The newest entries of the conversations that changed last."""
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[str, deque[Json]] = OrderedDict()
+        self._seen: dict[str, Json] = {}
+        self._lock = threading.Lock()
+
+    def add(self, conversation: str, kind: str, at_ms: int, **facts: Any) -> None:
+        with self._lock:
+            self._add(conversation, {"at": at_ms, "kind": kind, **facts})
+
+    def note_look(self, row: Json, at_ms: int) -> None:
+        """Add an entry if the conversation has changed since it was last seen."""
+        facts = {name: row.get(name) for name in COMPARED}
+        with self._lock:
+            if self._seen.get(row["conversation"]) != facts:
+                self._add(row["conversation"], {"at": at_ms, "kind": "look", **facts})
+                self._seen[row["conversation"]] = facts
+
+    def note_absence(self, conversation: str, at_ms: int) -> None:
+        """Add an entry for a conversation that was open at the last look and is no longer."""
+        with self._lock:
+            if self._seen.pop(conversation, None) is not None:
+                self._add(conversation, {"at": at_ms, "kind": "look", "state": "idle", "count": 0})
+
+    def of(self, conversation: str) -> list[Json]:
+        with self._lock:
+            return sorted(self._lines.get(conversation, ()), key=lambda entry: int(entry["at"]))
+
+    def _add(self, conversation: str, entry: Json) -> None:
+        line = self._lines.setdefault(conversation, deque(maxlen=ENTRIES_IN_A_TIME_LINE))
+        self._lines.move_to_end(conversation)
+        line.append(entry)
+        while len(self._lines) > TIME_LINES_KEPT:
+            dropped, _ = self._lines.popitem(last=False)
+            self._seen.pop(dropped, None)

@@ -1,0 +1,30 @@
+"""Decides what the page may show of an event: everything, or all but what people wrote and who they are by name."""
+
+from typing import Any
+
+Json = dict[str, Any]
+
+# Fields of an event without anybody's words. A field that an event gets later stays hidden until it is named here.
+SHOWN = (
+    "version", "batchId", "conversationId", "tenant", "agent", "generation", "attempt", "messageCount", "bufferedAt",
+    "flushReason", "lane", "metadata", "replyUntil", "change", "messageId", "at", "reason", "dropped", "frozen",
+    "leaving", "until", "platform",
+)  # fmt: skip
+SHOWN_OF_A_MESSAGE = ("id", "type", "receivedAt", "timestamp", "platform")
+METADATA = ("platform", "firstMessageAt", "lastMessageAt", "waitMs")
+
+
+def shown(detail: Json, *, words: bool) -> Json:
+    """Return the event's detail as the page may see it."""
+    if words:
+        return detail
+    seen = {name: detail[name] for name in SHOWN if name in detail}
+    if isinstance(detail.get("metadata"), dict):
+        seen["metadata"] = {name: detail["metadata"][name] for name in METADATA if name in detail["metadata"]}
+    if isinstance(detail.get("messages"), list):
+        seen["messages"] = [
+            {name: each[name] for name in SHOWN_OF_A_MESSAGE if name in each}
+            for each in detail["messages"]
+            if isinstance(each, dict)
+        ]
+    return seen

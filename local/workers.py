@@ -1,0 +1,38 @@
+"""Finds and kills the processes in which the emulator runs a function."""
+
+from contextlib import suppress
+
+import psutil
+
+from local.limits import MAX_KILL_SECONDS
+from local.outputs import Outputs
+from local.processes import MARK
+
+
+def workers(outputs: Outputs, role: str) -> list[psutil.Process]:
+    """Return the processes in which a function runs, or waits for its next invocation."""
+    name = outputs.Functions[role]
+    return [each for each in psutil.process_iter() if _runs(each, name, outputs.AwsEndpointUrl)]
+
+
+def kill(outputs: Outputs, *roles: str) -> int:
+    """Kill the functions' processes with SIGKILL. Return how many there were."""
+    found = [worker for role in roles for worker in workers(outputs, role)]
+    for worker in found:
+        with suppress(psutil.NoSuchProcess):
+            worker.kill()
+    psutil.wait_procs(found, timeout=MAX_KILL_SECONDS)
+    return len(found)
+
+
+def _runs(process: psutil.Process, function: str, endpoint_url: str) -> bool:
+    try:
+        environment = process.environ()
+        # The mark excludes processes that are of no local stage, the port those of another local stage.
+        return (
+            MARK in environment
+            and environment.get("AWS_LAMBDA_FUNCTION_NAME") == function
+            and environment.get("GATEWAY_PORT") == endpoint_url.rpartition(":")[2]
+        )
+    except psutil.Error:
+        return False

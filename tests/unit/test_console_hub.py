@@ -1,0 +1,42 @@
+"""What happens reaches every open page, and a page that does not read costs the console no memory."""
+
+import asyncio
+
+import pytest
+
+from console.hub import Closed, Hub, framed
+from console.limits import MAX_WAITING_MESSAGES
+
+
+async def read(hub: Hub, *, publish: int, end: bool = False) -> list[bytes]:
+    """Open a page, publish so many messages, and return what the page gets until there is nothing left."""
+    reader = hub.open()
+    for number in range(publish):
+        hub.publish("state", {"n": number})
+    if end:
+        hub.end()
+    found = []
+    while (message := await reader.get(timeout_seconds=0.01)) is not None:
+        found.append(message)
+    return found
+
+
+def test_every_message_reaches_the_page_in_order() -> None:
+    assert asyncio.run(read(Hub(), publish=3)) == [framed("state", {"n": number}) for number in range(3)]
+
+
+def test_a_page_that_does_not_read_is_disconnected() -> None:
+    with pytest.raises(Closed):
+        asyncio.run(read(Hub(), publish=MAX_WAITING_MESSAGES + 1))
+
+
+def test_pages_are_disconnected_when_the_console_ends() -> None:
+    with pytest.raises(Closed):
+        asyncio.run(read(Hub(), publish=0, end=True))
+
+
+def test_a_message_is_one_frame_whatever_people_write() -> None:
+    message = framed("event", {"text": "one\n\ndata: two\r\x85\u2028"})
+    assert message.count(b"\n") == 3
+    assert message.endswith(b"\n\n")
+    assert b"\r" not in message

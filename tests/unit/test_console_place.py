@@ -1,0 +1,77 @@
+"""The console finds the local stage again after it was started anew, and says what it misses meanwhile."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bufferctl.errors import Unreachable
+from bufferctl.stage import ROOT
+from console.logs import Logs
+from console.place import Options, Place
+from local.outputs import Outputs
+
+
+def write(path: Path, port: int) -> None:
+    """Write what a stage writes when it has started. Its ports differ at each start."""
+    Outputs(
+        ApiEndpoint=f"http://127.0.0.1:{port}",
+        EventBusName="bus",
+        AwsEndpointUrl=f"http://127.0.0.1:{port + 1}",
+        Region="us-east-1",
+        ValkeyUrl=None,
+        WebhookSecrets={"generic": "a secret"},
+        Functions={"admin": "the-admin"},
+        LogGroups={},
+        DeadLetterQueueUrl="",
+        OversizeBucketName="",
+        RulesTableName="",
+    ).write(path)
+    # Two starts within one tick of the file system's clock do not happen.
+    os.utime(path, ns=(port, port))
+
+
+def test_a_stage_that_was_started_anew_is_found_at_its_new_address(tmp_path: Path) -> None:
+    path = tmp_path / "outputs.json"
+    write(path, 4_000)
+    place = Place(Options(outputs=path))
+    assert place.stage.api_endpoint == "http://127.0.0.1:4000"
+    write(path, 5_000)
+    assert place.stage.api_endpoint == "http://127.0.0.1:5000"
+    outputs = place.outputs
+    assert outputs
+    assert outputs.AwsEndpointUrl == "http://127.0.0.1:5001"
+
+
+def test_while_the_stage_is_down_every_part_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "outputs.json"
+    write(path, 4_000)
+    place = Place(Options(outputs=path))
+    assert place.stage.api_endpoint
+    path.unlink()
+    for use in (lambda: place.stage, lambda: place.sender, lambda: place.outputs, lambda: Logs(place).of("t/p/a/u")):
+        with pytest.raises(Unreachable, match="make up"):
+            use()
+
+
+def test_the_listener_is_told_where_the_stage_is(tmp_path: Path) -> None:
+    place = Place(Options(stage="dev", profile="ops", region="eu-central-1", outputs=tmp_path))
+    *_, given = place.listener
+    assert json.loads(given) == {
+        "stage": "dev", "profile": "ops", "region": "eu-central-1", "outputs": str(tmp_path),
+    }  # fmt: skip
+    assert place.outputs is None
+
+
+def test_a_listener_without_a_stage_says_so_and_ends_while_its_input_is_open(tmp_path: Path) -> None:
+    """Before, Python crashed at its end, because another thread was reading the input."""
+    place = Place(Options(outputs=tmp_path / "outputs.json"))
+    with subprocess.Popen(
+        place.listener, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as listener:
+        assert listener.stdout
+        assert listener.stderr
+        assert "make up" in json.loads(listener.stdout.read())["problem"]
+        assert (listener.wait(30), listener.stderr.read()) == (3, "")

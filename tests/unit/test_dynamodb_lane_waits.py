@@ -1,0 +1,565 @@
+"""The DynamoDB lane waits for silence: when a window is due, and which triggers see to it."""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lambdas.limits import SECOND_SWEEP_DELAY_MS
+from message_buffer.errors import SendFailed
+from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.dynamodb.table import WINDOW
+from message_buffer.lanes.dynamodb.window import Note
+from message_buffer.limits import (
+    HOUR_MS,
+    MAX_BYTES_IN_A_BATCH,
+    MAX_TRIGGER_DELAY_MS,
+    MAX_TRIGGER_HIDDEN_MS,
+    MINUTE_MS,
+    SECOND_MS,
+    WINDOW_GRACE_MS,
+)
+from message_buffer.rules.layers import Rules
+from message_buffer.rules.timing import Timing
+from tests.support.engine import payload
+from tests.support.window import (
+    AMPLE,
+    CONVERSATION,
+    WINDOW_MS,
+    Killed,
+    WindowScene,
+    failing,
+    killed,
+    settle,
+)
+
+RULES = Rules(silence_ms=2_000, typing_inference_ms=0, max_wait_ms=20_000)
+
+
+def send(window: WindowScene, message_id: str, timing: Timing = RULES.timing) -> int:
+    outcome = window.lane.buffer_message(CONVERSATION, message_id, payload=payload(message_id), timing=timing)
+    assert isinstance(outcome, o.Buffered | o.Duplicate)
+    assert outcome.due_at_ms is not None
+    return outcome.due_at_ms
+
+
+def due_in(window: WindowScene) -> int:
+    """Return how long the window still waits, as everybody who reads its item sees."""
+    return window.table.window(CONVERSATION).due.due_at_ms - window.clock()
+
+
+# -- the rules --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("P4")
+def test_each_message_moves_the_due_time(window: WindowScene) -> None:
+    for number in range(5):
+        assert send(window, f"m{number}") == window.clock() + 2_000
+        window.pass_time(1_500, step_ms=500)
+    assert window.batches() == []
+    window.pass_time(1_500, step_ms=500)
+    assert window.batches() == [[f"m{number}" for number in range(5)]]
+    assert window.events()[0]["flushReason"] == "silence"
+
+
+@pytest.mark.promise("P4")
+def test_steady_writing_ends_with_the_longest_wait(window: WindowScene) -> None:
+    first_at_ms = window.clock()
+    for number in range(24):
+        send(
+            window,
+            f"m{number:02}",
+            Rules(silence_ms=2_000, typing_inference_ms=0, max_wait_ms=20_000, max_messages=99).timing,
+        )
+        window.pass_time(1_000)
+    (event, *_) = window.events()
+    assert event["flushReason"] == "max_wait"
+    assert event["metadata"]["waitMs"] == 20_000
+    assert event["metadata"]["firstMessageAt"] == first_at_ms
+    assert len(event["messages"]) == 20
+
+
+def test_after_a_short_gap_the_author_is_probably_typing(window: WindowScene) -> None:
+    rules = Rules(silence_ms=2_000, typing_inference_ms=6_000, max_wait_ms=30_000)
+    assert send(window, "m1", rules.timing) == window.clock() + 2_000
+    window.pass_time(1_000)
+    assert send(window, "m2", rules.timing) == window.clock() + 6_000
+    window.pass_time(5_000)
+    assert window.batches() == []
+    window.pass_time(1_000)
+    assert window.batches() == [["m1", "m2"]]
+
+
+def test_too_few_messages_wait_for_the_longest_wait(window: WindowScene) -> None:
+    rules = Rules(silence_ms=2_000, typing_inference_ms=0, min_messages=2, max_wait_ms=10_000)
+    assert send(window, "m1", rules.timing) == window.clock() + 10_000
+    window.pass_time(5_000)
+    assert send(window, "m2", rules.timing) == window.clock() + 2_000
+    window.pass_time(3_000)
+    assert window.batches() == [["m1", "m2"]]
+
+
+def test_a_message_that_makes_the_window_due_earlier_sends_a_trigger(window: WindowScene) -> None:
+    """A voice note waits for its transcript, but the next text does not."""
+    voice = RULES.timing_of(is_pending=True)
+    assert send(window, "m1", voice) == window.clock() + 15_000
+    window.pass_time(4_000)
+    assert send(window, "m2") == window.clock() + 2_000
+    window.pass_time(3_000)
+    assert window.batches() == [["m1", "m2"]]
+
+
+def test_a_vip_with_a_silence_waits_for_it_and_one_without_leaves_at_once(window: WindowScene) -> None:
+    vip = Rules(priority="vip", vip_silence_ms=3_000)
+    assert send(window, "m1", vip.timing) == window.clock() + 3_000
+    window.pass_time(1_000)
+    assert send(window, "m2", Rules(priority="vip").timing) <= window.clock()
+    window.run()
+    assert window.batches() == [["m1", "m2"]]
+    assert window.events()[0]["flushReason"] == "priority"
+
+
+def test_the_rhythm_is_learned_once_a_batch(window: WindowScene) -> None:
+    rules = Rules(adaptive=True, silence_ms=5_000, typing_inference_ms=0, max_wait_ms=60_000, adaptive_k=1.0)
+    for number in range(4):
+        send(window, f"m{number}", rules.timing)
+        window.pass_time(1_000)
+    assert window.table.window(CONVERSATION).rhythm is None
+    window.pass_time(6_000)
+    rhythm = window.table.window(CONVERSATION).rhythm
+    assert rhythm is not None
+    assert (rhythm.mean_ms, rhythm.deviation_ms) == (1_000, 281.2)
+    due_at_ms = send(window, "m4", rules.timing)
+    assert window.clock() + 1_000 < due_at_ms < window.clock() + 5_000
+
+
+def test_a_press_is_due_at_once_but_never_cuts_off_what_waits(window: WindowScene) -> None:
+    pressed = RULES.timing_of(is_pressed=True)
+    assert send(window, "m1", pressed) == window.clock()
+    window.run()
+    assert window.batches() == [["m1"]]
+    typed_at_ms = window.clock.advance(500)
+    send(window, "m2")
+    window.pass_time(500, step_ms=500)
+    assert send(window, "m3", pressed) == typed_at_ms + 2_000
+    window.pass_time(500, step_ms=500)
+    assert send(window, "m4") == window.clock() + 2_000
+    window.pass_time(4_000)
+    assert window.batches() == [["m1"], ["m2", "m3", "m4"]]
+
+
+def test_large_messages_that_fill_a_batch_make_it_due(window: WindowScene) -> None:
+    size = 60 * 1024
+    outcome: o.Buffered | o.Duplicate | o.Refused | None = None
+    for number in range(MAX_BYTES_IN_A_BATCH // size + 1):
+        outcome = window.lane.buffer_message(
+            CONVERSATION, f"m{number:03}", payload=payload(f"m{number:03}", "x" * size),
+            timing=Rules(silence_ms=9_000, max_messages=1_000).timing,
+        )  # fmt: skip
+    assert isinstance(outcome, o.Buffered)
+    assert outcome.due_at_ms <= window.clock()
+    assert window.table.window(CONVERSATION).due.reason == "max_bytes"
+
+
+def test_a_fixed_window_is_a_rule(window: WindowScene) -> None:
+    rules = Rules(wait="window", window_ms=WINDOW_MS, typing_inference_ms=3_000)
+    first_at_ms = window.clock()
+    for number in range(4):
+        timing = rules.timing_of(is_pending=number == 1, is_pressed=number == 2)
+        assert send(window, f"m{number}", timing) == first_at_ms + WINDOW_MS
+        window.pass_time(2_000)
+    assert window.lane.extend_wait(CONVERSATION, extend_ms=9_000, max_wait_ms=rules.timing.max_wait_ms) == o.Unmoved(
+        first_at_ms + WINDOW_MS
+    )
+    window.pass_time(2_000)
+    assert window.batches() == [["m0", "m1", "m2", "m3"]]
+
+
+def test_a_fixed_window_is_never_longer_than_the_longest_wait(window: WindowScene) -> None:
+    rules = Rules(wait="window", window_ms=10_000, max_wait_ms=4_000)
+    assert send(window, "m1", rules.timing) == window.clock() + 4_000
+
+
+def test_typing_lets_the_window_wait_until_the_next_message_or_the_longest_wait(window: WindowScene) -> None:
+    def extend() -> Any:
+        return window.lane.extend_wait(CONVERSATION, extend_ms=5_000, max_wait_ms=RULES.max_wait_ms)
+
+    first_at_ms = window.clock()
+    assert extend() == o.Empty()
+    send(window, "m1")
+    assert extend() == o.Extended(window.clock() + 5_000)
+    window.pass_time(4_000)
+    assert window.batches() == []
+    assert send(window, "m2") == window.clock() + 2_000, "a message tells more than the typing before it"
+    for _ in range(5):
+        extend()
+        window.pass_time(3_000)
+    assert window.table.window(CONVERSATION).due.due_at_ms == first_at_ms + RULES.max_wait_ms
+    window.pass_time(2_000)
+    assert window.batches() == [["m1", "m2"]]
+    assert window.events()[0]["flushReason"] == "max_wait"
+
+
+def test_a_message_that_comes_while_typing_is_written_counts_alone(window: WindowScene) -> None:
+    send(window, "m1")
+    window.clock.advance(1_000)
+    with window.wire.at("update_item", lambda: send(window, "m2")):
+        extended = window.lane.extend_wait(CONVERSATION, extend_ms=9_000, max_wait_ms=20_000)
+    assert isinstance(extended, o.Unmoved)
+    assert due_in(window) <= 2_001
+
+
+def test_new_rules_move_a_window_in_both_directions(window: WindowScene) -> None:
+    due_at_ms = send(window, "m1")
+    slow = Rules(silence_ms=10_000, max_wait_ms=30_000)
+    assert window.lane.retime_buffer(CONVERSATION, timing=slow.timing) == o.Retimed(due_at_ms + 8_000, 1)
+    window.pass_time(5_000)
+    assert window.batches() == []
+    assert window.lane.retime_buffer(CONVERSATION, timing=RULES.timing) == o.Retimed(window.clock(), 1)
+    window.run()
+    assert window.batches() == [["m1"]]
+
+
+def test_the_transcript_of_the_last_message_ends_its_wait(window: WindowScene) -> None:
+    send(window, "m1", RULES.timing_of(is_pending=True))
+    window.pass_time(5_000)
+    edited = window.lane.edit_message(CONVERSATION, "m1", payload=payload("m1", "words"), timing=RULES.timing)
+    assert edited == o.Edited(0, 0)
+    window.pass_time(2_000)
+    assert [event["text"] for event in window.events()] == ["words"]
+
+
+@pytest.mark.promise("P4")
+def test_a_redelivery_moves_nothing(window: WindowScene) -> None:
+    due_at_ms = send(window, "m1")
+    window.clock.advance(1_000)
+    assert send(window, "m1") == due_at_ms
+    seen = window.table.window(CONVERSATION)
+    assert (seen.due.due_at_ms, seen.waiting, seen.newest_at_ms) == (due_at_ms, 1, window.clock() - 1_000)
+
+
+@pytest.mark.parametrize(
+    ("lag_ms", "due_ms"), [(500, 2_000), (MINUTE_MS, 2_000), (MINUTE_MS + 1, 2_000 - MINUTE_MS - 1)]
+)
+def test_a_host_whose_clock_lags_does_not_turn_time_back(window: WindowScene, lag_ms: int, due_ms: int) -> None:
+    send(window, "m1")
+    at_ms = window.clock()
+    window.clock.advance(-lag_ms)
+    outcome = window.new_lane().buffer_message(CONVERSATION, "m2", payload=payload("m2"), timing=RULES.timing)
+    window.clock.advance(lag_ms)
+    assert isinstance(outcome, o.Buffered)
+    assert outcome.due_at_ms == at_ms + due_ms == window.table.window(CONVERSATION).due.due_at_ms
+
+
+def test_what_was_found_due_stays_due_and_what_comes_since_joins_it(window: WindowScene) -> None:
+    send(window, "m1")
+    window.clock.advance(2_000)
+    with window.wire.at("query", lambda: send(window, "m2")):
+        window.run()
+    assert window.batches() == [["m1", "m2"]]
+    assert window.events()[0]["metadata"]["waitMs"] == 2_000
+    assert window.is_at_rest()
+
+
+def test_messages_that_keep_coming_while_the_window_is_read_do_not_keep_it_from_leaving(window: WindowScene) -> None:
+    send(window, "m0")
+    window.clock.advance(2_000)
+    numbers = iter(range(1, 99))
+    before = window.wire.before
+
+    def talk(request: str) -> None:
+        if request == "query":
+            window.wire.before = before
+            send(window, f"m{next(numbers)}")
+            window.wire.before = talk
+
+    after = window.wire.after
+    window.wire.after = lambda request: talk(request) if request == "query" else None
+    window.run()
+    window.wire.after = after
+    window.wire.before = before
+    assert len(window.batches()) == 1
+    settle(window)
+    came = [each for batch in window.batches() for each in batch]
+    assert came == [f"m{number}" for number in range(next(numbers))]
+
+
+def test_messages_behind_a_frozen_batch_wait_for_their_own_silence(window: WindowScene) -> None:
+    window.bus.failures = [SendFailed("put event: Throttling")] * 3
+    send(window, "m1")
+    window.pass_time(2_000)
+    first_at_ms = window.clock()
+    for number in range(2, 6):
+        assert send(window, f"m{number}") == window.clock() + 2_000
+        window.pass_time(1_500, step_ms=500)
+    window.pass_time(10_000)
+    assert window.batches() == [["m1"], ["m2", "m3", "m4", "m5"]]
+    assert window.events()[-1]["metadata"]["firstMessageAt"] == first_at_ms
+    assert window.events()[-1]["metadata"]["waitMs"] == 4_500 + 2_000
+
+
+# -- the item ---------------------------------------------------------------------------------------------------
+
+timings = st.sampled_from(
+    [RULES.timing, RULES.timing_of(is_pending=True), RULES.timing_of(is_pressed=True), Rules(adaptive=True).timing]
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(deliveries=st.lists(st.tuples(timings, st.booleans(), st.integers(-500, 5_000)), min_size=1, max_size=6))
+def test_the_window_that_ingest_reckons_is_the_one_that_the_table_has(
+    window: WindowScene, deliveries: list[tuple[Timing, bool, int]]
+) -> None:
+    name, at_ms = f"default/generic/shop/c{window.clock.advance(1)}", window.clock()
+    for timing, is_new, gap_ms in deliveries:
+        at_ms += gap_ms
+        note = Note(at_ms, timing, is_new=is_new, size=5_000 if gap_ms % 2 else 10)
+        done, before = window.table.note(name, note)
+        assert done
+        assert note.in_window(before) == window.table.window(name)
+        if not before.is_open:
+            assert window.table.window(name).listed_at_ms <= window.table.window(name).due.due_at_ms
+
+
+def test_the_index_key_does_not_move_with_the_messages(window: WindowScene) -> None:
+    send(window, "m1")
+    listed_at_ms = window.table.window(CONVERSATION).listed_at_ms
+    for number in range(2, 9):
+        window.clock.advance(1_000)
+        send(window, f"m{number}")
+    assert window.table.window(CONVERSATION).listed_at_ms == listed_at_ms
+    window.pass_time(3_000)
+    assert len(window.batches()) == 1
+
+
+def test_a_window_of_the_last_version_ends_when_that_version_said(window: WindowScene) -> None:
+    window.table.put_message(CONVERSATION, "m1", body=payload("m1"), arrived_at_ms=window.clock())
+    due_at_ms = window.clock() + 10_000
+    window.table._client.put_item(
+        TableName="holding",
+        Item={
+            "conversation": {"S": CONVERSATION}, "item": {"S": WINDOW}, "open": {"S": "0"}, "changes": {"N": "0"},
+            "generation": {"N": "1"}, "waiting": {"N": "1"}, "due_at": {"N": str(due_at_ms)},
+            "reason": {"S": "window"}, "window_ms": {"N": "10000"},
+        },
+    )  # fmt: skip
+    window.triggers.send(CONVERSATION, delay_ms=10_000)
+    window.clock.advance(5_000)
+    assert send(window, "m2") == due_at_ms
+    window.pass_time(5_000)
+    assert window.batches() == [["m1", "m2"]]
+    assert window.events()[0]["flushReason"] == "window"
+    send(window, "m3")
+    window.pass_time(2_000)
+    assert window.batches() == [["m1", "m2"], ["m3"]]
+    assert window.events()[-1]["flushReason"] == "silence"
+
+
+def test_rules_of_a_later_version_are_read_without_their_new_fields(window: WindowScene) -> None:
+    send(window, "m1")
+    window.table._client.update_item(
+        TableName="holding", Key={"conversation": {"S": CONVERSATION}, "item": {"S": WINDOW}},
+        UpdateExpression="SET #t = :t", ExpressionAttributeNames={"#t": "timing"},
+        ExpressionAttributeValues={":t": {"S": '[7000,0,20000,20,1,"","","",null,"a new field"]'}},
+    )  # fmt: skip
+    assert due_in(window) == 7_000
+
+
+# -- triggers ---------------------------------------------------------------------------------------------------
+
+
+def test_a_burst_costs_one_trigger_and_few_requests(window: WindowScene) -> None:
+    """The benchmark's burst: three fragments, half a second apart, with the default rules."""
+    for number in range(3):
+        window.lane.buffer_message(CONVERSATION, f"m{number}", payload=payload(f"m{number}"), timing=Rules().timing)
+        window.pass_time(500, step_ms=500)
+    window.pass_time(6_000)
+    assert window.batches() == [["m0", "m1", "m2"]]
+    sent, hidden = window.wire.made.count("send_message"), window.wire.made.count("change_message_visibility")
+    assert sent == 1
+    assert 2 * hidden <= 4, "each rest is one request, and one more to receive the trigger again"
+
+
+def test_a_trigger_is_hidden_for_a_minute_at_most_and_leaves_a_successor_for_longer_waits(window: WindowScene) -> None:
+    send(window, "m1")
+    window.lane.hold_buffer(CONVERSATION, hold_ms=HOUR_MS)
+    window.wire.made.clear()
+    window.pass_time(HOUR_MS - 2_000)
+    assert window.batches() == []
+    sent, hidden = window.wire.made.count("send_message"), window.wire.made.count("change_message_visibility")
+    assert (sent, hidden) == (HOUR_MS // MAX_TRIGGER_DELAY_MS, 0)
+    window.pass_time(3_000)
+    assert window.batches() == [["m1"]]
+    assert window.triggers.waiting == []
+
+
+def test_many_triggers_of_a_long_wait_leave_one_successor(window: WindowScene) -> None:
+    send(window, "m1")
+    window.lane.hold_buffer(CONVERSATION, hold_ms=HOUR_MS)
+    for _ in range(20):
+        send(window, "m1")
+    assert len(window.triggers.waiting) == 21
+    for each in window.triggers.waiting:
+        each.visible_at_ms = window.clock()
+    window.run()
+    assert len(window.triggers.waiting) == 1
+
+
+@pytest.mark.parametrize("skew_ms", [-1_000, 0, 1_000])
+def test_a_successor_that_comes_early_by_its_hosts_clock_goes_on(window: WindowScene, skew_ms: int) -> None:
+    send(window, "m1")
+    window.lane.hold_buffer(CONVERSATION, hold_ms=HOUR_MS)
+    window.pass_time(3_000)
+    window.clock.advance(MAX_TRIGGER_DELAY_MS + skew_ms)
+    for each in window.triggers.waiting:
+        each.visible_at_ms = window.clock()
+    window.run()
+    assert len(window.triggers.waiting) == 1
+
+
+def test_a_successor_that_cannot_be_sent_is_sent_later(window: WindowScene) -> None:
+    send(window, "m1")
+    window.lane.hold_buffer(CONVERSATION, hold_ms=HOUR_MS)
+    window.clock.advance(2_000)
+    with window.wire.at("send_message", failing()):
+        window.run()
+    (waiting,) = window.triggers.waiting
+    assert waiting.visible_at_ms == window.clock() + MAX_TRIGGER_HIDDEN_MS
+
+
+def test_a_trigger_whose_rest_is_lost_comes_back_with_the_queue(window: WindowScene) -> None:
+    send(window, "m1")
+    window.clock.advance(1_500)
+    send(window, "m2")
+    window.clock.advance(500)
+    with window.wire.at("change_message_visibility", failing()):
+        window.run()
+    window.pass_time(WINDOW_GRACE_MS + 11_000)
+    assert window.batches() == [["m1", "m2"]]
+
+
+# -- lost triggers ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("P7")
+@pytest.mark.parametrize("phase_ms", range(0, 60_000, 7_000))
+def test_a_lost_trigger_is_made_good_within_a_minute(window: WindowScene, phase_ms: int) -> None:
+    """EventBridge sweeps once a minute, and each of its sweeps asks the queue for another."""
+    due_at_ms = 0
+    for second in range(180):
+        if second == 60 + phase_ms // 1_000:
+            due_at_ms = send(window, "m1")
+            window.triggers.waiting.clear()
+        window.clock.advance(1_000)
+        if window.clock() % MINUTE_MS < SECOND_MS:
+            window.processor.sweep()
+        for at_ms in [each for each in window.triggers.sweeps_at_ms if each <= window.clock()]:
+            window.triggers.sweeps_at_ms.remove(at_ms)
+            window.processor.sweep(is_second=True)
+        window.run()
+        if window.batches():
+            break
+    assert window.batches() == [["m1"]]
+    assert window.clock() - due_at_ms <= WINDOW_GRACE_MS + SECOND_SWEEP_DELAY_MS + 1_000 < MINUTE_MS
+
+
+def test_a_sweep_asks_for_one_more_and_that_one_for_none(window: WindowScene) -> None:
+    window.processor.sweep()
+    assert window.triggers.sweeps_at_ms == [window.clock() + SECOND_SWEEP_DELAY_MS]
+    window.processor.sweep(is_second=True)
+    assert len(window.triggers.sweeps_at_ms) == 1
+
+
+def test_the_sweep_asks_the_window_and_not_the_index(window: WindowScene) -> None:
+    """A long conversation is listed under the due time of its first message."""
+    rules = Rules(silence_ms=30_000, typing_inference_ms=0, max_wait_ms=600_000)
+    send(window, "m1", rules.timing)
+    for number in range(2, 6):
+        window.pass_time(20_000)
+        send(window, f"m{number}", rules.timing)
+    assert window.table.window(CONVERSATION).listed_at_ms < window.clock() - WINDOW_GRACE_MS
+    window.processor.sweep()
+    assert window.telemetry.counts["TriggersResent"] == 0
+    assert window.telemetry.counts["OldestWindowOverdueMs"] == 0
+    assert window.table.window(CONVERSATION).listed_at_ms == window.clock() + 30_000, "later sweeps need not read it"
+    assert window.lane.open_windows(limit=1)[0].due_at_ms == window.clock() + 30_000
+
+
+def test_a_sweep_lists_no_window_later_than_a_message_that_comes_meanwhile_wants(window: WindowScene) -> None:
+    send(window, "m1", RULES.timing_of(is_pending=True))
+    window.table.list_later(
+        CONVERSATION, window=window.table.window(CONVERSATION), at_ms=window.clock() - WINDOW_GRACE_MS - 1
+    )
+    with window.wire.at("get_item", lambda: send(window, "m2"), after=True):
+        window.processor.sweep()
+    seen = window.table.window(CONVERSATION)
+    assert seen.listed_at_ms <= seen.due.due_at_ms
+
+
+def test_windows_on_hold_do_not_hide_an_overdue_one_from_the_sweep(
+    window: WindowScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lambdas.dynamodb_processor.service.MAX_WINDOWS_IN_A_SWEEP", 2)
+    for number in range(3):
+        name = f"default/generic/shop/held{number}"
+        window.lane.buffer_message(name, "m", payload=payload("m"), timing=RULES.timing)
+        window.lane.hold_buffer(name, hold_ms=HOUR_MS)
+    window.clock.advance(1_000)
+    send(window, "m1")
+    window.triggers.waiting.clear()
+    window.clock.advance(MINUTE_MS)
+    for _ in range(2):
+        window.processor.sweep()
+    window.run()
+    assert window.batches() == [["m1"]]
+
+
+def test_a_resume_that_dies_half_way_lets_the_sweep_find_the_window(window: WindowScene) -> None:
+    send(window, "m1")
+    window.lane.hold_buffer(CONVERSATION, hold_ms=HOUR_MS)
+    window.pass_time(MINUTE_MS)
+    with window.wire.at("send_message", failing()), pytest.raises(SendFailed):
+        window.lane.resume_buffer(CONVERSATION)
+    window.clock.advance(WINDOW_GRACE_MS + 1)
+    window.processor.sweep()
+    window.run()
+    assert window.batches() == [["m1"]]
+
+
+# -- a run that is late -------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_looked_at_the_last_window_does_not_lock_the_next(window: WindowScene) -> None:
+    send(window, "m1")
+    window.clock.advance(2_000)
+    (waiting,) = window.triggers.waiting
+    window.triggers.send(CONVERSATION, delay_ms=0)
+
+    def another_empties_it_and_a_message_comes() -> None:
+        assert window.new_processor().process(window.triggers.waiting[1].trigger, AMPLE)
+        window.clock.advance(500)
+        send(window, "m2")
+
+    with window.wire.at("get_item", another_empties_it_and_a_message_comes, after=True):
+        window.processor.process(waiting.trigger, AMPLE)
+    assert window.batches() == [["m1"]], "m2 waits for its silence"
+
+
+def test_a_hold_that_comes_between_look_and_lock_holds(window: WindowScene) -> None:
+    send(window, "m1")
+    window.clock.advance(2_000)
+    with window.wire.at("get_item", lambda: window.lane.hold_buffer(CONVERSATION, hold_ms=MINUTE_MS), after=True):
+        window.run()
+    assert window.batches() == []
+    settle(window)
+    assert window.batches() == [["m1"]]
+
+
+def test_a_run_that_dies_between_look_and_lock_changes_nothing(window: WindowScene) -> None:
+    send(window, "m1")
+    window.clock.advance(2_000)
+    before = window.table.window(CONVERSATION)
+    with window.wire.at("update_item", killed), pytest.raises(Killed):
+        window.run()
+    assert window.table.window(CONVERSATION) == before
