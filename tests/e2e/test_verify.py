@@ -119,7 +119,7 @@ def test_what_a_killed_trial_left_is_removed_by_the_next_one_when_its_time_is_ov
 ) -> None:
     running = find_stage(LOCAL, profile=None, region=None, outputs=stage.stage.outputs_file)
     with verifying(stage) as process:
-        verify.remove_leftovers(running)
+        verify.remove_leftovers(running, LOCAL)
         assert remains(stage), "another trial has removed a running one"
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
@@ -127,5 +127,5 @@ def test_what_a_killed_trial_left_is_removed_by_the_next_one_when_its_time_is_ov
     assert [each for each in left if re.search(verify.PREFIX, each)]
     later = time.time() + limits.MAX_TRIAL_SECONDS + 1
     monkeypatch.setattr("bufferctl.verify.time.time", lambda: later)
-    verify.remove_leftovers(running)
+    verify.remove_leftovers(running, LOCAL)
     assert remains(stage) == []
