@@ -124,9 +124,6 @@ def _words(config: StageConfig, traffic: Traffic) -> dict[str, str]:
         "fallback_floor": _money(floor - total(bill(_without_fallback(config), nobody))),
         "public_floor": _money(floors(config)["no network"]),
         "million_at_scale": _money(total(cheapest) / at_scale.messages * 1e6),
-        "journal": _money(
-            sum(line.monthly for line in cheapest if "journal" in line.component) / at_scale.messages * 1e6
-        ),
         "dynamodb_floor": _money(total(bill(dynamodb_lane(config), nobody))),
         "lane_until": f"{_lane_until(config):,.0f}",
         "tracing": _money(total(line for line in bill(traced, traffic) if line.price == "traces")),
