@@ -31,7 +31,7 @@ NEEDS_VENV = @test -x $(BIN)/python || { echo "There is no $(VENV) that works he
 
 # Which stage of cdk.json is built, compared, deployed or destroyed.
 STAGE ?= dev
-# The console shows the local stage, unless a stage is named.
+# The console shows the local stage unless STAGE is given.
 CONSOLE_STAGE = $(if $(filter-out undefined default file,$(origin STAGE)),$(STAGE),local)
 # How many a day `make cost` reckons with.
 MESSAGES ?= 100000
@@ -81,8 +81,8 @@ $(READY):
 demo: $(READY) ## five fragments of a customer go in, one event comes out; ARGS=--reply: and an answer to them
 	@$(BIN)/python -m local demo $(IN_LANE) $(ARGS)
 
-# The tests on the local stage share it and send it real traffic, and those in a browser measure how busy the page is:
-# they run one after the other, with nothing beside them.
+# The tests on the local stage share it and send it real traffic. The tests in a browser measure how busy the page is.
+# Therefore all of them run one after the other, and nothing runs at the same time.
 IN_TURN := tests/e2e tests/chaos tests/browser
 
 test: $(READY) ## the tests for every change, at most 5 minutes: all but `make chaos`, or those that PYTEST_ARGS names
@@ -127,7 +127,7 @@ format: $(READY) ## format, and fix what ruff can fix
 nightly: $(READY) ## all tests, with many more examples for the property tests
 	@HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout 1800 $(PYTEST_ARGS)
 
-rehearse: $(READY) ## all of a deployment that needs no AWS account, as a table; ARGS="--only templates": without the local stage
+rehearse: $(READY) ## try all of a deployment that needs no AWS account, and print a table; ARGS="--only templates": without the local stage
 	@$(BIN)/python -m tests.support.rehearsal --jobs $(JOBS) $(ARGS)
 
 up: $(READY) ## start the local stage and deploy onto it; again: deploy what changed
@@ -145,7 +145,7 @@ logs: ## follow what the functions of the local stage write
 	$(NEEDS_VENV)
 	@$(BIN)/python -m local logs
 
-console: $(READY) ## a page to write to a stage as a customer, and to watch it; starts the local stage: ARGS=--open
+console: $(READY) ## serve a page that shows a stage and writes to it as a customer; starts the local stage: ARGS=--open
 	@$(BIN)/python -m console --stage "$(CONSOLE_STAGE)" $(ARGS)
 
 verify: $(READY) ## does a stage work? sends to it as a customer: make verify STAGE=local

@@ -73,7 +73,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     _add_conversation(topics.add_parser("conversation", help="list, show and control conversations"))
     _add_rules(topics.add_parser("rules", help="read and change rules without a deployment"))
-    _add_door(topics.add_parser("door", help="try the mapping of a door, by which any webhook becomes messages"))
+    _add_door(topics.add_parser("door", help="try the mapping of a door, which turns webhooks into messages"))
     _add_dead(topics.add_parser("dead", help="show batches that could not be sent, and send them again"))
     logged = _command(topics, "logged", commands.look_up, "show how the logs name a conversation or a batch")
     logged.add_argument("id", help="tenant/platform/account/user, or a batch id")
@@ -82,7 +82,9 @@ def make_parser() -> argparse.ArgumentParser:
     _command(topics, "doctor", doctor, "say what is wrong with the stage, worst first; only reads", find=find_account)
     _add_verify(_command(topics, "verify", verify, "try the stage as a customer, then remove the trial"))
     page = _command(topics, "console", open_console, "show the stage on a page of this machine", find=find_nothing)
-    page.add_argument("--allow-changes", action="store_true", help="also send, hold, flush, cancel and redrive")
+    page.add_argument(
+        "--allow-changes", action="store_true", help="let the page send, hold, flush, cancel and redrive, too"
+    )
     page.add_argument("--show-words", action="store_true", help="also what people wrote")
     page.add_argument("--open", action="store_true", help="open the page in the browser")
     return parser
@@ -163,7 +165,9 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
 
 def _add_door(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    tried = _command(verbs, "try", _try_door, "show what a body becomes by a mapping; needs no stage", find=_no_stage)
+    tried = _command(
+        verbs, "try", _try_door, "show the messages that a mapping makes of a body; needs no stage", find=_no_stage
+    )
     tried.add_argument("mapping", type=Path, help="a file with the mapping")
     tried.add_argument("body", type=Path, help="a file with the body of a webhook")
     tried.add_argument("--name", help="the door's name; default: that of the file")

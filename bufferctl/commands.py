@@ -114,7 +114,7 @@ def forget(stage: Stage, given: Namespace) -> None:
         held = _forget_at_responder(stage, given, dryRun=True)
         result = erase(stage, given.conversation)
         counts: Counter[str] = result["counts"]
-        # The event may make the responder erase before it is asked here, so the earlier count may be the higher one.
+        # The event may make the responder erase before this request, so the earlier count may be the higher one.
         counts.update(held | _forget_at_responder(stage, given, at=result["at"]))
     if result["againInMs"] is not None:
         raise Incomplete("This command could not erase everything: run it again.")

@@ -1,4 +1,4 @@
-"""Becomes the console, which is a program of its own, so that other commands do not need its packages."""
+"""Replaces this process with the console, a separate program, so that other commands do not need its packages."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from bufferctl.stage import ROOT
 
 
 def find_nothing(*_given: object, **_options: object) -> None:
-    """Leave it to the console to find the stage."""
+    """Find nothing here, because the console finds the stage."""
 
 
 def open_console(_nothing: None, given: Namespace) -> None:

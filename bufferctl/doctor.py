@@ -22,7 +22,7 @@ class Report(NamedTuple):
 
 
 def examine(facts: Facts, *, done: Callable[[], None] = lambda: None) -> Report:
-    """Make all diagnoses, and call `done` after each. Note the reason of one that cannot read something, and go on.
+    """Make all diagnoses, and call `done` after each. If one cannot read something, note the reason and go on.
 
     Raise the SDK's error if the caller must sign in first.
     """

@@ -1,4 +1,4 @@
-"""Tries a door's mapping on a body, without a stage: the same code reads the body as in ingest."""
+"""Tries a door's mapping on a body without a stage. The code that reads the body is that of ingest."""
 
 import json
 from argparse import Namespace
@@ -16,7 +16,7 @@ DEFAULT_NAME = "door"
 
 
 def try_mapping(given: Namespace) -> None:
-    """Show what each item of a body becomes. Fail if ingest would refuse the body."""
+    """Show what each item of a body becomes. Raise Failed if ingest would refuse the body."""
     name = given.name or (given.mapping.stem if is_door_name(given.mapping.stem) else DEFAULT_NAME)
     if not is_door_name(name):
         raise Misused("A door's name has at most 31 lower-case letters, digits and single hyphens.")
@@ -44,7 +44,7 @@ def _shown(item: Item, *, leave_out: bool) -> Mapping[str, Any]:
         fields = read._asdict()
         conversation = str(fields.pop("conversation"))
         if message := fields.pop("message", None):
-            # Ingest refuses a message that is too large, too.
+            # Ingest also refuses a message that is too large.
             require_room(message)
             fields["message"] = message.model_dump(by_alias=True, exclude_unset=True)
     except InvalidInput as error:

@@ -35,7 +35,7 @@ class NotFound(Failed):
 
 
 class FoundProblems(Failed):
-    """The command has done its work, and the stage has problems."""
+    """The command has done its work, and found problems of the stage."""
 
     code = 5
 
@@ -59,7 +59,7 @@ EXIT_STATUSES = {
 
 @contextmanager
 def errors_of_aws() -> Iterator[None]:
-    """Turn the SDK's errors, and a missing SDK, into the errors of this module, whose texts are sentences."""
+    """Turn the SDK's errors, and a missing SDK, into errors of this module, whose texts are sentences."""
     try:
         from botocore.exceptions import (  # noqa: PLC0415 - the SDK would make --help slow
             BotoCoreError,

@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 NOTHING = "-"
-# Control characters that JSON may contain as they are, but a terminal may obey.
+# JSON may contain these control characters unescaped, but a terminal may obey them.
 CONTROLS = re.compile("[\x7f-\x9f]")
 Tone = Literal["good", "warning", "bad", "plain"]
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows with the same fields. As text, an aligned table."""
+    """Rows with the same fields. Their text is an aligned table."""
 
     rows: Sequence[Mapping[str, Any]]
     columns: Sequence[str]
@@ -36,7 +36,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Fields of one thing. As text, a line for each."""
+    """Fields of one thing. Their text has a line for each field."""
 
     fields: Mapping[str, Any]
 
@@ -52,7 +52,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines that say how good each of them is, which a terminal shows by a colour."""
+    """Lines with a tone each, which a terminal shows as a colour."""
 
     lines: Sequence[Line]
 
@@ -82,7 +82,7 @@ def cell(name: str, value: Any) -> str:
 
 
 def printable(text: str, *, kept: str = "") -> str:
-    """Return the text without what could break the line or send control characters to the terminal."""
+    """Replace characters that could break the line or control the terminal. Characters of `kept` remain."""
     return "".join(each if each.isprintable() or each in kept else " " for each in text)
 
 

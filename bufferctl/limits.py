@@ -19,7 +19,7 @@ MAX_FORGET_CALLS = 20
 
 # -- output -----------------------------------------------------------------------------------------
 
-# Longer than a healthy stage needs to take a batch that is due. A terminal shows it in another colour.
+# A healthy stage takes a batch that is due in less time. A terminal shows a longer time in another colour.
 LATE_MS = 2_000
 
 # -- listening to the bus ------------------------------------------------------------------------------

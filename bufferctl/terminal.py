@@ -1,7 +1,7 @@
 """Prints results: with colours on a terminal, as plain text for everything else.
 
-`rich` is imported only when something is shown with colours, so that `--help` and pipes stay quick. It gets all texts
-as `Text`, in which it interprets nothing.
+`rich` is imported only to show something with colours, so that `--help` and pipes stay quick. It gets all texts as
+`Text`, within which it interprets no markup.
 """
 
 import os
@@ -23,7 +23,7 @@ NAMES = ("conversation", "conversationId", "batch", "batchId", "scope", "rule", 
 
 
 def has_colours(stream: TextIO) -> bool:
-    """Return whether a person looks at this stream, and has not refused colours (https://no-color.org)."""
+    """Return whether the stream is a terminal whose user has not refused colours (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -42,7 +42,7 @@ def show(*blocks: Block, stream: TextIO | None = None) -> None:
 
 
 def show_result(given: Namespace, result: Any, *blocks: Block) -> None:
-    """Print the result as JSON if the operator asked for it, and otherwise these blocks."""
+    """Print the result as JSON if the operator asked for JSON, and these blocks otherwise."""
     if given.json:
         print(as_json(result))
     else:
@@ -50,7 +50,7 @@ def show_result(given: Namespace, result: Any, *blocks: Block) -> None:
 
 
 class Step:
-    """The current step of a long command. This class shows nothing."""
+    """The current step of a long command. This class shows nothing; a subclass shows it on a terminal."""
 
     def say(self, text: str) -> None:
         """Say what begins now."""
@@ -61,7 +61,7 @@ class Step:
 
 @contextmanager
 def working(given: Namespace, text: str, *, total: int | None = None) -> Iterator[Step]:
-    """Show on a terminal that a command is at work, what it does, and how far it is. Erase that at the end."""
+    """Show on a terminal what a long command does and how far it is. Erase that at the end."""
     if given.json or not has_colours(sys.stderr):
         yield Step()
         return

@@ -157,7 +157,7 @@ def _forget_all(stage: Stage, stage_name: str, trial_id: str) -> None:
         try:
             result = erase(stage, conversation)
         except Failed as error:
-            # Raised from here, this error would hide why the trial itself has failed.
+            # If this error were raised, it would hide why the trial itself has failed.
             print(
                 f"Could not erase {conversation} and the conversations after it: {error}\n"
                 f"Later, list what is left:\n  {command} conversation list --tenant {TENANT}\n"
@@ -181,7 +181,7 @@ class Trial:
         self._webhook = GenericWebhook(stage.api_endpoint, self._secret)
         self._arrivals: list[Arrival] = []
         self.say: Callable[[str], None] = Step().say
-        """Is called with what the trial begins."""
+        """A function that the trial calls with the name of each step that begins."""
 
     def run(self, *, with_fallback: bool) -> Iterator[Result]:
         """Yield the results of all checks. Skip those after the first event if that event does not come."""

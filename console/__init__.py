@@ -1,1 +1,1 @@
-"""The console: a page on this machine that shows a stage, and on which one can write to it as a customer."""
+"""The console: a page on this machine that shows a stage and lets its reader write to the stage as a customer."""

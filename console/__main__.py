@@ -58,12 +58,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--profile", help="a profile of your AWS configuration")
     parser.add_argument("--region", help="the stage's region; default: that in cdk.json")
     parser.add_argument("--outputs", type=Path, default=LOCAL_OUTPUTS, help="outputs.json of another local stage")
-    parser.add_argument("--port", type=int, default=0, help="default: any that is free")
+    parser.add_argument("--port", type=int, default=0, help="the port; default: a free one")
     parser.add_argument("--open", action="store_true", help="open the page in this machine's browser")
     parser.add_argument(
-        "--allow-changes", action="store_true", help="let the page send, hold, flush, cancel and redrive on AWS, too"
+        "--allow-changes",
+        action="store_true",
+        help="let the page send, hold, flush, cancel and redrive on a stage in AWS, too",
     )
-    parser.add_argument("--show-words", action="store_true", help="show what people wrote on AWS, too")
+    parser.add_argument("--show-words", action="store_true", help="show what people wrote on a stage in AWS, too")
     return parser.parse_args(arguments)
 
 

@@ -1,8 +1,8 @@
-"""Refuses requests of other pages than the console's, and sets the headers that confine its page.
+"""Refuses requests of pages other than the console's, and sets the headers that confine its page.
 
 Any web page that is open in the same browser can send requests to a server on this machine. Therefore the path must
-begin with a random token, the Host header must name this server (a page may let its own name lead here), and Origin, if
-the browser sends one, must be this server.
+begin with a random token. The Host header must name this server, because a foreign page may make its own name resolve
+to this machine. The Origin header, if the browser sends one, must name this server, too.
 """
 
 import hmac
@@ -68,7 +68,9 @@ class Access:
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
         if host not in self._hosts:
-            return PlainTextResponse("This server has another name.", 421)
+            return PlainTextResponse(
+                "The Host header does not name this server. Open the address that the console printed.", 421
+            )
         given, slash, _ = scope["path"].removeprefix("/").partition("/")
         if not slash or not hmac.compare_digest(given.encode(), self._token.encode()):
             return PlainTextResponse("Open the address that the console printed: it ends with a token.", 404)

@@ -25,7 +25,7 @@ class Accidents:
 
     def _kill(self, role: str) -> None:
         outputs = self._place.outputs
-        assert outputs, "accidents happen on the local stage only"
+        assert outputs, "accidents are for the local stage only"
         kill(outputs, role)
 
     def _stop_valkey(self) -> None:

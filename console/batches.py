@@ -10,7 +10,7 @@ Json = dict[str, Any]
 
 
 def figures_of(detail: Json, *, arrived_at_ms: int) -> Json | None:
-    """Return the figures of a batch, or None if the event lacks what they need."""
+    """Return the figures of a batch, or None if the event lacks the fields for them."""
     metadata = detail.get("metadata") or {}
     first_at_ms, wait_ms = metadata.get("firstMessageAt"), metadata.get("waitMs")
     if not isinstance(first_at_ms, int) or not isinstance(wait_ms, int):

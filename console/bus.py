@@ -1,4 +1,4 @@
-"""Passes the stage's events on to the page, without people's words unless these may be shown."""
+"""Passes the stage's events on to the page. Removes people's words unless the console may show them."""
 
 import json
 import subprocess
@@ -39,7 +39,7 @@ class Bus:
         self.problem: str | None = "The console does not see events yet."
 
     def run(self) -> None:
-        """Listen until `end`. Start another listener if the one before has ended, for example with its stage."""
+        """Run a listener until `end` is called. Start another whenever one ends, for example with its stage."""
         while not self._ended.is_set():
             self._listen()
             self._tell(self.problem or "The console does not see events.")
@@ -53,7 +53,7 @@ class Bus:
             try:
                 self._listener.wait(SHUT_DOWN_SECONDS)
             except subprocess.TimeoutExpired:
-                # It goes on with the removal after the console has ended.
+                # The listener is a process of its own, and finishes the removal after the console has ended.
                 return
 
     def take(self, kind: str, detail: Json, *, at_ms: int) -> None:

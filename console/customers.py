@@ -1,4 +1,4 @@
-"""Plays customers: makes what a platform would post when a person types, sends a file, presses a button, and so on."""
+"""Plays customers: makes the webhooks that a platform posts when a person types, sends a file or presses a button."""
 
 import time
 import uuid
@@ -121,7 +121,7 @@ def _telegram(customer: Customer, kind: str, message_id: str, text: str) -> Any:
     return update
 
 
-# The kinds of webhooks of each platform. `again` repeats the newest body, as if the platform had not got our answer.
+# The kinds of webhooks of each platform. `again` repeats the newest body, as a platform does that got no answer.
 KINDS: dict[str, tuple[str, ...]] = {
     "generic": ("text", "file", "voice", "typing", "edit", "delete", "again"),
     "whatsapp": ("text", "file", "button", "edit", "delete", "again"),

@@ -1,4 +1,4 @@
-"""Passes what happens on to every open page, from whichever thread it was seen."""
+"""Passes messages from any thread to every open page."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 
 class Closed(Exception):
-    """Raised if a page does not read its messages, or if the console ends."""
+    """Raised if a page reads its messages too slowly, or if the console ends."""
 
 
 class Reader:
@@ -37,11 +37,11 @@ class Reader:
 
     def _close(self) -> None:
         self._is_closed = True
-        # Wakes `get`.
+        # An empty message wakes `get`.
         self._waiting.put_nowait(b"")
 
     async def get(self, *, timeout_seconds: float) -> bytes | None:
-        """Return the next message, or None if there was none in time. Raise Closed if there will be none."""
+        """Return the next message, or None if none came in time. Raise Closed if no more will come."""
         message = None
         if not self._is_closed:
             with suppress(TimeoutError):
@@ -69,7 +69,7 @@ class Hub:
             self._readers.discard(reader)
 
     def end(self) -> None:
-        """Close the connections of all pages, so that the server can end without cutting them."""
+        """Close the connections of all pages, so that the server can end without breaking them off."""
         with self._changed:
             for reader in self._readers:
                 reader.close()
@@ -81,7 +81,7 @@ class Hub:
                 reader.put(message)
 
     def wait_for_a_reader(self, *, timeout_seconds: float) -> bool:
-        """Wait until a page is open. Return False if none was opened in time."""
+        """Wait until a page is open. Return False if no page was opened in time."""
         with self._changed:
             return self._changed.wait_for(lambda: bool(self._readers), timeout_seconds)
 

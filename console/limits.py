@@ -2,7 +2,7 @@
 
 # -- calls to the stage --------------------------------------------------------------------------------
 
-# The page's own requests come before the looks, which therefore leave room for them.
+# The requests of the page's reader come before the looks, so the looks leave room for them.
 MAX_REQUESTS_A_SECOND = 5
 MAX_LOOKS_A_SECOND = 3
 # The admin function returns at most this many conversations in one answer.
@@ -21,7 +21,7 @@ EXPLANATIONS_KEPT = 50
 # -- what is kept for the page -------------------------------------------------------------------------
 
 CONVERSATIONS_SHOWN = 200
-# Time lines of other conversations are dropped, those first that changed longest ago.
+# If there are more time lines, those that changed longest ago are dropped.
 TIME_LINES_KEPT = 500
 ENTRIES_IN_A_TIME_LINE = 100
 BATCHES_KEPT = 3_000

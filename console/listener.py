@@ -1,7 +1,7 @@
 """Prints the stage's events as lines of JSON, until its standard input ends: `python -m console.listener`.
 
-It listens through a temporary rule and queue. It is a process of its own so that it removes both even if the console is
-killed, since its standard input then ends.
+It listens through a temporary rule and queue. It is a process of its own, whose standard input ends when the console
+ends. Therefore it removes the rule and the queue even if the console is killed.
 """
 
 import json

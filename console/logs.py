@@ -9,7 +9,7 @@ from console.looks import now_ms
 from console.place import Place
 
 Json = dict[str, Any]
-# The admin function logs every operation, and the page asks for these every few seconds.
+# The admin function logs every operation. The page asks for these every few seconds, so their lines would hide others.
 ONLY_LOOKS = ("conversation.show", "conversation.list", "rules.explain", "rules.list", "status", "dead.list")
 
 
@@ -18,14 +18,14 @@ class Logs:
         self._place = place
 
     def of(self, conversation: str) -> list[Json]:
-        """Return the newest lines that name the conversation, oldest first; none on a stage that is not local.
+        """Return the newest lines that name the conversation, oldest first. Return none unless the stage is local.
 
         The lines of a run appear when the run has ended. The console's own looks are left out.
         """
         return [each for each in self._lines_with(conversation) if each["line"].get("operation") not in ONLY_LOOKS]
 
     def over_quota(self) -> list[Json]:
-        """Return ingest's newest lines about messages that a quota refused; none on a stage that is not local."""
+        """Return ingest's newest lines about messages that a quota refused. Return none unless the stage is local."""
         return [
             each
             for each in self._lines_with("over quota", role="ingest")

@@ -72,7 +72,7 @@ class Looks:
         self._soon.set()
 
     def hurry(self) -> None:
-        """Begin the next sweep without a pause, because something has just happened."""
+        """Skip the pause before the next sweep, because something has just happened."""
         self._soon.set()
 
     def sweep(self) -> None:
@@ -94,7 +94,7 @@ class Looks:
             self._time_lines.note_absence(gone[1], self.clock())
 
     def _pages(self) -> Iterator[tuple[int, Json]]:
-        """Yield each answer with the time before its request, since what it shows may have changed until it came."""
+        """Yield each answer with the time before its request, because an answer may be out of date when it comes."""
         cursor = None
         for _ in range(MAX_REQUESTS_IN_A_SWEEP):
             at_ms = self.clock()

@@ -1,4 +1,4 @@
-"""Limits how often the console asks the stage, whose functions serve customers at the same time."""
+"""Limits how often the console asks the stage, because the stage serves customers at the same time."""
 
 import threading
 import time
@@ -36,7 +36,7 @@ class Pace:
 
 
 class PacedStage:
-    """Asks a stage's admin function, at most five times a second, of which at most three are looks."""
+    """Asks a stage's admin function at most five times a second. At most three of these requests are looks."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -44,7 +44,7 @@ class PacedStage:
         self._looks = Pace(MAX_LOOKS_A_SECOND)
 
     def ask(self, operation: str, **fields: Any) -> Json:
-        """Ask for the reader of the page, who has clicked. Raise Failed or Unreachable with a sentence."""
+        """Ask because the page's reader has clicked. Raise Failed or Unreachable with a sentence for the reader."""
         self._all.wait()
         with errors_of_aws():
             return self._place.stage.ask(operation, **fields)

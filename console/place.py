@@ -1,4 +1,4 @@
-"""Finds the stage, and finds the local one again after it was started anew at another address."""
+"""Finds the stage. Finds the local stage again after each of its starts, which changes its address."""
 
 import json
 import sys

@@ -33,7 +33,7 @@ def running(place: Place, *, port: int = 0) -> Iterator[str]:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(("127.0.0.1", port))
         port = listening.getsockname()[1]
-        # Without access logs, since the path contains the token.
+        # Access logs would contain the path, and thereby the token.
         config = uvicorn.Config(
             Access(make_app(parts), token=token, port=port),
             log_level="warning",

@@ -1,4 +1,4 @@
-"""Plays recorded scenarios: what customers, operators and accidents do, step by step."""
+"""Plays scenarios step by step: what customers do, and accidents of the local stage."""
 
 import threading
 import time
@@ -30,7 +30,9 @@ class Actor(_Strict):
 
 
 class Step(_Strict):
-    after: float = Field(ge=0, le=MAX_STEP_PAUSE_SECONDS, description="seconds since the beginning of the step before")
+    after: float = Field(
+        ge=0, le=MAX_STEP_PAUSE_SECONDS, description="seconds since the beginning of the previous step"
+    )
     who: int = Field(default=0, ge=0, description="which customer")
     do: str = Field(description="a kind of customers.KINDS, or an accident")
     text: str = Field(default="", max_length=MAX_TEXT_CHARACTERS)
@@ -77,7 +79,7 @@ class Player:
         ]
 
     def play(self, name: str, *, run: str) -> None:
-        """Begin the scenario. `run` becomes a part of its customers' names, so that each run begins with new people."""
+        """Start the scenario. `run` becomes a part of its customers' names, so that each run has new customers."""
         if name not in {each["name"] for each in self.offered()}:
             raise CannotDo(f"This stage cannot play a scenario '{name}'.")
         if self._playing and self._playing.is_alive():
@@ -95,7 +97,7 @@ class Player:
         self._tell(name, "began", customers=[each._asdict() for each in customers])
         began = time.monotonic()
         for number, step in enumerate(scenario.steps, start=1):
-            # From the beginning of the step before: a person does not wait for the webhook's answer.
+            # Count from the beginning of the previous step, because a person does not wait for the webhook's answer.
             if self._stopped.wait(max(began + step.after - time.monotonic(), 0)):
                 self._tell(name, "stopped")
                 return

@@ -1,4 +1,4 @@
-"""Sends what simulated customers write: all platforms on the local stage, the generic one on any other stage."""
+"""Sends the webhooks of simulated customers: of all platforms to the local stage, of generic to any other."""
 
 import json
 from collections.abc import Mapping

@@ -147,7 +147,7 @@ class _Answers:
                 yield framed("state", self._parts.looks.state())
                 while True:
                     message = await reader.get(timeout_seconds=KEEP_ALIVE_SECONDS)
-                    # A comment shows a proxy, and us, whether the page is still there.
+                    # A comment shows a proxy that the stream is alive, and us whether the page is still there.
                     yield message or b": still here\n\n"
             except (Closed, asyncio.CancelledError):
                 return
@@ -187,7 +187,7 @@ class _Answers:
         return {"lines": self._parts.logs.of(wish.conversation)}
 
     def quotas(self, _wish: Nothing) -> Json:
-        """Return the refused webhooks. In AWS, the console has no right to learn of those of other senders."""
+        """Return the refused webhooks. In AWS, the console may not read those of other senders."""
         return {"refused": self._parts.simulator.refused, "overQuota": self._parts.logs.over_quota()}
 
     def letter(self, wish: OfBatch) -> Json:

@@ -1,4 +1,4 @@
-"""Lets simulated customers write, and publishes to every page what they sent and what became of it."""
+"""Sends what simulated customers write, and publishes to every page what was sent and how the stage answered."""
 
 import threading
 import time
@@ -68,7 +68,7 @@ class Simulator:
             return dict(self._refused)
 
     def act(self, customer: Customer, kind: str, *, text: str = "", message_id: str | None = None) -> Json:
-        """Send what the customer does. Raise CannotDo if the platform cannot, Failed if the stage is away."""
+        """Send what the customer does. Raise CannotDo if its platform cannot send that, Failed if the stage is down."""
         if kind not in self._place.sender.kinds.get(customer.platform, ()):
             raise CannotDo(f"This stage's simulator cannot send '{kind}' by {customer.platform}.")
         with self._lock:

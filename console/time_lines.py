@@ -1,4 +1,4 @@
-"""Remembers what happened to each conversation, as the looks at the stage and its events show it."""
+"""Remembers what happened to each conversation, as seen in the stage's events and in the looks at the stage."""
 
 import threading
 from collections import OrderedDict, deque

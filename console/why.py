@@ -1,4 +1,4 @@
-"""Says in words why a conversation is due when it is."""
+"""Explains in a sentence why a conversation is due at its due time."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ Json = Mapping[str, Any]
 WAITS = (
     (
         "typingInferenceMs",
-        "The author is probably still typing, after a short gap. The batch leaves after {value} of silence.",
+        "The gap was short, so the author is probably still typing. The batch leaves after {value} of silence.",
     ),
     ("silenceMs", "The batch leaves after {value} of silence. Another message begins the wait again."),
     (
@@ -20,10 +20,10 @@ WAITS = (
     ("vipSilenceMs", "The author is a VIP. The batch leaves after {value} of silence."),
     ("pressedSilenceMs", "The author pressed a button. The batch leaves after {value} of silence."),
 )
-# Each reason with the rule that has its number, if one has.
+# Each reason with its sentence, and with the rule whose value the sentence names, if there is one.
 REASONS: Mapping[str, tuple[str, str | None]] = {
-    "max_wait": ("The first message has then waited for {value}, and no message waits for longer.", "maxWaitMs"),
-    "max_messages": ("{value} messages wait, and more than that never wait. The batch leaves at once.", "maxMessages"),
+    "max_wait": ("The first message has then waited for {value}, the longest wait that the rules allow.", "maxWaitMs"),
+    "max_messages": ("{value} messages wait, the most that the rules allow. The batch leaves at once.", "maxMessages"),
     "max_bytes": ("The waiting messages are as large as a batch may be. The batch leaves at once.", None),
     "hold": ("An operator keeps the conversation on hold. The batch leaves when the hold ends.", None),
     "resume": ("The hold has ended, so the batch leaves at once.", None),
@@ -34,9 +34,9 @@ REASONS: Mapping[str, tuple[str, str | None]] = {
 
 
 def why(conversation: Json, rules: Json) -> Json:
-    """Return `text`, and the `rule`, its `value` and its `layer`, where a rule decided.
+    """Return `text` and, if a rule decided, the `rule` with its `value` and its `layer`.
 
-    `conversation` is the answer of `conversation.show`, `rules` those of `rules.explain`.
+    `conversation` is the answer of `conversation.show`. `rules` are the rules in the answer of `rules.explain`.
     """
     reason, due_at_ms = conversation.get("reason"), conversation.get("dueAt")
     if not conversation.get("count") or due_at_ms is None:
@@ -51,9 +51,11 @@ def why(conversation: Json, rules: Json) -> Json:
 
 def _of_silence(waits_ms: int, rules: Json) -> Json:
     if waits_ms < 0:
-        return {"text": "The batch is due. The last message came before a processor took it, and leaves with it."}
+        return {
+            "text": "The batch is due. The last message came before a processor took the batch, and leaves with it."
+        }
     if rules.get("adaptive", {}).get("value"):
-        text = f"The author's own rhythm says that the batch leaves after {_seconds(waits_ms)} of silence."
+        text = f"By the author's own rhythm, the batch leaves after {_seconds(waits_ms)} of silence."
         return _by_rule(text, "adaptive", rules)
     for name, text in WAITS:
         # Two rules may have the same number. The first in the list is the one that usually decides.

@@ -1,10 +1,10 @@
-"""Decides what the page may show of an event: everything, or all but what people wrote and who they are by name."""
+"""Decides what the page may show of an event: everything, or only fields without people's words and names."""
 
 from typing import Any
 
 Json = dict[str, Any]
 
-# Fields of an event without anybody's words. A field that an event gets later stays hidden until it is named here.
+# Fields of an event that contain no words of people. A field of a later version stays hidden until it is named here.
 SHOWN = (
     "version", "batchId", "conversationId", "tenant", "agent", "generation", "attempt", "messageCount", "bufferedAt",
     "flushReason", "lane", "metadata", "replyUntil", "change", "messageId", "at", "reason", "dropped", "frozen",

@@ -97,7 +97,7 @@ class Cdk:
 
 
 def _api_endpoint(deployed: str, endpoint_url: str) -> str:
-    """Return the address at which this machine reaches the API, whose name nothing resolves here."""
+    """Return the address at which this machine reaches the API. No resolver knows the API's own name here."""
     name = deployed.removeprefix("https://")
     if ".lambda-url." in name:
         return f"{endpoint_url}{FUNCTION_URL_PATH}{name.partition('.')[0]}"

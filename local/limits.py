@@ -11,7 +11,7 @@ MAX_FIRST_ANSWER_SECONDS = 30.0
 
 # A process that is still running this long after SIGTERM gets SIGKILL.
 MAX_ENDING_SECONDS = 3.0
-# A process that was sent SIGKILL is gone within this time.
+# A process has ended this long after SIGKILL.
 MAX_KILL_SECONDS = 5.0
 # The pause between two polls. A look at a process is cheap, but each request to ingest runs the function.
 PROCESS_POLL_SECONDS = 0.05

@@ -10,7 +10,7 @@ from typing import Any
 from bufferctl import sessions
 from local.errors import LocalError
 
-# Below this path of the emulator, each function URL is served under its id.
+# The emulator serves each function URL under this path, followed by the URL's id.
 FUNCTION_URL_PATH = "/_aws/lambda-url/"
 
 

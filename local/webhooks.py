@@ -98,7 +98,7 @@ class Webhooks:
 
 
 def _domain_in_events(outputs: Outputs) -> str:
-    """Return the domain that the emulator names in its events, whatever the address of the call."""
+    """Return the domain that the emulator puts into its events, whatever address was called."""
     address = urlsplit(outputs.ApiEndpoint)
     if address.path.startswith(FUNCTION_URL_PATH):
         return f"{address.path.removeprefix(FUNCTION_URL_PATH)}.lambda-url.{outputs.Region}.on.aws"

@@ -10,13 +10,13 @@ from local.processes import MARK
 
 
 def workers(outputs: Outputs, role: str) -> list[psutil.Process]:
-    """Return the processes in which a function runs, or waits for its next invocation."""
+    """Return the processes in which the function runs or waits for its next invocation."""
     name = outputs.Functions[role]
     return [each for each in psutil.process_iter() if _runs(each, name, outputs.AwsEndpointUrl)]
 
 
 def kill(outputs: Outputs, *roles: str) -> int:
-    """Kill the functions' processes with SIGKILL. Return how many there were."""
+    """Kill the functions' processes with SIGKILL. Return their number."""
     found = [worker for role in roles for worker in workers(outputs, role)]
     for worker in found:
         with suppress(psutil.NoSuchProcess):
@@ -28,7 +28,7 @@ def kill(outputs: Outputs, *roles: str) -> int:
 def _runs(process: psutil.Process, function: str, endpoint_url: str) -> bool:
     try:
         environment = process.environ()
-        # The mark excludes processes that are of no local stage, the port those of another local stage.
+        # The mark excludes processes outside local stages. The port excludes those of other local stages.
         return (
             MARK in environment
             and environment.get("AWS_LAMBDA_FUNCTION_NAME") == function

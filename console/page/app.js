@@ -1,4 +1,4 @@
-// The page: its tabs, and what stands above all of them.
+// The page: its header, its problems and its tabs.
 
 import { html, render, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { ConversationDialog } from "./conversation.js";
@@ -69,7 +69,7 @@ function Flags({ store }) {
 
 function Problems({ store }) {
   const found = [
-    !store.connected && "The console's server does not answer. Its terminal says more.",
+    !store.connected && "The console's server does not answer. Its terminal may say why.",
     store.look?.problem,
     store.busProblem,
   ].filter(Boolean);

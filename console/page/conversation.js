@@ -5,10 +5,10 @@ import { Countdown, Moment, duration, layerOf, messagesOf, reasonOf } from "./fo
 import { ask } from "./store.js";
 
 const ACTIONS = {
-  flush: ["Flush", "The waiting messages are due now, and their batch leaves at once. A hold ends."],
-  hold: ["Hold", "No batch leaves until the hold ends, or until somebody resumes the conversation. Messages are kept."],
-  resume: ["Resume", "The hold ends, and the messages that waited for its end are due now."],
-  cancel: ["Cancel", "The waiting messages are dropped for good, and consumers are told. This cannot be undone."],
+  flush: ["Flush", "The waiting messages become due now, and their batch leaves at once. A hold ends, too."],
+  hold: ["Hold", "No batch leaves until the hold ends, or until an operator resumes the conversation. Messages are kept."],
+  resume: ["Resume", "The hold ends, and the waiting messages become due now."],
+  cancel: ["Cancel", "The waiting messages are dropped for good, and consumers get an event about it. This cannot be undone."],
 };
 const LOGS_EVERY_MS = 5_000;
 const HOLDS = [[15 * 60_000, "15 minutes"], [3_600_000, "an hour"], [8 * 3_600_000, "8 hours"], [24 * 3_600_000, "24 hours"]];
@@ -88,9 +88,9 @@ function TimeLine({ entries, conversation, withLogs, newest }) {
   }, [conversation, logs, newest]);
   const all = [...entries, ...(logs ? lines : [])].sort((a, b) => a.at - b.at);
   return html`
-    ${withLogs && html`<label class="note"><input type="checkbox" checked=${logs} onChange=${() => setLogs(!logs)} /> with what the functions logged
+    ${withLogs && html`<label class="note"><input type="checkbox" checked=${logs} onChange=${() => setLogs(!logs)} /> with the functions' log lines
       (a run's lines appear when the run has ended)</label>`}
-    ${!all.length && html`<p class="empty">Nothing has been seen of it since the console was started.</p>`}
+    ${!all.length && html`<p class="empty">The console has seen nothing of this conversation since it was started.</p>`}
     <ol class="line">${all.map((entry, place) => html`<li key=${place} class=${entry.line ? "logged" : entry.kind === "look" ? "look" : ""}>
       <${Moment} at=${entry.at} /> ${entry.line ? html`<${LogLine} entry=${entry} />` : entry.kind === "look" ? seen(entry) : told(entry)}</li>`)}</ol>`;
 }

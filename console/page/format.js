@@ -27,7 +27,7 @@ export function until(ms) {
   return left >= 0 ? `in ${duration(left)}` : `${duration(-left)} ago`;
 }
 
-// All running times on the page change in one loop, ten times a second, without drawing the page again.
+// One loop updates all running times ten times a second, without drawing the page again.
 const running = new Set();
 setInterval(() => {
   if (!document.hidden) for (const step of running) step();
@@ -41,7 +41,7 @@ export function useRunning(step, deps) {
   }, deps);
 }
 
-// The time that is left, or has passed, counting. Its title is the exact time.
+// The time that is left or has passed, updated as it runs. Its title is the exact time.
 export function Countdown({ at }) {
   const place = useRef(null);
   useRunning(() => {
@@ -62,7 +62,7 @@ function iso(ms) {
   return time && !Number.isNaN(time.getTime()) ? time.toISOString() : null;
 }
 
-// The parts of a conversation's name, with the characters that its form escapes.
+// The parts of a conversation's name, unescaped.
 export function partsOf(conversation) {
   const plain = (part = "") => part.replaceAll("%2F", "/").replaceAll("%25", "%");
   const [tenant, platform, account, ...user] = conversation.split("/");

@@ -30,7 +30,7 @@ export function Health({ store }) {
 const processor = (shard) =>
   shard.heartbeatAt && Date.now() - shard.heartbeatAt < HEARTBEAT_MS
     ? `runs, heartbeat ${until(shard.heartbeatAt)}`
-    : shard.pending ? "none runs now; one starts before the next batch is due" : "none is needed: nothing waits";
+    : shard.pending ? "none runs now; one will start before the next batch is due" : "none is needed: nothing waits";
 
 function Charts({ batches }) {
   const recent = batches.filter((each) => each.at > Date.now() - MINUTES * 60_000);
@@ -114,12 +114,12 @@ function Letters({ store }) {
         <tbody>${letters.letters.map((each, place) => html`<tr key=${each.batchId ?? place}><td><code>${each.batchId ?? "unreadable"}</code></td>
           <td>${each.conversation ?? each.conversationId ?? "–"}</td><td>${each.reason ?? "–"}</td>
           <td>${store.hello.allowChanges && each.batchId && html`<button onClick=${() => setAsked(each.batchId)}>Send again</button>`}</td></tr>`)}</tbody></table></div>`}
-    ${asked && html`<div class="question" role="alertdialog" aria-label="Confirm"><p>The batch ${asked} is sent again under its old id. It may come out after newer
-      batches of its conversation.</p><button onClick=${() => redrive(asked)}>Send it again now</button>
+    ${asked && html`<div class="question" role="alertdialog" aria-label="Confirm"><p>The batch ${asked} will be sent again under its old id. Consumers may get it
+      after newer batches of its conversation.</p><button onClick=${() => redrive(asked)}>Send it again now</button>
       <button class="plain" onClick=${() => setAsked(null)}>Do nothing</button></div>`}</section>`;
 }
 
-// What can be known without a new right: the answers to this page's own messages, and on the local stage the log lines.
+// The console has no permission to read metrics. It knows the answers to its own messages and, locally, the log lines.
 function Refusals({ store }) {
   const [lines, setLines] = useState([]);
   const { isLocal } = store.hello;

@@ -29,7 +29,7 @@ export function Simulator({ store, choose }) {
     return html`<p class="empty">This console only reads. Start it with <code>--allow-changes</code> to write to the stage as
       a customer.</p>`;
   }
-  if (!first) return html`<p class="empty">The stage's simulator is not ready. Its platforms have no secrets yet.</p>`;
+  if (!first) return html`<p class="empty">The simulator cannot send yet, because the stage's platforms have no secrets.</p>`;
   return html`
     <${Scenarios} store=${store} />
     <div class="chats">
@@ -44,12 +44,12 @@ export function Simulator({ store, choose }) {
     </div>`;
 }
 
-// The rules of the due time with this stage's numbers. The one that decided is marked.
+// The rules of the due time with this stage's values. The rule that decided is marked.
 const WHEN = [
   ["silenceMs", (value) => html`after <b>${value}</b> of silence. Each message begins the wait again.`],
-  ["typingInferenceMs", (value) => html`after <b>${value}</b> of silence, if the last message came sooner than that after another that waits:
-    the author is probably still typing.`],
-  ["mediaSilenceMs", (value) => html`after <b>${value}</b> of silence, if the last message is a file without words: its caption may follow.`],
+  ["typingInferenceMs", (value) => html`after <b>${value}</b> of silence, if the last message came sooner than that after another waiting
+    message, because the author is probably still typing.`],
+  ["mediaSilenceMs", (value) => html`after <b>${value}</b> of silence, if the last message is a file without words, because its caption may follow.`],
   ["maxWaitMs", (value) => html`at the latest <b>${value}</b> after its first message.`],
   ["maxMessages", (value) => html`at once when <b>${value}</b> messages wait.`],
 ];
@@ -71,7 +71,7 @@ function WhenDue({ chat, store }) {
     <p>The buffer collects what a customer writes, and hands it to the agent as one batch. The batch leaves:</p>
     ${rules && html`<ul>${WHEN.filter(([rule]) => rules[rule]).map(([rule, text]) => html`<li key=${rule} class=${rule === decided ? "decided" : ""}
       aria-current=${rule === decided ? "true" : null}>${text(value(rule))} <code>${rule}</code></li>`)}</ul>`}
-    <p class="note">An operator can hold a conversation, or flush it. Rules can differ by tenant, agent, platform and conversation.</p>
+    <p class="note">An operator can hold or flush a conversation. Rules can differ by tenant, agent, platform and conversation.</p>
   </section>`;
 }
 
@@ -165,7 +165,7 @@ function Phone({ chat, store, name }) {
       ${can("typing") && html`<button onClick=${() => act("typing")}>Type</button>`}
       ${can("again") && html`<button onClick=${() => act("again")} disabled=${!chat.items.some((item) => item.kind === "sent")}>
         Deliver the last one again</button>`}
-      <button onClick=${() => act("text", { text: "stop" })} title="Drops what waits, if the rules name it as a stop word">Write “stop”</button>
+      <button onClick=${() => act("text", { text: "stop" })} title="Drops the waiting messages, if the rules name “stop” as a stop word">Write “stop”</button>
     </div>
   </div>`;
 }
@@ -192,7 +192,7 @@ function Item({ item, can, act }) {
 
 const what = (item) => ({ file: "(a picture)", voice: "(a voice note)", button: "(a button)" })[item.what] ?? item.what;
 
-const REFUSALS = { 429: "refused by a quota, send it again later", 503: "refused for now, send it again later" };
+const REFUSALS = { 429: "refused by a quota; send it again later", 503: "refused for now; send it again later" };
 
 function outcome(item) {
   const counts = item.answer ?? {};
@@ -225,13 +225,13 @@ function Buffer({ chat, store, choose }) {
   </div>`;
 }
 
-// Shown once a batch is overdue for a second, which a first start of a function takes.
+// Shown when a batch is overdue for a second, because the first start of a function takes about as long.
 function Overdue({ at }) {
   const place = useRef(null);
   useRunning(() => {
     if (place.current) place.current.hidden = Date.now() - at < 1000;
   }, [at]);
-  return html`<p class="late" ref=${place} hidden>It leaves as soon as a processor takes it. A first start takes some seconds.</p>`;
+  return html`<p class="late" ref=${place} hidden>The batch leaves as soon as a processor takes it. The first start of a processor takes some seconds.</p>`;
 }
 
 function lastEnd(chat) {

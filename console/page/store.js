@@ -5,7 +5,7 @@ import { useEffect, useReducer } from "./vendor/htm-preact.js";
 const BATCHES_KEPT = 3000;
 const EVENTS_KEPT = 300;
 const ITEMS_KEPT = 300;
-export const CANCELLED = "Cancelled: the waiting messages were dropped, and consumers were told.";
+export const CANCELLED = "Cancelled: the waiting messages were dropped, and consumers got an event about it.";
 
 export const state = {
   connected: false,
@@ -24,7 +24,7 @@ export const state = {
 const readers = new Set();
 let drawing = false;
 
-// Draw again with the next frame, once for all changes until then.
+// Draw the page again with the next frame. All changes until then are drawn together.
 export function changed() {
   if (drawing) return;
   drawing = true;
@@ -103,7 +103,7 @@ export function connect() {
 }
 
 const IN_WORDS = {
-  "messages.amended": "Consumers were told of a change to a message that had left.",
+  "messages.amended": "Consumers got an event about a change to a message that had left.",
   "messages.buffer.cancelled": CANCELLED,
 };
 
@@ -154,15 +154,15 @@ function takeSent(sent) {
   }
   if (sent.dueAt !== undefined) {
     const known = state.buffers[sent.conversation];
-    // What was known of an empty buffer says nothing about the new one.
+    // Facts about an earlier, now empty buffer do not apply to the new one.
     const before = known?.count > 0 ? known : {};
     state.buffers[sent.conversation] = { ...before, conversation: sent.conversation, count: sent.count, dueAt: sent.dueAt };
-    // The reason for another due time follows a moment later.
+    // The reason for the new due time arrives a moment later.
     if (before.dueAt !== sent.dueAt) state.buffers[sent.conversation].why = null;
   }
 }
 
-// Only the chats' buffers are kept, so that a page that is open for days does not grow.
+// Keep the chats' buffers alone, so that a page that is open for days does not grow.
 function takeBuffer(buffer) {
   state.buffers[buffer.conversation] = buffer;
   const shown = new Set(state.chats.map((chat) => chat.conversation));

@@ -61,14 +61,14 @@ def test_with_5000_open_conversations_the_page_stays_small_and_quick(browser: Br
         page.get_by_role("tab", name="Live").click()
         expect(page.locator(".filters .count")).to_contain_text("200 of 5000", timeout=60_000)
         assert page.locator("tbody tr").count() <= 300
-        # Other programs on this machine may take the processor away for longer, so the best of some tries counts.
+        # Other programs on this machine may use the processor meanwhile, so the best of several tries counts.
         assert min(longest_task_ms(page) for _ in range(TRIES)) <= MAX_TASK_MS
         heap = page.context.new_cdp_session(page).send("Runtime.getHeapUsage")
         assert heap["usedSize"] < MAX_HEAP_BYTES
 
 
 def longest_task_ms(page: Page) -> float:
-    """Return the longest task of the page in three seconds, in which everything is drawn several times."""
+    """Return the page's longest task within three seconds, in which the page draws everything several times."""
     longest: float = page.evaluate(
         """() => new Promise(done => {
             let longest = 0;

@@ -204,7 +204,7 @@ def test_without_the_table_of_aliases_an_author_is_buffered_under_the_id(stage: 
         write()
     assert talks.keys() == {user_id}
     deadline = time.monotonic() + 30
-    # Each instance of ingest leaves a table that has failed alone for a moment.
+    # After a failure, each instance of ingest sends the table no requests for a moment.
     while number not in talks:
         assert time.monotonic() < deadline, "the table of aliases was not used again"
         time.sleep(0.2)

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_grou
 FRAGMENTS = ("Hey", "I have a question", "about my order", "#12345", "when will it arrive?")
 # These tests judge what is seen, not how fast it comes.
 WITHIN_MS = 30_000
-# A tenant whose buffers wait so long that a browser on a busy machine types five fragments meanwhile.
+# The tenant's buffers wait for long, so that a browser on a busy machine can type five fragments in time.
 TENANT = "acme"
 RULES = {"silenceMs": 5_000, "typingInferenceMs": 6_000, "maxWaitMs": 60_000}
 RULES_IN_FORCE_SECONDS = 10
@@ -59,7 +59,7 @@ def become_a_customer(page: Page) -> None:
     page.get_by_label("Platform").select_option("generic")
     page.get_by_label("Tenant").fill(TENANT)
     page.keyboard.press("Tab")
-    # The page draws with the next frame, and replaces the chat by that of the new customer.
+    # With the next frame, the page replaces the chat by that of the new customer.
     page.evaluate("() => new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)))")
 
 
@@ -161,7 +161,7 @@ def test_a_duplicate_and_an_edit_are_shown_as_what_they_are(page: Page) -> None:
 
 @pytest.fixture
 def deployed(patient: LocalStage, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Yield the name of a stage that is found by its stack, with no more rights than docs/bufferctl.md names."""
+    """Yield the name of a stage that is found by its stack, with only the rights that docs/bufferctl.md names."""
     name, outputs = f"played{uuid.uuid4().hex[:6]}", patient.outputs
     cloudformation, iam = outputs.client("cloudformation"), outputs.client("iam")
     (real,) = cloudformation.describe_stacks(StackName="MessageBuffer-local-Buffer")["Stacks"]
@@ -217,7 +217,7 @@ def policy_of(stack: str, values: dict[str, str]) -> dict[str, Any]:
             [f"events:{name}" for name in ("PutRule", "PutTargets", "RemoveTargets", "DeleteRule")],
             f"arn:aws:events:*:*:rule/{values['EventBusName']}/bufferctl-console-*",
         ),
-        # The emulator takes the bus for what these two change.
+        # For the emulator, the bus is the resource of these two actions.
         (["events:PutTargets", "events:RemoveTargets"], f"arn:aws:events:*:*:event-bus/{values['EventBusName']}"),
     ]
     statements = [{"Effect": "Allow", "Action": actions, "Resource": resource} for actions, resource in allowed]

@@ -42,7 +42,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStage]:
 def topic(stage: LocalStage) -> Callable[[str], None]:
     """Return a function that publishes to the topic, to which the queue is subscribed as the template says.
 
-    The emulator makes no subscription to a topic that is not there yet, so the subscription is made here.
+    The emulator cannot subscribe a queue to a topic that does not exist yet, so this fixture subscribes it.
     """
     sns = stage.outputs.client("sns")
     assert sns.create_topic(Name=TOPIC_NAME)["TopicArn"] == TOPIC

@@ -21,8 +21,8 @@ pytestmark = [
     pytest.mark.skipif(PROFILE != "nightly", reason="it deploys four times, so only `make nightly` runs it"),
 ]
 
-# Changes of settings, with all that the doctor then finds besides advice. The first change removes resources, and
-# with them the only rule that takes batches; the second adds resources.
+# Changes of settings, each with the doctor's findings after it, apart from advice. The first change removes resources,
+# among them the only rule that takes batches. The second change adds resources.
 CHANGES = {
     '{"responder": null, "rules": {"silenceMs": 500}}': [
         "No rule takes batches from the bus, so nobody receives them."

@@ -99,7 +99,7 @@ def test_a_write_that_expects_an_old_version_is_refused(table: RulesTable, scope
 
 
 def test_a_rule_of_the_bus_selects_the_events_of_an_agent(stage: LocalStage) -> None:
-    """A consumer that serves one agent receives that agent's batches and amendments only."""
+    """Receive one agent's batches and amendments only, as a consumer that serves one agent does."""
     agent = f"agent-{uuid.uuid4().hex}"
     pattern = {"source": ["message-buffer"], "detail": {"agent": [agent]}}
     with subscribe(stage.outputs.client, stage.outputs.EventBusName, pattern=pattern, prefix="test") as subscription:

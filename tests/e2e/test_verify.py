@@ -75,7 +75,7 @@ def test_a_stage_that_emits_nothing_fails_and_nothing_is_left(
 def test_without_valkey_the_table_shows_which_checks_the_fallback_passed(
     stage: LocalStage, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before, the failure to erase the trial was all that a user saw."""
+    """Reproduce a defect: the user saw only that the trial could not be erased."""
     stage.wait_until_idle()
     with stage.stage.without_valkey():
         found = run(stage, capsys, code=5)

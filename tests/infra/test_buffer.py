@@ -70,7 +70,7 @@ def statements(template: Template, kind: str) -> Iterator[Properties]:
 
 
 @pytest.mark.parametrize("overrides", [{}, {"warmth": {"ingest": "snap_start"}}], ids=str)
-def test_an_api_may_invoke_another_entrance_before_it_does(
+def test_the_api_gets_permission_for_a_new_entrance_before_it_invokes_it(
     overrides: dict[str, Any], synthesize: Callable[..., Mapping[str, Template]]
 ) -> None:
     template = synthesize("prod", **overrides)["Buffer"]
@@ -121,7 +121,7 @@ def test_the_address_of_ingest_is_an_output_without_a_slash_at_its_end(synthesiz
 
 @pytest.mark.parametrize("stage", ["dev", "prod"])
 def test_no_other_setting_replaces_the_function_that_has_the_address(stage: str, synthesize: Synthesize) -> None:
-    """The address belongs to the function and its alias, so it changes if either gets another id or name."""
+    """Protect the address, which changes if the function or its alias gets another id or name."""
     found = set()
     ingest = {"ingest": 20}
     for overrides in (

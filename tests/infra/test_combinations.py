@@ -44,7 +44,7 @@ class Combination(NamedTuple):
 
 
 def combined(row: Row) -> Combination:
-    # In the order of the settings, because a later value replaces what an earlier one sets, too.
+    # Keep the order of the settings, because a later value also replaces what an earlier one sets.
     values = {setting: SETTINGS[setting][row[setting]] for setting in SETTINGS if setting in row}
     stage, region = values.pop("stage", "prod"), values.pop("region", REGIONS[0])
     overrides: dict[str, Any] = {"region": region}
@@ -100,7 +100,7 @@ def _template(app: cdk.App, stack: cdk.Stack) -> dict[str, Any]:
 
 
 def test_only_kinds_of_address_exclude_each_other() -> None:
-    """A function's own address cannot have a domain, and no address is its own predecessor."""
+    """Allow two reasons only: a function's own address cannot have a domain, and no address is its own predecessor."""
     for pair in CHOSEN.impossible:
         stage, overrides = combined(dict(pair))
         with pytest.raises(ConfigError, match=r"domain|former_kind"):

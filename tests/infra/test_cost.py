@@ -222,7 +222,7 @@ def test_the_dynamodb_lane_pays_three_writes_a_message_and_nothing_for_a_network
 
 
 def test_a_large_message_is_written_by_the_kilobyte() -> None:
-    # 5 KB and what is beside it: six, put and deleted; its message put and marked as emitted; and noted.
+    # The body's item has 6 KB, put and deleted: 12 writes. Three more put, mark as emitted and note the message.
     traffic = Traffic(messages_per_day=1_000, text_bytes=5_000)
     lane = lines(changed(lane="dynamodb"), traffic)
     assert lane["DynamoDB: messages, written"].quantity == pytest.approx(15_000 * DAYS / 1e6)

@@ -111,7 +111,7 @@ def test_cdk_warns_of_nothing(name: str, stacks_of: Callable[..., list[cdk.Stack
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_cloudformation_would_take_every_template(name: str, synthesize: Callable[..., Mapping[str, Template]]) -> None:
-    """The nightly run asks for other regions, too: test_combinations.py."""
+    """Lint for one region. The nightly run lints for others, too (test_combinations.py)."""
     stage, overrides = VARIANTS[name]
     for template in synthesize(stage, **overrides).values():
         assert unaccepted(findings_of_lint(dict(template.to_json()), regions=REGIONS[:1])) == []

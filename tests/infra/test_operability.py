@@ -313,7 +313,7 @@ def test_every_function_is_watched_for_errors_and_throttles(
     for role in ROLES:
         dashed = role.replace("_", "-")
         assert _metric(alarms[f"{dashed}-errors"])["MetricName"] == "Errors"
-        # Only operators invoke admin, and they see that Lambda refuses.
+        # Only operators invoke admin, and they see each refusal themselves.
         if role != "admin":
             assert _metric(alarms[f"throttles-{dashed}"])["MetricName"] == "Throttles"
 
@@ -332,7 +332,7 @@ def test_at_an_own_address_refusals_by_lambda_page_because_they_are_no_5xx(
     assert at_gateway["AlarmDescription"].startswith("[ticket]")
 
 
-def test_of_dropped_starts_the_alarms_of_their_causes_tell(synthesize: Callable[..., Mapping[str, Template]]) -> None:
+def test_dropped_starts_show_in_the_alarms_of_their_causes(synthesize: Callable[..., Mapping[str, Template]]) -> None:
     template = synthesize("prod")["Operability"]
     alarms = _alarms(template)
     for role in ("processor", "conversation-processor"):

@@ -572,7 +572,7 @@ def test_with_a_share_of_the_conversations_lambda_logs_only_runs_that_fail(synth
 def test_lambda_never_discards_the_metrics_which_have_no_level(
     log_level: str, lambdas: str, synthesize: Callable[..., Stacks]
 ) -> None:
-    """Lambda takes a line without a level for one of INFO: above that, every metric and every alarm would be gone."""
+    """Keep Lambda's level at INFO at most: above it, Lambda discards lines without a level, and metrics have none."""
     for function in _functions(synthesize("prod", log_share=0.01, log_level=log_level)["Buffer"]).values():
         assert function["LoggingConfig"]["ApplicationLogLevel"] == lambdas
         assert function["Environment"]["Variables"]["POWERTOOLS_LOG_LEVEL"] == log_level

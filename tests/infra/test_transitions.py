@@ -170,7 +170,7 @@ def test_all_stacks_can_be_deleted_in_the_order_of_make_destroy(stage: str, depl
 
 
 def test_while_a_stage_leaves_its_network_both_caches_exist_under_their_own_names(deployable: Deployable) -> None:
-    """So a stage that was changed too early can be changed back, and finds its waiting messages."""
+    """Ensure that a stage that was changed too early can be changed back, and finds its waiting messages."""
     account = Stage()
     before, after = deployable("prod"), deployable("prod", network={"egress": "none"})
     account.deploy(before)

@@ -453,7 +453,7 @@ def _keep_clear(lanes: list[RunningLane]) -> None:
 
 
 def _act(running: RunningLane, message_id: str, step: _Told, rules: Rules) -> int | None:
-    """Do what the step says, and send its message. Return the due time then."""
+    """Do what the step says, and send its message. Return the due time after it."""
     lane = running.lane
     match step.deed:
         case "typing":
@@ -475,7 +475,7 @@ def _act(running: RunningLane, message_id: str, step: _Told, rules: Rules) -> in
     )
     lane.buffer_message(C, message_id, payload=payload(message_id), timing=timing)
     due_at_ms = lane.peek_conversation(C).due_at_ms
-    # What is due at once leaves before the next step.
+    # A buffer that is due at once leaves before the next step.
     return None if due_at_ms is None or due_at_ms <= running.clock() else due_at_ms
 
 

@@ -1,4 +1,4 @@
-"""A pressed button is a finished thought: it waits for itself, and never cuts off what its author typed before."""
+"""A press is a finished thought. It has a wait of its own, and never cuts off what its author typed before."""
 
 from collections.abc import Callable
 
@@ -65,7 +65,7 @@ def test_a_press_counts_as_a_message(engine: Engine) -> None:
     assert engine.store.peek_conversation("c").flush_reason == "max_messages"
 
 
-def test_a_press_below_the_minimum_waits_for_company_and_the_one_that_reaches_it_as_if_typed(engine: Engine) -> None:
+def test_a_press_below_the_minimum_waits_for_more_and_one_that_reaches_it_waits_as_if_typed(engine: Engine) -> None:
     pairs = RULES.model_copy(update={"min_messages": 2})
     assert press(engine, "m1", pairs) == 10_000
     engine.clock.advance(100)

@@ -119,7 +119,7 @@ def test_a_set_up_replaces_the_old_venv_and_keeps_only_the_new_one(clone: Clone)
 
 
 def test_a_set_up_leaves_the_venv_of_another_folder_alone(clone: Clone, tmp_path: Path) -> None:
-    """Before, `make` deleted whatever .venv was a link to."""
+    """Reproduce a defect: `make` deleted the folder that .venv linked to, wherever it was."""
     others = tmp_path / "another clone" / ".venv"
     others.mkdir(parents=True)
     (clone.folder / ".venv").symlink_to(others)

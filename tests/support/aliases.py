@@ -52,7 +52,7 @@ class AliasScene:
         return Aliases(self.table, self.telemetry, clock=self.clock)
 
     def user(self, number: str | None, user_id: str | None, *, instance: Aliases | None = None) -> str:
-        """Return the user part of the conversation of an author who came with these ids."""
+        """Return the user part of the name of the conversation that an author with these ids has."""
         named = ACCOUNT._replace(user=number or user_id or "")
         return (instance or self.another()).conversation_of(named, AuthorIds(number, user_id)).user
 

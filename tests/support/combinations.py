@@ -1,13 +1,13 @@
-"""Chooses a few combinations of settings that together contain every two values of every two settings.
+"""Chooses a few combinations of settings that together contain every pair of values of two settings.
 
-Most faults need no more than two settings, and all combinations of a stage's settings would be millions.
+Most faults need no more than two settings. All combinations of a stage's settings would be millions.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-# The number of a value for each chosen setting.
+# Each chosen setting with the number of its value.
 Row = dict[str, int]
 Pair = frozenset[tuple[str, int]]
 

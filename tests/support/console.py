@@ -21,7 +21,7 @@ FIXED: dict[str, Json] = {
 
 
 class ImitatedStage:
-    """Answers the admin function's operations from what a test has set."""
+    """Answers the admin function's operations with what a test has set."""
 
     def __init__(self) -> None:
         self.rows: list[Json] = []

@@ -82,7 +82,7 @@ class Proxy:
         server.close()
 
     def _admits(self, client: socket.socket, data: bytes) -> bool:
-        """Return whether a client may continue after it has sent these bytes."""
+        """Return whether the client may continue after these bytes."""
         return True
 
     def _shall_lose(self) -> bool:

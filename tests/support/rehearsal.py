@@ -63,12 +63,12 @@ SUBJECTS: Mapping[str, Sequence[str]] = {
 
 @dataclass
 class Outcome:
-    """What the tests of a subject showed."""
+    """The results of a subject's tests."""
 
     counts: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     used: Counter[str] = field(default_factory=Counter)
-    """The most that any template uses of each limit."""
+    """The highest use of each limit by any template."""
     problems: list[str] = field(default_factory=list)
     """The tests that failed, or were skipped, with the reason."""
 
@@ -125,7 +125,7 @@ def lines(outcomes: Mapping[str, Outcome]) -> Iterator[str]:
 
 
 def rehearse(tests: Sequence[str], *, processes: int) -> dict[str, Outcome]:
-    """Run tests with all that only the nightly run has. Return the outcome of each subject."""
+    """Run tests with the additions of the nightly run. Return the outcome of each subject."""
     with TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [sys.executable, "-m", "pytest", "-q", "--timeout", "1800", f"--junitxml={report}", *tests]
@@ -154,7 +154,7 @@ def main() -> int:
         f"{counts['passed']} passed, {counts['FAILED']} failed, {counts['SKIPPED']} skipped in {minutes:.0f} minutes."
     )
     sys.stdout.write("\n".join(["", *lines(outcomes), "", total, ""]))
-    # What CI skips, nobody rehearses.
+    # A skipped test fails CI, because no other run rehearses its subject.
     return 1 if counts["FAILED"] or (counts["SKIPPED"] and os.environ.get("CI")) else 0
 
 

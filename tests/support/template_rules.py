@@ -1,4 +1,4 @@
-"""What CloudFormation and Lambda accept in a template: cfn-lint with all its rules, and the limits of their size."""
+"""Checks whether AWS accepts a template: with all rules of cfn-lint, and against the limits of size."""
 
 import json
 from collections import Counter
@@ -14,7 +14,7 @@ Template = dict[str, Any]
 
 # One region of each continent in which we expect stages. cfn-lint knows what each region offers.
 REGIONS = ("us-east-1", "eu-central-1", "ap-southeast-2")
-# The rules that our templates break, with the reason why that is right.
+# The rules that our templates break on purpose, each with the reason.
 ACCEPTED = {
     "W3010": "A stage that names its account names its zones, because CDK would otherwise look them up in the account.",
     "I1022": "CDK joins strings with Fn::Join; Fn::Sub would mean the same.",

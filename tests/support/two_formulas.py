@@ -22,7 +22,7 @@ NAME = "c"
 
 
 class TwoFormulas:
-    """One conversation, as Valkey holds it and as the formula reckons it. `check` fails if they differ."""
+    """One conversation, in Valkey and by the formula. `check` fails if they differ."""
 
     def __init__(self, engine: Engine, rng: Random, *, formula: ModuleType = due_time) -> None:
         self.engine, self.store = engine, engine.another_store(SETTINGS)
@@ -73,7 +73,7 @@ class TwoFormulas:
     # -- time --------------------------------------------------------------------------------------------------
 
     def _let_time_pass(self) -> None:
-        """Move the clock by a chance amount, or right before, onto or behind a time at which something changes."""
+        """Move the clock by a random amount, or to just before, at or just after a time at which something changes."""
         now_ms, edges = self.engine.clock.now_ms, [self.held_until_ms]
         if self.due is not None:
             edges.append(self.due.due_at_ms)
@@ -194,7 +194,7 @@ class TwoFormulas:
         self._note("take")
         if not self.engine.claim():
             return
-        taken = self.engine.store.take_batch(NAME, "token")  # by this store's bounds the batch is not divided
+        taken = self.engine.store.take_batch(NAME, "token")  # this store's bounds leave the batch undivided
         assert isinstance(taken, Taken)
         assert (taken.due_at_ms, taken.flush_reason) == self.due
         self.waiting, self.due, self.is_frozen = [], None, True

@@ -306,7 +306,7 @@ def due(window: WindowScene, *message_ids: str) -> None:
 
 
 def lock(window: WindowScene, owner: str, *, until_ms: int) -> Window:
-    """Lock the conversation's window, as a processor does that finds it due."""
+    """Lock the conversation's window as a processor does when it finds the window due."""
     seen = window.table.window(CONVERSATION)
     return window.table.acquire(CONVERSATION, owner, window=seen, now_ms=window.clock(), until_ms=until_ms)
 

@@ -1,4 +1,4 @@
-"""One author with a number and ids: which conversation is theirs, whoever learns it, in whatever order."""
+"""An author with a number and ids has one conversation, whichever instance learns of them, in whatever order."""
 
 import itertools
 import random
@@ -216,7 +216,7 @@ def test_two_instances_that_learn_at_the_same_time_agree(
 
 
 @pytest.mark.parametrize("step", range(1, 5))
-def test_of_two_persons_with_one_number_only_one_gets_its_conversation(scene: AliasScene, step: int) -> None:
+def test_only_one_of_two_persons_with_one_number_gets_its_conversation(scene: AliasScene, step: int) -> None:
     seen: list[str] = []
     before_request(scene, step, lambda: seen.append(scene.user("491", BO)))
     ada = scene.user("491", ADA)
@@ -256,7 +256,7 @@ def test_after_a_crash_between_any_two_steps_the_next_message_continues(scene: A
 
 
 def test_any_history_keeps_persons_apart_and_aliases_in_one_step(scene: AliasScene) -> None:
-    """Persons change and inherit numbers, hide them, and are reported late or twice."""
+    """Let persons change, inherit and hide numbers, and let reports come late or twice."""
     random_of = random.Random(7)
     for _ in range(40):
         fresh = AliasScene(scene._client, scene.clock)
@@ -272,7 +272,7 @@ def test_any_history_keeps_persons_apart_and_aliases_in_one_step(scene: AliasSce
                     keys[who].add(fresh.user(number, ids[who][-1]))
                 case 2:
                     ids[who].append(f"US.{who}{len(ids[who])}")
-                    # The number that somebody leaves may be the other person's next one.
+                    # The other person may next get the number that this person leaves.
                     numbers[who] = f"49{random_of.randrange(3)}"
                     if numbers[who] == numbers[other]:
                         numbers[who] += "9"
@@ -443,7 +443,7 @@ def test_a_forget_finds_the_ids_of_two_reports_at_the_same_time(scene: AliasScen
 
 
 def test_for_a_day_a_redelivered_message_leads_to_the_forgotten_conversation(scene: AliasScene) -> None:
-    """The conversation remembers hashes of its message ids for a day, so that a redelivery restores nothing."""
+    """Keep a redelivery from restoring messages: the conversation remembers hashes of its message ids for a day."""
     scene.user("491", ADA)
     forget(scene, "491")
     scene.clock.advance(REMEMBERED_MS - MINUTE_MS)
@@ -482,7 +482,7 @@ def test_no_number_stays_behind_when_the_id_came_alone_at_the_same_time(scene: A
 
 
 def test_a_number_of_an_author_whose_id_came_first_is_not_given_to_another_id(scene: AliasScene) -> None:
-    """What the first person wrote by the number alone is in the number's conversation, so nobody may inherit it."""
+    """Protect the first person, whose messages with the number alone are in the number's conversation."""
     assert scene.user("491", None) == "491"
     assert [scene.user(None, ADA), scene.user("491", ADA)] == [ADA] * 2
     assert scene.user("491", BO) == BO

@@ -584,7 +584,7 @@ def test_a_terminal_gets_colours_and_people_cannot_steer_it(
 
 
 @pytest.mark.parametrize(("variable", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
-def test_who_wants_no_colours_gets_what_a_pipe_gets(
+def test_a_terminal_without_colours_gets_what_a_pipe_gets(
     aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     become_a_terminal(monkeypatch)

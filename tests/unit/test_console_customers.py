@@ -1,4 +1,4 @@
-"""Simulated customers send what ingest's readers understand as a platform's."""
+"""Ingest reads what simulated customers send as webhooks of their platforms."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ def test_a_typing_event_goes_to_its_own_route() -> None:
 
 
 @pytest.mark.parametrize("kind", ["delete", "nonsense", ""])
-def test_what_a_platform_does_not_tell_is_refused(kind: str) -> None:
+def test_a_kind_that_a_platform_does_not_send_is_refused(kind: str) -> None:
     with pytest.raises(CannotDo, match="has no webhook"):
         Customers().webhook(Customer("twilio", "1555", "1401"), kind)
 

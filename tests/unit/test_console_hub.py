@@ -1,4 +1,4 @@
-"""What happens reaches every open page, and a page that does not read costs the console no memory."""
+"""Every message reaches every open page, and a page that does not read costs the console no memory."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from console.limits import MAX_WAITING_MESSAGES
 
 
 async def read(hub: Hub, *, publish: int, end: bool = False) -> list[bytes]:
-    """Open a page, publish so many messages, and return what the page gets until there is nothing left."""
+    """Open a page, publish this number of messages, and return all that the page gets."""
     reader = hub.open()
     for number in range(publish):
         hub.publish("state", {"n": number})

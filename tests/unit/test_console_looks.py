@@ -104,7 +104,7 @@ def test_what_was_not_reached_by_a_bounded_sweep_is_not_taken_for_gone() -> None
     assert looks.state()["open"] == MAX_REQUESTS_IN_A_SWEEP + 5
 
 
-def test_a_stage_that_is_away_is_told_and_the_last_state_stays() -> None:
+def test_a_stage_that_is_away_is_reported_and_the_last_state_stays() -> None:
     class Away(Stage):
         def look(self, operation: str, **fields: Any) -> Json:
             raise Unreachable("AWS cannot be reached: no route")

@@ -1,4 +1,4 @@
-"""The console finds the local stage again after it was started anew, and says what it misses meanwhile."""
+"""The console finds the local stage again after a new start, and reports that it is down meanwhile."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def test_the_listener_is_told_where_the_stage_is(tmp_path: Path) -> None:
 
 
 def test_a_listener_without_a_stage_says_so_and_ends_while_its_input_is_open(tmp_path: Path) -> None:
-    """Before, Python crashed at its end, because another thread was reading the input."""
+    """Reproduce a defect: Python crashed at its end because another thread was reading the input."""
     place = Place(Options(outputs=tmp_path / "outputs.json"))
     with subprocess.Popen(
         place.listener, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -319,7 +319,7 @@ def test_a_field_that_the_platform_did_not_tell_is_absent(scene: Scene) -> None:
 def test_the_event_names_the_agent_of_the_newest_message_that_has_one(
     scene: Scene, agents: list[str | None], agent: str | None
 ) -> None:
-    """Messages that earlier code stored have none."""
+    """Include messages without an agent, which earlier code stored."""
     for number, each in enumerate(agents):
         message = Message(id=f"m{number}", received_at=1, platform="generic", agent=each)
         scene.send_bytes(f"m{number}", encode(message))

@@ -270,7 +270,7 @@ def test_a_rule_of_the_stages_bus_is_looked_for_on_that_bus(aws: Aws) -> None:
 
 @pytest.mark.parametrize("bus", ["message-buffer-prod", {"Ref": "Bus"}], ids=["by its name", "by a reference"])
 def test_a_rule_whose_id_lacks_its_bus_is_looked_for_on_the_stages_bus(bus: object, aws: Aws) -> None:
-    """The emulator's ids lack it. Doctor called the rule of a working responder missing."""
+    """Reproduce a defect: the emulator's ids lack the bus, so doctor called the rule of a working responder missing."""
     given = facts(aws)
     resources(aws, ("AWS::Events::Rule", "BatchesReady1", "batches"), properties={"EventBusName": bus})
     asked = {"Name": "batches", "EventBusName": "message-buffer-prod"}

@@ -1,4 +1,4 @@
-"""Doors: mappings that are refused when they are written, bodies that are read by them, and proofs of the sender."""
+"""Doors refuse wrong mappings when they are written, read bodies by their mappings, and check proofs of the sender."""
 
 import base64
 import copy
@@ -41,7 +41,7 @@ FIXTURES = sorted(
 RECEIVED_AT_MS = 1_795_000_000_000
 KEY = "the key of the door"
 ANYBODY = Signer(all_but=frozenset())
-# A mapping with no more than it needs.
+# The smallest valid mapping.
 SMALL: Json = {
     "proof": {"type": "hmac", "header": "X-Proof", "algorithm": "sha256", "prefix": "sha256="},
     "conversation": "/chat",
@@ -200,7 +200,7 @@ def test_a_part_of_an_id_is_the_id_and_an_id_without_that_part_stays_whole() -> 
         ("iso", "2023-11-14T23:13:20.250+01:00", 1_700_000_000_250),
     ],
 )
-def test_times_in_every_format(time_format: str, given_time: Any, sent_at_ms: int) -> None:
+def test_a_time_in_any_format_is_read(time_format: str, given_time: Any, sent_at_ms: int) -> None:
     mapping = SMALL | {"time": "/at", "timeFormat": time_format}
     assert message(mapping, BODY | {"at": given_time})["sentAt"] == sent_at_ms
 
@@ -476,7 +476,7 @@ def test_a_door_without_a_secret_is_shut_and_says_so(scene: Scene) -> None:
     ],
     ids=["token", "bearer", "basic", "sha512", "base64"],
 )
-def test_every_kind_of_proof(scene: Scene, described: Json, header: dict[str, str]) -> None:
+def test_every_kind_of_proof_is_checked(scene: Scene, described: Json, header: dict[str, str]) -> None:
     scene.rules.write("door:shop", SMALL | {"proof": described})
     ((name, value),) = header.items()
     for wrong in (value[:-1], f"{value}x", f"x{value}", value.replace("e", "f", 1) + "\ud83d", ""):

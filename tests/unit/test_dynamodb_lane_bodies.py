@@ -78,7 +78,7 @@ class Meter:
 
 
 def store(window: WindowScene, count: int, text: str, *, is_apart: bool = True) -> None:
-    """Store messages as requests do whose notes come later, or as the last version stored them."""
+    """Store messages without their notes yet, or as the last version stored them."""
     written: list[Values] = []
     for number in range(count):
         name = f"m{number:05}"
@@ -255,7 +255,7 @@ def test_as_much_may_wait_as_in_the_valkey_lane_by_default() -> None:
 def test_ten_thousand_large_messages_drain_within_the_functions_memory(
     window: WindowScene, count: int, is_apart: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The names of all messages and the bodies of a batch are held, so a tenth of each body shows the same quicker."""
+    """Use a tenth of each body, which is quicker: memory holds the names of all messages, and one batch's bodies."""
     text, a_batch = LARGE[: len(LARGE) // 10], MAX_BYTES_IN_A_BATCH // 10
     monkeypatch.setattr("lambdas.dynamodb_processor.service.MAX_BYTES_IN_A_BATCH", a_batch)
     store(window, count, text, is_apart=is_apart)

@@ -45,7 +45,7 @@ def send(window: WindowScene, message_id: str, timing: Timing = RULES.timing) ->
 
 
 def due_in(window: WindowScene) -> int:
-    """Return how long the window still waits, as everybody who reads its item sees."""
+    """Return how long the window still waits, as its item says."""
     return window.table.window(CONVERSATION).due.due_at_ms - window.clock()
 
 
@@ -101,7 +101,7 @@ def test_too_few_messages_wait_for_the_longest_wait(window: WindowScene) -> None
 
 
 def test_a_message_that_makes_the_window_due_earlier_sends_a_trigger(window: WindowScene) -> None:
-    """A voice note waits for its transcript, but the next text does not."""
+    """Send a text after a voice note, which alone would wait for its transcript."""
     voice = RULES.timing_of(is_pending=True)
     assert send(window, "m1", voice) == window.clock() + 15_000
     window.pass_time(4_000)
@@ -370,7 +370,7 @@ def test_rules_of_a_later_version_are_read_without_their_new_fields(window: Wind
 
 
 def test_a_burst_costs_one_trigger_and_few_requests(window: WindowScene) -> None:
-    """The benchmark's burst: three fragments, half a second apart, with the default rules."""
+    """Send the benchmark's burst: three fragments, half a second apart, with the default rules."""
     for number in range(3):
         window.lane.buffer_message(CONVERSATION, f"m{number}", payload=payload(f"m{number}"), timing=Rules().timing)
         window.pass_time(500, step_ms=500)
@@ -445,7 +445,7 @@ def test_a_trigger_whose_rest_is_lost_comes_back_with_the_queue(window: WindowSc
 @pytest.mark.promise("P7")
 @pytest.mark.parametrize("phase_ms", range(0, 60_000, 7_000))
 def test_a_lost_trigger_is_made_good_within_a_minute(window: WindowScene, phase_ms: int) -> None:
-    """EventBridge sweeps once a minute, and each of its sweeps asks the queue for another."""
+    """Sweep once a minute as EventBridge does. Each of its sweeps asks the queue for another sweep."""
     due_at_ms = 0
     for second in range(180):
         if second == 60 + phase_ms // 1_000:
@@ -472,7 +472,7 @@ def test_a_sweep_asks_for_one_more_and_that_one_for_none(window: WindowScene) ->
 
 
 def test_the_sweep_asks_the_window_and_not_the_index(window: WindowScene) -> None:
-    """A long conversation is listed under the due time of its first message."""
+    """Read the window, because the index lists a long conversation under the due time of its first message."""
     rules = Rules(silence_ms=30_000, typing_inference_ms=0, max_wait_ms=600_000)
     send(window, "m1", rules.timing)
     for number in range(2, 6):

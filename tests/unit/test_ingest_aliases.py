@@ -75,7 +75,7 @@ def test_a_burst_in_one_body_is_one_batch_and_each_message_says_how_its_author_c
 
 
 def test_a_number_with_another_id_inherits_nothing(scene: Scene) -> None:
-    """Numbers are given to other persons."""
+    """Keep the persons apart, because operators give numbers to other persons."""
     scene.post("whatsapp", whatsapp(said("m1", "491", ADA, "my secret")))
     other = f"default/whatsapp/555/{BO}"
     assert conversations(scene, whatsapp(said("m2", "491", BO, "hello"))) == [other]
@@ -212,7 +212,7 @@ def test_a_report_counts_in_a_conversation_that_another_agent_answers(scene: Sce
 
 
 def test_a_name_that_looks_like_a_report_moves_nobody(scene: Scene) -> None:
-    """The text of a system message contains the author's profile name, which may be anything."""
+    """Distrust the text of a system message: it contains the author's profile name, which may be anything."""
     scene.post("whatsapp", whatsapp(said("m1", "491", ADA)))
     scene.post("whatsapp", whatsapp(said("m2", "666", "US.thief")))
     name = f"x changed from {ADA} to US.thief2"

@@ -238,7 +238,7 @@ def test_a_message_whose_id_our_responder_never_learned_does_not_hold(scene: Sce
 
 
 def test_no_part_of_a_reply_of_which_every_send_is_unconfirmed_holds(scene: Scene) -> None:
-    """The echo of the first part comes while the second one is being sent, and again afterwards."""
+    """Deliver the echo of the first part while the second one is being sent, and again afterwards."""
     takeovers, clock = scene.takeovers, scene.engine.clock
     takeovers.begin_sending(PAGE_CHAT, now_ms=clock.now_ms, until_ms=clock.now_ms + 16_000)
     first = messenger(scene)

@@ -84,7 +84,7 @@ class Desk:
         monkeypatch.setattr(handler_module, "_queued_webhooks", lambda: webhooks)
 
     def deliver(self, *bodies: Any, deliveries: int = 1) -> list[str]:
-        """Deliver the bodies as records n0, n1, …, and return the ids of those that are to come again."""
+        """Deliver the bodies as records n0, n1, …, and return the ids of those that the queue must deliver again."""
         records = [
             {
                 "messageId": f"n{number}",
@@ -108,7 +108,7 @@ def desk(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Desk:
 
 
 def fail(desk: Desk, monkeypatch: pytest.MonkeyPatch, error: Exception, *, on: str = "wamid.") -> None:
-    """Let Valkey fail for the messages whose ids begin so."""
+    """Let Valkey fail for the messages whose ids begin with `on`."""
     lane = desk.scene.ingest._buffering._lane
     buffer = lane.buffer_message
 

@@ -451,7 +451,7 @@ def test_nothing_that_people_wrote_and_no_secret_is_in_logs_or_metrics(
 def test_a_reply_goes_to_the_name_by_which_the_author_wrote_last(
     conversation: str, fields: dict[str, Any], recipient: str
 ) -> None:
-    """The conversation keeps the author's first number, which may be another person's by now."""
+    """Use the newest name: the conversation keeps the author's first number, which may be another person's by now."""
     body = json.loads(event("b-1", 1, "Hey"))
     body["detail"]["conversationId"] = conversation
     body["detail"]["messages"][-1] |= fields

@@ -125,7 +125,7 @@ def test_a_channel_whose_platform_reports_nothing_records_nothing(world: Callabl
     assert (at_work.sender.sent, at_work.takeovers.calls) == (PARTS, [])
 
 
-def test_nor_does_it_record_a_send_that_is_not_confirmed(world: Callable[..., World]) -> None:
+def test_a_channel_whose_platform_reports_nothing_records_no_unconfirmed_send(world: Callable[..., World]) -> None:
     at_work = world()
     at_work.sender.is_echoed = False
     at_work.steps.fail_at = (STEPS.index("send"), "after", False)

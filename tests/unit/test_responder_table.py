@@ -110,8 +110,8 @@ def test_a_record_of_an_earlier_version_is_read(before: World) -> None:
     assert taken == OwnedByAnother(BEGAN_MS + LOCK_MS)
 
 
-def test_of_a_lane_with_two_names_the_higher_generation_was_answered(before: World) -> None:
-    """While a deployment lasts, earlier code and this one may answer batches of one conversation."""
+def test_the_higher_generation_of_a_lane_with_two_names_was_answered(before: World) -> None:
+    """Read what earlier code and this one wrote: during a deployment, both may answer batches of one conversation."""
     put(before, RECORD, ITEMS["!"] | {"answered": {"S": '{"debounce": 4, "valkey": 3, "window": 1, "dynamodb": 2}'}})
     record = before.table.read(NAME)
     assert record

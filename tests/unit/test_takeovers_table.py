@@ -42,7 +42,7 @@ def test_a_takeover_is_read_as_it_was_saved(table: Table) -> None:
     assert table.read(OTHER) == Takeover()
 
 
-def test_of_two_requests_that_read_the_same_state_one_saves(table: Table) -> None:
+def test_only_one_of_two_requests_that_read_the_same_state_saves(table: Table) -> None:
     for number in range(2):
         before = table.read(CHAT)
         first, second = reply(before, f"a{number}", NOW + number), reply(before, f"b{number}", NOW + number)
@@ -116,7 +116,7 @@ def test_a_send_whose_end_was_not_recorded_is_doubted_by_the_next_one(table: Tab
 
 
 def test_doubtful_sends_that_follow_each_other_are_all_remembered(table: Table) -> None:
-    """The parts of a reply may all be sent without a response while the platform is slow."""
+    """Send several parts without a response, as happens while the platform is slow."""
     for at_ms in (NOW, NOW + 9_000):
         table.begin_sending(CHAT, now_ms=at_ms, until_ms=at_ms + 9_000)
         table.doubt_sending(CHAT, now_ms=at_ms + 8_000, until_ms=at_ms + 8_000)

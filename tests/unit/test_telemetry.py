@@ -97,7 +97,7 @@ def test_the_stages_level_holds_even_if_lambda_has_a_lower_one(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    # Lambda sets this in a stage with a share of its lines.
+    # Lambda sets this in a stage that logs a share of its conversations.
     monkeypatch.setenv("AWS_LAMBDA_LOG_LEVEL", "DEBUG" if level == "DEBUG" else "INFO")
     telemetry = Telemetry(read_log_settings(Variables({"POWERTOOLS_LOG_LEVEL": level} if level else {})))
     telemetry.crash("failed", StoreUnavailable("gone"))
