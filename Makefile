@@ -75,6 +75,7 @@ $(READY):
 	ln -sfn "$$new" $(VENV); trap - EXIT; \
 	case "$$old" in $(VENVS)/*) rm -rf "$$old";; esac; \
 	find $(VENVS) -mindepth 1 -maxdepth 1 -mmin +60 ! -path "$$new" -exec rm -rf {} +
+	@echo "$(VENV) is ready."
 	@[ -z "$$VIRTUAL_ENV" ] || echo "If $(VENV) is active in this shell, activate it again: . $(VENV)/bin/activate"
 
 demo: $(READY) ## five fragments of a customer go in, one event comes out; ARGS=--reply: and an answer to them

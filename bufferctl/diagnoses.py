@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from bufferctl import checkout
-from bufferctl.facts import Facts, Json, LogLine, Resource, Unreadable
-from bufferctl.formatting import moment
+from bufferctl.facts import Count, Facts, Json, LogLine, Resource, Unreadable
+from bufferctl.formatting import minute, moment
 from bufferctl.limits import (
     CERTIFICATE_DAYS,
     LOOK_BACK_MINUTES,
@@ -54,6 +54,39 @@ class Finding(NamedTuple):
 
 Diagnosis = Callable[[Facts], Iterator[Finding]]
 BROKEN, FAILING, ADVICE = Severity.BROKEN, Severity.FAILING, Severity.ADVICE
+EMITTERS = ("conversation_processor", "dynamodb_processor")
+# The warnings with which a function logs that work failed and is tried again, with their sections of the runbook.
+FAILED_ATTEMPTS: Mapping[str, Mapping[str, str]] = {
+    "ingest": {
+        "processor could not be started": "processor-start-failures",
+        "the DynamoDB lane stands in": "fallback-in-use",
+        "rules not renewed": "rules-unreachable",
+        "aliases unreachable": "aliases-unreachable",
+        "queued webhook stays": "queued-webhooks-wait",
+        "webhook secrets not renewed": "webhooks-fail",
+    },
+    "processor": {
+        "conversation processor could not be started": "conversation-processor-start-failures",
+        "processor could not be started": "processor-start-failures",
+        "store fails": "store-failures",
+    },
+    "conversation_processor": {
+        "emit failed": "emission-retries",
+        "message table silent": "webhooks-fail",
+        "disputes not settled": "disputed-messages",
+        "store failed": "store-failures",
+    },
+    "dynamodb_processor": {
+        "window failed": "emission-retries",
+        "window not locked": "oldest-window-overdue",
+        "Valkey not asked": "conversation-processor-start-failures",
+    },
+    "watchdog": {
+        "processor could not be started": "processor-start-failures",
+        "notice not handled": "undelivered-starts",
+    },
+    "responder": {"reply is tried again": "reply-dead-letters"},
+}
 # Texts by which Lambda logs a run that it ended, or an uncaught error.
 UNCAUGHT = ("Task timed out", "Runtime exited", "Runtime.ImportModuleError", "Traceback")
 # Lambda's report of a run that failed, in a stage whose functions have logs in JSON.
@@ -85,6 +118,11 @@ def _deploy(facts: Facts) -> str:
     return "make up" if facts.is_local else f"make deploy STAGE={facts.name}"
 
 
+def _again(facts: Facts, in_aws: str) -> str:
+    """Return advice against a change that no deployment reverts, because the template is still the same."""
+    return "Run `make down`, then `make up`." if facts.is_local else in_aws
+
+
 def version(facts: Facts) -> Iterator[Finding]:
     deployed, here = facts.outputs.get("Commit"), checkout.commit()
     if deployed is None or here is None:
@@ -99,19 +137,21 @@ def version(facts: Facts) -> Iterator[Finding]:
 
 def functions(facts: Facts) -> Iterator[Finding]:
     """Find functions' settings that differ from the template, because a person may have changed them by hand."""
-    deploy = f"Run `{_deploy(facts)}`, or correct it by hand."
+    correct = _again(facts, "Correct it by hand, because a deployment only repairs what it changes.")
     for function in facts.of_type("AWS::Lambda::Function"):
         name = _role_of(facts, function)
         found = _read_or_none(facts, "lambda", "get_function_configuration", FunctionName=function.id)
         if found is None:
-            yield Finding(BROKEN, f"The function {name} does not exist.", "Remove and deploy its stack again.")
+            yield Finding(
+                BROKEN, f"The function {name} does not exist.", _again(facts, "Remove and deploy its stack again.")
+            )
             continue
         if found.get("State") in ("Failed", "Inactive") or found.get("LastUpdateStatus") == "Failed":
             reason = found.get("StateReason") or found.get("LastUpdateStatusReason") or "Lambda gives no reason"
-            yield Finding(BROKEN, f"The function {name} cannot run: {reason}.", deploy)
+            yield Finding(BROKEN, f"The function {name} cannot run: {reason}.", correct)
         if changed := list(_changed(function, found)):
             what = f"The function {name} differs from its template: {', '.join(changed)}."
-            yield Finding(FAILING, what, deploy)
+            yield Finding(FAILING, what, correct)
         yield from _concurrency(facts, function, name)
 
 
@@ -137,7 +177,8 @@ def _concurrency(facts: Facts, function: Resource, name: str) -> Iterator[Findin
         yield Finding(
             BROKEN,
             f"The function {name} is stopped, because its reserved concurrency is 0.",
-            f"Unless this is on purpose: `aws lambda delete-function-concurrency --function-name {function.id}`.",
+            f"Unless this is on purpose: `{facts.aws_cli} lambda delete-function-concurrency --function-name "
+            f"{function.id}`.",
         )
 
 
@@ -156,8 +197,8 @@ def triggers(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 BROKEN,
                 f"The rule {rule.logical_id}, which starts {_purpose(rule)}, {state}.",
-                "Remove its stack and deploy it again." if found is None else
-                f"Enable it: `aws events enable-rule --name {name}{at}`.",
+                _again(facts, "Remove its stack and deploy it again.") if found is None else
+                f"Enable it: `{facts.aws_cli} events enable-rule --name {name}{at}`.",
             )  # fmt: skip
     for mapping in facts.of_type("AWS::Lambda::EventSourceMapping"):
         found = _read_or_none(facts, "lambda", "get_event_source_mapping", UUID=mapping.id)
@@ -168,7 +209,7 @@ def triggers(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 BROKEN,
                 f"The {role.replace('_', ' ')} does not receive from its queue: the mapping is {state.lower()}.",
-                f"Enable it: `aws lambda update-event-source-mapping --uuid {mapping.id} --enabled`.",
+                f"Enable it: `{facts.aws_cli} lambda update-event-source-mapping --uuid {mapping.id} --enabled`.",
             )
 
 
@@ -333,14 +374,43 @@ def _error_in(line: LogLine) -> str | None:
     return None
 
 
+def attempts(facts: Facts) -> Iterator[Finding]:
+    """Find work that failed and is tried again. It is worse if an emitter has emitted no batch since."""
+    for role in facts.functions:
+        if role not in FAILED_ATTEMPTS:
+            continue
+        lines = facts.said(role, *FAILED_ATTEMPTS[role], minutes=LOOK_BACK_MINUTES)
+        for message, anchor in FAILED_ATTEMPTS[role].items():
+            # An attempt that failed by a bug is an error, which `errors` finds.
+            failed = [each for each in lines if (each["message"], each.get("level")) == (message, "WARNING")]
+            if not failed:
+                continue
+            last_ms = failed[-1]["atMs"]
+            stands_still = role in EMITTERS and _has_emitted_since(facts, role, last_ms) is False
+            yield Finding(
+                BROKEN if stands_still else FAILING,
+                f"The {role.replace('_', ' ')} logged `{message}` {_times(len(failed))} within the hour, last at "
+                f"{moment(last_ms)}{', and has emitted no batch since' if stands_still else ''}: "
+                f"{_brief(failed[-1].get('reason'))}.",
+                f"See {RUNBOOK}#{anchor}.",
+            )
+
+
+def _has_emitted_since(facts: Facts, role: str, at_ms: int) -> bool | None:
+    """Return whether the function has emitted a batch, or None if its log lines may not show it."""
+    if facts.said(role, "emitted", minutes=facts.minutes_since(at_ms)):
+        return True
+    return None if "LOG_SHARE" in _variables(facts, role) or not _logs_info(facts, role) else False
+
+
 def throttles(facts: Facts) -> Iterator[Finding]:
     names = list(facts.functions.items())
-    sums = facts.sums("AWS/Lambda", [("Throttles", {"FunctionName": name}) for _, name in names])
-    for (role, _), count in zip(names, sums, strict=True):
+    counts = facts.counts("AWS/Lambda", [("Throttles", {"FunctionName": name}) for _, name in names])
+    for (role, _), count in zip(names, counts, strict=True):
         if count:
             yield Finding(
                 FAILING,
-                f"Lambda throttled the {role.replace('_', ' ')} {_times(count)} within the hour.",
+                f"Lambda throttled the {role.replace('_', ' ')} {_times(count.total)} {_within_the_hour(count)}.",
                 f"See {RUNBOOK}#throttles.",
             )
 
@@ -419,9 +489,8 @@ def canary(facts: Facts) -> Iterator[Finding]:
 
 def queues(facts: Facts) -> Iterator[Finding]:
     """Count dead letters and undelivered starts. Read the reasons from the logs, because receiving hides messages."""
-    emitters = ("conversation_processor", "dynamodb_processor")
     kinds = (
-        ("DeadLetterQueueUrl", "dead letters", BROKEN, "dead-letters", emitters, "dead letter"),
+        ("DeadLetterQueueUrl", "dead letters", BROKEN, "dead-letters", EMITTERS, "dead letter"),
         ("UndeliveredQueueUrl", "starts that Lambda could not carry out", FAILING, "undelivered-starts", (), ""),
         ("ReplyDeadLetterQueueUrl", "batches without an answer", BROKEN, "reply-dead-letters", ("responder",),
          "reply was given up"),
@@ -448,7 +517,7 @@ def queues(facts: Facts) -> Iterator[Finding]:
 
 
 def consumers(facts: Facts) -> Iterator[Finding]:
-    """Find out whether a rule receives the batches, and whether the bus can deliver them."""
+    """Find out whether a rule takes the batches to a target, and whether the bus can deliver them."""
     bus = facts.outputs.get("EventBusName")
     if bus is None:
         return
@@ -457,17 +526,29 @@ def consumers(facts: Facts) -> Iterator[Finding]:
         for rule in facts.pages("events", "list_rules", "Rules", EventBusName=bus)
         if rule["State"] == "ENABLED" and not _is_ours_to_look(rule["Name"])
     ]
+    idle = [
+        name
+        for name in rules
+        if not facts.read("events", "list_targets_by_rule", Rule=name, EventBusName=bus).get("Targets")
+    ]
+    for name in idle:
+        yield Finding(
+            FAILING,
+            f"The rule {name} has no target, so it delivers nothing.",
+            "Give it a target: docs/consumer.md#rule-queue-policy. Or delete it.",
+        )
+    rules = [name for name in rules if name not in idle]
     if not rules:
         yield Finding(FAILING, "No rule takes batches from the bus, so nobody receives them.", "See docs/consumer.md.")
         return
-    failed = facts.sums(
+    failed = facts.counts(
         "AWS/Events", [("FailedInvocations", {"EventBusName": bus, "RuleName": name}) for name in rules]
     )
     for name, count in zip(rules, failed, strict=True):
         if count:
             yield Finding(
                 BROKEN,
-                f"The bus could not deliver {count:.0f} events of the rule {name} within the hour.",
+                f"The bus could not deliver {count.total:.0f} events of the rule {name} {_within_the_hour(count)}.",
                 "Let the target's policy accept the rule: docs/consumer.md#rule-queue-policy.",
             )
 
@@ -494,12 +575,13 @@ def _refusals_of_cache(facts: Facts, cache_name: str) -> Iterator[Finding]:
         "Evictions": "evicted keys",
     }
     named = {"clusterId": cache_name}
-    for what, count in zip(
-        names.values(), facts.sums("AWS/ElastiCache", [(name, named) for name in names]), strict=True
-    ):
+    counts = facts.counts("AWS/ElastiCache", [(name, named) for name in names])
+    for what, count in zip(names.values(), counts, strict=True):
         if count:
             yield Finding(
-                FAILING, f"Valkey counted {count:.0f} {what} within the hour.", f"See {RUNBOOK}#store-failures."
+                FAILING,
+                f"Valkey counted {count.total:.0f} {what} {_within_the_hour(count)}.",
+                f"See {RUNBOOK}#store-failures.",
             )
 
 
@@ -518,7 +600,7 @@ def alarms(facts: Facts) -> Iterator[Finding]:
             yield Finding(
                 FAILING,
                 f"The alarm {alarm['AlarmName']} notifies nobody, because its actions are disabled.",
-                f"Run `aws cloudwatch enable-alarm-actions --alarm-names {alarm['AlarmName']}`.",
+                f"Run `{facts.aws_cli} cloudwatch enable-alarm-actions --alarm-names {alarm['AlarmName']}`.",
             )
 
 
@@ -550,7 +632,7 @@ def quotas(facts: Facts) -> Iterator[Finding]:
             f"Lambda runs at most {total} functions at once in this account; a burst of webhooks needs more.",
             ask,
         )
-    (used,) = facts.sums("AWS/Lambda", [("ConcurrentExecutions", {})], hours=24, stat="Maximum")
+    used = facts.maximum("AWS/Lambda", ("ConcurrentExecutions", {}), hours=24)
     if used >= MAX_SHARE_OF_A_QUOTA * total:
         yield Finding(FAILING, f"In the last day, up to {used:.0f} of {total} functions ran at once.", ask)
     stage_functions = facts.of_type("AWS::Lambda::Function")
@@ -587,6 +669,7 @@ DIAGNOSES: Mapping[str, Diagnosis] = {
     "webhook secrets": secrets,
     "refused webhooks": refusals,
     "errors": errors,
+    "failed attempts": attempts,
     "throttles": throttles,
     "Valkey lane": watchdog,
     "DynamoDB lane": sweep,
@@ -618,6 +701,10 @@ def _read_or_none(facts: Facts, service: str, operation: str, **arguments: Any) 
 
 def _times(count: float) -> str:
     return "once" if count == 1 else f"{count:.0f} times"
+
+
+def _within_the_hour(count: Count) -> str:
+    return f"within the hour, last at {minute(count.last_at_ms)}"
 
 
 def _brief(reason: object) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from bufferctl.diagnoses import DIAGNOSES, Finding, Severity
-from bufferctl.errors import FoundProblems, Unreachable
+from bufferctl.errors import FoundProblems, Unreachable, needs_sign_in
 from bufferctl.facts import Facts, Unreadable
 from bufferctl.formatting import Line, Lines, Tone
 from bufferctl.stage import Account
@@ -22,7 +22,10 @@ class Report(NamedTuple):
 
 
 def examine(facts: Facts, *, done: Callable[[], None] = lambda: None) -> Report:
-    """Make all diagnoses, and call `done` after each. Note the reason of one that cannot read something, and go on."""
+    """Make all diagnoses, and call `done` after each. Note the reason of one that cannot read something, and go on.
+
+    Raise the SDK's error if the caller must sign in first.
+    """
     from botocore.exceptions import ClientError  # noqa: PLC0415 - it would make --help slow
 
     findings: list[Finding] = []
@@ -33,6 +36,8 @@ def examine(facts: Facts, *, done: Callable[[], None] = lambda: None) -> Report:
         except Unreadable as error:
             unread[name] = str(error)
         except ClientError as error:
+            if needs_sign_in(error):
+                raise
             unread[name] = f"{error.operation_name}: {error.response['Error'].get('Message') or 'refused'}"
         done()
     return Report(sorted(findings, key=lambda finding: finding.severity), unread)
@@ -41,7 +46,8 @@ def examine(facts: Facts, *, done: Callable[[], None] = lambda: None) -> Report:
 def doctor(account: Account, given: Namespace) -> None:
     """Print all findings. Raise FoundProblems if one is more than advice, Unreachable if nothing could be read."""
     with working(given, "Diagnose", total=len(DIAGNOSES)) as step:
-        found = examine(Facts(given.stage, account.client, api_endpoint=account.api_endpoint), done=step.advance)
+        facts = Facts(given.stage, account.client, api_endpoint=account.api_endpoint, aws_cli=account.aws_cli)
+        found = examine(facts, done=step.advance)
     shown = [{"severity": each.severity.name.lower(), "what": each.what, "do": each.do} for each in found.findings]
     show_result(given, {"findings": shown, "unread": found.unread}, Lines(_lines(found)))
     if len(found.unread) == len(DIAGNOSES):

@@ -5,6 +5,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
+SIGN_IN = "Sign in (`aws sso login`, or new keys in the environment) and name the profile in AWS_PROFILE."
+# The codes with which services refuse credentials that are unknown or have expired.
+INVALID_CREDENTIALS = {
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "InvalidAccessKeyId",
+    "InvalidClientTokenId",
+    "UnrecognizedClientException",
+}
 # AWS's codes for a call that may succeed if it is repeated.
 TRY_AGAIN = re.compile("Throttling|TooManyRequests|RequestLimitExceeded|ServiceUnavailable|Internal(Failure|Error)")
 
@@ -55,7 +64,6 @@ def errors_of_aws() -> Iterator[None]:
         from botocore.exceptions import (  # noqa: PLC0415 - the SDK would make --help slow
             BotoCoreError,
             ClientError,
-            NoCredentialsError,
         )
     except ModuleNotFoundError as missing:
         raise Failed(
@@ -67,15 +75,14 @@ def errors_of_aws() -> Iterator[None]:
         yield
     except ClientError as error:
         found = error.response.get("Error", {})
+        if needs_sign_in(error):
+            reason = str(found.get("Message") or found.get("Code")).rstrip(".")
+            raise Unreachable(f"AWS refuses the credentials: {reason}. {SIGN_IN}") from error
         text = f"AWS refuses {error.operation_name}: {found.get('Message') or found.get('Code')}"
         raise _class_of(error.operation_name, str(found.get("Code")))(text) from error
-    except NoCredentialsError as error:
-        raise Unreachable(
-            "AWS cannot be reached: no credentials were found. Sign in (`aws sso login`, or new keys in the "
-            "environment) and name the profile in AWS_PROFILE."
-        ) from error
     except BotoCoreError as error:
-        raise Unreachable(f"AWS cannot be reached: {error}") from error
+        advice = f" {SIGN_IN}" if needs_sign_in(error) else ""
+        raise Unreachable(f"AWS cannot be reached: {str(error).rstrip('.')}.{advice}") from error
 
 
 def _class_of(operation: str, code: str) -> type[Failed]:
@@ -83,3 +90,20 @@ def _class_of(operation: str, code: str) -> type[Failed]:
         return Unreachable
     # CloudFormation's code for a stack that does not exist.
     return NotFound if (operation, code) == ("DescribeStacks", "ValidationError") else Failed
+
+
+def needs_sign_in(error: Exception) -> bool:
+    """Return whether the SDK failed because the caller has no credentials, or only invalid ones."""
+    from botocore import exceptions  # noqa: PLC0415 - the SDK would make --help slow
+
+    if isinstance(error, exceptions.ClientError):
+        return error.response.get("Error", {}).get("Code") in INVALID_CREDENTIALS
+    return isinstance(
+        error,
+        exceptions.NoCredentialsError
+        | exceptions.PartialCredentialsError
+        | exceptions.CredentialRetrievalError
+        | exceptions.TokenRetrievalError
+        | exceptions.SSOError
+        | exceptions.LoginError,
+    )

@@ -10,7 +10,8 @@ from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from bufferctl.limits import MAX_LOG_PAGES
+from bufferctl.errors import needs_sign_in
+from bufferctl.limits import LOOK_BACK_MINUTES, MAX_LOG_PAGES
 from bufferctl.stage import LOCAL, Client
 from message_buffer.clock import Clock, system_clock
 
@@ -26,6 +27,10 @@ DENIED = {
     "NotAuthorized",
     "UnauthorizedOperation",
 }
+
+
+# The name of a metric, and its dimensions.
+Metric = tuple[str, Mapping[str, str]]
 
 
 class Unreadable(Exception):
@@ -56,12 +61,29 @@ class LogLine:
         return parsed if isinstance(parsed, dict) else {}
 
 
+class Count(NamedTuple):
+    """The total of a metric within the hour, and the beginning of the last minute in which it counted something."""
+
+    total: float
+    last_at_ms: int
+
+
 class Facts:
     def __init__(
-        self, name: str, client: Client, *, api_endpoint: str | None = None, clock: Clock = system_clock
+        self,
+        name: str,
+        client: Client,
+        *,
+        api_endpoint: str | None = None,
+        aws_cli: str = "aws",
+        clock: Clock = system_clock,
     ) -> None:
-        """Read about the stage `name`. If `api_endpoint` is given, use it instead of the stack's output."""
+        """Read about the stage `name`. If `api_endpoint` is given, use it instead of the stack's output.
+
+        `aws_cli` is the beginning of the commands that a person runs in this stage's account and region.
+        """
         self.name = name
+        self.aws_cli = aws_cli
         self._client = client
         self._api_endpoint = api_endpoint
         self._clock = clock
@@ -71,7 +93,10 @@ class Facts:
         return self.name == LOCAL
 
     def read(self, service: str, operation: str, **arguments: Any) -> Json:
-        """Return a response of AWS. Raise Unreadable if the caller lacks the permission, or if AWS does not answer."""
+        """Return a response of AWS. Raise Unreadable if the caller lacks the permission, or if AWS does not answer.
+
+        Raise the SDK's error if the caller must sign in first, because then nothing else can be read either.
+        """
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 - it would make --help slow
 
         method = "".join(word.capitalize() for word in operation.split("_"))
@@ -82,6 +107,8 @@ class Facts:
                 raise Unreadable(f"{service}:{method}: these credentials lack the permission") from error
             raise
         except BotoCoreError as error:
+            if needs_sign_in(error):
+                raise
             raise Unreadable(f"{service}:{method}: {error}") from error
         return answer
 
@@ -140,6 +167,9 @@ class Facts:
         created: datetime = self.stacks["Buffer"]["CreationTime"]
         return (self._clock() / 1_000 - created.timestamp()) / 86_400
 
+    def minutes_since(self, at_ms: int) -> float:
+        return (self._clock() - at_ms) / 60_000
+
     def days_until(self, moment: datetime) -> int:
         return int((moment.timestamp() - self._clock() / 1_000) // 86_400)
 
@@ -175,11 +205,25 @@ class Facts:
 
     # -- metrics and logs --------------------------------------------------------------------------
 
-    def sums(
-        self, namespace: str, metrics: Sequence[tuple[str, Mapping[str, str]]], *, hours: float = 1, stat: str = "Sum"
-    ) -> list[float]:
-        """Return the sum, or the maximum, of each metric (its name and dimensions) over the last hours."""
-        seconds = int(hours * 3_600)
+    def counts(self, namespace: str, metrics: Sequence[Metric]) -> list[Count | None]:
+        """Return the count of each metric over the last hour, or None for a metric that counted nothing."""
+        found = self._metric_data(namespace, metrics, seconds=60 * LOOK_BACK_MINUTES, period=60, stat="Sum")
+        return [
+            Count(sum(by_time.values()), max(at_ms for at_ms, value in by_time.items() if value))
+            if any(by_time.values())
+            else None
+            for by_time in found
+        ]
+
+    def maximum(self, namespace: str, metric: Metric, *, hours: int) -> float:
+        seconds = 3_600 * hours
+        (by_time,) = self._metric_data(namespace, [metric], seconds=seconds, period=seconds, stat="Maximum")
+        return max(by_time.values(), default=0.0)
+
+    def _metric_data(
+        self, namespace: str, metrics: Sequence[Metric], *, seconds: int, period: int, stat: str
+    ) -> list[dict[int, float]]:
+        """Return the statistic of each metric by the beginning of the period, in milliseconds."""
         queries = [
             {
                 "Id": f"m{place}",
@@ -189,7 +233,7 @@ class Facts:
                         "MetricName": name,
                         "Dimensions": [{"Name": key, "Value": value} for key, value in dimensions.items()],
                     },
-                    "Period": seconds,
+                    "Period": period,
                     "Stat": stat,
                 },
             }
@@ -200,9 +244,14 @@ class Facts:
             "cloudwatch", "get_metric_data", MetricDataQueries=queries,
             StartTime=end - timedelta(seconds=seconds), EndTime=end,
         )  # fmt: skip
-        values = {each["Id"]: each["Values"] for each in answer["MetricDataResults"]}
-        combine = max if stat == "Maximum" else sum
-        return [float(combine(values.get(f"m{place}") or [0])) for place in range(len(metrics))]
+        by_id = {
+            each["Id"]: {
+                int(moment.timestamp() * 1_000): float(value)
+                for moment, value in zip(each["Timestamps"], each["Values"], strict=True)
+            }
+            for each in answer["MetricDataResults"]
+        }
+        return [by_id.get(f"m{place}", {}) for place in range(len(metrics))]
 
     def log_lines(self, role: str, pattern: str, *, minutes: float) -> list[LogLine]:
         """Return a function's log lines of the last `minutes` that match a pattern of CloudWatch, the newest last.
@@ -229,10 +278,12 @@ class Facts:
             raise Unreadable(f"the logs of {role.replace('_', ' ')}: too many lines")
         return sorted(lines, key=lambda line: line.at_ms)
 
-    def said(self, role: str, message: str, *, minutes: float) -> list[Json]:
-        """Return the fields of a function's own log lines with this message, and each line's time as `atMs`."""
-        lines = self.log_lines(role, f'"{message}"', minutes=minutes)
-        return [line.fields | {"atMs": line.at_ms} for line in lines if line.fields.get("message") == message]
+    def said(self, role: str, *messages: str, minutes: float) -> list[Json]:
+        """Return the fields of a function's own log lines with these messages, and each line's time as `atMs`."""
+        any_of = " || ".join(f'($.message = "{message}")' for message in messages)
+        pattern = f'"{messages[0]}"' if len(messages) == 1 else f"{{ {any_of} }}"
+        lines = self.log_lines(role, pattern, minutes=minutes)
+        return [line.fields | {"atMs": line.at_ms} for line in lines if line.fields.get("message") in messages]
 
 
 def _camel(role: str) -> str:

@@ -92,4 +92,12 @@ def as_json(value: Any, *, indent: int | None = 2) -> str:
 
 
 def moment(at_ms: int) -> str:
-    return f"{datetime.fromtimestamp(at_ms / 1_000, UTC).astimezone():%Y-%m-%d %H:%M:%S.%f}"[:-3]
+    return f"{_local_time(at_ms):%Y-%m-%d %H:%M:%S.%f}"[:-3]
+
+
+def minute(at_ms: int) -> str:
+    return f"{_local_time(at_ms):%Y-%m-%d %H:%M}"
+
+
+def _local_time(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1_000, UTC).astimezone()

@@ -31,6 +31,8 @@ class Account(NamedTuple):
     client: Client
     api_endpoint: str | None = None
     """The address of a local stage's API, because its stack's output has a wrong one."""
+    aws_cli: str = "aws"
+    """The beginning of the commands of the AWS CLI that reach this account and region."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,22 @@ def find_stage(name: str, *, profile: str | None, region: str | None, outputs: P
 def find_account(name: str, *, profile: str | None, region: str | None, outputs: Path) -> Account:
     """Return where the stage is, without a call to AWS, so that this also works for a broken stage."""
     if name != LOCAL:
-        return Account(_client_of_aws(name, profile=profile, region=region))
+        return Account(
+            _client_of_aws(name, profile=profile, region=region),
+            aws_cli=_cli_of_aws(profile=profile, region=region or _region_of(name)),
+        )
     found = _outputs_of_local(outputs)
-    return Account(_client_of_emulator(found), found["ApiEndpoint"])
+    return Account(_client_of_emulator(found), found["ApiEndpoint"], aws_cli=_cli_of_emulator(found))
+
+
+def _cli_of_aws(*, profile: str | None, region: str) -> str:
+    return f"aws --region {region}" + (f" --profile {profile}" if profile else "")
+
+
+def _cli_of_emulator(outputs: Json) -> str:
+    """Return a beginning with the emulator's address and keys, so that no command can reach a real account."""
+    keys = " ".join(f"{name}={value}" for name, value in sessions.CREDENTIALS.items())
+    return f"{keys} aws --endpoint-url {outputs['AwsEndpointUrl']} --region {outputs['Region']}"
 
 
 def _outputs_of_local(path: Path) -> Json:

@@ -74,34 +74,44 @@ class Result:
 
 
 def verify(stage: Stage, given: Namespace) -> None:
-    """Print the results of all checks. Raise FoundProblems if one failed."""
+    """Print the results of all checks. Raise FoundProblems if one failed, and any error that ended the trial."""
     seconds = MAX_TRIAL_SECONDS + 60 * (given.keep_running or 0)
     print(
         "Trying the stage. This takes half a minute, and some minutes if batches are late.", file=sys.stderr, flush=True
     )
     with endings_interrupt():
-        remove_leftovers(stage)
-        with _trial(stage, seconds=seconds) as trial:
+        remove_leftovers(stage, given.stage)
+        with _trial(stage, given.stage, seconds=seconds) as trial:
+            results, lateness = list[Result](), list[int]()
+            error: Failed | None = None
             with working(given, "Try the stage") as step:
                 trial.say = step.say
-                results = trial.run(with_fallback=given.fallback)
+                try:
+                    # One by one, because an error may end the trial after some results.
+                    for result in trial.run(with_fallback=given.fallback):
+                        results.append(result)
+                except Failed as raised:
+                    error = raised
             shown: list[Block] = [table([each.row for each in results], COLUMNS)]
-            lateness: list[int] = []
-            if given.keep_running:
+            if given.keep_running and not error:
                 show(*shown, stream=sys.stderr)
                 with working(given, "Send bursts") as step:
                     trial.say = step.say
                     lateness = trial.keep_running(given.keep_running)
                 shown.append(_percentiles(lateness))
+    failed = [each.check for each in results if not each.ok]
+    if not failed and not error:
+        shown.append(f"All {len(results)} checks passed, so this stage works.")
     found = {"checks": [asdict(each) for each in results], "latenessMs": lateness}
     show_result(given, found, *shown)
-    if failed := [each.check for each in results if not each.ok]:
-        raise FoundProblems(
-            f"{len(failed)} of {len(results)} checks failed. `make doctor STAGE={given.stage}` may say why."
-        )
+    hint = f"`make doctor STAGE={given.stage}` may say why."
+    if error:
+        raise type(error)(f"{error} {hint}") from error
+    if failed:
+        raise FoundProblems(f"{len(failed)} of {len(results)} checks failed. {hint}")
 
 
-def remove_leftovers(stage: Stage) -> None:
+def remove_leftovers(stage: Stage, stage_name: str) -> None:
     """Remove the rules, queues and conversations of trials that were killed."""
     sqs, events = stage.client("sqs"), stage.client("events")
     for url in sqs.list_queues(QueueNamePrefix=PREFIX).get("QueueUrls", []):
@@ -115,7 +125,7 @@ def remove_leftovers(stage: Stage) -> None:
             events.remove_targets(Rule=rule["Name"], EventBusName=stage.event_bus, Ids=["queue"], Force=True)
             events.delete_rule(Name=rule["Name"], EventBusName=stage.event_bus, Force=True)
         if rules:
-            _forget_all(stage, left["trial"])
+            _forget_all(stage, stage_name, left["trial"])
             sqs.delete_queue(QueueUrl=url)
             print(f"Removed what an earlier trial, {name}, had left.", file=sys.stderr)
 
@@ -128,7 +138,7 @@ def _percentiles(late_ms: list[int]) -> str:
 
 
 @contextmanager
-def _trial(stage: Stage, *, seconds: float) -> Iterator["Trial"]:
+def _trial(stage: Stage, stage_name: str, *, seconds: float) -> Iterator["Trial"]:
     trial_id = uuid.uuid4().hex[:8]
     pattern = {"source": ["message-buffer"], "detail": {"tenant": [TENANT]}}
     prefix = f"{PREFIX}-{time.time() + seconds:.0f}-{trial_id}"
@@ -136,10 +146,11 @@ def _trial(stage: Stage, *, seconds: float) -> Iterator["Trial"]:
         try:
             yield Trial(stage, subscription, trial_id)
         finally:
-            _forget_all(stage, trial_id)
+            _forget_all(stage, stage_name, trial_id)
 
 
-def _forget_all(stage: Stage, trial_id: str) -> None:
+def _forget_all(stage: Stage, stage_name: str, trial_id: str) -> None:
+    command = f".venv/bin/python -m bufferctl --stage {stage_name}"
     for name in NAMES:
         account = FALLBACK if name == "fallback" else ACCOUNT
         conversation = f"{TENANT}/generic/{account}/{trial_id}-{name}"
@@ -149,7 +160,9 @@ def _forget_all(stage: Stage, trial_id: str) -> None:
             # Raised from here, this error would hide why the trial itself has failed.
             print(
                 f"Could not erase {conversation} and the conversations after it: {error}\n"
-                f"Later, erase what `bufferctl conversation list --tenant {TENANT}` and `bufferctl rules list` show.",
+                f"Later, list what is left:\n  {command} conversation list --tenant {TENANT}\n"
+                f"  {command} rules list conversation:{TENANT}\n"
+                f"and erase it with `{command} conversation forget <id>` and `{command} rules delete <scope>`.",
                 file=sys.stderr,
             )
             return
@@ -170,42 +183,51 @@ class Trial:
         self.say: Callable[[str], None] = Step().say
         """Is called with what the trial begins."""
 
-    def run(self, *, with_fallback: bool) -> list[Result]:
-        """Return the results of all checks. Skip those after the first event if that event does not come."""
+    def run(self, *, with_fallback: bool) -> Iterator[Result]:
+        """Yield the results of all checks. Skip those after the first event if that event does not come."""
         try:
             self.say("Send a message with a wrong signature")
-            refused = self._a_wrong_signature()
+            yield self._a_wrong_signature()
             scope = f"conversation:{self._burst('stop').conversation}"
             self._stage.ask("rules.set", scope=scope, rules={"stopWords": [STOP_WORD]})
             rules_in_force_at = time.monotonic() + RULES_IN_FORCE_SECONDS
             self.say("Wait for the first event; a new rule may need a minute")
             first = self._wait_for_the_rule()
-            if not first.ok:
-                return [refused, first]
-            return [refused, first, *self._of_messages(rules_in_force_at, with_fallback=with_fallback)]
+            yield first
+            if first.ok:
+                yield from self._of_messages(rules_in_force_at, with_fallback=with_fallback)
         except NoAnswer as error:
-            raise Unreachable(str(error)) from error
-        except Refused as error:
-            raise Failed(f"A message was refused: {error}.") from error
+            raise Unreachable(f"{str(error).rstrip('.')}.") from error
 
     def _of_messages(self, rules_in_force_at: float, *, with_fallback: bool) -> Iterator[Result]:
+        checks: dict[str, tuple[Callable[[], Burst], Describe]] = {
+            "five fragments": (self._five_fragments, lambda _: ("one batch, in order", True)),
+            "an edit": (self._an_edit, _edited),
+            "a batch of 300 KB": (self._a_large_batch, _placed),
+        }
+        if with_fallback:
+            checks["the fallback"] = (self._a_batch_of_the_fallback, _by_the_fallback)
         self.say("Send five fragments, an edit and a large batch")
-        five, repeated = self._five_fragments()
-        edit, large = self._an_edit(), self._a_large_batch()
-        fallback = [self._a_batch_of_the_fallback()] if with_fallback else []
+        sent, results = dict[str, Burst](), dict[str, Result]()
+        for check, (send, _) in checks.items():
+            try:
+                sent[check] = send()
+            except Refused as error:
+                results[check] = _refused(check, error)
+        repeated = [self._a_redelivery(sent["five fragments"])] if "five fragments" in sent else []
         self.say("Wait until the rules are in force, then send a stop word")
         time.sleep(max(rules_in_force_at - time.monotonic(), 0))
         cancelled = self._a_stop_word()
-        self._collect(five, edit, large, *fallback)
+        self._collect(*sent.values())
         self.say("Listen for second events, which would be errors")
         self._look_for(MAX_SECOND_EVENT_SECONDS)
-        yield self._judged("five fragments", five, lambda _: ("one batch, in order", True))
-        yield repeated
-        yield self._judged("an edit", edit, _edited)
+        for check, burst in sent.items():
+            results[check] = self._judged(check, burst, checks[check][1])
+        yield results.pop("five fragments")
+        yield from repeated
+        yield results.pop("an edit")
         yield cancelled
-        yield self._judged("a batch of 300 KB", large, _placed)
-        for each in fallback:
-            yield self._judged("the fallback", each, _by_the_fallback)
+        yield from (results[check] for check in checks if check in results)
 
     def keep_running(self, minutes: float) -> list[int]:
         """Send small bursts, and return how late each batch was. Leave out batches that did not come."""
@@ -240,29 +262,37 @@ class Trial:
         """Send a message now and then until an event comes, because a new rule may only work after a minute."""
         burst, began = self._burst("first"), time.monotonic()
         while time.monotonic() - began < MAX_RULE_SECONDS:
-            burst.send(f"{self._id}-first-{len(burst.fragments)}", "Hey")
+            try:
+                burst.send(f"{self._id}-first-{len(burst.fragments)}", "Hey")
+            except Refused as error:
+                return _refused("the first event", error)
             if self._look_for(WARM_UP_PAUSE_SECONDS, lambda: bool(burst.of(self._arrivals))):
                 took = f"{time.monotonic() - began:.1f} s"
                 return Result("the first event", "the rule works, functions are warm", ok=True, time=took)
         return Result("the first event", f"no event came within {MAX_RULE_SECONDS:.0f} s", ok=False)
 
-    def _five_fragments(self) -> tuple[Burst, Result]:
-        """Send five fragments, and one of them twice. Try again if the webhook answers too slowly for one buffer."""
-        burst, found = self._burst("five"), ""
+    def _five_fragments(self) -> Burst:
+        """Send five fragments. Try again if the webhook answers too slowly for one buffer."""
+        burst = self._burst("five")
         for attempt in range(MAX_BURST_TRIES):
             burst.fragments.clear()
             for number in range(VERIFY_FRAGMENTS):
                 burst.send(f"{self._id}-{attempt}-{number}", f"fragment {number}")
                 time.sleep(FRAGMENT_PAUSE_SECONDS)
-            repeat = accepted(self._webhook.post(burst.message(burst.fragments[1].id, "fragment 1")))
-            found = f"{repeat['duplicates']} duplicate, {repeat['accepted']} accepted"
             if len(burst.expected) == 1:
                 break
             self._collect(burst)
-        slowest_ms = max(fragment.answer_ms for fragment in burst.fragments)
-        expected = "1 duplicate, 0 accepted"
-        result = Result("a redelivery", found, ok=found == expected, time=f"{slowest_ms:.0f} ms")
-        return burst, result
+        return burst
+
+    def _a_redelivery(self, burst: Burst) -> Result:
+        """Send one of the fragments again. The stage remembers its id, even if the batch is out."""
+        began = time.monotonic()
+        try:
+            repeat = accepted(self._webhook.post(burst.message(burst.fragments[1].id, "fragment 1")))
+        except Refused as error:
+            return _refused("a redelivery", error)
+        found, took = f"{repeat['duplicates']} duplicate, {repeat['accepted']} accepted", time.monotonic() - began
+        return Result("a redelivery", found, ok=found == "1 duplicate, 0 accepted", time=f"{took * 1_000:.0f} ms")
 
     def _an_edit(self) -> Burst:
         burst = self._burst("edit")
@@ -319,7 +349,7 @@ class Trial:
 
     def _collect(self, *bursts: Burst) -> None:
         """Collect events until all batches of these bursts have come, or until the last batch is too late."""
-        due_in_seconds = max(each.due_at_ms for each in bursts) / 1_000 - time.time()
+        due_in_seconds = max((each.due_at_ms for each in bursts), default=0) / 1_000 - time.time()
         self._look_for(
             max(due_in_seconds, 0) + MAX_LATE_SECONDS, lambda: all(each.is_out(self._arrivals) for each in bursts)
         )
@@ -330,6 +360,10 @@ class Trial:
         while not is_over() and time.monotonic() < until:
             self._arrivals += self._subscription.look(wait_seconds=LONG_POLL_SECONDS)
         return is_over()
+
+
+def _refused(check: str, error: Refused) -> Result:
+    return Result(check, f"a message was refused: {error}", ok=False)
 
 
 def _edited(detail: Json) -> tuple[str, bool]:

@@ -13,7 +13,7 @@ OWN_ADDRESS: dict[str, dict[str, Any]] = {"api": {"kind": "url"}}
 ONE_PERCENT: dict[str, Any] = {"log_share": 0.01}
 ALL_LINES: dict[str, Any] = {"log_share": 1.0}
 GATEWAY: dict[str, dict[str, Any]] = {"api": {"kind": "http", "access_logs": True}}
-# The kinds of stage, from the one with most of everything to those with least.
+# The kinds of stage of each lane, from the one with the most parts to the one with the fewest.
 KINDS: dict[str, dict[str, Any]] = {
     **{f"Valkey, {name}": {"lane": "valkey", "network": network} for name, network in EGRESSES.items()},
     "Valkey, no network, own address": {"lane": "valkey", "network": EGRESSES["no network"], **OWN_ADDRESS},
@@ -26,7 +26,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def kinds_of_stage(config: StageConfig) -> dict[str, StageConfig]:
-    """Return the same stage in each kind. Kinds that do not name the API or the lines have a gateway and all lines."""
+    """Return the same stage in each kind. A kind that does not say otherwise has API Gateway and logs all lines."""
     return {name: changed(config, {**GATEWAY, **ALL_LINES, **settings}) for name, settings in KINDS.items()}
 
 

@@ -7,11 +7,7 @@ from string import Template
 from typing import Any
 
 from cost.alternatives import (
-    ALL_LINES,
-    GATEWAY,
     KINDS,
-    ONE_PERCENT,
-    OWN_ADDRESS,
     changed,
     dynamodb_lane,
     kinds_of_stage,
@@ -20,7 +16,7 @@ from cost.alternatives import (
 from cost.chart import Series, svg
 from cost.facts import HOURS, MILLION, prices, used
 from cost.lines import Line, total
-from cost.model import EGRESSES, bill, floors, with_egress
+from cost.model import bill, floors, with_egress
 from cost.report import HEAD, number, rows
 from cost.traffic import Traffic, processors
 from infra.settings_and_defaults import StageConfig, load_stage
@@ -71,7 +67,6 @@ def text(stages: Stages) -> str:
     return template.substitute(
         _words(config, traffic),
         volumes=_volumes(config),
-        steps=_steps(config),
         bill=_bill(config, traffic),
         parts_at_rest=_parts_at_rest(config),
         levers=_levers(stages, traffic),
@@ -153,28 +148,6 @@ def _volumes(config: StageConfig) -> str:
         for name, kind in kinds_of_stage(config).items()
     }
     body = [[name, *map(_money, amounts)] for name, amounts in sorted(bills.items(), key=lambda item: item[1])]
-    heads = ["messages a day:", *(f"{volume:,}" for volume in volumes)]
-    return _table(heads, body, right=set(range(1, len(heads))))
-
-
-def _steps(config: StageConfig) -> str:
-    """Return what each step from the stage to the cheapest one with Valkey saves."""
-    volumes = [0, *VOLUMES[2:]]
-    steps: list[tuple[str, dict[str, Any]]] = [
-        ("Valkey, 2 NAT gateways", {"network": EGRESSES["2 NAT gateways"], **GATEWAY, **ALL_LINES}),
-        ("without a network", {"network": EGRESSES["no network"]}),
-        ("without API Gateway and its log", OWN_ADDRESS),
-        ("with 1 % of the lines", ONE_PERCENT),
-    ]
-    body: list[list[str]] = []
-    before = [0.0] * len(volumes)
-    for name, settings in steps:
-        config = changed(config, settings)
-        after = [total(bill(config, Traffic(messages_per_day=volume))) for volume in volumes]
-        differences = [f"{now - then:+,.2f}" for now, then in zip(after, before, strict=True)]
-        body.append([name, *(differences if body else map(_money, after))])
-        before = after
-    body.append(["together", *map(_money, before)])
     heads = ["messages a day:", *(f"{volume:,}" for volume in volumes)]
     return _table(heads, body, right=set(range(1, len(heads))))
 

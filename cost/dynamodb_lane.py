@@ -9,7 +9,7 @@ from infra.limits import SWEEP_SECONDS
 from infra.settings_and_defaults import StageConfig
 
 PART = "DynamoDB lane"
-# Each sweep that EventBridge starts asks the queue for another one.
+# Each sweep that EventBridge starts sends a queue message, which starts a second sweep.
 SWEEPS = 2 * SECONDS / SWEEP_SECONDS
 # DynamoDB bills a write for each KB begun, and a read for each 4 KB.
 WRITE_BYTES, READ_BYTES = 1_024, 4_096
@@ -55,14 +55,14 @@ def as_fallback(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 
 def _rest_logs_gb(config: StageConfig, rests: float) -> float:
-    """Return the GB that runs log which find their window not due yet. Such a run publishes no metric."""
+    """Return the GB logged by runs that find their window not due yet. Such a run publishes no metric."""
     platform = used("platform_log_bytes") if config.log_share >= 1 else 0
     return rests * (min(config.log_share, 1) * used("trigger_rest_log_bytes") + platform) / GB
 
 
 def _message_writes(traffic: Traffic) -> float:
     item = used("stored_message_bytes") + traffic.payload_bytes
-    # A large body is an item of its own, which is written and deleted beside its message.
+    # A large body is an item of its own, which is written and deleted in addition to its message.
     apart = 2 if traffic.payload_bytes > used("large_message_bytes") else 0
     return traffic.messages * (2 * ceil(item / WRITE_BYTES) + 1 + apart)
 

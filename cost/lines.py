@@ -7,8 +7,8 @@ from cost.facts import DAYS, GB, prices, used
 from cost.traffic import Traffic
 from infra.settings_and_defaults import LOG_RETENTION_DAYS, StageConfig
 
-# These two numbers repeat those of the runtime, which `cost/` may not import; a test compares them. An instance of a
-# stage that logs a share of its conversations writes its metrics once in this time, or when a metric has this many
+# These two numbers repeat those of the runtime, which `cost/` may not import; a test compares them. In a stage that
+# logs a share of its conversations, an instance writes its metrics once in this time, or when a metric has this many
 # values.
 WRITE_SECONDS = 10
 MAX_RUNS_A_WRITE = 100
@@ -77,7 +77,7 @@ def run_logs_gb(config: StageConfig, traffic: Traffic, runs: float, logs: RunLog
 def _busy(traffic: Traffic, runs: float) -> float:
     """Return how many instances run: at least one, and as many as the runs of the busiest second need.
 
-    A run is taken to be as long as that of the slowest function, so that rather too many instances are counted.
+    Take every run to be as long as the slowest function's, so that the estimate is too high rather than too low.
     """
     return 1 + runs / traffic.active_seconds * traffic.peak * billed_seconds("dynamodb_processor_ms")
 

@@ -77,7 +77,7 @@ def as_text(config: StageConfig, traffic: Traffic) -> str:
 
 
 def _other_kinds(config: StageConfig, traffic: Traffic) -> list[str]:
-    """Return a table of what this traffic, and no traffic, cost in each kind of stage."""
+    """Return a table of the cost of each kind of stage, with this traffic and without messages."""
     kinds = compared(config, traffic)
     width = max(map(len, kinds))
     head = f"{'The same traffic in another kind of stage':<{width}}  $/month  without messages"

@@ -21,7 +21,7 @@ RUNBOOK = "docs/runbook.md"
 MAX_REFUSED_PERCENT, MIN_REFUSED_WEBHOOKS = 5, 5
 # The Valkey lane's most overdue batch may be this late before operators are paged.
 MAX_OVERDUE_MS = 60_000
-# The bound of P7 in the DynamoDB lane: every 30 s a sweep sends the triggers of windows that are 20 s overdue again.
+# The bound of P7 in the DynamoDB lane: every 30 s a sweep sends new triggers for windows that are 20 s overdue.
 MAX_WINDOW_OVERDUE_MS = 60_000
 # The share of the cache's limits above which ElastiCache's documentation advises an alarm.
 MAX_CACHE_SHARE = 0.75
@@ -89,7 +89,7 @@ def symptoms(metrics: Metrics) -> Iterable[Watch]:
             metric=_refused_percent(metrics),
             above=MAX_REFUSED_PERCENT,
         ),
-        # At ingest's own address Lambda answers a throttled webhook 429, which is no 5xx.
+        # At ingest's own address Lambda answers a throttled webhook with 429, which is not a 5xx.
         *([_throttles(metrics, "ingest", above=MIN_REFUSED_WEBHOOKS - 1)] if config.api.has_url else []),
         Watch(
             heading="Dead letters",
@@ -155,7 +155,7 @@ def _symptoms_of_dynamodb_lane(metrics: Metrics) -> Iterable[Watch]:
     return [
         Watch(
             heading="Oldest window overdue",
-            says="Some windows were due more than a minute ago, and their batches have not left.",
+            says="Some windows were due more than a minute ago, and their batches were not emitted.",
             metric=metrics.custom("OldestWindowOverdueMs", "dynamodb_processor", statistic="Maximum"),
             above=MAX_WINDOW_OVERDUE_MS,
             periods=2,
@@ -373,7 +373,7 @@ def _causes_in_public_cache(metrics: Metrics) -> Iterable[Watch]:
     return [
         Watch(
             heading="Cache connections",
-            says=f"The public cache has {MAX_CACHE_SHARE:.0%} of the connections that it accepts, perhaps a flood.",
+            says=f"The public cache uses {MAX_CACHE_SHARE:.0%} of its connections, perhaps because strangers flood it.",
             metric=metrics.cache("CurrConnections", statistic="Maximum"),
             above=MAX_CACHE_SHARE * MAX_CACHE_CONNECTIONS,
             periods=3,
@@ -393,7 +393,7 @@ def _causes_in_lambda(metrics: Metrics) -> Iterable[Watch]:
         # An operator sees a refusal of admin. At ingest's own address refusals are a symptom.
         if role != "admin" and not (role == "ingest" and metrics.config.api.has_url):
             yield _throttles(metrics, role)
-    # A dropped start has failed, was throttled or has waited, of which there are alarms.
+    # Lambda drops a start that failed, was throttled or waited too long. Each of these has its own alarm.
     for role in filter(metrics.functions.__contains__, STARTED_BY_US):
         yield Watch(
             heading="Starts wait",
@@ -470,7 +470,7 @@ def _causes_in_responder(metrics: Metrics) -> Iterable[Watch]:
 
 
 def _refused_percent(metrics: Metrics) -> cloudwatch.MathExpression:
-    """Return the share of the webhooks that are answered 5xx, by the API and by the former one if there is any."""
+    """Return the share of webhooks that the API, and the former API if there is one, answers with 5xx."""
     apis = {"": metrics.api, "former_": metrics.former_api}
     found = {name: api for name, api in apis.items() if api}
     # An API without requests has no data, which would otherwise leave the sum without a value.

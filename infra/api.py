@@ -51,7 +51,7 @@ class Webhooks(NamedTuple):
 
 
 def open_webhooks(scope: Construct, *, config: StageConfig, ingest: Function) -> list[Webhooks]:
-    """Create the API of the kind that the stage has, and the API of its former kind if the stage still has one.
+    """Create the stage's API, and the API of its former kind if the stage still has one.
 
     Platforms know the API's address, so the API remains the same resource unless its kind changes.
     """
@@ -67,10 +67,10 @@ def open_webhooks(scope: Construct, *, config: StageConfig, ingest: Function) ->
 
 
 def _open_url(ingest: Function) -> Webhooks:
-    """Give ingest an address of its own, at which anybody may call it. Ingest knows the routes."""
+    """Give ingest an address of its own, which everyone may call. Ingest itself matches the routes."""
     url = ingest.entrance.add_function_url(auth_type=lambda_.FunctionUrlAuthType.NONE)
     keep_identity(url, "IngestUrl")
-    # Lambda's URL ends with a slash, with which each route already begins.
+    # Leave out the slash at the end of Lambda's URL, because each route begins with one.
     host = cdk.Fn.select(2, cdk.Fn.split("/", url.url))
     return Webhooks(FunctionUrlApi(ingest), f"https://{host}", None)
 
@@ -136,10 +136,10 @@ def _open_http(
 
 
 def _permit_before_integrating(api: apigw.HttpApi) -> None:
-    """Let CloudFormation permit API Gateway to invoke another entrance of ingest before API Gateway invokes it.
+    """Let CloudFormation grant API Gateway the permission to invoke ingest before it points the API at ingest.
 
-    A stage changes between the function and its alias with the kind of its API and with its warmth. Otherwise the API
-    would answer 500 until the permission exists.
+    If an operator changes the API's kind or the warmth, the API may invoke the alias instead of the function, or the
+    reverse. Without this order, the API would answer 500 until the new permission exists.
     """
     found = api.node.find_all()
     permissions = [each for each in found if isinstance(each, lambda_.CfnPermission)]

@@ -127,7 +127,7 @@ class CacheStack(cdk.Stack):
         )
 
     def _accept_public_endpoint(self) -> None:
-        """Let the checks accept the property `ConnectionType`, which their schema of AWS does not contain yet."""
+        """Let the checks accept the property `ConnectionType`, which their copy of AWS's schema lacks."""
         suppress_finding(
             self._cache,
             "CloudFormation-Validate::F3002",

@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 ROOT = Path(__file__).parent.parent
+# Not imported from the settings, because deploying what was synthesized must work without their packages.
+LOCAL = "local"
 # The CLI, jsii and the layers keep their caches here; `make clean` removes them.
 CACHES = ROOT / ".build"
 # `main` sets this variable, so that the app does not run preflight a second time.
 LOOKED_FOR_MISSING = "MESSAGE_BUFFER_LOOKED_FOR_MISSING"
+LOCAL_IS_NOT_IN_AWS = "The stage 'local' is not in AWS: use `make up` to deploy it and `make down` to remove it.\n"
 PURPOSES = {word: word for word in ("synth", "diff", "deploy", "destroy", "bootstrap")} | {"synthesize": "synth"}
 
 
@@ -93,6 +96,10 @@ def _package(name: str) -> Path:
 
 def main(arguments: Sequence[str]) -> NoReturn:
     """Replace this process with the CDK CLI, or exit with 1 if something is missing for the command."""
+    wanted, where = purpose(arguments), stage(arguments)
+    if where == LOCAL and wanted not in (None, "synth"):
+        sys.stderr.write(LOCAL_IS_NOT_IN_AWS)
+        sys.exit(1)
     if is_synthesized(arguments):
         # This needs only the CDK CLI, because the job that has credentials installs no other package.
         full = command(*arguments)
@@ -101,9 +108,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
     from infra import preflight  # noqa: PLC0415 - it imports this module
 
     full = command(*arguments, *app())
-    wanted, where = purpose(arguments), stage(arguments)
     # The local stage has no account. `make up` also passes settings that the arguments of preflight cannot express.
-    if wanted and where != "local" and preflight.main(["--stage", where, "--for", wanted]):
+    if wanted and where != LOCAL and preflight.main(["--stage", where, "--for", wanted]):
         sys.exit(1)
     os.execve(full[0], full, {**os.environ, **environment(), LOOKED_FOR_MISSING: "yes"})  # noqa: S606 - the point
 

@@ -196,11 +196,11 @@ def _execution_role(scope: Construct, construct_id: str, *, log_group: logs.ILog
 
 
 def _leave_out_successful_runs(config: StageConfig) -> dict[str, Any]:
-    """Return the options by which Lambda logs only runs that fail, if the stage does not log every conversation.
+    """Return options with which Lambda logs only failed runs, or none if the stage logs every conversation.
 
-    Lambda has levels only for logs in JSON. Our own lines are JSON already, so Lambda leaves them as they are. It takes
-    each line without a level, such as our metrics, for one of the level INFO. At a higher level it would discard all
-    metrics, so the functions themselves leave out lines below the stage's level.
+    Lambda has levels only for logs in JSON. Our own lines are JSON already, so Lambda leaves them as they are. Lambda
+    treats a line without a level, such as our metrics, as INFO. A higher level would discard all metrics, so the
+    functions themselves leave out the lines below the stage's level.
     """
     if config.log_share >= 1:
         return {}
@@ -219,7 +219,8 @@ def _uses_snap_start(warmth: Warmth | None) -> bool:
 def _entrance(function: lambda_.Function, warmth: Warmth | None, *, has_url: bool) -> lambda_.IFunction:
     """Return what the API invokes: the function, or an alias if the warmth needs a published version.
 
-    An address of the function belongs to the alias in any case. Otherwise another warmth would change the address.
+    If the function has an address of its own, return the alias in any case. Otherwise a change of the warmth would
+    change the address.
     """
     if not has_url and (warmth is None or warmth.ingest == "none"):
         return function

@@ -83,7 +83,7 @@ MAX_DELIVERY_RECEIVES = 100
 
 # Webhooks of a batch are taken one after the other, each in milliseconds, so a batch fits into ingest's time-out.
 MAX_QUEUED_WEBHOOKS_IN_A_BATCH = 10
-# The queue's webhooks can wait, so they leave the other instances of ingest to the platforms that call the API.
+# The queue's webhooks can wait, so the other instances of ingest remain for the platforms that call the API.
 MAX_INGESTS_WITH_QUEUED_WEBHOOKS = 20
 
 # -- What remains of a forgotten conversation --

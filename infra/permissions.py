@@ -77,7 +77,8 @@ def grant_to_canary(stack: BufferStack) -> None:
 def grant_to_responder(stack: ResponderStack, buffer: BufferStack) -> None:
     """Grant the responder access to its own storage, and the access to the buffer that any consumer could have.
 
-    Only the responder may also record which messages it sends. Other consumers need not, because rules name their app.
+    Only the responder may also record which messages it sends. Other consumers do not need to, because the rules name
+    their app.
     """
     stack.table.grant_read_write(stack.function)
     stack.secrets.grant_get_value(stack.function)

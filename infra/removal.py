@@ -231,6 +231,9 @@ def protected(stacks: Sequence[Stack]) -> list[str]:
 
 def main(given: Sequence[str] | None = None, *, ask: Callable[[str], str] = input, say: Say = print) -> int:
     arguments = _parse(given)
+    if arguments.stage == cli.LOCAL:
+        sys.stderr.write(cli.LOCAL_IS_NOT_IN_AWS)
+        return 1
     try:
         config = load_stage(cli.context()["stages"], stage=arguments.stage)
         session = boto3.Session()

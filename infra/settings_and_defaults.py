@@ -409,8 +409,8 @@ class StageConfig(Settings):
     are always logged. Below 1, Lambda's own lines about successful runs are left out as well, and some metrics are
     written up to ten seconds later (docs/observability.md#a-share-of-the-conversations)."""
     log_followed: Annotated[tuple[str, ...], Field(max_length=MAX_FOLLOWED)] = ()
-    """The ids of conversations that are always logged, whatever `log_share` is. Whoever may read the functions'
-    variables can read them, even with `log_ids: hashed`."""
+    """The ids of conversations that are always logged, whatever `log_share` is. A principal that may read the
+    functions' variables can read these ids, even with `log_ids: hashed`."""
     oversize_retention_days: Annotated[int, Field(ge=1, le=365)] = 30
     """How long the bucket keeps batches that were too large for an event."""
     memory: Memory = Memory()

@@ -221,7 +221,7 @@ class AliasesTable(Table):
 class MessageTable(Table):
     """The DynamoDB lane's table: the messages of each conversation in order, and the state of its window."""
 
-    # The index with which the sweep finds open windows, those first that are listed under the earliest time.
+    # The index in which the sweep finds open windows, in the order of the times under which they are listed.
     OPEN = "open"
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:

@@ -39,8 +39,8 @@ class IngestSettings(NamedTuple):
     account_quota: Quota
     """The quota of an account for which the rules set none."""
     whatsapp_queue: tuple[str, str] | None
-    """The URLs of the queues of WhatsApp's webhooks and of those that are unreadable. None on a stage without AWS End
-    User Messaging Social."""
+    """The URLs of the queue of WhatsApp's webhooks, and of the queue of those that cannot be read. None on a stage
+    without AWS End User Messaging Social."""
 
 
 class ProcessorSettings(NamedTuple):

@@ -193,9 +193,9 @@ MAX_DISPUTE_REST_MS = MINUTE_MS
 # The DynamoDB lane emits a disputed message after this time without an answer from Valkey. The message may be emitted
 # twice, but is not lost.
 MAX_DISPUTE_MS = HOUR_MS
-# A sweep reads at most this many open windows, those first that are listed under the earliest time.
+# A sweep reads at most this many open windows, beginning with those that are listed under the earliest time.
 MAX_WINDOWS_IN_A_SWEEP = 500
-# EventBridge starts a sweep once a minute at most, and that sweep asks for another one after this time.
+# EventBridge can start a sweep only once a minute, so that sweep asks for a second sweep after this time.
 SECOND_SWEEP_DELAY_MS = 30_000
 # A batch's bodies are read in pieces of this many messages, until the batch is full. If all have the largest size, a
 # piece has as many bytes as a batch.

@@ -113,8 +113,8 @@ SIGN_IN_TOKEN_REUSE_MS = 10 * MINUTE_MS
 # messages cause a write.
 ALIAS_LIFE_MS = 365 * DAY_MS
 MIN_ALIAS_LIFE_LEFT_MS = ALIAS_LIFE_MS // 2
-# A report of a changed number without an id is valid for this long. After 45 days, operators give a number to another
-# person, who would otherwise get the conversation.
+# A report of a changed number without an id is valid for this long. After 45 days, a phone company may give the number
+# to another person, who would otherwise get the conversation.
 CHANGED_NUMBER_LIFE_MS = 30 * DAY_MS
 # An instance looks an alias up again when its copy is this old, because another instance may have moved the alias.
 ALIAS_COPY_LIFE_MS = MINUTE_MS
@@ -124,9 +124,10 @@ MAX_ALIASES_KEPT = 4_096
 MAX_IDS_OF_AN_AUTHOR = 20
 # WhatsApp's ids have at most 135 characters. A longer id is not looked up.
 MAX_USER_ID_CHARACTERS = 256
-# A report of a changed number is tried this often if other instances learn about the same author at the same time.
+# A report of a changed number is tried at most this many times, if other instances learn about the same author at the
+# same time.
 MAX_MOVES_TRIED = 3
-# All look-ups for one webhook may take this long. The other authors then keep the id that came.
+# All look-ups for one webhook may take this long. Authors who are not looked up by then keep the id in the webhook.
 MAX_LOOK_UP_MS_IN_A_WEBHOOK = 3 * SECOND_MS
 
 # -- events --------------------------------------------------------------------------------------------------
@@ -226,8 +227,8 @@ LARGE_MESSAGE_BYTES = 4 * 1024
 # As many messages, and as many bytes of large ones, may wait in a conversation as in the Valkey lane by default.
 MAX_STORED_MESSAGES = 5_000
 MAX_STORED_BYTES = 32 * 1024 * 1024
-# The due time of a window may change between its read and its write; then both are tried again, in all at most this
-# often.
+# The due time of a window may change between its read and its write. Both are then tried again, at most this many times
+# in all.
 MAX_WINDOW_TRIES = 3
 # If an instance's clock steps back by less than this, each message arrives 1 ms after the last one. If the clock steps
 # back further, the DynamoDB lane assumes that the earlier time was wrong, and uses the new time.

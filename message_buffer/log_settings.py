@@ -1,4 +1,4 @@
-"""Reads how a function logs: from which level on, whether ids are hashed, and which conversations have lines for
+"""Reads how a function logs: the least severe level, whether ids are hashed, and which conversations have lines for
 messages and batches.
 """
 

@@ -98,7 +98,8 @@ class Telemetry:
     def sampled(self, decision: str, **fields: Value) -> None:
         """Log a line that each message or batch causes, if its conversation is one of those that are logged.
 
-        A line about several conversations is logged if one of them is, and a line about none by chance.
+        A line about several conversations is logged if one of them is. A line about no conversation is logged at
+        random.
         """
         if self._is_logged(fields):
             self.info(decision, **fields)

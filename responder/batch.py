@@ -13,7 +13,7 @@ FORGOTTEN = "messages.conversation.forgotten"
 # Batches of version 1 may still wait in the queue, or come from an archive. The fields read here are the same.
 BATCH_VERSIONS = (1, 2)
 FORGOTTEN_VERSION = 1
-# The lanes by the names that batches give them; those of version 1 of the event came first.
+# The lanes by the names that batches give them. The first two names are those of version 1 of the event.
 LANES = {"debounce": "valkey", "window": "dynamodb", "valkey": "valkey", "dynamodb": "dynamodb"}
 # The folder of the bucket in which the buffer puts batches that are too large for an event.
 BATCHES = "batches/"

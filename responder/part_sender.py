@@ -52,7 +52,7 @@ class PartSender:
         """
         for number, part in enumerate(owned.outbox.parts if owned.outbox else ()):
             if part.state == SENDING:
-                self._mark_unconfirmed(owned, channel, number, "the run that sent it ended before the answer")
+                self._mark_unconfirmed(owned, channel, number, "the run that sent it ended before the channel answered")
 
     def _mark_unconfirmed(self, owned: OwnedBatch, channel: Channel | None, number: int, reason: str) -> None:
         self._doubt_sending(owned, channel)

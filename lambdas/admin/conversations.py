@@ -161,9 +161,10 @@ class Conversations(Gate):
         return {name: published[name] for name in ("generation", "dropped", "frozen", "leaving")}
 
     def hold(self, request: HoldConversation) -> Json:
-        """Keep the conversation's messages back. Return when the hold ends, with a warning if that is too late.
+        """Keep the conversation's messages back. Return when the hold ends.
 
-        After the end of the platform's reply window, the customer must write before anybody may answer freely.
+        Add a warning if the platform's reply window ends before the hold. After that window, the business may answer
+        freely only if the customer writes again.
         """
         held, name = super().hold(request), _name(request)
         peeked = [lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN) for lane in self._lanes]
@@ -175,7 +176,8 @@ class Conversations(Gate):
     def resume(self, request: OfConversation) -> Json:
         """End the hold, in all lanes. Return the messages' due time. Raises NotFound if there was no hold."""
         name = _name(request)
-        # Do this first, so that an earlier reply of a person, which the platform delivers late, holds nothing again.
+        # End the takeover first. Otherwise a late delivery of a person's earlier reply could hold the conversation
+        # again.
         self._takeovers.resume(name, now_ms=self._clock())
         outcomes = [lane.resume_buffer(name) for lane in self._lanes]
         if not any(isinstance(each, o.Resumed) for each in outcomes):

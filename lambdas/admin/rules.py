@@ -165,7 +165,7 @@ class RulesAdmin:
         """
         counts = {"looked": 0, "retimed": 0}
         if scope.startswith(DOOR):
-            return {**counts, "complete": True}  # a mapping is about messages to come
+            return {**counts, "complete": True}  # a mapping affects only later messages
         try:
             complete = self._retime_all(scope, self._book(self._table.read_all()), counts)
         except (StoreError, SendFailed, InvalidId) as error:
@@ -189,7 +189,7 @@ class RulesAdmin:
         return True
 
     def _open_conversations(self, scope: str) -> Iterator[tuple[ValkeyLane | DynamoDbLane, str]]:
-        """Yield the conversations with messages that may be in the scope, with their lanes."""
+        """Yield the conversations that have messages and may be in the scope, each with its lane."""
         if scope.startswith("conversation:"):
             lanes = (self._valkey_lane, self._dynamodb_lane)
             yield from ((lane, scope.partition(":")[2]) for lane in lanes if lane)

@@ -6,7 +6,7 @@ Messages that the Valkey lane has also taken are disputed, because that lane may
 remain stored, and their trigger remains hidden, until the conversation processor has asked Valkey.
 
 1. look    when the window is due; if not yet, hide the trigger until then, or leave a successor in the queue
-2. lock    the window: what was found due stays due, and messages that come from now on until step 4 join the batch
+2. lock    the window: what was found due stays due, and messages that come before step 4 join the batch
 3. read    which messages are stored, and the bodies of one batch
 4. freeze  the batch's id and messages, so that a retry emits the same messages under the same id
 5. emit

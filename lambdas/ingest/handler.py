@@ -123,7 +123,7 @@ _PATH = re.compile(
 class _Path(NamedTuple):
     route: Literal["webhook", "typing"]
     platform: str
-    """Empty if the path is none of ours."""
+    """Empty if ingest has no route with this path."""
     door: str | None
 
 
@@ -150,7 +150,7 @@ def _request(event: dict[str, Any]) -> Request:
 
 
 def _path(event: Mapping[str, Any]) -> _Path:
-    """Return the parts of the path. An API Gateway names them; at the function's own address we take them apart."""
+    """Return the parts of the path. API Gateway names them; at the function's own address, ingest splits the path."""
     named = event.get("pathParameters")
     if named is not None:
         route = event.get("routeKey") or event.get("resource") or ""

@@ -1,7 +1,8 @@
 """Puts a conversation on hold after a person of the business has answered in it, and publishes that once.
 
 The messages of our responder never hold a conversation. The platform may report one of them before the responder has
-recorded its id. While the responder is sending, a reply is therefore not decided, and the platform sends it again.
+recorded its id. So while the responder is sending, ingest does not decide who wrote a reply, and refuses the webhook
+for now, so that the platform sends it again.
 """
 
 from collections.abc import Iterable, Sequence

@@ -11,9 +11,9 @@ from message_buffer.rules.rule_book import RuleBook
 
 
 def learn_changes(changes: Sequence[IdentityChange], book: RuleBook, aliases: Aliases) -> None:
-    """Record the changes. Raises SendFailed, so that the platform sends a webhook again whose change is not recorded.
+    """Record the changes. Raises SendFailed if a change is not recorded, so that the platform sends the webhook again.
 
-    Nobody reports such a change a second time, and without it the conversation would stay split.
+    The platform reports a change only once. Without it, the author's conversation would stay split.
     """
     for change in changes[:MAX_IDENTITY_CHANGES_IN_A_WEBHOOK]:
         name = change.previous.user_id or change.previous.number or ""

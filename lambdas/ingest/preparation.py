@@ -21,7 +21,8 @@ from message_buffer.rules.timing import Timing
 
 # Attachments that come without a caption.
 WITHOUT_CAPTION = {"contact", "location", "sticker"}
-# Types of messages that come from a button: also a list's row, a quick reply, a flow's answer, a basket.
+# Types of messages that the author chose and did not type: a button, a list's row, a quick reply, a flow's answer, a
+# basket.
 PRESSED = {"button", "interactive", "order"}
 
 

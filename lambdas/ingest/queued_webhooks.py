@@ -24,7 +24,7 @@ from message_buffer.errors import SendFailed
 from message_buffer.telemetry import Telemetry
 
 PLATFORM = "whatsapp"
-# The topic is trusted for every number, so a number's own secret, which signs webhooks of Meta, excludes nothing.
+# The topic is trusted for every number, even for one with its own secret, which signs only webhooks from Meta.
 TOPIC = Signer(all_but=frozenset())
 
 NO_NOTIFICATION = "This is not a notification of AWS End User Messaging Social."
@@ -138,7 +138,7 @@ def _receipt_of(record: Json) -> Receipt:
 def _webhook_in(notification: str) -> bytes | None:
     """Return the body that Meta would have sent, or None if there is none in the notification.
 
-    AWS publishes each entry of Meta's body for itself, as a JSON string.
+    AWS publishes each entry of Meta's body separately, as a JSON string.
     """
     entry = object_in(object_in(notification).get("whatsAppWebhookEntry"))
     if not entry:
@@ -148,7 +148,7 @@ def _webhook_in(notification: str) -> bytes | None:
 
 def _pause_seconds(receipt: Receipt, response: Response | None) -> int:
     """Return a pause that doubles with each delivery, and is at least as long as the response asks for."""
-    # More doublings than this would only make a huge number.
+    # The pause has reached its maximum by then. More doublings would only make a huge number.
     doubled = MIN_QUEUED_WEBHOOK_PAUSE_SECONDS << min(max(receipt.deliveries - 1, 0), 16)
     asked = int(response.headers.get("Retry-After", 0)) if response else 0
     return max(min(doubled, MAX_QUEUED_WEBHOOK_PAUSE_SECONDS), asked)

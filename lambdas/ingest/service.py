@@ -95,7 +95,7 @@ class Ingest:
             return self._refuse_after(error, platform.full_name)
 
     def answer_proven(self, platform: str, webhook: Webhook, *, signer: Signer) -> Response:
-        """Return the response to a webhook whose sender is proven by something else than a signature."""
+        """Return the response to a webhook whose sender was authenticated by other means than a signature."""
         if self._patience:
             self._patience.begin()
         try:
@@ -138,7 +138,8 @@ class Ingest:
     def _take(self, platform: Platform, webhook: Webhook, signer: Signer) -> Response:
         try:
             intake = platform.read(webhook, signer=signer, received_at_ms=self._clock())
-            # Without authority over its accounts, a body must not teach us who an author is.
+            # Check this before learning aliases, because a body without authority over its accounts may name any
+            # author.
             require_authority(signer, intake.accounts)
             if self._aliases:
                 self._aliases.begin_webhook()

@@ -1,11 +1,12 @@
 """Keeps one conversation for an author whom the platform names by a number, by an id, or by both.
 
-The conversation keeps the first name under which its author came. When number and id come together, ingest learns that
-they are one author's. From then on the id leads to the conversation, also if it comes alone. Only the id is looked up.
-A number may be given to another person, who then comes with another id, and so gets a conversation of their own.
+The conversation keeps the first name under which its author wrote. When a webhook contains both the number and the id,
+ingest learns that they belong to one author. From then on the id leads to the conversation, even if it comes alone.
+Only the id is looked up. If a phone company gives the number to another person, that person has another id, and so gets
+a conversation of their own.
 
-Without the table nothing is refused. An instance uses what it knows, and otherwise the id that came. So an outage may
-split a conversation, but it never puts two persons into one.
+If the table cannot be reached, ingest still accepts messages. An instance then uses the aliases that it knows, and
+otherwise the id in the webhook. So an outage may split a conversation, but it never puts two persons into one.
 """
 
 from typing import NamedTuple
@@ -46,7 +47,7 @@ class Aliases:
         self._spent_ms = 0
 
     def conversation_of(self, named: ConversationId, ids: AuthorIds) -> ConversationId:
-        """Return the author's conversation. `named` is the conversation under the name that came.
+        """Return the author's conversation. `named` is the conversation under the name in the webhook.
 
         An author without an id is not looked up.
         """

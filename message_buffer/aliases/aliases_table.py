@@ -22,8 +22,8 @@ from message_buffer.messages.conversation_id import ConversationId
 _FREE = "attribute_not_exists(#conversation) OR #expiresAt <= :now"
 
 
-# The outcomes of a write that lets names lead to a conversation. It was made, or too many names lead there already, or
-# another request has changed one of the items.
+# The outcomes of a write that lets names lead to a conversation. `done`: it was made. `full`: too many names lead there
+# already. `changed`: another request has changed one of the items.
 Led = Literal["done", "full", "changed"]
 
 
@@ -31,7 +31,8 @@ class Alias(NamedTuple):
     leads_to: str
     """The user part of the conversation's id."""
     ids: tuple[str, ...] = ()
-    """In the item of a conversation: the ids and other numbers that lead to it. In another number's: its id."""
+    """In the item of a conversation: the ids and other numbers that lead to it. In the item of another number: its
+    author's id, if that is known."""
     expires_at_ms: int = 0
     is_forgotten: bool = False
     """The conversation was forgotten. The alias remains for a day, so that a redelivered message is recognised."""
@@ -101,9 +102,10 @@ class AliasesTable(Table):
         expires_at_ms: int | None = None,
         ids: tuple[str, ...] = (),
     ) -> Led:
-        """Let names lead to the conversation `root`, all of them or none. Each has its present target, or None.
+        """Let names lead to the conversation `root`, all of them or none.
 
-        `ids` are the ids that have come with a new number.
+        `moving` has each name's present target, or None if the name has none. `ids` are the ids that came with a new
+        number.
         """
         found = self.get(root, now_ms=now_ms)
         present = found or Alias(root.user, expires_at_ms=now_ms + ALIAS_LIFE_MS)
@@ -135,7 +137,8 @@ class AliasesTable(Table):
     def _redirect(
         self, conversation: ConversationId, alias: Alias, leads_to: str | None, now_ms: int
     ) -> dict[str, Any]:
-        """Return the write of an alias, if the present one leads to `leads_to`, or if None, if there is none."""
+        """Return the write of an alias. It fails unless the present alias leads to `leads_to`, or is missing if that is
+        None."""
         if leads_to is None:
             return self._create(conversation, alias, now_ms)
         # Keep the ids of a number, so that it is still recognised as another person's when it comes with another id.
@@ -149,12 +152,12 @@ class AliasesTable(Table):
         return self._new({**_key(conversation), **_fields(alias)}, {"now": now_ms // SECOND_MS}, only_if=_FREE)
 
     def leads_elsewhere(self, conversation: ConversationId, *, now_ms: int) -> ConversationId | None:
-        """Return the conversation of which this one's name is an alias, or None if it is not an alias."""
+        """Return the conversation to which this one's name leads, or None if the name is not an alias."""
         alias = self.get(conversation, now_ms=now_ms)
         return None if alias is None or alias.leads_to == conversation.user else _of(conversation, alias.leads_to)
 
     def other_names(self, conversation: ConversationId, *, now_ms: int) -> list[ConversationId]:
-        """Return the conversations under the author's other names, which may have messages of an outage."""
+        """Return the conversations under the author's other names. Messages may have come to them during an outage."""
         return [each for each, _ in self._items_of(conversation, now_ms) if each != conversation]
 
     def count(self, conversation: ConversationId, *, now_ms: int) -> int:
@@ -210,7 +213,7 @@ def _fields(alias: Alias) -> Values:
 
 
 def _alias(item: Item, now_ms: int) -> Alias | None:
-    """Return the alias of an item, or None if there is none, it has expired, or a person has spoiled it."""
+    """Return the alias of an item, or None if there is none, it has expired, or an edit by hand has broken it."""
     expires_at_ms = number(item, "expiresAt") * SECOND_MS
     leads_to = text(item, "leadsTo")
     if not leads_to or expires_at_ms <= now_ms:

@@ -1,4 +1,4 @@
-"""Learns from what a platform sends which names are one author's, and writes that down once.
+"""Learns from webhooks which names belong to one author, and records that once.
 
 Each step is one conditional write, so instances that learn at the same time agree. Every crash between two steps leaves
 a state from which the next message continues.
@@ -27,7 +27,7 @@ class AliasLearner:
     def find_or_learn(self, by_id: ConversationId, number: str | None) -> str:
         """Return the user part of the conversation to which the id leads. Raises SendFailed.
 
-        If the id is new, it leads to the conversation of its number, unless that is another person's.
+        Let a new id lead to the conversation of its number, unless the number is another person's.
         """
         known = self._table.get(by_id, now_ms=self._clock())
         if known is not None:
@@ -92,9 +92,9 @@ class AliasLearner:
         return self._table.lead(conversation, moving, now_ms=self._clock(), expires_at_ms=expires_at_ms)
 
     def _family(self, root: ConversationId) -> dict[str, str | None]:
-        """Return the names that lead to the conversation `root`, its own among them, each with that target.
+        """Return the names that lead to the conversation `root`, including its own, each with `root` as its target.
 
-        If messages came before the report, they began a conversation, to which other names may lead by now.
+        Messages that came before the report of a change began a conversation, and other names may lead to it by now.
         """
         now_ms = self._clock()
         alias = self._table.get(root, now_ms=now_ms)
@@ -137,7 +137,7 @@ class AliasLearner:
         return None
 
     def _maintain(self, by_id: ConversationId, known: Alias, number: str | None) -> None:
-        """Renew a known alias, and keep its author's number from other persons.
+        """Renew a known alias, and record its author's number, so that no other person gets the conversation.
 
         The conversation is known already, so a failure here must not split it. A later look-up does this again.
         """
@@ -150,10 +150,10 @@ class AliasLearner:
             self._telemetry.debug("alias was not maintained", reason=str(error))
 
     def _keep_number(self, by_id: ConversationId, known: Alias, number: str) -> None:
-        """Record that this is the author's number, unless somebody has it already.
+        """Record that this is the author's number, unless the number has an alias already.
 
-        Messages with the number alone are in the number's own conversation. Otherwise, the next person to whom the
-        number is given would get that conversation.
+        Messages with the number alone are in the number's own conversation. Without this record, the next
+        person to whom the number is given would get that conversation.
         """
         now_ms = self._clock()
         if self._table.get(by_id._replace(user=number), now_ms=now_ms) is None:

@@ -17,7 +17,7 @@ class Edited(NamedTuple):
     agent: str | None = None
     """The agent who serves the conversation, if the platform names one."""
     author_ids: AuthorIds | None = None
-    """The ids of the author, on a platform that may name an author by different ones."""
+    """The ids of the author, if the platform may name an author by several ids."""
 
 
 class Deleted(NamedTuple):

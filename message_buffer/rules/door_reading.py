@@ -60,7 +60,7 @@ class Item(NamedTuple):
 
 
 def items_of(door: Door, body: Any, *, received_at_ms: int) -> list[Item]:
-    """Return the items of a body. Raises Unfit if the list is none, or too long."""
+    """Return the items of a body. Raises Unfit if the list is too long, or if another value is in its place."""
     if door.list is None:
         return [Item(door, body, body, "", received_at_ms)]
     found = door.list.find(body, body)
@@ -144,7 +144,8 @@ class _Reading:
         return self._valid({name: value for name, value in fields.items() if value is not None})
 
     def _message_id(self) -> str:
-        # A message of which nothing is known but its id has the id in the form in which messages are stored.
+        # Bring the id into the form in which messages are stored. A deletion or a reaction has no other part of its
+        # message, so validate the id alone.
         return self._valid({"id": self._required("id"), "receivedAt": self._received_at_ms, "platform": PLATFORM}).id
 
     def _valid(self, fields: Mapping[str, Any]) -> Message:
@@ -161,11 +162,11 @@ class _Reading:
         kind = self._our_name(self._text("type"))
         if kind in (None, "text") and attachments:
             return str(attachments[0]["type"])
-        # The mapping says nothing about this message's content, which is no reason to lose the message.
+        # The mapping finds no content in this message. Keep the message nevertheless.
         return "unsupported" if kind in (None, "text") and not text else kind or "text"
 
     def _our_name(self, kind: str | None) -> str | None:
-        """Return our name of the product's type. A name that the mapping does not know stays as it is."""
+        """Return our name for the product's type. A type that the mapping does not list keeps its name."""
         return (self._given.door.types.get(kind) or kind) if kind else None
 
     def _attachments(self, fields: AttachmentFields, *, room: int) -> list[dict[str, Any]]:
@@ -220,7 +221,7 @@ class _Reading:
         return None if found is None or value is None else read(found, value)
 
     def _find(self, value: Value, item: Any = MISSING, where: str | None = None) -> _Found | None:
-        """Return what the first pointer finds that finds more than an empty text."""
+        """Return the first value that a pointer finds and that is not an empty text."""
         item = self._given.item if item is MISSING else item
         for pointer in value.pointers:
             found = pointer.find(self._given.body, item)
@@ -275,7 +276,7 @@ _OF_AN_ATTACHMENT: Mapping[str, Callable[[_Found, Value], Any]] = {
 
 
 def _number(given: Any) -> float | None:
-    """Return a number that is given as one or as text, or None."""
+    """Return the number that is given, perhaps as text, or None if there is none."""
     if isinstance(given, str) and len(given) <= MAX_CHARACTERS_OF_A_NUMBER:
         try:
             return float(given)

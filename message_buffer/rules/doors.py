@@ -78,7 +78,7 @@ def part_of(text: str, separator: str, part: int) -> str:
 class Condition(NamedTuple):
     at: Pointer
     values: tuple[Word, ...] = ()
-    """The condition holds if one of these is there. If there are none, `exists` decides."""
+    """The condition holds if the value is one of these. If the list is empty, `exists` decides."""
     exists: bool = True
     split: str = ""
     """A text is divided at this separator, and a part of it compared; empty if it is not divided."""
@@ -110,7 +110,8 @@ class AttachmentFields(NamedTuple):
     at: Pointer
     """An attachment, or a list of them."""
     type: "str | Value | None"
-    """The type, or the place in the attachment of the product's name for it. If it is None, the media type decides."""
+    """The type, or the place where the attachment has the product's name for the type. If it is None, the media type
+    decides."""
     values: Mapping[str, Value]
     """Field of the attachment -> its value in the attachment."""
 
@@ -138,19 +139,19 @@ class Door(NamedTuple):
     name: str
     proof: Proof
     kinds: tuple[Kind, ...]
-    """The first that has an item decides what the item is. Messages come last."""
+    """An item is of the first kind whose conditions all hold. Messages come last."""
     ignore: tuple[Condition, ...] = ()
-    """An item for which one of these holds is ignored."""
+    """An item is ignored if one of these conditions holds."""
     group: tuple[Condition, ...] = ()
     """If there are conditions and all hold, several authors write in the conversation."""
     list: Pointer | None = None
     """The list of the items. If it is None, the body is the item."""
     types: Mapping[str, str] = {}
-    """The product's name of a message's type -> ours. Other names stay as they are."""
+    """The product's name for a message's type -> ours. Other names stay as they are."""
     unreadable: Literal["refuse", "ignore"] = "refuse"
     """The treatment of an item that cannot be read: the body is refused, or the other items are kept."""
     comes_again: bool = True
-    """The product sends a webhook again that was answered 429 or 503."""
+    """True if the product sends a webhook again that was answered 429 or 503."""
 
 
 def is_door_name(name: str) -> bool:

@@ -2,10 +2,11 @@
 
 The functions are pure. They take the facts of an open buffer, the rules of its newest message and the time now, and
 return a due time with its reason. The scripts in lua/ state the same formula a second time, because they must decide
-inside Valkey; `test_due_time_formula.py` drives both through the same histories and demands equal milliseconds.
+inside Valkey; `test_due_time_formula.py` runs both on the same histories and requires equal milliseconds.
 
-A lane may reckon after each message (`due_after_message`), or only when it looks at a buffer (`due_at_look`). Both
-lead to the same time unless a message came after its buffer was due, or after a typing event or a flush.
+A lane may compute the due time after each message (`due_after_message`), or only when it looks at a buffer
+(`due_at_look`). Both give the same time unless a message came after its buffer was due, or after a typing event or a
+flush.
 """
 
 import math
@@ -49,7 +50,7 @@ class Facts(NamedTuple):
     held_until_ms: int = 0
     """The end of the conversation's hold; a time in the past has no effect."""
     has_max_bytes: bool = False
-    """The newest message has more than 4 KiB, and with it such messages have as many bytes as a batch may have."""
+    """True if the newest message has more than 4 KiB, and such messages now have as many bytes as a batch may have."""
     due: Due | None = None
     """The due time before the newest message. None if that message opened the buffer."""
 
@@ -104,7 +105,7 @@ def due_after_retime(facts: Facts, timing: Timing, now_ms: int) -> Due:
 
 
 def due_at_look(facts: Facts, timing: Timing, now_ms: int) -> Due:
-    """Return when the buffer is due, for a lane that did not reckon when the newest message arrived.
+    """Return when the buffer is due, for a lane that did not compute it when the newest message arrived.
 
     If `facts.due` has come, it remains. Otherwise the result is what `due_after_message` would have returned when the
     newest message arrived. For a pressed message, `facts.due` must be the due time of the earlier messages.
@@ -115,7 +116,7 @@ def due_at_look(facts: Facts, timing: Timing, now_ms: int) -> Due:
 
 
 def due_after_typing(due: Due, *, first_at_ms: int, extend_ms: int, max_wait_ms: int, now_ms: int) -> Due:
-    """Return when the buffer is due after its author was seen typing: never earlier, never after the longest wait."""
+    """Return when the buffer is due after typing: not earlier than before, and not after the longest wait."""
     latest_at_ms = first_at_ms + max_wait_ms
     extended_ms = min(now_ms + extend_ms, latest_at_ms)
     if due.due_at_ms <= now_ms or extended_ms <= due.due_at_ms:

@@ -210,7 +210,7 @@ class _Checked(BaseModel):
 
 
 def nearest_name(given: str, names: Mapping[str, str]) -> str | None:
-    """Return the name that was probably meant. `names` are the names by their form in lower case."""
+    """Return the name that was probably meant. `names` maps each name in lower case to its usual form."""
     from difflib import get_close_matches  # noqa: PLC0415 - only a refusal needs it, so a cold start does not pay
 
     found = get_close_matches(given.lower(), names, n=1)

@@ -185,8 +185,8 @@ class RuleBook:
     def door(self, name: str) -> "Door | None":
         """Return the door of this name, or None if the table has no valid one.
 
-        Raises SendFailed if the table was never read, since a sender would give up after an answer that a door is
-        missing.
+        Raises SendFailed if the table was never read, because a sender may give up if ingest answers that the door does
+        not exist.
         """
         return self._current_of_table("the doors are not known").door(name)
 

@@ -15,7 +15,7 @@ from message_buffer.takeovers.takeover import Interval, Takeover, digest_of
 
 STATE = "!"
 
-# Then the next doubtful send prolongs the interval instead of replacing it.
+# If this holds, the next unconfirmed send prolongs the stored interval instead of replacing it.
 _HAS_RECENT_DOUBT = "#unsure_until > :recent"
 
 
@@ -83,7 +83,7 @@ class TakeoversTable(Table):
         self._transact("end sending", [*sent, ended])
 
     def doubt_sending(self, conversation: str, *, now_ms: int, until_ms: int) -> None:
-        """Record that the platform may have accepted a message by `until_ms` whose id will never be known."""
+        """Record that, by `until_ms`, the platform may have accepted a message whose id will never be known."""
         key, end = _key(conversation, STATE), " REMOVE #sending_from, #sending_until"
         values: Values = {"until": until_ms, "expires": _expires_at(now_ms)}
         do = "SET #unsure_until = :until, #expires_at = :expires"

@@ -20,7 +20,7 @@ BREAKS = ("\n\n", "\n", ". ", " ")
 class Channel(Protocol):
     max_part_characters: int
     is_echoed: bool
-    """The platform may report our messages to the buffer, which must recognise them."""
+    """True if the platform may report our messages to the buffer, which must then recognise them."""
 
     def send(self, to: ConversationId, text: str) -> str | None:
         """Send one part. Return its id, if the platform returns one. Raises Refused, Busy or Unconfirmed."""

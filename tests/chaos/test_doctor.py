@@ -132,6 +132,20 @@ def an_overdue_conversation(stage: LocalStage, patch: pytest.MonkeyPatch) -> Ite
 
 
 @contextmanager
+def an_emitter_without_its_rights(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
+    since_ms = system_clock()
+    body = {"account": "doctor", "conversation": uuid.uuid4().hex, "id": "m1", "text": "Hey"}
+    with stage.denied("conversation_processor", "events:PutEvents"):
+        assert stage.webhooks.post("generic", body).status == 200
+        deadline = time.monotonic() + 30
+        while not any("emit failed" in line for line in stage.log("conversation_processor", since_ms=since_ms)):
+            assert time.monotonic() < deadline, "the batch could leave"
+            time.sleep(0.2)
+        yield
+    stage.wait_until_settled(f"default/generic/doctor/{body['conversation']}")
+
+
+@contextmanager
 def refused_webhooks(stage: LocalStage, patch: pytest.MonkeyPatch) -> Iterator[None]:
     patch.setattr(diagnoses, "MAX_REFUSED_WEBHOOKS", 2)
     for _ in range(3):
@@ -177,6 +191,11 @@ FAULTS: dict[str, tuple[Plant, Severity, str]] = {
     "an undelivered start": (an_undelivered_start, FAILING, "A queue has starts that Lambda could not carry out: 1"),
     "an unreachable Valkey": (an_unreachable_valkey, BROKEN, "The watchdog cannot check shard 0: .*"),
     "an overdue conversation": (an_overdue_conversation, BROKEN, "In shard 0 the oldest of 1 waiting .* no processor"),
+    "an emitter without its rights": (
+        an_emitter_without_its_rights,
+        BROKEN,
+        "The conversation processor logged `emit failed` .* and has emitted no batch since: .*AccessDenied",
+    ),
     "refused webhooks": (refused_webhooks, FAILING, "3 webhooks of telegram were answered 401"),
     "another commit": (another_commit, ADVICE, "is deployed, and this checkout is 000000000000"),
     "a firing alarm": (a_firing_alarm, BROKEN, "Alarm dead-letters: Some batches wait"),
@@ -210,10 +229,19 @@ def test_doctor_names_a_clock_that_is_wrong(stage: LocalStage) -> None:
 def test_doctor_names_a_bus_without_consumers(stage: LocalStage) -> None:
     events, bus = stage.outputs.client("events"), stage.outputs.EventBusName
     assert found(examine(facts_of(stage)), FAILING, "No rule takes batches from the bus")
-    events.put_rule(Name="a-consumer", EventBusName=bus, EventPattern=json.dumps({"source": ["message-buffer"]}))
+    events.put_rule(Name="a-consumer", EventBusName=bus, EventPattern=json.dumps({"source": ["nobody"]}))
     try:
+        report = examine(facts_of(stage))
+        assert found(report, FAILING, "The rule a-consumer has no target"), report
+        assert found(report, FAILING, "No rule takes batches"), report
+        asked = {"QueueUrl": stage.outputs.DeadLetterQueueUrl, "AttributeNames": ["QueueArn"]}
+        arn = stage.outputs.client("sqs").get_queue_attributes(**asked)["Attributes"]["QueueArn"]
+        target = {"Id": "queue", "Arn": arn}
+        events.put_targets(Rule="a-consumer", EventBusName=bus, Targets=[target])
+        assert not found(examine(facts_of(stage)), FAILING, "has no target")
         assert not found(examine(facts_of(stage)), FAILING, "No rule takes batches")
     finally:
+        events.remove_targets(Rule="a-consumer", EventBusName=bus, Ids=["queue"])
         events.delete_rule(Name="a-consumer", EventBusName=bus, Force=True)
 
 

@@ -66,7 +66,7 @@ def test_a_stage_that_emits_nothing_fails_and_nothing_is_left(
 ) -> None:
     monkeypatch.setattr(verify, "MAX_RULE_SECONDS", 4)
     with stage.denied("conversation_processor", "events:PutEvents"):
-        found = run(stage, capsys, code=1)
+        found = run(stage, capsys, code=5)
     failed = [each["check"] for each in found["checks"] if not each["ok"]]
     assert failed == ["the first event"]
     assert remains(stage) == []
@@ -78,7 +78,7 @@ def test_without_valkey_the_table_shows_which_checks_the_fallback_passed(
     """Before, the failure to erase the trial was all that a user saw."""
     stage.wait_until_idle()
     with stage.stage.without_valkey():
-        found = run(stage, capsys, code=1)
+        found = run(stage, capsys, code=5)
     checks = {each["check"]: each for each in found["checks"]}
     assert {name: each["found"] for name, each in checks.items() if not each["ok"]} == {"a stop word": "answered 503"}
     assert checks["five fragments"]["found"] == "one batch, in order (DynamoDB lane)"
@@ -119,7 +119,7 @@ def test_what_a_killed_trial_left_is_removed_by_the_next_one_when_its_time_is_ov
 ) -> None:
     running = find_stage(LOCAL, profile=None, region=None, outputs=stage.stage.outputs_file)
     with verifying(stage) as process:
-        verify.remove_leftovers(running)
+        verify.remove_leftovers(running, LOCAL)
         assert remains(stage), "another trial has removed a running one"
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
@@ -127,5 +127,5 @@ def test_what_a_killed_trial_left_is_removed_by_the_next_one_when_its_time_is_ov
     assert [each for each in left if re.search(verify.PREFIX, each)]
     later = time.time() + limits.MAX_TRIAL_SECONDS + 1
     monkeypatch.setattr("bufferctl.verify.time.time", lambda: later)
-    verify.remove_leftovers(running)
+    verify.remove_leftovers(running, LOCAL)
     assert remains(stage) == []

@@ -14,6 +14,7 @@ import pytest
 
 import app as program
 from infra import cli, preflight
+from infra.settings_and_defaults import LOCAL
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,6 +84,22 @@ def test_neither_a_harmless_command_nor_the_local_stage_needs_a_preflight(
     with pytest.raises(Became):
         cli.main(arguments)
     assert looked_for == []
+
+
+@pytest.mark.parametrize("command", ["diff", "deploy", "destroy", "bootstrap"])
+@pytest.mark.parametrize("app", [[], ["--app", "cdk.out"]])
+def test_a_command_that_would_go_to_aws_names_the_local_stages_own_commands(
+    looked_for: list[Sequence[str]], capsys: pytest.CaptureFixture[str], command: str, app: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command, *app, "-c", "stage=local"])
+    assert ended.value.code == 1
+    assert "use `make up` to deploy it and `make down` to remove it" in capsys.readouterr().err
+    assert looked_for == []
+
+
+def test_the_local_stages_name_is_that_of_the_settings() -> None:
+    assert cli.LOCAL == LOCAL
 
 
 def test_what_is_missing_ends_the_command(looked_for: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,8 +98,8 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
         ({"rules": {"silenceMS": 500}}, "rules: silenceMS is unknown; valid there: adaptive, "),
         ({"rules": {"silence_ms": 500}}, "rules: silence_ms is unknown"),
         (
-            {"rules": {"platformOverrides": {"whatsapp": {"preset": "quickSupport", "wait": 1}}}},
-            "rules: platformOverrides.whatsapp.wait is unknown",
+            {"rules": {"platformOverrides": {"whatsapp": {"preset": "quickSupport", "waits": 1}}}},
+            "rules: platformOverrides.whatsapp.waits is unknown",
         ),
         (
             {"rules": {"platformOverrides": {"whatsapp": 5}}},

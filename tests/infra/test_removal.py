@@ -300,3 +300,9 @@ def test_a_deployment_names_what_is_left_over_and_the_command_that_removes_it(
 def test_a_stage_that_does_not_exist_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert removal.main(["--stage", "nosuch"]) == 1
     assert "Unknown stage 'nosuch'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [[], ["--left-over"], ["--list"]])
+def test_the_local_stage_is_not_looked_for_in_aws(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert removal.main(["--stage", "local", *option]) == 1
+    assert capsys.readouterr().err == cli.LOCAL_IS_NOT_IN_AWS

@@ -37,6 +37,7 @@ class Clone:
         (self.folder / "requirements.txt").write_text(requirements)
         ended = self.make("setup", f"PYTHON={sys.executable}")
         assert ended.returncode == 0, ended.stderr
+        assert ended.stdout.endswith(".venv is ready.\n")
         (kept,) = (self.folder / ".venvs").iterdir()
         assert (self.folder / ".venv").resolve() == kept
         return kept
@@ -106,6 +107,7 @@ def test_a_set_up_replaces_the_old_venv_and_keeps_only_the_new_one(clone: Clone)
     old = clone.folder / ".venv" / "old"
     old.touch()
     first = clone.set_up("# another lock")
+    assert "is ready" not in clone.make("setup", f"PYTHON={sys.executable}").stdout
     assert not old.exists()
     kept = clone.set_up("# and one more")
     assert not first.exists()

@@ -524,7 +524,7 @@ def test_a_stage_that_is_not_there_is_said(aws: FakeAws, capsys: pytest.CaptureF
 def test_without_credentials_aws_cannot_be_reached(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
     aws.error = NoCredentialsError()
     assert run("status") == 3
-    assert capsys.readouterr().err.startswith("AWS cannot be reached: no credentials were found. Sign in")
+    assert capsys.readouterr().err.startswith("AWS cannot be reached: Unable to locate credentials. Sign in")
 
 
 def test_a_local_stage_that_is_not_up_cannot_be_reached(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,22 +1,26 @@
 """`bufferctl doctor` diagnoses answers that AWS documents and that the emulator cannot give."""
 
 import json
+import re
 from argparse import Namespace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
+from botocore.exceptions import NoCredentialsError, SSOTokenLoadError
 from botocore.stub import ANY, Stubber
 
 from bufferctl import diagnoses
 from bufferctl.diagnoses import DIAGNOSES, Diagnosis, Severity
 from bufferctl.doctor import doctor, examine
-from bufferctl.errors import Unreachable
+from bufferctl.errors import Unreachable, errors_of_aws
 from bufferctl.facts import STACKS, Facts, Unreadable
-from bufferctl.formatting import moment
+from bufferctl.formatting import minute, moment
 from bufferctl.stage import Account
 
+ROOT = Path(__file__).parents[2]
 NOW = datetime(2026, 11, 19, 12, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1_000)
 HOST, TARGET = "hooks.example.com", "d-1.execute-api.us-east-1.amazonaws.com"
@@ -32,6 +36,7 @@ OUTPUTS = {
     "WatchdogLogGroup": "logs-of-watchdog",
     "WebhookSecretId": "secret",
 }
+LAST = f"within the hour, last at {minute(NOW_MS - 120_000)}"
 ALARM = "message-buffer-prod-dead-letters"
 BROKEN, FAILING, ADVICE = Severity
 
@@ -93,7 +98,15 @@ def outputs() -> list[Json]:
 
 
 def sums(aws: Aws, *values: float) -> None:
-    results = [{"Id": f"m{place}", "Values": [value] if value else []} for place, value in enumerate(values)]
+    """Let metrics have counted these values: the first one of each value two minutes ago, the others before."""
+    results = [
+        {
+            "Id": f"m{place}",
+            "Timestamps": [NOW, NOW - timedelta(minutes=2), NOW - timedelta(minutes=9)] if value else [],
+            "Values": [0, 1, value - 1] if value else [],
+        }
+        for place, value in enumerate(values)
+    ]
     aws.answers("cloudwatch", "get_metric_data", {"MetricDataResults": results})
 
 
@@ -127,15 +140,15 @@ def test_a_stage_without_its_stack_or_without_alarms_is_reported(aws: Aws) -> No
 def test_throttles_are_reported_by_function(aws: Aws) -> None:
     given = facts(aws)
     sums(aws, 7, 0)
-    assert whats(diagnoses.throttles, given) == [(FAILING, "Lambda throttled the ingest 7 times within the hour.")]
+    assert whats(diagnoses.throttles, given) == [(FAILING, f"Lambda throttled the ingest 7 times {LAST}.")]
 
 
 def test_sign_in_failures_of_the_cache_are_reported(aws: Aws) -> None:
     given = facts(aws, Cache=stack("Cache"))
     sums(aws, 3, 0, 0, 2, 0, 0)
     assert [what for _, what in whats(diagnoses.cache, given)] == [
-        "Valkey counted 3 refused sign-ins within the hour.",
-        "Valkey counted 2 refused keys within the hour.",
+        f"Valkey counted 3 refused sign-ins {LAST}.",
+        f"Valkey counted 2 refused keys {LAST}.",
     ]
 
 
@@ -144,8 +157,8 @@ def test_both_caches_of_a_stage_that_changes_its_network_are_looked_at(aws: Aws)
     sums(aws, 1, 0, 0, 0, 0, 0)
     sums(aws, 0, 4, 0, 0, 0, 0)
     assert [what for _, what in whats(diagnoses.cache, given)] == [
-        "Valkey counted 1 refused sign-ins within the hour.",
-        "Valkey counted 4 throttled sign-ins within the hour.",
+        f"Valkey counted 1 refused sign-ins {LAST}.",
+        f"Valkey counted 4 throttled sign-ins {LAST}.",
     ]
 
 
@@ -270,7 +283,8 @@ def of_lambda(aws: Aws, *, total: int, free: int, functions: int, used: float, c
     limit = {"ConcurrentExecutions": total, "UnreservedConcurrentExecutions": free, "TotalCodeSize": 100}
     answer = {"AccountLimit": limit, "AccountUsage": {"TotalCodeSize": code, "FunctionCount": 1}}
     aws.answers("lambda", "get_account_settings", answer)
-    sums(aws, used)
+    used_at_once = {"Id": "m0", "Timestamps": [NOW], "Values": [used]}
+    aws.answers("cloudwatch", "get_metric_data", {"MetricDataResults": [used_at_once]})
     resources(aws, *(("AWS::Lambda::Function", f"F{number}", f"F{number}") for number in range(functions)))
     return given
 
@@ -295,10 +309,150 @@ def test_events_that_the_bus_cannot_deliver_are_reported(aws: Aws) -> None:
     given = facts(aws)
     rules = [{"Name": "agent", "State": "ENABLED"}, {"Name": "bufferctl-tail-1", "State": "ENABLED"}]
     aws.answers("events", "list_rules", {"Rules": rules}, {"EventBusName": "message-buffer-prod"})
+    targets(aws, "agent", TARGET_OF_AGENT)
     sums(aws, 12)
-    ((severity, what),) = whats(diagnoses.consumers, given)
-    assert severity is BROKEN
-    assert "could not deliver 12 events of the rule agent" in what
+    assert whats(diagnoses.consumers, given) == [
+        (BROKEN, f"The bus could not deliver 12 events of the rule agent {LAST}.")
+    ]
+
+
+TARGET_OF_AGENT = {"Id": "queue", "Arn": "arn:aws:sqs:us-east-1:111122223333:agent"}
+
+
+def targets(aws: Aws, rule: str, *found: Json) -> None:
+    asked = {"Rule": rule, "EventBusName": "message-buffer-prod"}
+    # The SDK's model of the response refuses an empty list, which AWS returns.
+    aws.answers("events", "list_targets_by_rule", {"Targets": list(found)} if found else {}, asked)
+
+
+def test_a_rule_without_a_target_is_named_and_is_no_consumer(aws: Aws) -> None:
+    given = facts(aws)
+    rules = [{"Name": "agent", "State": "ENABLED"}, {"Name": "idle", "State": "ENABLED"}]
+    aws.answers("events", "list_rules", {"Rules": rules})
+    targets(aws, "agent", TARGET_OF_AGENT)
+    targets(aws, "idle")
+    sums(aws, 0)
+    idle = (FAILING, "The rule idle has no target, so it delivers nothing.")
+    assert whats(diagnoses.consumers, given) == [idle]
+    aws.answers("events", "list_rules", {"Rules": rules[1:]})
+    targets(aws, "idle")
+    nobody = (FAILING, "No rule takes batches from the bus, so nobody receives them.")
+    assert whats(diagnoses.consumers, given) == [idle, nobody]
+
+
+# -- failed attempts -------------------------------------------------------------------------------
+
+
+def log_of(*lines: tuple[str, str, int, Json]) -> list[Json]:
+    """Return events of a log for lines with this level, message, age in seconds and further fields."""
+    return [
+        {
+            "timestamp": NOW_MS - 1_000 * age_seconds,
+            "message": json.dumps({"level": level, "message": message, **fields}),
+        }
+        for level, message, age_seconds, fields in lines
+    ]
+
+
+def of_emitter(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> Facts:
+    found = {"ConversationProcessorFunction": "emitter-1", "ConversationProcessorLogGroup": "logs-of-emitter"}
+    monkeypatch.setattr(f"{__name__}.OUTPUTS", found)
+    return facts(aws)
+
+
+FAILED_EMISSIONS = [
+    ("WARNING", "emit failed", 90, {"reason": "publish batch: InternalFailure"}),
+    ("ERROR", "emit failed", 80, {"error": "ValueError"}),
+    ("WARNING", "emit failed", 30, {"reason": "publish batch: AccessDeniedException"}),
+    ("WARNING", "batch rests", 20, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("emitted", "variables", "severity", "since"),
+    [
+        (False, {}, BROKEN, ", and has emitted no batch since"),
+        (True, None, FAILING, ""),
+        (False, {"LOG_SHARE": "0.01"}, FAILING, ""),
+        (False, {"POWERTOOLS_LOG_LEVEL": "WARNING"}, FAILING, ""),
+    ],
+    ids=["nothing emitted", "emitted since", "a share is logged", "no INFO is logged"],
+)
+def test_failed_emissions_are_counted_with_the_last_reason_and_time(
+    aws: Aws, monkeypatch: pytest.MonkeyPatch,
+    emitted: bool, variables: Json | None, severity: Severity, since: str,
+) -> None:  # fmt: skip
+    given = of_emitter(aws, monkeypatch)
+    aws.answers("logs", "filter_log_events", {"events": log_of(*FAILED_EMISSIONS)})
+    later = {"logGroupName": "logs-of-emitter", "startTime": NOW_MS - 30_000, "filterPattern": '"emitted"'}
+    aws.answers(
+        "logs", "filter_log_events", {"events": log_of(*[("INFO", "emitted", 10, {})] if emitted else [])}, later
+    )
+    # The level is read only if it matters, so each answer must be asked for.
+    for _ in range(0 if variables is None else 1 if "LOG_SHARE" in variables else 2):
+        aws.answers("lambda", "get_function_configuration", {"Environment": {"Variables": variables}})
+    counted, last = "The conversation processor logged `emit failed` 2 times within the hour", moment(NOW_MS - 30_000)
+    assert whats(diagnoses.attempts, given) == [
+        (severity, f"{counted}, last at {last}{since}: publish batch: AccessDeniedException.")
+    ]
+    aws.all_were_asked()
+
+
+def test_each_failed_attempt_is_a_warning_that_its_function_logs_and_a_section_of_the_runbook() -> None:
+    runbook = (ROOT / "docs/runbook.md").read_text("utf-8")
+    anchors = {heading.lower().replace(" ", "-") for heading in re.findall("^#+ (.+)$", runbook, re.MULTILINE)}
+    logged = (ROOT / "docs/observability.md").read_text("utf-8")
+    code = "".join(
+        path.read_text("utf-8")
+        for room in ("lambdas", "message_buffer", "responder")
+        for path in (ROOT / room).rglob("*.py")
+    )
+    for messages in diagnoses.FAILED_ATTEMPTS.values():
+        for message, anchor in messages.items():
+            assert anchor in anchors
+            assert re.search(rf'warn\(\s*"{message}"', code), message
+            assert f"- `{message}` WARNING" in logged
+
+
+# -- advice ----------------------------------------------------------------------------------------
+
+
+def test_advice_names_the_stages_own_account_and_region(aws: Aws) -> None:
+    facts(aws)
+    cli = "AWS_ACCESS_KEY_ID=test aws --endpoint-url http://127.0.0.1:1"
+    given = Facts("prod", aws.client, clock=lambda: NOW_MS, aws_cli=cli)
+    resources(aws, ("AWS::Events::Rule", "CanaryBatches1", "message-buffer-prod|canary"))
+    aws.answers("events", "describe_rule", {"State": "DISABLED"})
+    ((finding,)) = list(diagnoses.triggers(given))
+    assert finding.do.startswith(f"Enable it: `{cli} events enable-rule --name canary")
+
+
+@pytest.mark.parametrize(("name", "advice"), [("local", "`make down`, then `make up`"), ("prod", "by hand")])
+def test_advice_against_a_change_by_hand_is_no_deployment_which_would_change_nothing(
+    aws: Aws, name: str, advice: str
+) -> None:
+    facts(aws)
+    given = Facts(name, aws.client, clock=lambda: NOW_MS)
+    resources(aws, ("AWS::Lambda::Function", "Gate1", "gate-1"), properties={"Timeout": 15})
+    aws.answers("lambda", "get_function_configuration", {"Timeout": 3})
+    aws.answers("lambda", "get_function_concurrency", {})
+    ((finding,)) = list(diagnoses.functions(given))
+    assert advice in finding.do
+
+
+@pytest.mark.parametrize("error", [NoCredentialsError(), SSOTokenLoadError(error_msg="it has expired")])
+def test_without_credentials_doctor_says_only_how_to_sign_in(error: Exception) -> None:
+    def client(_: str) -> Any:
+        raise error
+
+    with pytest.raises(Unreachable, match=r"AWS cannot be reached: .*\. Sign in"), errors_of_aws():
+        doctor(Account(client), Namespace(stage="prod", json=False))
+
+
+def test_with_credentials_that_have_expired_doctor_says_only_how_to_sign_in(aws: Aws) -> None:
+    aws.refuses("cloudformation", "describe_stacks", "ExpiredToken")
+    with pytest.raises(Unreachable, match=r"AWS refuses the credentials: no\. Sign in"), errors_of_aws():
+        doctor(Account(aws.client), Namespace(stage="prod", json=False))
 
 
 def test_a_platform_that_has_sent_nothing_for_days_is_reported(aws: Aws) -> None:

@@ -159,7 +159,7 @@ class Incoming(NamedTuple):
     agent: str | None = None
     """The agent that serves the conversation, if the message names it."""
     author_ids: AuthorIds | None = None
-    """The ids of the author, on a platform that may name an author by different ones."""
+    """The ids of the author, if the platform may name an author by several ids."""
 
 
 Update = Incoming | Change
@@ -184,7 +184,7 @@ class Intake:
 
     updates: list[Update] = field(default_factory=list)
     human_replies: list[HumanReply] = field(default_factory=list)
-    """Some of the echoes, which are also counted."""
+    """The echoes that a person of the business may have typed. They are also counted in `ignored`."""
     ignored: Counter[str] = field(default_factory=Counter)
     accounts: set[str] = field(default_factory=set)
     """Every account that the body has an item for, even an ignored item."""

@@ -62,7 +62,7 @@ class Custom(Platform):
         return at_ms is not None and abs(now_ms - at_ms) <= MAX_SIGNATURE_AGE_MS
 
     def _expected(self, secret: str, signed: bytes) -> str:
-        """Return the header of a sender that knows the secret."""
+        """Return the header that a sender with this secret would send."""
         proof = self._door.proof
         if proof.type == "basic":
             return f"Basic {b64encode(secret.encode()).decode()}"

@@ -42,7 +42,7 @@ class Opened(NamedTuple):
 
 
 class _Noted(NamedTuple):
-    """What a window says after a message was noted: its due time, its messages, and the key of its hashes."""
+    """A window after a message was noted: its due time, its number of messages, and the key of its hashes."""
 
     due_at_ms: int
     messages: int

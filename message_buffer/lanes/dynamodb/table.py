@@ -133,7 +133,7 @@ class MessageTable(Table):
     def put_message(self, conversation: str, name: str, *, body: bytes, arrived_at_ms: int) -> Put:
         """Store a message, unless this lane already knows it.
 
-        A large body is an item of its own, so that nobody pays for it who only reads which messages there are.
+        A large body is an item of its own, so that a query for the stored messages' names does not pay for it.
         """
         is_apart = len(body) > LARGE_MESSAGE_BYTES
         item: Values = {**_key(conversation, MESSAGE + name), "arrived_at": arrived_at_ms}
@@ -380,7 +380,7 @@ class MessageTable(Table):
             do += " REMOVE #expires_at ADD #generation :one"
             return self._noted(conversation, do, values)
         if not note.is_pressed:
-            # The server moves the last arrival, so that nobody reads before this write.
+            # DynamoDB itself copies the last arrival, so that ingest need not read the window before this write.
             do += ", #prev = if_not_exists(#last, :none)"
         do += f", {at} = :at, {timing} = :timing REMOVE #expires_at, #extended_until"
         do += " ADD #generation :one, #waiting :one"
@@ -535,7 +535,7 @@ class MessageTable(Table):
         if window.frozen is not None:
             only_if += " AND attribute_exists(#frozen) AND #due_at <= :now"
         else:
-            # The first arrival tells one window from the next.
+            # The first arrival distinguishes one window from the next.
             only_if += " AND attribute_not_exists(#frozen) AND " + (
                 "#first = :seen" if window.first_at_ms else "attribute_not_exists(#first) AND #due_at <= :now"
             )

@@ -1,8 +1,8 @@
 """The window of a conversation: one item of the DynamoDB lane's table, with everything that decides when it is due.
 
-Each message writes its facts into the item, and reads nothing before. Whoever looks at the item computes the due time
-from these facts with the formula that both lanes share (`rules/due_time.py`), unless a due time stands: because it was
-found to have come, or because the messages must leave at once.
+Each message writes its facts into the item without reading it. A reader of the item computes the due time from these
+facts, with the formula that both lanes share (`rules/due_time.py`). There is one exception. A due time stands if a run
+has found that it has come, or if the messages must leave at once. Later messages do not move it.
 """
 
 import json
@@ -58,7 +58,7 @@ class Window(NamedTuple):
     waiting: int = 0
     """The number of stored messages that are not frozen."""
     large_bytes: int = 0
-    """The bytes of those that have more than 4 KiB each."""
+    """The bytes of those that are larger than 4 KiB."""
     first_at_ms: int = 0
     newest_at_ms: int = 0
     """When the newest typed message arrived."""
@@ -80,7 +80,7 @@ class Window(NamedTuple):
     reason: str = ""
     """Why the due time stands. Empty while messages move it."""
     successor_at_ms: int = 0
-    """When the trigger arrives that a trigger has left in its place; 0 if none has."""
+    """When the successor arrives that a trigger has left in the queue; 0 if there is none."""
     held_until_ms: int = 0
     owner: str = ""
     owner_until_ms: int = 0
@@ -176,7 +176,7 @@ class Window(NamedTuple):
 
     def _due_after(self, arrived_ms: int, before_ms: int, timing: Timing, standing: Due | None) -> Due:
         arrival = arrival_of(arrived_ms, before_ms or None)
-        # Before the first message of a window there may have been a batch, whose last message tells the rhythm.
+        # The gap before a window's first message began with the last message of the batch before it, if there was one.
         gap_ms = arrival.gap_ms if before_ms else arrival_of(arrived_ms, self.last_at_ms or None).gap_ms
         facts = Facts(
             first_at_ms=min(self.first_at_ms or arrival.at_ms, arrival.at_ms),

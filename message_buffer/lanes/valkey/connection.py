@@ -70,8 +70,8 @@ Swallowed = Callable[[Exception], None]
 # Error codes of temporary states for which redis-py has no class.
 _TRANSIENT_CODES = {"BUSY", "UNKILLABLE", "NOREPLICAS", "MISCONF"}
 
-# ElastiCache's answer to a sign-in that it could not check. A public endpoint gives no other text for any cause:
-# sign-ins are throttled, IAM cannot be reached, or the server is overloaded. A cache in a network says which.
+# ElastiCache's answer to a sign-in that it could not check. A public endpoint gives the same text for every cause:
+# sign-ins are throttled, IAM cannot be reached, or the server is overloaded. A cache in a network names the cause.
 _SIGN_IN_UNAVAILABLE = ("service is not available", "exceeded limit of iam authentication requests")
 
 # Each scheme of a URL, and whether it means TLS. Valkey is wire-compatible with Redis, so both names are accepted.
