@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from lambdas import environment as config
 from lambdas.dynamodb_processor.service import DynamoDbProcessor
 from message_buffer.aws.functions import Functions
-from message_buffer.errors import InvalidInput
+from message_buffer.errors import InvalidInput, MessageBufferError
 from message_buffer.events.emission import Emission, TimeLeft, open_emission
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import TriggerQueue, is_sweep, read_trigger
@@ -61,7 +61,12 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any] | None:
 
 def _process(record: dict[str, Any], time: TimeLeft, processor: DynamoDbProcessor, telemetry: Telemetry) -> bool:
     if is_sweep(record["body"]):
-        processor.sweep(is_second=True)
+        try:
+            processor.sweep(is_second=True)
+        except MessageBufferError as error:
+            # The next sweep comes in half a minute. If this one came again, too, the sweeps of an outage of the table
+            # would all be carried out at its end.
+            telemetry.warn("sweep failed", reason=str(error))
         return True
     try:
         trigger = read_trigger(record["body"], record["receiptHandle"])

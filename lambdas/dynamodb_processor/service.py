@@ -69,7 +69,9 @@ class _Batch(NamedTuple):
     payloads: list[bytes] | None
     """None if the batch was already emitted."""
     left: bool
-    """True if messages are stored that are not in this batch."""
+    """True if messages are stored that did not fit into this batch."""
+    disputed: bool
+    """True if disputed messages are stored."""
     apart: list[str]
     """Names of the batch's messages whose bodies are items of their own."""
 
@@ -230,7 +232,7 @@ class DynamoDbProcessor:
             conversation, frozen.names, batch_id=frozen.batch_id, expires_at_ms=expires_at_ms, apart=batch.apart
         )
         heartbeat.check()
-        self._close(locked, generation=frozen.generation, left=batch.left)
+        self._close(locked, generation=frozen.generation, left=batch.left, disputed=batch.disputed)
         return None
 
     def _batch(self, locked: _Locked) -> _Batch | int | None:
@@ -255,36 +257,38 @@ class DynamoDbProcessor:
                 return self._dispute(locked, window, disputed)
             if not fitting.messages:
                 self._telemetry.sampled("nothing stored", conversation=conversation)
-                self._close(locked, generation=window.generation, left=False)
+                self._close(locked, generation=window.generation)
                 return None
-            left = fitting.left or bool(disputed)
-            frozen = _freeze(conversation, fitting.messages, window, left=left)
+            frozen = _freeze(conversation, fitting.messages, window, left=fitting.left)
+            large = [len(body) for each, body in zip(fitting.messages, fitting.bodies, strict=True) if each.is_apart]
             if self._table.freeze(
                 conversation,
                 owner,
                 frozen,
                 window=window,
+                large_bytes=sum(large),
                 rhythm=rhythm_of_batch(window, [each.arrived_at_ms for each in fitting.messages]),
                 # Messages that come while this run reads join the batch. If they keep coming, leave the last ones out.
                 first_behind_ms=None if read + 1 < MAX_READS_OF_A_WINDOW else now_ms,
             ):
                 first = window._replace(attempt=FIRST_ATTEMPT, failures=0, unended=1)
                 apart = [each.name for each in fitting.messages if each.is_apart]
-                return _Batch(frozen, first, fitting.bodies, left, apart)
+                return _Batch(frozen, first, fitting.bodies, fitting.left, bool(disputed), apart)
         raise SendFailed("the window could not be frozen: its messages keep being edited")
 
     def _again(self, conversation: str, frozen: Frozen, contents: Contents) -> _Batch:
         """Return a batch that an earlier attempt has frozen."""
         stored = {each.name: each for each in contents.stored}
-        # Messages that have come since the freeze wait for a silence of their own.
+        # Messages that have come since the freeze, or remain because they are disputed, wait as their facts say.
+        disputed = bool(contents.disputed)
         left = not stored.keys() <= set(frozen.names) if frozen.has_left is None else frozen.has_left
         messages = [stored[name] for name in frozen.names if name in stored]
         apart = [each.name for each in messages if each.is_apart]
         bodies = self._bodies(conversation, messages)
         if any(name not in bodies for name in frozen.names):
             # Some messages are already marked as emitted, so an earlier run has emitted the batch.
-            return _Batch(frozen, contents.window, None, left, apart)
-        return _Batch(frozen, contents.window, [bodies[name] for name in frozen.names], left, apart)
+            return _Batch(frozen, contents.window, None, left, disputed, apart)
+        return _Batch(frozen, contents.window, [bodies[name] for name in frozen.names], left, disputed, apart)
 
     def _fitting(self, conversation: str, stored: list[StoredMessage]) -> _Fitting:
         """Return as many messages as one batch may have, but at least one, and no message whose body is not stored yet.
@@ -350,13 +354,18 @@ class DynamoDbProcessor:
             self._telemetry.warn("Valkey not asked", conversation=conversation, reason=str(error))
         return rest_ms
 
-    def _close(self, locked: _Locked, *, generation: int, left: bool) -> None:
+    def _close(self, locked: _Locked, *, generation: int, left: bool = False, disputed: bool = False) -> None:
+        """Close the window, or begin the next one if messages remain.
+
+        Those that did not fit into the batch (`left`) are due at once, and so is the look at those that are `disputed`.
+        Messages that arrived after the freeze are due as their facts say, even if others are disputed.
+        """
         conversation, owner, _ = locked
-        expires_at_ms = self._clock() + REMEMBERED_MS
-        if not left and self._table.close(conversation, owner, generation=generation, expires_at_ms=expires_at_ms):
-            return
-        # Messages remain: some did not fit into the batch (`left`), or one arrived after the freeze.
-        self._reopen(locked, due=Due(self._clock(), "max_messages") if left else None)
+        now_ms = self._clock()
+        if left or disputed:
+            self._reopen(locked, due=Due(now_ms, "max_messages" if left else DISPUTED))
+        elif not self._table.close(conversation, owner, generation=generation, expires_at_ms=now_ms + REMEMBERED_MS):
+            self._reopen(locked)
 
     def _reopen(self, locked: _Locked, *, due: Due | None = None) -> Due:
         """Release the lock and begin the next window, due at `due`, or as its messages say. Return its due time.

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -139,6 +140,57 @@ def test_a_redelivery_during_the_emission_leaves_no_body_behind(window: WindowSc
     assert "p#m1" not in items(window)
 
 
+@pytest.mark.parametrize("meanwhile", ["redelivery", "stop", "delete", "short edit"])
+def test_a_slow_request_leaves_no_body_of_a_message_that_has_left_meanwhile(
+    window: WindowScene, meanwhile: str
+) -> None:
+    """The request stops between its two writes."""
+    slow = window.new_lane()
+
+    def overtake() -> None:
+        match meanwhile:
+            case "redelivery":
+                window.send("m1", text=LARGE)
+                settle(window)
+            case "stop":
+                window.lane.cancel_buffer(CONVERSATION)
+            case "delete":
+                window.lane.delete_message(CONVERSATION, "m1")
+            case "short edit":
+                window.lane.edit_message(CONVERSATION, "m1", payload=payload("m1", "short"))
+
+    with window.wire.at("put_item", overtake, nth=2):
+        slow.buffer_message(CONVERSATION, "m1", payload=payload("m1", LARGE), timing=PATIENT.timing)
+    settle(window)
+    assert "p#m1" not in items(window)
+    expected = {"redelivery": [LARGE], "short edit": ["short"]}
+    assert [event["text"] for event in window.events()] == expected.get(meanwhile, [])
+
+
+def test_a_slow_request_does_not_undo_a_large_edit(window: WindowScene) -> None:
+    edited = payload("m1", LARGE + "edited")
+    edit = partial(window.lane.edit_message, CONVERSATION, "m1", payload=edited)
+    with window.wire.at("put_item", edit, nth=2):
+        window.new_lane().buffer_message(CONVERSATION, "m1", payload=payload("m1", LARGE), timing=PATIENT.timing)
+    settle(window)
+    assert [event["text"] for event in window.events()] == [LARGE + "edited"]
+
+
+def test_a_body_that_is_stored_while_its_message_is_marked_as_emitted_leaves_too(window: WindowScene) -> None:
+    """A redelivery has stored the body of a slow request, and the batch that contains it is being marked."""
+    window.send("m1", text=LARGE)
+    window.clock.advance(WINDOW_MS)
+
+    def come_late() -> None:
+        window.table._put_body(CONVERSATION, "m1", b"words")
+        assert "p#m1" in items(window)
+
+    with window.wire.at("batch_write_item", come_late, after=True):
+        window.run()
+    assert window.batches() == [["m1"]]
+    assert "p#m1" not in items(window)
+
+
 @pytest.mark.parametrize(("before", "after"), [("short", LARGE), (LARGE, "short"), (LARGE, LARGE + "y")])
 def test_an_edit_may_make_a_body_large_or_small(window: WindowScene, before: str, after: str) -> None:
     window.send("m1", text=before)
@@ -238,6 +290,26 @@ def test_too_many_bytes_are_refused_and_short_messages_are_not(
     window.send("m4")
     settle(window)
     assert [event["messageCount"] for event in window.events()] == [4]
+
+
+def test_what_did_not_fit_into_a_batch_still_counts(window: WindowScene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of three leave, so two more may come, and a third may not."""
+    size = len(payload("m0", LARGE))
+    monkeypatch.setattr(message_table, "MAX_STORED_BYTES", 3 * size)
+    monkeypatch.setattr("lambdas.dynamodb_processor.service.MAX_BYTES_IN_A_BATCH", 2 * size)
+    for number in range(3):
+        window.send(f"m{number}", text=LARGE, rules=PATIENT)
+    window.clock.advance(WINDOW_MS)
+    (trigger,) = [each.trigger for each in window.triggers.waiting]
+    window.processor.process(trigger, AMPLE)
+    assert window.batches() == [["m0", "m1"]]
+    window.send("m3", text=LARGE, rules=PATIENT)
+    window.send("m4", text=LARGE, rules=PATIENT)
+    refused = window.lane.buffer_message(CONVERSATION, "m5", payload=payload("m5", LARGE), timing=PATIENT.timing)
+    assert refused == o.Refused("waiting", 0)
+    settle(window)
+    assert window.batches() == [["m0", "m1"], ["m2", "m3"], ["m4"]]
+    assert window.table.window(CONVERSATION).large_bytes == 0
 
 
 def test_as_much_may_wait_as_in_the_valkey_lane_by_default() -> None:

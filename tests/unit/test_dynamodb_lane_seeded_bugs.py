@@ -65,7 +65,7 @@ BUGS = (
     ),
     Bug(
         "the facts of a frozen batch count for the messages behind it", message_table,
-        'do += f", #large = :none REMOVE {FACTS}"', 'do += ", #large = :none REMOVE #found_at"',
+        'do += f" REMOVE {FACTS}"', 'do += " REMOVE #found_at"',
         Crossing("cross_processor", 5, "deliver", LOSE),
     ),
     Bug(

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from lambdas.conversation_processor import handler as conversation_processor
+from lambdas.dynamodb_processor import handler as dynamodb_processor
 from lambdas.processor import handler as processor
 from lambdas.processor.service import Exit, Processor
 from lambdas.watchdog import handler as watchdog
 from message_buffer.aws.functions import Functions
 from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
+from message_buffer.lanes.dynamodb.triggers import SWEEP
 from message_buffer.lanes.valkey.from_environment import ConnectionSettings
 from tests.support.fakes import FakeFunctions, RecordedTelemetry
 
@@ -28,6 +30,22 @@ def raising(error: Exception) -> Any:
 @pytest.fixture
 def telemetry() -> RecordedTelemetry:
     return RecordedTelemetry()
+
+
+# -- DynamoDB processor ----------------------------------------------------------------------------
+
+
+def test_a_sweep_of_the_queue_that_fails_does_not_come_again(
+    monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry
+) -> None:
+    """In an outage of the table, there is a new one each minute, and all would be carried out at its end."""
+    failing = SimpleNamespace(sweep=raising(SendFailed("list windows: Throttling")))
+    monkeypatch.setattr(dynamodb_processor, "_parts", lambda: (failing, None, telemetry))
+    record = {"messageId": "m", "body": json.dumps(SWEEP), "receiptHandle": "r"}
+    assert dynamodb_processor.handler({"Records": [record]}, CONTEXT) == {"batchItemFailures": []}
+    assert [decision for _, decision, _ in telemetry.lines] == ["sweep failed"]
+    with pytest.raises(SendFailed):
+        dynamodb_processor.handler({"sweep": True}, CONTEXT)
 
 
 # -- conversation processor ------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from unittest.mock import patch
 import pytest
 
 from lambdas.conversation_processor import lane_agreement as emitting
-from lambdas.limits import MAX_ATTEMPTS_TO_AGREE
+from lambdas.limits import MAX_ATTEMPTS_TO_AGREE, WINDOW_LOCK_MS
 from message_buffer.errors import SendFailed
 from message_buffer.events.emission import Limits, TimeLeft
 from message_buffer.lanes.outcomes import Taken
@@ -160,6 +160,30 @@ def test_the_window_is_emptied_between_any_two_steps_of_the_conversation_process
         lanes.execute()
     lanes.come_to_rest()
     assert out(lanes) == ["m1", "m2"]
+
+
+@pytest.mark.promise("P4")
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_disputed_message_does_not_cut_off_its_author(lanes: TwoLanes, dies: bool) -> None:
+    """While m1 is disputed, the batch with m2 leaves. m3 comes after the freeze, m4 before its author is silent."""
+    in_window(lanes, "m1", "m2")
+    lanes.scene.table.journal(CONVERSATION, "b-1", ["m1"], expires_at_ms=lanes.clock() + 60_000)
+    fall_due(lanes)
+    if dies:
+        with lanes.scene.wire.at("batch_write_item", killed), pytest.raises(Killed):
+            lanes.scene.run()
+        lanes.wait(WINDOW_LOCK_MS)
+        in_window(lanes, "m3")
+    else:
+        with lanes.scene.wire.at("put_events", lambda: in_window(lanes, "m3"), after=True):
+            lanes.scene.run()
+    lanes.scene.pass_time(1_500, step_ms=500)
+    assert batches(lanes) == [("dynamodb", ["m2"])]
+    in_window(lanes, "m4")
+    lanes.scene.pass_time(1_500, step_ms=500)
+    assert batches(lanes) == [("dynamodb", ["m2"])]
+    lanes.scene.pass_time(3_000, step_ms=500)
+    assert batches(lanes) == [("dynamodb", ["m2"]), ("dynamodb", ["m3", "m4"])]
 
 
 @pytest.mark.parametrize("step", range(1, WINDOWS_STEPS + 1))

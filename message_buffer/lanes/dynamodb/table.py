@@ -140,15 +140,26 @@ class MessageTable(Table):
         content: Values = {"apart": 1} if is_apart else {"body": body}
         put = self._put("store message", {**item, **content}, only_if="attribute_not_exists(#item)")
         if put.done:
-            if is_apart:
-                self._put("store body", {**_key(conversation, BODY + name), "body": body})
-            return "new"
+            return "new" if not is_apart or self._put_body(conversation, name, body) else "left before"
         if "arrived_at" not in put.item:
             return "left before"
         if "apart" in put.item:
             # The request that stored the message may have ended before it stored the body.
             self._mend_body(conversation, name, body)
         return "stored before"
+
+    def _put_body(self, conversation: str, name: str, body: bytes) -> bool:
+        """Store the body of a new message, unless a redelivery or an edit has done so.
+
+        Return False, and leave no body, if the message has left meanwhile: a redelivery may have stored the body, or a
+        stop word may have come, while this request was slow.
+        """
+        key = _key(conversation, BODY + name)
+        self._put("store body", {**key, "body": body}, only_if="attribute_not_exists(#item)")
+        message = self._get("find message", _key(conversation, MESSAGE + name))
+        if "apart" not in message:
+            self._transact("remove body", [self._delete(key)])
+        return "arrived_at" in message
 
     def _mend_body(self, conversation: str, name: str, body: bytes) -> None:
         """Store the body of a message that has none, unless the message has left meanwhile."""
@@ -215,11 +226,13 @@ class MessageTable(Table):
     ) -> None:
         """Replace messages with tombstones, which stay for as long as their platform may deliver the messages again.
 
-        First delete the bodies of those that are `apart`, so that no body stays without its message.
+        First delete the bodies of those that are `apart`, so that no body stays without its message. Delete them again
+        at the end, because a slow request may have stored a body when its message was not a tombstone yet.
         """
         self.erase(conversation, bodies=apart)
         left: Values = {"batch_id": batch_id, "expires_at": _seconds(expires_at_ms)}
         self._put_all({**_key(conversation, MESSAGE + name), **left} for name in names)
+        self.erase(conversation, bodies=apart)
 
     def leave_hashes(self, conversation: str, hashes: Iterable[str], *, expires_at_ms: int) -> None:
         expires: Values = {"expires_at": _seconds(expires_at_ms)}
@@ -598,10 +611,12 @@ class MessageTable(Table):
         frozen: Frozen,
         *,
         window: Window,
+        large_bytes: int = 0,
         rhythm: Rhythm | None = None,
         first_behind_ms: int | None = None,
     ) -> bool:
-        """Freeze a batch. The facts that messages write from now on are those of the messages behind it.
+        """Freeze a batch, of which `large_bytes` are in bodies of their own. The facts that messages write from now on
+        are those of the messages behind it.
 
         Return False if a stored message was edited or removed, or a message has come, since the caller read the window.
         With `first_behind_ms`, messages may have come: their facts stay, and the first came at this time or later.
@@ -620,16 +635,20 @@ class MessageTable(Table):
         if rhythm is not None:
             do += ", #gap_mean = :mean, #gap_dev = :dev"
             values |= {"mean": round(rhythm.mean_ms * TENTHS), "dev": round(rhythm.deviation_ms * TENTHS)}
+        less = "#waiting :less"
+        if first_behind_ms is None and not frozen.has_left:
+            do += ", #large = :none"
+        elif large_bytes:
+            less += ", #large :less_bytes"
+            values["less_bytes"] = -large_bytes
         if first_behind_ms is None:
-            do += f", #large = :none REMOVE {FACTS}"
+            do += f" REMOVE {FACTS}"
             only_if += NOTHING_NEW
             values["generation"] = window.generation
         else:
             do += ", #first = :first REMOVE #found_at, #reason, #extended_until, #successor_at"
             values["first"] = first_behind_ms
-        return self._owned(
-            "freeze batch", conversation, owner, do=f"{do} ADD #waiting :less", values=values, only_if=only_if
-        )
+        return self._owned("freeze batch", conversation, owner, do=f"{do} ADD {less}", values=values, only_if=only_if)
 
     def close(self, conversation: str, owner: str, *, generation: int, expires_at_ms: int) -> bool:
         """Close the window. Return False if a message has arrived since the given generation."""
