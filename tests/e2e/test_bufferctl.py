@@ -97,7 +97,7 @@ def test_a_held_conversation_is_looked_at_and_resumed(operator: Operator) -> Non
     assert "nextDueAt" in operator.types("status")
     operator.types("conversation", "resume", operator.conversation)
     assert operator.sees().batch["flushReason"] == "resume"
-    assert operator.types("conversation", "resume", operator.conversation, code=1) == (
+    assert operator.types("conversation", "resume", operator.conversation, code=4) == (
         "This conversation is not on hold.\n"
     )
 
@@ -139,7 +139,7 @@ def test_waiting_messages_are_flushed_or_cancelled_and_both_are_published(operat
     assert cancelled["detail"]["generation"] > flushed["detail"]["generation"]
     rules = operator.stage.outputs.client("events").list_rules(EventBusName=operator.stage.outputs.EventBusName)
     assert not [rule for rule in rules["Rules"] if "bufferctl" in rule["Name"]], "nothing is left behind"
-    operator.types("conversation", "flush", operator.conversation, code=1)
+    operator.types("conversation", "flush", operator.conversation, code=4)
 
 
 @pytest.mark.case(32)
@@ -168,7 +168,7 @@ def test_rules_are_live_within_ten_seconds_and_for_open_buffers_at_once(
     assert operator.asks("rules", "set", scope, "-")["open"] == {"looked": 1, "retimed": 1, "complete": True}
     operator.sees(after=earlier)
     operator.types("rules", "delete", scope)
-    operator.types("rules", "get", scope, code=1)
+    operator.types("rules", "get", scope, code=4)
 
 
 @pytest.mark.case(30)

@@ -110,4 +110,4 @@ def test_an_operator_leads_a_conversation_of_the_dynamodb_lane(
     operator.sends("again")
     operator.types("conversation", "cancel", operator.conversation, "--yes")
     assert operator.asks("conversation", "show", operator.conversation)["state"] == "idle"
-    operator.types("conversation", "flush", operator.conversation, code=1)
+    operator.types("conversation", "flush", operator.conversation, code=4)
