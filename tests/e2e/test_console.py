@@ -268,7 +268,7 @@ def queues_of_consoles(stage: LocalStage) -> list[str]:
     return list(stage.outputs.client("sqs").list_queues(QueueNamePrefix="bufferctl-console").get("QueueUrls", []))
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda each: each.name)
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL], ids=lambda each: each.name)
 def test_a_console_that_ends_leaves_no_rule_and_no_queue(stage: LocalStage, ending: signal.Signals) -> None:
     command = [sys.executable, "-m", "console", "--outputs", str(stage.stage.outputs_file)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as console:
