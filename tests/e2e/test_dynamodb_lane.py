@@ -5,13 +5,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from lambdas.limits import WINDOW_LOCK_MS
 from tests.e2e.test_bufferctl import Operator
-from tests.support.judge import Talk, ids_of, if_quick_enough, judge_schema
+from tests.support.aws_proxy import PUT_EVENTS, aws_proxy
+from tests.support.judge import Talk, ids_of, if_quick_enough, judge, judge_schema
 from tests.support.local_stage import MAX_WAIT_MS, SILENCE_MS, TYPING_MS, LocalStage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("window-stage")]
 
 COME_SECONDS = 40.0
+# The bound of P7 for this lane.
+MAX_LATE_MS = 60_000
 
 
 @pytest.fixture
@@ -93,6 +97,25 @@ def test_a_killed_dynamodb_processor_loses_nothing(dynamodb_stage: LocalStage) -
     for talk in talks:
         assert talk.wait_all(timeout_seconds=90) == [talk.ids]
     assert killed > 0
+
+
+@pytest.mark.promise("P7")
+def test_a_batch_whose_run_is_killed_leaves_within_a_minute(dynamodb_stage: LocalStage) -> None:
+    """Kill one run when it has frozen its batch, which no other run can emit before its lock expires."""
+    with (
+        aws_proxy(dynamodb_stage.outputs.AwsEndpointUrl) as aws,
+        dynamodb_stage.configured("dynamodb_processor", AWS_ENDPOINT_URL=aws.url),
+    ):
+        talk, held = Talk(dynamodb_stage), aws.hold(PUT_EVENTS)
+        talk.insist()
+        dynamodb_stage.kill_caller("dynamodb_processor", held.wait())
+        held.release()
+        talk.insist()
+        arrivals = judge([talk], within_ms=MAX_LATE_MS, timeout_seconds=90)
+    assert ids_of(arrivals[0]) == talk.ids[:1]
+    assert arrivals[0].batch["attempt"] == 2
+    late_ms = arrivals[0].at_ms - talk.accepted[0].due_at_ms
+    assert late_ms >= WINDOW_LOCK_MS / 2, "no lock was lost, so the kill came too late to show anything"
 
 
 def test_an_operator_leads_a_conversation_of_the_dynamodb_lane(
