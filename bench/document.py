@@ -385,6 +385,24 @@ def due_to_event() -> str:
     return _table(heads, rows)
 
 
+def due_to_event_dynamodb() -> str:
+    found = results("lateness_dynamodb")
+    parts = {
+        "due_to_event": "due to event, p50 / p99, ms",
+        "second_to_event": "whole second to event",
+        "bare_delivery": "bare delivery",
+        "bare_request": "bare request",
+    }
+    rows = [
+        [
+            f"{each['batches_per_second']:g} ({each['achieved_per_second']:g} reached, {each['lost']} lost)",
+            *(f"{each[part]['p50']:,.0f} / {each[part]['p99']:,.0f}" for part in parts),
+        ]
+        for each in found["rounds"]
+    ]
+    return _table(["batches a second", *parts.values()], rows)
+
+
 def fast_lane() -> str:
     found = results("fast_lane")["rounds"]
     rows = []
@@ -403,12 +421,22 @@ TABLES: dict[str, Callable[[], str]] = {
     "shares": shares,
     "cold": cold,
     "targets": lambda: targets(
-        "live", "handler", "cold", "outage", "growth", "editors", "fairness", "fast_lane", "crashes"
+        "live",
+        "handler",
+        "cold",
+        "outage",
+        "growth",
+        "editors",
+        "fairness",
+        "fast_lane",
+        "lateness_dynamodb",
+        "crashes",
     ),
     "engine": engine,
     "growth": growth,
     "editors": editors,
     "due_to_event": due_to_event,
+    "due_to_event_dynamodb": due_to_event_dynamodb,
     "fast_lane": fast_lane,
     "ingest": ingest,
     "lateness": lateness,

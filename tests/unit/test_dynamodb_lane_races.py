@@ -79,7 +79,7 @@ def test_a_processor_that_dies_at_any_step_is_made_good_for(window: WindowScene,
 
 
 def dying(window: WindowScene, step: int, *, after: bool) -> AbstractContextManager[object]:
-    """Let a run die at this request, if it makes so many."""
+    """Let a run die at its request number `step`, counted from 1. A shorter run does not die."""
     seen = count(1)
 
     def look(_request: str) -> None:
@@ -96,7 +96,7 @@ def dying(window: WindowScene, step: int, *, after: bool) -> AbstractContextMana
 def test_each_death_delays_a_batch_by_36_seconds_at_most(
     window: WindowScene, step: int, after: bool, kills: int, messages: int
 ) -> None:
-    """Neither a sweep nor another message helps. The second message comes after the first death."""
+    """Use no sweep. The second message comes after the first death."""
     due(window, "m1")
     deaths = 0
     while window.triggers.waiting:
@@ -123,7 +123,7 @@ def test_each_death_delays_a_batch_by_36_seconds_at_most(
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("step", [1, 2])
 def test_a_death_before_the_due_time_delays_the_batch_no_longer(window: WindowScene, step: int, after: bool) -> None:
-    """The run dies as it reads the window or hides the trigger again."""
+    """Kill the run as it reads the window, or as it hides the trigger again."""
     window.send("m1")
     window.clock.advance(SECOND_MS)
     due_at_ms = window.send("m2").due_at_ms
