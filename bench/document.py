@@ -397,10 +397,12 @@ def due_to_event_dynamodb() -> str:
         [
             f"{each['batches_per_second']:g} ({each['achieved_per_second']:g} reached, {each['lost']} lost)",
             *(f"{each[part]['p50']:,.0f} / {each[part]['p99']:,.0f}" for part in parts),
+            " / ".join(f"{ms:,.0f}" for ms in each["cpu_ms"].values()),
         ]
         for each in found["rounds"]
     ]
-    return _table(["batches a second", *parts.values()], rows)
+    heads = ["batches a second", *parts.values(), "CPU of a batch, ms: emulator / ingest / processor"]
+    return _table(heads, rows)
 
 
 def fast_lane() -> str:

@@ -21,11 +21,14 @@ import uuid
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
+
+import psutil
+import urllib3
 
 from bench.measure import figure
 from bench.report import Target, print_targets, save
@@ -34,7 +37,7 @@ from local.events import Inbox, collect
 from local.outputs import Outputs
 from local.progress import Progress
 from local.stage import Stage
-from local.webhooks import Webhooks
+from local.webhooks import Answer, Webhooks
 from tests.support.local_stage import share_emulator
 
 RATES, QUEUE_RATES = (1, 10, 50), (1, 10, 20, 50)
@@ -61,7 +64,7 @@ MOST_SECONDS_UNDER_WAY = 4
 # benchmark allows it more from the beginning. It starts a process for each.
 DELIVERIES_AT_ONCE = 10
 PROBES_A_BATCH, MOST_PROBES_A_SECOND = 0.2, 5
-WAKE_SECONDS = 0.05
+WAKE_SECONDS, AGAIN_SECONDS = 0.05, 0.2
 
 BARE_HANDLER = f"""
 import json, os, time
@@ -119,6 +122,8 @@ class QueueRound:
     bare_delivery: Figures
     """The same, of a queue whose function does nothing but hide the message once and put an event."""
     bare_request: Figures
+    cpu_ms: dict[str, float]
+    """The CPU time of a batch, with that of the probes: of the emulator, of ingest, and of the DynamoDB processor."""
     lost: int
 
 
@@ -222,15 +227,38 @@ def _queue_rounds(outputs: Outputs, rates: Sequence[int], seconds: float) -> Ite
                 with _probed(outputs, send_bare, rate):
                     _measure_bursts(outputs, warm_up_rate, WARM_UP_SECONDS)
             with _probed(outputs, send_bare, rate) as bare:
+                before = _cpu_ms(outputs)
                 late, whole, lost, achieved = _measure_bursts(outputs, rate, seconds)
+                cpu = {part: _since(before[part], now) / len(late) for part, now in _cpu_ms(outputs).items()}
             found = [_figures(each) for each in (late, whole, bare.deliveries, bare.requests)]
             print(
                 f"{rate:>9}  {'  '.join(f'{each.p50:>10.1f} {each.p99:>10.1f}' for each in found)}"
-                f"  {achieved:.1f} a second, {lost} lost",
+                f"  {achieved:.1f} a second, {lost} lost; CPU of a batch, ms:"
+                f" {', '.join(f'{part} {each:.1f}' for part, each in cpu.items())}",
                 flush=True,
             )
             due, second, delivery, request = found
-            yield QueueRound(rate, round(achieved, 1), due, second, delivery, request, lost)
+            cpu_ms = {part: round(each, 1) for part, each in cpu.items()}
+            yield QueueRound(rate, round(achieved, 1), due, second, delivery, request, cpu_ms, lost)
+
+
+def _cpu_ms(outputs: Outputs) -> dict[str, dict[int, float]]:
+    """Return the CPU times in ms of the emulator's and the functions' processes, by process id."""
+    found: dict[str, dict[int, float]] = {"emulator": {}, "ingest": {}, "processor": {}}
+    parts = {outputs.Functions["ingest"]: "ingest", outputs.Functions["dynamodb_processor"]: "processor"}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            variables, times = process.environ(), process.cpu_times()
+            if variables.get("GATEWAY_PORT") == outputs.AwsEndpointUrl.rpartition(":")[2]:
+                function = variables.get("AWS_LAMBDA_FUNCTION_NAME")
+                part = "emulator" if function is None else parts.get(function)
+                if part:
+                    found[part][process.pid] = (times.user + times.system) * 1_000
+    return found
+
+
+def _since(before: dict[int, float], now: dict[int, float]) -> float:
+    return sum(each - before.get(pid, 0.0) for pid, each in now.items())
 
 
 def _measure_bursts(outputs: Outputs, rate: float, seconds: float) -> tuple[list[float], list[float], int, float]:
@@ -251,9 +279,7 @@ def _measure_bursts(outputs: Outputs, rate: float, seconds: float) -> tuple[list
         _, conversation, part = plan[number]
         message_id = f"{conversation}-{part}"
         body = {"account": "bench", "conversation": conversation, "id": message_id, "text": "text"}
-        # An emulator with too much to do lets a request to the table fail. Platforms send such a webhook again.
-        while (answer := webhooks.post("generic", body)).status != 200:
-            assert answer.status == 503, answer
+        answer = _insist(webhooks, body)
         (state,) = answer.json["conversations"].values()
         due_at_ms[message_id] = state["dueAt"] or time.time() * 1_000
 
@@ -276,6 +302,17 @@ def _measure_bursts(outputs: Outputs, rate: float, seconds: float) -> tuple[list
         late.append(batch.at_ms - due)
         whole.append(batch.at_ms - (first + -(-(due - first) // 1_000) * 1_000))
     return late, whole, lost, achieved
+
+
+def _insist(webhooks: Webhooks, body: dict[str, Any]) -> Answer:
+    """Send a webhook again as platforms do, because requests of an emulator with too much to do may fail."""
+    while True:
+        with suppress(urllib3.exceptions.HTTPError):
+            answer = webhooks.post("generic", body)
+            if answer.status == 200:
+                return answer
+            assert answer.status >= 500, answer
+        time.sleep(AGAIN_SECONDS)
 
 
 @dataclass
