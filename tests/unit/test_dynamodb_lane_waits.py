@@ -397,8 +397,15 @@ def test_a_window_that_another_message_has_joined_keeps_its_facts(window: Window
     send(window, "m1")
     window.clock.advance(60_000)
     close_as_the_last_version(window)
-    with window.wire.at("update_item", lambda: send(window, "m3"), after=True):
+
+    def join() -> None:
+        window.clock.advance(500)
+        send(window, "m3")
+
+    with window.wire.at("update_item", join, after=True):
         window.new_lane().buffer_message(CONVERSATION, "m2", payload=payload("m2"), timing=RULES.timing)
+    row = window.table.window(CONVERSATION)
+    assert (row.newest_at_ms, row.previous_at_ms) == (window.clock(), window.clock() - 500)
     settle(window)
     assert sorted(each for batch in window.batches() for each in batch) == ["m2", "m3"]
 
