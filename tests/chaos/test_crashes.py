@@ -10,7 +10,7 @@ from tests.support.aws_proxy import INVOKE, PUT_EVENTS, AwsProxy
 from tests.support.judge import Talk, judge
 from tests.support.local_stage import SILENCE_MS, LocalStage
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("chaos-stage")]
 
 SCHEDULED_PASS_MS = 30_000
 GENERATIONS = 20

@@ -27,7 +27,7 @@ from tests.support.local_stage import MAX_ATTEMPTS, PASS_SECONDS, START_MS, Loca
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(300),
-    pytest.mark.xdist_group("stage"),
+    pytest.mark.xdist_group("chaos-stage"),
     pytest.mark.usefixtures("watchdog"),
 ]
 
