@@ -102,7 +102,7 @@ else
 	@$(PYTEST) $(PYTEST_ARGS)
 endif
 
-chaos: $(READY) ## the other tests on the local stage, about 9 minutes: kills, outages, every command, the console in a browser
+chaos: $(READY) ## the other tests on the local stage, about 10 minutes: kills, outages, every command, the console in a browser
 	@$(STAGE_TESTS) -m "not smoke"
 	@$(LONE_TESTS)
 
