@@ -48,6 +48,8 @@ class Pairs:
 class Line(NamedTuple):
     text: str
     tone: Tone = "plain"
+    rest: str = ""
+    """More of the line, which a narrow terminal shows beneath it."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Lines:
     lines: Sequence[Line]
 
     def __str__(self) -> str:
-        return "\n".join(line.text for line in self.lines)
+        return "\n".join(f"{line.text}  {line.rest}".rstrip() for line in self.lines)
 
 
 Block = str | Table | Pairs | Lines
@@ -91,12 +93,24 @@ def as_json(value: Any, *, indent: int | None = 2) -> str:
     return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, indent=indent, ensure_ascii=False))
 
 
+def counted(number: int, thing: str) -> str:
+    """Return `1 batch` or `2 batches`."""
+    if number == 1:
+        return f"1 {thing}"
+    return f"{number} {thing}{'es' if thing.endswith('ch') else 's'}"
+
+
 def moment(at_ms: int) -> str:
     return f"{_local_time(at_ms):%Y-%m-%d %H:%M:%S.%f}"[:-3]
 
 
 def minute(at_ms: int) -> str:
     return f"{_local_time(at_ms):%Y-%m-%d %H:%M}"
+
+
+def second_of(time: str) -> str:
+    """Return the time of an event, which AWS writes in UTC and whole seconds, in the reader's zone."""
+    return f"{datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def _local_time(at_ms: int) -> datetime:
