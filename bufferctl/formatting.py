@@ -70,10 +70,14 @@ def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, notes: S
     return Table(tuple(rows), columns, notes)
 
 
+def is_time(name: str) -> bool:
+    return name == "at" or name.endswith(("At", "Until"))
+
+
 def cell(name: str, value: Any) -> str:
     if value is None:
         return NOTHING
-    if (name == "at" or name.endswith(("At", "Until"))) and isinstance(value, int):
+    if is_time(name) and isinstance(value, int):
         return moment(value)
     if isinstance(value, bool | list | dict):
         value = json.dumps(value, ensure_ascii=False)
@@ -102,6 +106,11 @@ def counted(number: int, thing: str) -> str:
 
 def moment(at_ms: int) -> str:
     return f"{_local_time(at_ms):%Y-%m-%d %H:%M:%S.%f}"[:-3]
+
+
+def without_today(text: str) -> str:
+    """Return a moment without its date if that is today's."""
+    return text.removeprefix(f"{datetime.now().astimezone():%Y-%m-%d} ")
 
 
 def minute(at_ms: int) -> str:

@@ -11,7 +11,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO
 
-from bufferctl.formatting import Block, Line, Lines, Pairs, Table, Tone, as_json, cell, printable
+from bufferctl.formatting import (
+    Block,
+    Line,
+    Lines,
+    Pairs,
+    Table,
+    Tone,
+    as_json,
+    cell,
+    is_time,
+    printable,
+    without_today,
+)
 from bufferctl.limits import GAP, INDENT, LATE_MS, MIN_FOLDED_CHARACTERS
 
 if TYPE_CHECKING:
@@ -134,7 +146,7 @@ class _Column(NamedTuple):
 
 
 def _table(block: Table, width: int) -> "RenderableType":
-    """Return the first layout that fits: rows; rows beneath their names; a list of fields for each row."""
+    """Return the first layout that fits: rows; rows without today's date; rows beneath names; fields for each row."""
     from rich.console import Group  # noqa: PLC0415 - it would make --help slow
     from rich.text import Text  # noqa: PLC0415
 
@@ -142,8 +154,11 @@ def _table(block: Table, width: int) -> "RenderableType":
     first, *others = columns
     indented = width - INDENT
     shown: list[RenderableType] = []
+    shortened = _columns(block, without_dates=True)
     if widths := _fitted(columns, width):
         shown.append(_grid(columns, widths, range(len(block.rows)), has_header=True))
+    elif widths := _fitted(shortened, width):
+        shown.append(_grid(shortened, widths, range(len(block.rows)), has_header=True))
     elif others and first.name in NAMES and (widths := _fitted(others, indented)):
         shown += [Text(first.name, style="bold"), _padded(_grid(others, widths, (), has_header=True))]
         for number, name in enumerate(first.cells):
@@ -162,21 +177,21 @@ def _padded(shown: "RenderableType") -> "RenderableType":
     return Padding(shown, (0, 0, 0, INDENT))
 
 
-def _columns(block: Table) -> list[_Column]:
+def _columns(block: Table, *, without_dates: bool = False) -> list[_Column]:
     from rich.cells import cell_len  # noqa: PLC0415 - it would make --help slow
     from rich.text import Text  # noqa: PLC0415
 
     rows, columns = block.cells(), []
     for place, name in enumerate(block.columns):
         values = [row.get(name) for row in block.rows]
-        is_time = name == "at" or name.endswith(("At", "Until"))
+        texts = [without_today(cells[place]) if without_dates and is_time(name) else cells[place] for cells in rows]
         columns.append(
             _Column(
                 name,
-                [Text(row[place], style=_style(name, value)) for row, value in zip(rows, values, strict=True)],
-                max(cell_len(text) for text in (name, *(row[place] for row in rows))),
-                is_number=any(isinstance(each, int) for each in values) and not is_time,
-                may_fold=not is_time and name not in NAMES,
+                [Text(text, style=_style(name, value)) for text, value in zip(texts, values, strict=True)],
+                max(map(cell_len, (name, *texts))),
+                is_number=any(isinstance(each, int) for each in values) and not is_time(name),
+                may_fold=not is_time(name) and name not in NAMES,
             )
         )
     return columns

@@ -11,9 +11,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime, tzinfo
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import boto3
 import pytest
@@ -31,6 +32,7 @@ ROOT = Path(__file__).parents[2]
 ME = "arn:aws:iam::111122223333:user/ada"
 NAME = "default/generic/shop/c1"
 NOON_MS = 1_700_000_000_000
+DAY_MS = 86_400_000
 
 Json = dict[str, Any]
 
@@ -682,6 +684,25 @@ def test_a_narrow_terminal_shows_a_list_of_fields_for_each_row(
     status: Json = {"pending": 1, "inflight": 0, "nextDueAt": NOON_MS, "overdueMs": 0, "heartbeatAt": None}
     aws.answer("status", {**status, "shards": [{"shard": 3, **status}]})
     assert on_terminal(capsys, monkeypatch, 40, "status")[0] == "shard 3"
+
+
+def test_a_terminal_that_is_a_bit_too_narrow_leaves_out_todays_date(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bufferctl.formatting.datetime", Today)
+    of_all: Json = {"pending": 1, "inflight": 0, "nextDueAt": NOON_MS, "overdueMs": 0}
+    shards = [{**of_all, "shard": 0, "heartbeatAt": NOON_MS}, {**of_all, "shard": 1, "heartbeatAt": NOON_MS - DAY_MS}]
+    aws.answer("status", {**of_all, "shards": shards})
+    _, _, today, yesterday = on_terminal(capsys, monkeypatch, 80, "status")[:4]
+    assert today.split() == ["0", "1", "0", "22:13:20.000", "0.0", "s", "22:13:20.000"]
+    assert yesterday.split()[-2:] == ["2023-11-13", "22:13:20.000"]
+    assert "2023-11-14 22:13:20.000" in on_terminal(capsys, monkeypatch, 100, "status")[2]
+
+
+class Today(datetime):
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Self:
+        return cls.fromtimestamp(NOON_MS / 1_000, tz)
 
 
 @pytest.mark.parametrize("width", [160, 130, 80, 60])
