@@ -16,6 +16,7 @@ from bufferctl.errors import EXIT_STATUSES, Failed, Misused, errors_of_aws
 from bufferctl.formatting import as_json
 from bufferctl.limits import DEFAULT_LISTED_LETTERS, MAX_HOLD_HOURS, MAX_LISTED_LETTERS
 from bufferctl.stage import LOCAL, LOCAL_OUTPUTS, Account, Stage, find_account, find_stage
+from bufferctl.terminal import show_error
 from bufferctl.verify import verify
 
 EXAMPLES = """examples:
@@ -46,7 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             run(find(given.stage, profile=given.profile, region=given.region, outputs=given.outputs), given)
     except Failed as error:
         problem = {"error": {"message": str(error), "exitStatus": error.code}}
-        print(as_json(problem, indent=None) if wants_json else error, file=sys.stderr)
+        if wants_json:
+            print(as_json(problem, indent=None), file=sys.stderr)
+        else:
+            show_error(str(error))
         return error.code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -257,7 +261,9 @@ def _command(
     # These options are accepted before and after the command. A default here would replace a value from before the
     # command.
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    parser.add_argument("--stage", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    for option in ("--stage", "--profile", "--region"):
+        parser.add_argument(option, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    parser.add_argument("--outputs", type=Path, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     return parser
 
 

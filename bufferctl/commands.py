@@ -278,7 +278,7 @@ def redrive(stage: Stage, given: Namespace) -> None:
                 refusals.add(type(error))
             step.advance()
     lines = [Line(f"{batch}  sent again", "good") for batch in done]
-    lines += [Line(f"{each['batchId']}  {each['message']}", "bad") for each in failed]
+    lines += [Line(each["batchId"], "bad", rest=each["message"]) for each in failed]
     result = {"redriven": done, "failed": failed, "unreadable": unreadable}
     show_result(given, result, Lines(lines) if lines else "There is no batch to send again.")
     problems = [f"{len(failed)} of {len(batches)} were not sent again."] if failed else []

@@ -5,7 +5,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from textwrap import TextWrapper
 from typing import Any, Literal, NamedTuple
+
+from bufferctl.limits import INDENT
 
 NOTHING = "-"
 # JSON may contain these control characters unescaped, but a terminal may obey them.
@@ -50,6 +53,8 @@ class Line(NamedTuple):
     tone: Tone = "plain"
     rest: str = ""
     """More of the line, which a narrow terminal shows beneath it."""
+    hang: int = INDENT
+    """The spaces before each further line of a terminal, if the text does not fit one."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,15 @@ def printable(text: str, *, kept: str = "") -> str:
 def as_json(value: Any, *, indent: int | None = 2) -> str:
     """Return JSON in which control characters are escaped, because people may have written them."""
     return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, indent=indent, ensure_ascii=False))
+
+
+def wrapped(text: str, *, width: int, hang: int = 0) -> str:
+    """Return the text in lines of this width, broken between words."""
+    wrapper = TextWrapper(
+        width, subsequent_indent=" " * hang, break_long_words=False, break_on_hyphens=False, replace_whitespace=False,
+        drop_whitespace=True,
+    )  # fmt: skip
+    return "\n".join(wrapper.fill(line) for line in text.split("\n"))
 
 
 def counted(number: int, thing: str) -> str:

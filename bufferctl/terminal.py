@@ -9,6 +9,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO
 
 from bufferctl.formatting import (
@@ -23,6 +24,7 @@ from bufferctl.formatting import (
     is_time,
     printable,
     without_today,
+    wrapped,
 )
 from bufferctl.limits import GAP, INDENT, LATE_MS, MIN_FOLDED_CHARACTERS
 
@@ -65,6 +67,12 @@ def show_result(given: Namespace, result: Any, *blocks: Block) -> None:
         print(as_json(result))
     else:
         show(*blocks)
+
+
+def show_error(text: str) -> None:
+    """Print an error. This needs no `rich`, whose absence may be the error."""
+    text = printable(text, kept="\n")
+    print(wrapped(text, width=get_terminal_size().columns) if sys.stderr.isatty() else text, file=sys.stderr)
 
 
 class Step:
@@ -128,7 +136,8 @@ def _line(line: Line, width: int) -> "Text":
 
     text, rest = printable(line.text, kept="\n"), printable(line.rest)
     between = " " * GAP if cell_len(text) + GAP + cell_len(rest) <= width else "\n" + " " * INDENT
-    return Text(text + between + rest if rest else text, style=STYLES[line.tone])
+    shown = wrapped(text + between + rest if rest else text, width=width, hang=line.hang)
+    return Text(shown, style=STYLES[line.tone])
 
 
 class _Column(NamedTuple):

@@ -205,6 +205,17 @@ def test_rules_come_from_an_argument_or_from_standard_input(
     assert capsys.readouterr().err.startswith("The rules are not JSON")
 
 
+def test_the_options_of_all_commands_may_also_follow_the_command(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.answer("rules.list", {"rules": [], "more": False})
+    after = ["--stage", "prod", "--profile", "ops", "--region", "eu-west-1", "--json"]
+    assert main(["rules", "list", *after]) == 0
+    assert json.loads(capsys.readouterr().out) == {"rules": [], "more": False}
+    assert main(["status", "--outputs", "nowhere/outputs.json"]) == 3
+    assert "make up" in capsys.readouterr().err
+
+
 # -- what people see -------------------------------------------------------------------------------
 
 
@@ -713,6 +724,23 @@ def test_a_terminal_folds_texts_and_no_id(
     words = " ".join(on_terminal(capsys, monkeypatch, width, "dead", "list")).split()
     assert {"b" * 40, ID} <= set(words)
     assert ("r" * 50 in words) == (width == 80), "the reason is folded in a table, or if it does not fit a line"
+
+
+def test_a_terminal_breaks_errors_and_long_lines_between_words(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    become_a_terminal(monkeypatch, width=40)
+    aws.refuse("dead.redrive", "not_found", f"No dead letter of the batch {'b' * 38} was found.\x1b[2J")
+    assert run("dead", "redrive", "b" * 38) == 4
+    captured = capsys.readouterr()
+    shown = ["b" * 38, "  No dead letter of the batch", f"  {'b' * 38}", "  was found. [2J"]
+    assert without_styles(captured.out).splitlines() == shown
+    assert run("dead", "redrive") == 2
+    assert run("conversation", "hold", NAME, "--for", "3d") == 2
+    assert capsys.readouterr().err.splitlines()[-2:] == [
+        "Argument --for: a time reads 30s, 15m or",
+        "24h, not '3d'.",
+    ]
 
 
 def test_a_list_of_nothing_is_a_sentence(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
