@@ -136,8 +136,9 @@ function Refusals({ store }) {
   return html`<section><h2>Refused messages</h2>
     ${!status ? html`<p class="empty">Looking …</p>`
     : !refusals ? html`<p class="empty">This stage counts no refused messages. The DynamoDB lane has no quotas.</p>`
-    : !counts.length ? html`<p class="empty">No message was refused in the last hour.</p>` : html`
-      <p>Since <${Moment} at=${refusals.sinceAt} />. The counts begin again within an hour. Later messages of a webhook are refused with its first one, and not counted.</p>
+    : !counts.length ? html`<p class="empty">No refused message is counted. The counts begin again within an hour.</p>` : html`
+      <p>Since <${Moment} at=${refusals.sinceAt} />. The counts begin again within an hour. Later messages of a webhook are refused with its first one, and not counted.
+        Twilio would not send again, so its messages over a quota are counted, but buffered.</p>
       <div class="scroll" tabindex="0" role="region" aria-label="Refused messages"><table><thead><tr><th scope="col">Tenant</th><th scope="col">Refused</th><th scope="col" class="n">Times</th></tr></thead>
         <tbody>${counts.slice(0, REFUSALS_SHOWN).map((each) => html`<tr key=${`${each.tenant}/${each.reason}`}><td>${each.tenant || "all others"}</td>
           <td>${REFUSED[each.reason] ?? each.reason}</td><td class="n">${each.count}</td></tr>`)}</tbody></table></div>`}
