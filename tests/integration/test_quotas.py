@@ -91,7 +91,7 @@ def test_a_refused_message_leaves_nothing_behind_but_a_count(engine: Engine, sen
 
 def counts(engine: Engine, **options: int) -> dict[tuple[str, str], int]:
     listed = engine.store.list_refusals(0, **options).counts
-    found = {(each.reason, each.tenant): each.count for each in listed}
+    found: dict[tuple[str, str], int] = {(each.reason, each.tenant): each.count for each in listed}
     assert len(found) == len(listed)
     return found
 

@@ -634,7 +634,7 @@ def test_a_hold_that_is_over_is_not_shown(desk: Desk) -> None:
 def test_status_counts_what_waits_and_says_what_is_late(behind_it: Desk) -> None:
     desk = behind_it
     empty = {"shard": 0, "pending": 0, "inflight": 0, "nextDueAt": None, "overdueMs": 0, "heartbeatAt": None}
-    nothing = {
+    nothing: Json = {
         "pending": 0, "inflight": 0, "nextDueAt": None, "overdueMs": 0, "shards": [empty],
         "refusals": {"sinceAt": None, "counts": []},
     }  # fmt: skip
