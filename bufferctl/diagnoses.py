@@ -85,7 +85,10 @@ FAILED_ATTEMPTS: Mapping[str, Mapping[str, str]] = {
         "processor could not be started": "processor-start-failures",
         "notice not handled": "undelivered-starts",
     },
-    "responder": {"reply is tried again": "reply-dead-letters"},
+    "responder": {
+        "reply is tried again": "reply-dead-letters",
+        "sent message was not recorded": "processing-errors",
+    },
 }
 # Texts by which Lambda logs a run that it ended, or an uncaught error.
 UNCAUGHT = ("Task timed out", "Runtime exited", "Runtime.ImportModuleError", "Traceback")
