@@ -1,9 +1,9 @@
 """Sends the parts of a reply, each at most once, and records the state of each.
 
 If the platform may report the part to the buffer as a message of the business, the responder also records the send in
-the buffer's table of takeovers. Otherwise the buffer could believe that a person has answered, and hold the conversation.
-If that table fails, a batch waits for it once. Then the reply is sent without a record, because a customer without an
-answer is worse than a hold that an operator can end.
+the buffer's table of takeovers. Otherwise the buffer could believe that a person has answered, and hold the
+conversation. If that table fails, a batch waits for it once. Then the reply is sent without a record, because a
+customer without an answer is worse than a hold that an operator can end.
 """
 
 from message_buffer.clock import Clock

@@ -10,9 +10,8 @@ from lambdas.ingest.platforms.base import HumanReply, Incoming, Intake, Update
 from lambdas.limits import MAX_CHANGES_IN_A_WEBHOOK, MAX_CONVERSATIONS_IN_A_WEBHOOK
 from message_buffer.aliases.aliases import Aliases
 from message_buffer.errors import InvalidInput
-from message_buffer.lanes.valkey.keys import encode_conversation
 from message_buffer.messages.changes import Change, Edited
-from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.messages.conversation_id import ConversationId, encode_conversation
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.quota import Charge

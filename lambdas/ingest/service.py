@@ -37,8 +37,8 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MessageBufferError, MessageTooLarge, SendFailed, StoreError
 from message_buffer.events.event_bus import Publishes
 from message_buffer.lanes.lane import Lane
-from message_buffer.lanes.valkey.keys import encode_conversation
 from message_buffer.lanes.valkey.patience import WebhookPatience
+from message_buffer.messages.conversation_id import encode_conversation
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.telemetry import Telemetry
 
@@ -154,7 +154,7 @@ class Ingest:
             return self._refuse_body(platform, 413, f"A message is too large: {error}.")
         except InvalidInput as error:
             return self._refuse_body(platform, 400, str(error))
-        done = Done(ignored=Counter(intake.ignored))
+        done = Done(ignored=Counter(intake.ignored), left_out_value=intake.left_out_value)
         refusals = self._buffering.buffer_all(messages, done, comes_again=platform.comes_again)
         # Apply changes after all messages, because a body may contain a change before the message that it changes.
         self._changes.apply_all([each for each in changes if not refusals.around(each.change.conversation)], done)

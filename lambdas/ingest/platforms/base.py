@@ -21,11 +21,10 @@ from lambdas.limits import (
     MAX_WEBHOOK_BYTES,
 )
 from message_buffer.errors import InvalidInput
-from message_buffer.lanes.valkey.keys import encode_conversation
 from message_buffer.limits import MAX_TIME_MS, MAX_USER_ID_CHARACTERS
 from message_buffer.messages.author_ids import AuthorIds, IdentityChange
 from message_buffer.messages.changes import Change
-from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.messages.conversation_id import ConversationId, encode_conversation
 from message_buffer.messages.message import Message
 from message_buffer.messages.wire_form import mend_id
 
@@ -189,6 +188,8 @@ class Intake:
     accounts: set[str] = field(default_factory=set)
     """Every account that the body has an item for, even an ignored item."""
     identity_changes: list[IdentityChange] = field(default_factory=list)
+    left_out_value: str | None = None
+    """The first value that a door has left out of a message, because it does not fit: a sentence with its pointer."""
 
     def add(self, update: Update) -> None:
         self.updates.append(update)
