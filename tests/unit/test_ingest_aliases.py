@@ -243,6 +243,17 @@ def test_a_body_with_very_many_reports_is_read_in_bounded_time(scene: Scene, ali
     assert len(aliases.wire.made) < 500
 
 
+def test_a_body_of_many_authors_asks_the_table_for_all_of_them_at_once(scene: Scene, aliases: AliasScene) -> None:
+    items = [said(f"m{n}", f"49{n}", f"US.{n}") for n in range(120)]
+    learned = conversations(scene, whatsapp(*items))
+    assert learned == [f"default/whatsapp/555/49{n}" for n in range(120)]
+    scene.engine.clock.advance(ALIAS_COPY_LIFE_MS)
+    aliases.wire.made.clear()
+    hidden = [said(f"n{n}", None, f"US.{n}") for n in range(120)]
+    assert conversations(scene, whatsapp(*hidden)) == learned
+    assert aliases.wire.made == ["batch_get_item"] * 2
+
+
 # -- without the table, and strangers ----------------------------------------------------------------------
 
 
