@@ -154,11 +154,11 @@ def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -
     conversation, agent = belongs(reply.conversation, owner)
     try:
         encode_conversation(str(conversation))
+        if aliases and reply.customer_ids:
+            # Do this first, because the conversation may have rules of its own.
+            conversation = aliases.conversation_of(conversation, reply.customer_ids)
     except InvalidInput:
         return None
-    if aliases and reply.customer_ids:
-        # Do this first, because the conversation may have rules of its own.
-        conversation = aliases.conversation_of(conversation, reply.customer_ids)
     rules = book.for_conversation(conversation, agent).rules
     if rules.on_human_reply is None or not (reply.app is None or rules.is_of_a_person(reply.app)):
         return None

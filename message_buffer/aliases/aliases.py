@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from message_buffer.aliases.aliases_table import Alias, AliasesTable
 from message_buffer.aliases.learning import AliasLearner
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import SendFailed
+from message_buffer.errors import InvalidId, SendFailed
 from message_buffer.lanes.circuit_breaker import CircuitBreaker
 from message_buffer.limits import (
     ALIAS_COPY_LIFE_MS,
@@ -26,7 +26,7 @@ from message_buffer.limits import (
     MAX_MOVE_MS_IN_A_WEBHOOK,
 )
 from message_buffer.messages.author_ids import AuthorIds, IdentityChange
-from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.messages.conversation_id import ConversationId, encode_conversation
 from message_buffer.telemetry import Telemetry
 
 _A = TypeVar("_A")
@@ -90,7 +90,7 @@ class Aliases:
         missing: dict[ConversationId, str | None] = {}
         for named, ids in authors:
             by_id = named._replace(user=ids.user_id or "")
-            if ids.user_id and self._fresh_copy(by_id) is None:
+            if ids.user_id and _is_valid(by_id) and self._fresh_copy(by_id) is None:
                 missing.setdefault(by_id, ids.number)
         # A single author is looked up when the message is prepared.
         if len(missing) > 1 and self._may_ask:
@@ -188,6 +188,14 @@ class Aliases:
         if len(self._copies) >= MAX_ALIASES_KEPT:
             del self._copies[next(iter(self._copies))]
         self._copies[by_id] = _Copy(user, self._clock())
+
+
+def _is_valid(conversation: ConversationId) -> bool:
+    try:
+        encode_conversation(str(conversation))
+    except InvalidId:
+        return False
+    return True
 
 
 def _in_threads(call: Callable[[_A], _R], arguments: Sequence[_A]) -> Iterator[_R]:

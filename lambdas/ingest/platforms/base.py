@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from lambdas.limits import (
     MAX_ACCOUNTS_CLAIMED,
     MAX_BYTES_SEARCHED_FOR_ACCOUNTS,
+    MAX_DIGITS_OF_A_NUMBER,
     MAX_DIGITS_OF_A_TIME_IN_MS,
     MAX_DIGITS_OF_A_TIME_IN_SECONDS,
     MAX_SECRETS_TRIED,
@@ -299,7 +300,7 @@ def address_of(value: Any) -> str:
 def author_ids(address: Any, user_id: Any = None) -> AuthorIds:
     """Return the ids by which WhatsApp names a person. The address is a number, or the id in the place of a number."""
     name = (word_of(address) or "").strip().removeprefix("+")
-    number = name if name.isascii() and name.isdigit() else None
+    number = name if name.isascii() and name.isdigit() and len(name) <= MAX_DIGITS_OF_A_NUMBER else None
     found = word_of(user_id) or (name if _USER_ID.match(name) else None)
     # An id that cannot be real is not looked up.
     if found is None or not found.isascii() or not found.isprintable() or len(found) > MAX_USER_ID_CHARACTERS:
