@@ -128,7 +128,7 @@ MAX_USER_ID_CHARACTERS = 256
 # same time.
 MAX_MOVES_TRIED = 3
 # The authors of a webhook are looked up together. Those who are new or have another number cost several requests each,
-# which so many threads make at once. One call to DynamoDB reads at most 100 items.
+# which this number of threads makes at the same time. One call to DynamoDB reads at most 100 items.
 MAX_AUTHORS_LEARNED_AT_ONCE = 8
 MAX_ITEMS_IN_A_READ = 100
 # All look-ups for one webhook may take this long. Authors who are not looked up by then keep the id in the webhook.

@@ -32,7 +32,7 @@ class LinesAboutStrangers:
         self._write(self._telemetry.warn, decision, platform, fields)
 
     def write_counts(self) -> None:
-        """When a minute is over, log how many further lines it would have had."""
+        """Log how many further lines the last minute would have had, if it is over."""
         if 0 <= self._clock() - self._minute_began_ms < MINUTE_MS:
             return
         for (write, decision, platform), count in self._counts.items():

@@ -52,7 +52,7 @@ class Sent(NamedTuple):
 
 class Read(NamedTuple):
     what: Sent | Change | str
-    """What an item is. An item that is ignored is the kind under which it is counted."""
+    """The message or change, or the kind under which an ignored item is counted."""
     left_out: list[str]
     """The values that do not fit and are left out, each as a sentence with the pointer to it."""
 

@@ -103,7 +103,7 @@ class Place(NamedTuple):
 
 
 class Value(NamedTuple):
-    """Where a field's value is: at the first of these places at which something is found."""
+    """The places of a field's value. The first at which something is found counts."""
 
     places: tuple[Place, ...]
 
