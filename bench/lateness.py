@@ -221,12 +221,12 @@ def _queue_rounds(outputs: Outputs, rates: Sequence[int], seconds: float) -> Ite
     heads = ("due → event", "second → event", "bare delivery", "bare request")
     print(f"{'batches/s':>9}  {'  '.join(f'{head:^21}' for head in heads)}  (p50, p99 in ms)")
     deliver_at_once(outputs, outputs.Functions["dynamodb_processor"])
-    with _bare_queue(outputs) as send_bare:
+    with _bare_queue(outputs) as send_bare, _awake(outputs):
         for rate in rates:
             for warm_up_rate in (rate / 4, rate / 2, rate):
-                with _awake(outputs, rate), _probed(outputs, send_bare, rate):
+                with _probed(outputs, send_bare, rate):
                     _measure_bursts(outputs, warm_up_rate, WARM_UP_SECONDS)
-            with _awake(outputs, rate), _probed(outputs, send_bare, rate) as bare:
+            with _probed(outputs, send_bare, rate) as bare:
                 before = _cpu_ms(outputs)
                 late, whole, lost, achieved = _measure_bursts(outputs, rate, seconds)
                 cpu = {part: _since(before[part], now) / len(late) for part, now in _cpu_ms(outputs).items()}
@@ -353,14 +353,11 @@ def _probed(outputs: Outputs, send_bare: Callable[[str], None], rate: float) -> 
 
 
 @contextmanager
-def _awake(outputs: Outputs, rate: float) -> Iterator[None]:
-    """Let the emulator look for messages twenty times a second, unless the traffic itself does so.
+def _awake(outputs: Outputs) -> Iterator[None]:
+    """Let the emulator look for messages twenty times a second.
 
     By itself it looks only once a second, or if a message is sent. Lambda's pollers wait for messages.
     """
-    if rate * WAKE_SECONDS >= 1:
-        yield
-        return
     sqs, done = outputs.client("sqs"), threading.Event()
     url = sqs.create_queue(QueueName=f"bench-idle-{uuid.uuid4().hex[:8]}")["QueueUrl"]
 
