@@ -17,7 +17,9 @@ from starlette.staticfiles import StaticFiles
 from bufferctl.errors import Failed, Unreachable
 from console.batches import Batches
 from console.bus import Bus
+from console.causes import LABELS
 from console.customers import CannotDo, Customer
+from console.explained import Departures, Explained
 from console.hub import Closed, Hub, framed
 from console.limits import KEEP_ALIVE_SECONDS, MAX_HOLD_MS, MAX_TEXT_CHARACTERS
 from console.logs import Logs
@@ -25,7 +27,7 @@ from console.looks import Looks
 from console.pace import PacedStage
 from console.place import Place
 from console.scenarios import Player
-from console.simulator import Explained, Simulator
+from console.simulator import Simulator
 from console.time_lines import TimeLines
 
 Json = dict[str, Any]
@@ -44,6 +46,7 @@ class Parts:
     bus: Bus
     time_lines: TimeLines
     batches: Batches
+    departures: Departures
     explained: Explained
     simulator: Simulator
     player: Player
@@ -169,6 +172,7 @@ class _Answers:
             "showWords": options.show_words,
             "platforms": platforms,
             "scenarios": scenarios,
+            "labels": LABELS,
             "batches": self._parts.batches.all(),
             "busProblem": self._parts.bus.problem,
             "refused": {} if problem else self._parts.simulator.refused,
@@ -176,8 +180,7 @@ class _Answers:
         }
 
     def conversation(self, wish: OfConversation) -> Json:
-        words = self._parts.place.options.show_words
-        shown = self._parts.explained.show(wish.conversation, messages=words)
+        shown = self._parts.explained.show(wish.conversation)
         return shown | {"timeLine": self._parts.time_lines.of(wish.conversation)}
 
     def rules(self, wish: OfConversation) -> Json:

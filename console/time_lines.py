@@ -32,6 +32,13 @@ class TimeLines:
                 self._add(row["conversation"], {"at": at_ms, "kind": "look", **facts})
                 self._seen[row["conversation"]] = facts
 
+    def note_cause(self, conversation: str, batch_id: str, cause: Json) -> None:
+        """Replace what the entries of a batch say about why it left."""
+        with self._lock:
+            for entry in self._lines.get(conversation, ()):
+                if entry.get("batchId") == batch_id:
+                    entry["cause"] = cause
+
     def note_absence(self, conversation: str, at_ms: int) -> None:
         """Add an entry for a conversation that was open at the last look and is no longer."""
         with self._lock:
@@ -40,7 +47,7 @@ class TimeLines:
 
     def of(self, conversation: str) -> list[Json]:
         with self._lock:
-            return sorted(self._lines.get(conversation, ()), key=lambda entry: int(entry["at"]))
+            return sorted(map(dict, self._lines.get(conversation, ())), key=lambda entry: int(entry["at"]))
 
     def _add(self, conversation: str, entry: Json) -> None:
         line = self._lines.setdefault(conversation, deque(maxlen=ENTRIES_IN_A_TIME_LINE))
