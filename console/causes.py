@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 
 class Cause(NamedTuple):
-    """What decided the due time: in a few words after "because of", and as a sentence before and after the batch left.
+    """What decided the due time: in a few words after "because of", and in a sentence before and after the batch left.
 
-    `{value}` in a sentence stands for the value of `rule`, `{waits}` for the time from the last message to the due time.
+    In a sentence, `{value}` stands for the value of `rule`, and `{waits}` for the time after the last message.
     """
 
     label: str

@@ -46,7 +46,8 @@ def running(place: Place, *, port: int = 0) -> Iterator[str]:
         )
         server = uvicorn.Server(config)
         serving = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-        watching = [threading.Thread(target=each, daemon=True) for each in (parts.looks.run, parts.bus.run, parts.departures.run)]
+        runs = (parts.looks.run, parts.bus.run, parts.departures.run)
+        watching = [threading.Thread(target=each, daemon=True) for each in runs]
         for each in (serving, *watching):
             each.start()
         try:

@@ -10,6 +10,7 @@ from console.customers import CannotDo, Customer, Customers
 from console.explained import Explained, waiting_part
 from console.hub import Hub
 from console.looks import Looks, now_ms
+from console.outage import NO_REASON, is_outage
 from console.place import Place
 from console.time_lines import TimeLines
 
@@ -94,11 +95,16 @@ class Simulator:
         try:
             shown = self._explained.show(conversation)
         except Failed as error:
-            self._hub.publish("notice", {"text": str(error)})
+            if is_outage(error):
+                # The page already says what is out. Only this conversation's reason is missing.
+                self._hub.publish("buffer", {"conversation": conversation, "why": {"text": NO_REASON}})
+            else:
+                self._hub.publish("notice", {"text": str(error)})
             return
         part = waiting_part(shown)
         buffer = {name: part.get(name) for name in OF_THE_BUFFER}
-        self._hub.publish("buffer", {"conversation": conversation, **buffer, "why": shown["why"]})
+        lane = "valkey" if "shard" in part else "dynamodb"
+        self._hub.publish("buffer", {"conversation": conversation, "lane": lane, **buffer, "why": shown["why"]})
 
 
 def _conversation(customer: Customer, answer: Json) -> tuple[str, Json]:

@@ -136,25 +136,25 @@ def _newest_of(seen: Sequence[Json], *kinds: str) -> str:
 
 
 def _of_silence(facts: Facts, rules: Json, seen: Sequence[Json]) -> _Found:
-    if facts.last_at_ms is None:
-        return _Found("silence")
     is_late = facts.waits_ms < 0
     before = CAME_LATE if is_late else ""
     values = {name: told.get("value") for name, told in rules.items()}
-    if not is_late and (found := _by_value(facts, values)):
-        return found
-    if rule := _typing_event(facts, values, seen):
-        return _Found("typing", rule, before)
-    if found := _of_an_earlier_message(facts, values, before):
-        return found
-    if is_late:
-        return _Found("late")
+    return (
+        (None if is_late else _by_value(facts, values))
+        or _by_typing_event(facts, values, seen, before)
+        or _by_an_earlier_message(facts, values, before)
+        or _Found(_without_a_value(facts, values), before=before)
+    )
+
+
+def _without_a_value(facts: Facts, values: Json) -> str:
+    """Return the cause of a due time that no rule's value explains."""
+    if facts.waits_ms < 0:
+        return "late"
     newest = facts.messages[-1] if facts.messages else {}
     if newest.get("attachments") and newest.get("editedAt") and facts.waits_ms < (values.get("transcriptWaitMs") or 0):
-        return _Found("transcript")
-    if values.get("adaptive"):
-        return _Found("adaptive")
-    return _Found("silence")
+        return "transcript"
+    return "adaptive" if values.get("adaptive") else "silence"
 
 
 def _by_value(facts: Facts, values: Json) -> _Found | None:
@@ -185,20 +185,22 @@ def _rules_after(message: Json | None, values: Json, *, is_first: bool) -> list[
     return typed
 
 
-def _typing_event(facts: Facts, values: Json, seen: Sequence[Json]) -> str | None:
-    """Return the rule by which a typing event set the due time, or None. The console knows only its own customers'."""
+def _by_typing_event(facts: Facts, values: Json, seen: Sequence[Json], before: str) -> _Found | None:
+    """Return the rule by which a typing event set the due time. The console knows those of its own customers only."""
     rule = max(("silenceMs", "typingInferenceMs"), key=lambda name: values.get(name) or 0)
-    asked_at_ms = facts.due_at_ms - (values.get(rule) or 0)
+    came_at_ms = facts.due_at_ms - (values.get(rule) or 0)
     sent = (entry["at"] for entry in seen if entry["kind"] == "sent typing")
-    return rule if any(0 <= asked_at_ms - at_ms <= TYPING_ON_ITS_WAY_MS for at_ms in sent) else None
+    if any(0 <= came_at_ms - at_ms <= TYPING_ON_ITS_WAY_MS for at_ms in sent):
+        return _Found("typing", rule, before)
+    return None
 
 
-def _of_an_earlier_message(facts: Facts, values: Json, before: str) -> _Found | None:
+def _by_an_earlier_message(facts: Facts, values: Json, before: str) -> _Found | None:
     """Return the rule by which an earlier message set the due time, if all later ones are presses or came too late."""
-    for place, (message, at_ms) in _from_the_newest(facts):
-        is_known_first = place == 0 and len(facts.messages) == facts.message_count
-        waits_ms = facts.due_at_ms - at_ms
-        for name in _rules_after(message, values, is_first=is_known_first):
+    for place, at_ms in _arrivals_from_the_newest(facts):
+        message, waits_ms = facts.messages[place], facts.due_at_ms - at_ms
+        is_newest = place == len(facts.messages) - 1
+        for name in [] if is_newest else _rules_after(message, values, is_first=_is_first(facts, place)):
             wait_ms = values.get(name)
             if isinstance(wait_ms, int) and abs(wait_ms - waits_ms) <= ARRIVALS_DIFFER_BY_MS:
                 return _Found(name, before=before or PRESSED_LATER)
@@ -207,17 +209,20 @@ def _of_an_earlier_message(facts: Facts, values: Json, before: str) -> _Found | 
     return None
 
 
-def _from_the_newest(facts: Facts) -> Iterator[tuple[int, tuple[Json, int]]]:
-    """Yield each message with its place and its arrival. The times of the first and the last arrival are exact."""
+def _arrivals_from_the_newest(facts: Facts) -> Iterator[tuple[int, int]]:
+    """Yield the place of each message, and its arrival. The first and the last arrival are exact."""
     for place in reversed(range(len(facts.messages))):
-        message = facts.messages[place]
-        at_ms = message.get("receivedAt")
+        at_ms = facts.messages[place].get("receivedAt")
         if place == len(facts.messages) - 1:
             at_ms = facts.last_at_ms
-        elif place == 0 and len(facts.messages) == facts.message_count:
+        elif _is_first(facts, place):
             at_ms = facts.first_at_ms
         if isinstance(at_ms, int):
-            yield place, (message, at_ms)
+            yield place, at_ms
+
+
+def _is_first(facts: Facts, place: int) -> bool:
+    return place == 0 and len(facts.messages) == facts.message_count
 
 
 def _rounded(milliseconds: int) -> str:
