@@ -63,6 +63,12 @@ CAUSES: Mapping[str, Cause] = {
         "The author pressed a button, and the batch left {value} after that.",
         "pressedSilenceMs",
     ),
+    "pressed at once": Cause(
+        "a button",
+        "The author pressed a button, so the batch leaves at once.",
+        "The author pressed a button, so the batch left at once.",
+        "pressedSilenceMs",
+    ),
     "adaptive": Cause(
         "the author's rhythm",
         "By the author's own rhythm, the batch leaves after {waits} of silence.",

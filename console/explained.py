@@ -34,8 +34,11 @@ class Explained:
         """Return the conversation's state with `why`, and with its messages if the page may show people's words."""
         shown = self._stage.ask("conversation.show", conversation=conversation, messages=self._words)
         rules = self.rules(conversation)["rules"]
-        part = waiting_part(shown)
-        return shown | {"why": why(facts_of_buffer(part), rules, self._time_lines.of(conversation))}
+        facts = facts_of_buffer(waiting_part(shown))
+        cause = why(facts, rules, self._time_lines.of(conversation))
+        if facts is not None:
+            self._time_lines.note_why(conversation, facts.due_at_ms, cause)
+        return shown | {"why": cause}
 
     def rules(self, conversation: str) -> Json:
         """Return the answer of `rules.explain`, which is kept for some seconds."""

@@ -129,16 +129,20 @@ class Looks:
             "at": self.clock(),
             "problem": self._problem,
             "isOutage": self._is_outage,
-            "conversations": [self._with_agent(row) for row in rows[:CONVERSATIONS_SHOWN]],
+            "conversations": [self._completed(row) for row in rows[:CONVERSATIONS_SHOWN]],
             "open": len(rows),
             "more": self._more,
             "status": self._status,
             "letters": self._letters,
         }
 
-    def _with_agent(self, row: Json) -> Json:
-        """Add the agent that owns the conversation's account. A generic webhook may have named a different agent."""
-        return row | {"agent": self._agents.get(tuple(row["conversation"].split("/")[:3]))}
+    def _completed(self, row: Json) -> Json:
+        """Add why the conversation is due, if that is known, and the agent that owns its account.
+
+        A generic webhook may have named a different agent.
+        """
+        agent = self._agents.get(tuple(row["conversation"].split("/")[:3]))
+        return row | {"agent": agent, "cause": self._time_lines.cause_of(row)}
 
 
 def _agents(stored: list[Json]) -> dict[tuple[str, ...], str]:

@@ -9,8 +9,8 @@ Json = dict[str, Any]
 _VALKEY_IS_OUT = re.compile(r"Valkey\b.*\bcannot be reached")
 _WITH_FALLBACK = (
     "Valkey does not answer. New messages are safe: they wait in DynamoDB, and leave from there. Older messages still"
-    " wait in Valkey, and leave when it answers again. So what a customer writes before and during the outage leaves as"
-    " two batches, perhaps the newer one first."
+    " wait in Valkey, and leave when it answers again. So what a customer writes before and during the outage leaves in"
+    " separate batches, perhaps the newer one first."
 )
 _WITHOUT_FALLBACK = (
     "Valkey does not answer. This stage has no DynamoDB lane, so it refuses new messages, and the platforms send them"

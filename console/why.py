@@ -163,7 +163,7 @@ def _by_value(facts: Facts, values: Json) -> _Found | None:
     is_first = facts.message_count == 1
     for name in _rules_after(message, values, is_first=is_first):
         if values.get(name) == facts.waits_ms:
-            return _Found(name)
+            return _Found("pressed at once" if (name, facts.waits_ms) == ("pressedSilenceMs", 0) else name)
     return None
 
 

@@ -104,7 +104,7 @@ function LogLine({ entry }) {
     `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`).join(" ")}</code>`;
 }
 
-const seen = (entry) => entry.state === "idle" ? "nothing waits" : `${entry.state}: ${entry.count} waiting${entry.frozen ? `, ${entry.frozen} taken` : ""}, because of ${reasonOf(entry.reason)}`;
+const seen = (entry) => entry.state === "idle" ? "nothing waits" : `${entry.state}: ${entry.count} waiting${entry.frozen ? `, ${entry.frozen} taken` : ""}, because of ${causeOf(entry)}`;
 
 function told(entry) {
   const parts = [entry.kind.replace("messages.", "")];

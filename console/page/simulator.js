@@ -183,7 +183,8 @@ function Buffer({ chat, store, choose }) {
       <${Layer} why=${buffer.why} />
       <${Overdue} at=${buffer.dueAt} />
       <ol class="fragments">${waiting.map((item) => html`<li key=${item.messageId}><${Moment} at=${item.at} /> ${item.text || what(item)}</li>`)}</ol>`
-    : html`<p class="empty">Nothing waits.</p>`}
+    : html`<p class="empty">${waiting.length && store.look?.isOutage ? `In Valkey, ${messagesOf(waiting.length)} of this customer ${waiting.length === 1 ? "waits" : "wait"} until it answers again.`
+      : "Nothing waits."}</p>`}
     ${last && html`<div class="last"><h3>Last batch</h3>
       <p>${messagesOf(last.count)}, because of ${causeOf(last)}, <b>${duration(last.lateMs)}</b> after it was due.</p>
       ${last.cause?.text && html`<p class="why">${last.cause.text}</p>`}

@@ -36,7 +36,7 @@ const AT_LEAST = [["minMessages"], "minMessages", (rule) => html`with fewer than
 const SOONER = {
   title: "sooner:",
   lines: [
-    [["pressedSilenceMs"], "pressedSilenceMs", (rule) => html`${isZero(rule("pressedSilenceMs")) ? "at once" : html`<b>${rule("pressedSilenceMs")}</b>`} after
+    [["pressedSilenceMs", "pressed at once"], "pressedSilenceMs", (rule) => html`${isZero(rule("pressedSilenceMs")) ? "at once" : html`<b>${rule("pressedSilenceMs")}</b>`} after
       the author has pressed a button. Messages before that keep their wait.`],
     [["max_messages", "max_bytes"], "maxMessages", (rule) => html`at once when <b>${rule("maxMessages")}</b> messages wait.`],
     [["flush", "flush word", "operator's flush", "resume"], null, () => "at once when the author writes a flush word, or an operator flushes or ends a hold."],

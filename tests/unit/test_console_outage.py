@@ -22,7 +22,7 @@ def out() -> Unreachable:
 @pytest.mark.parametrize("status", [None, BOTH_LANES])
 def test_with_a_fallback_the_sentence_says_that_messages_are_safe_and_what_may_change(status: Any) -> None:
     said = in_words(out(), status=status)
-    for part in ("safe", "DynamoDB", "two batches", "when it answers again"):
+    for part in ("safe", "DynamoDB", "separate batches", "when it answers again"):
         assert part in said
     assert "111" not in said
 

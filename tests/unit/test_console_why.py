@@ -126,6 +126,7 @@ BUFFERS = {
     "a transcript": (Buffer().message(VOICE).transcript(at_ms=BEGIN_MS + 2_500), "transcript"),
     "a transcript that comes at once": (Buffer().message(VOICE).transcript(at_ms=BEGIN_MS + 300), "silenceMs"),
     "a button": (Buffer().message(BUTTON), "pressedSilenceMs"),
+    "a button that waits for nothing": (Buffer(Rules()).message(BUTTON), "pressed at once"),
     "a button after a text": (Buffer().message(TEXT).message(BUTTON, after_ms=498), "silenceMs"),
     "two buttons after a file": (
         Buffer().message(FILE).message(BUTTON, after_ms=300).message(BUTTON, after_ms=300),
