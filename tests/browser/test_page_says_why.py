@@ -132,7 +132,10 @@ def test_an_answer_that_is_older_than_the_batch_does_not_bring_the_buffer_back(s
     # The imitated stage answers with generation 1, as it was before the batch left.
     scene.stage.rows = [row(scene.conversation, due_at_ms=now_ms() + 60_000)]
     scene.say("two")
-    page.wait_for_function("() => import('./page/store.js').then(({ state }) => state.look.conversations.length)")
+    while sum(name == "conversation.show" for name, _ in scene.stage.asked) < 2:
+        page.wait_for_timeout(20)
+    scene.bus.publish("messages.amended", at_ms=now_ms(), conversationId=scene.conversation)
+    expect(page.locator(".divider").filter(has_text="a change to a message")).to_be_visible(timeout=WITHIN_MS)
     expect(page.locator(".buffer")).to_contain_text("Nothing waits.")
 
 

@@ -108,7 +108,7 @@ class ImitatedStage:
         row = next((each for each in self.rows if each["conversation"] == fields["conversation"]), None)
         due_at_ms = row and row["dueAt"]
         shown = {
-            "conversation": fields["conversation"], "state": row["state"] if row else "idle",
+            "conversation": fields["conversation"], "shard": 0, "state": row["state"] if row else "idle",
             "count": row["count"] if row else 0, "dueAt": due_at_ms, "reason": row and row["reason"],
             "firstAt": due_at_ms and due_at_ms - 1_000, "lastAt": due_at_ms and due_at_ms - 1_000, "generation": 1,
             "heldUntil": row and row.get("heldUntil"), "batch": None,
