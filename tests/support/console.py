@@ -86,7 +86,7 @@ class ImitatedStage:
             case "status":
                 counts = {"pending": len(self.rows), "inflight": 0, "nextDueAt": None, "overdueMs": 0}
                 windows = {"open": 0, "nextDueAt": None, "overdueMs": 0}
-                shown = {**counts, "shards": [], "windows": windows}
+                shown: Json = {**counts, "shards": [], "windows": windows}
                 return shown | ({"refusals": self.refusals} if self.refusals else {})
             case "conversation.list":
                 return self._page(fields)
