@@ -4,6 +4,10 @@
 .NOTPARALLEL:
 MAKEFLAGS += --no-print-directory
 
+# Without byte code, each process (a worker of pytest, a function of the local stage, a synthesis) compiles all that it
+# imports, for seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 UV ?= $(shell command -v uv 2>/dev/null)
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 PYTEST_ARGS ?=
@@ -81,27 +85,36 @@ $(READY):
 demo: $(READY) ## five fragments of a customer go in, one event comes out; ARGS=--reply: and an answer to them
 	@$(BIN)/python -m local demo $(IN_LANE) $(ARGS)
 
-# The tests on the local stage share it and send it real traffic. The tests in a browser measure how busy the page is.
-# Therefore all of them run one after the other, and nothing runs at the same time.
-IN_TURN := tests/e2e tests/chaos tests/browser
+# Tests on the same stage run one after the other, because they send it real traffic. They mostly wait, so two stages at
+# a time leave the machine half idle. The names of the stages are the tests' xdist groups.
+ON_STAGES := tests/e2e tests/chaos
+# These tests run after all others: they measure how busy the console's page is, or use every core for seconds.
+ALONE := tests/browser tests/chaos/test_many_processes.py
+ENGINE_TESTS = $(PYTEST) $(addprefix --ignore=,$(ON_STAGES) tests/browser)
+STAGE_TESTS = $(BIN)/python -m pytest -n 2 --dist loadgroup $(ON_STAGES) $(addprefix --ignore=,$(ALONE))
+LONE_TESTS = $(BIN)/python -m pytest $(ALONE)
 
 test: $(READY) ## the tests for every change, at most 5 minutes: all but `make chaos`, or those that PYTEST_ARGS names
 ifeq ($(strip $(PYTEST_ARGS)),)
-	@$(PYTEST) $(addprefix --ignore=,$(IN_TURN))
-	@$(BIN)/python -m pytest $(IN_TURN) -m smoke
+	@$(ENGINE_TESTS)
+	@$(STAGE_TESTS) -m smoke
 else
 	@$(PYTEST) $(PYTEST_ARGS)
 endif
 
-chaos: $(READY) ## the other tests on the local stage, about 12 minutes: kills, outages, every command, the console in a browser
-	@$(BIN)/python -m pytest $(IN_TURN) -m "not smoke"
+chaos: $(READY) ## the other tests on the local stage, about 10 minutes: kills, outages, every command, the console in a browser
+	@$(STAGE_TESTS) -m "not smoke"
+	@$(LONE_TESTS)
 
 # The functions of the local stage run in the emulator's environment, which has no coverage: its tests are left out.
 coverage: $(READY) ## branch coverage of functions and command line, by the tests that need no local stage
-	@$(PYTEST) $(addprefix --ignore=,$(IN_TURN)) --cov --cov-report= -q
+	@$(ENGINE_TESTS) --cov --cov-report= -q
 	@$(BIN)/python -m coverage json -q -o - | $(BIN)/python -m tests.support.coverage_table
 
-check: format-check lint types imports test chaos ## everything CI checks: format, lint, types, import rules, all tests
+check: format-check lint types imports ## everything CI checks: format, lint, types, import rules, all tests
+	@$(ENGINE_TESTS)
+	@$(STAGE_TESTS)
+	@$(LONE_TESTS)
 
 format-check: $(READY) ## is everything formatted?
 	@echo "== format"

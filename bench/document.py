@@ -96,7 +96,7 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def conditions() -> str:
-    """Return when each file was measured and under which conditions; those that all files share stand in a sentence."""
+    """Return when each file was measured and under which conditions. A sentence has those that all files share."""
     heads = ["file", "measured", "machine", "versions", "load, 1 / 15 min", "nice"]
     rows = []
     for path in sorted(RESULTS.glob("*.json")):
@@ -202,18 +202,31 @@ def systems() -> str:
 
 
 def crashes() -> str:
+    """Return how late batches are after each kill, with the verdicts on the targets of that file."""
     found = results("crashes")["rounds"]
+    by_name = {each["what"]: each for each in results("crashes")["targets"]}
+    columns = {
+        (mode, column): [by_name[f"{column} batch after kill -9 of {name}, notices {mode}, s"] for name in found[mode]]
+        for mode in ("on", "off")
+        for column in ("next", "last")
+    }
 
-    def cell(mode: str, name: str, column: str) -> str:
-        seconds = [each[column] for each in found[mode][name]]
-        return f"{median(seconds):.1f} / {max(seconds):.1f}"
+    def cell(mode: str, name: str, column: str, verdict: str) -> str:
+        seconds = [each[f"{column}_s"] for each in found[mode][name]]
+        return f"{median(seconds):.1f} / {max(seconds):.1f} {verdict.lower()}"
 
+    heads = []
+    for (mode, column), judged in columns.items():
+        (at_most,) = {each["at_most"] for each in judged}
+        heads.append(f"{column}, notices {mode}, at most {at_most:g}")
     rows = [
-        [name, *(cell(mode, name, column) for mode in ("on", "off") for column in ("next_s", "last_s"))]
-        for name in found["on"]
+        [name, *(cell(mode, name, column, judged[row]["verdict"]) for (mode, column), judged in columns.items())]
+        for row, name in enumerate(found["on"])
     ]
-    columns = [f"{column}, {mode} notices" for mode in ("with", "without") for column in ("next", "last")]
-    return _table(["killed", *columns], rows)
+    lost = [by_name[f"lost after kill -9, notices {mode}"] for mode in ("on", "off")]
+    number = sum(_figure(each["found"]).median for each in lost)
+    verdict = "pass" if {each["verdict"] for each in lost} == {"PASS"} else "miss"
+    return f"{_table(['killed', *heads], rows)}\nMessages lost, at most 0: {number:g} {verdict}.\n"
 
 
 def handler() -> str:
@@ -402,9 +415,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "conditions": conditions,
     "shares": shares,
     "cold": cold,
-    "targets": lambda: targets(
-        "live", "handler", "cold", "outage", "growth", "editors", "fairness", "fast_lane", "crashes"
-    ),
+    "targets": lambda: targets("live", "handler", "cold", "outage", "growth", "editors", "fairness", "fast_lane"),
     "engine": engine,
     "growth": growth,
     "editors": editors,

@@ -98,7 +98,6 @@ def _words(config: StageConfig, traffic: Traffic) -> dict[str, str]:
     floor = total(bill(config, nobody))
     at_scale = Traffic(messages_per_day=VOLUMES[-1])
     cheapest = bill(changed(config, KINDS["Valkey, no network, own address, 1 % of the lines"]), at_scale)
-    traced = config.model_copy(update={"tracing": True})
     return {
         "stage": config.name,
         "shown": f"{SHOWN:,}",
@@ -126,7 +125,6 @@ def _words(config: StageConfig, traffic: Traffic) -> dict[str, str]:
         "million_at_scale": _money(total(cheapest) / at_scale.messages * 1e6),
         "dynamodb_floor": _money(total(bill(dynamodb_lane(config), nobody))),
         "lane_until": f"{_lane_until(config):,.0f}",
-        "tracing": _money(total(line for line in bill(traced, traffic) if line.price == "traces")),
         "statuses": f"{traffic.statuses_per_batch:g}",
     }
 

@@ -101,7 +101,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 @pytest.fixture(scope="session")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStage]:
-    """Yield one local stage for the tests that use only HTTP and the bus; they are in the xdist group `stage`."""
+    """Yield one local stage for the tests that use only HTTP and the bus: one for `stage`, one for `chaos-stage`."""
     with local_stage(tmp_path_factory.mktemp("stage") / "home") as running:
         yield running
 

@@ -18,7 +18,7 @@ from local.webhooks import telegram_message
 from message_buffer.clock import system_clock
 from tests.support.local_stage import LocalStage
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("chaos-stage")]
 
 BROKEN, FAILING, ADVICE = Severity
 Plant = Callable[[LocalStage, pytest.MonkeyPatch], AbstractContextManager[None]]

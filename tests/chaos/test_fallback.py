@@ -21,7 +21,7 @@ from tests.support.local_stage import LocalStage
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.xdist_group("stage"),
+    pytest.mark.xdist_group("chaos-stage"),
     pytest.mark.usefixtures("watchdog", "many_attempts"),
 ]
 

@@ -16,7 +16,7 @@ from tests.support.proxy import Proxy
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.xdist_group("stage"),
+    pytest.mark.xdist_group("chaos-stage"),
     pytest.mark.usefixtures("watchdog"),
 ]
 

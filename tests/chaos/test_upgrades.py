@@ -30,7 +30,7 @@ from tests.support.local_stage import LocalStage, share_emulator
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.xdist_group("stage"),
+    pytest.mark.xdist_group("chaos-stage"),
     pytest.mark.skipif(PROFILE != "nightly", reason="it deploys four times, so only `make nightly` runs it"),
 ]
 

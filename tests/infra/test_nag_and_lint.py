@@ -14,7 +14,16 @@ from moto.iam.aws_managed_policies import aws_managed_policies_data
 import app as program
 from infra.composition import enforce_cdk_nag
 from infra.settings_and_defaults import LOCAL
-from tests.support.template_rules import ACCEPTED, LIMITS, REGIONS, exceeded, findings_of_lint, unaccepted
+from tests.conftest import PROFILE
+from tests.support.template_rules import (
+    ACCEPTED,
+    LIMITS,
+    REGIONS,
+    covering,
+    exceeded,
+    findings_of_lint,
+    unaccepted,
+)
 
 pytestmark = pytest.mark.xdist_group("synth")
 
@@ -109,12 +118,26 @@ def test_cdk_warns_of_nothing(name: str, stacks_of: Callable[..., list[cdk.Stack
     assert [warning.entry.data for warning in warnings] == []
 
 
+@pytest.fixture(scope="session")
+def to_lint(synthesize: Callable[..., Mapping[str, Template]]) -> set[str]:
+    """Return the templates that have every property of all, each as `variant stack`. The nightly run lints all."""
+    every = {
+        f"{name} {stack}": dict(template.to_json())
+        for name, (stage, overrides) in VARIANTS.items()
+        for stack, template in synthesize(stage, **overrides).items()
+    }
+    return set(every) if PROFILE == "nightly" else covering(every)
+
+
 @pytest.mark.parametrize("name", VARIANTS)
-def test_cloudformation_would_take_every_template(name: str, synthesize: Callable[..., Mapping[str, Template]]) -> None:
+def test_cloudformation_would_take_every_template(
+    name: str, synthesize: Callable[..., Mapping[str, Template]], to_lint: set[str]
+) -> None:
     """Lint for one region. The nightly run lints for others, too (test_combinations.py)."""
     stage, overrides = VARIANTS[name]
-    for template in synthesize(stage, **overrides).values():
-        assert unaccepted(findings_of_lint(dict(template.to_json()), regions=REGIONS[:1])) == []
+    for stack, template in synthesize(stage, **overrides).items():
+        if f"{name} {stack}" in to_lint:
+            assert unaccepted(findings_of_lint(dict(template.to_json()), regions=REGIONS[:1])) == [], stack
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -193,6 +216,17 @@ def test_lint_finds_what_a_region_does_not_offer() -> None:
     for region, offers in (("us-east-1", True), ("ap-southeast-2", False)):
         found = findings_of_lint(template, regions=[region])
         assert any(each.startswith("E3006") for each in found) != offers
+
+
+def test_a_template_is_linted_if_it_has_a_property_or_an_action_that_no_other_has() -> None:
+    queue = {"Resources": {"Queue": QUEUE}}
+    encrypted = {"Resources": {"Renamed": {**QUEUE, "Properties": {"SqsManagedSseEnabled": True}}}}
+    writes, reads = _of_role(WRITES), _of_role({**WRITES, "Action": ["sqs:SendMessage", "sqs:ReceiveMessage"]})
+    assert covering({"queue": queue, "encrypted": encrypted}) == {"encrypted"}
+    assert covering({"queue": queue, "writes": writes}) == {"writes"}
+    assert covering({"writes": writes, "reads": reads, "again": reads}) == {"again"}
+    forbids = _of_role({**WRITES, "Action": "sqs:PurgeQueue"})
+    assert covering({"reads": reads, "forbids": forbids}) == {"reads", "forbids"}
 
 
 @pytest.mark.parametrize("limit", LIMITS)

@@ -158,13 +158,15 @@ class AwsProxy:
         """Apply the judge to the next `times` calls of this operation, to `function`, whose body contains `about`."""
         return self._set(self._traps, operation, judge, times=times, function=function, about=about)
 
-    def hold(self, operation: str, *, function: str | None = None, then: Verdict = LOSE_CALL) -> Hold:
+    def hold(self, operation: str, *, function: str | None = None, then: Verdict = LOSE_CALL, about: str = "") -> Hold:
         """Keep the next call of this kind before it reaches the emulator."""
-        return self._hold(self._traps, operation, function=function, then=then)
+        return self._hold(self._traps, operation, function=function, then=then, about=about)
 
-    def hold_answer(self, operation: str, *, function: str | None = None, then: Verdict = LOSE_ANSWER) -> Hold:
+    def hold_answer(
+        self, operation: str, *, function: str | None = None, then: Verdict = LOSE_ANSWER, about: str = ""
+    ) -> Hold:
         """Let the next call of this kind happen, but keep its answer."""
-        return self._hold(self._after, operation, function=function, then=then)
+        return self._hold(self._after, operation, function=function, then=then, about=about)
 
     def longest_chain(self, function: str) -> int:
         """Return how often the function has started itself. Only this function may call AWS through this proxy."""
@@ -177,14 +179,14 @@ class AwsProxy:
         """
         self._chained = function
 
-    def _hold(self, traps: list[Trap], operation: str, *, function: str | None, then: Verdict) -> Hold:
+    def _hold(self, traps: list[Trap], operation: str, *, function: str | None, then: Verdict, about: str) -> Hold:
         released = threading.Event()
 
         def keep(_: Call) -> Verdict:
             released.wait(HOLD_SECONDS)
             return then
 
-        return Hold(self._set(traps, operation, keep, times=1, function=function), released)
+        return Hold(self._set(traps, operation, keep, times=1, function=function, about=about), released)
 
     def _set(
         self,

@@ -1,4 +1,4 @@
-"""`make coverage`: the coverage that pytest-cov measured, as the table of tests/README.md, a row for each folder."""
+"""`make coverage`: the coverage that pytest-cov measured, as a table with a row for each folder."""
 
 import json
 import sys

@@ -43,6 +43,8 @@ WARM_PROCESSES = 8
 WARM_UP_SECONDS = 150.0
 # Tests that need the watchdog run it this often, instead of every half a minute.
 PASS_SECONDS = 2.0
+# A wait for something that happens in a second or two on a quiet machine.
+PATIENCE_SECONDS = 60.0
 DENIED = "denied-by-a-test"
 
 # The time-outs of functions are those of a real stage. On a busy machine a cold start takes seconds; with a short
@@ -139,7 +141,7 @@ class LocalStage:
         """Return the processes in which a function runs, or waits for its next invocation."""
         return workers(self.outputs, role)
 
-    def wait_until_settled(self, *conversations: str, timeout_seconds: float = 30.0) -> None:
+    def wait_until_settled(self, *conversations: str, timeout_seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until conversations hold no message and no batch, and each of their events is in the inbox."""
         deadline = time.monotonic() + timeout_seconds
         for conversation in conversations:
@@ -257,7 +259,7 @@ class LocalStage:
     def keys(self, pattern: str) -> list[str]:
         return [str(key) for key in self.valkey.scan_iter(pattern)]
 
-    def wait_until_busy(self, *, timeout_seconds: float = 30.0) -> float:
+    def wait_until_busy(self, *, timeout_seconds: float = PATIENCE_SECONDS) -> float:
         """Wait until a processor has the lease; return when that was."""
         deadline = time.monotonic() + timeout_seconds
         while not self.processor_is_there():
@@ -265,7 +267,7 @@ class LocalStage:
             time.sleep(0.02)
         return time.time()
 
-    def wait_until_idle(self, *, timeout_seconds: float = 30.0) -> None:
+    def wait_until_idle(self, *, timeout_seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until no processor has the lease, so that a test knows the state in which it begins."""
         deadline = time.monotonic() + timeout_seconds
         while self.processor_is_there():

@@ -1,3 +1,5 @@
+"""Compare outcomes of the store by type and value, and change single fields of them."""
+
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 

@@ -2,11 +2,13 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from cfnlint.api import lint
-from cfnlint.config import ManualArgs
+from cfnlint.config import ConfigMixIn, ManualArgs
+from cfnlint.decode.decode import decode_str
+from cfnlint.runner import Runner
 
 from infra.function_variables import BYTES_OF_AN_UNKNOWN_VALUE, MAX_ENVIRONMENT_BYTES
 
@@ -34,16 +36,59 @@ LIMITS = {
 
 def findings_of_lint(template: Template, *, regions: Sequence[str]) -> list[str]:
     """Return the findings of all rules of cfn-lint, also of informational and experimental rules."""
-    everything = ManualArgs(include_checks=["I"], include_experimental=True, regions=list(regions))
-    return [
+    return list(_findings(json.dumps(template), tuple(regions)))
+
+
+# Stages differ in a few of their templates only, so most templates are asked for again.
+@cache
+def _findings(template: str, regions: tuple[str, ...]) -> tuple[str, ...]:
+    decoded, unreadable = decode_str(template)
+    return tuple(
         f"{match.rule.id} {match.message} at {'/'.join(map(str, match.path or ()))}"
-        for match in lint(json.dumps(template), config=everything)
-    ]
+        for match in unreadable or _linter(regions).validate_template(decoded)
+    )
+
+
+@cache
+def _linter(regions: tuple[str, ...]) -> Runner:
+    # Loading the rules takes as long as applying them to a template.
+    return Runner(ConfigMixIn(**ManualArgs(include_checks=["I"], include_experimental=True, regions=list(regions))))
 
 
 def unaccepted(findings: Sequence[str]) -> list[str]:
     """Return the findings of rules that are not in ACCEPTED."""
     return [finding for finding in findings if finding.partition(" ")[0] not in ACCEPTED]
+
+
+def covering(templates: Mapping[str, Template]) -> set[str]:
+    """Return the names of some of the templates, which together have every property and every action of all."""
+    seen: set[tuple[str, ...]] = set()
+    chosen = set()
+    # A large template covers most of the smaller ones.
+    for name in sorted(templates, key=lambda name: (-len(json.dumps(templates[name])), name)):
+        features = set(_features(templates[name], ()))
+        if not features <= seen:
+            seen |= features
+            chosen.add(name)
+    return chosen
+
+
+def _features(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the path of each property, which begins with the type of its resource, and each action of a policy."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            if path == ("Resources",):
+                # Without the resource's name, which alone would make every template special.
+                yield from _features(each, (each["Type"],))
+            else:
+                yield from _features(each, (*path, key))
+    elif isinstance(value, list):
+        for each in value:
+            yield from _features(each, path)
+    elif path[-1] == "Action":
+        yield (*path, str(value))
+    else:
+        yield path
 
 
 def usage(template: Template) -> Counter[str]:

@@ -85,9 +85,11 @@ BUGS = (
 def test_a_planted_bug_is_found(bug: Bug) -> None:
     assert bug.found_by in CROSSINGS
     with ExitStack() as stack:
+        client = stack.enter_context(dynamodb())
+        try_crossing(client, bug.found_by)
         plant(stack, bug)
         with pytest.raises(AssertionError):
-            try_crossing(stack.enter_context(dynamodb()), bug.found_by)
+            try_crossing(client, bug.found_by)
 
 
 def plant(stack: ExitStack, bug: Bug) -> None:

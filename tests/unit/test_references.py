@@ -100,7 +100,9 @@ def calls_of_telemetry() -> Iterator[ast.Call]:
         for call in ast.walk(ast.parse(path.read_text("utf-8"))):
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not call.args:
                 continue
-            if ast.unparse(call.func.value).endswith("telemetry") and call.func.attr in COUNTS | set(LEVELS):
+            if ast.unparse(call.func.value).endswith(("telemetry", "strangers")) and call.func.attr in COUNTS | set(
+                LEVELS
+            ):
                 yield call
 
 
@@ -181,13 +183,10 @@ def test_the_table_of_rules_has_every_rule_with_its_default_and_its_bounds() -> 
             assert [float(each) for each in bounds.split(" … ")] == [float(each) for each in limits], name
 
 
-def test_the_tests_readme_names_every_module_of_support_once() -> None:
-    first_cells = "\n".join(cells[0] for cells in table_of("tests/README.md", "Support"))
-    named = re.findall(r"`(\w+(?:\.py|/))`", first_cells)
-    support = ROOT / "tests/support"
-    modules = {path.name for path in support.glob("*.py")} - {"__init__.py"}
-    packages = {f"{path.parent.name}/" for path in support.glob("*/__init__.py")}
-    assert difference(named, modules | packages) == NO_DIFFERENCE
+def test_the_first_line_of_each_helper_of_the_tests_says_what_it_is_for() -> None:
+    helpers = [path for path in sorted((ROOT / "tests/support").rglob("*.py")) if path.name != "__init__.py"]
+    first_lines = {name_of(path): path.read_text("utf-8").partition("\n")[0] for path in helpers}
+    assert [name for name, line in first_lines.items() if not re.match(r'"""[\w`].+\w', line)] == []
 
 
 def test_the_runbook_quotes_only_what_functions_say() -> None:
