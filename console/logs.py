@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-from bufferctl.errors import errors_of_aws
 from console.limits import LOG_LINES_SHOWN, LOGS_LOOK_BACK_MS
 from console.looks import now_ms
 from console.place import Place
@@ -38,7 +37,7 @@ class Logs:
             return []
         groups = {role: outputs.LogGroups[role]} if role else outputs.LogGroups
         found = []
-        with errors_of_aws():
+        with self._place.errors():
             client = outputs.client("logs")
             for name, group in groups.items():
                 pages = client.get_paginator("filter_log_events").paginate(

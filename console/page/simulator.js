@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { Countdown, Moment, duration, layerOf, messagesOf, reasonOf, useRunning } from "./format.js";
-import { CANCELLED, ask, chatOf, changed, state } from "./store.js";
+import { CANCELLED, STARTED_AGAIN, ask, chatOf, changed, state } from "./store.js";
 
 const NAMES = {
   generic: "Generic", whatsapp: "WhatsApp", messenger: "Messenger", instagram: "Instagram", twilio: "Twilio SMS",
@@ -29,11 +29,13 @@ export function Simulator({ store, choose }) {
     return html`<p class="empty">This console only reads. Start it with <code>--allow-changes</code> to write to the stage as
       a customer.</p>`;
   }
-  if (!first) return html`<p class="empty">The simulator cannot send yet, because the stage's platforms have no secrets.</p>`;
+  if (!first) {
+    return html`<p class="empty">${store.hello.problem ?? "The simulator cannot send yet, because the stage's platforms have no secrets."}</p>`;
+  }
   return html`
     <${Scenarios} store=${store} />
     <div class="chats">
-      ${store.chats.map((chat) => html`<${Chat} key=${chat.key} chat=${chat} store=${store} choose=${choose} />`)}
+      ${store.chats.map((chat) => html`<${Chat} key=${chat.pane} chat=${chat} store=${store} choose=${choose} />`)}
       <aside class="beside">
         ${store.chats[0] && html`<${WhenDue} chat=${store.chats[0]} store=${store} />`}
         ${store.chats.length < 2 && html`<button class="second" onClick=${() => {
@@ -95,7 +97,7 @@ function Chat({ chat, store, choose }) {
   return html`<section class="chat" aria-label=${`Customer ${name}`}>
     <${Who} chat=${chat} store=${store} />
     <div class="pair">
-      <${Phone} chat=${chat} store=${store} name=${name} />
+      <${Phone} key=${chat.key} chat=${chat} store=${store} name=${name} />
       <${Buffer} chat=${chat} store=${store} choose=${choose} />
     </div>
   </section>`;
@@ -103,26 +105,39 @@ function Chat({ chat, store, choose }) {
 
 function Who({ chat, store }) {
   const become = (change) => {
-    const platform = change.platform ?? chat.customer.platform;
-    const account = change.account ?? (change.platform ? ACCOUNTS[platform] ?? "shop" : chat.customer.account);
-    const customer = { ...chat.customer, ...change, platform, account };
+    // Since the page was drawn, the pane may have got another customer, or may have gone: a browser tells of a change in a
+    // field that is being removed.
+    const place = state.chats.findIndex((each) => each.pane === chat.pane);
+    if (place < 0) return;
+    const before = state.chats[place].customer;
+    const platform = change.platform ?? before.platform;
+    const account = change.account ?? (change.platform ? ACCOUNTS[platform] ?? "shop" : before.account);
+    const customer = { ...before, ...change, platform, account };
     if (platform !== "generic") customer.tenant = null;
-    state.chats = state.chats.map((each) =>
-      each === chat ? { key: crypto.randomUUID(), customer, conversation: null, items: [] } : each);
-    const place = state.chats.findIndex((each) => each.customer === customer);
-    state.chats[place].key = [customer.tenant ?? "", customer.platform, customer.account, customer.user].join("\n");
+    const key = [customer.tenant ?? "", customer.platform, customer.account, customer.user].join("\n");
+    state.chats[place] = { pane: chat.pane, key, customer, conversation: null, items: [] };
     changed();
   };
   return html`<div class="who">
     <label>Platform <select value=${chat.customer.platform} onChange=${(event) => become({ platform: event.target.value, user: newUser() })}>
       ${Object.keys(store.hello.platforms).map((each) => html`<option key=${each} value=${each}>${NAMES[each] ?? each}</option>`)}
     </select></label>
-    <label>Account <input size="14" value=${chat.customer.account} onChange=${(event) => become({ account: event.target.value || "shop" })} /></label>
-    <label>Customer <input size="11" value=${chat.customer.user} onChange=${(event) => become({ user: event.target.value || newUser() })} /></label>
-    ${chat.customer.platform === "generic" && html`<label>Tenant <input size="8" placeholder="default" value=${chat.customer.tenant ?? ""}
-      onChange=${(event) => become({ tenant: event.target.value || null })} /></label>`}
+    <${Field} label="Account" size="14" value=${chat.customer.account} use=${(account) => become({ account: account || "shop" })} />
+    <${Field} label="Customer" size="11" value=${chat.customer.user} use=${(user) => become({ user: user || newUser() })} />
+    ${chat.customer.platform === "generic" && html`<${Field} label="Tenant" size="8" placeholder="default" value=${chat.customer.tenant ?? ""}
+      use=${(tenant) => become({ tenant: tenant || null })} />`}
     <button class="plain" onClick=${() => become({ user: newUser() })}>New customer</button>
   </div>`;
+}
+
+// A field whose text is used when the reader leaves it. What is being typed survives each drawing of the page until then.
+function Field({ label, value, use, ...others }) {
+  const [draft, setDraft] = useState(null);
+  return html`<label>${label} <input ...${others} value=${draft ?? value} onInput=${(event) => setDraft(event.target.value)}
+    onChange=${(event) => {
+      use(event.target.value);
+      setDraft(null);
+    }} /></label>`;
 }
 
 function Phone({ chat, store, name }) {
@@ -131,7 +146,12 @@ function Phone({ chat, store, name }) {
   const lastTyping = useRef(0);
   const kinds = store.hello.platforms[chat.customer.platform] ?? [];
   const can = (kind) => kinds.includes(kind);
-  const act = (kind, fields = {}) => ask("act", { ...chat.customer, kind, ...fields });
+  const last = useRef(Promise.resolve());
+  // Webhooks that are under way at the same time may overtake each other. What a person does, happens in order.
+  const act = (kind, fields = {}) => {
+    last.current = last.current.then(() => ask("act", { ...chat.customer, kind, ...fields }));
+    return last.current;
+  };
   const send = (event) => {
     event.preventDefault();
     if (!text.trim()) return;
@@ -173,7 +193,7 @@ function Phone({ chat, store, name }) {
 function Item({ item, can, act }) {
   switch (item.kind) {
     case "sent":
-      return html`<div class=${`bubble mine ${item.status === 200 ? "" : "refused"} ${item.batchId ? "gone" : "waits"}`}>
+      return html`<div class=${`bubble mine ${item.status === 200 ? "" : "refused"} ${item.batchId || item.mark === "dropped" ? "gone" : "waits"}`}>
         <p>${item.mark === "deleted" ? html`<s>${item.text || what(item)}</s>` : item.text || what(item)}</p>
         <small><${Moment} at=${item.at} />${item.mark ? ` · ${item.mark}` : ""}${item.status === 200 ? outcome(item) : ` · ${REFUSALS[item.status] ?? "refused"}: ${item.status}`}</small>
         ${!item.batchId && item.what === "text" && html`<span class="tools">
@@ -204,7 +224,7 @@ function outcome(item) {
 
 function Buffer({ chat, store, choose }) {
   const buffer = store.buffers[chat.conversation];
-  const waiting = chat.items.filter((item) => item.kind === "sent" && !item.batchId && item.status === 200 && item.mark !== "deleted"
+  const waiting = chat.items.filter((item) => item.kind === "sent" && !item.batchId && item.status === 200 && !["deleted", "dropped"].includes(item.mark)
     && !item.answer?.stopped && item.at >= lastEnd(chat));
   const last = chat.items.findLast((item) => item.kind === "batch");
   const waits = buffer && buffer.count > 0 && buffer.dueAt;
@@ -235,7 +255,7 @@ function Overdue({ at }) {
 }
 
 function lastEnd(chat) {
-  const end = chat.items.findLast((item) => item.kind === "batch" || item.text === CANCELLED);
+  const end = chat.items.findLast((item) => item.kind === "batch" || [CANCELLED, STARTED_AGAIN].includes(item.text));
   return end ? end.at - 60_000 : 0;
 }
 

@@ -6,6 +6,7 @@ const BATCHES_KEPT = 3000;
 const EVENTS_KEPT = 300;
 const ITEMS_KEPT = 300;
 export const CANCELLED = "Cancelled: the waiting messages were dropped, and consumers got an event about it.";
+export const STARTED_AGAIN = "The local stage was started again, and is empty. What waited before is gone.";
 
 export const state = {
   connected: false,
@@ -86,20 +87,52 @@ export function connect() {
     state.connected = false;
     changed();
   };
-  on("hello", (hello) => {
-    state.hello = hello;
-    state.batches = hello.batches;
-    state.busProblem = hello.busProblem;
-    state.refused = { ...hello.refused };
-    if (hello.problem) say(hello.problem);
+  on("hello", takeHello);
+  on("state", (look) => {
+    const isBack = !look.problem && state.hello?.problem;
+    state.look = look;
+    if (isBack) greet();
   });
-  on("state", (look) => (state.look = look));
-  on("bus", ({ problem }) => (state.busProblem = problem));
+  on("bus", ({ problem }) => {
+    const isBack = !problem && state.busProblem;
+    state.busProblem = problem;
+    if (isBack) greet();
+  });
   on("notice", ({ text }) => say(text));
   on("event", takeEvent);
   on("sent", takeSent);
   on("buffer", takeBuffer);
   on("scenario", takeScenario);
+}
+
+// Ask again what the stage offers, because it may have been started again meanwhile.
+async function greet() {
+  const hello = await ask("hello");
+  if (!hello) return;
+  takeHello(hello);
+  changed();
+}
+
+function takeHello(hello) {
+  const known = state.hello;
+  if (known && hello.emptySince !== known.emptySince && hello.emptySince) forgetWaiting(hello.emptySince);
+  // While the stage is down, the server cannot say what it offers. What is known stays on the screen.
+  state.hello = known && hello.problem ? { ...known, problem: hello.problem } : hello;
+  state.batches = hello.batches;
+  state.busProblem = hello.busProblem;
+  state.refused = { ...hello.refused };
+  if (hello.problem) say(hello.problem);
+}
+
+// The local stage was started again, and is empty. What was sent before then waits no longer.
+function forgetWaiting(sinceMs) {
+  for (const chat of state.chats) {
+    const lost = chat.items.filter((item) => item.kind === "sent" && !item.batchId && item.at < sinceMs);
+    for (const item of lost) item.mark = "dropped";
+    if (chat.items.every((item) => item.at < sinceMs)) delete state.buffers[chat.conversation];
+    chat.items.push({ kind: "event", at: sinceMs, text: STARTED_AGAIN });
+    chat.items.sort((a, b) => a.at - b.at);
+  }
 }
 
 const IN_WORDS = {
@@ -188,11 +221,14 @@ function add(chat, item) {
   if (chat.items.length > ITEMS_KEPT) chat.items.shift();
 }
 
+let panes = 0;
+
+// A pane stays when another customer is chosen for it.
 export function chatOf(customer) {
   const key = [customer.tenant ?? "", customer.platform, customer.account, customer.user].join("\n");
   let chat = state.chats.find((each) => each.key === key);
   if (!chat) {
-    chat = { key, customer, conversation: null, items: [] };
+    chat = { pane: (panes += 1), key, customer, conversation: null, items: [] };
     state.chats.push(chat);
     state.chats = state.chats.slice(-2);
   }
