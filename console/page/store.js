@@ -89,7 +89,7 @@ export function connect() {
   };
   on("hello", takeHello);
   on("state", (look) => {
-    const isBack = !look.problem && state.hello?.problem;
+    const isBack = !look.problem && (state.look?.problem || state.hello?.problem);
     state.look = look;
     if (isBack) greet();
   });
