@@ -140,6 +140,7 @@ class Webhooks(ImitatedPlace):
         super().__init__(stage, allow_changes=True, **given)
         self._imitated_stage = stage
         self.sent: list[str] = []
+        self._first = threading.Lock()
         self._overtaken = threading.Event()
 
     @property
@@ -149,7 +150,7 @@ class Webhooks(ImitatedPlace):
         return {"generic": ("text", "typing")}
 
     def send(self, _platform: str, posted: Webhook) -> Answer:
-        if posted.message_id and not self.sent:
+        if self._first.acquire(blocking=False):
             self._overtaken.wait(1)
         self.sent.append(posted.body.get("text", "typing"))
         self._overtaken.set()
