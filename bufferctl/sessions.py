@@ -31,7 +31,7 @@ NOTHING_PERSONAL = {
 
 @functools.cache
 def emulator_client(service: str, *, endpoint_url: str, region: str, attempts: int | None = None) -> Any:
-    """Return a client that makes at most so many attempts of a call, or as many as the SDK makes by default."""
+    """Return a client that makes at most `attempts` attempts of each call. None leaves the number to the SDK."""
     from botocore.config import Config  # noqa: PLC0415 - the SDK would make --help slow
 
     return emulator_session(CREDENTIALS["AWS_ACCESS_KEY_ID"], CREDENTIALS["AWS_SECRET_ACCESS_KEY"]).client(

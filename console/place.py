@@ -8,9 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from botocore.exceptions import ConnectionClosedError, EndpointConnectionError
-
-from bufferctl.errors import Unreachable, errors_of_aws
+from bufferctl.errors import NoConnection, Unreachable, errors_of_aws
 from bufferctl.stage import LOCAL, Stage, find_stage
 from console.senders import GenericSender, LocalSender, Sender
 from local.errors import LocalError
@@ -65,22 +63,22 @@ class Place:
     def empty_since_ms(self) -> int | None:
         """Return when another, empty local stage was found in place of an earlier one, or None if none was.
 
-        Every start gives the local stage another address and no data. A deployment to the running stage changes neither.
+        Every start gives the local stage another address and no data. A deployment to the running stage keeps both.
         """
         return self._empty_since_ms
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Turn the errors of a call to the stage into Failed and Unreachable, whose texts are sentences for the page."""
-        with errors_of_aws():
-            try:
+        """Turn the errors of a call to the stage into those of bufferctl, whose texts are sentences for the page."""
+        try:
+            with errors_of_aws():
                 yield
-            except LocalError as error:
+        except LocalError as error:
+            raise Unreachable(NOT_UP) from error
+        except NoConnection as error:
+            if self.options.is_local:
                 raise Unreachable(NOT_UP) from error
-            except (EndpointConnectionError, ConnectionClosedError) as error:
-                if self.options.is_local:
-                    raise Unreachable(NOT_UP) from error
-                raise
+            raise
 
     @property
     def listener(self) -> list[str]:

@@ -74,7 +74,8 @@ class Simulator:
         with self._lock:
             posted = self._customers.webhook(customer, kind, text=text, message_id=message_id)
         began_ms = now_ms()
-        answer = self._place.sender.send(customer.platform, posted)
+        with self._place.errors():
+            answer = self._place.sender.send(customer.platform, posted)
         if answer.status != HTTPStatus.OK:
             with self._lock:
                 self._refused[answer.status] += 1

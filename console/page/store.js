@@ -87,7 +87,12 @@ export function connect() {
     state.connected = false;
     changed();
   };
-  on("hello", takeHello);
+  on("hello", (hello) => {
+    takeHello(hello);
+    state.batches = hello.batches;
+    state.busProblem = hello.busProblem;
+    state.refused = { ...hello.refused };
+  });
   on("state", (look) => {
     const isBack = !look.problem && (state.look?.problem || state.hello?.problem);
     state.look = look;
@@ -118,9 +123,6 @@ function takeHello(hello) {
   if (known && hello.emptySince !== known.emptySince && hello.emptySince) forgetWaiting(hello.emptySince);
   // While the stage is down, the server cannot say what it offers. What is known stays on the screen.
   state.hello = known && hello.problem ? { ...known, problem: hello.problem } : hello;
-  state.batches = hello.batches;
-  state.busProblem = hello.busProblem;
-  state.refused = { ...hello.refused };
   if (hello.problem) say(hello.problem);
 }
 

@@ -1,4 +1,4 @@
-"""The console's listener keeps its queue while AWS is away, and makes a new one when the local stage was started again."""
+"""The console's listener keeps its queue while AWS is away. When the local stage has ended, it waits for the next."""
 
 import json
 import sys
