@@ -93,15 +93,17 @@ class Simulator:
             **known,
         }
         self._time_lines.add(conversation, f"sent {kind}", began_ms, status=answer.status)
+        with self._lock:
+            # From now on, an answer to an earlier question is out of date. It must not take the page back.
+            self._unpublished[conversation] = None
         self._hub.publish("sent", sent)
         self._looks.hurry()
-        self._publish_buffer_soon(conversation)
+        self._publish_buffers_soon()
         return sent
 
-    def _publish_buffer_soon(self, conversation: str) -> None:
-        """Publish the buffer from another thread, because the pace of requests must not slow the customer down."""
+    def _publish_buffers_soon(self) -> None:
+        """Publish the buffers from another thread, because the pace of requests must not slow the customer down."""
         with self._lock:
-            self._unpublished[conversation] = None
             if self._is_publishing:
                 return
             self._is_publishing = True
@@ -123,7 +125,9 @@ class Simulator:
             self._hub.publish("notice", {"text": str(error)})
             return
         buffer = {name: shown.get(name) for name in OF_THE_BUFFER}
-        self._hub.publish("buffer", {"conversation": conversation, **buffer, "why": shown["why"]})
+        with self._lock:
+            if conversation not in self._unpublished:
+                self._hub.publish("buffer", {"conversation": conversation, **buffer, "why": shown["why"]})
 
 
 def _conversation(customer: Customer, answer: Json) -> tuple[str, Json]:
