@@ -11,7 +11,6 @@ from console.limits import CONVERSATIONS_SHOWN, ENTRIES_IN_A_TIME_LINE, MAX_REQU
 from console.looks import Looks
 from console.pace import Pace
 from console.time_lines import TimeLines
-from console.why import why
 from console.words import shown
 
 Json = dict[str, Any]
@@ -170,44 +169,3 @@ def test_hidden_words_do_not_reach_the_page_in_any_field() -> None:
     assert seen["messages"] == [{"id": "m", "type": "text"}]
     assert seen["metadata"] == {"platform": "p", "waitMs": 1}
     assert shown(detail, words=True) == detail
-
-
-# -- why -------------------------------------------------------------------------------------------
-
-RULES = {
-    name: {"value": value, "layer": layer}
-    for name, value, layer in [
-        ("silenceMs", 1_000, "defaults"), ("typingInferenceMs", 3_000, "tenant:acme"), ("maxWaitMs", 30_000, "stage"),
-        ("maxMessages", 20, "defaults"), ("adaptive", False, "defaults"), ("mediaSilenceMs", 2_000, "defaults"),
-    ]
-}  # fmt: skip
-
-
-def buffer(reason: str, *, wait: int) -> Json:
-    return {"count": 2, "dueAt": 10_000 + wait, "lastAt": 10_000, "firstAt": 9_000, "reason": reason}
-
-
-@pytest.mark.parametrize(
-    ("of", "rule", "layer"),
-    [
-        (buffer("silence", wait=1_000), "silenceMs", "defaults"),
-        (buffer("silence", wait=3_000), "typingInferenceMs", "tenant:acme"),
-        (buffer("silence", wait=2_000), "mediaSilenceMs", "defaults"),
-        (buffer("max_wait", wait=700), "maxWaitMs", "stage"),
-        (buffer("max_messages", wait=0), "maxMessages", "defaults"),
-        (buffer("silence", wait=1_234), None, None),
-        (buffer("silence", wait=-500), None, None),
-        (buffer("resume", wait=0), None, None),
-        (buffer("hold", wait=5_000), None, None),
-    ],
-)
-def test_the_sentence_names_the_rule_that_decided_and_its_layer(of: Json, rule: str | None, layer: str | None) -> None:
-    said = why(of, RULES)
-    assert (said.get("rule"), said.get("layer")) == (rule, layer)
-    assert said["text"].endswith(".")
-    assert "{" not in said["text"]
-    assert "-" not in said["text"]
-
-
-def test_nothing_is_said_of_an_empty_buffer() -> None:
-    assert why({"count": 0, "dueAt": None}, RULES) == {"text": "Nothing waits."}
