@@ -205,6 +205,15 @@ def test_a_due_time_that_no_rule_explains_is_plainly_silence_with_a_round_time()
     assert "2.3 s after the last message" in said["text"]
 
 
+@pytest.mark.parametrize("waits_ms", [990, 600])
+def test_a_due_time_near_that_of_a_rule_is_not_explained_by_it(waits_ms: int) -> None:
+    """The first wait is nearly `silenceMs` after the last message; the second is `silenceMs` after the first one."""
+    buffer = Buffer().message(TEXT).message(TEXT, after_ms=400)
+    assert buffer.due
+    buffer.due = buffer.due._replace(due_at_ms=BEGIN_MS + 400 + waits_ms)
+    assert "rule" not in why(facts_of_batch(buffer.event), explained(RULES), has_left=True)
+
+
 @pytest.mark.parametrize(
     ("reason", "seen", "cause"),
     [
