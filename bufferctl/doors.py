@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bufferctl.errors import Failed, Misused
+from bufferctl.formatting import as_json
 from message_buffer.clock import system_clock
 from message_buffer.errors import InvalidInput
 from message_buffer.rules.door_reading import Item, items_of, require_room
@@ -33,12 +34,12 @@ def try_mapping(given: Namespace) -> None:
         ]
     except InvalidInput as error:
         raise Failed(f"This body would be refused: {error}") from error
-    print(json.dumps(read, indent=2, ensure_ascii=False))
+    print(as_json(read))
 
 
 def _shown(item: Item, *, leave_out: bool) -> Mapping[str, Any]:
     try:
-        read = item.read()
+        read, left_out = item.read()
         if isinstance(read, str):
             return {"ignored": read}
         fields = read._asdict()
@@ -51,7 +52,8 @@ def _shown(item: Item, *, leave_out: bool) -> Mapping[str, Any]:
         if leave_out:
             return {"ignored": "unreadable", "because": str(error)}
         raise
-    return {"is": type(read).__name__.lower(), "conversation": conversation} | fields
+    shown = {"is": type(read).__name__.lower(), "conversation": conversation} | fields
+    return shown | ({"leftOut": left_out} if left_out else {})
 
 
 def _json_of(path: Path) -> Any:
