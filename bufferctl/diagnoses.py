@@ -85,7 +85,10 @@ FAILED_ATTEMPTS: Mapping[str, Mapping[str, str]] = {
         "processor could not be started": "processor-start-failures",
         "notice not handled": "undelivered-starts",
     },
-    "responder": {"reply is tried again": "reply-dead-letters"},
+    "responder": {
+        "reply is tried again": "reply-dead-letters",
+        "sent message was not recorded": "processing-errors",
+    },
 }
 # Texts by which Lambda logs a run that it ended, or an uncaught error.
 UNCAUGHT = ("Task timed out", "Runtime exited", "Runtime.ImportModuleError", "Traceback")
@@ -305,17 +308,20 @@ def _unused(facts: Facts, content: Mapping[str, Any]) -> Iterator[Finding]:
 
 def refusals(facts: Facts) -> Iterator[Finding]:
     """Find platforms whose webhooks are all refused, floods of forgeries, and webhooks that could not be stored."""
-    refused: dict[str, list[str]] = {}
+    refused, reasons = Counter[str](), dict[str, str]()
     for line in facts.said("ingest", "signature refused", minutes=LOOK_BACK_MINUTES):
-        refused.setdefault(line["platform"], []).append(line.get("reason") or "the signature is wrong")
-    for platform, reasons in refused.items():
+        platform = line["platform"]
+        # After the first lines of a minute, one line counts the others, and has no reason.
+        refused[platform] += line.get("more", 1)
+        reasons[platform] = line.get("reason") or reasons.get(platform, "the signature is wrong")
+    for platform, count in refused.items():
         accepts = _has_sent(facts, platform, minutes=LOOK_BACK_MINUTES)
-        if len(reasons) > MAX_REFUSED_WEBHOOKS or (accepts is False and len(reasons) >= MIN_REFUSED_WEBHOOKS):
+        if count > MAX_REFUSED_WEBHOOKS or (accepts is False and count >= MIN_REFUSED_WEBHOOKS):
             others = ", and none was accepted" if accepts is False else ""
             yield Finding(
                 FAILING,
-                f"{len(reasons)} webhooks of {platform} were answered 401 within the hour{others}; last reason: "
-                f"{reasons[-1].rstrip('.')}.",
+                f"{count} webhooks of {platform} were answered 401 within the hour{others}; last reason: "
+                f"{reasons[platform].rstrip('.')}.",
                 f"See {RUNBOOK}#unauthentic-webhooks.",
             )
     later: dict[str, list[int]] = {}

@@ -39,7 +39,7 @@ def try_mapping(given: Namespace) -> None:
 
 def _shown(item: Item, *, leave_out: bool) -> Mapping[str, Any]:
     try:
-        read = item.read()
+        read, left_out = item.read()
         if isinstance(read, str):
             return {"ignored": read}
         fields = read._asdict()
@@ -52,7 +52,8 @@ def _shown(item: Item, *, leave_out: bool) -> Mapping[str, Any]:
         if leave_out:
             return {"ignored": "unreadable", "because": str(error)}
         raise
-    return {"is": type(read).__name__.lower(), "conversation": conversation} | fields
+    shown = {"is": type(read).__name__.lower(), "conversation": conversation} | fields
+    return shown | ({"leftOut": left_out} if left_out else {})
 
 
 def _json_of(path: Path) -> Any:

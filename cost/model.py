@@ -342,6 +342,8 @@ def _valkey_lane_logs(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 def _watching(config: StageConfig, traffic: Traffic) -> list[Line]:
     always, with_traffic, alarms = _watched(config)
+    if config.has_valkey_lane:
+        alarms += used("alarm_metrics_with_traffic") * traffic.busy_hours
     metrics = always + with_traffic * traffic.busy_hours
     lines = [
         Line(
@@ -351,7 +353,9 @@ def _watching(config: StageConfig, traffic: Traffic) -> list[Line]:
             metrics,
             "metrics that are always sent + others x share of hours with traffic",
         ),
-        Line("watching", "Alarms", "alarm", alarms, "metrics that alarms look at"),
+        Line(
+            "watching", "Alarms", "alarm", alarms, "metrics that alarms look at + others x share of hours with traffic"
+        ),
         Line("watching", "Dashboard", "dashboard", used("dashboards"), "dashboards of the stage"),
     ]
     if config.tracing:

@@ -211,7 +211,7 @@ class AliasesTable(Table):
 
     def grant_learn(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` look names up, and write what it learns."""
-        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem")
+        return self._grant(grantee, "GetItem", "BatchGetItem", "PutItem", "UpdateItem")
 
     def grant_forget(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` find the names of an author, and let them expire."""

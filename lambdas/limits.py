@@ -29,6 +29,9 @@ RETRY_AFTER_SECONDS = 5
 # A 429 asks the platform to wait until the quota allows messages again, but no longer than this, because a quota is
 # full again after a minute.
 MAX_RETRY_AFTER_SECONDS = 60
+# For each platform and kind of refusal an instance logs this many requests of unproven senders in a minute, and then
+# only how many more there were.
+MAX_LINES_ABOUT_STRANGERS = 5
 # After a refused signature an instance reads the webhook secrets again, but not within this time of its last read.
 MIN_MS_BETWEEN_SECRET_READS = 10_000
 
@@ -46,6 +49,8 @@ MAX_CHANGES_IN_A_WEBHOOK = 1_000
 # Each reported change of an author's number takes some ten calls to DynamoDB. The changes beyond these are ignored, and
 # their authors begin new conversations.
 MAX_IDENTITY_CHANGES_IN_A_WEBHOOK = 50
+# Phone numbers have at most 15 digits. A longer one beside an author's id is ignored.
+MAX_DIGITS_OF_A_NUMBER = 32
 # Twilio sends a few dozen fields; a form with many more only costs time.
 MAX_FIELDS_IN_A_TWILIO_FORM = 1_000
 # Twilio accepts at most this many files in one message.

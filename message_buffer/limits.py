@@ -127,8 +127,15 @@ MAX_USER_ID_CHARACTERS = 256
 # A report of a changed number is tried at most this many times, if other instances learn about the same author at the
 # same time.
 MAX_MOVES_TRIED = 3
+# The authors of a webhook are looked up together. Those who are new or have another number cost several requests each,
+# which this number of threads makes at the same time. One call to DynamoDB reads at most 100 items.
+MAX_AUTHORS_LEARNED_AT_ONCE = 8
+MAX_ITEMS_IN_A_READ = 100
 # All look-ups for one webhook may take this long. Authors who are not looked up by then keep the id in the webhook.
 MAX_LOOK_UP_MS_IN_A_WEBHOOK = 3 * SECOND_MS
+# The changes that a webhook reports are recorded before its messages are buffered. If that takes longer, ingest answers
+# 503 before the gateway's time-out, and the redelivery continues.
+MAX_MOVE_MS_IN_A_WEBHOOK = 10 * SECOND_MS
 
 # -- events --------------------------------------------------------------------------------------------------
 

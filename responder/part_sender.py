@@ -1,16 +1,19 @@
 """Sends the parts of a reply, each at most once, and records the state of each.
 
 If the platform may report the part to the buffer as a message of the business, the responder also records the send in
-the buffer's table of takeovers. Otherwise the buffer would believe that a person has answered.
+the buffer's table of takeovers. Otherwise the buffer could believe that a person has answered, and hold the
+conversation. If that table fails, a batch waits for it once. Then the reply is sent without a record, because a
+customer without an answer is worse than a hold that an operator can end.
 """
 
 from message_buffer.clock import Clock
 from message_buffer.errors import SendFailed
+from message_buffer.limits import MAX_CALL_MS
 from message_buffer.telemetry import Telemetry
 from responder.channels.base import Channel
 from responder.collaborators import SentMessages
 from responder.errors import Busy, Refused, Unconfirmed
-from responder.limits import MIN_TIME_TO_SEND_MS
+from responder.limits import MIN_RECEIVES_TO_SEND_UNRECORDED, MIN_TIME_TO_SEND_MS
 from responder.outbox import PLANNED, SENDING, SENT, UNCONFIRMED
 from responder.owned_batch import OwnedBatch
 
@@ -23,11 +26,11 @@ class PartSender:
 
     def send(self, owned: OwnedBatch, channel: Channel, number: int, text: str) -> None:
         """Send a planned part. If the channel raises Busy or Refused, mark the part as planned again."""
-        owned.require_time(MIN_TIME_TO_SEND_MS)
+        needed_ms = MIN_TIME_TO_SEND_MS + (MAX_CALL_MS if channel.is_echoed else 0)
+        owned.require_time(needed_ms)
         if channel.is_echoed:
             # Do this before the part is marked, so that after a failure here the part may still be sent.
-            now_ms = self._clock()
-            self._sent_messages.begin_sending(owned.conversation, now_ms=now_ms, until_ms=now_ms + MIN_TIME_TO_SEND_MS)
+            self._begin_sending(owned, needed_ms)
         owned.mark(number, before=PLANNED, after=SENDING)
         try:
             message_id = channel.send(owned.batch.recipient, text)
@@ -67,6 +70,18 @@ class PartSender:
         )
 
     # -- the buffer's table ------------------------------------------------------------------------
+
+    def _begin_sending(self, owned: OwnedBatch, needed_ms: int) -> None:
+        """Record that a part is being sent. If that fails in the batch's first attempt, raise SendFailed."""
+        now_ms = self._clock()
+        try:
+            self._sent_messages.begin_sending(owned.conversation, now_ms=now_ms, until_ms=now_ms + needed_ms)
+        except SendFailed as error:
+            if owned.delivery.receives < MIN_RECEIVES_TO_SEND_UNRECORDED:
+                raise
+            # The message's id may still be recorded after the send.
+            self._warn(owned, error)
+
     # The part was sent, or will be sent again, so a failure here must not fail the batch. Without a record of its end,
     # the buffer treats the send as unconfirmed.
 

@@ -6,6 +6,7 @@ An instance caches the secrets. If none matches, it reads them again, because on
 from collections.abc import Iterable
 
 from lambdas.ingest.platforms.base import Platform, Signer, Webhook
+from lambdas.ingest.strangers import LinesAboutStrangers
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from lambdas.limits import MAX_SIGNATURE_AGE_MS
 from message_buffer.clock import Clock
@@ -23,10 +24,17 @@ class Unauthentic(MessageBufferError):
 
 class Authentication:
     def __init__(
-        self, secrets: WebhookSecrets, telemetry: Telemetry, *, clock: Clock, time_is_required: bool = False
+        self,
+        secrets: WebhookSecrets,
+        telemetry: Telemetry,
+        strangers: LinesAboutStrangers,
+        *,
+        clock: Clock,
+        time_is_required: bool = False,
     ) -> None:
         self._secrets = secrets
         self._telemetry = telemetry
+        self._strangers = strangers
         self._clock = clock
         self._time_is_required = time_is_required
 
@@ -38,7 +46,10 @@ class Authentication:
         echo = platform.challenge(webhook.query, self._secrets.of(platform.full_name))
         if echo is None:
             echo = platform.challenge(webhook.query, self._secrets.after_a_refusal(platform.full_name))
-        self._telemetry.info("challenge", platform=platform.full_name, passed=echo is not None)
+        if echo is None:
+            self._strangers.info("challenge", platform=platform.full_name, passed=False)
+        else:
+            self._telemetry.info("challenge", platform=platform.full_name, passed=True)
         return echo
 
     def signer_of(self, platform: Platform, webhook: Webhook) -> Signer:

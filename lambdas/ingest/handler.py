@@ -14,11 +14,9 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import urlencode
 
 from lambdas import environment as config
-from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Webhook
 from lambdas.ingest.queued_webhooks import QueuedWebhooks, SqsWebhookQueues
-from lambdas.ingest.report import report_refusal
-from lambdas.ingest.responses import Request, Response, in_form_of, refuse
+from lambdas.ingest.responses import Request, Response, refuse
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aliases.aliases import Aliases
@@ -102,9 +100,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     try:
         response = _ingest().answer(_request(event))
     except _Undecodable as error:
-        platform = _path(event).platform
-        report_refusal(telemetry, platform, status=400, problem=str(error))
-        response = in_form_of(PLATFORMS.get(platform), refuse(400, str(error)))
+        response = _ingest().refuse_undecodable(_path(event).platform, str(error))
     except Exception as error:  # noqa: BLE001 - the boundary: log an unforeseen error, and return a 500
         telemetry.count("Crashes")
         telemetry.crash("ingest failed", error)

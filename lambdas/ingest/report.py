@@ -32,6 +32,8 @@ class Done:
     """Conversations that a person of the business has begun to answer."""
     undecided_replies: int = 0
     """Replies that the platform must send again, because our responder may be the sender."""
+    left_out_value: str | None = None
+    """The first value that a door has left out of a message, because it does not fit: a sentence with its pointer."""
     left_out_replies: int = 0
     """Replies to more conversations than a webhook may put on hold."""
 
@@ -73,6 +75,8 @@ def report(telemetry: Telemetry, platform: str, done: Done) -> None:
     if done.stopped or done.flushed:
         telemetry.count("Stopped", done.stopped)
         telemetry.count("Flushed", done.flushed)
+    if done.left_out_value:
+        telemetry.warn("value left out", platform=platform, reason=done.left_out_value)
     _report_takeovers(telemetry, platform, done)
     _report_refusals(telemetry, platform, done)
     telemetry.sampled(

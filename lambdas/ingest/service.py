@@ -30,6 +30,7 @@ from lambdas.ingest.responses import (
     refuse_over_quota,
     refuse_platform,
 )
+from lambdas.ingest.strangers import LinesAboutStrangers
 from lambdas.ingest.typing_events import extend_waits
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aliases.aliases import Aliases
@@ -37,8 +38,8 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MessageBufferError, MessageTooLarge, SendFailed, StoreError
 from message_buffer.events.event_bus import Publishes
 from message_buffer.lanes.lane import Lane
-from message_buffer.lanes.valkey.keys import encode_conversation
 from message_buffer.lanes.valkey.patience import WebhookPatience
+from message_buffer.messages.conversation_id import encode_conversation
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.telemetry import Telemetry
 
@@ -61,7 +62,10 @@ class Ingest:
     ) -> None:
         self._lane = lane
         self._patience = patience
-        self._authentication = Authentication(secrets, telemetry, clock=clock, time_is_required=time_is_required)
+        self._strangers = LinesAboutStrangers(telemetry, clock)
+        self._authentication = Authentication(
+            secrets, telemetry, self._strangers, clock=clock, time_is_required=time_is_required
+        )
         self._buffering = Buffering(lane, ControlWordActions(lane, bus, clock))
         self._changes = Changes(lane, bus)
         self._human_replies = HumanReplies(lane, bus, takeovers, clock)
@@ -73,6 +77,7 @@ class Ingest:
 
     def answer(self, request: Request) -> Response:
         """Return the response to a request, whatever the platform sent and whether or not the lanes can be reached."""
+        self._strangers.write_counts()
         if self._patience:
             self._patience.begin()
         try:
@@ -89,10 +94,16 @@ class Ingest:
             return self._answer(platform, request)
         except Unauthentic as error:
             self._telemetry.count("Unauthentic")
-            self._telemetry.warn("signature refused", platform=platform.full_name, reason=str(error))
+            self._strangers.warn("signature refused", platform=platform.full_name, reason=str(error))
             return refuse(401, str(error))
         except (StoreError, SendFailed) as error:
             return self._refuse_after(error, platform.full_name)
+
+    def refuse_undecodable(self, platform: str, problem: str) -> Response:
+        """Return the 400 for a body that is not in the gateway's encoding."""
+        known = self._platforms.get(platform)
+        # Do not log an unknown platform's name, which a stranger may have made long.
+        return in_form_of(known, self._refuse_unread(known.full_name if known else "", 400, problem))
 
     def answer_proven(self, platform: str, webhook: Webhook, *, signer: Signer) -> Response:
         """Return the response to a webhook whose sender was authenticated by other means than a signature."""
@@ -119,7 +130,8 @@ class Ingest:
         match request.webhook.method, request.route:
             # Check the size first, because checking the signature takes longer for a larger body.
             case "POST", _ if len(request.webhook.body) > platform.max_body_bytes:
-                return self._refuse_body(platform, 413, f"A webhook has at most {platform.max_body_bytes} bytes.")
+                problem = f"A webhook has at most {platform.max_body_bytes} bytes."
+                return self._refuse_unread(platform.full_name, 413, problem)
             case "GET", "webhook":
                 return self._challenge(platform, request.webhook)
             case "POST", "webhook":
@@ -154,7 +166,7 @@ class Ingest:
             return self._refuse_body(platform, 413, f"A message is too large: {error}.")
         except InvalidInput as error:
             return self._refuse_body(platform, 400, str(error))
-        done = Done(ignored=Counter(intake.ignored))
+        done = Done(ignored=Counter(intake.ignored), left_out_value=intake.left_out_value)
         refusals = self._buffering.buffer_all(messages, done, comes_again=platform.comes_again)
         # Apply changes after all messages, because a body may contain a change before the message that it changes.
         self._changes.apply_all([each for each in changes if not refusals.around(each.change.conversation)], done)
@@ -184,6 +196,12 @@ class Ingest:
         self._telemetry.count("TypingEvents", len(conversations))
         self._telemetry.sampled("typing", platform=platform.full_name, conversations=list(conversations))
         return Response(200, to_json({"conversations": conversations}))
+
+    def _refuse_unread(self, platform: str, status: int, problem: str) -> Response:
+        """Refuse a body before its signature is checked."""
+        self._telemetry.count("BodiesRefused")
+        self._strangers.warn("body refused", platform=platform, status=status, reason=problem)
+        return refuse(status, problem)
 
     def _refuse_body(self, platform: Platform, status: int, problem: str) -> Response:
         report_refusal(self._telemetry, platform.full_name, status=status, problem=problem)

@@ -11,12 +11,22 @@ id is recognised as another person's, and how a forget finds all aliases.
 An item expires a year after its last use. A reader must not rely on DynamoDB's own expiry, which may take days.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 from message_buffer.aws import clients as aws
-from message_buffer.aws.dynamodb import Item, Table, Values, number, text, texts
-from message_buffer.limits import ALIAS_LIFE_MS, MAX_IDS_OF_AN_AUTHOR, REMEMBERED_MS, SECOND_MS
+from message_buffer.aws.dynamodb import Item, Table, Values, encode, number, text, texts
+from message_buffer.errors import SendFailed
+from message_buffer.limits import (
+    ALIAS_LIFE_MS,
+    MAX_IDS_OF_AN_AUTHOR,
+    MAX_ITEMS_IN_A_READ,
+    REMEMBERED_MS,
+    SECOND_MS,
+    UNDONE_PAUSES_SECONDS,
+)
 from message_buffer.messages.conversation_id import ConversationId
 
 _FREE = "attribute_not_exists(#conversation) OR #expiresAt <= :now"
@@ -47,6 +57,38 @@ class AliasesTable(Table):
 
     def get(self, conversation: ConversationId, *, now_ms: int) -> Alias | None:
         return _alias(self._get("read alias", _key(conversation)), now_ms)
+
+    def get_all(
+        self, conversations: Iterable[ConversationId], *, now_ms: int, has_time: Callable[[], bool]
+    ) -> dict[ConversationId, Alias | None]:
+        """Return what `get` returns for each of the conversations. If time runs out, some of them are missing.
+
+        Raises SendFailed.
+        """
+        found: dict[ConversationId, Alias | None] = {}
+        waiting = {str(conversation): conversation for conversation in conversations}
+        pauses = iter(UNDONE_PAUSES_SECONDS)
+        while waiting and has_time():
+            asked = list(islice(waiting, MAX_ITEMS_IN_A_READ))
+            items, undone = self._get_some(asked)
+            for name in asked:
+                if name not in undone:
+                    found[waiting.pop(name)] = _alias(items.get(name, {}), now_ms)
+            if undone:
+                pause = next(pauses, None)
+                if pause is None:
+                    raise SendFailed("read aliases: the table is too busy")
+                time.sleep(pause)
+        return found
+
+    def _get_some(self, names: Sequence[str]) -> tuple[dict[str, Item], set[str]]:
+        """Return the items that exist, by their names, and the names that DynamoDB has not looked up."""
+        keys = [encode({"conversation": name}) for name in names]
+        with aws.errors_as_ours("read aliases"):
+            answer = self._client.batch_get_item(RequestItems={self.name: {"Keys": keys, "ConsistentRead": True}})
+        items = {text(item, "conversation"): item for item in answer["Responses"].get(self.name, [])}
+        undone = answer.get("UnprocessedKeys", {}).get(self.name, {}).get("Keys", [])
+        return items, {text(key, "conversation") for key in undone}
 
     def put(self, conversation: ConversationId, alias: Alias, *, now_ms: int) -> Alias | None:
         """Write a new alias and return None. If there is one already, return that one instead."""

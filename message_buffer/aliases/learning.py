@@ -4,6 +4,9 @@ Each step is one conditional write, so instances that learn at the same time agr
 a state from which the next message continues.
 """
 
+from collections.abc import Callable, Iterable
+from threading import Lock
+
 from message_buffer.aliases.aliases_table import Alias, AliasesTable, Led
 from message_buffer.clock import Clock
 from message_buffer.errors import SendFailed
@@ -23,13 +26,28 @@ class AliasLearner:
         self._table = table
         self._telemetry = telemetry
         self._clock = clock
+        # Several threads may learn at the same time, but the counts are not made for threads.
+        self._counting = Lock()
 
     def find_or_learn(self, by_id: ConversationId, number: str | None) -> str:
         """Return the user part of the conversation to which the id leads. Raises SendFailed.
 
         Let a new id lead to the conversation of its number, unless the number is another person's.
         """
-        known = self._table.get(by_id, now_ms=self._clock())
+        return self.learn(by_id, number, self._table.get(by_id, now_ms=self._clock()))
+
+    def find_all(
+        self, by_ids: Iterable[ConversationId], *, has_time: Callable[[], bool]
+    ) -> dict[ConversationId, Alias | None]:
+        """Return the aliases of the ids, as far as there is time. Raises SendFailed."""
+        return self._table.get_all(by_ids, now_ms=self._clock(), has_time=has_time)
+
+    def is_settled(self, known: Alias | None, number: str | None) -> bool:
+        """Return whether an author's alias is known, and `learn` would make no request."""
+        return known is not None and number in (None, known.leads_to) and not self._is_to_be_renewed(known)
+
+    def learn(self, by_id: ConversationId, number: str | None, known: Alias | None) -> str:
+        """Return what `find_or_learn` returns, given the alias of the id, or None if it has none. Raises SendFailed."""
         if known is not None:
             self._maintain(by_id, known, number)
             return known.leads_to
@@ -146,7 +164,8 @@ class AliasLearner:
             if number is not None and number != known.leads_to:
                 self._keep_number(by_id, known, number)
         except SendFailed as error:
-            self._telemetry.count("AliasesUnreachable")
+            with self._counting:
+                self._telemetry.count("AliasesUnreachable")
             self._telemetry.debug("alias was not maintained", reason=str(error))
 
     def _keep_number(self, by_id: ConversationId, known: Alias, number: str) -> None:
@@ -161,13 +180,16 @@ class AliasLearner:
             self._table.lead(root, {number: None}, now_ms=now_ms, ids=(by_id.user,))
 
     def _renew(self, by_id: ConversationId, known: Alias) -> None:
-        now_ms = self._clock()
-        if known.is_forgotten or known.expires_at_ms - now_ms > MIN_ALIAS_LIFE_LEFT_MS:
+        if not self._is_to_be_renewed(known):
             return
+        now_ms = self._clock()
         # The conversation's item must not expire before its aliases, because it keeps the number from other persons.
         if known.leads_to != by_id.user:
             self._table.renew(by_id._replace(user=known.leads_to), expires_at_ms=now_ms + ALIAS_LIFE_MS)
         self._table.renew(by_id, expires_at_ms=now_ms + ALIAS_LIFE_MS)
+
+    def _is_to_be_renewed(self, known: Alias) -> bool:
+        return not known.is_forgotten and known.expires_at_ms - self._clock() <= MIN_ALIAS_LIFE_LEFT_MS
 
     def _new(self, leads_to: str, *ids: str) -> Alias:
         return Alias(leads_to, ids, self._clock() + ALIAS_LIFE_MS)

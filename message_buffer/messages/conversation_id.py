@@ -39,6 +39,17 @@ class ConversationId(NamedTuple):
         return "/".join(map(escape_part, self))
 
 
+def encode_conversation(conversation: str) -> bytes:
+    """Return the id in UTF-8; raise InvalidId if it is empty, too long or not valid Unicode."""
+    try:
+        encoded = conversation.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidId("a conversation id must be valid Unicode: it holds a lone surrogate") from error
+    if not 0 < len(encoded) <= MAX_CONVERSATION_ID_BYTES:
+        raise InvalidId(f"a conversation id has 1 to {MAX_CONVERSATION_ID_BYTES} bytes; this one has {len(encoded)}")
+    return encoded
+
+
 def is_trial(conversation: str) -> bool:
     """Return whether this conversation's messages are from the canary or from `bufferctl verify`."""
     return conversation.startswith(f"{TRIAL_TENANT}/")

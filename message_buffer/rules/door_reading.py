@@ -1,18 +1,31 @@
-"""Reads the body of a webhook by a door's mapping: its messages, edits, deletions and reactions."""
+"""Reads the body of a webhook by a door's mapping: its messages, edits, deletions and reactions.
 
+A value that decides to which conversation or message an item belongs must fit. Another value that does not fit is left
+out and named, so that its message is kept.
+"""
+
+import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
 from message_buffer.errors import InvalidId, InvalidInput
-from message_buffer.limits import MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE, MAX_ITEMS_OF_A_DOOR, MAX_TIME_MS
+from message_buffer.limits import (
+    MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE,
+    MAX_ITEMS_OF_A_DOOR,
+    MAX_MESSAGE_ID_BYTES,
+    MAX_TIME_MS,
+)
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
-from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
+from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId, encode_conversation
 from message_buffer.messages.message import Message, encode
 from message_buffer.messages.wire_form import mend_id
-from message_buffer.rules.doors import MISSING, AttachmentFields, Door, Kind, Pointer, Value, part_of
+from message_buffer.rules.doors import MISSING, AttachmentFields, Door, Kind, Place, Pointer, Value, part_of
+
+_T = TypeVar("_T")
 
 PLATFORM = "custom"
 # Sizes and ids have fewer digits, and Python refuses to print or parse a number of thousands of digits.
@@ -37,6 +50,13 @@ class Sent(NamedTuple):
     """Several authors write in this conversation."""
 
 
+class Read(NamedTuple):
+    what: Sent | Change | str
+    """The message or change, or the kind under which an ignored item is counted."""
+    left_out: list[str]
+    """The values that do not fit and are left out, each as a sentence with the pointer to it."""
+
+
 class Item(NamedTuple):
     """One item of a body."""
 
@@ -47,16 +67,16 @@ class Item(NamedTuple):
     """The pointer to the item; empty if the body is the item."""
     received_at_ms: int
 
-    def read(self) -> Sent | Change | str:
-        """Return what the item is. An item that is ignored is returned as the kind under which it is counted.
-
-        Raises Unfit.
-        """
+    def read(self) -> Read:
+        """Return what the item is. Raises Unfit."""
         door = self.door
         if any(condition.holds(self.body, self.item) for condition in door.ignore):
-            return "filtered"
+            return Read("filtered", [])
         kind = next((kind for kind in door.kinds if kind.has(self.body, self.item)), None)
-        return "unknown" if kind is None else _Reading(self, kind).read()
+        if kind is None:
+            return Read("unknown", [])
+        reading = _Reading(self, kind)
+        return Read(reading.read(), reading.left_out)
 
 
 def items_of(door: Door, body: Any, *, received_at_ms: int) -> list[Item]:
@@ -80,6 +100,8 @@ def require_room(message: Message) -> None:
 class _Found(NamedTuple):
     value: Any
     where: str
+    """The pointer to the value from the whole body."""
+    place: Place
 
 
 class _Reading:
@@ -87,15 +109,19 @@ class _Reading:
         self._given = item
         self._kind = kind
         self._values = kind.fields.values
+        self.left_out: list[str] = []
         self._group = bool(item.door.group) and all(each.holds(item.body, item.item) for each in item.door.group)
 
     def read(self) -> Sent | Change:
         conversation = self._conversation()
-        author, at_ms = self._id("author"), self._time()
+        # In a group, the author may decide to which conversation the item belongs.
+        author = self._id("author") if self._group else self._optional(self._id, "author")
+        at_ms = self._time()
         match self._kind.name:
             case "deleted":
                 return Deleted(conversation, self._message_id(), author, at_ms or self._received_at_ms, self._group)
             case "reaction":
+                # A reaction without an emoji would be one that the author removed.
                 return Reacted(
                     conversation, self._message_id(), author, self._text("emoji"), at_ms or self._received_at_ms
                 )
@@ -119,22 +145,22 @@ class _Reading:
             user=self._required("conversation"),
         )
         try:
-            str(conversation)
+            encode_conversation(str(conversation))
         except InvalidId as error:
-            raise Unfit(f"{self._named(self._values['conversation'].pointers[0])}: {error}.") from error
+            raise Unfit(f"{self._named(self._values['conversation'].pointer)}: {error}.") from error
         return conversation
 
     def _message(self, author: str | None, times: Mapping[str, int | None]) -> Message:
         attachments: list[dict[str, Any]] = []
         for fields_of_one in self._kind.fields.attachments:
             attachments += self._attachments(fields_of_one, room=MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE - len(attachments))
-        text, name = self._text("text") or "", self._text("authorName")
+        text, name = self._optional(self._words, "text") or "", self._optional(self._text, "authorName")
         fields = {
             "id": self._message_id(),
             "text": text,
             "type": self._type(text, attachments),
             "author": author,
-            "replyTo": self._id("replyTo"),
+            "replyTo": self._optional(self._reply_to, "replyTo"),
             "attachments": attachments,
             "receivedAt": self._received_at_ms,
             "platform": PLATFORM,
@@ -155,11 +181,11 @@ class _Reading:
             wrong = error.errors(include_input=False, include_url=False, include_context=False)[0]
             field = str(wrong["loc"][0]) if wrong["loc"] else ""
             value = self._values.get(field)
-            where = self._named(value.pointers[0]) if value else field or self._given.where
+            where = self._named(value.pointer) if value else field or self._given.where
             raise Unfit(f"{where} is not valid: {wrong['msg']}.") from error
 
     def _type(self, text: str, attachments: list[dict[str, Any]]) -> str:
-        kind = self._our_name(self._text("type"))
+        kind = self._our_name(self._optional(self._text, "type"))
         if kind in (None, "text") and attachments:
             return str(attachments[0]["type"])
         # The mapping finds no content in this message. Keep the message nevertheless.
@@ -184,49 +210,76 @@ class _Reading:
     def _attachment(self, fields: AttachmentFields, given: Any, where: str) -> dict[str, Any]:
         attachment: dict[str, Any] = {}
         for name, value in fields.values.items():
-            found = self._find(value, given, where)
-            if found is not None:
-                read: Callable[[_Found, Value], Any] = _OF_AN_ATTACHMENT.get(name, _id)
-                attachment[name] = read(found, value)
+            read = partial(self._part_of_attachment, name, self._find(value, given, where))
+            if (part := self._unless_unfit(read)) is not None:
+                attachment[name] = part
         media = str(attachment.get("mimeType", "")).partition("/")[0]
         kind = fields.type
         if isinstance(kind, Value):
             named = self._find(kind, given, where)
-            kind = self._our_name(_text(named, kind)) if named else None
+            kind = self._our_name(self._unless_unfit(partial(_text, named)) if named else None)
         return {"type": kind or (media if media in _TYPES_OF_MEDIA else "document"), **attachment}
+
+    def _part_of_attachment(self, name: str, found: _Found | None) -> Any:
+        read: Callable[[_Found], Any] = _OF_AN_ATTACHMENT.get(name, _id)
+        return None if found is None else read(found)
 
     # -- one value ---------------------------------------------------------------------------------
 
     def _required(self, field: str) -> str:
         found = self._id(field)
         if found is None:
-            raise Unfit(f"{self._named(self._values[field].pointers[0])} is missing.")
+            raise Unfit(f"{self._named(self._values[field].pointer)} is missing.")
         return found
+
+    def _optional(self, read: Callable[[str], _T | None], field: str) -> _T | None:
+        """Return what `read` returns for the field, or None if the value does not fit. Such a value is left out."""
+        return self._unless_unfit(lambda: read(field))
+
+    def _unless_unfit(self, read: Callable[[], _T | None]) -> _T | None:
+        try:
+            return read()
+        except Unfit as unfit:
+            self.left_out.append(str(unfit))
+            return None
 
     def _id(self, field: str) -> str | None:
         """Return a text. A number becomes a text, because products write ids in both ways."""
-        return self._as(_id, field)
+        found = self._find_field(field)
+        return None if found is None else _id(found)
+
+    def _reply_to(self, field: str) -> str | None:
+        found = self._find_field(field)
+        replied = None if found is None else _id(found)
+        if found is not None and replied is not None and len(replied.encode()) > MAX_MESSAGE_ID_BYTES:
+            raise Unfit(f"{found.where} has more than {MAX_MESSAGE_ID_BYTES} bytes.")
+        return replied
 
     def _text(self, field: str) -> str | None:
-        return self._as(_text, field)
+        found = self._find_field(field)
+        return None if found is None else _text(found)
+
+    def _words(self, field: str) -> str | None:
+        """Return what the author wrote. Some products send a message of digits as a number."""
+        found = self._find_field(field)
+        return None if found is None else _text(found._replace(value=_digits_of(found.value)))
 
     def _time(self) -> int | None:
-        value = self._values.get("time")
-        found = self._find(value) if value else None
-        return None if found is None else _TIMES[self._kind.fields.time_format](found)
+        found = self._find_field("time")
+        read = _TIMES[self._kind.fields.time_format]
+        return self._unless_unfit(lambda: None if found is None else read(found))
 
-    def _as(self, read: Callable[[_Found, Value], str], field: str) -> str | None:
+    def _find_field(self, field: str) -> _Found | None:
         value = self._values.get(field)
-        found = self._find(value) if value else None
-        return None if found is None or value is None else read(found, value)
+        return self._find(value) if value else None
 
     def _find(self, value: Value, item: Any = MISSING, where: str | None = None) -> _Found | None:
-        """Return the first value that a pointer finds and that is not an empty text."""
+        """Return the value at the first place at which there is one."""
         item = self._given.item if item is MISSING else item
-        for pointer in value.pointers:
-            found = pointer.find(self._given.body, item)
-            if found is not MISSING and found != "":
-                return _Found(found, self._named(pointer, where))
+        for place in value.places:
+            found = place.find(self._given.body, item)
+            if found is not MISSING:
+                return _Found(found, self._named(place.at, where), place)
         return None
 
     def _named(self, pointer: Pointer, where: str | None = None) -> str:
@@ -236,23 +289,29 @@ class _Reading:
         return f"{self._given.where if where is None else where}{pointer.text}" or "The body"
 
 
-def _text(found: _Found, value: Value) -> str:
+def _text(found: _Found) -> str:
     if not isinstance(found.value, str):
         raise Unfit(f"{found.where} must be a text.")
-    if not value.split:
+    if not found.place.split:
         return found.value
-    return part_of(found.value, value.split, value.part)
+    return part_of(found.value, found.place.split, found.place.part)
 
 
-def _id(found: _Found, value: Value) -> str:
+def _digits_of(value: Any) -> Any:
+    """Return the text of a number, and any other value as it is."""
+    is_number = type(value) is float or (type(value) is int and abs(value) < MAX_ID_NUMBER)
+    return json.dumps(value) if is_number else value
+
+
+def _id(found: _Found) -> str:
     if type(found.value) is int and abs(found.value) < MAX_ID_NUMBER:
         return str(found.value)
     if not isinstance(found.value, str):
         raise Unfit(f"{found.where} must be a text or a whole number.")
-    return mend_id(_text(found, value))
+    return mend_id(_text(found))
 
 
-def _size(found: _Found, _value: Value) -> int:
+def _size(found: _Found) -> int:
     """Return a number of bytes, which some products send as digits."""
     given = found.value
     digits = given if isinstance(given, str) else str(given) if type(given) is int and given < MAX_ID_NUMBER else ""
@@ -261,14 +320,14 @@ def _size(found: _Found, _value: Value) -> int:
     return int(digits)
 
 
-def _degrees(found: _Found, _value: Value) -> float:
+def _degrees(found: _Found) -> float:
     number = _number(found.value)
     if number is None or not -MAX_DEGREES <= number <= MAX_DEGREES:
         raise Unfit(f"{found.where} must be a number of degrees.")
     return number
 
 
-_OF_AN_ATTACHMENT: Mapping[str, Callable[[_Found, Value], Any]] = {
+_OF_AN_ATTACHMENT: Mapping[str, Callable[[_Found], Any]] = {
     "sizeBytes": _size,
     "latitude": _degrees,
     "longitude": _degrees,

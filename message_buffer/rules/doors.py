@@ -57,15 +57,6 @@ class Pointer(NamedTuple):
         return MISSING if found is None else found
 
 
-class Value(NamedTuple):
-    """The place of a field's value: the first of the pointers that finds something, or a part of the text there."""
-
-    pointers: tuple[Pointer, ...]
-    split: str = ""
-    """The text is divided at this separator; empty if it is not divided."""
-    part: int = 0
-
-
 def part_of(text: str, separator: str, part: int) -> str:
     """Return a part of a divided text, or the whole text if it has no such part, or an empty one.
 
@@ -91,6 +82,35 @@ class Condition(NamedTuple):
         if self.split and isinstance(found, str):
             found = part_of(found, self.split, self.part)
         return any(_is_same(found, value) for value in self.values)
+
+
+class Place(NamedTuple):
+    """One place where a value may be."""
+
+    at: Pointer
+    split: str = ""
+    """The text is divided at this separator; empty if it is not divided."""
+    part: int = 0
+    when: tuple[Condition, ...] = ()
+    """The place counts only if all of these conditions hold."""
+
+    def find(self, body: Any, item: Any) -> Any:
+        """Return the value, or MISSING if there is none, or an empty text, or if a condition does not hold."""
+        found = self.at.find(body, item)
+        if found is MISSING or found == "" or not all(each.holds(body, item) for each in self.when):
+            return MISSING
+        return found
+
+
+class Value(NamedTuple):
+    """The places of a field's value. The first at which something is found counts."""
+
+    places: tuple[Place, ...]
+
+    @property
+    def pointer(self) -> Pointer:
+        """Return the first place's pointer, which names the value in error messages."""
+        return self.places[0].at
 
 
 class Proof(NamedTuple):
@@ -268,13 +288,28 @@ class _Part:
         return Pointer("", (), of_body=False)
 
     def value(self, field: str) -> Value:
-        """Return where a value is. It is given as a pointer, a list of pointers, or an object with `at`."""
+        """Return where a value is. It is given as a place, or a list of places."""
         given = self.given[field]
+        if not isinstance(given, list):
+            return Value(self._places(given, field))
+        if not 1 <= len(given) <= MAX_ALTERNATIVES_IN_A_DOOR:
+            self.refuse(field, f"use 1 to {MAX_ALTERNATIVES_IN_A_DOOR} pointers")
+            return Value((Place(Pointer("", (), of_body=False)),))
+        return Value(
+            tuple(place for number, each in enumerate(given) for place in self._places(each, f"{field}.{number}"))
+        )
+
+    def _places(self, given: Any, field: str) -> tuple[Place, ...]:
+        """Return the places that a pointer, or an object with `at`, describes."""
         if not isinstance(given, dict):
-            return Value(self._pointers(given, field))
-        part = self.part(field)
-        part.allow(("at", "split", "part"))
-        return Value(part._pointers(given.get("at"), "at"), *part.division())
+            return (Place(self.pointer_in(given, field)),)
+        part = _Part(given, self._named(field), self._problems)
+        part.allow(("at", "split", "part", "when"))
+        if not {"split", "part", "when"} & given.keys():
+            part.refuse("", "use split and part, or when")
+        split, number = part.division() if {"split", "part"} & given.keys() else ("", 0)
+        when = _conditions(part, "when")
+        return tuple(Place(at, split, number, when) for at in part._pointers(given.get("at"), "at"))
 
     def division(self) -> tuple[str, int]:
         """Return the separator at which a text is divided, and the number of the part that counts."""

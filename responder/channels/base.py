@@ -23,7 +23,10 @@ class Channel(Protocol):
     """True if the platform may report our messages to the buffer, which must then recognise them."""
 
     def send(self, to: ConversationId, text: str) -> str | None:
-        """Send one part. Return its id, if the platform returns one. Raises Refused, Busy or Unconfirmed."""
+        """Send one part. Return its id, if `is_echoed` and the platform names it.
+
+        Raises Refused, Busy or Unconfirmed.
+        """
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:
         """Show the customer that a reply is being written. `message_id` is the id of the customer's last message."""

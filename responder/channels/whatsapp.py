@@ -4,7 +4,7 @@ import re
 from urllib.parse import quote
 
 from message_buffer.messages.conversation_id import ConversationId
-from responder.channels.base import Credentials, require_credential, text_or_none
+from responder.channels.base import Credentials, require_credential
 from responder.http_client import Http
 from responder.json_object import Json
 from responder.limits import MAX_SEND_SECONDS
@@ -16,7 +16,9 @@ USER_ID = re.compile(r"[A-Za-z]{2}\.")
 
 class WhatsApp:
     max_part_characters = 4_096
-    is_echoed = True
+    # WhatsApp reports only what people type in its own app, and nothing that came through this API:
+    # https://developers.facebook.com/documentation/business-messaging/whatsapp/webhooks/reference/smb_message_echoes
+    is_echoed = False
 
     def __init__(self, http: Http, credentials: Credentials, *, url: str = URL) -> None:
         self._http = http
@@ -27,9 +29,8 @@ class WhatsApp:
         # WhatsApp's own id of a person who hides the number has a field of its own, and must be sent unchanged.
         name = "recipient" if USER_ID.match(to.user) else "to"
         fields = {"recipient_type": "individual", name: to.user, "type": "text", "text": {"body": text}}
-        messages = self._post(to, fields).get("messages")
-        first = messages[0] if isinstance(messages, list) and messages else None
-        return text_or_none(first.get("id")) if isinstance(first, dict) else None
+        self._post(to, fields)
+        return None
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:
         self._post(to, {"status": "read", "message_id": message_id, "typing_indicator": {"type": "text"}})

@@ -378,7 +378,10 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
                 ("dynamodb:Scan", "<Rules>"),
                 ("dynamodb:GetItem", "<Takeovers>"),
                 ("dynamodb:UpdateItem", "<Takeovers>"),
-                *((f"dynamodb:{action}", "<Aliases>") for action in ("GetItem", "PutItem", "UpdateItem")),
+                *(
+                    (f"dynamodb:{action}", "<Aliases>")
+                    for action in ("GetItem", "BatchGetItem", "PutItem", "UpdateItem")
+                ),
                 ("events:PutEvents", "<Bus>"),
                 *held("GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query", "BatchWriteItem"),
             },

@@ -3,6 +3,7 @@
 import ast
 import hmac
 import json
+import re
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from itertools import count
@@ -54,6 +55,7 @@ TEXT = "I have a question about order #12345, it has not come by now"
 CONVERSATION = "default/whatsapp/106540352242922/16505551234"
 MESSAGE_ID = "wamid.HBgLMTY1MDM4Nzk0MzkVAgASGBQzQTRBNjU5OUFFRTAzODEwMTQ0Rg{:02}"
 
+QUERY = re.compile(r"SELECT SUM\((\w+)\) FROM ")
 # service -> metric -> how many values of its dimension are usual
 ALWAYS = {"watchdog": {"OldestOverdueMs": 1, "Sweeps": 1}}
 SWEEP = {"dynamodb_processor": {"Sweeps": 1, "OldestWindowOverdueMs": 1}}
@@ -392,6 +394,7 @@ def test_what_the_model_counts_is_in_the_templates(stage_config: Callable[..., S
         "alarm_metrics_of_dynamodb_lane": _alarm_metrics(alone),
         "alarm_metrics_of_public_cache": _alarm_metrics(resources(network={"egress": "none"})) - _alarm_metrics(prod),
         "alarm_metrics_of_canary": _alarm_metrics(resources(canary=True)) - _alarm_metrics(prod),
+        "alarm_metrics_with_traffic": _queried_metrics(prod),
         "dashboards": len(prod.get("AWS::CloudWatch::Dashboard", [])),
         "keys": len(prod.get("AWS::KMS::Key", [])),
         "keys_of_dynamodb_lane": len(alone.get("AWS::KMS::Key", [])),
@@ -435,6 +438,20 @@ def _alarm_metrics(resources: Mapping[str, list[dict[str, Any]]]) -> int:
 def _metrics_of(alarm: Mapping[str, Any]) -> int:
     """Return the alarm's metrics: an alarm on an expression is billed for each metric in it."""
     return sum("MetricStat" in metric for metric in alarm.get("Metrics", [])) or 1
+
+
+def _queried_metrics(resources: Mapping[str, list[dict[str, Any]]]) -> int:
+    """Return the metrics, beyond one for each alarm, that the alarms' queries read while there is traffic.
+
+    An alarm on a query is billed for each metric that the query reads.
+    """
+    expressions = [
+        each.get("Expression", "")
+        for alarm in resources.get("AWS::CloudWatch::Alarm", [])
+        for each in alarm.get("Metrics", [])
+    ]
+    names = [query[1] for query in map(QUERY.match, expressions) if query]
+    return sum(max(sum(name in each for each in WITH_TRAFFIC.values()) - 1, 0) for name in names)
 
 
 def _count(metrics: Mapping[str, Mapping[str, int]]) -> int:

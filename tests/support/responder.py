@@ -79,6 +79,8 @@ class Steps:
         self.names: list[str] = []
         self.fail_at: tuple[int, str, bool] | None = None
         """The call's number, whether it fails `before` or `after` it is made, and whether that kills the process."""
+        self.before: Callable[[str], None] = lambda _name: None
+        """Called with the name of each call before it is made."""
 
     def around(self, thing: Any) -> Any:
         return _Stepped(thing, self)
@@ -86,6 +88,7 @@ class Steps:
     def take(self, name: str, call: Callable[[], Any]) -> Any:
         number = len(self.names)
         self.names.append(name)
+        self.before(name)
         planned, when, kills = self.fail_at or (-1, "", False)
         if planned == number and when == "before":
             raise self._error(name, kills, done=False)

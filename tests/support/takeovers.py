@@ -12,6 +12,8 @@ class FakeTakeovers:
         self.calls: list[str] = []
         self.failures: list[str] = []
         """Names of calls that fail, each once."""
+        self.is_down = False
+        """Whether every call fails."""
 
     def read(self, conversation: str) -> Takeover:
         self._called("read")
@@ -75,7 +77,9 @@ class FakeTakeovers:
         self.calls.append(name)
         if name in self.failures:
             self.failures.remove(name)
-            raise SendFailed(f"{name}: ThrottlingException")
+        elif not self.is_down:
+            return
+        raise SendFailed(f"{name}: ThrottlingException")
 
 
 def _doubted(before: Interval, sending: Interval, now_ms: int) -> Interval:

@@ -2,7 +2,9 @@
 
 import itertools
 import random
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from threading import Event, Lock
 from typing import Any
 
 import pytest
@@ -15,14 +17,19 @@ from message_buffer.limits import (
     CHANGED_NUMBER_LIFE_MS,
     DAY_MS,
     MAX_ALIASES_KEPT,
+    MAX_AUTHORS_LEARNED_AT_ONCE,
     MAX_BREAKER_PAUSE_MS,
     MAX_IDS_OF_AN_AUTHOR,
     MAX_LOOK_UP_MS_IN_A_WEBHOOK,
+    MAX_MOVE_MS_IN_A_WEBHOOK,
     MIN_ALIAS_LIFE_LEFT_MS,
     MINUTE_MS,
     REMEMBERED_MS,
+    UNDONE_PAUSES_SECONDS,
 )
-from tests.support.aliases import ACCOUNT, AliasScene
+from message_buffer.messages.author_ids import AuthorIds, IdentityChange
+from tests.support.aliases import ACCOUNT, TABLE, AliasScene
+from tests.support.table_service import empty
 from tests.support.window import failing
 
 ADA, BO = "US.ada", "US.bo"
@@ -395,6 +402,154 @@ def test_a_slow_table_takes_a_bounded_time_of_a_webhook(scene: AliasScene) -> No
     scene.wire.before = lambda _: None
     scene.instance.begin_webhook()
     assert scene.user("49999", "US.999", instance=scene.instance) == "49999"
+
+
+def test_changes_of_one_webhook_on_a_slow_table_take_a_bounded_time_and_the_next_delivery_goes_on(
+    scene: AliasScene,
+) -> None:
+    scene.wire.before = lambda _: _pass(scene, 900)
+    names = [(AuthorIds(None, f"US.{number}"), AuthorIds(None, f"CA.{number}")) for number in range(50)]
+    changes = iter([IdentityChange(ACCOUNT.platform, ACCOUNT.account, *each) for each in names])
+    began_ms = scene.clock()
+    scene.instance.begin_webhook()
+    while scene.clock() - began_ms < MAX_MOVE_MS_IN_A_WEBHOOK:
+        assert scene.instance.move(ACCOUNT, next(changes))
+    refused = next(changes)
+    with pytest.raises(SendFailed, match="too slow"):
+        scene.instance.move(ACCOUNT, refused)
+    scene.instance.begin_webhook()
+    assert scene.instance.move(ACCOUNT, refused)
+
+
+# -- the authors of one webhook together -------------------------------------------------------------------
+
+
+def looked_up(scene: AliasScene, authors: Sequence[tuple[str | None, str | None]], instance: Aliases) -> list[str]:
+    """Look the authors up as ingest does for one webhook, and return the user part of each one's conversation."""
+    pairs = [
+        (ACCOUNT._replace(user=number or user_id or ""), AuthorIds(number, user_id)) for number, user_id in authors
+    ]
+    instance.begin_webhook()
+    instance.look_up_all(pairs)
+    return [instance.conversation_of(named, ids).user for named, ids in pairs]
+
+
+def crowd(size: int) -> list[tuple[str | None, str | None]]:
+    return [(f"49{number}", f"US.{number}") for number in range(size)]
+
+
+def test_the_known_authors_of_a_webhook_are_read_by_the_hundred(scene: AliasScene) -> None:
+    numbers = [str(number) for number, _ in crowd(250)]
+    assert looked_up(scene, crowd(250), scene.instance) == numbers
+    scene.wire.made.clear()
+    assert looked_up(scene, crowd(250), scene.another()) == numbers
+    assert scene.wire.made == ["batch_get_item"] * 3
+    assert looked_up(scene, [(None, user_id) for _, user_id in crowd(250)], scene.another()) == numbers
+
+
+def test_new_authors_are_learned_a_few_at_a_time_and_cost_two_writes_each(scene: AliasScene) -> None:
+    at_once, most, lock = 0, 0, Lock()
+    met = Event()
+
+    def begin(request: str) -> None:
+        nonlocal at_once, most
+        if request == "put_item":
+            with lock:
+                at_once += 1
+                most = max(most, at_once)
+            if most >= MAX_AUTHORS_LEARNED_AT_ONCE:
+                met.set()
+            met.wait(5)
+            with lock:
+                at_once -= 1
+
+    scene.wire.before = begin
+    looked_up(scene, crowd(40), scene.instance)
+    assert most == MAX_AUTHORS_LEARNED_AT_ONCE
+    assert Counter(scene.wire.made) == {"batch_get_item": 1, "put_item": 80}
+
+
+def test_a_single_author_and_one_who_is_cached_or_has_only_a_number_cost_no_read_of_many(scene: AliasScene) -> None:
+    assert looked_up(scene, [("491", ADA), ("491", ADA), ("492", None)], scene.instance) == ["491", "491", "492"]
+    assert scene.wire.made == ["get_item", "put_item", "put_item"]
+    looked_up(scene, [("491", ADA), ("493", BO)], scene.instance)
+    assert "batch_get_item" not in scene.wire.made
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations([("491", ADA), ("491", BO), (None, BO), ("492", ADA)])))
+def test_authors_looked_up_together_have_the_conversations_that_they_have_one_by_one(
+    scene: AliasScene, order: list[tuple[str | None, str | None]]
+) -> None:
+    together = looked_up(scene, order, scene.instance)
+    items = sorted(scene.items(), key=str)
+    empty(scene._client, TABLE)
+    alone = scene.another()
+    assert together == [scene.user(number, user_id, instance=alone) for number, user_id in order]
+    assert items == sorted(scene.items(), key=str)
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_reads_that_dynamodb_leaves_undone_are_repeated(
+    scene: AliasScene, nth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up(scene, crowd(150), scene.instance)
+    pauses = _leave_undone(scene, monkeypatch, times=nth)
+    assert looked_up(scene, crowd(150), scene.another()) == [number for number, _ in crowd(150)]
+    assert pauses == list(UNDONE_PAUSES_SECONDS[:nth])
+
+
+def test_a_table_that_leaves_all_undone_counts_as_unreachable(
+    scene: AliasScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = _leave_undone(scene, monkeypatch, times=100)
+    assert looked_up(scene, crowd(3), scene.instance) == [user_id for _, user_id in crowd(3)]
+    assert pauses == list(UNDONE_PAUSES_SECONDS)
+    assert scene.telemetry.counts["AliasesUnreachable"] == 1
+
+
+def _leave_undone(scene: AliasScene, monkeypatch: pytest.MonkeyPatch, *, times: int) -> list[float]:
+    """Let the next reads of many leave out all but one item, and return the pauses that follow, as they come."""
+    pauses: list[float] = []
+    monkeypatch.setattr("message_buffer.aliases.aliases_table.time.sleep", pauses.append)
+    whole = scene.table._client.batch_get_item
+
+    def batch_get_item(RequestItems: Any) -> Any:  # noqa: N803 - the SDK's name
+        if len(pauses) >= times:
+            return whole(RequestItems=RequestItems)
+        keys = RequestItems[TABLE]["Keys"]
+        done = keys[:1] if len(keys) > 1 else []
+        answer = whole(RequestItems={TABLE: RequestItems[TABLE] | {"Keys": done}}) if done else {"Responses": {}}
+        return answer | {"UnprocessedKeys": {TABLE: {"Keys": keys[len(done) :]}}}
+
+    scene.table._client.batch_get_item = batch_get_item
+    return pauses
+
+
+@pytest.mark.parametrize("call", ["batch_get_item", "put_item"])
+def test_if_the_table_fails_while_many_are_looked_up_the_ids_that_came_are_used(scene: AliasScene, call: str) -> None:
+    assert scene.user("491", ADA) == "491"
+
+    def refuse(request: str) -> None:
+        if request == call:
+            raise SendFailed("throttled")
+
+    scene.wire.before = refuse
+    known = "491" if call == "put_item" else ADA
+    found = looked_up(scene, [("491", ADA), *crowd(30)], scene.instance)
+    assert found == [known, *(user_id for _, user_id in crowd(30))]
+    assert scene.telemetry.counts["AliasesUnreachable"] == 1
+    assert scene.wire.made.count("put_item") <= 2 + MAX_AUTHORS_LEARNED_AT_ONCE, "the threads end after a failure"
+    assert len(scene.telemetry.said("aliases unreachable")) == 1
+
+
+def test_on_a_slow_table_many_look_ups_take_a_bounded_time_of_a_webhook(scene: AliasScene) -> None:
+    scene.wire.before = lambda _: _pass(scene, 900)
+    began_ms = scene.clock()
+    found = looked_up(scene, crowd(1_000), scene.instance)
+    steps_of_an_author = 3
+    longest_ms = MAX_LOOK_UP_MS_IN_A_WEBHOOK + MAX_AUTHORS_LEARNED_AT_ONCE * steps_of_an_author * 900
+    assert scene.clock() - began_ms <= longest_ms
+    assert found[-1] == "US.999"
 
 
 def test_a_change_that_cannot_be_recorded_is_refused(scene: AliasScene) -> None:

@@ -480,6 +480,21 @@ def test_a_platform_is_not_said_to_be_silent_if_the_stage_logs_only_a_share(aws:
     assert whats(diagnoses.refusals, given) == []
 
 
+def test_webhooks_that_were_refused_are_counted_even_if_they_have_no_lines_of_their_own(aws: Aws) -> None:
+    given = facts(aws)
+    refused = {"message": "signature refused", "platform": "twilio"}
+    said = [refused | {"reason": "No."}] * 5 + [refused | {"more": 300}]
+    lines = [{"timestamp": NOW_MS, "message": json.dumps(line)} for line in said]
+    aws.answers("logs", "filter_log_events", {"events": lines})
+    accepted = {"message": "buffered", "platform": "twilio"}
+    found = [{"timestamp": NOW_MS, "message": json.dumps(accepted)}]
+    aws.answers("logs", "filter_log_events", {"events": found})
+    aws.answers("logs", "filter_log_events", {"events": []})
+    assert whats(diagnoses.refusals, given) == [
+        (FAILING, "305 webhooks of twilio were answered 401 within the hour; last reason: No.")
+    ]
+
+
 def test_webhooks_that_were_answered_503_are_counted_by_reason_with_the_last_time(aws: Aws) -> None:
     given = facts(aws)
     refused = {"message": "refused for now", "reason": "read window: ResourceNotFoundException"}

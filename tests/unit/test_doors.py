@@ -149,8 +149,8 @@ def test_an_attachment_says_its_type_in_the_products_words() -> None:
     assert message(mapping, BODY | {"text": "", "files": kinds})["type"] == "audio"
     mapping["attachments"][0]["type"] = {"at": "#/all", "split": ".", "part": 1}
     assert message(mapping, BODY | {"all": "x.voice", "files": {}})["attachments"] == [{"type": "audio"}]
-    with pytest.raises(InvalidInput, match=r"^/files/0/kind must be a text"):
-        read(SMALL | {"attachments": [{"at": "/files", "type": ["/kind"]}]}, BODY | {"files": [{"kind": 3}]})
+    odd = read(SMALL | {"attachments": [{"at": "/files", "type": ["/kind"]}]}, BODY | {"files": [{"kind": 3}]})
+    assert odd.left_out_value == "/files/0/kind must be a text."
 
 
 def test_a_condition_may_compare_a_part_of_a_text() -> None:
@@ -213,9 +213,12 @@ def test_a_time_in_any_format_is_read(time_format: str, given_time: Any, sent_at
         ("iso", "2023-11-14T22:13:20"), ("iso", "2023-11-14T25:13:20Z"), ("iso", "0001-01-01T00:00:00+23:59"),
     ],
 )  # fmt: skip
-def test_a_time_of_another_format_is_refused_with_its_pointer(time_format: str, given_time: Any) -> None:
-    with pytest.raises(InvalidInput, match=r"^/at must be "):
-        read(SMALL | {"time": "/at", "timeFormat": time_format}, BODY | {"at": given_time})
+def test_a_time_of_another_format_is_left_out_and_named(time_format: str, given_time: Any) -> None:
+    intake = read(SMALL | {"time": "/at", "timeFormat": time_format}, BODY | {"at": given_time})
+    (update,) = intake.updates
+    assert isinstance(update, Incoming)
+    assert (update.message.text, update.message.sent_at) == ("Hey", None)
+    assert (intake.left_out_value or "").startswith("/at must be ")
 
 
 @pytest.mark.parametrize(
@@ -226,14 +229,66 @@ def test_a_time_of_another_format_is_refused_with_its_pointer(time_format: str, 
         ({"chat": {}}, "/chat must be a text or a whole number."),
         ({"id": 10**40}, "/id must be a text or a whole number."),
         ({"id": True}, "/id must be a text or a whole number."),
-        ({"text": 5}, "/text must be a text."),
         ({"id": "i" * 2_000}, "/id is not valid: "),
+        ({"chat": "ä" * 512}, "/chat: a conversation id has 1 to 1024 bytes; this one has "),
+        ({"team": []}, "/team must be a text or a whole number."),
+        ({"from": {}, "room": 1}, "/from must be a text or a whole number."),
+        ({"mark": {}}, "/mark must be a text."),
     ],
 )
-def test_a_value_that_does_not_fit_is_refused_with_its_pointer(wrong: Json, problem: str) -> None:
+def test_a_value_that_names_a_conversation_or_message_or_its_reaction_is_refused_if_it_does_not_fit(
+    wrong: Json, problem: str
+) -> None:
+    mapping = SMALL | {
+        "list": "/items",
+        "account": "/team",
+        "author": "/from",
+        "group": [{"at": "/room", "exists": True}],
+        "reaction": {"when": [{"at": "/mark", "exists": True}], "emoji": "/mark"},
+    }
     with pytest.raises(InvalidInput) as refused:
-        read(SMALL | {"list": "/items"}, {"items": [BODY, BODY | wrong]})
+        read(mapping, {"items": [BODY, BODY | wrong]})
     assert str(refused.value).startswith(f"/items/1{problem}")
+
+
+@pytest.mark.parametrize("odd", [{}, [], True, {"body": "x"}])
+@pytest.mark.parametrize("field", ["text", "type", "author", "authorName", "replyTo", "time"])
+def test_any_other_value_that_does_not_fit_is_left_out_and_named(field: str, odd: Any) -> None:
+    whole = SMALL | {"timeFormat": "seconds"} | {name: f"/{name}" for name in ("type", "author", "replyTo", "time")}
+    mapping, body = whole | {"authorName": "/authorName"}, BODY | {"author": "a", "authorName": "Ada", "replyTo": "m0"}
+    intake = read(mapping, body | {field: odd})
+    assert message(mapping, body | {field: odd}) == message(mapping, {**body, field: None})
+    assert (intake.left_out_value or "").startswith(f"/{field} must be ")
+    assert read(mapping, body).left_out_value is None
+
+
+def test_a_reply_to_an_id_that_no_message_can_have_is_kept_without_it() -> None:
+    found = message(SMALL | {"replyTo": "/to"}, BODY | {"to": "ä" * 513})
+    assert (found["text"], "replyTo" in found) == ("Hey", False)
+
+
+@pytest.mark.parametrize(("number", "text"), [(12_345, "12345"), (0, "0"), (1.5, "1.5")])
+def test_a_message_of_digits_that_came_as_a_number_is_a_text(number: float, text: str) -> None:
+    assert message(SMALL, BODY | {"text": number})["text"] == text
+
+
+def test_a_place_may_depend_on_another_field() -> None:
+    chat, place = {"at": "/kind", "equals": "chat"}, {"at": "/kind", "equals": "location"}
+    mapping = SMALL | {"text": [{"at": "/text", "when": [chat]}, {"at": ["/label", "/name"], "when": [place]}]}
+    body = BODY | {"text": "aGVsbG8=", "name": "Old Town"}
+    assert message(mapping, body | {"kind": "chat"})["text"] == "aGVsbG8="
+    assert message(mapping, body | {"kind": "location"})["text"] == "Old Town"
+    assert "text" not in message(mapping, body | {"kind": "sticker"})
+    mapping["text"] = {"at": "/text", "split": "|", "part": 1, "when": [chat]}
+    assert message(mapping, BODY | {"text": "a|b", "kind": "chat"})["text"] == "b"
+
+
+def test_in_an_attachment_conditions_begin_at_the_attachment_and_with_a_hash_at_the_body() -> None:
+    own, whole = {"at": "/open", "equals": True}, {"at": "#/kind", "equals": "chat"}
+    mapping = SMALL | {"attachments": [{"at": "/files", "url": {"at": "/u", "when": [own, whole]}}]}
+    files = [{"u": "a", "open": True}, {"u": "b", "open": False}]
+    found = message(mapping, BODY | {"files": files, "kind": "chat"})
+    assert [each.get("url") for each in found["attachments"]] == ["a", None]
 
 
 def test_attachments_are_one_object_or_a_list_and_the_media_type_tells_their_type() -> None:
@@ -253,10 +308,15 @@ def test_attachments_are_one_object_or_a_list_and_the_media_type_tells_their_typ
         {"type": "location", "latitude": 38.5, "longitude": -77},
     ]
     assert found["type"] == "image"
-    with pytest.raises(InvalidInput, match=r"^/files/1/href must be a text"):
-        read(mapping, BODY | {"files": [{}, {"href": {}}]})
-    with pytest.raises(InvalidInput, match=r"^/files/size must be a whole number of bytes"):
-        read(mapping, BODY | {"files": {"size": -1}})
+    odd = BODY | {"files": [{}, {"href": {}, "mime": "image/png"}], "map": {"y": "north", "x": 2}}
+    assert message(mapping, odd)["attachments"] == [
+        {"type": "document"},
+        {"type": "image", "mimeType": "image/png"},
+        {"type": "location", "longitude": 2.0},
+    ]
+    assert read(mapping, odd).left_out_value == "/files/1/href must be a text or a whole number."
+    negative = BODY | {"files": {"size": -1}}
+    assert read(mapping, negative).left_out_value == "/files/size must be a whole number of bytes."
 
 
 def test_types_are_translated_and_other_types_stay() -> None:
@@ -321,6 +381,10 @@ POINTER = "use a JSON Pointer such as /payload/id"
         ({"text": []}, "text: use 1 to 16 pointers"),
         ({"text": {"at": "/a", "split": "_"}}, "text.part: use the number of the part"),
         ({"text": {"at": "/a", "splitt": "_", "part": 0}}, "text.splitt: unknown field; did you mean split?"),
+        ({"text": {"at": "/a"}}, "text: use split and part, or when"),
+        ({"text": [{"at": "/a", "when": []}, "b"]}, "text.1: 'b' is not one; "),
+        ({"text": [{"at": "/a", "when": [{"at": "/b"}]}]}, "text.0.when.0: use one of equals, oneOf and exists"),
+        ({"text": [["/a"]]}, "text.0: "),
         ({"time": "/t"}, "timeFormat: is missing; use seconds, milliseconds or iso"),
         ({"time": "/t", "timeFormat": "ns"}, "timeFormat: use seconds, milliseconds or iso"),
         ({"when": [{"at": "/a"}]}, "when.0: use one of equals, oneOf and exists"),
@@ -554,6 +618,15 @@ def test_a_body_that_does_not_fit_is_refused_whole(scene: Scene) -> None:
     assert scene.is_empty()
 
 
+def test_a_value_that_is_left_out_is_logged_once_for_a_webhook(scene: Scene) -> None:
+    scene.rules.write("door:shop", SMALL | {"list": "/items", "type": "/type"})
+    body = {"items": [BODY | {"type": {}}, BODY | {"id": "m2", "type": []}]}
+    assert scene.call(door_event(body, proof(body)))[0] == 200
+    assert scene.telemetry.said("value left out") == [
+        {"platform": "custom/shop", "reason": "/items/0/type must be a text."}
+    ]
+
+
 def test_edits_deletions_and_reactions_are_what_they_are_elsewhere(scene: Scene) -> None:
     changes = {
         kind: {"when": [{"at": "/is", "equals": kind}]} | more
@@ -623,6 +696,22 @@ def test_bufferctl_says_what_is_wrong_with_a_mapping_or_a_body(
     mapping.write_text("{")
     assert main(["door", "try", str(mapping), str(body)]) == 2
     assert main(["door", "try", str(mapping.with_name("none")), str(body)]) == 2
+
+
+def test_bufferctl_names_what_is_left_out(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    mapping, body = files
+    body.write_text(json.dumps(BODY | {"text": {}}))
+    assert main(["door", "try", str(mapping), str(body)]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["leftOut"] == ["/text must be a text."]
+
+
+def test_bufferctl_refuses_a_conversation_whose_id_has_too_many_bytes(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, body = files
+    body.write_text(json.dumps(BODY | {"chat": "ä" * 512}))
+    assert main(["door", "try", *map(str, files)]) == 1
+    assert "/chat: a conversation id has 1 to 1024 bytes" in capsys.readouterr().err
 
 
 def test_bufferctl_says_that_a_message_is_too_large_for_ingest(

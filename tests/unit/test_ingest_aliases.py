@@ -243,6 +243,45 @@ def test_a_body_with_very_many_reports_is_read_in_bounded_time(scene: Scene, ali
     assert len(aliases.wire.made) < 500
 
 
+def test_a_body_of_many_authors_asks_the_table_for_all_of_them_at_once(scene: Scene, aliases: AliasScene) -> None:
+    items = [said(f"m{n}", f"49{n}", f"US.{n}") for n in range(120)]
+    learned = conversations(scene, whatsapp(*items))
+    assert learned == [f"default/whatsapp/555/49{n}" for n in range(120)]
+    scene.engine.clock.advance(ALIAS_COPY_LIFE_MS)
+    aliases.wire.made.clear()
+    hidden = [said(f"n{n}", None, f"US.{n}") for n in range(120)]
+    assert conversations(scene, whatsapp(*hidden)) == learned
+    assert aliases.wire.made == ["batch_get_item"] * 2
+
+
+LONG_ACCOUNT, LONG_ID, HUGE = "5" * 900, "US." + "x" * 200, "4" * 5_000
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        whatsapp(said("m0", None, LONG_ID), account=LONG_ACCOUNT),
+        whatsapp(said("m0", "491", LONG_ID), said("m00", "492", LONG_ID + "y"), account=LONG_ACCOUNT),
+        whatsapp(said("m0", None, "US.odd"), contacts=[{"wa_id": HUGE, "user_id": "US.odd"}]),
+        whatsapp(account=LONG_ACCOUNT, field="user_id_update",
+                 user_id_update=[{"user_id": {"previous": LONG_ID, "current": LONG_ID + "y"}}]),
+        system(HUGE, type="user_changed_number", wa_id=HUGE),
+        whatsapp(field="smb_message_echoes", account=LONG_ACCOUNT, message_echoes=[
+            {"id": "e", "type": "text", "to": "491", "to_user_id": LONG_ID, "timestamp": "1700000000"}]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("before", [True, False])
+def test_an_entry_with_an_impossible_name_harms_none_of_its_neighbours(scene: Scene, odd: Json, before: bool) -> None:
+    good = whatsapp(said("m1", "491", ADA), said("m2", "492", BO))
+    entries = [*odd["entry"], *good["entry"]] if before else [*good["entry"], *odd["entry"]]
+    assert {BY_NUMBER, "default/whatsapp/555/492"} <= set(conversations(scene, good | {"entry": entries}))
+
+
+def test_a_message_with_an_id_and_an_impossible_number_is_kept_under_the_id(scene: Scene) -> None:
+    odd = whatsapp(said("m1", None, ADA), contacts=[{"wa_id": HUGE, "user_id": ADA}])
+    assert conversations(scene, odd) == [BY_ID]
+
+
 # -- without the table, and strangers ----------------------------------------------------------------------
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from lambdas.ingest.platforms import PLATFORMS
-from lambdas.limits import MAX_SECRETS_TRIED, MAX_SIGNATURE_AGE_MS
+from lambdas.limits import MAX_LINES_ABOUT_STRANGERS, MAX_SECRETS_TRIED, MAX_SIGNATURE_AGE_MS, MAX_WEBHOOK_BYTES
+from message_buffer.limits import MINUTE_MS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.rules import rule_book
 from message_buffer.rules.rule_book import RuleBook
@@ -17,6 +18,7 @@ from tests.support.fakes import FakeRules, RecordedTelemetry
 from tests.support.ingest_scene import (
     CHAT,
     SECRET,
+    VERIFY_TOKEN,
     Json,
     Scene,
     account,
@@ -306,6 +308,57 @@ WRONG = (401, {"error": "The signature is missing or wrong."})
 
 def at(scene: Scene, offset_ms: int) -> float:
     return (scene.engine.clock.now_ms + offset_ms) // 1_000
+
+
+def forged(platform: str = "generic") -> Json:
+    return gateway(platform, b"{}", headers={"x-signature-256": "sha256=no", "x-hub-signature-256": "sha256=no"})
+
+
+@pytest.mark.promise("P9")
+def test_a_flood_of_forgeries_writes_a_few_lines_a_minute_and_every_one_is_counted(scene: Scene) -> None:
+    for _ in range(200):
+        assert scene.call(forged())[0] == 401
+    said = scene.telemetry.said("signature refused")
+    assert said == [{"platform": "generic", "reason": "The signature is missing or wrong."}] * MAX_LINES_ABOUT_STRANGERS
+    scene.call(forged("whatsapp"))
+    assert scene.telemetry.said("signature refused")[-1]["platform"] == "whatsapp", "a flood hides no other platform"
+    scene.engine.clock.advance(MINUTE_MS)
+    scene.call(timed(scene, message()))
+    assert scene.telemetry.said("signature refused")[-1] == {
+        "platform": "generic",
+        "more": 200 - MAX_LINES_ABOUT_STRANGERS,
+    }
+    assert scene.telemetry.counts["Unauthentic"] == 201
+    lines = len(scene.telemetry.said("signature refused"))
+    scene.engine.clock.advance(MINUTE_MS)
+    scene.call(forged())
+    assert len(scene.telemetry.said("signature refused")) == lines + 1, "the count is written once, and a minute begins"
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (gateway("generic", b" " * (MAX_WEBHOOK_BYTES + 1)), "body refused"),
+        (gateway("generic") | {"isBase64Encoded": True, "body": "%"}, "body refused"),
+        (gateway("generic") | {"isBase64Encoded": True, "body": "%", "pathParameters": {"platform": "x" * 99}},
+         "body refused"),
+        (gateway("whatsapp", method="GET", query={"hub.mode": "subscribe", "hub.verify_token": "no"}), "challenge"),
+    ],
+)  # fmt: skip
+def test_no_request_without_a_proof_writes_more_than_a_few_lines_a_minute(scene: Scene, event: Json, line: str) -> None:
+    for _ in range(50):
+        assert scene.call(event)[0] in (400, 403, 413)
+    assert len(scene.telemetry.lines) == len(scene.telemetry.said(line)) == MAX_LINES_ABOUT_STRANGERS
+    if line == "body refused":
+        assert scene.telemetry.counts["BodiesRefused"] == 50
+
+
+def test_a_passed_challenge_and_a_refused_body_of_a_proven_sender_are_always_logged(scene: Scene) -> None:
+    token = {"hub.mode": "subscribe", "hub.verify_token": VERIFY_TOKEN, "hub.challenge": "1"}
+    for _ in range(2 * MAX_LINES_ABOUT_STRANGERS):
+        assert scene.call(gateway("whatsapp", method="GET", query=token))[0] == 200
+        assert scene.call(timed(scene, {"account": "shop"}))[0] == 400
+    assert len(scene.telemetry.said("challenge")) == len(scene.telemetry.said("body refused")) == 10
 
 
 def timed(scene: Scene, body: Json, offset_ms: int = 0) -> Json:

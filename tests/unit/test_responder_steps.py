@@ -8,7 +8,9 @@ from typing import Any
 import jsonschema
 import pytest
 
+from message_buffer.limits import MAX_CALL_MS
 from responder.errors import Refused
+from responder.limits import MAX_SEND_SECONDS, MIN_RETRY_SECONDS, MIN_TIME_TO_FINISH_MS, MIN_TIME_TO_SEND_MS
 from tests.support.responder import NAME, PARTS, Tables, World, tables
 
 SCHEMAS = Path(__file__).parents[2] / "docs/schema"
@@ -114,6 +116,63 @@ def test_an_unconfirmed_send_is_doubted(world: Callable[..., World]) -> None:
     takeover = at_work.takeovers.read(NAME)
     assert takeover.unsure.from_ms == at_work.now_ms
     assert at_work.takeovers.sent == {(NAME, "wamid.2")}
+
+
+def test_without_the_table_of_takeovers_a_reply_waits_once_and_is_then_sent(world: Callable[..., World]) -> None:
+    at_work = world()
+    at_work.takeovers.is_down = True
+    at_work.emit("b-1", 1)
+    began_ms = at_work.now_ms
+    at_work.run()
+    assert at_work.sender.sent == PARTS
+    assert at_work.now_ms - began_ms == MIN_RETRY_SECONDS * 1_000
+    assert (at_work.turns(), at_work.status(), at_work.dead_lettered) == (ANSWERED, "reply_sent", [])
+    assert len(at_work.assistant.prompts) == 1
+    assert len(at_work.telemetry.said("reply is tried again")) == 1
+    assert len(at_work.telemetry.said("sent message was not recorded")) == 2 * len(PARTS)
+
+
+def test_a_message_that_was_sent_without_a_record_is_recorded_once_the_table_answers(
+    world: Callable[..., World],
+) -> None:
+    at_work = world()
+    at_work.takeovers.is_down = True
+    at_work.sender.before_send = lambda _text: setattr(at_work.takeovers, "is_down", False)
+    at_work.emit("b-1", 1)
+    at_work.run()
+    assert at_work.takeovers.sent == {(NAME, "wamid.1"), (NAME, "wamid.2")}
+
+
+def test_a_part_is_begun_only_if_there_is_time_for_the_record_too(world: Callable[..., World]) -> None:
+    at_work = world()
+    needed_ms = MIN_TIME_TO_SEND_MS + MAX_CALL_MS + MIN_TIME_TO_FINISH_MS
+    at_work.assistant.while_asked = lambda: setattr(at_work, "time_left_ms", needed_ms - 1)
+    at_work.emit("b-1", 1)
+    at_work.deliver()
+    assert (len(at_work.assistant.prompts), at_work.sender.sent, at_work.takeovers.calls) == (1, [], [])
+    at_work.time_left_ms = needed_ms
+    at_work.deliver()
+    assert at_work.sender.sent == PARTS
+
+
+def test_a_send_ends_by_the_time_that_was_recorded(world: Callable[..., World]) -> None:
+    """Each call takes as long as it may."""
+    at_work = world()
+    at_work.steps.before = lambda name: _pass(at_work, CALL_MS.get(name, 0))
+    ended: list[bool] = []
+    at_work.sender.before_send = lambda _text: ended.append(
+        at_work.takeovers.read(NAME).may_become_ours(at_work.now_ms + int(MAX_SEND_SECONDS * 1_000) - 1)
+    )
+    at_work.emit("b-1", 1)
+    at_work.run()
+    assert ended == [True] * len(PARTS)
+
+
+CALL_MS = {"begin_sending": MAX_CALL_MS, "mark": MAX_CALL_MS}
+
+
+def _pass(at_work: World, ms: int) -> None:
+    at_work.now_ms += ms
 
 
 def test_a_channel_whose_platform_reports_nothing_records_nothing(world: Callable[..., World]) -> None:

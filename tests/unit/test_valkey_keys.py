@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from redis.crc import key_slot
 
 from message_buffer.errors import InvalidId
-from message_buffer.lanes.valkey.keys import batch_prefix, encode_conversation, script_keys, shard_of, wake_key
+from message_buffer.lanes.valkey.keys import batch_prefix, script_keys, shard_of, wake_key
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
 from message_buffer.lanes.valkey.store import encode_message_id
 from message_buffer.limits import MAX_CONVERSATION_ID_BYTES
+from message_buffer.messages.conversation_id import encode_conversation
 
 SCRIPTS = [load_script(path.stem) for path in sorted(LUA_DIRECTORY.glob("*.lua"))]
 

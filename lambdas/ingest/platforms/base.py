@@ -15,17 +15,17 @@ from pydantic import ValidationError
 from lambdas.limits import (
     MAX_ACCOUNTS_CLAIMED,
     MAX_BYTES_SEARCHED_FOR_ACCOUNTS,
+    MAX_DIGITS_OF_A_NUMBER,
     MAX_DIGITS_OF_A_TIME_IN_MS,
     MAX_DIGITS_OF_A_TIME_IN_SECONDS,
     MAX_SECRETS_TRIED,
     MAX_WEBHOOK_BYTES,
 )
 from message_buffer.errors import InvalidInput
-from message_buffer.lanes.valkey.keys import encode_conversation
 from message_buffer.limits import MAX_TIME_MS, MAX_USER_ID_CHARACTERS
 from message_buffer.messages.author_ids import AuthorIds, IdentityChange
 from message_buffer.messages.changes import Change
-from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.messages.conversation_id import ConversationId, encode_conversation
 from message_buffer.messages.message import Message
 from message_buffer.messages.wire_form import mend_id
 
@@ -189,6 +189,8 @@ class Intake:
     accounts: set[str] = field(default_factory=set)
     """Every account that the body has an item for, even an ignored item."""
     identity_changes: list[IdentityChange] = field(default_factory=list)
+    left_out_value: str | None = None
+    """The first value that a door has left out of a message, because it does not fit: a sentence with its pointer."""
 
     def add(self, update: Update) -> None:
         self.updates.append(update)
@@ -298,7 +300,7 @@ def address_of(value: Any) -> str:
 def author_ids(address: Any, user_id: Any = None) -> AuthorIds:
     """Return the ids by which WhatsApp names a person. The address is a number, or the id in the place of a number."""
     name = (word_of(address) or "").strip().removeprefix("+")
-    number = name if name.isascii() and name.isdigit() else None
+    number = name if name.isascii() and name.isdigit() and len(name) <= MAX_DIGITS_OF_A_NUMBER else None
     found = word_of(user_id) or (name if _USER_ID.match(name) else None)
     # An id that cannot be real is not looked up.
     if found is None or not found.isascii() or not found.isprintable() or len(found) > MAX_USER_ID_CHARACTERS:

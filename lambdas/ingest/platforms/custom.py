@@ -74,15 +74,18 @@ class Custom(Platform):
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:  # noqa: ARG002 - the protocol's
         intake = Intake()
         for item in items_of(self._door, parse_json(webhook.body), received_at_ms=received_at_ms):
+            read = partial(_update, item, intake)
             if self.leaves_out_what_is_wrong:
-                intake.take(partial(_update, item))
-            elif isinstance(update := _update(item), str):
+                intake.take(read)
+            elif isinstance(update := read(), str):
                 intake.ignored[update] += 1
             else:
                 intake.add(update)
         return intake
 
 
-def _update(item: Item) -> Update | str:
-    read = item.read()
-    return Incoming(read.conversation, read.message, read.group) if isinstance(read, Sent) else read
+def _update(item: Item, intake: Intake) -> Update | str:
+    found, left_out = item.read()
+    if left_out and intake.left_out_value is None:
+        intake.left_out_value = left_out[0]
+    return Incoming(found.conversation, found.message, found.group) if isinstance(found, Sent) else found

@@ -44,6 +44,7 @@ from lambdas.limits import MAX_MESSAGES_IN_A_GENERIC_WEBHOOK, MAX_SIGNATURE_AGE_
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
+from message_buffer.rules.layers import nearest_name
 
 TIMESTAMP = "x-signature-timestamp"
 _CLAIMS = claims_of("account")
@@ -136,11 +137,9 @@ def _refuse_others(given: Mapping[str, Any], where: str, fields: frozenset[str],
         return
     if beside is not None:
         raise InvalidWebhook(f"{where}{others[0]} cannot be beside {beside}.")
-    from difflib import get_close_matches  # noqa: PLC0415 - only a wrong body needs it
-
     other = others[0][:MAX_CHARACTERS_QUOTED].encode("utf-8", "replace").decode()
-    nearest = get_close_matches(other, sorted(fields), n=1)
-    hint = f"did you mean {nearest[0]}?" if nearest else f"valid are {', '.join(sorted(fields))}."
+    nearest = nearest_name(other, {field.lower(): field for field in sorted(fields)})
+    hint = f"did you mean {nearest}?" if nearest else f"valid are {', '.join(sorted(fields))}."
     raise InvalidWebhook(f"{where}{other} is not a field; {hint}")
 
 

@@ -8,8 +8,7 @@ from functools import cache
 from hashlib import blake2s
 from zlib import crc32
 
-from message_buffer.errors import InvalidId
-from message_buffer.limits import MAX_CONVERSATION_ID_BYTES
+from message_buffer.messages.conversation_id import encode_conversation
 
 
 def shard_of(conversation: str, shards: int) -> int:
@@ -20,17 +19,6 @@ def shard_of(conversation: str, shards: int) -> int:
 def shard_of_encoded(conversation: bytes, shards: int) -> int:
     """Return the number of the conversation's shard, by the id that `encode_conversation` returned."""
     return crc32(conversation) % shards
-
-
-def encode_conversation(conversation: str) -> bytes:
-    """Return the id in UTF-8; raise InvalidId if it is empty, too long or not valid Unicode."""
-    try:
-        encoded = conversation.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidId("a conversation id must be valid Unicode: it holds a lone surrogate") from error
-    if not 0 < len(encoded) <= MAX_CONVERSATION_ID_BYTES:
-        raise InvalidId(f"a conversation id has 1 to {MAX_CONVERSATION_ID_BYTES} bytes; this one has {len(encoded)}")
-    return encoded
 
 
 def script_keys(kinds: tuple[str, ...], shard: int, conversation: bytes = b"") -> list[bytes]:

@@ -17,13 +17,7 @@ from message_buffer.errors import InvalidId, InvalidInput, InvalidSettings, Scri
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.from_environment import NOT_SET, StoreSettings
-from message_buffer.lanes.valkey.keys import (
-    batch_prefix,
-    encode_conversation,
-    script_keys,
-    shard_of,
-    shard_of_encoded,
-)
+from message_buffer.lanes.valkey.keys import batch_prefix, script_keys, shard_of, shard_of_encoded
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script, load_script
 from message_buffer.limits import (
     CALM_AFTER_DEATH_MS,
@@ -38,6 +32,7 @@ from message_buffer.limits import (
     MIN_PAUSE_AFTER_DEATH_MS,
     MINUTE_MS,
 )
+from message_buffer.messages.conversation_id import encode_conversation
 from message_buffer.messages.wire_form import id_line
 from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.timing import Timing
