@@ -4,6 +4,7 @@ import json
 import subprocess
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,13 +83,20 @@ class Bus:
         with subprocess.Popen(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
         ) as self._listener:
+            assert self._listener.stdin
             assert self._listener.stdout
+            if self._ended.is_set():
+                # `end` came while the process was being started, and did not see it.
+                self._listener.stdin.close()
             for line in self._listener.stdout:
-                said = json.loads(line)
-                if "event" in said:
-                    self.take(said["event"]["detail-type"], said["event"]["detail"], at_ms=said["at"])
-                else:
-                    self._tell(said.get("problem"))
+                with suppress(json.JSONDecodeError):  # a listener that is killed may print half a line
+                    self._understand(json.loads(line))
+
+    def _understand(self, said: Json) -> None:
+        if "event" in said:
+            self.take(said["event"]["detail-type"], said["event"]["detail"], at_ms=said["at"])
+        else:
+            self._tell(said.get("problem"))
 
     def _tell(self, problem: str | None) -> None:
         self.problem = problem

@@ -15,6 +15,9 @@ LETTERS_SHOWN = 50
 OWNERS_EVERY_SECONDS = 30.0
 PAUSE_BETWEEN_SWEEPS_SECONDS = 0.5
 PAUSE_AFTER_A_PROBLEM_SECONDS = 2.0
+# The listener looks this often for a local stage that has ended, so that it listens before the first batch of the next
+# start is due.
+LOCAL_STAGE_POLL_SECONDS = 0.25
 RULES_KEPT_SECONDS = 10.0
 EXPLANATIONS_KEPT = 50
 

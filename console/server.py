@@ -119,6 +119,7 @@ def make_app(parts: Parts) -> Starlette:
         routes=[
             Route("/", _page),
             Route("/stream", answers.stream),
+            post("/api/hello", Nothing, answers.hello),
             post("/api/conversation", OfConversation, answers.conversation),
             post("/api/rules", OfConversation, answers.rules),
             post("/api/logs", OfConversation, answers.log_lines),
@@ -144,7 +145,7 @@ class _Answers:
     async def stream(self, _request: Request) -> Response:
         """Send everything that is known, and then what happens, as server-sent events."""
         reader = self._parts.hub.open()
-        hello = await run_in_threadpool(self._hello)
+        hello = await run_in_threadpool(self.hello, Nothing())
 
         async def messages() -> AsyncIterator[bytes]:
             try:
@@ -161,12 +162,14 @@ class _Answers:
 
         return StreamingResponse(messages(), media_type="text/event-stream")
 
-    def _hello(self) -> Json:
+    def hello(self, _wish: Nothing) -> Json:
+        """Return what the page needs first. The page asks again when a stage that was away is back."""
         options = self._parts.place.options
         try:
             platforms, scenarios, problem = self._parts.simulator.kinds, self._parts.player.offered(), None
+            empty_since_ms = self._parts.place.empty_since_ms
         except Failed as error:
-            platforms, scenarios, problem = {}, [], str(error)
+            platforms, scenarios, problem, empty_since_ms = {}, [], str(error), None
         return {
             "stage": options.stage,
             "isLocal": options.is_local,
@@ -180,6 +183,7 @@ class _Answers:
             "busProblem": self._parts.bus.problem,
             "refused": {} if problem else self._parts.simulator.refused,
             "problem": problem,
+            "emptySince": empty_since_ms,
         }
 
     def conversation(self, wish: OfConversation) -> Json:

@@ -49,7 +49,8 @@ class Simulator:
         with self._lock:
             posted = self._customers.webhook(customer, kind, text=text, message_id=message_id)
         began_ms = now_ms()
-        answer = self._place.sender.send(customer.platform, posted)
+        with self._place.errors():
+            answer = self._place.sender.send(customer.platform, posted)
         if answer.status != HTTPStatus.OK:
             with self._lock:
                 self._refused[answer.status] += 1
@@ -68,15 +69,17 @@ class Simulator:
         }
         told = "flush word" if answer.body.get("flushed") else kind
         self._time_lines.add(conversation, f"sent {told}", began_ms, status=answer.status)
+        with self._lock:
+            # From now on, an answer to an earlier question is out of date. It must not take the page back.
+            self._unpublished[conversation] = None
         self._hub.publish("sent", sent)
         self._looks.hurry()
-        self._publish_buffer_soon(conversation)
+        self._publish_buffers_soon()
         return sent
 
-    def _publish_buffer_soon(self, conversation: str) -> None:
-        """Publish the buffer from another thread, because the pace of requests must not slow the customer down."""
+    def _publish_buffers_soon(self) -> None:
+        """Publish the buffers from another thread, because the pace of requests must not slow the customer down."""
         with self._lock:
-            self._unpublished[conversation] = None
             if self._is_publishing:
                 return
             self._is_publishing = True
@@ -104,7 +107,10 @@ class Simulator:
         part = waiting_part(shown)
         buffer = {name: part.get(name) for name in OF_THE_BUFFER}
         lane = "valkey" if "shard" in part else "dynamodb"
-        self._hub.publish("buffer", {"conversation": conversation, "lane": lane, **buffer, "why": shown["why"]})
+        with self._lock:
+            if conversation not in self._unpublished:
+                of_lane = {"conversation": conversation, "lane": lane}
+                self._hub.publish("buffer", {**of_lane, **buffer, "why": shown["why"]})
 
 
 def _conversation(customer: Customer, answer: Json) -> tuple[str, Json]:

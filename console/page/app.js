@@ -68,11 +68,11 @@ function Flags({ store }) {
 }
 
 function Problems({ store }) {
-  const found = [
+  const found = [...new Set([
     !store.connected && "The console's server does not answer. Its terminal may say why.",
     store.look?.problem && `${store.look.problem}${store.look.isOutage && store.playing ? " The scenario starts Valkey again." : ""}`,
     store.busProblem,
-  ].filter(Boolean);
+  ].filter(Boolean))];
   return found.length ? html`<div class="problems" role="alert">${found.map((text) => html`<p key=${text}>${text}</p>`)}</div>` : null;
 }
 

@@ -30,11 +30,13 @@ export function Simulator({ store, choose }) {
     return html`<p class="empty">This console only reads. Start it with <code>--allow-changes</code> to write to the stage as
       a customer.</p>`;
   }
-  if (!first) return html`<p class="empty">The simulator cannot send yet, because the stage's platforms have no secrets.</p>`;
+  if (!first) {
+    return html`<p class="empty">${store.hello.problem ?? "The simulator cannot send yet, because the stage's platforms have no secrets."}</p>`;
+  }
   return html`
     <${Scenarios} store=${store} />
     <div class="chats">
-      ${store.chats.map((chat) => html`<${Chat} key=${chat.key} chat=${chat} store=${store} choose=${choose} />`)}
+      ${store.chats.map((chat) => html`<${Chat} key=${chat.pane} chat=${chat} store=${store} choose=${choose} />`)}
       <aside class="beside">
         ${store.chats[0] && html`<${WhenDue} chat=${store.chats[0]} store=${store} />`}
         ${store.chats.length < 2 && html`<button class="second" onClick=${() => {
@@ -65,7 +67,7 @@ function Chat({ chat, store, choose }) {
   return html`<section class="chat" aria-label=${`Customer ${name}`}>
     <${Who} chat=${chat} store=${store} />
     <div class="pair">
-      <${Phone} chat=${chat} store=${store} name=${name} />
+      <${Phone} key=${chat.key} chat=${chat} store=${store} name=${name} />
       <${Buffer} chat=${chat} store=${store} choose=${choose} />
     </div>
   </section>`;
@@ -73,23 +75,38 @@ function Chat({ chat, store, choose }) {
 
 function Who({ chat, store }) {
   const become = (change) => {
-    const platform = change.platform ?? chat.customer.platform;
-    const account = change.account ?? (change.platform ? ACCOUNTS[platform] ?? "shop" : chat.customer.account);
-    const customer = { ...chat.customer, ...change, platform, account };
+    // Since the page was drawn, the pane may have got another customer, or may have gone: a browser tells of a change in a
+    // field that is being removed.
+    const place = state.chats.findIndex((each) => each.pane === chat.pane);
+    if (place < 0) return;
+    const before = state.chats[place].customer;
+    const platform = change.platform ?? before.platform;
+    const account = change.account ?? (change.platform ? ACCOUNTS[platform] ?? "shop" : before.account);
+    const customer = { ...before, ...change, platform, account };
     if (platform !== "generic") customer.tenant = null;
-    state.chats = state.chats.map((each) => (each === chat ? newChat(customer) : each));
+    state.chats[place] = newChat(customer, chat.pane);
     changed();
   };
   return html`<div class="who">
     <label>Platform <select value=${chat.customer.platform} onChange=${(event) => become({ platform: event.target.value, user: newUser() })}>
       ${Object.keys(store.hello.platforms).map((each) => html`<option key=${each} value=${each}>${NAMES[each] ?? each}</option>`)}
     </select></label>
-    <label>Account <input size="14" value=${chat.customer.account} onChange=${(event) => become({ account: event.target.value || "shop" })} /></label>
-    <label>Customer <input size="11" value=${chat.customer.user} onChange=${(event) => become({ user: event.target.value || newUser() })} /></label>
-    ${chat.customer.platform === "generic" && html`<label>Tenant <input size="8" placeholder="default" value=${chat.customer.tenant ?? ""}
-      onChange=${(event) => become({ tenant: event.target.value || null })} /></label>`}
+    <${Field} label="Account" size="14" value=${chat.customer.account} use=${(account) => become({ account: account || "shop" })} />
+    <${Field} label="Customer" size="11" value=${chat.customer.user} use=${(user) => become({ user: user || newUser() })} />
+    ${chat.customer.platform === "generic" && html`<${Field} label="Tenant" size="8" placeholder="default" value=${chat.customer.tenant ?? ""}
+      use=${(tenant) => become({ tenant: tenant || null })} />`}
     <button class="plain" onClick=${() => become({ user: newUser() })}>New customer</button>
   </div>`;
+}
+
+// A field whose text is used when the reader leaves it. What is being typed survives each drawing of the page until then.
+function Field({ label, value, use, ...others }) {
+  const [draft, setDraft] = useState(null);
+  return html`<label>${label} <input ...${others} value=${draft ?? value} onInput=${(event) => setDraft(event.target.value)}
+    onChange=${(event) => {
+      use(event.target.value);
+      setDraft(null);
+    }} /></label>`;
 }
 
 function Phone({ chat, store, name }) {
@@ -98,7 +115,12 @@ function Phone({ chat, store, name }) {
   const lastTyping = useRef(0);
   const kinds = store.hello.platforms[chat.customer.platform] ?? [];
   const can = (kind) => kinds.includes(kind);
-  const act = (kind, fields = {}) => ask("act", { ...chat.customer, kind, ...fields });
+  const last = useRef(Promise.resolve());
+  // Webhooks that are under way at the same time may overtake each other. What a person does, happens in order.
+  const act = (kind, fields = {}) => {
+    last.current = last.current.then(() => ask("act", { ...chat.customer, kind, ...fields }));
+    return last.current;
+  };
   const send = (event) => {
     event.preventDefault();
     if (!text.trim()) return;

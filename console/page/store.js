@@ -7,6 +7,7 @@ const BATCHES_KEPT = 3000;
 const EVENTS_KEPT = 300;
 const ITEMS_KEPT = 300;
 export const CANCELLED = "Cancelled: the waiting messages were dropped, and consumers got an event about it.";
+export const STARTED_AGAIN = "The local stage was started again, and is empty. What waited before is gone.";
 
 export const state = {
   connected: false,
@@ -93,21 +94,56 @@ export function connect() {
     changed();
   };
   on("hello", (hello) => {
-    state.hello = hello;
-    setLabels(hello.labels);
+    takeHello(hello);
     state.batches = hello.batches;
     state.busProblem = hello.busProblem;
     state.refused = { ...hello.refused };
-    if (hello.problem) say(hello.problem);
   });
-  on("state", (look) => (state.look = look));
-  on("bus", ({ problem }) => (state.busProblem = problem));
+  on("state", (look) => {
+    const isBack = !look.problem && (state.look?.problem || state.hello?.problem);
+    state.look = look;
+    if (isBack) greet();
+  });
+  on("bus", ({ problem }) => {
+    const isBack = !problem && state.busProblem;
+    state.busProblem = problem;
+    if (isBack) greet();
+  });
   on("notice", ({ text }) => say(text));
   on("event", takeEvent);
   on("cause", takeCause);
   on("sent", takeSent);
   on("buffer", takeBuffer);
   on("scenario", takeScenario);
+}
+
+// Ask again what the stage offers, because it may have been started again meanwhile.
+async function greet() {
+  const hello = await ask("hello");
+  if (!hello) return;
+  takeHello(hello);
+  changed();
+}
+
+function takeHello(hello) {
+  const known = state.hello;
+  if (known && hello.emptySince !== known.emptySince && hello.emptySince) forgetWaiting(hello.emptySince);
+  // While the stage is down, the server cannot say what it offers. What is known stays on the screen.
+  state.hello = known && hello.problem ? { ...known, problem: hello.problem } : hello;
+  setLabels(hello.labels);
+  if (hello.problem) say(hello.problem);
+}
+
+// The local stage was started again, and is empty. What was sent before then waits no longer.
+function forgetWaiting(sinceMs) {
+  for (const chat of state.chats) {
+    const lost = chat.items.filter((item) => isOpen(item) && item.at < sinceMs);
+    for (const item of lost) item.mark = "dropped";
+    chat.left = {};
+    if (chat.items.every((item) => item.at < sinceMs)) delete state.buffers[chat.conversation];
+    chat.items.push({ kind: "event", at: sinceMs, text: STARTED_AGAIN });
+    chat.items.sort((a, b) => a.at - b.at);
+  }
 }
 
 const IN_WORDS = {
@@ -205,7 +241,7 @@ function takeScenario(step) {
   const isOwn = step.what === "began" ? step.customers.every((each) => each.user.endsWith(state.ownRun)) : state.playing;
   if (!isOwn) return;
   if (step.what === "began") {
-    state.chats = step.customers.map(newChat);
+    state.chats = step.customers.map((each) => newChat(each));
     state.playing = step;
   } else if (step.what === "step") {
     state.playing = step;
@@ -223,7 +259,10 @@ function add(chat, item) {
 
 export const keyOf = (customer) => [customer.tenant ?? "", customer.platform, customer.account, customer.user].join("\n");
 
-export const newChat = (customer) => ({ key: keyOf(customer), customer, conversation: null, items: [], left: {} });
+let panes = 0;
+
+// A pane stays when another customer is chosen for it.
+export const newChat = (customer, pane = (panes += 1)) => ({ pane, key: keyOf(customer), customer, conversation: null, items: [], left: {} });
 
 export function chatOf(customer) {
   const key = keyOf(customer);

@@ -86,8 +86,8 @@ class ImitatedStage:
             case "status":
                 counts = {"pending": len(self.rows), "inflight": 0, "nextDueAt": None, "overdueMs": 0}
                 windows = {"open": 0, "nextDueAt": None, "overdueMs": 0}
-                shown: Json = {**counts, "shards": [], "windows": windows}
-                return shown | ({"refusals": self.refusals} if self.refusals else {})
+                refusals = {"refusals": self.refusals} if self.refusals else {}
+                return {**counts, "shards": [], "windows": windows} | refusals
             case "conversation.list":
                 return self._page(fields)
             case "dead.list":
