@@ -24,7 +24,7 @@ from console.logs import Logs
 from console.looks import Looks
 from console.pace import PacedStage
 from console.place import Place
-from console.scenarios import Player
+from console.player import Player
 from console.simulator import Explained, Simulator
 from console.time_lines import TimeLines
 
@@ -169,6 +169,7 @@ class _Answers:
             "showWords": options.show_words,
             "platforms": platforms,
             "scenarios": scenarios,
+            "scenario": self._parts.player.progress,
             "batches": self._parts.batches.all(),
             "busProblem": self._parts.bus.problem,
             "refused": {} if problem else self._parts.simulator.refused,

@@ -97,6 +97,13 @@ class Simulator:
         self._publish_buffer_soon(conversation)
         return sent
 
+    def resume(self, conversation: str) -> None:
+        """End the conversation's hold, as an operator does. Raise Failed if the stage refuses that."""
+        self._place.stage.ask("conversation.resume", conversation=conversation)
+        self._time_lines.add(conversation, "operator: resume", now_ms())
+        self._looks.hurry()
+        self._publish_buffer_soon(conversation)
+
     def _publish_buffer_soon(self, conversation: str) -> None:
         """Publish the buffer from another thread, because the pace of requests must not slow the customer down."""
         with self._lock:
