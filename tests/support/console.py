@@ -108,7 +108,7 @@ def page_of(place: Place, browser: Browser, **context: Any) -> Iterator[Page]:
     with running(place) as address:
         page = browser.new_page(locale="en-US", viewport={"width": 1_400, "height": 900}, **context)
         faults: list[str] = []
-        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("pageerror", lambda error: faults.append(error.stack or str(error)))
         page.on("dialog", lambda dialog: faults.append(f"dialog: {dialog.message}"))
         page.on("request", lambda request: faults.extend([request.url] * (not request.url.startswith(address))))
         page.on("console", lambda line: faults.extend([line.text] * ("Content Security" in line.text)))
@@ -116,7 +116,7 @@ def page_of(place: Place, browser: Browser, **context: Any) -> Iterator[Page]:
         page.wait_for_selector("main")
         yield page
         page.close()
-        assert faults == []
+        assert not faults, "\n".join(faults)
 
 
 def row(name: str, *, due_at_ms: int, **changed: Any) -> Json:
