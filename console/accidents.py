@@ -3,7 +3,6 @@
 import json
 import subprocess
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 from bufferctl.errors import Failed, Unreachable
@@ -14,6 +13,10 @@ from local.workers import kill
 OUTAGE = ("stop_valkey", "start_valkey")
 KILLED = {"kill_processor": "processor", "kill_conversation_processor": "conversation_processor"}
 NOT_TAKEN_BACK = "The stage may not be as it was. For the local stage, `make up` repairs that."
+
+
+class ChangeFailed(Failed):
+    """Raised if the stage could not be changed, or not be changed back. The scenario then ends."""
 
 
 class TemporaryChanges:
@@ -28,35 +31,35 @@ class TemporaryChanges:
         )
         try:
             self._await_answer()
-        except Failed:
+        except ChangeFailed:
             self._process.communicate()
             raise
         return self
 
-    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _at: TracebackType | None) -> None:
-        """Wait until the changes are taken back. Raise Failed if that failed."""
+    def __exit__(self, *raised: Any) -> None:
+        """Wait until the changes are taken back. Raise ChangeFailed if that failed."""
         said, _ = self._process.communicate()
-        if self._process.returncode and error is None:
+        if self._process.returncode and not isinstance(raised[1], ChangeFailed):
             problem = json.loads(said.splitlines()[-1])["problem"] if said else ""
-            raise Failed(f"{NOT_TAKEN_BACK} {problem}".strip())
+            raise ChangeFailed(f"{NOT_TAKEN_BACK} {problem}".strip())
 
     def order(self, **order: Any) -> None:
-        """Carry out the order. Raise Failed if the stage refuses it, which also ends the process."""
+        """Carry out the order. Raise ChangeFailed if the stage refuses it, which also ends the process."""
         assert self._process.stdin
         try:
             self._process.stdin.write(json.dumps(order) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError as error:
-            raise Failed(NOT_TAKEN_BACK) from error
+            raise ChangeFailed(NOT_TAKEN_BACK) from error
         self._await_answer()
 
     def _await_answer(self) -> None:
         assert self._process.stdout
         said = json.loads(self._process.stdout.readline() or "{}")
         if "problem" in said:
-            raise Failed(said["problem"])
+            raise ChangeFailed(said["problem"])
         if not said:
-            raise Failed(NOT_TAKEN_BACK)
+            raise ChangeFailed(NOT_TAKEN_BACK)
 
 
 class Accidents:

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 from bufferctl.errors import Failed
-from console.accidents import KILLED, OUTAGE
+from console.accidents import KILLED, OUTAGE, ChangeFailed
 from console.bus import BATCH_READY
 from console.customers import CannotDo, Customer
 from console.hub import Hub
@@ -136,9 +136,7 @@ class _Play:
 class Player:
     """Plays one scenario at a time."""
 
-    def __init__(
-        self, scenarios: Mapping[str, Scenario], simulator: Simulates, hub: Hub, *, accidents: Breaks
-    ) -> None:
+    def __init__(self, scenarios: Mapping[str, Scenario], simulator: Simulates, hub: Hub, *, accidents: Breaks) -> None:
         self._scenarios = scenarios
         self._simulator = simulator
         self._hub = hub
@@ -213,7 +211,7 @@ class Player:
                 self._wait(lambda: play.is_complete, MAX_WAIT_FOR_BATCH_SECONDS)
         except _Stopped:
             state = "stopped"
-        except Failed as error:
+        except ChangeFailed as error:
             state, problem = "stopped", str(error)
         taken = [] if problem else [sentence for name, sentence in TAKEN_BACK.items() if name in changes_made]
         self._tell(play, state=state, problem=problem, taken=taken)
@@ -236,7 +234,9 @@ class Player:
             self._tell(play)
             try:
                 told["problem"] = self._do(play, step, orders) or problem
-            except CannotDo as error:
+            except ChangeFailed:
+                raise
+            except (CannotDo, Failed) as error:
                 told["problem"] = str(error)
             if told["problem"]:
                 self._tell(play)
@@ -275,6 +275,4 @@ class Player:
 
 
 def _can_do(scenario: Scenario, step: Step, kinds: Mapping[str, Any], possible: set[str]) -> bool:
-    return step.do in possible or step.do == "resume" or step.do in kinds.get(
-        scenario.customers[step.who].platform, ()
-    )
+    return step.do in possible or step.do == "resume" or step.do in kinds.get(scenario.customers[step.who].platform, ())

@@ -18,7 +18,8 @@ from console.logs import Logs
 from console.looks import Looks
 from console.pace import PacedStage
 from console.place import Place
-from console.scenarios import Player, read_scenarios
+from console.player import Player
+from console.scenarios import read_scenarios
 from console.server import Parts, make_app
 from console.simulator import Explained, Simulator
 from console.time_lines import TimeLines
@@ -51,7 +52,7 @@ def running(place: Place, *, port: int = 0) -> Iterator[str]:
         try:
             yield f"http://127.0.0.1:{port}/{token}/"
         finally:
-            parts.player.stop()
+            parts.player.end()
             parts.looks.end()
             parts.bus.end()
             server.should_exit = True
@@ -64,17 +65,17 @@ def _make_parts(place: Place) -> Parts:
     looks = Looks(stage, hub, time_lines)
     explained = Explained(stage)
     simulator = Simulator(place, hub, explained=explained, looks=looks, time_lines=time_lines)
-    accidents = Accidents(place, place.options.outputs.parent).by_name if place.options.is_local else {}
+    player = Player(read_scenarios(), simulator, hub, accidents=Accidents(place))
     return Parts(
         place=place,
         stage=stage,
         hub=hub,
         looks=looks,
-        bus=Bus(place.listener, Takers(hub, looks, time_lines, batches), words=place.options.show_words),
+        bus=Bus(place.listener, Takers(hub, looks, time_lines, batches, player.take), words=place.options.show_words),
         time_lines=time_lines,
         batches=batches,
         explained=explained,
         simulator=simulator,
-        player=Player(read_scenarios(), simulator, hub, accidents=accidents),
+        player=player,
         logs=Logs(place),
     )
