@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,7 +82,8 @@ class Accidents:
     def kill(self, name: str) -> None:
         outputs = self._place.outputs
         assert outputs, "accidents are for the local stage only"
-        kill(outputs, KILLED[name])
+        # In a thread: the emulator may reap the dead process only seconds later, but the scenario goes on.
+        threading.Thread(target=kill, args=(outputs, KILLED[name]), daemon=True).start()
 
     def temporary_changes(self) -> TemporaryChanges:
         return TemporaryChanges(self._place.changer)

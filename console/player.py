@@ -106,7 +106,7 @@ class _Play:
         elif (batch_id := str(detail.get("batchId"))) not in self._batch_ids:
             self._batch_ids.add(batch_id)
             self.batches_came_at.append(time.monotonic())
-            seen = {"messages": detail.get("messageCount"), "reason": detail.get("flushReason")}
+            seen = {"messages": detail.get("messageCount", 0), "reason": detail.get("flushReason")}
             self.progress["batches"].append({"who": who, **seen, "lane": detail.get("lane")})
         self.publish()
         return True
@@ -114,9 +114,11 @@ class _Play:
     @property
     def is_complete(self) -> bool:
         """Return whether as much came as should be seen."""
-        progress = self.progress
-        return len(progress["batches"]) >= len(self.scenario.batches) and len(progress["events"]) >= len(
-            self.scenario.events
+        came, expected = self.progress["batches"], self.progress["expected"]
+        return (
+            len(came) >= len(expected)
+            and sum(each["messages"] for each in came) >= sum(each["messages"] for each in expected)
+            and len(self.progress["events"]) >= len(self.scenario.events)
         )
 
     @property

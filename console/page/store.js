@@ -16,7 +16,7 @@ export const state = {
   events: [], // the newest events, newest first
   chats: [], // the simulator's customers, each with what they sent and received
   buffers: {}, // conversation -> its newest buffer, and why it is due
-  playing: null,
+  played: null, // the newest scenario: what it has done, and what came of it
   refused: {}, // HTTP status -> how many of the simulator's webhooks
   toast: null,
 };
@@ -91,6 +91,7 @@ export function connect() {
     state.batches = hello.batches;
     state.busProblem = hello.busProblem;
     state.refused = { ...hello.refused };
+    state.played = hello.scenario;
     if (hello.problem) say(hello.problem);
   });
   on("state", (look) => (state.look = look));
@@ -105,6 +106,7 @@ export function connect() {
 const IN_WORDS = {
   "messages.amended": "Consumers got an event about a change to a message that had left.",
   "messages.buffer.cancelled": CANCELLED,
+  "messages.conversation.taken_over": "A person of the business has taken over. Messages wait until that hold ends, and consumers got an event about it.",
 };
 
 function takeEvent(event) {
@@ -149,6 +151,8 @@ function takeSent(sent) {
     item.mark = sent.answer?.amended ? "deleted after its batch had left" : "deleted";
   } else if (sent.kind === "again" || sent.kind === "typing") {
     add(chat, { kind: "event", at: sent.at, text: sent.kind === "again" ? "delivered again" : "is typing" });
+  } else if (sent.kind === "human_reply") {
+    add(chat, { kind: "human_reply", at: sent.at, text: sent.text, status: sent.status });
   } else {
     add(chat, { ...sent, kind: "sent", what: sent.kind });
   }
@@ -156,7 +160,7 @@ function takeSent(sent) {
     const known = state.buffers[sent.conversation];
     // Facts about an earlier, now empty buffer do not apply to the new one.
     const before = known?.count > 0 ? known : {};
-    state.buffers[sent.conversation] = { ...before, conversation: sent.conversation, count: sent.count, dueAt: sent.dueAt };
+    state.buffers[sent.conversation] = { ...before, conversation: sent.conversation, count: sent.count ?? before.count, dueAt: sent.dueAt };
     // The reason for the new due time arrives a moment later.
     if (before.dueAt !== sent.dueAt) state.buffers[sent.conversation].why = null;
   }
@@ -169,18 +173,12 @@ function takeBuffer(buffer) {
   for (const name of Object.keys(state.buffers)) if (!shown.has(name)) delete state.buffers[name];
 }
 
-function takeScenario(step) {
-  if (step.what === "began") {
-    for (const customer of step.customers) chatOf(customer);
+function takeScenario(played) {
+  if (state.played?.name !== played.name || state.played.run !== played.run) {
+    for (const customer of played.customers) chatOf(customer);
     state.chats = state.chats.slice(-2);
-    state.playing = step;
-  } else if (step.what === "step") {
-    state.playing = step;
-  } else if (step.what === "problem") {
-    say(step.note);
-  } else {
-    state.playing = null;
   }
+  state.played = played;
 }
 
 function add(chat, item) {
