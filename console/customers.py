@@ -27,6 +27,12 @@ class Customer(NamedTuple):
     user: str
     tenant: str | None = None
 
+    @property
+    def conversation(self) -> str:
+        """Return the conversation's name, if the stage's rules assign the account to no tenant."""
+        parts = (self.tenant or "default", self.platform, self.account, self.user)
+        return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)
+
 
 class Webhook(NamedTuple):
     """The body that a platform posts, and the id of the message that it is about."""

@@ -67,8 +67,8 @@ class _Play:
         self.customers = [
             Customer(each.platform, each.account, each.user + run, each.tenant) for each in scenario.customers
         ]
-        self.conversations: dict[str, int] = {}
-        """Whose conversation it is, by its name. The stage tells the name in its answers."""
+        self.conversations = {each.conversation: who for who, each in enumerate(self.customers)}
+        """Whose conversation it is, by its name. The stage's answers may add another name."""
         self.batches_came_at: list[float] = []
         self._hub = hub
         self._batch_ids: set[str] = set()
@@ -90,11 +90,8 @@ class _Play:
         }
 
     def conversation_of(self, who: int) -> str:
-        """Return the conversation's name. Raise CannotDo if the customer has not written yet."""
-        for name, whose in self.conversations.items():
-            if whose == who:
-                return name
-        raise CannotDo("This customer has not written yet.")
+        """Return the name of the customer's conversation that the stage told last."""
+        return next(name for name, whose in reversed(self.conversations.items()) if whose == who)
 
     def take(self, kind: str, detail: Json) -> bool:
         """Record the event if it belongs to the play, and is no repetition."""

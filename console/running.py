@@ -28,7 +28,7 @@ from console.time_lines import TimeLines
 @contextmanager
 def running(place: Place, *, port: int = 0) -> Iterator[str]:
     """Serve the page, and yield its address. At the end, remove the rule and the queue that listen to the stage."""
-    parts = _make_parts(place)
+    parts = make_parts(place)
     token = secrets.token_urlsafe(TOKEN_BYTES)
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -60,7 +60,8 @@ def running(place: Place, *, port: int = 0) -> Iterator[str]:
             serving.join(2 * SHUT_DOWN_SECONDS)
 
 
-def _make_parts(place: Place) -> Parts:
+def make_parts(place: Place) -> Parts:
+    """Return the parts of a console of this stage. None of them runs yet."""
     hub, time_lines, batches, stage = Hub(), TimeLines(), Batches(), PacedStage(place)
     looks = Looks(stage, hub, time_lines)
     explained = Explained(stage)

@@ -138,5 +138,4 @@ def _conversation(customer: Customer, answer: Json) -> tuple[str, Json]:
     if isinstance(told, dict) and len(told) == 1:
         ((name, known),) = told.items()
         return name, dict(known)
-    parts = (customer.tenant or "default", customer.platform, customer.account, customer.user)
-    return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts), {}
+    return customer.conversation, {}

@@ -215,7 +215,7 @@ class Simulated:
         if text == "away":
             raise Unreachable("The webhook cannot be reached.")
         self.done.append(kind)
-        return {"conversation": conversation_of(customer.user), "status": self.status}
+        return {"conversation": customer.conversation, "status": self.status}
 
     def resume(self, conversation: str) -> None:
         self.done.append(f"resume {conversation}")
@@ -301,18 +301,15 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_was_played_is_kept_step_by_step_with_what_came_of_it() -> None:
     scene = Scene(ALL, scenario(step("text"), step("typing", after_batch=1), batches=1))
     scene.player.play("s", run="7")
-    while not scene.simulated.done:
-        threading.Event().wait(0.001)
-    while (found := scene.player.progress) and not found["batches"]:
-        scene.emit("b1")
+    scene.emit("b1")
     progress = scene.result()
     assert [each["note"] for each in progress["steps"]] == ["note of text", "note of typing"]
     assert progress["batches"] == [{"who": 0, "messages": 1, "reason": "silence", "lane": "valkey"}]
     assert (progress["state"], progress["asExpected"], progress["result"]) == ("ended", True, "R")
 
 
-def test_a_batch_counts_once_and_one_of_another_conversation_not_at_all(impatience: None) -> None:
-    del impatience
+@pytest.mark.usefixtures("impatience")
+def test_a_batch_counts_once_and_one_of_another_conversation_not_at_all() -> None:
     scene = Scene(ALL, scenario(step("text"), batches=1))
     assert not scene.play()["asExpected"]
     scene.emit("b0", user="other")
@@ -338,8 +335,8 @@ def test_a_refused_webhook_is_told_beside_its_step() -> None:
     assert scene.play()["steps"][0]["problem"] == "The stage answered 503."
 
 
-def test_a_step_that_waits_for_a_batch_goes_on_without_it_in_the_end(impatience: None) -> None:
-    del impatience
+@pytest.mark.usefixtures("impatience")
+def test_a_step_that_waits_for_a_batch_goes_on_without_it_in_the_end() -> None:
     progress = Scene(ALL, scenario(step("text"), step("text", after_batch=1))).play()
     assert progress["steps"][1]["problem"].startswith("No batch has come")
 
