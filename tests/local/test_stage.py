@@ -137,9 +137,9 @@ def test_processes_are_counted_in_english(count: int, shown: str) -> None:
 def servers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return what happens to Valkey, which no process runs."""
     seen: list[str] = []
-    monkeypatch.setattr(module.valkey, "stop", lambda **_: seen.append("stopped"))
-    monkeypatch.setattr(module.valkey, "start", lambda **_: seen.append("started"))
-    monkeypatch.setattr(module.valkey, "wait_until_ready", lambda _port: None)
+    monkeypatch.setattr("local.stage.valkey.stop", lambda **_: seen.append("stopped"))
+    monkeypatch.setattr("local.stage.valkey.start", lambda **_: seen.append("started"))
+    monkeypatch.setattr("local.stage.valkey.wait_until_ready", lambda _port: None)
     return seen
 
 
@@ -175,7 +175,12 @@ def test_the_end_of_an_outage_waits_for_another_command_of_the_stage(
     stage = stage_of(tmp_path, "valkey", monkeypatch)
     lock = (tmp_path / "lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
-    monkeypatch.setattr(module.time, "sleep", lambda _seconds: (servers.append("waited"), lock.close()))
+
+    def wait(_seconds: float) -> None:
+        servers.append("waited")
+        lock.close()
+
+    monkeypatch.setattr("local.stage.time.sleep", wait)
     with stage.without_valkey():
         pass
     assert servers == ["stopped", "waited", "started"]
