@@ -60,7 +60,7 @@ class _Stopped(Exception):
 
 
 class _Play:
-    """What was done and seen in one play. Each change is published as a whole, so that any page can show it."""
+    """Records one play. Publishes all of it with each change, so that a page that was opened later can show it, too."""
 
     def __init__(self, name: str, scenario: Scenario, run: str, hub: Hub) -> None:
         self.scenario = scenario
@@ -68,7 +68,7 @@ class _Play:
             Customer(each.platform, each.account, each.user + run, each.tenant) for each in scenario.customers
         ]
         self.conversations = {each.conversation: who for who, each in enumerate(self.customers)}
-        """Whose conversation it is, by its name. The stage's answers may add another name."""
+        """The customer of each conversation, by its name. The stage may answer with another name than the first one."""
         self.batches_came_at: list[float] = []
         self._hub = hub
         self._batch_ids: set[str] = set()
@@ -90,7 +90,7 @@ class _Play:
         }
 
     def conversation_of(self, who: int) -> str:
-        """Return the name of the customer's conversation that the stage told last."""
+        """Return the name of the customer's conversation. If the stage has named it, that name counts."""
         return next(name for name, whose in reversed(self.conversations.items()) if whose == who)
 
     def take(self, kind: str, detail: Json) -> bool:
@@ -241,7 +241,7 @@ class Player:
                 self._tell(play)
 
     def _do(self, play: _Play, step: Step, orders: Orders | None) -> str:
-        """Do what the step says. Return what was wrong with it, or an empty text."""
+        """Do the step. Return the problem with it, or an empty text."""
         if step.do in KILLED:
             self._accidents.kill(step.do)
         elif step.do == "resume":

@@ -1,4 +1,4 @@
-"""What the console's scenarios promise comes true on a local stage, and what they break is repaired."""
+"""The console's scenarios show on a local stage what they promise, and the stage is repaired after them."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 import urllib3
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from bufferctl.events import EVERYTHING, Arrival
 from bufferctl.limits import RULES_IN_FORCE_SECONDS
@@ -25,7 +25,7 @@ from console.running import make_parts
 from console.scenarios import Scenario, read_scenarios
 from local.events import collect
 from message_buffer.rules.layers import Rules
-from tests.support.browser import chromium
+from tests.support.browser import axe, chromium
 from tests.support.console import page_of, place_of
 from tests.support.local_stage import LocalStage
 
@@ -140,18 +140,48 @@ def test_each_scenario_with_an_accident_shows_what_it_promises(theatre: Theatre,
     assert usual.valkey.ping()
 
 
-def test_what_was_played_stays_on_the_page_with_what_should_be_seen(usual: LocalStage) -> None:
-    scenario = SCENARIOS["09-voice-note"]
-    with chromium() as browser, page_of(place_of(usual), browser) as page:
-        expect(page.get_by_role("alert")).to_have_count(0, timeout=WITHIN_MS)
-        page.get_by_role("button", name=scenario.title, exact=True).click()
-        played = page.get_by_role("region", name=f"Scenario: {scenario.title}")
-        expect(played.locator(".result")).to_contain_text(scenario.result, timeout=WITHIN_MS)
-        page.reload()
-        expect(played.locator(".result")).to_contain_text(scenario.result, timeout=WITHIN_MS)
-        expect(played.locator(".result")).to_contain_text("1 batch (1 message because of")
-        for number, step in enumerate(scenario.steps):
-            expect(played.locator(".steps li").nth(number)).to_contain_text(step.note)
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def page(usual: LocalStage, browser: Browser) -> Iterator[Page]:
+    with page_of(place_of(usual), browser) as found:
+        # Until the console sees events, it says that it does not.
+        expect(found.get_by_role("alert")).to_have_count(0, timeout=WITHIN_MS)
+        yield found
+
+
+def played_on(page: Page, name: str) -> Locator:
+    """Play the scenario by a click. Return what the page says about it when it has ended."""
+    scenario = SCENARIOS[name]
+    page.get_by_role("button", name=scenario.title, exact=True).click()
+    played = page.get_by_role("region", name=f"Scenario: {scenario.title}")
+    expect(played.locator(".result")).to_contain_text(scenario.result, timeout=WITHIN_MS)
+    return played
+
+
+def test_what_was_played_stays_on_the_page_with_what_should_be_seen(page: Page) -> None:
+    played = played_on(page, "07-edit-and-delete")
+    expect(page.locator(".bubble.mine").filter(has_text="Order 12354")).to_contain_text("edited")
+    expect(page.locator(".divider").filter(has_text="delivered again")).to_be_visible()
+    page.reload()
+    expect(played.locator(".result")).to_contain_text("1 batch (2 messages because of", timeout=WITHIN_MS)
+    for number, step in enumerate(SCENARIOS["07-edit-and-delete"].steps):
+        expect(played.locator(".steps li").nth(number)).to_contain_text(step.note)
+    page.evaluate(axe())
+    faults = page.evaluate("() => axe.run()")["violations"]
+    assert [each["id"] for each in faults if each["impact"] in ("serious", "critical")] == []
+
+
+def test_a_person_who_takes_over_is_seen_in_words(page: Page) -> None:
+    played = played_on(page, "10-a-person-takes-over")
+    expect(page.locator(".bubble.person")).to_contain_text("a person of the business")
+    expect(page.locator(".divider").filter(has_text="has taken over")).to_be_visible()
+    expect(played.locator(".result")).to_contain_text("an event messages.conversation.taken_over")
+    expect(played.locator(".result")).to_contain_text("The rules that the scenario set are removed.")
 
 
 # -- a console that is killed ------------------------------------------------------------------------------

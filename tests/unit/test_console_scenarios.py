@@ -72,7 +72,7 @@ class Waiting:
 
 
 class Foretold:
-    """What comes of a scenario's steps by the formula, if each step takes no time."""
+    """The batches and events of a scenario by the formula, if each step takes no time."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._waiting = [Waiting() for _ in scenario.customers]
@@ -80,7 +80,7 @@ class Foretold:
         """When each batch leaves, and the batch."""
         self.events: list[str] = []
         self.narrowest_ms = 10**9
-        """The shortest time between a step and a batch that would be another one if the step came then."""
+        """The shortest time between a step and the due time of its customer's buffer."""
         now_ms = 0
         for step in scenario.steps:
             now_ms = self._time_of(step, now_ms)
