@@ -101,10 +101,10 @@ function Played({ played }) {
     <h3>${played.title} <small>${STATES[played.state](played)}</small></h3>
     <p>${played.about}</p>
     ${played.warning && html`<p class="warning">${played.warning}</p>`}
-    <ol class="steps" ref=${list} tabindex="0" role="log" aria-label="Steps">
+    <div class="steps" ref=${list} tabindex="0" role="log" aria-label="Steps"><ol>
       ${linesOf(played.steps).map((line) => html`<li key=${line.from} value=${line.to}><${Moment} at=${line.at} />
         ${line.count > 1 ? ` ${line.count} ×` : ""} ${line.note}${line.problem && html` <b class="problem">${line.problem}</b>`}</li>`)}
-    </ol>
+    </ol></div>
     <div class="result" role="status">
       ${played.taken.map((sentence) => html`<p key=${sentence}>${sentence}</p>`)}
       ${played.problem && html`<p class="problem">${played.problem}</p>`}
