@@ -18,6 +18,18 @@ PAUSE_AFTER_A_PROBLEM_SECONDS = 2.0
 RULES_KEPT_SECONDS = 10.0
 EXPLANATIONS_KEPT = 50
 
+# Batches whose rules are not known yet. If there are more, those that left longest ago keep the stage's reason alone.
+UNEXPLAINED_KEPT = 100
+
+# -- explanations --------------------------------------------------------------------------------------
+
+# Only the newest messages of a batch can have set its due time.
+MESSAGES_EXPLAINED = 50
+# An event has the time when ingest received a message. The message reaches its buffer a little later.
+ARRIVALS_DIFFER_BY_MS = 250
+# The time from the console to the stage's buffer that a typing event may take.
+TYPING_ON_ITS_WAY_MS = 2_000
+
 # -- what is kept for the page -------------------------------------------------------------------------
 
 CONVERSATIONS_SHOWN = 200

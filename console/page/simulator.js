@@ -1,8 +1,9 @@
 // A chat as on a phone, and beside it the buffer of its conversation.
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { Countdown, Moment, duration, layerOf, messagesOf, reasonOf, useRunning } from "./format.js";
-import { CANCELLED, ask, chatOf, changed, state } from "./store.js";
+import { Countdown, Moment, causeOf, duration, layerOf, messagesOf, reasonOf, useRunning } from "./format.js";
+import { ask, chatOf, changed, isOpen, isOwn, isPlaying, newChat, state } from "./store.js";
+import { WhenDue } from "./when_due.js";
 
 const NAMES = {
   generic: "Generic", whatsapp: "WhatsApp", messenger: "Messenger", instagram: "Instagram", twilio: "Twilio SMS",
@@ -44,49 +45,21 @@ export function Simulator({ store, choose }) {
     </div>`;
 }
 
-// The rules of the due time with this stage's values. The rule that decided is marked.
-const WHEN = [
-  ["silenceMs", (value) => html`after <b>${value}</b> of silence. Each message begins the wait again.`],
-  ["typingInferenceMs", (value) => html`after <b>${value}</b> of silence, if the last message came sooner than that after another waiting
-    message, because the author is probably still typing.`],
-  ["mediaSilenceMs", (value) => html`after <b>${value}</b> of silence, if the last message is a file without words, because its caption may follow.`],
-  ["maxWaitMs", (value) => html`at the latest <b>${value}</b> after its first message.`],
-  ["maxMessages", (value) => html`at once when <b>${value}</b> messages wait.`],
-];
-
-function WhenDue({ chat, store }) {
-  const [rules, setRules] = useState(null);
-  const parts = [chat.customer.tenant ?? "default", chat.customer.platform, chat.customer.account, chat.customer.user];
-  const name = chat.conversation ?? parts.map((part) => part.replaceAll("%", "%25").replaceAll("/", "%2F")).join("/");
-  const buffer = store.buffers[chat.conversation];
-  const decided = buffer?.count > 0 ? buffer.why?.rule : null;
-  useEffect(() => {
-    let gone = false;
-    ask("rules", { conversation: name }).then((found) => !gone && found && setRules(found.rules));
-    return () => (gone = true);
-  }, [name]);
-  const value = (rule) => rule.endsWith("Ms") ? `${rules[rule].value / 1000} s` : rules[rule].value;
-  return html`<section class="when" aria-label="When a batch leaves">
-    <h3>When does a batch leave?</h3>
-    <p>The buffer collects what a customer writes, and hands it to the agent as one batch. The batch leaves:</p>
-    ${rules && html`<ul>${WHEN.filter(([rule]) => rules[rule]).map(([rule, text]) => html`<li key=${rule} class=${rule === decided ? "decided" : ""}
-      aria-current=${rule === decided ? "true" : null}>${text(value(rule))} <code>${rule}</code></li>`)}</ul>`}
-    <p class="note">An operator can hold or flush a conversation. Rules can differ by tenant, agent, platform and conversation.</p>
-  </section>`;
-}
-
 function Scenarios({ store }) {
-  const played = store.played;
-  const playing = played && (played.state === "playing" || played.state === "waiting");
+  const playing = isPlaying(store.played);
+  // Another page's scenario can be stopped here, but its steps are shown there.
+  const played = store.played && isOwn(store.played) ? store.played : null;
   const play = (name) => {
-    state.chats = [];
-    ask("play", { name, run: String(Date.now() % 1_000_000) });
+    const run = String(Math.floor(1e8 + Math.random() * 9e8));
+    sessionStorage.setItem("run", run);
+    ask("play", { name, run });
   };
   return html`<section class="scenarios" aria-labelledby="play">
     <h2 id="play">Play a scenario</h2>
     ${store.hello.scenarios.map((each) => html`<button key=${each.name} title=${each.about} disabled=${!!playing}
       onClick=${() => play(each.name)}>${each.title}</button>`)}
     ${playing && html`<button class="plain" onClick=${() => ask("stop")}>Stop</button>`}
+    <p class="note" role="status">${played ? STATES[played.state](played) : ""}</p>
     ${played && html`<${Played} played=${played} />`}
   </section>`;
 }
@@ -98,14 +71,14 @@ function Played({ played }) {
     list.current.scrollTop = list.current.scrollHeight;
   }, [played.steps.length, played.state]);
   return html`<div class="played" role="region" aria-label=${`Scenario: ${played.title}`}>
-    <h3>${played.title} <small>${STATES[played.state](played)}</small></h3>
+    <h3>${played.title}</h3>
     <p>${played.about}</p>
     ${played.warning && html`<p class="warning">${played.warning}</p>`}
     <div class="steps" ref=${list} tabindex="0" role="log" aria-label="Steps"><ol>
       ${linesOf(played.steps).map((line) => html`<li key=${line.from} value=${line.to}><${Moment} at=${line.at} />
         ${line.count > 1 ? ` ${line.count} ×` : ""} ${line.note}${line.problem && html` <b class="problem">${line.problem}</b>`}</li>`)}
     </ol></div>
-    <div class="result" role="status">
+    <div class="result">
       ${played.taken.map((sentence) => html`<p key=${sentence}>${sentence}</p>`)}
       ${played.problem && html`<p class="problem">${played.problem}</p>`}
       ${played.state === "ended" && html`<p><b>What you should have seen:</b> ${played.result}</p>
@@ -116,10 +89,10 @@ function Played({ played }) {
 }
 
 const STATES = {
-  playing: (played) => (played.steps.length ? `step ${played.steps.length} of ${played.of}` : "begins in some seconds"),
-  waiting: () => "all steps are done; waiting for what comes of them",
-  ended: () => "ended",
-  stopped: () => "stopped",
+  playing: ({ title, steps, of }) => `${title} ${steps.length ? `plays: step ${steps.length} of ${of}.` : "begins in some seconds."}`,
+  waiting: ({ title }) => `${title}: all steps are done. Now wait for what comes of them.`,
+  ended: ({ title, asExpected }) => `${title} has ended. What came ${asExpected ? "is as expected" : "differs from what you should have seen"}.`,
+  stopped: ({ title }) => `${title} was stopped.`,
 };
 
 // Equal steps that follow each other are one line.
@@ -156,10 +129,7 @@ function Who({ chat, store }) {
     const account = change.account ?? (change.platform ? ACCOUNTS[platform] ?? "shop" : chat.customer.account);
     const customer = { ...chat.customer, ...change, platform, account };
     if (platform !== "generic") customer.tenant = null;
-    state.chats = state.chats.map((each) =>
-      each === chat ? { key: crypto.randomUUID(), customer, conversation: null, items: [] } : each);
-    const place = state.chats.findIndex((each) => each.customer === customer);
-    state.chats[place].key = [customer.tenant ?? "", customer.platform, customer.account, customer.user].join("\n");
+    state.chats = state.chats.map((each) => (each === chat ? newChat(customer) : each));
     changed();
   };
   return html`<div class="who">
@@ -222,10 +192,10 @@ function Phone({ chat, store, name }) {
 function Item({ item, can, act }) {
   switch (item.kind) {
     case "sent":
-      return html`<div class=${`bubble mine ${item.status === 200 ? "" : "refused"} ${item.batchId ? "gone" : "waits"}`}>
-        <p>${item.mark === "deleted" ? html`<s>${item.text || what(item)}</s>` : item.text || what(item)}</p>
+      return html`<div class=${`bubble mine ${item.status === 200 ? "" : "refused"} ${isOpen(item) ? "waits" : "gone"}`}>
+        <p>${item.mark?.startsWith("deleted") || item.mark === "dropped" ? html`<s>${item.text || what(item)}</s>` : item.text || what(item)}</p>
         <small><${Moment} at=${item.at} />${item.mark ? ` · ${item.mark}` : ""}${item.status === 200 ? outcome(item) : ` · ${REFUSALS[item.status] ?? "refused"}: ${item.status}`}</small>
-        ${!item.batchId && item.what === "text" && html`<span class="tools">
+        ${isOpen(item) && item.what === "text" && html`<span class="tools">
           ${can("edit") && html`<button class="plain" onClick=${() => act("edit", { messageId: item.messageId, text: `${item.text} (edited)` })}>Edit</button>`}
           ${can("delete") && html`<button class="plain" onClick=${() => act("delete", { messageId: item.messageId })}>Delete</button>`}
         </span>`}
@@ -236,7 +206,7 @@ function Item({ item, can, act }) {
     case "reply":
       return html`<div class="bubble theirs"><p>${item.text}</p><small><${Moment} at=${item.at} /></small></div>`;
     case "batch":
-      return html`<p class="divider batch">One batch of ${messagesOf(item.count)}, because of ${reasonOf(item.reason)}${item.lateMs == null ? "" : `, ${duration(item.lateMs)} after it was due`}${item.attempt > 1 ? `, attempt ${item.attempt}` : ""}</p>`;
+      return html`<p class="divider batch">One batch of ${messagesOf(item.count)}, because of ${causeOf(item)}${item.lateMs == null ? "" : `, ${duration(item.lateMs)} after it was due`}${item.attempt > 1 ? `, attempt ${item.attempt}` : ""}</p>`;
     default:
       return html`<p class="divider">${item.text}</p>`;
   }
@@ -256,8 +226,7 @@ function outcome(item) {
 
 function Buffer({ chat, store, choose }) {
   const buffer = store.buffers[chat.conversation];
-  const waiting = chat.items.filter((item) => item.kind === "sent" && !item.batchId && item.status === 200 && item.mark !== "deleted"
-    && !item.answer?.stopped && item.at >= lastEnd(chat));
+  const waiting = chat.items.filter(isOpen);
   const last = chat.items.findLast((item) => item.kind === "batch");
   const waits = buffer && buffer.count > 0 && buffer.dueAt;
   return html`<div class="buffer" aria-label="The buffer">
@@ -266,15 +235,24 @@ function Buffer({ chat, store, choose }) {
       <p class="due">Due <${Countdown} at=${buffer.dueAt} /> <span class="at"><${Moment} at=${buffer.dueAt} /></span></p>
       <${Track} first=${buffer.firstAt ?? waiting[0]?.at} due=${buffer.dueAt} marks=${waiting.map((item) => item.at)} />
       <p class="why" role="status">${buffer.why?.text ?? "…"}</p>
-      ${buffer.why?.layer && html`<p class="layer"><code>${buffer.why.rule}</code> is ${buffer.why.shown}, set by <b>${layerOf(buffer.why.layer)}</b>.</p>`}
+      <${Layer} why=${buffer.why} />
       <${Overdue} at=${buffer.dueAt} />
       <ol class="fragments">${waiting.map((item) => html`<li key=${item.messageId}><${Moment} at=${item.at} /> ${item.text || what(item)}</li>`)}</ol>`
-    : html`<p class="empty">Nothing waits.</p>`}
+    : html`<p class="empty">${waiting.length && store.look?.isOutage ? `In Valkey, ${messagesOf(waiting.length)} of this customer ${waiting.length === 1 ? "waits" : "wait"} until it answers again.`
+      : "Nothing waits."}</p>`}
     ${last && html`<div class="last"><h3>Last batch</h3>
-      <p>${messagesOf(last.count)}, because of ${reasonOf(last.reason)}, <b>${duration(last.lateMs)}</b> after it was due.</p>
+      <p>${messagesOf(last.count)}, because of ${causeOf(last)}, <b>${duration(last.lateMs)}</b> after it was due.</p>
+      ${last.cause?.text && html`<p class="why">${last.cause.text}</p>`}
+      <${Layer} why=${last.cause} />
       <p class="id">${last.batchId}</p></div>`}
     ${chat.conversation && html`<button class="plain name" onClick=${() => choose(chat.conversation)}>Time line and rules of<small>${chat.conversation}</small></button>`}
   </div>`;
+}
+
+// The rule that decided, and whose it is.
+export function Layer({ why }) {
+  if (!why?.layer) return null;
+  return html`<p class="layer"><code>${why.rule}</code> is ${String(why.shown)}, set by <b>${layerOf(why.layer)}</b>.</p>`;
 }
 
 // Shown when a batch is overdue for a second, because the first start of a function takes about as long.
@@ -284,11 +262,6 @@ function Overdue({ at }) {
     if (place.current) place.current.hidden = Date.now() - at < 1000;
   }, [at]);
   return html`<p class="late" ref=${place} hidden>The batch leaves as soon as a processor takes it. The first start of a processor takes some seconds.</p>`;
-}
-
-function lastEnd(chat) {
-  const end = chat.items.findLast((item) => item.kind === "batch" || item.text === CANCELLED);
-  return end ? end.at - 60_000 : 0;
 }
 
 // From the first message to the due time: a mark for each message, and a bar that runs until the batch is due.

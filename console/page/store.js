@@ -1,5 +1,6 @@
 // The state of the page, and the connection to the console's server.
 
+import { setLabels } from "./format.js";
 import { useEffect, useReducer } from "./vendor/htm-preact.js";
 
 const BATCHES_KEPT = 3000;
@@ -54,6 +55,9 @@ export function say(text) {
   }, 6100);
 }
 
+// The page asks these by itself, again and again.
+const READS = ["conversation", "rules", "logs", "quotas"];
+
 // Ask the server. Return the answer, or null after showing what went wrong.
 export async function ask(path, wish = {}) {
   try {
@@ -64,7 +68,8 @@ export async function ask(path, wish = {}) {
     });
     const body = await answer.json().catch(() => ({ problem: `The console answered ${answer.status}.` }));
     if (answer.ok) return body;
-    say(body.problem);
+    // During an outage of Valkey, the page says so once, at its top.
+    if (!(state.look?.isOutage && READS.includes(path))) say(body.problem);
   } catch {
     say("The console's server does not answer. Is it still running?");
   }
@@ -88,6 +93,7 @@ export function connect() {
   };
   on("hello", (hello) => {
     state.hello = hello;
+    setLabels(hello.labels);
     state.batches = hello.batches;
     state.busProblem = hello.busProblem;
     state.refused = { ...hello.refused };
@@ -98,6 +104,7 @@ export function connect() {
   on("bus", ({ problem }) => (state.busProblem = problem));
   on("notice", ({ text }) => say(text));
   on("event", takeEvent);
+  on("cause", takeCause);
   on("sent", takeSent);
   on("buffer", takeBuffer);
   on("scenario", takeScenario);
@@ -122,10 +129,15 @@ function takeEvent(event) {
   switch (event.type) {
     case "messages.batch.ready": {
       const ids = new Set((detail.messages || []).map((message) => message.id));
-      for (const item of chat.items) if (ids.has(item.messageId)) item.batchId = detail.batchId;
+      for (const item of chat.items) {
+        // A large batch has a reference in place of its messages.
+        const isIn = detail.messagesRef ? isOpen(item) && item.at <= detail.metadata.lastMessageAt : ids.has(item.messageId);
+        if (isIn) item.batchId = detail.batchId;
+      }
+      chat.left[detail.lane] = detail.generation;
       add(chat, {
         kind: "batch", at: event.at, batchId: detail.batchId, count: detail.messageCount,
-        reason: detail.flushReason, lateMs: event.figures?.lateMs, attempt: detail.attempt,
+        reason: detail.flushReason, cause: event.cause, lateMs: event.figures?.lateMs, attempt: detail.attempt,
       });
       delete state.buffers[chat.conversation];
       break;
@@ -134,14 +146,29 @@ function takeEvent(event) {
       add(chat, { kind: "reply", at: event.at, text: detail.text ?? "(hidden)" });
       break;
     default:
-      if (event.type === "messages.buffer.cancelled") delete state.buffers[chat.conversation];
+      if (event.type === "messages.buffer.cancelled") {
+        delete state.buffers[chat.conversation];
+        for (const item of chat.items) if (isOpen(item) && item.at <= event.at) item.mark = "dropped";
+      }
       add(chat, { kind: "event", at: event.at, text: IN_WORDS[event.type] ?? event.type });
   }
 }
 
+// The rules of a batch may become known only after it has left.
+function takeCause({ batchId, cause }) {
+  for (const chat of state.chats) for (const item of chat.items) if (item.kind === "batch" && item.batchId === batchId) item.cause = cause;
+  for (const figures of state.batches) if (figures.batchId === batchId) figures.cause = cause.label;
+}
+
+// Whether a message of the chat still waits. Stop words, flush words and messages that are gone do not.
+export const isOpen = (item) => item.kind === "sent" && item.status === 200 && !item.batchId && !item.answer?.stopped && !item.answer?.flushed
+  && item.mark !== "dropped" && !item.mark?.startsWith("deleted");
+
 function takeSent(sent) {
   if (sent.status !== 200) state.refused[sent.status] = (state.refused[sent.status] ?? 0) + 1;
-  const chat = chatOf(sent.customer);
+  // Other pages of this console have other customers.
+  const chat = state.chats.find((each) => each.key === keyOf(sent.customer));
+  if (!chat) return;
   chat.conversation = sent.conversation;
   const item = chat.items.find((each) => each.messageId === sent.messageId && each.kind === "sent");
   if (sent.kind === "edit" && item && sent.status === 200) {
@@ -168,16 +195,23 @@ function takeSent(sent) {
 
 // Keep the chats' buffers alone, so that a page that is open for days does not grow.
 function takeBuffer(buffer) {
-  state.buffers[buffer.conversation] = buffer;
+  const chat = state.chats.find((each) => each.conversation === buffer.conversation);
+  // The stage may have answered before the batch left, and the answer may have come after it.
+  if (!chat || buffer.generation <= chat.left[buffer.lane]) return;
+  state.buffers[buffer.conversation] = { ...state.buffers[buffer.conversation], ...buffer };
   const shown = new Set(state.chats.map((chat) => chat.conversation));
   for (const name of Object.keys(state.buffers)) if (!shown.has(name)) delete state.buffers[name];
 }
 
+// Whether this page has started the scenario, perhaps before it was loaded again.
+export const isPlaying = (played) => played?.state === "playing" || played?.state === "waiting";
+
+export const isOwn = (played) => played.run === sessionStorage.getItem("run");
+
 function takeScenario(played) {
-  if (state.played?.name !== played.name || state.played.run !== played.run) {
-    for (const customer of played.customers) chatOf(customer);
-    state.chats = state.chats.slice(-2);
-  }
+  const isNew = state.played?.name !== played.name || state.played.run !== played.run;
+  // The customers of another page's scenario appear under Live only.
+  if (isNew && isOwn(played)) state.chats = played.customers.map(newChat);
   state.played = played;
 }
 
@@ -186,11 +220,15 @@ function add(chat, item) {
   if (chat.items.length > ITEMS_KEPT) chat.items.shift();
 }
 
+export const keyOf = (customer) => [customer.tenant ?? "", customer.platform, customer.account, customer.user].join("\n");
+
+export const newChat = (customer) => ({ key: keyOf(customer), customer, conversation: null, items: [], left: {} });
+
 export function chatOf(customer) {
-  const key = [customer.tenant ?? "", customer.platform, customer.account, customer.user].join("\n");
+  const key = keyOf(customer);
   let chat = state.chats.find((each) => each.key === key);
   if (!chat) {
-    chat = { key, customer, conversation: null, items: [] };
+    chat = newChat(customer);
     state.chats.push(chat);
     state.chats = state.chats.slice(-2);
   }
