@@ -87,6 +87,7 @@ function Scenarios({ store }) {
     ${store.hello.scenarios.map((each) => html`<button key=${each.name} title=${each.about} disabled=${!!playing}
       onClick=${() => play(each.name)}>${each.title}</button>`)}
     ${playing && html`<button class="plain" onClick=${() => ask("stop")}>Stop</button>`}
+    <p class="note" role="status">${played ? STATES[played.state](played) : ""}</p>
     ${played && html`<${Played} played=${played} />`}
   </section>`;
 }
@@ -98,14 +99,14 @@ function Played({ played }) {
     list.current.scrollTop = list.current.scrollHeight;
   }, [played.steps.length, played.state]);
   return html`<div class="played" role="region" aria-label=${`Scenario: ${played.title}`}>
-    <h3>${played.title} <small>${STATES[played.state](played)}</small></h3>
+    <h3>${played.title}</h3>
     <p>${played.about}</p>
     ${played.warning && html`<p class="warning">${played.warning}</p>`}
     <div class="steps" ref=${list} tabindex="0" role="log" aria-label="Steps"><ol>
       ${linesOf(played.steps).map((line) => html`<li key=${line.from} value=${line.to}><${Moment} at=${line.at} />
         ${line.count > 1 ? ` ${line.count} ×` : ""} ${line.note}${line.problem && html` <b class="problem">${line.problem}</b>`}</li>`)}
     </ol></div>
-    <div class="result" role="status">
+    <div class="result">
       ${played.taken.map((sentence) => html`<p key=${sentence}>${sentence}</p>`)}
       ${played.problem && html`<p class="problem">${played.problem}</p>`}
       ${played.state === "ended" && html`<p><b>What you should have seen:</b> ${played.result}</p>
@@ -116,10 +117,10 @@ function Played({ played }) {
 }
 
 const STATES = {
-  playing: (played) => (played.steps.length ? `step ${played.steps.length} of ${played.of}` : "begins in some seconds"),
-  waiting: () => "all steps are done; waiting for what comes of them",
-  ended: () => "ended",
-  stopped: () => "stopped",
+  playing: ({ title, steps, of }) => `${title} ${steps.length ? `plays: step ${steps.length} of ${of}.` : "begins in some seconds."}`,
+  waiting: ({ title }) => `${title}: all steps are done. Now wait for what comes of them.`,
+  ended: ({ title, asExpected }) => `${title} has ended. What came ${asExpected ? "is as expected" : "differs from what you should have seen"}.`,
+  stopped: ({ title }) => `${title} was stopped.`,
 };
 
 // Equal steps that follow each other are one line.
