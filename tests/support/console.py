@@ -26,6 +26,7 @@ class ImitatedStage:
     def __init__(self) -> None:
         self.rows: list[Json] = []
         self.letters: list[Json] = []
+        self.refusals: Json | None = None
         self.is_away = False
         self.asked: list[tuple[str, Json]] = []
 
@@ -36,7 +37,7 @@ class ImitatedStage:
         match operation:
             case "status":
                 counts = {"pending": len(self.rows), "inflight": 0, "nextDueAt": None, "overdueMs": 0}
-                return {**counts, "shards": []}
+                return {**counts, "shards": []} | ({"refusals": self.refusals} if self.refusals else {})
             case "conversation.list":
                 return self._page(fields)
             case "dead.list":
