@@ -1,20 +1,22 @@
 """Parses the operators' commands and runs them: `.venv/bin/python -m bufferctl`."""
 
 import argparse
+import io
 import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from bufferctl import commands
 from bufferctl.console import find_nothing, open_console
 from bufferctl.doctor import doctor
-from bufferctl.errors import EXIT_STATUSES, Failed, errors_of_aws
+from bufferctl.errors import EXIT_STATUSES, Failed, Misused, errors_of_aws
 from bufferctl.formatting import as_json
 from bufferctl.limits import DEFAULT_LISTED_LETTERS, MAX_HOLD_HOURS, MAX_LISTED_LETTERS
 from bufferctl.stage import LOCAL, LOCAL_OUTPUTS, Account, Stage, find_account, find_stage
+from bufferctl.terminal import show_error
 from bufferctl.verify import verify
 
 EXAMPLES = """examples:
@@ -34,15 +36,21 @@ Find = Callable[..., Stage | Account | None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = make_parser().parse_args(arguments)
-    run: Run = given.run
-    find: Find = given.find
+    arguments = sys.argv[1:] if arguments is None else arguments
+    wants_json = "--json" in arguments
+    _prepare_output(wants_json=wants_json)
     try:
+        given = make_parser().parse_args(arguments)
+        run: Run = given.run
+        find: Find = given.find
         with errors_of_aws():
             run(find(given.stage, profile=given.profile, region=given.region, outputs=given.outputs), given)
     except Failed as error:
         problem = {"error": {"message": str(error), "exitStatus": error.code}}
-        print(as_json(problem, indent=None) if given.json else error, file=sys.stderr)
+        if wants_json:
+            print(as_json(problem, indent=None), file=sys.stderr)
+        else:
+            show_error(str(error))
         return error.code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -53,8 +61,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _prepare_output(*, wants_json: bool) -> None:
+    """Let both outputs take every character: JSON is UTF-8, and a terminal shows `?` for a character that it lacks."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace", encoding="utf-8" if wants_json else None)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Print the usage. Raise Misused, so that wrong usage is reported as every other error."""
+        self.print_usage(sys.stderr)
+        raise Misused(f"{message[0].upper()}{message[1:]}.")
+
+
+def make_parser() -> _Parser:
+    parser = _Parser(
         prog=".venv/bin/python -m bufferctl",
         description="Operate a stage of the message buffer.",
         epilog=EXAMPLES,
@@ -90,7 +112,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_conversation(parser: argparse.ArgumentParser) -> None:
+def _add_conversation(parser: _Parser) -> None:
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     listed = _command(verbs, "list", commands.list_conversations, "list conversations that wait or have a frozen batch")
     listed.add_argument("--tenant", help="only conversations of this tenant")
@@ -135,7 +157,7 @@ def _add_conversation(parser: argparse.ArgumentParser) -> None:
         each.add_argument("conversation", help="tenant/platform/account/user")
 
 
-def _add_rules(parser: argparse.ArgumentParser) -> None:
+def _add_rules(parser: _Parser) -> None:
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     listed = _command(verbs, "list", commands.list_rules, "list all scopes that have rules")
     listed.add_argument("prefix", nargs="?", default="", help="only scopes that begin with this, such as tenant:")
@@ -163,7 +185,7 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
     explain.add_argument("--agent", help="default: the agent that owns the conversation's account")
 
 
-def _add_door(parser: argparse.ArgumentParser) -> None:
+def _add_door(parser: _Parser) -> None:
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     tried = _command(
         verbs, "try", _try_door, "show the messages that a mapping makes of a body; needs no stage", find=_no_stage
@@ -183,7 +205,7 @@ def _no_stage(_name: str, **_options: Any) -> None:
     """Find no stage, for a command that needs none."""
 
 
-def _add_dead(parser: argparse.ArgumentParser) -> None:
+def _add_dead(parser: _Parser) -> None:
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     listed = _command(verbs, "list", commands.list_letters, "list dead letters, without what people wrote")
     listed.add_argument(
@@ -201,22 +223,22 @@ def _add_dead(parser: argparse.ArgumentParser) -> None:
     redrive.add_argument("--yes", action="store_true", help="do not ask")
 
 
-def _add_send(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("text")
+def _add_send(parser: _Parser) -> None:
+    parser.add_argument("text", help="what the customer writes")
     parser.add_argument("--account", default="bufferctl", help="default: bufferctl")
     parser.add_argument("--user", default="test", help="the conversation's last part; default: test")
     parser.add_argument("--tenant", help="default: default")
     parser.add_argument("--id", help="the message's id; the same id again is a redelivery")
 
 
-def _add_tail(parser: argparse.ArgumentParser) -> None:
+def _add_tail(parser: _Parser) -> None:
     parser.add_argument("--conversation", help="show only the events of this conversation")
     parser.add_argument("--messages", action="store_true", help="also what people wrote, which --json always contains")
     parser.add_argument("--seconds", type=float, help="end after this time; default: with Ctrl-C")
     parser.add_argument("--count", type=int, help="end after this number of events")
 
 
-def _add_verify(parser: argparse.ArgumentParser) -> None:
+def _add_verify(parser: _Parser) -> None:
     parser.add_argument("--fallback", action="store_true", help="also send a batch through the fallback")
     parser.add_argument(
         "--keep-running",
@@ -227,26 +249,28 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 
 
 def _command(
-    parsers: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    parsers: "argparse._SubParsersAction[_Parser]",
     name: str,
     run: Run,
     summary: str,
     *,
     find: Find = find_stage,
-) -> argparse.ArgumentParser:
+) -> _Parser:
     parser = parsers.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
     parser.set_defaults(run=run, find=find)
     # These options are accepted before and after the command. A default here would replace a value from before the
     # command.
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    parser.add_argument("--stage", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    for option in ("--stage", "--profile", "--region"):
+        parser.add_argument(option, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    parser.add_argument("--outputs", type=Path, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     return parser
 
 
 def _duration_ms(text: str) -> int:
     match = re.fullmatch(r"(\d{1,9})([smh])", text)
     if not match:
-        raise argparse.ArgumentTypeError("a time reads 30s, 15m or 24h")
+        raise argparse.ArgumentTypeError(f"a time reads 30s, 15m or {MAX_HOLD_HOURS}h, not {text!r}")
     duration_ms = int(match[1]) * UNITS[match[2]]
     if not 0 < duration_ms <= MAX_HOLD_HOURS * UNITS["h"]:
         raise argparse.ArgumentTypeError(f"a time is at least 1s and at most {MAX_HOLD_HOURS}h")

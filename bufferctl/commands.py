@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
-from bufferctl.columns import AGES_OUT, EXPLAINED, LETTERS, LISTED, RULES, SHARDS, WAITS
+from bufferctl.columns import AGES_OUT, EXPLAINED, LETTERS, LISTED, REFUSALS, RULES, SHARDS, WAITS
 from bufferctl.errors import Failed, Incomplete, Misused, Unreachable, errors_of_aws
 from bufferctl.events import EVERYTHING, Event, subscribe
 from bufferctl.forgetting import erase
-from bufferctl.formatting import Block, Line, Lines, Pairs, Tone, as_json, moment, table
+from bufferctl.formatting import Block, Line, Lines, Pairs, Tone, as_json, counted, moment, printable, second_of, table
 from bufferctl.interrupts import endings_interrupt
 from bufferctl.limits import MAX_FORGET_CALLS, MAX_LISTED_AT_ONCE, MAX_LISTED_LETTERS
 from bufferctl.stage import Json, Stage
@@ -33,6 +33,9 @@ def status(stage: Stage, given: Namespace) -> None:
     if result["shards"]:
         totals = {name: result[name] for name in ("pending", "inflight", "nextDueAt", "overdueMs")}
         shown += [table(result["shards"], SHARDS), Pairs(totals)]
+    if refused := result.get("refusals", {}).get("counts"):
+        rows = [{**each, "tenant": each["tenant"] or "(all others)"} for each in refused]
+        shown += [f"Refused since {moment(result['refusals']['sinceAt'])}", table(rows, REFUSALS)]
     if "windows" in result:
         shown += ["DynamoDB lane", Pairs(result["windows"])]
     show_result(given, result, *shown)
@@ -51,14 +54,15 @@ def list_conversations(stage: Stage, given: Namespace) -> None:
     wanted = {"tenant": given.tenant, "platform": given.platform, "shard": given.shard}
     found: dict[tuple[str, str], Json] = {}
     cursor, more = None, True
-    while more and len(found) < max(given.limit, 1):
-        limit = min(given.limit - len(found), MAX_LISTED_AT_ONCE)
-        answer = stage.ask("conversation.list", **wanted, cursor=cursor, limit=limit)
-        # A conversation whose state changes between two pages may be on both pages.
-        found |= {(each["lane"], each["conversation"]): each for each in answer["conversations"]}
-        cursor, more = answer["next"], answer["more"]
-        if cursor is None:
-            break
+    with working(given, "List conversations"):
+        while more and len(found) < max(given.limit, 1):
+            limit = min(given.limit - len(found), MAX_LISTED_AT_ONCE)
+            answer = stage.ask("conversation.list", **wanted, cursor=cursor, limit=limit)
+            # A conversation whose state changes between two pages may be on both pages.
+            found |= {(each["lane"], each["conversation"]): each for each in answer["conversations"]}
+            cursor, more = answer["next"], answer["more"]
+            if cursor is None:
+                break
     shown = list(found.values())[: given.limit]
     shown.sort(key=lambda each: (each["dueAt"] is None, each["dueAt"] or 0))
     result = {"conversations": shown, "more": more or len(found) > len(shown)}
@@ -79,16 +83,16 @@ def show_conversation(stage: Stage, given: Namespace) -> None:
 def _conversation(seen: Json) -> list[Block]:
     fields = {name: value for name, value in seen.items() if name not in ("messages", "batch", "dynamodb")}
     batch = seen["batch"]
-    fields["batch"] = batch and f"{batch['batchId']}, attempt {batch['attempt']}, {batch['count']} messages"
+    fields["batch"] = batch and f"{batch['batchId']}, attempt {batch['attempt']}, {counted(batch['count'], 'message')}"
     shown: list[Block] = [Pairs(fields)]
-    if "messages" in seen:
+    if seen.get("messages"):
         shown.append(table(seen["messages"], ("receivedAt", "id", "author", "text")))
     return shown
 
 
 def flush(stage: Stage, given: Namespace) -> None:
     result = stage.ask("conversation.flush", conversation=given.conversation)
-    show_result(given, result, f"Due at {moment(result['dueAt'])}, with {result['count']} waiting messages.")
+    show_result(given, result, f"Due at {moment(result['dueAt'])}, with {counted(result['count'], 'waiting message')}.")
 
 
 def cancel(stage: Stage, given: Namespace) -> None:
@@ -96,7 +100,7 @@ def cancel(stage: Stage, given: Namespace) -> None:
     result = stage.ask("conversation.cancel", conversation=given.conversation)
     text = "Dropped. Valkey's answer was lost, so the number of messages is unknown."
     if result["dropped"] is not None:
-        text = f"Dropped {result['dropped']} waiting messages and {result['frozen']} of a frozen batch."
+        text = f"Dropped {counted(result['dropped'], 'waiting message')} and {result['frozen']} of a frozen batch."
     if result["leaving"]:
         text += " That batch was just being sent, and may still be published once."
     show_result(given, result, text)
@@ -105,8 +109,9 @@ def cancel(stage: Stage, given: Namespace) -> None:
 def forget(stage: Stage, given: Namespace) -> None:
     """Erase all that the stage and its responder hold of a conversation. Wait for a batch that is being emitted."""
     if given.dry_run:
-        result = stage.ask("conversation.forget", conversation=given.conversation, dryRun=True)
-        result["counts"] |= _forget_at_responder(stage, given, dryRun=True)
+        with working(given, f"Count what the stage holds of {given.conversation}"):
+            result = stage.ask("conversation.forget", conversation=given.conversation, dryRun=True)
+            result["counts"] |= _forget_at_responder(stage, given, dryRun=True)
         show_result(given, result, "It would erase:", *_erased(result))
         return
     _confirm(given, f"Erase all that this stage holds of {given.conversation}? This cannot be undone.")
@@ -168,7 +173,8 @@ def history(stage: Stage, given: Namespace) -> None:
     result = stage.ask_responder("history", conversation=given.conversation, texts=given.messages, limit=given.older)
     columns = ("at", "role", "batchId", *(("text",) if given.messages else ()))
     head = Pairs({name: result[name] for name in ("status", "handedOffUntil", "older")})
-    show_result(given, result, head, table(result["turns"], columns))
+    turns = table(result["turns"], columns) if result["turns"] else "The responder remembers no turn."
+    show_result(given, result, head, turns)
 
 
 def resume(stage: Stage, given: Namespace) -> None:
@@ -186,7 +192,8 @@ def resume(stage: Stage, given: Namespace) -> None:
 def list_rules(stage: Stage, given: Namespace) -> None:
     result = stage.ask("rules.list", prefix=given.prefix)
     notes = ["There are more. Narrow the list with a prefix."] if result["more"] else []
-    show_result(given, result, table(result["rules"], RULES, notes=notes))
+    nothing = f"No scope that begins with {given.prefix} has rules." if given.prefix else "No scope has rules."
+    show_result(given, result, table(result["rules"], RULES, notes=notes) if result["rules"] else nothing)
 
 
 def get_rules(stage: Stage, given: Namespace) -> None:
@@ -214,7 +221,7 @@ def delete_rules(stage: Stage, given: Namespace) -> None:
 def _retimed(found: Json) -> str:
     if found["complete"] and not found["looked"]:
         return "No buffer is open in this scope."
-    text = f"Rescheduled {found['retimed']} of {found['looked']} open buffers in this scope."
+    text = f"Rescheduled {found['retimed']} of {counted(found['looked'], 'open buffer')} in this scope."
     if found["complete"]:
         return text
     why = found.get("problem", "the function ran out of time")
@@ -234,8 +241,10 @@ def explain_rules(stage: Stage, given: Namespace) -> None:
 
 
 def list_letters(stage: Stage, given: Namespace) -> None:
-    result = stage.ask("dead.list", limit=given.limit)
-    show_result(given, result, table(result["letters"], LETTERS), f"About {result['inQueue']} in the queue.")
+    with working(given, "List dead letters"):
+        result = stage.ask("dead.list", limit=given.limit)
+    letters = table(result["letters"], LETTERS) if result["letters"] else "No dead letter is visible."
+    show_result(given, result, letters, f"In the queue: about {result['inQueue']}.")
 
 
 def show_letter(stage: Stage, given: Namespace) -> None:
@@ -253,7 +262,9 @@ def redrive(stage: Stage, given: Namespace) -> None:
         listed = stage.ask("dead.list", limit=MAX_LISTED_LETTERS)
         batches = list(dict.fromkeys(each["batchId"] for each in listed["letters"] if each["batchId"]))
         unreadable = sum(not each["batchId"] for each in listed["letters"])
-        _confirm(given, f"Send {len(batches)} batches again? About {listed['inQueue']} are in the queue.")
+        _confirm(
+            given, f"Send {counted(len(batches), 'batch')} again? Dead letters in the queue: about {listed['inQueue']}."
+        )
     done: list[str] = []
     failed: list[Json] = []
     refusals: set[type[Failed]] = set()
@@ -267,13 +278,15 @@ def redrive(stage: Stage, given: Namespace) -> None:
                 refusals.add(type(error))
             step.advance()
     lines = [Line(f"{batch}  sent again", "good") for batch in done]
-    lines += [Line(f"{each['batchId']}  {each['message']}", "bad") for each in failed]
+    lines += [Line(each["batchId"], "bad", rest=each["message"]) for each in failed]
     result = {"redriven": done, "failed": failed, "unreadable": unreadable}
     show_result(given, result, Lines(lines) if lines else "There is no batch to send again.")
     problems = [f"{len(failed)} of {len(batches)} were not sent again."] if failed else []
     if unreadable:
-        letters = "1 letter" if unreadable == 1 else f"{unreadable} letters"
-        problems.append(f"{letters} without a batch id stayed in the queue: docs/bufferctl.md says how to remove one.")
+        problems.append(
+            f"{counted(unreadable, 'letter')} without a batch id stayed in the queue: "
+            "docs/bufferctl.md says how to remove one."
+        )
     if problems:
         in_part = bool(done or unreadable)
         same = refusals.pop() if len(refusals) == 1 else Failed
@@ -332,15 +345,17 @@ def _until_enough(subscription: Any, given: Namespace) -> Iterator[Event]:
 
 def _line(event: Event, given: Namespace) -> Lines:
     detail = event["detail"]
-    shown = {
-        "at": event["time"],
-        "type": event["detail-type"],
-        "conversation": detail.get("conversationId"),
-        "reason": detail.get("flushReason") or detail.get("reason") or detail.get("change"),
-        "messages": detail.get("messageCount"),
-        "batch": detail.get("batchId"),
-    } | ({"text": detail.get("text")} if given.messages else {})
-    return Lines([Line(str(table([shown], tuple(shown))).splitlines()[1], TONES.get(event["detail-type"], "plain"))])
+    reason = detail.get("flushReason") or detail.get("reason") or detail.get("change")
+    count = detail.get("messageCount")
+    more = (
+        reason,
+        None if count is None else counted(count, "message"),
+        detail.get("batchId"),
+        detail.get("text") if given.messages else None,
+    )
+    named = (second_of(event["time"]), event["detail-type"], detail.get("conversationId"))
+    text, rest = ("  ".join(printable(str(each)) for each in parts if each) for parts in (named, more))
+    return Lines([Line(text, TONES.get(event["detail-type"], "plain"), rest)])
 
 
 def _confirm(given: Namespace, question: str) -> None:
@@ -348,5 +363,11 @@ def _confirm(given: Namespace, question: str) -> None:
         return
     if not sys.stdin.isatty():
         raise Misused("There is no terminal to ask at: add --yes.")
-    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+    # The question goes to stderr, because stdout may be a pipe, or have to be JSON.
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    try:
+        answer = input()
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
         raise Failed("Nothing was done.")

@@ -9,9 +9,12 @@ from bufferctl.diagnoses import DIAGNOSES, Finding, Severity
 from bufferctl.errors import FoundProblems, Unreachable, needs_sign_in
 from bufferctl.facts import Facts, Unreadable
 from bufferctl.formatting import Line, Lines, Tone
+from bufferctl.limits import INDENT
 from bufferctl.stage import Account
 from bufferctl.terminal import show_result, working
 
+# The width of the longest severity, with which each finding begins.
+WORD = max(len(severity.name) for severity in Severity)
 TONES: dict[Severity, Tone] = {Severity.BROKEN: "bad", Severity.FAILING: "warning"}
 
 
@@ -60,7 +63,8 @@ def _lines(found: Report) -> list[Line]:
     lines = []
     for finding in found.findings:
         word = finding.severity.name.lower()
-        lines.append(Line(f"{word:<8} {finding.what}\n{'':<8} {finding.do}", TONES.get(finding.severity, "plain")))
+        tone = TONES.get(finding.severity, "plain")
+        lines.append(Line(f"{word:<{WORD}}  {finding.what}\n{'':<{WORD}}  {finding.do}", tone, hang=WORD + 2))
     if not found.findings and len(found.unread) < len(DIAGNOSES):
         made = len(DIAGNOSES) - len(found.unread)
         lines.append(Line(f"Nothing is wrong with what could be read: {made} diagnoses.", "good"))
@@ -69,5 +73,5 @@ def _lines(found: Report) -> list[Line]:
         for name, reason in found.unread.items():
             names[reason].append(name)
         lines.append(Line("Not diagnosed:"))
-        lines += [Line(f"  {', '.join(each)}: {reason}") for reason, each in names.items()]
+        lines += [Line(f"  {', '.join(each)}: {reason}", hang=2 * INDENT) for reason, each in names.items()]
     return lines

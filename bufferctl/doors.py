@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bufferctl.errors import Failed, Misused
+from bufferctl.formatting import as_json
 from message_buffer.clock import system_clock
 from message_buffer.errors import InvalidInput
 from message_buffer.rules.door_reading import Item, items_of, require_room
@@ -33,7 +34,7 @@ def try_mapping(given: Namespace) -> None:
         ]
     except InvalidInput as error:
         raise Failed(f"This body would be refused: {error}") from error
-    print(json.dumps(read, indent=2, ensure_ascii=False))
+    print(as_json(read))
 
 
 def _shown(item: Item, *, leave_out: bool) -> Mapping[str, Any]:

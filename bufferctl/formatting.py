@@ -5,7 +5,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from textwrap import TextWrapper
 from typing import Any, Literal, NamedTuple
+
+from bufferctl.limits import INDENT
 
 NOTHING = "-"
 # JSON may contain these control characters unescaped, but a terminal may obey them.
@@ -48,6 +51,10 @@ class Pairs:
 class Line(NamedTuple):
     text: str
     tone: Tone = "plain"
+    rest: str = ""
+    """More of the line, which a narrow terminal shows beneath it."""
+    hang: int = INDENT
+    """The spaces before each further line of a terminal, if the text does not fit one."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,7 @@ class Lines:
     lines: Sequence[Line]
 
     def __str__(self) -> str:
-        return "\n".join(line.text for line in self.lines)
+        return "\n".join(f"{line.text}  {line.rest}".rstrip() for line in self.lines)
 
 
 Block = str | Table | Pairs | Lines
@@ -68,10 +75,14 @@ def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, notes: S
     return Table(tuple(rows), columns, notes)
 
 
+def is_time(name: str) -> bool:
+    return name == "at" or name.endswith(("At", "Until"))
+
+
 def cell(name: str, value: Any) -> str:
     if value is None:
         return NOTHING
-    if (name == "at" or name.endswith(("At", "Until"))) and isinstance(value, int):
+    if is_time(name) and isinstance(value, int):
         return moment(value)
     if isinstance(value, bool | list | dict):
         value = json.dumps(value, ensure_ascii=False)
@@ -91,12 +102,38 @@ def as_json(value: Any, *, indent: int | None = 2) -> str:
     return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, indent=indent, ensure_ascii=False))
 
 
+def wrapped(text: str, *, width: int, hang: int = 0) -> str:
+    """Return the text in lines of this width, broken between words."""
+    wrapper = TextWrapper(
+        width, subsequent_indent=" " * hang, break_long_words=False, break_on_hyphens=False, replace_whitespace=False,
+        drop_whitespace=True,
+    )  # fmt: skip
+    return "\n".join(wrapper.fill(line) for line in text.split("\n"))
+
+
+def counted(number: int, thing: str) -> str:
+    """Return `1 batch` or `2 batches`."""
+    if number == 1:
+        return f"1 {thing}"
+    return f"{number} {thing}{'es' if thing.endswith('ch') else 's'}"
+
+
 def moment(at_ms: int) -> str:
     return f"{_local_time(at_ms):%Y-%m-%d %H:%M:%S.%f}"[:-3]
 
 
+def without_today(text: str) -> str:
+    """Return a moment without its date if that is today's."""
+    return text.removeprefix(f"{datetime.now().astimezone():%Y-%m-%d} ")
+
+
 def minute(at_ms: int) -> str:
     return f"{_local_time(at_ms):%Y-%m-%d %H:%M}"
+
+
+def second_of(time: str) -> str:
+    """Return the time of an event, which AWS writes in UTC and whole seconds, in the reader's zone."""
+    return f"{datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def _local_time(at_ms: int) -> datetime:

@@ -1,21 +1,35 @@
-"""Prints results: with colours on a terminal, as plain text for everything else.
+"""Prints results: on a terminal with colours and to its width, as plain text for everything else.
 
-`rich` is imported only to show something with colours, so that `--help` and pipes stay quick. It gets all texts as
+`rich` is imported only for a terminal, so that `--help` and pipes stay quick. It gets all texts as
 `Text`, within which it interprets no markup.
 """
 
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO
 
-from bufferctl.formatting import Block, Line, Lines, Pairs, Table, Tone, as_json, cell, printable
-from bufferctl.limits import LATE_MS
+from bufferctl.formatting import (
+    Block,
+    Line,
+    Lines,
+    Pairs,
+    Table,
+    Tone,
+    as_json,
+    cell,
+    is_time,
+    printable,
+    without_today,
+    wrapped,
+)
+from bufferctl.limits import GAP, INDENT, LATE_MS, MIN_FOLDED_CHARACTERS
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
     from rich.text import Text
 
 STYLES: dict[Tone, str] = {"good": "green", "warning": "yellow", "bad": "bold red", "plain": ""}
@@ -27,18 +41,24 @@ def has_colours(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+def has_progress(stream: TextIO) -> bool:
+    """Return whether the stream is a terminal on which a line can be erased."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def show(*blocks: Block, stream: TextIO | None = None) -> None:
-    """Print the blocks with an empty line between them."""
+    """Print the blocks with an empty line between them, for a terminal in a layout that fits its width."""
     stream = stream or sys.stdout
-    if not has_colours(stream):
+    if not stream.isatty():
         print("\n\n".join(map(str, blocks)), file=stream, flush=True)
         return
-    from rich.console import Console, Group  # noqa: PLC0415 - it would make --help slow
+    from rich.console import Group  # noqa: PLC0415 - it would make --help slow
     from rich.text import Text  # noqa: PLC0415
 
-    console = Console(file=stream, highlight=False, markup=False, emoji=False)
+    console = _console(stream)
     for number, block in enumerate(blocks):
-        console.print(Group(*([Text()] if number else []), _rendered(block)), soft_wrap=isinstance(block, str))
+        shown = _rendered(block, console.width)
+        console.print(Group(*([Text()] if number else []), shown), soft_wrap=isinstance(block, str))
 
 
 def show_result(given: Namespace, result: Any, *blocks: Block) -> None:
@@ -47,6 +67,12 @@ def show_result(given: Namespace, result: Any, *blocks: Block) -> None:
         print(as_json(result))
     else:
         show(*blocks)
+
+
+def show_error(text: str) -> None:
+    """Print an error. This needs no `rich`, whose absence may be the error."""
+    text = printable(text, kept="\n")
+    print(wrapped(text, width=get_terminal_size().columns) if sys.stderr.isatty() else text, file=sys.stderr)
 
 
 class Step:
@@ -62,14 +88,13 @@ class Step:
 @contextmanager
 def working(given: Namespace, text: str, *, total: int | None = None) -> Iterator[Step]:
     """Show on a terminal what a long command does and how far it is. Erase that at the end."""
-    if given.json or not has_colours(sys.stderr):
+    if given.json or not has_progress(sys.stderr):
         yield Step()
         return
-    from rich.console import Console  # noqa: PLC0415 - it would make --help slow
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
     counted = (BarColumn(), MofNCompleteColumn()) if total else ()
-    console = Console(file=sys.stderr, highlight=False, markup=False, emoji=False)
+    console = _console(sys.stderr)
     words = TextColumn("{task.description}", markup=False)
     with Progress(SpinnerColumn(), words, *counted, TimeElapsedColumn(), console=console, transient=True) as shown:
         task = shown.add_task(printable(text), total=total)
@@ -84,51 +109,141 @@ def working(given: Namespace, text: str, *, total: int | None = None) -> Iterato
         yield Shown()
 
 
-def _rendered(block: Block) -> "RenderableType":
+def _console(stream: TextIO) -> "Console":
+    from rich.console import Console  # noqa: PLC0415 - it would make --help slow
+
+    colours: Literal["auto"] | None = "auto" if has_colours(stream) else None
+    return Console(file=stream, highlight=False, markup=False, emoji=False, color_system=colours)
+
+
+def _rendered(block: Block, width: int) -> "RenderableType":
     from rich.text import Text  # noqa: PLC0415 - it would make --help slow
 
     match block:
         case Table():
-            return _table(block)
+            return _table(block, width)
         case Pairs():
-            return _pairs(block)
+            return _pairs(block.fields)
         case Lines():
-            return Text("\n").join(_line(each) for each in block.lines)
+            return Text("\n").join(_line(each, width) for each in block.lines)
         case _:
             return Text(printable(block, kept="\n"))
 
 
-def _line(line: Line) -> "Text":
-    from rich.text import Text  # noqa: PLC0415 - it would make --help slow
-
-    return Text(printable(line.text, kept="\n"), style=STYLES[line.tone])
-
-
-def _table(block: Table) -> "RenderableType":
-    from rich import box, table  # noqa: PLC0415 - it would make --help slow
-    from rich.console import Group  # noqa: PLC0415
+def _line(line: Line, width: int) -> "Text":
+    from rich.cells import cell_len  # noqa: PLC0415 - it would make --help slow
     from rich.text import Text  # noqa: PLC0415
 
-    shown = table.Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
-    for column in block.columns:
-        values = [row.get(column) for row in block.rows]
-        is_number = any(isinstance(each, int) for each in values) and not column.endswith(("At", "Until"))
-        shown.add_column(Text(column), justify="right" if is_number else "left", overflow="fold")
-    for row, cells in zip(block.rows, block.cells(), strict=True):
-        shown.add_row(
-            *(Text(text, style=_style(name, row.get(name))) for name, text in zip(block.columns, cells, strict=True))
+    text, rest = printable(line.text, kept="\n"), printable(line.rest)
+    between = " " * GAP if cell_len(text) + GAP + cell_len(rest) <= width else "\n" + " " * INDENT
+    shown = wrapped(text + between + rest if rest else text, width=width, hang=line.hang)
+    return Text(shown, style=STYLES[line.tone])
+
+
+class _Column(NamedTuple):
+    name: str
+    cells: "list[Text]"
+    width: int
+    """The width of its longest text."""
+    is_number: bool
+    may_fold: bool
+    """True for long texts of people, of services and of ours; not for names, which a reader copies, nor for times."""
+
+    @property
+    def least(self) -> int:
+        return min(self.width, MIN_FOLDED_CHARACTERS) if self.may_fold else self.width
+
+
+def _table(block: Table, width: int) -> "RenderableType":
+    """Return the first layout that fits: rows; rows without today's date; rows beneath names; fields for each row."""
+    from rich.console import Group  # noqa: PLC0415 - it would make --help slow
+    from rich.text import Text  # noqa: PLC0415
+
+    columns = _columns(block)
+    first, *others = columns
+    indented = width - INDENT
+    shown: list[RenderableType] = []
+    shortened = _columns(block, without_dates=True)
+    if widths := _fitted(columns, width):
+        shown.append(_grid(columns, widths, range(len(block.rows)), has_header=True))
+    elif widths := _fitted(shortened, width):
+        shown.append(_grid(shortened, widths, range(len(block.rows)), has_header=True))
+    elif others and first.name in NAMES and (widths := _fitted(others, indented)):
+        shown += [Text(first.name, style="bold"), _padded(_grid(others, widths, (), has_header=True))]
+        for number, name in enumerate(first.cells):
+            shown += [name, _padded(_grid(others, widths, (number,), has_header=False))]
+    else:
+        for number, row in enumerate(block.rows):
+            fields = {each: row.get(each) for each in block.columns[1:]}
+            name = first.cells[number] if first.name in NAMES else Text(f"{first.name} {first.cells[number]}")
+            shown += [*([Text()] if number else []), name, _padded(_pairs(fields))]
+    return Group(*shown, *(Text(printable(note)) for note in block.notes))
+
+
+def _padded(shown: "RenderableType") -> "RenderableType":
+    from rich.padding import Padding  # noqa: PLC0415 - it would make --help slow
+
+    return Padding(shown, (0, 0, 0, INDENT))
+
+
+def _columns(block: Table, *, without_dates: bool = False) -> list[_Column]:
+    from rich.cells import cell_len  # noqa: PLC0415 - it would make --help slow
+    from rich.text import Text  # noqa: PLC0415
+
+    rows, columns = block.cells(), []
+    for place, name in enumerate(block.columns):
+        values = [row.get(name) for row in block.rows]
+        texts = [without_today(cells[place]) if without_dates and is_time(name) else cells[place] for cells in rows]
+        columns.append(
+            _Column(
+                name,
+                [Text(text, style=_style(name, value)) for text, value in zip(texts, values, strict=True)],
+                max(map(cell_len, (name, *texts))),
+                is_number=any(isinstance(each, int) for each in values) and not is_time(name),
+                may_fold=not is_time(name) and name not in NAMES,
+            )
         )
-    return Group(shown, *(Text(printable(note)) for note in block.notes))
+    return columns
 
 
-def _pairs(block: Pairs) -> "RenderableType":
+def _fitted(columns: list[_Column], width: int) -> list[int] | None:
+    """Return widths for the columns, or None if they do not fit. Columns that may fold share what the others leave."""
+    left = width - GAP * (len(columns) - 1) - sum(each.least for each in columns)
+    if left < 0:
+        return None
+    widths = []
+    for each in columns:
+        more = min(each.width - each.least, left)
+        left -= more
+        widths.append(each.least + more)
+    return widths
+
+
+def _grid(columns: list[_Column], widths: list[int], rows: Iterable[int], *, has_header: bool) -> "RenderableType":
+    from rich import box, table  # noqa: PLC0415 - it would make --help slow
+    from rich.text import Text  # noqa: PLC0415
+
+    # The box adds a space between two columns.
+    shown = table.Table(
+        box=box.SIMPLE_HEAD, show_header=has_header, header_style="bold", padding=(0, GAP - 1, 0, 0), pad_edge=False,
+        show_edge=False,
+    )  # fmt: skip
+    for column, width in zip(columns, widths, strict=True):
+        justify: Literal["right", "left"] = "right" if column.is_number else "left"
+        shown.add_column(Text(column.name), justify=justify, overflow="fold", width=width)
+    for row in rows:
+        shown.add_row(*(column.cells[row] for column in columns))
+    return shown
+
+
+def _pairs(fields: Mapping[str, Any]) -> "RenderableType":
     from rich.table import Table as Grid  # noqa: PLC0415 - it would make --help slow
     from rich.text import Text  # noqa: PLC0415
 
-    grid = Grid.grid(padding=(0, 2))
-    grid.add_column()
+    grid = Grid.grid(padding=(0, GAP))
+    grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    for name, value in block.fields.items():
+    for name, value in fields.items():
         grid.add_row(Text(name, style="bold"), Text(cell(name, value), style=_style(name, value)))
     return grid
 

@@ -76,12 +76,10 @@ class Result:
 def verify(stage: Stage, given: Namespace) -> None:
     """Print the results of all checks. Raise FoundProblems if one failed, and any error that ended the trial."""
     seconds = MAX_TRIAL_SECONDS + 60 * (given.keep_running or 0)
-    print(
-        "Trying the stage. This takes half a minute, and some minutes if batches are late.", file=sys.stderr, flush=True
-    )
+    print("This takes half a minute, and some minutes if batches are late.", file=sys.stderr, flush=True)
     with endings_interrupt():
         remove_leftovers(stage, given.stage)
-        with _trial(stage, given.stage, seconds=seconds) as trial:
+        with _trial(stage, given, seconds=seconds) as trial:
             results, lateness = list[Result](), list[int]()
             error: Failed | None = None
             with working(given, "Try the stage") as step:
@@ -138,7 +136,7 @@ def _percentiles(late_ms: list[int]) -> str:
 
 
 @contextmanager
-def _trial(stage: Stage, stage_name: str, *, seconds: float) -> Iterator["Trial"]:
+def _trial(stage: Stage, given: Namespace, *, seconds: float) -> Iterator["Trial"]:
     trial_id = uuid.uuid4().hex[:8]
     pattern = {"source": ["message-buffer"], "detail": {"tenant": [TENANT]}}
     prefix = f"{PREFIX}-{time.time() + seconds:.0f}-{trial_id}"
@@ -146,7 +144,8 @@ def _trial(stage: Stage, stage_name: str, *, seconds: float) -> Iterator["Trial"
         try:
             yield Trial(stage, subscription, trial_id)
         finally:
-            _forget_all(stage, stage_name, trial_id)
+            with working(given, "Remove the trial"):
+                _forget_all(stage, given.stage, trial_id)
 
 
 def _forget_all(stage: Stage, stage_name: str, trial_id: str) -> None:

@@ -24,23 +24,14 @@ class Logs:
         """
         return [each for each in self._lines_with(conversation) if each["line"].get("operation") not in ONLY_LOOKS]
 
-    def over_quota(self) -> list[Json]:
-        """Return ingest's newest lines about messages that a quota refused. Return none unless the stage is local."""
-        return [
-            each
-            for each in self._lines_with("over quota", role="ingest")
-            if each["line"].get("message") == "over quota"
-        ]
-
-    def _lines_with(self, text: str, *, role: str | None = None) -> list[Json]:
+    def _lines_with(self, text: str) -> list[Json]:
         outputs = self._place.outputs
         if outputs is None:
             return []
-        groups = {role: outputs.LogGroups[role]} if role else outputs.LogGroups
         found = []
         with errors_of_aws():
             client = outputs.client("logs")
-            for name, group in groups.items():
+            for name, group in outputs.LogGroups.items():
                 pages = client.get_paginator("filter_log_events").paginate(
                     logGroupName=group, startTime=now_ms() - LOGS_LOOK_BACK_MS
                 )

@@ -122,7 +122,6 @@ def make_app(parts: Parts) -> Starlette:
             post("/api/conversation", OfConversation, answers.conversation),
             post("/api/rules", OfConversation, answers.rules),
             post("/api/logs", OfConversation, answers.log_lines),
-            post("/api/quotas", Nothing, answers.quotas),
             post("/api/letter", OfBatch, answers.letter),
             post("/api/operate", Operate, answers.operate, changes=True),
             post("/api/redrive", OfBatch, answers.redrive, changes=True),
@@ -193,10 +192,6 @@ class _Answers:
 
     def log_lines(self, wish: OfConversation) -> Json:
         return {"lines": self._parts.logs.of(wish.conversation)}
-
-    def quotas(self, _wish: Nothing) -> Json:
-        """Return the refused webhooks. In AWS, the console may not read those of other senders."""
-        return {"refused": self._parts.simulator.refused, "overQuota": self._parts.logs.over_quota()}
 
     def letter(self, wish: OfBatch) -> Json:
         words = self._parts.place.options.show_words

@@ -7,7 +7,7 @@ import { ask } from "./store.js";
 const STEP_MS = 10_000;
 const MINUTES = 15;
 const HEARTBEAT_MS = 6_000;
-const QUOTAS_EVERY_MS = 10_000;
+const REFUSALS_SHOWN = 50;
 
 export function Health({ store }) {
   const status = store.look?.status;
@@ -124,22 +124,28 @@ function Letters({ store }) {
       <button class="plain" onClick=${() => setAsked(null)}>Do nothing</button></div>`}</section>`;
 }
 
-// The console has no permission to read metrics. It knows the answers to its own messages and, locally, the log lines.
+const REFUSED = {
+  account_messages: "messages of an account, by its quota",
+  account_conversations: "new buffers of an account, by its quota",
+  tenant_messages: "messages of the tenant, by its quota",
+  tenant_conversations: "new buffers of the tenant, by its quota",
+  waiting: "messages of a conversation in which too much waits",
+};
+
+// Valkey counts what buffer_message refuses, by tenant. The page counts the responses to its own webhooks.
 function Refusals({ store }) {
-  const [lines, setLines] = useState([]);
-  const { isLocal } = store.hello;
-  useEffect(() => {
-    if (!isLocal) return undefined;
-    const read = () => ask("quotas").then((found) => found && setLines(found.overQuota));
-    read();
-    const again = setInterval(read, QUOTAS_EVERY_MS);
-    return () => clearInterval(again);
-  }, [isLocal]);
+  const status = store.look?.status;
+  const refusals = status?.refusals;
   const own = Object.entries(store.refused);
+  const counts = refusals?.counts ?? [];
   return html`<section><h2>Refused messages</h2>
-    <p>${own.length ? own.map(([status, n]) => `${messagesOf(n)} of this page ${status === "429" ? "by a quota" : "answered"} (${status})`).join(", ") + "."
-      : "No message of this page was refused."}</p>
-    ${isLocal ? html`<p>${lines.length ? `Ingest logged ${lines.length} webhooks over a quota in the last ten minutes; the last one ` : "Ingest logged no webhook over a quota in the last ten minutes."}
-      ${lines.length ? html`<${Moment} at=${lines.at(-1).at} />` : ""}</p>`
-    : html`<p class="empty">Refusals of other senders are in the metric OverQuota, which this page may not read.</p>`}</section>`;
+    ${!status ? html`<p class="empty">Looking …</p>`
+    : !refusals ? html`<p class="empty">This stage counts no refused messages. The DynamoDB lane has no quotas.</p>`
+    : !counts.length ? html`<p class="empty">No refused message is counted. The counts begin again within an hour.</p>` : html`
+      <p>Since <${Moment} at=${refusals.sinceAt} />. The counts begin again within an hour. Later messages of a webhook are refused with its first one, and not counted.
+        Twilio would not send again, so its messages over a quota are counted, but buffered.</p>
+      <div class="scroll" tabindex="0" role="region" aria-label="Refused messages"><table><thead><tr><th scope="col">Tenant</th><th scope="col">Refused</th><th scope="col" class="n">Times</th></tr></thead>
+        <tbody>${counts.slice(0, REFUSALS_SHOWN).map((each) => html`<tr key=${`${each.tenant}/${each.reason}`}><td>${each.tenant || "all others"}</td>
+          <td>${REFUSED[each.reason] ?? each.reason}</td><td class="n">${each.count}</td></tr>`)}</tbody></table></div>`}
+    ${own.length > 0 && html`<p>Responses to this page: ${own.map(([code, n]) => `${messagesOf(n)} ${code === "429" ? "refused by a quota" : "refused"} (${code})`).join(", ")}.</p>`}</section>`;
 }

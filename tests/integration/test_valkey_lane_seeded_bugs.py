@@ -645,9 +645,16 @@ BUGS = (
     Bug(
         "quotas are kept for ever",
         "buffer_message",
-        "call('PEXPIRE', quota_key, 3600000, 'NX')",
-        "",
+        "- cost_us == 0 then call('PEXPIRE', quota_key, 3600000, 'NX') end",
+        "- cost_us == 0 then end",
         (lambda m: m.burst_at_a_quota("ann", 1, 0, False),),
+    ),
+    Bug(
+        "counts of refusals are kept for ever",
+        "buffer_message",
+        "names .. name)\n      call('PEXPIRE', quota_key, 3600000, 'NX')",
+        "names .. name)",
+        (lambda m: m.burst("ann", RULES[2], 25, 0, False),),
     ),
     Bug(
         "a conversation is never full",

@@ -74,6 +74,7 @@ class ImitatedStage:
         self.posted: list[Webhook] = []
         self.rows: list[Json] = []
         self.letters: list[Json] = []
+        self.refusals: Json | None = None
         self.is_away = False
         self.asked: list[tuple[str, Json]] = []
 
@@ -85,7 +86,8 @@ class ImitatedStage:
             case "status":
                 counts = {"pending": len(self.rows), "inflight": 0, "nextDueAt": None, "overdueMs": 0}
                 windows = {"open": 0, "nextDueAt": None, "overdueMs": 0}
-                return {**counts, "shards": [], "windows": windows}
+                refusals = {"refusals": self.refusals} if self.refusals else {}
+                return {**counts, "shards": [], "windows": windows, **refusals}
             case "conversation.list":
                 return self._page(fields)
             case "dead.list":

@@ -179,6 +179,11 @@ def quota_spent(engine: Engine) -> None:
         engine.store.buffer_message("d", f"m{n}", payload=payload(f"m{n}"), timing=ADAPTIVE.timing, charge=SPENT)
 
 
+def quota_refused(engine: Engine) -> None:
+    quota_spent(engine)
+    send_over_quota(engine.store, engine)
+
+
 def held(engine: Engine) -> None:
     engine.store.hold_buffer("c", hold_ms=300_000)
     open_buffer(engine)
@@ -296,7 +301,7 @@ SCENES = [
                       held, processor_that_sleeps)
         for rules in (ADAPTIVE, NOW)
     ),
-    Scene("buffer_message", quota_spent, send_over_quota),
+    Scene("buffer_message", quota_spent, send_over_quota, may_change=("//account_messages/c",)),
     *(
         Scene("acquire_lease", state, lambda store, engine: store.acquire_lease(0, engine.processor))
         for state in (idle, open_buffer, processor_that_sleeps)
@@ -422,5 +427,6 @@ SCENES = [
         Scene("list_conversations", state, lambda store, engine: store.list_conversations(0))
         for state in (idle, due_with_a_processor, taken_and_more)
     ),
+    *(Scene("list_refusals", state, lambda store, engine: store.list_refusals(0)) for state in (idle, quota_refused)),
     Scene("peek_conversation", taken_and_more, lambda store, engine: store.peek_conversation("c", limit=9)),
 ]  # fmt: skip

@@ -11,9 +11,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime, tzinfo
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import boto3
 import pytest
@@ -24,12 +25,14 @@ from bufferctl.__main__ import main, make_parser
 from bufferctl.errors import EXIT_STATUSES
 from bufferctl.events import subscribe
 from bufferctl.stage import DEFAULT_REGION
+from bufferctl.terminal import show
 from infra.settings_and_defaults import StageConfig
 
 ROOT = Path(__file__).parents[2]
 ME = "arn:aws:iam::111122223333:user/ada"
 NAME = "default/generic/shop/c1"
 NOON_MS = 1_700_000_000_000
+DAY_MS = 86_400_000
 
 Json = dict[str, Any]
 
@@ -202,6 +205,17 @@ def test_rules_come_from_an_argument_or_from_standard_input(
     assert capsys.readouterr().err.startswith("The rules are not JSON")
 
 
+def test_the_options_of_all_commands_may_also_follow_the_command(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws.answer("rules.list", {"rules": [], "more": False})
+    after = ["--stage", "prod", "--profile", "ops", "--region", "eu-west-1", "--json"]
+    assert main(["rules", "list", *after]) == 0
+    assert json.loads(capsys.readouterr().out) == {"rules": [], "more": False}
+    assert main(["status", "--outputs", "nowhere/outputs.json"]) == 3
+    assert "make up" in capsys.readouterr().err
+
+
 # -- what people see -------------------------------------------------------------------------------
 
 
@@ -213,6 +227,26 @@ def test_the_state_of_the_shards_is_a_table(aws: FakeAws, capsys: pytest.Capture
     assert lines[0].split() == ["shard", "pending", "inflight", "nextDueAt", "overdueMs", "heartbeatAt"]
     assert lines[0].index("inflight") == lines[1].index("1  ", 10) == lines[2].index("1  ", 10)
     assert lines[1].endswith("1.2 s      -")
+
+
+def test_what_was_refused_is_a_table_by_tenant(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    nothing = {"pending": 0, "inflight": 0, "nextDueAt": None, "overdueMs": 0, "heartbeatAt": None}
+    result: Json = {**nothing, "shards": [{"shard": 0, **nothing}], "refusals": {"sinceAt": None, "counts": []}}
+    aws.answer("status", result)
+    assert run("status") == 0
+    assert "Refused" not in capsys.readouterr().out
+    counts = [
+        {"tenant": "acme", "reason": "tenant_messages", "count": 1_204},
+        {"tenant": "", "reason": "waiting", "count": 3},
+    ]
+    aws.answer("status", result | {"refusals": {"sinceAt": NOON_MS, "counts": counts}})
+    assert run("status") == 0
+    _, _, refused = capsys.readouterr().out.partition("Refused since 2023-11-14 22:13:20.000\n\n")
+    assert [line.split("  ") for line in re.sub(" {3,}", "  ", refused).splitlines()] == [
+        ["tenant", "reason", "count"],
+        ["acme", "tenant_messages", "1204"],
+        ["(all others)", "waiting", "3"],
+    ]
 
 
 def row(name: str, *, due_at_ms: int | None = NOON_MS, lane: str = "valkey") -> Json:
@@ -334,8 +368,15 @@ def test_nothing_is_dropped_or_sent_again_without_a_yes(
     assert run(*command) == 2
     assert capsys.readouterr().err == "There is no terminal to ask at: add --yes.\n"
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-    monkeypatch.setattr("builtins.input", lambda _question: "n")
-    assert run(*command) == 1
+    for typed in ("n\n", ""):
+        sys.stdin.seek(0)
+        sys.stdin.truncate()
+        sys.stdin.write(typed)
+        sys.stdin.seek(0)
+        assert run(*command, "--json") == 1
+        captured = capsys.readouterr()
+        assert "[y/N] " in captured.err
+        assert captured.out == "", "a program reads this"
     assert not [event for event in aws.asked if event["operation"] != "dead.list"]
 
 
@@ -535,9 +576,16 @@ def test_a_local_stage_that_is_not_up_cannot_be_reached(tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     "arguments", [[], ["conversation"], ["rules", "set", "stage"], ["conversation", "hold", NAME, "--for", "1d"]]
 )
-def test_wrong_usage_ends_with_two(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(arguments)
+def test_wrong_usage_ends_with_two_and_says_so_as_every_other_error(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    usage, *_, text = capsys.readouterr().err.splitlines()
+    assert usage.startswith("usage: ")
+    assert text.endswith(".")
+    assert main([*arguments, "--json"]) == 2
+    problem = json.loads(capsys.readouterr().err.splitlines()[-1])["error"]
+    assert problem == {"message": text, "exitStatus": 2}
 
 
 def test_help_needs_no_sdk() -> None:
@@ -552,12 +600,12 @@ def test_help_needs_no_sdk() -> None:
 # -- on a terminal ---------------------------------------------------------------------------------
 
 
-def become_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def become_a_terminal(monkeypatch: pytest.MonkeyPatch, *, width: int = 200) -> None:
     """Make both outputs a terminal that knows colours. pytest replaces them before each test's call."""
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(getattr(sys, name), "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 
@@ -584,18 +632,169 @@ def test_a_terminal_gets_colours_and_people_cannot_steer_it(
 
 
 @pytest.mark.parametrize(("variable", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
-def test_a_terminal_without_colours_gets_what_a_pipe_gets(
+def test_a_terminal_without_colours_gets_the_same_layout(
     aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
-    become_a_terminal(monkeypatch)
+    become_a_terminal(monkeypatch, width=80)
     aws.answer("conversation.list", page(row("d/s/a/1")))
+    assert run("conversation", "list") == 0
+    in_colour = capsys.readouterr().out
+    assert "\x1b[" in in_colour
     monkeypatch.setenv(variable, value)
     assert run("conversation", "list") == 0
-    on_terminal = capsys.readouterr().out
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
-    monkeypatch.delenv(variable)
-    assert run("conversation", "list") == 0
-    assert capsys.readouterr().out == on_terminal
+    assert capsys.readouterr().out == without_styles(in_colour)
+
+
+ID = "acme/whatsapp/106540352242922/491701234567"
+LETTER = {"batchId": "b" * 40, "conversationId": ID, "messages": 2, "attempt": 1, "lastAt": NOON_MS, "reason": "r" * 50}
+
+
+def on_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int, *command: str
+) -> list[str]:
+    """Return the lines that a terminal of this width shows."""
+    become_a_terminal(monkeypatch, width=width)
+    assert run(*command) == 0
+    lines = without_styles(capsys.readouterr().out).splitlines()
+    assert max(map(len, lines)) <= width
+    return [line.rstrip() for line in lines]
+
+
+def test_a_wide_terminal_shows_a_table(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aws.answer("conversation.list", page(row(ID), row("d/s/a/1")))
+    header, rule, *lines = on_terminal(capsys, monkeypatch, 120, "conversation", "list")
+    assert header.split() == ["conversation", "lane", "shard", "state", "count", "frozen", "reason", "dueAt"]
+    assert set(rule) == {"─"}
+    assert [line.split()[0] for line in lines] == [ID, "d/s/a/1"]
+
+
+def test_a_narrower_terminal_shows_each_row_beneath_its_name(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aws.answer("conversation.list", page(row(ID), row("d/s/a/1")))
+    lines = on_terminal(capsys, monkeypatch, 80, "conversation", "list")
+    assert lines[0] == "conversation"
+    assert lines[1].split() == ["lane", "shard", "state", "count", "frozen", "reason", "dueAt"]
+    assert (lines[3], lines[5]) == (ID, "d/s/a/1")
+    assert lines[4].split() == ["valkey", "0", "pending", "2", "0", "silence", "2023-11-14", "22:13:20.000"]
+    assert lines[4].index("valkey") == lines[1].index("lane")
+    assert lines[4].index("2023") == lines[1].index("dueAt")
+
+
+def test_a_narrow_terminal_shows_a_list_of_fields_for_each_row(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aws.answer("conversation.list", page(row(ID), row("d/s/a/1")))
+    lines = on_terminal(capsys, monkeypatch, 44, "conversation", "list")
+    assert lines[0] == ID
+    assert lines[1].split() == ["lane", "valkey"]
+    assert lines[7].split() == ["dueAt", "2023-11-14", "22:13:20.000"]
+    assert lines[8:10] == ["", "d/s/a/1"]
+    status: Json = {"pending": 1, "inflight": 0, "nextDueAt": NOON_MS, "overdueMs": 0, "heartbeatAt": None}
+    aws.answer("status", {**status, "shards": [{"shard": 3, **status}]})
+    assert on_terminal(capsys, monkeypatch, 40, "status")[0] == "shard 3"
+
+
+def test_a_terminal_that_is_a_bit_too_narrow_leaves_out_todays_date(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bufferctl.formatting.datetime", Today)
+    of_all: Json = {"pending": 1, "inflight": 0, "nextDueAt": NOON_MS, "overdueMs": 0}
+    shards = [{**of_all, "shard": 0, "heartbeatAt": NOON_MS}, {**of_all, "shard": 1, "heartbeatAt": NOON_MS - DAY_MS}]
+    aws.answer("status", {**of_all, "shards": shards})
+    _, _, today, yesterday = on_terminal(capsys, monkeypatch, 80, "status")[:4]
+    assert today.split() == ["0", "1", "0", "22:13:20.000", "0.0", "s", "22:13:20.000"]
+    assert yesterday.split()[-2:] == ["2023-11-13", "22:13:20.000"]
+    assert "2023-11-14 22:13:20.000" in on_terminal(capsys, monkeypatch, 100, "status")[2]
+
+
+class Today(datetime):
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Self:
+        return cls.fromtimestamp(NOON_MS / 1_000, tz)
+
+
+@pytest.mark.parametrize("width", [160, 130, 80, 60])
+def test_a_terminal_folds_texts_and_no_id(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    aws.answer("dead.list", {"letters": [LETTER], "inQueue": 1})
+    words = " ".join(on_terminal(capsys, monkeypatch, width, "dead", "list")).split()
+    assert {"b" * 40, ID} <= set(words)
+    assert ("r" * 50 in words) == (width == 80), "the reason is folded in a table, or if it does not fit a line"
+
+
+def test_a_terminal_breaks_errors_and_long_lines_between_words(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    become_a_terminal(monkeypatch, width=40)
+    aws.refuse("dead.redrive", "not_found", f"No dead letter of the batch {'b' * 38} was found.\x1b[2J")
+    assert run("dead", "redrive", "b" * 38) == 4
+    captured = capsys.readouterr()
+    shown = ["b" * 38, "  No dead letter of the batch", f"  {'b' * 38}", "  was found. [2J"]
+    assert without_styles(captured.out).splitlines() == shown
+    assert run("dead", "redrive") == 2
+    assert run("conversation", "hold", NAME, "--for", "3d") == 2
+    assert capsys.readouterr().err.splitlines()[-2:] == [
+        "Argument --for: a time reads 30s, 15m or",
+        "24h, not '3d'.",
+    ]
+
+
+def test_a_list_of_nothing_is_a_sentence(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+    aws.answer("rules.list", {"rules": [], "more": False})
+    aws.answer("dead.list", {"letters": [], "inQueue": 0})
+    aws.answer("history", {"status": None, "handedOffUntil": None, "older": 0, "turns": []})
+    aws.has_responder = True
+    for command, sentence in (
+        (["rules", "list"], "No scope has rules."),
+        (["rules", "list", "tenant:"], "No scope that begins with tenant: has rules."),
+        (["dead", "list"], "No dead letter is visible."),
+        (["conversation", "history", NAME], "The responder remembers no turn."),
+    ):
+        assert run(*command) == 0
+        assert sentence in capsys.readouterr().out
+
+
+class Ascii(io.TextIOWrapper):
+    """An output that lacks most characters, such as that of a job with LC_ALL=POSIX and UTF-8 mode off."""
+
+    def __init__(self) -> None:
+        super().__init__(io.BytesIO(), encoding="ascii")
+
+    @property
+    def bytes(self) -> bytes:
+        self.flush()
+        return self.buffer.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_an_output_without_umlauts_gets_question_marks_and_json_gets_utf_8(
+    aws: FakeAws, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aws.answer("dead.show", {"batchId": "b1", "payloads": ["Grüße"]})
+    monkeypatch.setattr(sys, "stdout", out := Ascii())
+    assert run("dead", "show", "b1", "--payloads") == 0
+    assert b"Gr??e" in out.bytes
+    monkeypatch.setattr(sys, "stdout", out := Ascii())
+    assert run("dead", "show", "b1", "--payloads", "--json") == 0
+    assert json.loads(out.bytes)["payloads"] == ["Grüße"]
+
+
+def test_an_event_is_one_line_or_on_a_narrow_terminal_two(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    detail = {"conversationId": ID, "flushReason": "silence", "messageCount": 1, "batchId": "b1", "text": HOSTILE}
+    event: Json = {"time": "2026-11-19T17:22:52Z", "detail-type": "messages.batch.ready", "detail": detail}
+    line = commands._line(event, argparse.Namespace(messages=False))
+    first = f"2026-11-19 17:22:52  messages.batch.ready  {ID}"
+    assert str(line) == f"{first}  silence  1 message  b1"
+    become_a_terminal(monkeypatch, width=90)
+    show(line)
+    assert without_styles(capsys.readouterr().out) == f"{first}\n  silence  1 message  b1\n"
+    assert "\n" not in str(commands._line(event, argparse.Namespace(messages=True)))
 
 
 def test_json_has_no_colours_and_no_control_characters(
@@ -801,9 +1000,7 @@ def test_a_python_without_the_dependencies_is_told_in_one_sentence() -> None:
 def test_a_time_that_the_functions_would_refuse_is_wrong_usage(
     aws: FakeAws, capsys: pytest.CaptureFixture[str], time: str
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        run("conversation", "hold", NAME, "--for", time)
-    assert ended.value.code == 2
+    assert run("conversation", "hold", NAME, "--for", time) == 2
     assert "at least 1s and at most 24h" in capsys.readouterr().err
     assert aws.asked == []
 
