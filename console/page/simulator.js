@@ -242,7 +242,7 @@ function Buffer({ chat, store, choose }) {
       : "Nothing waits."}</p>`}
     ${last && html`<div class="last"><h3>Last batch</h3>
       <p>${messagesOf(last.count)}, because of ${causeOf(last)}, <b>${duration(last.lateMs)}</b> after it was due.</p>
-      ${last.cause?.text && html`<p class="why">${last.cause.text}</p>`}
+      ${last.cause?.text && html`<p>${last.cause.text}</p>`}
       <${Layer} why=${last.cause} />
       <p class="id">${last.batchId}</p></div>`}
     ${chat.conversation && html`<button class="plain name" onClick=${() => choose(chat.conversation)}>Time line and rules of<small>${chat.conversation}</small></button>`}
