@@ -3,7 +3,7 @@
 import json
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +30,7 @@ class Takers:
     time_lines: TimeLines
     batches: Batches
     departures: Departures
+    scenarios: Callable[[str, Json], None]
 
 
 class Bus:
@@ -77,6 +78,7 @@ class Bus:
             }
             self._takers.time_lines.add(conversation, kind, at_ms, **facts)
         self._takers.hub.publish("event", seen)
+        self._takers.scenarios(kind, detail)
         self._takers.looks.hurry()
 
     def _listen(self) -> None:

@@ -61,4 +61,5 @@ MAX_HOLD_MS = 24 * 60 * 60_000
 
 MAX_STEPS = 100
 MAX_STEP_PAUSE_SECONDS = 60.0
-VALKEY_OUTAGE_SECONDS = 8.0
+# A batch comes at the latest after the watchdog's pass, a lease and the starts of two functions.
+MAX_WAIT_FOR_BATCH_SECONDS = 60.0

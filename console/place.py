@@ -83,9 +83,17 @@ class Place:
     @property
     def listener(self) -> list[str]:
         """Return the command that prints the stage's events."""
+        return self._command("console.listener")
+
+    @property
+    def changer(self) -> list[str]:
+        """Return the command that changes the stage for as long as a scenario plays."""
+        return self._command("console.temporary_changes")
+
+    def _command(self, module: str) -> list[str]:
         options = self.options
         given = {"stage": options.stage, "profile": options.profile, "region": options.region}
-        return [sys.executable, "-m", "console.listener", json.dumps(given | {"outputs": str(options.outputs)})]
+        return [sys.executable, "-m", module, json.dumps(given | {"outputs": str(options.outputs)})]
 
     def _find(self) -> tuple[int, Stage, Sender]:
         with self._lock:

@@ -19,7 +19,8 @@ from console.logs import Logs
 from console.looks import Looks
 from console.pace import PacedStage
 from console.place import Place
-from console.scenarios import Player, read_scenarios
+from console.player import Player
+from console.scenarios import read_scenarios
 from console.server import Parts, make_app
 from console.simulator import Simulator
 from console.time_lines import TimeLines
@@ -28,7 +29,7 @@ from console.time_lines import TimeLines
 @contextmanager
 def running(place: Place, *, port: int = 0) -> Iterator[str]:
     """Serve the page, and yield its address. At the end, remove the rule and the queue that listen to the stage."""
-    parts = _make_parts(place)
+    parts = make_parts(place)
     token = secrets.token_urlsafe(TOKEN_BYTES)
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -53,7 +54,7 @@ def running(place: Place, *, port: int = 0) -> Iterator[str]:
         try:
             yield f"http://127.0.0.1:{port}/{token}/"
         finally:
-            parts.player.stop()
+            parts.player.end()
             parts.looks.end()
             parts.bus.end()
             parts.departures.end()
@@ -62,24 +63,26 @@ def running(place: Place, *, port: int = 0) -> Iterator[str]:
             serving.join(2 * SHUT_DOWN_SECONDS)
 
 
-def _make_parts(place: Place) -> Parts:
+def make_parts(place: Place) -> Parts:
+    """Return the parts of a console of this stage. None of them runs yet."""
     hub, time_lines, batches, stage = Hub(), TimeLines(), Batches(), PacedStage(place)
     looks = Looks(stage, hub, time_lines)
     explained = Explained(stage, time_lines, words=place.options.show_words)
     departures = Departures(stage, hub, explained=explained, time_lines=time_lines, batches=batches)
     simulator = Simulator(place, hub, explained=explained, looks=looks, time_lines=time_lines)
-    accidents = Accidents(place, place.options.outputs.parent).by_name if place.options.is_local else {}
+    player = Player(read_scenarios(), simulator, hub, accidents=Accidents(place))
+    takers = Takers(hub, looks, time_lines, batches, departures, player.take)
     return Parts(
         place=place,
         stage=stage,
         hub=hub,
         looks=looks,
-        bus=Bus(place.listener, Takers(hub, looks, time_lines, batches, departures), words=place.options.show_words),
+        bus=Bus(place.listener, takers, words=place.options.show_words),
         time_lines=time_lines,
         batches=batches,
         departures=departures,
         explained=explained,
         simulator=simulator,
-        player=Player(read_scenarios(), simulator, hub, accidents=accidents),
+        player=player,
         logs=Logs(place),
     )

@@ -27,8 +27,8 @@ from console.looks import Looks
 from console.outage import is_outage
 from console.pace import PacedStage
 from console.place import Place
+from console.player import Player
 from console.rules_in_words import RULES_IN_WORDS
-from console.scenarios import Player
 from console.simulator import Simulator
 from console.time_lines import TimeLines
 
@@ -177,6 +177,7 @@ class _Answers:
             "showWords": options.show_words,
             "platforms": platforms,
             "scenarios": scenarios,
+            "scenario": self._parts.player.progress,
             "labels": LABELS,
             "rulesInWords": RULES_IN_WORDS,
             "batches": self._parts.batches.all(),

@@ -77,6 +77,16 @@ class Simulator:
         self._publish_buffers_soon()
         return sent
 
+    def resume(self, conversation: str) -> None:
+        """End the conversation's hold, as an operator does. Raise Failed if the stage refuses that."""
+        with self._place.errors():
+            self._place.stage.ask("conversation.resume", conversation=conversation)
+        self._time_lines.add(conversation, "operator: resume", now_ms())
+        with self._lock:
+            self._unpublished[conversation] = None
+        self._looks.hurry()
+        self._publish_buffers_soon()
+
     def _publish_buffers_soon(self) -> None:
         """Publish the buffers from another thread, because the pace of requests must not slow the customer down."""
         with self._lock:
@@ -119,5 +129,4 @@ def _conversation(customer: Customer, answer: Json) -> tuple[str, Json]:
     if isinstance(told, dict) and len(told) == 1:
         ((name, known),) = told.items()
         return name, dict(known)
-    parts = (customer.tenant or "default", customer.platform, customer.account, customer.user)
-    return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts), {}
+    return customer.conversation, {}

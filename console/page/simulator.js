@@ -1,8 +1,8 @@
 // A chat as on a phone, and beside it the buffer of its conversation.
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { Countdown, Moment, causeOf, duration, layerOf, messagesOf, useRunning } from "./format.js";
-import { ask, chatOf, changed, isOpen, newChat, state } from "./store.js";
+import { Countdown, Moment, causeOf, duration, layerOf, messagesOf, reasonOf, useRunning } from "./format.js";
+import { ask, chatOf, changed, isOpen, isOwn, isPlaying, newChat, state } from "./store.js";
 import { WhenDue } from "./when_due.js";
 
 const NAMES = {
@@ -48,18 +48,70 @@ export function Simulator({ store, choose }) {
 }
 
 function Scenarios({ store }) {
-  const playing = store.playing;
+  const playing = isPlaying(store.played);
+  // Another page's scenario can be stopped here, but its steps are shown there.
+  const played = store.played && isOwn(store.played) ? store.played : null;
   const play = (name) => {
-    state.ownRun = String(Math.floor(1e8 + Math.random() * 9e8));
-    ask("play", { name, run: state.ownRun });
+    const run = String(Math.floor(1e8 + Math.random() * 9e8));
+    sessionStorage.setItem("run", run);
+    ask("play", { name, run });
   };
   return html`<section class="scenarios" aria-labelledby="play">
     <h2 id="play">Play a scenario</h2>
     ${store.hello.scenarios.map((each) => html`<button key=${each.name} title=${each.about} disabled=${!!playing}
       onClick=${() => play(each.name)}>${each.title}</button>`)}
     ${playing && html`<button class="plain" onClick=${() => ask("stop")}>Stop</button>`}
-    <p class="note" role="status">${playing ? `${playing.of ? `Step ${playing.step} of ${playing.of}. ` : ""}${playing.note || ""}` : ""}</p>
+    <p class="note" role="status">${played ? STATES[played.state](played) : ""}</p>
+    ${played && html`<${Played} played=${played} />`}
   </section>`;
+}
+
+// What the newest scenario has done, step by step, and what came of it. It stays until the next one is played.
+function Played({ played }) {
+  const list = useRef(null);
+  useEffect(() => {
+    list.current.scrollTop = list.current.scrollHeight;
+  }, [played.steps.length, played.state]);
+  return html`<div class="played" role="region" aria-label=${`Scenario: ${played.title}`}>
+    <h3>${played.title}</h3>
+    <p>${played.about}</p>
+    ${played.warning && html`<p class="warning">${played.warning}</p>`}
+    <div class="steps" ref=${list} tabindex="0" role="log" aria-label="Steps"><ol>
+      ${linesOf(played.steps).map((line) => html`<li key=${line.from} value=${line.to}><${Moment} at=${line.at} />
+        ${line.count > 1 ? ` ${line.count} ×` : ""} ${line.note}${line.problem && html` <b class="problem">${line.problem}</b>`}</li>`)}
+    </ol></div>
+    <div class="result">
+      ${played.taken.map((sentence) => html`<p key=${sentence}>${sentence}</p>`)}
+      ${played.problem && html`<p class="problem">${played.problem}</p>`}
+      ${played.state === "ended" && html`<p><b>What you should have seen:</b> ${played.result}</p>
+        <p><b>What came:</b> ${cameOf(played)} ${played.asExpected ? "That is as expected."
+          : "That differs. Perhaps other rules apply here, or a function's first start took some seconds, or the console missed events."}</p>`}
+    </div>
+  </div>`;
+}
+
+const STATES = {
+  playing: ({ title, steps, of }) => `${title} ${steps.length ? `plays: step ${steps.length} of ${of}.` : "begins in some seconds."}`,
+  waiting: ({ title }) => `${title}: all steps are done. Now wait for what comes of them.`,
+  ended: ({ title, asExpected }) => `${title} has ended. What came ${asExpected ? "is as expected" : "differs from what you should have seen"}.`,
+  stopped: ({ title }) => `${title} was stopped.`,
+};
+
+// Equal steps that follow each other are one line.
+function linesOf(steps) {
+  const lines = [];
+  steps.forEach((step, place) => {
+    const last = lines.at(-1);
+    if (last && last.note === step.note && !step.problem && !last.problem) Object.assign(last, { count: last.count + 1, to: place + 1 });
+    else lines.push({ ...step, count: 1, from: place + 1, to: place + 1 });
+  });
+  return lines;
+}
+
+function cameOf({ batches, events }) {
+  const each = batches.map((batch) => `${messagesOf(batch.messages)} because of ${reasonOf(batch.reason)}${batch.lane === "dynamodb" ? ", by the DynamoDB lane" : ""}`);
+  const told = events.map((type) => `, and an event ${type}`);
+  return `${batches.length} ${batches.length === 1 ? "batch" : "batches"}${each.length ? ` (${each.join("; ")})` : ""}${told.join("")}.`;
 }
 
 function Chat({ chat, store, choose }) {
@@ -170,6 +222,9 @@ function Item({ item, can, act }) {
           ${can("delete") && html`<button class="plain" onClick=${() => act("delete", { messageId: item.messageId })}>Delete</button>`}
         </span>`}
       </div>`;
+    case "human_reply":
+      return html`<div class="bubble theirs person"><p>${item.text}</p><small><${Moment} at=${item.at} /> · a person of the business${
+        item.status === 200 ? "" : ` · ${REFUSALS[item.status] ?? "refused"}: ${item.status}`}</small></div>`;
     case "reply":
       return html`<div class="bubble theirs"><p>${item.text}</p><small><${Moment} at=${item.at} /></small></div>`;
     case "batch":

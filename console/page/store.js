@@ -18,8 +18,7 @@ export const state = {
   events: [], // the newest events, newest first
   chats: [], // the simulator's customers, each with what they sent and received
   buffers: {}, // conversation -> its newest buffer, and why it is due
-  playing: null,
-  ownRun: null, // the run of the scenario that this page has started
+  played: null, // the newest scenario: what it has done, and what came of it
   refused: {}, // HTTP status -> how many of the simulator's webhooks
   toast: null,
 };
@@ -98,6 +97,7 @@ export function connect() {
     state.batches = hello.batches;
     state.busProblem = hello.busProblem;
     state.refused = { ...hello.refused };
+    state.played = hello.scenario;
   });
   on("state", (look) => {
     const isBack = !look.problem && (state.look?.problem || state.hello?.problem);
@@ -149,6 +149,7 @@ function forgetWaiting(sinceMs) {
 const IN_WORDS = {
   "messages.amended": "Consumers got an event about a change to a message that had left.",
   "messages.buffer.cancelled": CANCELLED,
+  "messages.conversation.taken_over": "A person of the business has taken over. Messages wait until that hold ends, and consumers got an event about it.",
 };
 
 function takeEvent(event) {
@@ -213,6 +214,8 @@ function takeSent(sent) {
     item.mark = sent.answer?.amended ? "deleted after its batch had left" : "deleted";
   } else if (sent.kind === "again" || sent.kind === "typing") {
     add(chat, { kind: "event", at: sent.at, text: sent.kind === "again" ? "delivered again" : "is typing" });
+  } else if (sent.kind === "human_reply") {
+    add(chat, { kind: "human_reply", at: sent.at, text: sent.text, status: sent.status });
   } else {
     add(chat, { ...sent, kind: "sent", what: sent.kind });
   }
@@ -220,7 +223,7 @@ function takeSent(sent) {
     const known = state.buffers[sent.conversation];
     // Facts about an earlier, now empty buffer do not apply to the new one.
     const before = known?.count > 0 ? known : {};
-    state.buffers[sent.conversation] = { ...before, conversation: sent.conversation, count: sent.count, dueAt: sent.dueAt };
+    state.buffers[sent.conversation] = { ...before, conversation: sent.conversation, count: sent.count ?? before.count, dueAt: sent.dueAt };
     // The reason for the new due time arrives a moment later.
     if (before.dueAt !== sent.dueAt) state.buffers[sent.conversation].why = null;
   }
@@ -236,20 +239,16 @@ function takeBuffer(buffer) {
   for (const name of Object.keys(state.buffers)) if (!shown.has(name)) delete state.buffers[name];
 }
 
-function takeScenario(step) {
-  // What another page has started appears under Live only.
-  const isOwn = step.what === "began" ? step.customers.every((each) => each.user.endsWith(state.ownRun)) : state.playing;
-  if (!isOwn) return;
-  if (step.what === "began") {
-    state.chats = step.customers.map((each) => newChat(each));
-    state.playing = step;
-  } else if (step.what === "step") {
-    state.playing = step;
-  } else if (step.what === "problem") {
-    say(step.note);
-  } else {
-    state.playing = null;
-  }
+// Whether this page has started the scenario, perhaps before it was loaded again.
+export const isPlaying = (played) => played?.state === "playing" || played?.state === "waiting";
+
+export const isOwn = (played) => played.run === sessionStorage.getItem("run");
+
+function takeScenario(played) {
+  const isNew = state.played?.name !== played.name || state.played.run !== played.run;
+  // The customers of another page's scenario appear under Live only.
+  if (isNew && isOwn(played)) state.chats = played.customers.map((each) => newChat(each));
+  state.played = played;
 }
 
 function add(chat, item) {

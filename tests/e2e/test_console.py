@@ -152,12 +152,6 @@ def test_the_processor_is_killed_and_the_batch_still_leaves_once(page: Page) -> 
     assert sum(int(found) for found in re.findall(r"(\d+) messages?,", dividers)) == 4
 
 
-def test_a_duplicate_and_an_edit_are_shown_as_what_they_are(page: Page) -> None:
-    page.get_by_role("button", name="Edit, delete, deliver again").click()
-    expect(page.locator(".bubble.mine").filter(has_text="Order 12354")).to_contain_text("edited", timeout=WITHIN_MS)
-    expect(page.locator(".divider").filter(has_text="delivered again")).to_be_visible(timeout=WITHIN_MS)
-
-
 # -- a deployed stage ------------------------------------------------------------------------------
 
 

@@ -63,7 +63,7 @@ class Console:
             stage, hub, explained=self.explained, time_lines=self.time_lines, batches=self.batches
         )
         looks: Any = Looks()
-        takers = Takers(hub, looks, self.time_lines, self.batches, self.departures)
+        takers = Takers(hub, looks, self.time_lines, self.batches, self.departures, lambda _kind, _detail: None)
         self.bus = Bus([], takers, words=False)
 
     def batch(self, name: str = "t/p/a/ada", *, batch_id: str = "b1", gap_ms: int = 400) -> None:
