@@ -398,6 +398,26 @@ def due_to_event() -> str:
     return _table(heads, rows)
 
 
+def due_to_event_dynamodb() -> str:
+    found = results("lateness_dynamodb")
+    parts = {
+        "due_to_event": "due to event, p50 / p99, ms",
+        "second_to_event": "whole second to event",
+        "bare_delivery": "bare delivery",
+        "bare_request": "bare request",
+    }
+    rows = [
+        [
+            f"{each['batches_per_second']:g} ({each['achieved_per_second']:g} reached, {each['lost']} lost)",
+            *(f"{each[part]['p50']:,.0f} / {each[part]['p99']:,.0f}" for part in parts),
+            " / ".join(f"{ms:,.0f}" for ms in each["cpu_ms"].values()),
+        ]
+        for each in found["rounds"]
+    ]
+    heads = ["batches a second", *parts.values(), "CPU of a batch, ms: emulator / ingest / processor"]
+    return _table(heads, rows)
+
+
 def fast_lane() -> str:
     found = results("fast_lane")["rounds"]
     rows = []
@@ -415,11 +435,14 @@ TABLES: dict[str, Callable[[], str]] = {
     "conditions": conditions,
     "shares": shares,
     "cold": cold,
-    "targets": lambda: targets("live", "handler", "cold", "outage", "growth", "editors", "fairness", "fast_lane"),
+    "targets": lambda: targets(
+        "live", "handler", "cold", "outage", "growth", "editors", "fairness", "fast_lane", "lateness_dynamodb"
+    ),
     "engine": engine,
     "growth": growth,
     "editors": editors,
     "due_to_event": due_to_event,
+    "due_to_event_dynamodb": due_to_event_dynamodb,
     "fast_lane": fast_lane,
     "ingest": ingest,
     "lateness": lateness,

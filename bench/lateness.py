@@ -1,36 +1,46 @@
-"""How late an event is: from when its batch was due until it was on the bus, on the local stage.
+"""Measure how late an event is, from when its batch was due until it was on the bus, on a local stage of each lane.
 
-Beside it, in the same run and at the same rates, what the emulator itself takes for the same two steps: an
-asynchronous invoke of a function that does nothing, and a PutEvents of that function. The difference is ours.
+In the same run, at the same rates, it measures what the emulator itself takes for the same steps. In the Valkey lane
+these are an asynchronous invocation of a function that does nothing, and that function's PutEvents. In the DynamoDB
+lane they are the delivery of a queue's message that was delayed and then hidden once, and a PutEvents; this is measured
+beside the lane's batches. The difference is ours.
 
-    python -m bench.lateness [--seconds 6]
+    python -m bench.lateness [--lane valkey|dynamodb] [--seconds 6] [--rates 1 10]
 """
 
 import argparse
 import io
 import json
+import os
+import random
 import signal
 import tempfile
+import threading
 import time
 import uuid
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-from bench.report import save
+import psutil
+import urllib3
+
+from bench.measure import figure
+from bench.report import Target, print_targets, save
 from bufferctl.events import Arrival
 from local.events import Inbox, collect
 from local.outputs import Outputs
 from local.progress import Progress
-from local.stage import ROOT, Stage
-from local.webhooks import Webhooks
+from local.stage import Stage
+from local.webhooks import Answer, Webhooks
+from tests.support.local_stage import share_emulator
 
-RATES = (1, 10, 50)
+RATES, QUEUE_RATES = (1, 10, 50), (1, 10, 20, 50)
 OVERRIDES = {"rules": {"silenceMs": 500, "typingInferenceMs": 0}}
 WARM_UP_SECONDS = 3.0
 # Half a second of silence, and whatever a queue has grown to.
@@ -41,6 +51,21 @@ MOST_UNDER_WAY = 5
 LAMBDA = {"Service": "lambda.amazonaws.com"}
 BARE_SOURCE = "bench-bare"
 BARE_TYPE = "handled"
+# A batch of the DynamoDB lane leaves at the next whole second.
+MOST_DYNAMODB_MS = 1_200
+SILENCE_MS = 1_000
+# The second message of a burst comes after a random time between these, so that the wait ends anywhere in a second.
+MIN_GAP_SECONDS, MAX_GAP_SECONDS = 0.1, 1.0
+DYNAMODB_OVERRIDES = {"lane": "dynamodb", "rules": {"silenceMs": SILENCE_MS, "typingInferenceMs": 0}}
+DYNAMODB_SENDERS = 8
+# A burst takes up to two seconds of waiting, and a third until it is on the bus.
+MOST_SECONDS_UNDER_WAY = 4
+# AWS begins with five deliveries of a queue at a time, and adds more while messages wait. The emulator does not, so the
+# benchmark allows it more from the beginning. It starts a process for each.
+DELIVERIES_AT_ONCE = 10
+PROBES_A_BATCH, MOST_PROBES_A_SECOND = 0.2, 5
+WAKE_SECONDS, AGAIN_SECONDS = 0.05, 0.2
+
 BARE_HANDLER = f"""
 import json, os, time
 import boto3
@@ -48,6 +73,19 @@ events = boto3.client("events")
 def handler(event, _context):
     detail = json.dumps(event | {{"began_ms": time.time() * 1000}})
     events.put_events(Entries=[{{"Source": "{BARE_SOURCE}", "DetailType": "{BARE_TYPE}", "Detail": detail,
+                                "EventBusName": os.environ["BUS"]}}])
+"""
+BARE_QUEUE_HANDLER = f"""
+import json, os, time
+import boto3
+events, queue = boto3.client("events"), boto3.client("sqs")
+def handler(event, _context):
+    (record,) = event["Records"]
+    if record["attributes"]["ApproximateReceiveCount"] == "1":
+        queue.change_message_visibility(QueueUrl=os.environ["QUEUE"], ReceiptHandle=record["receiptHandle"],
+                                        VisibilityTimeout=1)
+        return {{"batchItemFailures": [{{"itemIdentifier": record["messageId"]}}]}}
+    events.put_events(Entries=[{{"Source": "{BARE_SOURCE}", "DetailType": "{BARE_TYPE}", "Detail": record["body"],
                                 "EventBusName": os.environ["BUS"]}}])
 """
 
@@ -72,20 +110,55 @@ class Round:
     lost: int
 
 
+@dataclass(frozen=True)
+class QueueRound:
+    """Measured in the DynamoDB lane."""
+
+    batches_per_second: int
+    achieved_per_second: float
+    due_to_event: Figures
+    second_to_event: Figures
+    """From the whole second after which the batch may leave."""
+    bare_delivery: Figures
+    """The same, of a queue whose function does nothing but hide the message once and put an event."""
+    bare_request: Figures
+    cpu_ms: dict[str, float]
+    """The CPU time of a batch, with that of the probes: of the emulator, of ingest, and of the DynamoDB processor."""
+    lost: int
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=6.0, help="how long each rate is kept up")
-    seconds = parser.parse_args().seconds
+    parser.add_argument("--lane", choices=("valkey", "dynamodb"), help="measure only this lane")
+    parser.add_argument("--rates", type=int, nargs="+", help="batches a second; then nothing is written")
+    given = parser.parse_args()
+    quick = bool(given.rates)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the stage goes down then, too
-    with own_stage(OVERRIDES) as outputs:
-        rounds = list(_rounds(outputs, seconds))
-    save("lateness", {"seconds_per_rate": seconds, "rounds": [asdict(each) for each in rounds]})
+    if given.lane != "dynamodb":
+        with own_stage(OVERRIDES) as outputs:
+            rounds = [asdict(each) for each in _rounds(outputs, given.rates or RATES, given.seconds)]
+        save("lateness", {"seconds_per_rate": given.seconds, "rounds": rounds}, quick=quick)
+    if given.lane != "valkey":
+        with own_stage(DYNAMODB_OVERRIDES) as outputs:
+            load = [round(each, 1) for each in os.getloadavg()]
+            found = list(_queue_rounds(outputs, given.rates or QUEUE_RATES, given.seconds))
+        late = [
+            Target(f"p99 from due to event, DynamoDB lane, {each.batches_per_second} batches a second, ms",
+                   MOST_DYNAMODB_MS, figure([each.due_to_event.p99]))
+            for each in found
+        ]  # fmt: skip
+        print_targets(late)
+        result = {
+            "seconds_per_rate": given.seconds, "load_before": load, "rounds": [asdict(each) for each in found],
+        }  # fmt: skip
+        save("lateness_dynamodb", result, late, quick=quick)
 
 
-def _rounds(outputs: Outputs, seconds: float) -> Iterator[Round]:
+def _rounds(outputs: Outputs, rates: Sequence[int], seconds: float) -> Iterator[Round]:
     print(f"{'batches/s':>9}  {'due → event':^21}  {'bare invoke':^21}  {'bare PutEvents':^21}  (p50, p99 in ms)")
     with _bare_function(outputs) as invoke_bare:
-        for rate in RATES:
+        for rate in rates:
             # As many processes as work at the same time, before their start can be measured.
             for warm_up_rate in (rate / 4, rate / 2, rate):
                 _measure_product(outputs, warm_up_rate, WARM_UP_SECONDS)
@@ -111,7 +184,12 @@ def _measure_product(outputs: Outputs, rate: float, seconds: float) -> tuple[lis
         due_at_ms[message_id] = state["dueAt"]
 
     with collect(outputs) as inbox:
-        achieved = _at_rate(send, rate, seconds, under_way=lambda: len(due_at_ms) - len(inbox.arrivals))
+        achieved = _at_times(
+            send,
+            _evenly(rate, seconds),
+            most_under_way=max(MOST_UNDER_WAY, round(2 * rate)),
+            under_way=lambda: len(due_at_ms) - len(inbox.arrivals),
+        )
         arrived = _wait(inbox, lambda arrival: str(arrival.batch["messages"][0]["id"]), set(due_at_ms))
     late = [arrived[message_id].at_ms - due for message_id, due in due_at_ms.items() if message_id in arrived]
     return late, len(due_at_ms) - len(late), achieved
@@ -127,25 +205,198 @@ def _measure_bare(
         invoke({"id": str(number), "sent_ms": time.time() * 1_000})
 
     with collect(outputs, pattern={"source": [BARE_SOURCE]}) as inbox:
-        _at_rate(send, rate, seconds, under_way=lambda: len(sent) - len(inbox.arrivals))
+        _at_times(
+            send,
+            _evenly(rate, seconds),
+            most_under_way=max(MOST_UNDER_WAY, round(2 * rate)),
+            under_way=lambda: len(sent) - len(inbox.arrivals),
+        )
         arrived = _wait(inbox, lambda arrival: str(arrival.batch["id"]), sent)
     invokes = [each.batch["began_ms"] - each.batch["sent_ms"] for each in arrived.values()]
     puts = [each.at_ms - each.batch["began_ms"] for each in arrived.values()]
     return invokes, puts
 
 
-def _at_rate(send: Callable[[int], None], rate: float, seconds: float, *, under_way: Callable[[], int]) -> float:
-    """Calls at even distances, whether or not earlier ones have been answered; says how many a second it were.
+def _queue_rounds(outputs: Outputs, rates: Sequence[int], seconds: float) -> Iterator[QueueRound]:
+    heads = ("due → event", "second → event", "bare delivery", "bare request")
+    print(f"{'batches/s':>9}  {'  '.join(f'{head:^21}' for head in heads)}  (p50, p99 in ms)")
+    deliver_at_once(outputs, outputs.Functions["dynamodb_processor"])
+    with _bare_queue(outputs) as send_bare, _awake(outputs):
+        for rate in rates:
+            for warm_up_rate in (rate / 4, rate / 2, rate):
+                with _probed(outputs, send_bare, rate):
+                    _measure_bursts(outputs, warm_up_rate, WARM_UP_SECONDS)
+            with _probed(outputs, send_bare, rate) as bare:
+                before = _cpu_ms(outputs)
+                late, whole, lost, achieved = _measure_bursts(outputs, rate, seconds)
+                cpu = {part: _since(before[part], now) / len(late) for part, now in _cpu_ms(outputs).items()}
+            found = [_figures(each) for each in (late, whole, bare.deliveries, bare.requests)]
+            print(
+                f"{rate:>9}  {'  '.join(f'{each.p50:>10.1f} {each.p99:>10.1f}' for each in found)}"
+                f"  {achieved:.1f} a second, {lost} lost; CPU of a batch, ms:"
+                f" {', '.join(f'{part} {each:.1f}' for part, each in cpu.items())}",
+                flush=True,
+            )
+            due, second, delivery, request = found
+            cpu_ms = {part: round(each, 1) for part, each in cpu.items()}
+            yield QueueRound(rate, round(achieved, 1), due, second, delivery, request, cpu_ms, lost)
+
+
+def _cpu_ms(outputs: Outputs) -> dict[str, dict[int, float]]:
+    """Return the CPU times in ms of the emulator's and the functions' processes, by process id."""
+    found: dict[str, dict[int, float]] = {"emulator": {}, "ingest": {}, "processor": {}}
+    parts = {outputs.Functions["ingest"]: "ingest", outputs.Functions["dynamodb_processor"]: "processor"}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            variables, times = process.environ(), process.cpu_times()
+            if variables.get("GATEWAY_PORT") == outputs.AwsEndpointUrl.rpartition(":")[2]:
+                function = variables.get("AWS_LAMBDA_FUNCTION_NAME")
+                part = "emulator" if function is None else parts.get(function)
+                if part:
+                    found[part][process.pid] = (times.user + times.system) * 1_000
+    return found
+
+
+def _since(before: dict[int, float], now: dict[int, float]) -> float:
+    return sum(each - before.get(pid, 0.0) for pid, each in now.items())
+
+
+def _measure_bursts(outputs: Outputs, rate: float, seconds: float) -> tuple[list[float], list[float], int, float]:
+    """Send two messages a conversation. Return how late their batches were, how many were lost, and the rate.
+
+    The first list is in ms after the due time, the second in ms after the whole second at which the batch may leave.
+    """
+    chance, run = random.Random(1), uuid.uuid4().hex
+    webhooks, begins = Webhooks(outputs), _evenly(rate, seconds)
+    plan = sorted(
+        (at, f"{run}-{number}", part)
+        for number, begin in enumerate(begins)
+        for part, at in enumerate((begin, begin + chance.uniform(MIN_GAP_SECONDS, MAX_GAP_SECONDS)))
+    )
+    due_at_ms: dict[str, float] = {}
+
+    def send(number: int) -> None:
+        _, conversation, part = plan[number]
+        message_id = f"{conversation}-{part}"
+        body = {"account": "bench", "conversation": conversation, "id": message_id, "text": "text"}
+        answer = _insist(webhooks, body)
+        (state,) = answer.json["conversations"].values()
+        due_at_ms[message_id] = state["dueAt"] or time.time() * 1_000
+
+    with collect(outputs) as inbox:
+
+        def under_way() -> int:
+            return len(due_at_ms) - sum(len(each.batch["messages"]) for each in inbox.arrivals)
+
+        most = max(MOST_UNDER_WAY, round(2 * rate * MOST_SECONDS_UNDER_WAY))
+        times = [at for at, _, _ in plan]
+        took = len(times) / _at_times(send, times, senders=DYNAMODB_SENDERS, most_under_way=most, under_way=under_way)
+        achieved = rate * min(1.0, times[-1] / took)
+        came = inbox.wait_until(lambda _: under_way() <= 0, timeout_seconds=LAST_EVENT_SECONDS)
+    lost = 0 if came else under_way()
+    late: list[float] = []
+    whole: list[float] = []
+    # On a busy machine a burst may become two batches.
+    for batch in {str(each.batch["batchId"]): each for each in reversed(inbox.arrivals)}.values():
+        due = max(due_at_ms[str(message["id"])] for message in batch.batch["messages"])
+        first = batch.batch["metadata"]["firstMessageAt"]
+        late.append(batch.at_ms - due)
+        whole.append(batch.at_ms - (first + -(-(due - first) // 1_000) * 1_000))
+    return late, whole, lost, achieved
+
+
+def _insist(webhooks: Webhooks, body: dict[str, Any]) -> Answer:
+    """Send a webhook again as platforms do, because requests of an emulator with too much to do may fail."""
+    while True:
+        with suppress(urllib3.exceptions.HTTPError):
+            answer = webhooks.post("generic", body)
+            if answer.status == 200:
+                return answer
+            assert answer.status >= 500, answer
+        time.sleep(AGAIN_SECONDS)
+
+
+@dataclass
+class Probes:
+    """The emulator's own times, in ms."""
+
+    deliveries: list[float]
+    """From when a message of a queue is to be delivered until its function has put an event."""
+    requests: list[float]
+    """For a request to the lane's table."""
+
+
+@contextmanager
+def _probed(outputs: Outputs, send_bare: Callable[[str], None], rate: float) -> Iterator[Probes]:
+    """Probe the emulator while the block runs, so that both meet the same load."""
+    sent: dict[str, float] = {}
+    found, done, table = Probes([], []), threading.Event(), outputs.client("dynamodb")
+
+    def probe() -> None:
+        while not done.wait(1 / min(max(rate * PROBES_A_BATCH, 1), MOST_PROBES_A_SECOND)):
+            began = time.time()
+            table.get_item(TableName=outputs.HoldingTableName, Key={"conversation": {"S": "-"}, "item": {"S": "!"}})
+            found.requests.append((time.time() - began) * 1_000)
+            sent[str(len(sent))] = time.time() * 1_000
+            send_bare(json.dumps({"id": str(len(sent) - 1)}))
+
+    with collect(outputs, pattern={"source": [BARE_SOURCE]}) as inbox, ThreadPoolExecutor(1) as pool:
+        probing = pool.submit(probe)
+        try:
+            yield found
+        finally:
+            done.set()
+            probing.result()
+        arrived = _wait(inbox, lambda arrival: str(arrival.batch["id"]), set(sent))
+    # A message is delayed for a second, and then hidden for another.
+    found.deliveries += [each.at_ms - sent[name] - 2_000 for name, each in arrived.items()]
+
+
+@contextmanager
+def _awake(outputs: Outputs) -> Iterator[None]:
+    """Let the emulator look for messages twenty times a second.
+
+    By itself it looks only once a second, or if a message is sent. Lambda's pollers wait for messages.
+    """
+    sqs, done = outputs.client("sqs"), threading.Event()
+    url = sqs.create_queue(QueueName=f"bench-idle-{uuid.uuid4().hex[:8]}")["QueueUrl"]
+
+    def wake() -> None:
+        while not done.wait(WAKE_SECONDS):
+            sqs.send_message(QueueUrl=url, MessageBody="look")
+
+    with ThreadPoolExecutor(1) as pool:
+        waking = pool.submit(wake)
+        try:
+            yield
+        finally:
+            done.set()
+            waking.result()
+            sqs.delete_queue(QueueUrl=url)
+
+
+def _evenly(rate: float, seconds: float) -> list[float]:
+    return [number / rate for number in range(max(1, int(rate * seconds)))]
+
+
+def _at_times(
+    send: Callable[[int], None],
+    times: Sequence[float],
+    *,
+    most_under_way: int,
+    under_way: Callable[[], int],
+    senders: int = SENDERS,
+) -> float:
+    """Call `send` at these times, whether or not earlier calls have been answered. Return how many it were a second.
 
     Only when too much is under way does it hold back: the emulator starts a process for whatever finds none free,
     and on a busy machine would start ever more of them.
     """
     began = time.monotonic()
-    most_under_way = max(MOST_UNDER_WAY, round(2 * rate))
-    with ThreadPoolExecutor(SENDERS) as pool:
+    with ThreadPoolExecutor(senders) as pool:
         calls = []
-        for number in range(max(1, int(rate * seconds))):
-            time.sleep(max(0.0, began + number / rate - time.monotonic()))
+        for number, at in enumerate(times):
+            time.sleep(max(0.0, began + at - time.monotonic()))
             while under_way() > most_under_way:
                 time.sleep(0.01)
             calls.append(pool.submit(send, number))
@@ -177,6 +428,37 @@ def _bare_function(outputs: Outputs) -> Iterator[Callable[[dict[str, Any]], None
             client.invoke(FunctionName=function, InvocationType="Event", Payload=json.dumps(payload))
 
         yield invoke
+
+
+@contextmanager
+def _bare_queue(outputs: Outputs) -> Iterator[Callable[[str], None]]:
+    """Deploy a queue whose function hides each message once, then puts one event. Yield how to send a message."""
+    sqs, functions = outputs.client("sqs"), outputs.client("lambda")
+    url = sqs.create_queue(QueueName=f"bench-{uuid.uuid4().hex[:8]}", Attributes={"VisibilityTimeout": "30"})[
+        "QueueUrl"
+    ]
+    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    try:
+        with deployed_function(outputs, BARE_QUEUE_HANDLER, BUS=outputs.EventBusName, QUEUE=url) as function:
+            mapping = functions.create_event_source_mapping(
+                EventSourceArn=arn, FunctionName=function, BatchSize=1,
+                FunctionResponseTypes=["ReportBatchItemFailures"],
+            )["UUID"]  # fmt: skip
+            deliver_at_once(outputs, function)
+            try:
+                yield lambda body: sqs.send_message(QueueUrl=url, MessageBody=body, DelaySeconds=1)
+            finally:
+                functions.delete_event_source_mapping(UUID=mapping)
+    finally:
+        sqs.delete_queue(QueueUrl=url)
+
+
+def deliver_at_once(outputs: Outputs, function: str) -> None:
+    """Let the emulator deliver more messages to the function at a time than it does by default."""
+    functions = outputs.client("lambda")
+    (mapping,) = functions.list_event_source_mappings(FunctionName=function)["EventSourceMappings"]
+    scaling = {"MaximumConcurrency": DELIVERIES_AT_ONCE}
+    functions.update_event_source_mapping(UUID=mapping["UUID"], ScalingConfig=scaling)
 
 
 @contextmanager
@@ -213,10 +495,8 @@ def _policy(action: str, **more: Any) -> str:
 def own_stage(overrides: dict[str, Any]) -> Iterator[Outputs]:
     """Start a stage of its own, so that no stage in the usual place is measured."""
     with tempfile.TemporaryDirectory(prefix="bench-lateness-") as folder:
-        home = Path(folder)
-        installed = ROOT / ".local" / "emulator"
-        installed.mkdir(parents=True, exist_ok=True)
-        (home / "emulator").symlink_to(installed)
+        home = Path(folder) / "home"
+        share_emulator(home)
         stage = Stage(home)
         try:
             yield stage.up(Progress(), overrides=overrides)

@@ -19,7 +19,7 @@ def alone(config: StageConfig, traffic: Traffic) -> list[Line]:
     """Return the lane's bill in a stage that has no other lane."""
     gb = config.memory.dynamodb_processor / 1_024
     rests = traffic.batches * used("trigger_rests")
-    reads = traffic.batches * (_reads(traffic) + 1) + rests
+    reads = traffic.batches * (_reads(traffic) + 1) + rests + traffic.messages * _reads_apart(traffic)
     seconds = traffic.batches * billed_seconds("dynamodb_processor_ms") + rests * billed_seconds("trigger_rest_ms")
     logged = run_logs_gb(config, traffic, traffic.batches, BATCH_LOGS) + _rest_logs_gb(config, rests)
     return [
@@ -28,7 +28,7 @@ def alone(config: StageConfig, traffic: Traffic) -> list[Line]:
         Line(PART, "DynamoDB: windows, written", "dynamodb_write", _window_writes(traffic) / MILLION,
              "batches x (lock; freeze and close, by KB; into the index and out of it)"),
         Line(PART, "DynamoDB: windows, read", "dynamodb_read", reads / MILLION,
-             "batches x one consistent query, by 4 KB; looks x one item"),
+             "batches x one consistent query, by 4 KB; looks x one item; large messages x (look, body by 4 KB)"),
         Line(PART, "SQS: triggers", "sqs_requests", (3 * traffic.batches + 2 * rests) / MILLION,
              "batches x (send, receive, delete); rests x (hide, receive)"),
         Line(PART, "Lambda: DynamoDB processor, requests", "lambda_requests", (traffic.batches + rests) / MILLION,
@@ -60,11 +60,25 @@ def _rest_logs_gb(config: StageConfig, rests: float) -> float:
     return rests * (min(config.log_share, 1) * used("trigger_rest_log_bytes") + platform) / GB
 
 
+def _is_large(traffic: Traffic) -> bool:
+    """Return whether the messages' bodies are items of their own."""
+    return traffic.payload_bytes > used("large_message_bytes")
+
+
 def _message_writes(traffic: Traffic) -> float:
-    item = used("stored_message_bytes") + traffic.payload_bytes
-    # A large body is an item of its own, which is written and deleted in addition to its message.
-    apart = 2 if traffic.payload_bytes > used("large_message_bytes") else 0
-    return traffic.messages * (2 * ceil(item / WRITE_BYTES) + 1 + apart)
+    item = ceil((used("stored_message_bytes") + traffic.payload_bytes) / WRITE_BYTES)
+    put, mark, note = item, item, 1
+    if _is_large(traffic):
+        # The body is put and deleted. After the mark it is deleted again, because a slow request may have put it.
+        put, mark = 1 + item, item + 1 + 1
+    return traffic.messages * (put + mark + note)
+
+
+def _reads_apart(traffic: Traffic) -> int:
+    """Return the reads of a large message: ingest checks that it has not left, and a run reads its body."""
+    if not _is_large(traffic):
+        return 0
+    return 1 + ceil((used("stored_message_bytes") + traffic.payload_bytes) / READ_BYTES)
 
 
 def _window_writes(traffic: Traffic) -> float:
@@ -74,7 +88,8 @@ def _window_writes(traffic: Traffic) -> float:
 
 
 def _reads(traffic: Traffic) -> int:
-    held = traffic.fragments_per_batch * (used("stored_message_bytes") + traffic.payload_bytes)
+    with_bodies = 0 if _is_large(traffic) else traffic.payload_bytes
+    held = traffic.fragments_per_batch * (used("stored_message_bytes") + with_bodies)
     return ceil((used("window_row_bytes") + held + used("tombstones_bytes")) / READ_BYTES)
 
 

@@ -289,6 +289,20 @@ def test_a_message_and_a_batch_of_the_dynamodb_lane_ask_for_what_the_model_says(
     assert window.wire.made == [look, lock, "query", freeze, "put_events", "batch_write_item", close]
 
 
+def test_a_large_message_of_the_dynamodb_lane_asks_for_what_the_model_says(window: WindowScene) -> None:
+    window.send(MESSAGE_ID.format(0), conversation=CONVERSATION, text="x" * 5_000)
+    put, noted = "put_item", "update_item"
+    assert window.wire.made == [put, put, "get_item", noted, "send_message"]
+    window.wire.made.clear()
+    window.clock.advance(WINDOW_MS)
+    window.run()
+    look, lock, freeze, close = "get_item", "update_item", "update_item", "update_item"
+    delete, mark, delete_again = ["batch_write_item"] * 3
+    assert window.wire.made == [
+        look, lock, "query", "batch_get_item", freeze, "put_events", delete, mark, delete_again, close,
+    ]  # fmt: skip
+
+
 def test_what_the_dynamodb_lane_keeps_is_as_large_as_the_model_says(window: WindowScene) -> None:
     rows = {}
     for messages in (1, 5):

@@ -20,6 +20,7 @@ from message_buffer.limits import (
     MAX_BYTES_IN_A_BATCH,
     MAX_STORED_BYTES,
     MAX_STORED_MESSAGES,
+    MINUTE_MS,
 )
 from message_buffer.rules.layers import Rules
 from tests.support.engine import payload
@@ -123,6 +124,20 @@ def test_a_request_that_died_before_it_stored_the_body_is_made_good_by_its_redel
     assert window.batches() == [["m2"], ["m1"]]
     settle(window)
     assert "p#m1" not in items(window)
+
+
+def test_a_message_that_never_gets_its_body_keeps_no_other_waiting(window: WindowScene) -> None:
+    """Let the request die. It was not answered, but here the platform never sends the message again."""
+    with window.wire.at("put_item", killed, nth=2), pytest.raises(Killed):
+        window.send("m1", text=LARGE)
+    for message_id in ("m2", "m3"):
+        window.send(message_id)
+        window.pass_time(MINUTE_MS, sweep=True)
+        row = window.table.window(CONVERSATION)
+        assert (row.is_open, row.owner, row.waiting, window.triggers.waiting) == (False, "", 0, [])
+    assert window.batches() == [["m2"], ["m3"]]
+    window.lane.forget_conversation(CONVERSATION, forget_id="f", secret="secret")
+    assert not [name for name in items(window) if "m1" in name]
 
 
 def test_a_redelivery_during_the_emission_leaves_no_body_behind(window: WindowScene) -> None:
@@ -324,12 +339,10 @@ def test_as_much_may_wait_as_in_the_valkey_lane_by_default() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("count", "is_apart"), [(10_000, True), (2_000, False)])
-def test_ten_thousand_large_messages_drain_within_the_functions_memory(
-    window: WindowScene, count: int, is_apart: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_batch_of_ten_thousand_large_messages_holds_only_its_own_bodies(
+    window: WindowScene, count: int, is_apart: bool
 ) -> None:
-    """Use a tenth of each body, which is quicker: memory holds the names of all messages, and one batch's bodies."""
-    text, a_batch = LARGE[: len(LARGE) // 10], MAX_BYTES_IN_A_BATCH // 10
-    monkeypatch.setattr("lambdas.dynamodb_processor.service.MAX_BYTES_IN_A_BATCH", a_batch)
+    text, a_batch = LARGE, MAX_BYTES_IN_A_BATCH
     store(window, count, text, is_apart=is_apart)
     window.send("m99999", rules=PATIENT)
     window.clock.advance(SILENCE_MS)

@@ -356,6 +356,60 @@ def test_a_window_of_the_last_version_ends_when_that_version_said(window: Window
     assert window.events()[-1]["flushReason"] == "silence"
 
 
+def close_as_the_last_version(window: WindowScene) -> None:
+    """Close the window as a processor that does not know the facts."""
+    names = ("open", "due_at", "reason", "frozen", "owner", "owner_until", "attempt", "failures", "unended")
+    window.table.leave_tombstones(CONVERSATION, ["m1"], batch_id="w-1", expires_at_ms=window.clock() + HOUR_MS)
+    window.table._client.update_item(
+        TableName="holding", Key={"conversation": {"S": CONVERSATION}, "item": {"S": WINDOW}},
+        UpdateExpression=f"SET #waiting = :none REMOVE {', '.join(f'#{name}' for name in names)}",
+        ExpressionAttributeNames={f"#{name}": name for name in ("waiting", *names)},
+        ExpressionAttributeValues={":none": {"N": "0"}},
+    )  # fmt: skip
+    window.triggers.waiting.clear()
+
+
+@pytest.mark.parametrize("before", ["typed", "pressed"])
+@pytest.mark.parametrize("after", ["typed", "pressed", "redelivered"])
+def test_facts_that_the_last_version_leaves_in_a_closed_window_make_nothing_due(
+    window: WindowScene, before: str, after: str
+) -> None:
+    pressed = RULES.timing_of(is_pressed=True)
+    send(window, "m1", pressed if before == "pressed" else RULES.timing)
+    window.clock.advance(60_000)
+    close_as_the_last_version(window)
+    if after == "redelivered":
+        # The request that stored the message died before it opened the window.
+        window.table.put_message(CONVERSATION, "m2", body=payload("m2"), arrived_at_ms=window.clock())
+    wait_ms = 0 if after == "pressed" else 2_000
+    assert send(window, "m2", pressed if after == "pressed" else RULES.timing) == window.clock() + wait_ms
+    assert due_in(window) == wait_ms
+    row = window.table.window(CONVERSATION)
+    assert (row.first_at_ms, row.previous_at_ms, row.reason) == (window.clock(), 0, "")
+    window.clock.advance(1_500)
+    assert send(window, "m3") == window.clock() + 2_000
+    window.pass_time(2_000, step_ms=500)
+    settle(window)
+    assert window.batches() == [["m2", "m3"]]
+
+
+def test_a_window_that_another_message_has_joined_keeps_its_facts(window: WindowScene) -> None:
+    send(window, "m1")
+    window.clock.advance(60_000)
+    close_as_the_last_version(window)
+
+    def join() -> None:
+        window.clock.advance(500)
+        send(window, "m3")
+
+    with window.wire.at("update_item", join, after=True):
+        window.new_lane().buffer_message(CONVERSATION, "m2", payload=payload("m2"), timing=RULES.timing)
+    row = window.table.window(CONVERSATION)
+    assert (row.newest_at_ms, row.previous_at_ms) == (window.clock(), window.clock() - 500)
+    settle(window)
+    assert sorted(each for batch in window.batches() for each in batch) == ["m2", "m3"]
+
+
 def test_rules_of_a_later_version_are_read_without_their_new_fields(window: WindowScene) -> None:
     send(window, "m1")
     window.table._client.update_item(

@@ -398,6 +398,24 @@ class MessageTable(Table):
         )
         return updated.done, window_of(updated.item)
 
+    def replace_facts(self, conversation: str, note: Note, before: Window) -> Window:
+        """Remove older messages' facts from the window that this note has opened. Return the window as it was before.
+
+        Change nothing if another message has joined the window since, because its facts are in the same attributes.
+        """
+        at, timing, others = "#last", "#timing", "#pressed_at, #pressed"
+        if note.is_pressed:
+            at, timing, others = "#pressed_at", "#pressed", "#last, #timing"
+        replaced = self._update(
+            "replace facts",
+            _key(conversation, WINDOW),
+            f"SET #first = :at, {at} = :at, {timing} = :timing ADD #changes :one"
+            f" REMOVE #prev, {others}, #extended_until, #found_at, #reason, #successor_at",
+            {"at": note.at_ms, "timing": timing_text(note.timing), "one": 1, "generation": before.generation + 1},
+            only_if="#generation = :generation AND attribute_not_exists(#owner)",
+        )
+        return before.without_facts() if replaced.done else before
+
     def take_back(self, conversation: str, name: str | None, *, generation: int, expires_at_ms: int) -> bool:
         """Close a window whose trigger could not be sent, and remove the message that opened it.
 

@@ -128,6 +128,20 @@ class Window(NamedTuple):
     def has_facts(self) -> bool:
         return self.timing is not None or self.pressed is not None
 
+    def without_facts(self) -> "Window":
+        return self._replace(
+            first_at_ms=0,
+            newest_at_ms=0,
+            previous_at_ms=0,
+            timing=None,
+            pressed_at_ms=0,
+            pressed=None,
+            extended_until_ms=0,
+            found_at_ms=0,
+            reason="",
+            successor_at_ms=0,
+        )
+
     def retimed(self, timing: Timing) -> "Window":
         """Return the window under other rules, by which its newest message counts as typed."""
         return self._replace(
