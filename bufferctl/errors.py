@@ -30,6 +30,10 @@ class Unreachable(Failed):
     code = 3
 
 
+class NoConnection(Unreachable):
+    """AWS, or the emulator, refused the connection or closed it."""
+
+
 class NotFound(Failed):
     code = 4
 
@@ -64,6 +68,8 @@ def errors_of_aws() -> Iterator[None]:
         from botocore.exceptions import (  # noqa: PLC0415 - the SDK would make --help slow
             BotoCoreError,
             ClientError,
+            ConnectionClosedError,
+            EndpointConnectionError,
         )
     except ModuleNotFoundError as missing:
         raise Failed(
@@ -82,7 +88,8 @@ def errors_of_aws() -> Iterator[None]:
         raise _class_of(error.operation_name, str(found.get("Code")))(text) from error
     except BotoCoreError as error:
         advice = f" {SIGN_IN}" if needs_sign_in(error) else ""
-        raise Unreachable(f"AWS cannot be reached: {str(error).rstrip('.')}.{advice}") from error
+        kind = NoConnection if isinstance(error, EndpointConnectionError | ConnectionClosedError) else Unreachable
+        raise kind(f"AWS cannot be reached: {str(error).rstrip('.')}.{advice}") from error
 
 
 def _class_of(operation: str, code: str) -> type[Failed]:

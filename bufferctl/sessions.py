@@ -13,8 +13,14 @@ if TYPE_CHECKING:
 
 # The credentials of the emulator's root user.
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+
+
+def _at_most(attempts: int) -> dict[str, Any]:
+    return {"read_timeout": MAX_ADMIN_ANSWER_SECONDS, "retries": {"total_max_attempts": attempts}}
+
+
 # Calls of the admin function: the SDK makes one attempt, because only the operator may decide to repeat a command.
-ONCE = {"read_timeout": MAX_ADMIN_ANSWER_SECONDS, "retries": {"total_max_attempts": 1}}
+ONCE = _at_most(1)
 # Sessions with the emulator ignore the developer's profiles and files, because these are for real accounts.
 NOTHING_PERSONAL = {
     "profile": (None, None, None, None),
@@ -24,7 +30,8 @@ NOTHING_PERSONAL = {
 
 
 @functools.cache
-def emulator_client(service: str, *, endpoint_url: str, region: str, asked_once: bool = False) -> Any:
+def emulator_client(service: str, *, endpoint_url: str, region: str, attempts: int | None = None) -> Any:
+    """Return a client that makes at most `attempts` attempts of each call. None leaves the number to the SDK."""
     from botocore.config import Config  # noqa: PLC0415 - the SDK would make --help slow
 
     return emulator_session(CREDENTIALS["AWS_ACCESS_KEY_ID"], CREDENTIALS["AWS_SECRET_ACCESS_KEY"]).client(
@@ -34,7 +41,7 @@ def emulator_client(service: str, *, endpoint_url: str, region: str, asked_once:
             region_name=region,
             proxies={},
             max_pool_connections=MAX_EMULATOR_CONNECTIONS,
-            **(ONCE if asked_once else {}),
+            **({} if attempts is None else _at_most(attempts)),
         ),
     )
 

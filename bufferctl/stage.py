@@ -110,8 +110,10 @@ def _outputs_of_local(path: Path) -> Json:
 
 def _client_of_emulator(outputs: Json) -> Client:
     def client(service: str) -> Any:
+        # The emulator is on this machine: if it refuses the second connection, too, it has ended.
+        attempts = 1 if service == "lambda" else 2
         return sessions.emulator_client(
-            service, endpoint_url=outputs["AwsEndpointUrl"], region=outputs["Region"], asked_once=service == "lambda"
+            service, endpoint_url=outputs["AwsEndpointUrl"], region=outputs["Region"], attempts=attempts
         )
 
     return client

@@ -1,38 +1,89 @@
-"""Breaks the local stage on purpose, for scenarios: kills functions' processes, and stops Valkey for some seconds."""
+"""Breaks and changes the stage on purpose, for scenarios, and takes the changes back when the scenario ends."""
 
+import json
+import subprocess
 import threading
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
-from console.limits import VALKEY_OUTAGE_SECONDS
+from bufferctl.errors import Failed, Unreachable
+from bufferctl.stage import ROOT
 from console.place import Place
-from local.stage import Stage
 from local.workers import kill
+
+OUTAGE = ("stop_valkey", "start_valkey")
+KILLED = {"kill_processor": "processor", "kill_conversation_processor": "conversation_processor"}
+NOT_TAKEN_BACK = "The stage may not be as it was. For the local stage, `make up` repairs that."
+
+
+class ChangeFailed(Failed):
+    """Raised if the stage could not be changed, or not be changed back. The scenario then ends."""
+
+
+class TemporaryChanges:
+    """The process that changes the stage while the block runs. If the console is killed, it takes the changes back."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = command
+
+    def __enter__(self) -> "TemporaryChanges":
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
+        )
+        try:
+            self._await_answer()
+        except ChangeFailed:
+            self._process.communicate()
+            raise
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        """Wait until the changes are taken back. Raise ChangeFailed if that failed."""
+        said, _ = self._process.communicate()
+        if self._process.returncode and not isinstance(raised[1], ChangeFailed):
+            problem = json.loads(said.splitlines()[-1])["problem"] if said else ""
+            raise ChangeFailed(f"{NOT_TAKEN_BACK} {problem}".strip())
+
+    def order(self, **order: Any) -> None:
+        """Carry out the order. Raise ChangeFailed if the stage refuses it, which also ends the process."""
+        assert self._process.stdin
+        try:
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError as error:
+            raise ChangeFailed(NOT_TAKEN_BACK) from error
+        self._await_answer()
+
+    def _await_answer(self) -> None:
+        assert self._process.stdout
+        said = json.loads(self._process.stdout.readline() or "{}")
+        if "problem" in said:
+            raise ChangeFailed(said["problem"])
+        if not said:
+            raise ChangeFailed(NOT_TAKEN_BACK)
 
 
 class Accidents:
-    def __init__(self, place: Place, home: Path) -> None:
+    def __init__(self, place: Place) -> None:
         self._place = place
-        self._stage = Stage(home)
 
     @property
-    def by_name(self) -> dict[str, Callable[[], None]]:
-        return {
-            "kill_processor": lambda: self._kill("processor"),
-            "kill_conversation_processor": lambda: self._kill("conversation_processor"),
-            "stop_valkey": self._stop_valkey,
-        }
+    def possible(self) -> set[str]:
+        """Return what scenarios may do to this stage. Only the local stage can be broken."""
+        try:
+            outputs = self._place.outputs
+        except Unreachable:
+            return set()
+        if outputs is None:
+            return {"set_rules"}
+        killable = {name for name, role in KILLED.items() if role in outputs.Functions}
+        return {"set_rules", *killable, *(OUTAGE if outputs.ValkeyUrl else ())}
 
-    def _kill(self, role: str) -> None:
+    def kill(self, name: str) -> None:
         outputs = self._place.outputs
         assert outputs, "accidents are for the local stage only"
-        kill(outputs, role)
+        # In a thread: the emulator may reap the dead process only seconds later, but the scenario goes on.
+        threading.Thread(target=kill, args=(outputs, KILLED[name]), daemon=True).start()
 
-    def _stop_valkey(self) -> None:
-        """Stop Valkey, and start it again after some seconds, while the scenario goes on."""
-
-        def outage() -> None:
-            with self._stage.without_valkey():
-                threading.Event().wait(VALKEY_OUTAGE_SECONDS)
-
-        threading.Thread(target=outage).start()
+    def temporary_changes(self) -> TemporaryChanges:
+        return TemporaryChanges(self._place.changer)

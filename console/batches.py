@@ -16,6 +16,7 @@ def figures_of(detail: Json, *, arrived_at_ms: int) -> Json | None:
     if not isinstance(first_at_ms, int) or not isinstance(wait_ms, int):
         return None
     return {
+        "batchId": detail.get("batchId"),
         "at": arrived_at_ms,
         "lateMs": max(arrived_at_ms - first_at_ms - wait_ms, 0),
         "waitMs": wait_ms,
@@ -36,6 +37,13 @@ class Batches:
             self._kept.append(figures)
             while self._kept[0]["at"] < figures["at"] - BATCHES_KEPT_MS:
                 self._kept.popleft()
+
+    def note_cause(self, batch_id: str, cause: Json) -> None:
+        """Replace what is known about why the batch left. An older batch is no longer kept."""
+        with self._lock:
+            for place, figures in enumerate(self._kept):
+                if figures.get("batchId") == batch_id:
+                    self._kept[place] = figures | {"cause": cause["label"]}
 
     def all(self) -> list[Json]:
         with self._lock:

@@ -3,12 +3,14 @@
 import json
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from bufferctl.stage import ROOT
 from console.batches import Batches, figures_of
+from console.explained import Departures
 from console.hub import Hub
 from console.limits import PAUSE_AFTER_A_PROBLEM_SECONDS, SHUT_DOWN_SECONDS
 from console.looks import Looks
@@ -27,6 +29,8 @@ class Takers:
     looks: Looks
     time_lines: TimeLines
     batches: Batches
+    departures: Departures
+    scenarios: Callable[[str, Json], None]
 
 
 class Bus:
@@ -59,31 +63,42 @@ class Bus:
     def take(self, kind: str, detail: Json, *, at_ms: int) -> None:
         seen: Json = {"type": kind, "at": at_ms, "detail": shown(detail, words=self._words)}
         if kind == BATCH_READY and (figures := figures_of(detail, arrived_at_ms=at_ms)):
+            cause = self._takers.departures.cause_of(detail)
+            figures |= {"cause": cause and cause["label"]}
             self._takers.batches.add(figures)
-            seen["figures"] = figures
+            seen |= {"figures": figures, "cause": cause}
         if isinstance(conversation := detail.get("conversationId"), str):
             facts = {
                 "batchId": detail.get("batchId"),
                 "count": detail.get("messageCount"),
                 "reason": detail.get("flushReason") or detail.get("reason") or detail.get("change"),
                 "attempt": detail.get("attempt"),
+                "cause": seen.get("cause"),
                 "lateMs": seen.get("figures", {}).get("lateMs"),
             }
             self._takers.time_lines.add(conversation, kind, at_ms, **facts)
         self._takers.hub.publish("event", seen)
+        self._takers.scenarios(kind, detail)
         self._takers.looks.hurry()
 
     def _listen(self) -> None:
         with subprocess.Popen(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
         ) as self._listener:
+            assert self._listener.stdin
             assert self._listener.stdout
+            if self._ended.is_set():
+                # `end` came while the process was being started, and did not see it.
+                self._listener.stdin.close()
             for line in self._listener.stdout:
-                said = json.loads(line)
-                if "event" in said:
-                    self.take(said["event"]["detail-type"], said["event"]["detail"], at_ms=said["at"])
-                else:
-                    self._tell(said.get("problem"))
+                with suppress(json.JSONDecodeError):  # a listener that is killed may print half a line
+                    self._understand(json.loads(line))
+
+    def _understand(self, said: Json) -> None:
+        if "event" in said:
+            self.take(said["event"]["detail-type"], said["event"]["detail"], at_ms=said["at"])
+        else:
+            self._tell(said.get("problem"))
 
     def _tell(self, problem: str | None) -> None:
         self.problem = problem

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from console.limits import BODIES_KEPT_OF_A_CUSTOMER, CUSTOMERS_KEPT
-from local.webhooks import meta, telegram_message, twilio_message, whatsapp, whatsapp_text
+from local.webhooks import meta, telegram_message, twilio_message, whatsapp, whatsapp_echo, whatsapp_text
 
 Json = dict[str, Any]
 
@@ -26,6 +26,12 @@ class Customer(NamedTuple):
     account: str
     user: str
     tenant: str | None = None
+
+    @property
+    def conversation(self) -> str:
+        """Return the conversation's name, if the stage's rules assign the account to no tenant."""
+        parts = (self.tenant or "default", self.platform, self.account, self.user)
+        return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)
 
 
 class Webhook(NamedTuple):
@@ -73,6 +79,8 @@ def _whatsapp(customer: Customer, kind: str, message_id: str, text: str) -> Any:
         case "button":
             reply = {"type": "button_reply", "button_reply": {"id": text, "title": text}}
             return body(type="interactive", interactive=reply)
+        case "human_reply":
+            return whatsapp_echo(message_id, text, recipient=customer.user, phone_number_id=customer.account)
     own_id = f"wamid.{uuid.uuid4().hex}"
     if kind == "edit":
         new = {"type": "text", "text": {"body": text}}
@@ -122,9 +130,10 @@ def _telegram(customer: Customer, kind: str, message_id: str, text: str) -> Any:
 
 
 # The kinds of webhooks of each platform. `again` repeats the newest body, as a platform does that got no answer.
+# `human_reply` reports what a person of the business answered.
 KINDS: dict[str, tuple[str, ...]] = {
     "generic": ("text", "file", "voice", "typing", "edit", "delete", "again"),
-    "whatsapp": ("text", "file", "button", "edit", "delete", "again"),
+    "whatsapp": ("text", "file", "button", "edit", "delete", "again", "human_reply"),
     "messenger": ("text", "file", "button", "edit", "again"),
     "instagram": ("text", "file", "button", "edit", "delete", "again"),
     "twilio": ("text", "file", "button", "again"),
@@ -171,6 +180,9 @@ class Customers:
         if kind == "typing":
             return Webhook(_generic(customer, kind, "", ""), "", route="typing")
         new_id = _new_id(customer.platform)
+        if kind == "human_reply":
+            # The customer did not send it, and so cannot edit it.
+            return Webhook(_MAKERS[customer.platform](customer, kind, new_id, text), new_id)
         sent[new_id] = Webhook(_MAKERS[customer.platform](customer, kind, new_id, text), new_id)
         if len(sent) > BODIES_KEPT_OF_A_CUSTOMER:
             sent.popitem(last=False)

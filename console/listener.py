@@ -2,6 +2,9 @@
 
 It listens through a temporary rule and queue. It is a process of its own, whose standard input ends when the console
 ends. Therefore it removes the rule and the queue even if the console is killed.
+
+If AWS cannot be reached, the queue keeps the events, and the listener tries again. If the local stage ends, its rules
+and queues end with it; the listener waits for the next start, and makes new ones.
 """
 
 import json
@@ -11,11 +14,12 @@ import sys
 import threading
 from pathlib import Path
 
-from bufferctl.errors import Failed, errors_of_aws
-from bufferctl.events import EVERYTHING, subscribe
+from bufferctl.errors import Failed, Unreachable
+from bufferctl.events import EVERYTHING, Arrival, subscribe
 from bufferctl.interrupts import endings_interrupt
-from bufferctl.stage import find_stage
 from canary.limits import LONG_POLL_SECONDS
+from console.limits import LOCAL_STAGE_POLL_SECONDS, PAUSE_AFTER_A_PROBLEM_SECONDS
+from console.place import Options, Place
 
 PREFIX = "bufferctl-console"
 
@@ -24,18 +28,18 @@ def main() -> int:
     given = json.loads(sys.argv[1])
     ended = threading.Event()
     threading.Thread(target=_wait_for_the_end, args=(ended,), daemon=True).start()
+    said = Said()
+    place = Place(Options(**given | {"outputs": Path(given["outputs"])}))
     try:
-        with endings_interrupt(), errors_of_aws():
-            stage = find_stage(
-                given["stage"], profile=given["profile"], region=given["region"], outputs=Path(given["outputs"])
-            )
-            with subscribe(stage.client, stage.event_bus, pattern=EVERYTHING, prefix=PREFIX) as subscription:
-                _say({"listening": True})
-                while not ended.is_set():
-                    for arrival in subscription.look(wait_seconds=LONG_POLL_SECONDS):
-                        _say({"event": arrival.event, "at": arrival.at_ms})
+        with endings_interrupt():
+            while not ended.is_set():
+                try:
+                    _listen(place, said, ended)
+                except Unreachable as error:
+                    said.problem(str(error))
+                    ended.wait(LOCAL_STAGE_POLL_SECONDS if place.options.is_local else PAUSE_AFTER_A_PROBLEM_SECONDS)
     except Failed as error:
-        _say({"problem": str(error)})
+        said.problem(str(error))
         return error.code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -45,6 +49,43 @@ def main() -> int:
     return 0
 
 
+class Said:
+    """What the listener prints. A problem is printed once, until it changes or has passed."""
+
+    def __init__(self) -> None:
+        self._problem: str | None = ""
+
+    def event(self, arrival: Arrival) -> None:
+        _print({"event": arrival.event, "at": arrival.at_ms})
+
+    def problem(self, problem: str | None) -> None:
+        """Print what is wrong, or with None that events are seen."""
+        if problem != self._problem:
+            _print({"problem": problem} if problem else {"listening": True})
+            self._problem = problem
+
+
+def _listen(place: Place, said: Said, ended: threading.Event) -> None:
+    """Listen until the input ends. Raise Unreachable if the stage cannot be reached before that."""
+    with place.errors():
+        stage = place.find()
+        with subscribe(stage.client, stage.event_bus, pattern=EVERYTHING, prefix=PREFIX) as subscription:
+            said.problem(None)
+            while not ended.is_set():
+                try:
+                    with place.errors():
+                        arrived = subscription.look(wait_seconds=LONG_POLL_SECONDS)
+                except Unreachable as error:
+                    said.problem(str(error))
+                    if place.options.is_local:
+                        raise
+                    ended.wait(PAUSE_AFTER_A_PROBLEM_SECONDS)
+                    continue
+                said.problem(None)
+                for arrival in arrived:
+                    said.event(arrival)
+
+
 def _wait_for_the_end(ended: threading.Event) -> None:
     # Not `sys.stdin.buffer`: Python crashes if it ends while another thread reads from that.
     while os.read(sys.stdin.fileno(), 1024):
@@ -52,7 +93,7 @@ def _wait_for_the_end(ended: threading.Event) -> None:
     ended.set()
 
 
-def _say(message: dict[str, object]) -> None:
+def _print(message: dict[str, object]) -> None:
     print(json.dumps(message), flush=True)
 
 

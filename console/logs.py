@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-from bufferctl.errors import errors_of_aws
 from console.limits import LOG_LINES_SHOWN, LOGS_LOOK_BACK_MS
 from console.looks import now_ms
 from console.place import Place
@@ -29,7 +28,7 @@ class Logs:
         if outputs is None:
             return []
         found = []
-        with errors_of_aws():
+        with self._place.errors():
             client = outputs.client("logs")
             for name, group in outputs.LogGroups.items():
                 pages = client.get_paginator("filter_log_events").paginate(

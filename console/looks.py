@@ -18,6 +18,7 @@ from console.limits import (
     PAUSE_BETWEEN_SWEEPS_SECONDS,
     STATUS_EVERY_SECONDS,
 )
+from console.outage import in_words, is_outage
 from console.pace import PacedStage
 from console.time_lines import TimeLines
 
@@ -48,6 +49,7 @@ class Looks:
         self._agents: dict[tuple[str, ...], str] = {}
         self._owners_read_at = -OWNERS_EVERY_SECONDS
         self._problem: str | None = None
+        self._is_outage = False
         self._ended = threading.Event()
         self._soon = threading.Event()
 
@@ -59,11 +61,13 @@ class Looks:
             pause = PAUSE_BETWEEN_SWEEPS_SECONDS
             try:
                 self.sweep()
-                self._problem = None
+                self._problem, self._is_outage = None, False
             except Failed as error:
-                self._problem, pause = str(error), PAUSE_AFTER_A_PROBLEM_SECONDS
+                self._problem, self._is_outage = in_words(error, status=self._status), is_outage(error)
+                pause = PAUSE_AFTER_A_PROBLEM_SECONDS
             except Exception as error:  # noqa: BLE001 - the page shows it, and the next sweep tries again
-                self._problem, pause = f"The console failed: {type(error).__name__}", PAUSE_AFTER_A_PROBLEM_SECONDS
+                self._problem, self._is_outage = f"The console failed: {type(error).__name__}", False
+                pause = PAUSE_AFTER_A_PROBLEM_SECONDS
             self._hub.publish("state", self.state())
             self._soon.wait(pause)
 
@@ -124,16 +128,21 @@ class Looks:
         return {
             "at": self.clock(),
             "problem": self._problem,
-            "conversations": [self._with_agent(row) for row in rows[:CONVERSATIONS_SHOWN]],
+            "isOutage": self._is_outage,
+            "conversations": [self._completed(row) for row in rows[:CONVERSATIONS_SHOWN]],
             "open": len(rows),
             "more": self._more,
             "status": self._status,
             "letters": self._letters,
         }
 
-    def _with_agent(self, row: Json) -> Json:
-        """Add the agent that owns the conversation's account. A generic webhook may have named a different agent."""
-        return row | {"agent": self._agents.get(tuple(row["conversation"].split("/")[:3]))}
+    def _completed(self, row: Json) -> Json:
+        """Add why the conversation is due, if that is known, and the agent that owns its account.
+
+        A generic webhook may have named a different agent.
+        """
+        agent = self._agents.get(tuple(row["conversation"].split("/")[:3]))
+        return row | {"agent": agent, "cause": self._time_lines.cause_of(row)}
 
 
 def _agents(stored: list[Json]) -> dict[tuple[str, ...], str]:

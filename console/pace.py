@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from bufferctl.errors import errors_of_aws
 from console.limits import MAX_LOOKS_A_SECOND, MAX_REQUESTS_A_SECOND
 from console.place import Place
 
@@ -46,7 +45,7 @@ class PacedStage:
     def ask(self, operation: str, **fields: Any) -> Json:
         """Ask because the page's reader has clicked. Raise Failed or Unreachable with a sentence for the reader."""
         self._all.wait()
-        with errors_of_aws():
+        with self._place.errors():
             return self._place.stage.ask(operation, **fields)
 
     def look(self, operation: str, **fields: Any) -> Json:

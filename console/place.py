@@ -3,14 +3,18 @@
 import json
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bufferctl.errors import Unreachable, errors_of_aws
+from bufferctl.errors import NoConnection, Unreachable, errors_of_aws
 from bufferctl.stage import LOCAL, Stage, find_stage
 from console.senders import GenericSender, LocalSender, Sender
 from local.errors import LocalError
 from local.outputs import Outputs
+
+NOT_UP = "The local stage is not up. Start it with `make up`, and this page goes on."
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class Place:
         self.options = options
         self._lock = threading.Lock()
         self._found: tuple[int, Stage, Sender] | None = None
+        self._empty_since_ms: int | None = None
 
     @property
     def stage(self) -> Stage:
@@ -51,31 +56,68 @@ class Place:
         """Return the outputs of the local stage, or None for any other stage. Raise Unreachable if it is not up."""
         if not self.options.is_local:
             return None
-        try:
+        with self.errors():
             return Outputs.read(self.options.outputs)
+
+    @property
+    def empty_since_ms(self) -> int | None:
+        """Return when another, empty local stage was found in place of an earlier one, or None if none was.
+
+        Every start gives the local stage another address and no data. A deployment to the running stage keeps both.
+        """
+        return self._empty_since_ms
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turn the errors of a call to the stage into those of bufferctl, whose texts are sentences for the page."""
+        try:
+            with errors_of_aws():
+                yield
         except LocalError as error:
-            raise Unreachable(str(error)) from error
+            raise Unreachable(NOT_UP) from error
+        except NoConnection as error:
+            if self.options.is_local:
+                raise Unreachable(NOT_UP) from error
+            raise
 
     @property
     def listener(self) -> list[str]:
         """Return the command that prints the stage's events."""
+        return self._command("console.listener")
+
+    @property
+    def changer(self) -> list[str]:
+        """Return the command that changes the stage for as long as a scenario plays."""
+        return self._command("console.temporary_changes")
+
+    def _command(self, module: str) -> list[str]:
         options = self.options
         given = {"stage": options.stage, "profile": options.profile, "region": options.region}
-        return [sys.executable, "-m", "console.listener", json.dumps(given | {"outputs": str(options.outputs)})]
+        return [sys.executable, "-m", module, json.dumps(given | {"outputs": str(options.outputs)})]
 
     def _find(self) -> tuple[int, Stage, Sender]:
         with self._lock:
             # Every start of the local stage writes this file again, with other ports.
             written = _written_ns(self.options.outputs) if self.options.is_local else 0
             if self._found is None or self._found[0] != written:
-                options = self.options
-                with errors_of_aws():
-                    stage = find_stage(
-                        options.stage, profile=options.profile, region=options.region, outputs=options.outputs
+                with self.errors():
+                    stage = self.find()
+                    sender = (
+                        LocalSender(Outputs.read(self.options.outputs))
+                        if self.options.is_local
+                        else GenericSender(stage)
                     )
-                sender = LocalSender(Outputs.read(options.outputs)) if options.is_local else GenericSender(stage)
+                if self._found and self._found[1].api_endpoint != stage.api_endpoint:
+                    self._empty_since_ms = written // 1_000_000
                 self._found = (written, stage, sender)
             return self._found
+
+    def find(self) -> Stage:
+        """Return the stage as it is now. Raise Unreachable if the local stage is not up."""
+        options = self.options
+        if options.is_local and not options.outputs.exists():
+            raise Unreachable(NOT_UP)
+        return find_stage(options.stage, profile=options.profile, region=options.region, outputs=options.outputs)
 
 
 def _written_ns(path: Path) -> int:

@@ -12,22 +12,24 @@ from console.access import Access
 from console.accidents import Accidents
 from console.batches import Batches
 from console.bus import Bus, Takers
+from console.explained import Departures, Explained
 from console.hub import Hub
 from console.limits import SHUT_DOWN_SECONDS, TOKEN_BYTES
 from console.logs import Logs
 from console.looks import Looks
 from console.pace import PacedStage
 from console.place import Place
-from console.scenarios import Player, read_scenarios
+from console.player import Player
+from console.scenarios import read_scenarios
 from console.server import Parts, make_app
-from console.simulator import Explained, Simulator
+from console.simulator import Simulator
 from console.time_lines import TimeLines
 
 
 @contextmanager
 def running(place: Place, *, port: int = 0) -> Iterator[str]:
     """Serve the page, and yield its address. At the end, remove the rule and the queue that listen to the stage."""
-    parts = _make_parts(place)
+    parts = make_parts(place)
     token = secrets.token_urlsafe(TOKEN_BYTES)
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -45,36 +47,42 @@ def running(place: Place, *, port: int = 0) -> Iterator[str]:
         )
         server = uvicorn.Server(config)
         serving = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-        watching = [threading.Thread(target=each, daemon=True) for each in (parts.looks.run, parts.bus.run)]
+        runs = (parts.looks.run, parts.bus.run, parts.departures.run)
+        watching = [threading.Thread(target=each, daemon=True) for each in runs]
         for each in (serving, *watching):
             each.start()
         try:
             yield f"http://127.0.0.1:{port}/{token}/"
         finally:
-            parts.player.stop()
+            parts.player.end()
             parts.looks.end()
             parts.bus.end()
+            parts.departures.end()
             server.should_exit = True
             parts.hub.end()
             serving.join(2 * SHUT_DOWN_SECONDS)
 
 
-def _make_parts(place: Place) -> Parts:
+def make_parts(place: Place) -> Parts:
+    """Return the parts of a console of this stage. None of them runs yet."""
     hub, time_lines, batches, stage = Hub(), TimeLines(), Batches(), PacedStage(place)
     looks = Looks(stage, hub, time_lines)
-    explained = Explained(stage)
+    explained = Explained(stage, time_lines, words=place.options.show_words)
+    departures = Departures(stage, hub, explained=explained, time_lines=time_lines, batches=batches)
     simulator = Simulator(place, hub, explained=explained, looks=looks, time_lines=time_lines)
-    accidents = Accidents(place, place.options.outputs.parent).by_name if place.options.is_local else {}
+    player = Player(read_scenarios(), simulator, hub, accidents=Accidents(place))
+    takers = Takers(hub, looks, time_lines, batches, departures, player.take)
     return Parts(
         place=place,
         stage=stage,
         hub=hub,
         looks=looks,
-        bus=Bus(place.listener, Takers(hub, looks, time_lines, batches), words=place.options.show_words),
+        bus=Bus(place.listener, takers, words=place.options.show_words),
         time_lines=time_lines,
         batches=batches,
+        departures=departures,
         explained=explained,
         simulator=simulator,
-        player=Player(read_scenarios(), simulator, hub, accidents=accidents),
+        player=player,
         logs=Logs(place),
     )

@@ -15,6 +15,7 @@ from local.outputs import Outputs
 from local.webhooks import Webhooks
 
 Json = dict[str, Any]
+NO_ANSWER = "The webhook does not answer. If the local stage has ended, start it again with `make up`."
 
 
 class Answer(NamedTuple):
@@ -41,7 +42,7 @@ class LocalSender:
         try:
             answer = self._webhooks.post(platform, posted.body, route=posted.route)
         except urllib3.exceptions.HTTPError as error:
-            raise Unreachable(f"The webhook cannot be reached: {error}") from error
+            raise Unreachable(NO_ANSWER) from error
         return Answer(answer.status, _object(answer.body))
 
 

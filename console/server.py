@@ -17,19 +17,24 @@ from starlette.staticfiles import StaticFiles
 from bufferctl.errors import Failed, Unreachable
 from console.batches import Batches
 from console.bus import Bus
+from console.causes import LABELS
 from console.customers import CannotDo, Customer
+from console.explained import Departures, Explained
 from console.hub import Closed, Hub, framed
 from console.limits import KEEP_ALIVE_SECONDS, MAX_HOLD_MS, MAX_TEXT_CHARACTERS
 from console.logs import Logs
 from console.looks import Looks
+from console.outage import is_outage
 from console.pace import PacedStage
 from console.place import Place
-from console.scenarios import Player
-from console.simulator import Explained, Simulator
+from console.player import Player
+from console.rules_in_words import RULES_IN_WORDS
+from console.simulator import Simulator
 from console.time_lines import TimeLines
 
 Json = dict[str, Any]
 PAGE = Path(__file__).parent / "page"
+OUT = "Valkey does not answer, so this is not possible now. Try again when it answers."
 READ_ONLY = "This console only reads. Start it with --allow-changes to change something."
 
 
@@ -44,6 +49,7 @@ class Parts:
     bus: Bus
     time_lines: TimeLines
     batches: Batches
+    departures: Departures
     explained: Explained
     simulator: Simulator
     player: Player
@@ -113,6 +119,7 @@ def make_app(parts: Parts) -> Starlette:
         routes=[
             Route("/", _page),
             Route("/stream", answers.stream),
+            post("/api/hello", Nothing, answers.hello),
             post("/api/conversation", OfConversation, answers.conversation),
             post("/api/rules", OfConversation, answers.rules),
             post("/api/logs", OfConversation, answers.log_lines),
@@ -138,7 +145,7 @@ class _Answers:
     async def stream(self, _request: Request) -> Response:
         """Send everything that is known, and then what happens, as server-sent events."""
         reader = self._parts.hub.open()
-        hello = await run_in_threadpool(self._hello)
+        hello = await run_in_threadpool(self.hello, Nothing())
 
         async def messages() -> AsyncIterator[bytes]:
             try:
@@ -155,12 +162,14 @@ class _Answers:
 
         return StreamingResponse(messages(), media_type="text/event-stream")
 
-    def _hello(self) -> Json:
+    def hello(self, _wish: Nothing) -> Json:
+        """Return what the page needs first. The page asks again when a stage that was away is back."""
         options = self._parts.place.options
         try:
             platforms, scenarios, problem = self._parts.simulator.kinds, self._parts.player.offered(), None
+            empty_since_ms = self._parts.place.empty_since_ms
         except Failed as error:
-            platforms, scenarios, problem = {}, [], str(error)
+            platforms, scenarios, problem, empty_since_ms = {}, [], str(error), None
         return {
             "stage": options.stage,
             "isLocal": options.is_local,
@@ -168,15 +177,18 @@ class _Answers:
             "showWords": options.show_words,
             "platforms": platforms,
             "scenarios": scenarios,
+            "scenario": self._parts.player.progress,
+            "labels": LABELS,
+            "rulesInWords": RULES_IN_WORDS,
             "batches": self._parts.batches.all(),
             "busProblem": self._parts.bus.problem,
             "refused": {} if problem else self._parts.simulator.refused,
             "problem": problem,
+            "emptySince": empty_since_ms,
         }
 
     def conversation(self, wish: OfConversation) -> Json:
-        words = self._parts.place.options.show_words
-        shown = self._parts.explained.show(wish.conversation, messages=words)
+        shown = self._parts.explained.show(wish.conversation)
         return shown | {"timeLine": self._parts.time_lines.of(wish.conversation)}
 
     def rules(self, wish: OfConversation) -> Json:
@@ -221,6 +233,8 @@ async def _answered(ask: Callable[[], Any]) -> Response:
     except CannotDo as error:
         return _problem(str(error), 400)
     except Unreachable as error:
+        if is_outage(error):
+            return _problem(OUT, 503)
         return _problem(str(error), 502)
     except Failed as error:
         return _problem(str(error), 409)

@@ -1,47 +1,22 @@
 """Sends what simulated customers write, and publishes to every page what was sent and how the stage answered."""
 
 import threading
-import time
 from collections import Counter, OrderedDict
 from http import HTTPStatus
 from typing import Any
 
 from bufferctl.errors import Failed
 from console.customers import CannotDo, Customer, Customers
+from console.explained import Explained, waiting_part
 from console.hub import Hub
-from console.limits import EXPLANATIONS_KEPT, RULES_KEPT_SECONDS
 from console.looks import Looks, now_ms
-from console.pace import PacedStage
+from console.outage import NO_REASON, is_outage
 from console.place import Place
 from console.time_lines import TimeLines
-from console.why import why
 
 Json = dict[str, Any]
 # The fields of `conversation.show` that the page shows beside the chat.
 OF_THE_BUFFER = ("state", "count", "dueAt", "reason", "firstAt", "lastAt", "heldUntil", "batch", "generation")
-
-
-class Explained:
-    """Answers of `conversation.show` with the sentence that says why the conversation is due then."""
-
-    def __init__(self, stage: PacedStage) -> None:
-        self._stage = stage
-        self._rules: OrderedDict[str, tuple[float, Json]] = OrderedDict()
-
-    def show(self, conversation: str, *, messages: bool = False) -> Json:
-        shown = self._stage.ask("conversation.show", conversation=conversation, messages=messages)
-        return shown | {"why": why(shown, self.rules(conversation)["rules"])}
-
-    def rules(self, conversation: str) -> Json:
-        """Return the answer of `rules.explain`, which is kept for some seconds."""
-        read_at, rules = self._rules.get(conversation, (-RULES_KEPT_SECONDS, {}))
-        if time.monotonic() - read_at >= RULES_KEPT_SECONDS:
-            rules = self._stage.ask("rules.explain", conversation=conversation)
-            self._rules[conversation] = (time.monotonic(), rules)
-            self._rules.move_to_end(conversation)
-            if len(self._rules) > EXPLANATIONS_KEPT:
-                self._rules.popitem(last=False)
-        return rules
 
 
 class Simulator:
@@ -74,7 +49,8 @@ class Simulator:
         with self._lock:
             posted = self._customers.webhook(customer, kind, text=text, message_id=message_id)
         began_ms = now_ms()
-        answer = self._place.sender.send(customer.platform, posted)
+        with self._place.errors():
+            answer = self._place.sender.send(customer.platform, posted)
         if answer.status != HTTPStatus.OK:
             with self._lock:
                 self._refused[answer.status] += 1
@@ -91,16 +67,29 @@ class Simulator:
             "answer": answer.body,
             **known,
         }
-        self._time_lines.add(conversation, f"sent {kind}", began_ms, status=answer.status)
+        told = "flush word" if answer.body.get("flushed") else kind
+        self._time_lines.add(conversation, f"sent {told}", began_ms, status=answer.status)
+        with self._lock:
+            # From now on, an answer to an earlier question is out of date. It must not take the page back.
+            self._unpublished[conversation] = None
         self._hub.publish("sent", sent)
         self._looks.hurry()
-        self._publish_buffer_soon(conversation)
+        self._publish_buffers_soon()
         return sent
 
-    def _publish_buffer_soon(self, conversation: str) -> None:
-        """Publish the buffer from another thread, because the pace of requests must not slow the customer down."""
+    def resume(self, conversation: str) -> None:
+        """End the conversation's hold, as an operator does. Raise Failed if the stage refuses that."""
+        with self._place.errors():
+            self._place.stage.ask("conversation.resume", conversation=conversation)
+        self._time_lines.add(conversation, "operator: resume", now_ms())
         with self._lock:
             self._unpublished[conversation] = None
+        self._looks.hurry()
+        self._publish_buffers_soon()
+
+    def _publish_buffers_soon(self) -> None:
+        """Publish the buffers from another thread, because the pace of requests must not slow the customer down."""
+        with self._lock:
             if self._is_publishing:
                 return
             self._is_publishing = True
@@ -119,10 +108,19 @@ class Simulator:
         try:
             shown = self._explained.show(conversation)
         except Failed as error:
-            self._hub.publish("notice", {"text": str(error)})
+            if is_outage(error):
+                # The page already says what is out. Only this conversation's reason is missing.
+                self._hub.publish("buffer", {"conversation": conversation, "why": {"text": NO_REASON}})
+            else:
+                self._hub.publish("notice", {"text": str(error)})
             return
-        buffer = {name: shown.get(name) for name in OF_THE_BUFFER}
-        self._hub.publish("buffer", {"conversation": conversation, **buffer, "why": shown["why"]})
+        part = waiting_part(shown)
+        buffer = {name: part.get(name) for name in OF_THE_BUFFER}
+        lane = "valkey" if "shard" in part else "dynamodb"
+        with self._lock:
+            if conversation not in self._unpublished:
+                of_lane = {"conversation": conversation, "lane": lane}
+                self._hub.publish("buffer", {**of_lane, **buffer, "why": shown["why"]})
 
 
 def _conversation(customer: Customer, answer: Json) -> tuple[str, Json]:
@@ -131,5 +129,4 @@ def _conversation(customer: Customer, answer: Json) -> tuple[str, Json]:
     if isinstance(told, dict) and len(told) == 1:
         ((name, known),) = told.items()
         return name, dict(known)
-    parts = (customer.tenant or "default", customer.platform, customer.account, customer.user)
-    return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts), {}
+    return customer.conversation, {}

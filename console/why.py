@@ -1,82 +1,230 @@
-"""Explains in a sentence why a conversation is due at its due time."""
+"""Explains why a batch is due at its due time, or why it has left then.
 
-from collections.abc import Mapping
-from typing import Any
+The stage tells only a reason, such as `silence`, and several rules share that reason. This module finds the rule that
+decided. It compares the rules' values with the time between a message and the due time, and looks at what the message
+was: a press, a file without words, or a voice note.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from console.causes import CAUSES
+from console.limits import ARRIVALS_DIFFER_BY_MS, MESSAGES_EXPLAINED, TYPING_ON_ITS_WAY_MS
 
 Json = Mapping[str, Any]
 
-# The rules that may have set the wait of the last message, in the order in which they are tried.
-WAITS = (
-    (
-        "typingInferenceMs",
-        "The gap was short, so the author is probably still typing. The batch leaves after {value} of silence.",
-    ),
-    ("silenceMs", "The batch leaves after {value} of silence. Another message begins the wait again."),
-    (
-        "mediaSilenceMs",
-        "The caption of the last message's file may follow. The batch leaves after {value} of silence.",
-    ),
-    ("transcriptWaitMs", "The transcript of the last message is pending. The batch waits for it for {value}."),
-    ("vipSilenceMs", "The author is a VIP. The batch leaves after {value} of silence."),
-    ("pressedSilenceMs", "The author pressed a button. The batch leaves after {value} of silence."),
-)
-# Each reason with its sentence, and with the rule whose value the sentence names, if there is one.
-REASONS: Mapping[str, tuple[str, str | None]] = {
-    "max_wait": ("The first message has then waited for {value}, the longest wait that the rules allow.", "maxWaitMs"),
-    "max_messages": ("{value} messages wait, the most that the rules allow. The batch leaves at once.", "maxMessages"),
-    "max_bytes": ("The waiting messages are as large as a batch may be. The batch leaves at once.", None),
-    "hold": ("An operator keeps the conversation on hold. The batch leaves when the hold ends.", None),
-    "resume": ("The hold has ended, so the batch leaves at once.", None),
-    "flush": ("The author wrote a flush word, or an operator flushed the buffer. The batch leaves at once.", None),
-    "priority": ("The author is a VIP, so the batch leaves at once.", None),
-    "window": ("The DynamoDB lane collects messages for {value}. Then the batch leaves.", "windowMs"),
-}
+# Types of messages that the author chose and did not type, and types of files that get no caption.
+PRESSED = frozenset({"button", "interactive", "order"})
+WITHOUT_CAPTION = frozenset({"contact", "location", "sticker"})
+NOTHING_WAITS = {"text": "Nothing waits."}
+CAME_LATE = "The last message came after the batch was due, and leaves with it."
+PRESSED_LATER = "A button does not shorten the wait of the message before it."
 
 
-def why(conversation: Json, rules: Json) -> Json:
-    """Return `text` and, if a rule decided, the `rule` with its `value` and its `layer`.
+class Facts(NamedTuple):
+    """What is known of a batch that waits or has left."""
 
-    `conversation` is the answer of `conversation.show`. `rules` are the rules in the answer of `rules.explain`.
+    reason: str
+    due_at_ms: int
+    first_at_ms: int | None
+    last_at_ms: int | None
+    message_count: int
+    messages: tuple[Json, ...] = ()
+    """The newest messages, as an event has them. Empty if the console does not know them."""
+    taken_over: bool = False
+
+    @property
+    def waits_ms(self) -> int:
+        """Return the time from the last message to the due time. It is negative if the batch was due before."""
+        return 0 if self.last_at_ms is None else self.due_at_ms - self.last_at_ms
+
+
+class _Found(NamedTuple):
+    cause: str
+    rule: str | None = None
+    before: str = ""
+    """A sentence before that of the cause."""
+
+
+def facts_of_buffer(shown: Json) -> Facts | None:
+    """Return the facts in an answer of `conversation.show`, or None if nothing waits."""
+    if not shown.get("count") or shown.get("dueAt") is None:
+        return None
+    return Facts(
+        str(shown.get("reason")),
+        shown["dueAt"],
+        shown.get("firstAt"),
+        shown.get("lastAt"),
+        shown["count"],
+        _newest(shown.get("messages")),
+        bool(shown.get("takenOverAt")),
+    )
+
+
+def facts_of_batch(detail: Json) -> Facts | None:
+    """Return the facts in a batch's event, or None if the event lacks them."""
+    metadata = detail.get("metadata") or {}
+    first_at_ms, wait_ms, last_at_ms = (metadata.get(name) for name in ("firstMessageAt", "waitMs", "lastMessageAt"))
+    count = detail.get("messageCount")
+    if not (isinstance(first_at_ms, int) and isinstance(wait_ms, int) and isinstance(count, int)):
+        return None
+    reason, messages = str(detail.get("flushReason")), _newest(detail.get("messages"))
+    return Facts(reason, first_at_ms + wait_ms, first_at_ms, last_at_ms, count, messages)
+
+
+def _newest(messages: Any) -> tuple[Json, ...]:
+    if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
+        return ()
+    return tuple(messages[-MESSAGES_EXPLAINED:])
+
+
+def why(facts: Facts | None, rules: Json, seen: Sequence[Json] = (), *, has_left: bool = False) -> dict[str, Any]:
+    """Return the `cause`, its `label`, a sentence as `text` and, if a rule decided, the `rule`, its value and `layer`.
+
+    `rules` are those in the answer of `rules.explain`. `seen` is the conversation's time line, which says whether the
+    author was typing, whether an operator or a flush word hurried the batch, and whether a person took over.
     """
-    reason, due_at_ms = conversation.get("reason"), conversation.get("dueAt")
-    if not conversation.get("count") or due_at_ms is None:
-        return {"text": "Nothing waits."}
-    if reason == "silence" and conversation.get("lastAt") is not None:
-        return _of_silence(due_at_ms - conversation["lastAt"], rules)
-    if reason == "hold" and conversation.get("takenOverAt"):
-        return {"text": "A person of the business has taken over. The batch leaves when that hold ends."}
-    text, rule = REASONS.get(str(reason), (f"The reason is {reason}.", None))
-    return _by_rule(text, rule, rules) if rule else {"text": text}
+    if facts is None:
+        return dict(NOTHING_WAITS)
+    found = _find(facts, rules, seen)
+    cause = CAUSES.get(found.cause)
+    if cause is None:
+        return {"cause": found.cause, "label": found.cause, "text": f"The reason is {found.cause}."}
+    rule = found.rule or cause.rule
+    told = rules.get(rule or "", {})
+    value = told.get("value")
+    shown = f"{value / 1_000:g} s" if str(rule).endswith("Ms") and isinstance(value, int) else value
+    sentence = cause.left if has_left else cause.waits
+    if value is None and "{value}" in sentence:
+        sentence = f"The batch {'left' if has_left else 'leaves'} because of {cause.label}."
+    # Not `format`: a value may contain braces.
+    text = sentence.replace("{value}", str(shown)).replace("{waits}", _rounded(facts.waits_ms))
+    before = found.before.replace("leaves", "left") if has_left else found.before
+    answer = {"cause": found.cause, "label": cause.label, "text": f"{before} {text}".strip()}
+    return answer | ({"rule": rule, "value": value, "shown": shown, "layer": told.get("layer")} if told else {})
 
 
-def _of_silence(waits_ms: int, rules: Json) -> Json:
-    if waits_ms < 0:
-        return {
-            "text": "The batch is due. The last message came before a processor took the batch, and leaves with it."
-        }
-    if rules.get("adaptive", {}).get("value"):
-        text = f"By the author's own rhythm, the batch leaves after {_seconds(waits_ms)} of silence."
-        return _by_rule(text, "adaptive", rules)
-    for name, text in WAITS:
-        # Two rules may have the same number. The first in the list is the one that usually decides.
-        if rules.get(name, {}).get("value") == waits_ms:
-            return _by_rule(text, name, rules)
-    return {"text": f"The batch leaves {_seconds(waits_ms)} after the last message."}
+def without_rules(facts: Facts) -> dict[str, Any]:
+    """Return what is known of a batch's cause from its reason alone."""
+    cause = CAUSES.get(facts.reason)
+    return {"cause": facts.reason, "label": cause.label if cause else facts.reason, "text": ""}
 
 
-def _by_rule(text: str, name: str, rules: Json) -> Json:
-    found = rules.get(name, {})
-    value = found.get("value")
-    shown = _seconds(value) if name.endswith("Ms") and isinstance(value, int) else value
-    # Not `format`: a text may contain braces.
-    return {
-        "text": text.replace("{value}", str(shown)),
-        "rule": name,
-        "value": value,
-        "shown": shown,
-        "layer": found.get("layer"),
-    }
+def _find(facts: Facts, rules: Json, seen: Sequence[Json]) -> _Found:
+    def value(name: str) -> Any:
+        return rules.get(name, {}).get("value")
+
+    match facts.reason:
+        case "silence":
+            return _of_silence(facts, rules, seen)
+        case "max_wait" if value("wait") == "window" and value("priority") != "vip":
+            return _Found("windowMs")
+        case "max_wait" if isinstance(value("minMessages"), int) and facts.message_count < value("minMessages"):
+            return _Found("minMessages")
+        case "hold" if facts.taken_over or _newest_of(seen, "messages.conversation.taken_over", "operator: hold") == (
+            "messages.conversation.taken_over"
+        ):
+            return _Found("takeover")
+        case "flush":
+            by = _newest_of(seen, "operator: flush", "sent flush word")
+            return _Found({"operator: flush": "operator's flush", "sent flush word": "flush word"}.get(by, "flush"))
+    return _Found(facts.reason)
 
 
-def _seconds(milliseconds: int) -> str:
-    return f"{milliseconds / 1_000:g} s"
+def _newest_of(seen: Sequence[Json], *kinds: str) -> str:
+    return next((entry["kind"] for entry in reversed(seen) if entry["kind"] in kinds), "")
+
+
+def _of_silence(facts: Facts, rules: Json, seen: Sequence[Json]) -> _Found:
+    is_late = facts.waits_ms < 0
+    before = CAME_LATE if is_late else ""
+    values = {name: told.get("value") for name, told in rules.items()}
+    return (
+        (None if is_late else _by_value(facts, values))
+        or _by_typing_event(facts, values, seen, before)
+        or _by_an_earlier_message(facts, values, before)
+        or _Found(_without_a_value(facts, values), before=before)
+    )
+
+
+def _without_a_value(facts: Facts, values: Json) -> str:
+    """Return the cause of a due time that no rule's value explains."""
+    if facts.waits_ms < 0:
+        return "late"
+    newest = facts.messages[-1] if facts.messages else {}
+    if newest.get("attachments") and newest.get("editedAt") and facts.waits_ms < (values.get("transcriptWaitMs") or 0):
+        return "transcript"
+    return "adaptive" if values.get("adaptive") else "silence"
+
+
+def _by_value(facts: Facts, values: Json) -> _Found | None:
+    """Return the rule whose value is the time from the newest message to the due time."""
+    message = facts.messages[-1] if facts.messages else None
+    is_first = facts.message_count == 1
+    for name in _rules_after(message, values, is_first=is_first):
+        if values.get(name) == facts.waits_ms:
+            return _Found("pressed at once" if (name, facts.waits_ms) == ("pressedSilenceMs", 0) else name)
+    return None
+
+
+def _rules_after(message: Json | None, values: Json, *, is_first: bool) -> list[str]:
+    """Return the rules that may set the wait after a message, the likeliest first."""
+    typed = ["silenceMs"] if is_first else ["typingInferenceMs", "silenceMs"]
+    if values.get("priority") == "vip":
+        return ["vipSilenceMs"]
+    if message is None:
+        return [*typed, "mediaSilenceMs", "transcriptWaitMs", "pressedSilenceMs"]
+    files = [each for each in message.get("attachments") or () if isinstance(each, dict)]
+    if any(each.get("pending") for each in files):
+        return ["transcriptWaitMs", *typed]
+    if message.get("type") in PRESSED:
+        # A press waits as a typed message if it reaches `minMessages`.
+        return ["pressedSilenceMs", *typed]
+    if not message.get("text") and any(each.get("type") not in WITHOUT_CAPTION for each in files):
+        return ["mediaSilenceMs", *typed]
+    return typed
+
+
+def _by_typing_event(facts: Facts, values: Json, seen: Sequence[Json], before: str) -> _Found | None:
+    """Return the rule by which a typing event set the due time. The console knows those of its own customers only."""
+    rule = max(("silenceMs", "typingInferenceMs"), key=lambda name: values.get(name) or 0)
+    came_at_ms = facts.due_at_ms - (values.get(rule) or 0)
+    sent = (entry["at"] for entry in seen if entry["kind"] == "sent typing")
+    if any(0 <= came_at_ms - at_ms <= TYPING_ON_ITS_WAY_MS for at_ms in sent):
+        return _Found("typing", rule, before)
+    return None
+
+
+def _by_an_earlier_message(facts: Facts, values: Json, before: str) -> _Found | None:
+    """Return the rule by which an earlier message set the due time, if all later ones are presses or came too late."""
+    for place, at_ms in _arrivals_from_the_newest(facts):
+        message, waits_ms = facts.messages[place], facts.due_at_ms - at_ms
+        is_newest = place == len(facts.messages) - 1
+        for name in [] if is_newest else _rules_after(message, values, is_first=_is_first(facts, place)):
+            wait_ms = values.get(name)
+            if isinstance(wait_ms, int) and abs(wait_ms - waits_ms) <= ARRIVALS_DIFFER_BY_MS:
+                return _Found(name, before=before or PRESSED_LATER)
+        if waits_ms >= 0 and message.get("type") not in PRESSED:
+            return None
+    return None
+
+
+def _arrivals_from_the_newest(facts: Facts) -> Iterator[tuple[int, int]]:
+    """Yield the place of each message, and its arrival. The first and the last arrival are exact."""
+    for place in reversed(range(len(facts.messages))):
+        at_ms = facts.messages[place].get("receivedAt")
+        if place == len(facts.messages) - 1:
+            at_ms = facts.last_at_ms
+        elif _is_first(facts, place):
+            at_ms = facts.first_at_ms
+        if isinstance(at_ms, int):
+            yield place, at_ms
+
+
+def _is_first(facts: Facts, place: int) -> bool:
+    return place == 0 and len(facts.messages) == facts.message_count
+
+
+def _rounded(milliseconds: int) -> str:
+    """Return the time in seconds, rounded to a tenth of a second."""
+    return f"{round(milliseconds / 1_000, 1):g} s"

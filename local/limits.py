@@ -16,6 +16,7 @@ MAX_KILL_SECONDS = 5.0
 # The pause between two polls. A look at a process is cheap, but each request to ingest runs the function.
 PROCESS_POLL_SECONDS = 0.05
 FIRST_ANSWER_POLL_SECONDS = 0.2
+LOCK_POLL_SECONDS = 0.2
 
 # -- calls ---------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from infra.layer import Platform, build_layer
 from infra.settings_and_defaults import LOCAL
 from local import deployment, emulator, processes, valkey
 from local.errors import LocalError
-from local.limits import FIRST_ANSWER_POLL_SECONDS, MAX_FIRST_ANSWER_SECONDS
+from local.limits import FIRST_ANSWER_POLL_SECONDS, LOCK_POLL_SECONDS, MAX_FIRST_ANSWER_SECONDS
 from local.outputs import Outputs
 from local.progress import Progress
 
@@ -92,15 +92,28 @@ class Stage:
 
     @contextmanager
     def without_valkey(self) -> Iterator[None]:
-        """Stop Valkey while the block runs, then start it again with its data."""
+        """Stop Valkey while the block runs, then start it again with its data, unless the stage has been replaced."""
         instance = self._recorded()
         assert instance, "the stage is up"
-        valkey.stop(instance=instance.mark)
         try:
+            valkey.stop(instance=instance.mark)
             yield
         finally:
-            self._start_valkey(instance)
-            valkey.wait_until_ready(instance.valkey_port)
+            self._start_valkey_again(instance)
+
+    def _start_valkey_again(self, instance: Instance) -> None:
+        """Start Valkey, unless `down` or another `up` has ended the instance, which would leave a server behind."""
+        while self._recorded() == instance:
+            with ExitStack() as locked:
+                try:
+                    locked.enter_context(self._lock())
+                except LocalError:
+                    time.sleep(LOCK_POLL_SECONDS)
+                    continue
+                if self._recorded() == instance:
+                    self._start_valkey(instance)
+                    valkey.wait_until_ready(instance.valkey_port)
+                return
 
     def lane(self) -> str | None:
         """Return the lane of the running stage, or None if it is not up."""

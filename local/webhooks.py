@@ -156,6 +156,15 @@ def whatsapp(*messages: Json, statuses: tuple[Json, ...] = (), phone_number_id: 
     return {"object": "whatsapp_business_account", "entry": [entry]}
 
 
+def whatsapp_echo(message_id: str, text: str, *, recipient: str, phone_number_id: str) -> Json:
+    """Return the body of WhatsApp's webhook about a message that a person of the business typed in WhatsApp's app."""
+    metadata = {"display_phone_number": "15550783881", "phone_number_id": phone_number_id}
+    echo = whatsapp_text(message_id, text, sender=metadata["display_phone_number"]) | {"to": recipient}
+    value = {"messaging_product": "whatsapp", "metadata": metadata, "message_echoes": [echo]}
+    entry = {"id": "102290129340398", "changes": [{"field": "smb_message_echoes", "value": value}]}
+    return {"object": "whatsapp_business_account", "entry": [entry]}
+
+
 def meta(platform: str, *events: Json, account: str, user: str) -> Json:
     """Return the body of a Messenger or Instagram webhook: these events, with sender and recipient added."""
     common = {"sender": {"id": user}, "recipient": {"id": account}, "timestamp": int(time.time() * 1_000)}

@@ -5,7 +5,7 @@ import { ConversationDialog } from "./conversation.js";
 import { Health } from "./health.js";
 import { Live } from "./live.js";
 import { Simulator } from "./simulator.js";
-import { connect, useStore } from "./store.js";
+import { connect, isPlaying, useStore } from "./store.js";
 
 const TABS = [
   ["simulator", "Simulator", Simulator],
@@ -68,11 +68,11 @@ function Flags({ store }) {
 }
 
 function Problems({ store }) {
-  const found = [
+  const found = [...new Set([
     !store.connected && "The console's server does not answer. Its terminal may say why.",
-    store.look?.problem,
+    store.look?.problem && `${store.look.problem}${store.look.isOutage && isPlaying(store.played) ? " The scenario starts Valkey again." : ""}`,
     store.busProblem,
-  ].filter(Boolean);
+  ].filter(Boolean))];
   return found.length ? html`<div class="problems" role="alert">${found.map((text) => html`<p key=${text}>${text}</p>`)}</div>` : null;
 }
 

@@ -1,7 +1,7 @@
 // One conversation: its state, its time line, its rules, and what an operator may do.
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { Countdown, Moment, duration, layerOf, messagesOf, reasonOf } from "./format.js";
+import { Countdown, Moment, Until, causeOf, duration, layerOf, messagesOf, reasonOf } from "./format.js";
 import { ask } from "./store.js";
 
 const ACTIONS = {
@@ -37,7 +37,7 @@ export function ConversationDialog({ conversation, store, close }) {
   return html`<dialog ref=${dialog} class="conversation" aria-labelledby="its-name" onClose=${close}>
     <header><h2 id="its-name">${conversation}</h2><button class="plain" onClick=${() => dialog.current.close()}>Close</button></header>
     ${!shown ? html`<p class="empty">Looking …</p>` : html`
-      <p class="why">${shown.why.text}${shown.why.layer ? html` <span class="layer"><code>${shown.why.rule}</code> is ${shown.why.shown}, set by <b>${layerOf(shown.why.layer)}</b>.</span>` : ""}</p>
+      <p class="why">${shown.why.text}${shown.why.layer ? html` <span class="layer"><code>${shown.why.rule}</code> is ${String(shown.why.shown)}, set by <b>${layerOf(shown.why.layer)}</b>.</span>` : ""}</p>
       <${Facts} shown=${shown} />
       ${shown.dynamodb && html`<h3>In the DynamoDB lane</h3><${Facts} shown=${shown.dynamodb} />`}
       ${store.hello.allowChanges && html`<div class="actions" role="group" aria-label="Actions">
@@ -52,7 +52,7 @@ export function ConversationDialog({ conversation, store, close }) {
           html`<button key=${name} aria-pressed=${tab === name} onClick=${() => setTab(name)}>${title}</button>`)}</div>
       ${tab === "line" && html`<${TimeLine} entries=${shown.timeLine} conversation=${conversation} withLogs=${store.hello.isLocal} newest=${newest} />`}
       ${tab === "messages" && html`<${Messages} shown=${shown} words=${store.hello.showWords} />`}
-      ${tab === "rules" && html`<${Rules} conversation=${conversation} />`}`}
+      ${tab === "rules" && html`<${Rules} conversation=${conversation} inWords=${store.hello.rulesInWords} />`}`}
   </dialog>`;
 }
 
@@ -65,11 +65,11 @@ function isPointless(name, shown) {
 
 function Facts({ shown }) {
   const facts = [
-    ["State", shown.state], ["Messages", shown.count], ["Due", shown.dueAt && html`<${Countdown} at=${shown.dueAt} /> (<${Moment} at=${shown.dueAt} />)`],
-    ["Because of", reasonOf(shown.reason)], ["First waiting", shown.firstAt && html`<${Moment} at=${shown.firstAt} />`],
+    ["State", shown.heldUntil && shown.state === "pending" ? "on hold" : shown.state], ["Messages", shown.count], ["Due", shown.dueAt && html`<${Countdown} at=${shown.dueAt} /> (<${Moment} at=${shown.dueAt} />)`],
+    ["Because of", shown.why?.label ?? reasonOf(shown.reason)], ["First waiting", shown.firstAt && html`<${Moment} at=${shown.firstAt} />`],
     ["Last message", html`<${Moment} at=${shown.lastAt} />`],
-    ["Hold", shown.heldUntil ? html`<${Countdown} at=${shown.heldUntil} />${shown.takenOverAt ? ", a person has taken over" : ""}` : "none"],
-    ...(shown.replyUntil ? [["Reply until", html`<${Moment} at=${shown.replyUntil} />`]] : []),
+    ["Hold", shown.heldUntil ? html`<${Until} at=${shown.heldUntil} />${shown.takenOverAt ? ", a person has taken over" : ""}` : "none"],
+    ...(shown.replyUntil ? [["Free replies until", html`<${Moment} at=${shown.replyUntil} />; later the platform refuses ordinary replies until the customer writes again`]] : []),
     ["Taken batch", shown.batch ? `${shown.batch.batchId}, attempt ${shown.batch.attempt}, ${messagesOf(shown.batch.count)}` : "none"],
     ["Generation", shown.generation],
   ];
@@ -104,16 +104,16 @@ function LogLine({ entry }) {
     `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`).join(" ")}</code>`;
 }
 
-const seen = (entry) => entry.state === "idle" ? "nothing waits" : `${entry.state}: ${entry.count} waiting${entry.frozen ? `, ${entry.frozen} taken` : ""}, because of ${reasonOf(entry.reason)}`;
+const seen = (entry) => entry.state === "idle" ? "nothing waits" : `${entry.state}: ${entry.count} waiting${entry.frozen ? `, ${entry.frozen} taken` : ""}, because of ${causeOf(entry)}`;
 
 function told(entry) {
   const parts = [entry.kind.replace("messages.", "")];
   if (entry.count) parts.push(messagesOf(entry.count));
-  if (entry.reason) parts.push(reasonOf(entry.reason));
+  if (entry.reason) parts.push(`because of ${causeOf(entry)}`);
   if (entry.lateMs != null) parts.push(`${duration(entry.lateMs)} after it was due`);
   if (entry.attempt > 1) parts.push(`attempt ${entry.attempt}`);
   if (entry.status && entry.status !== 200) parts.push(`answered ${entry.status}`);
-  return parts.join(", ");
+  return `${parts.join(", ")}${entry.cause?.text ? `. ${entry.cause.text}` : ""}`;
 }
 
 function Messages({ shown, words }) {
@@ -124,7 +124,7 @@ function Messages({ shown, words }) {
     ${" "}<b>${message.author ?? ""}</b> ${message.text || `(${message.type})`}</li>`)}</ol>`;
 }
 
-function Rules({ conversation }) {
+function Rules({ conversation, inWords }) {
   const [found, setFound] = useState(null);
   useEffect(() => {
     ask("rules", { conversation }).then(setFound);
@@ -132,6 +132,6 @@ function Rules({ conversation }) {
   if (!found) return html`<p class="empty">Looking …</p>`;
   return html`<div class="scroll" tabindex="0" role="region" aria-label="Rules"><table><thead><tr><th scope="col">Rule</th><th scope="col">Value</th>
     <th scope="col">Decided by</th></tr></thead><tbody>${Object.entries(found.rules).map(([name, why]) => html`<tr key=${name} class=${why.layer === "defaults" ? "" : "set"}>
-      <td>${name}</td><td>${JSON.stringify(why.value)}</td><td>${layerOf(why.layer)}${why.version ? `, version ${why.version}` : ""}</td></tr>`)}</tbody></table>
+      <td>${name}<small>${inWords[name]}</small></td><td>${JSON.stringify(why.value)}</td><td>${layerOf(why.layer)}${why.version ? `, version ${why.version}` : ""}</td></tr>`)}</tbody></table>
     ${found.skipped.map((each) => html`<p key=${each.layer}>Not in force: ${each.layer}: ${each.reason}</p>`)}</div>`;
 }

@@ -5,11 +5,14 @@ import { html, useEffect, useRef } from "./vendor/htm-preact.js";
 const exact = new Intl.DateTimeFormat(undefined, {
   dateStyle: "medium", timeStyle: "medium",
 });
+// The reader's locale decides between 12 and 24 hours, here and on the chart's axis.
 const clock = new Intl.DateTimeFormat(undefined, {
-  hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3, hourCycle: "h23",
+  hour: "numeric", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3,
 });
+const minutes = new Intl.DateTimeFormat(undefined, { hour: "numeric", minute: "2-digit" });
 
 export const timeOf = (ms) => (ms == null ? "–" : clock.format(ms));
+export const minuteOf = (ms) => minutes.format(ms);
 export const exactly = (ms) => (ms == null ? "" : `${exact.format(ms)} (${ms})`);
 
 export function duration(ms) {
@@ -53,6 +56,15 @@ export function Countdown({ at }) {
   return html`<time class="countdown" ref=${place} title=${exactly(at)} datetime=${iso(at)}></time>`;
 }
 
+// The end of a hold, and the time that is left until then.
+export function Until({ at }) {
+  const place = useRef(null);
+  useRunning(() => {
+    if (place.current) place.current.textContent = `, for another ${duration(Math.max(at - Date.now(), 0))}`;
+  }, [at]);
+  return html`until <${Moment} at=${at} /><span class="countdown" ref=${place}></span>`;
+}
+
 export function Moment({ at }) {
   return html`<time title=${exactly(at)} datetime=${iso(at)}>${timeOf(at)}</time>`;
 }
@@ -71,24 +83,21 @@ export function partsOf(conversation) {
 
 export const messagesOf = (count) => `${count} ${count === 1 ? "message" : "messages"}`;
 
-export const REASONS = {
-  silence: "silence",
-  max_wait: "the longest wait",
-  max_messages: "many messages",
-  max_bytes: "large messages",
-  hold: "a hold",
-  resume: "the end of a hold",
-  flush: "a flush",
-  priority: "a VIP",
-  window: "the fixed window",
-  main_lane: "newer messages in the other lane",
-};
-
-const LAYERS = { defaults: "the product's defaults", deployed: "the deployment (cdk.json)", stage: "the rules of the stage" };
+export const LAYERS = { defaults: "the product's defaults", deployed: "the deployment (cdk.json)", stage: "the rules of the stage" };
 // A layer of rules in words, for example "the rules of tenant acme".
 export function layerOf(layer) {
   const [kind, ...name] = String(layer ?? "").split(":");
   return LAYERS[layer] ?? (name.length ? `the rules of the ${kind} ${name.join(":")}` : kind);
 }
 
-export const reasonOf = (reason) => REASONS[reason] ?? reason ?? "–";
+// The server's words for each reason and each cause, which it sends when the page connects.
+let labels = {};
+export const setLabels = (found) => (labels = found);
+export const reasonOf = (reason) => labels[reason] ?? reason ?? "–";
+
+// Why a batch left, in a few words, with the rule that decided.
+export function causeOf(batch) {
+  const { label, rule, shown } = batch.cause ?? {};
+  if (!label) return reasonOf(batch.reason);
+  return rule && (typeof shown === "number" || rule.endsWith("Ms")) ? `${label} (${rule} ${shown})` : label;
+}

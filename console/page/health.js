@@ -1,7 +1,7 @@
 // Processors, lateness, batches, and dead letters.
 
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
-import { Moment, duration, messagesOf, reasonOf, until } from "./format.js";
+import { Moment, duration, messagesOf, minuteOf, reasonOf, until } from "./format.js";
 import { ask } from "./store.js";
 
 const STEP_MS = 10_000;
@@ -46,20 +46,25 @@ function Charts({ batches }) {
         .map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
     ${recent.length ? html`<div class="charts">
       <${Chart} title="Lateness in ms, p50 and p99" data=${lateness} names=${["p50", "p99"]} />
-      <${Bars} title="Reasons" counts=${count(recent, (each) => reasonOf(each.reason))} />
-      <${Bars} title="Messages in a batch" counts=${count(recent, (each) => sizeClass(each.size))} />
-      <${Bars} title="Wait of the first message" counts=${count(recent, (each) => waitClass(each.waitMs))} /></div>`
+      <${Bars} title="Reasons" counts=${count(recent, (each) => each.cause ?? reasonOf(each.reason))} />
+      <${Bars} title="Messages in a batch" counts=${count(recent, (each) => sizeClass(each.size), SIZES)} />
+      <${Bars} title="Wait of the first message" counts=${count(recent, (each) => waitClass(each.waitMs), WAITS)} /></div>`
     : html`<p class="empty">No batch has come yet. The charts begin with the first one.</p>`}</section>`;
 }
 
 const at = (sorted, share) => sorted[Math.min(Math.floor(sorted.length * share), sorted.length - 1)];
-const sizeClass = (size) => size <= 1 ? "1" : size <= 3 ? "2–3" : size <= 5 ? "4–5" : size <= 10 ? "6–10" : "more than 10";
-const waitClass = (ms) => ms <= 1000 ? "up to 1 s" : ms <= 3000 ? "up to 3 s" : ms <= 10_000 ? "up to 10 s" : ms <= 30_000 ? "up to 30 s" : "longer";
+const SIZES = [[1, "1"], [3, "2–3"], [5, "4–5"], [10, "6–10"], [Infinity, "more than 10"]];
+const WAITS = [[1000, "up to 1 s"], [3000, "up to 3 s"], [10_000, "up to 10 s"], [30_000, "up to 30 s"], [Infinity, "longer"]];
+const classOf = (classes) => (value) => classes.find(([most]) => value <= most)[1];
+const sizeClass = classOf(SIZES);
+const waitClass = classOf(WAITS);
 
-function count(batches, of) {
-  const counts = new Map();
+// Return names with their counts: classes in their own order, reasons by count.
+function count(batches, of, classes = null) {
+  const counts = new Map((classes ?? []).map(([, name]) => [name, 0]));
   for (const each of batches) counts.set(of(each), (counts.get(of(each)) ?? 0) + 1);
-  return [...counts].sort((a, b) => b[1] - a[1]);
+  const found = [...counts].filter(([, n]) => n);
+  return classes ? found : found.sort((a, b) => b[1] - a[1]);
 }
 
 function series(batches) {
@@ -86,7 +91,7 @@ function Chart({ title, data, names }) {
       scales: { y: { range: (_plot, _least, most) => [0, Math.max(most * 1.1, 10)] }, x: { range: () => [Date.now() / 1000 - MINUTES * 60, Date.now() / 1000] } },
       series: [{}, { label: names[0], stroke: colour("--accent"), width: 2, points: { size: 6 } },
         { label: names[1], stroke: colour("--warn"), width: 2, points: { size: 6 } }],
-      axes: [axis, { ...axis, size: 60 }],
+      axes: [{ ...axis, values: (_plot, times) => times.map((time) => minuteOf(time * 1000)) }, { ...axis, size: 60 }],
     }, data, place.current);
     return () => plot.current.destroy();
   }, []);

@@ -1,7 +1,7 @@
 // The next open conversations by due time.
 
 import { html, useMemo, useState } from "./vendor/htm-preact.js";
-import { Countdown, messagesOf, partsOf, reasonOf } from "./format.js";
+import { Countdown, Moment, causeOf, messagesOf, partsOf } from "./format.js";
 
 const ROWS = 200;
 
@@ -36,9 +36,9 @@ export function Live({ store, choose }) {
           <td><${Countdown} at=${row.dueAt} /></td>
           <td><button class="plain name" onClick=${() => choose(row.conversation)}>${row.user}
             <small>${row.tenant} · ${row.platform} · ${row.account}${row.agent ? ` · agent ${row.agent}` : ""}</small></button></td>
-          <td><span class=${`state ${row.state}`}>${row.state}</span></td>
+          <td><span class=${`state ${row.state}`}>${row.reason === "hold" && row.state === "pending" ? "on hold" : row.state}</span></td>
           <td class="n">${row.count}${row.frozen ? ` + ${row.frozen} taken` : ""}</td>
-          <td>${reasonOf(row.reason)}</td><td>${row.lane}</td></tr>`)}</tbody>
+          <td>${causeOf(row)}</td><td>${row.lane}</td></tr>`)}</tbody>
       </table>
       ${!rows.length && html`<p class="empty">${look ? "Nothing waits." : "Looking …"}</p>`}
     </div>
@@ -60,7 +60,7 @@ function Totals({ look }) {
 function Events({ store, choose }) {
   return html`<section class="events"><h2>Events</h2><ol>
     ${store.events.slice(0, 50).map((event, place) => html`<li key=${`${event.at}${place}`}>
-      <time>${new Date(event.at).toLocaleTimeString()}</time> <b>${event.type.replace("messages.", "")}</b>
+      <${Moment} at=${event.at} /> <b>${event.type.replace("messages.", "")}</b>
       ${" "}<button class="plain" onClick=${() => choose(event.detail.conversationId)}>${event.detail.conversationId}</button>
       ${event.detail.messageCount ? ` ${messagesOf(event.detail.messageCount)}` : ""}</li>`)}
     ${!store.events.length && html`<li class="empty">No event has come since this page was opened.</li>`}</ol></section>`;

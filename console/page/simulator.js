@@ -1,8 +1,9 @@
 // A chat as on a phone, and beside it the buffer of its conversation.
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { Countdown, Moment, duration, layerOf, messagesOf, reasonOf, useRunning } from "./format.js";
-import { CANCELLED, ask, chatOf, changed, state } from "./store.js";
+import { Countdown, Moment, causeOf, duration, layerOf, messagesOf, reasonOf, useRunning } from "./format.js";
+import { ask, chatOf, changed, isOpen, isOwn, isPlaying, newChat, state } from "./store.js";
+import { WhenDue } from "./when_due.js";
 
 const NAMES = {
   generic: "Generic", whatsapp: "WhatsApp", messenger: "Messenger", instagram: "Instagram", twilio: "Twilio SMS",
@@ -29,11 +30,13 @@ export function Simulator({ store, choose }) {
     return html`<p class="empty">This console only reads. Start it with <code>--allow-changes</code> to write to the stage as
       a customer.</p>`;
   }
-  if (!first) return html`<p class="empty">The simulator cannot send yet, because the stage's platforms have no secrets.</p>`;
+  if (!first) {
+    return html`<p class="empty">${store.hello.problem ?? "The simulator cannot send yet, because the stage's platforms have no secrets."}</p>`;
+  }
   return html`
     <${Scenarios} store=${store} />
     <div class="chats">
-      ${store.chats.map((chat) => html`<${Chat} key=${chat.key} chat=${chat} store=${store} choose=${choose} />`)}
+      ${store.chats.map((chat) => html`<${Chat} key=${chat.pane} chat=${chat} store=${store} choose=${choose} />`)}
       <aside class="beside">
         ${store.chats[0] && html`<${WhenDue} chat=${store.chats[0]} store=${store} />`}
         ${store.chats.length < 2 && html`<button class="second" onClick=${() => {
@@ -44,50 +47,71 @@ export function Simulator({ store, choose }) {
     </div>`;
 }
 
-// The rules of the due time with this stage's values. The rule that decided is marked.
-const WHEN = [
-  ["silenceMs", (value) => html`after <b>${value}</b> of silence. Each message begins the wait again.`],
-  ["typingInferenceMs", (value) => html`after <b>${value}</b> of silence, if the last message came sooner than that after another waiting
-    message, because the author is probably still typing.`],
-  ["mediaSilenceMs", (value) => html`after <b>${value}</b> of silence, if the last message is a file without words, because its caption may follow.`],
-  ["maxWaitMs", (value) => html`at the latest <b>${value}</b> after its first message.`],
-  ["maxMessages", (value) => html`at once when <b>${value}</b> messages wait.`],
-];
-
-function WhenDue({ chat, store }) {
-  const [rules, setRules] = useState(null);
-  const parts = [chat.customer.tenant ?? "default", chat.customer.platform, chat.customer.account, chat.customer.user];
-  const name = chat.conversation ?? parts.map((part) => part.replaceAll("%", "%25").replaceAll("/", "%2F")).join("/");
-  const buffer = store.buffers[chat.conversation];
-  const decided = buffer?.count > 0 ? buffer.why?.rule : null;
-  useEffect(() => {
-    let gone = false;
-    ask("rules", { conversation: name }).then((found) => !gone && found && setRules(found.rules));
-    return () => (gone = true);
-  }, [name]);
-  const value = (rule) => rule.endsWith("Ms") ? `${rules[rule].value / 1000} s` : rules[rule].value;
-  return html`<section class="when" aria-label="When a batch leaves">
-    <h3>When does a batch leave?</h3>
-    <p>The buffer collects what a customer writes, and hands it to the agent as one batch. The batch leaves:</p>
-    ${rules && html`<ul>${WHEN.filter(([rule]) => rules[rule]).map(([rule, text]) => html`<li key=${rule} class=${rule === decided ? "decided" : ""}
-      aria-current=${rule === decided ? "true" : null}>${text(value(rule))} <code>${rule}</code></li>`)}</ul>`}
-    <p class="note">An operator can hold or flush a conversation. Rules can differ by tenant, agent, platform and conversation.</p>
-  </section>`;
-}
-
 function Scenarios({ store }) {
-  const playing = store.playing;
+  const playing = isPlaying(store.played);
+  // Another page's scenario can be stopped here, but its steps are shown there.
+  const played = store.played && isOwn(store.played) ? store.played : null;
   const play = (name) => {
-    state.chats = [];
-    ask("play", { name, run: String(Date.now() % 1_000_000) });
+    const run = String(Math.floor(1e8 + Math.random() * 9e8));
+    sessionStorage.setItem("run", run);
+    ask("play", { name, run });
   };
   return html`<section class="scenarios" aria-labelledby="play">
     <h2 id="play">Play a scenario</h2>
     ${store.hello.scenarios.map((each) => html`<button key=${each.name} title=${each.about} disabled=${!!playing}
       onClick=${() => play(each.name)}>${each.title}</button>`)}
     ${playing && html`<button class="plain" onClick=${() => ask("stop")}>Stop</button>`}
-    <p class="note" role="status">${playing ? `${playing.of ? `Step ${playing.step} of ${playing.of}. ` : ""}${playing.note || ""}` : ""}</p>
+    <p class="note" role="status">${played ? STATES[played.state](played) : ""}</p>
+    ${played && html`<${Played} played=${played} />`}
   </section>`;
+}
+
+// What the newest scenario has done, step by step, and what came of it. It stays until the next one is played.
+function Played({ played }) {
+  const list = useRef(null);
+  useEffect(() => {
+    list.current.scrollTop = list.current.scrollHeight;
+  }, [played.steps.length, played.state]);
+  return html`<div class="played" role="region" aria-label=${`Scenario: ${played.title}`}>
+    <h3>${played.title}</h3>
+    <p>${played.about}</p>
+    ${played.warning && html`<p class="warning">${played.warning}</p>`}
+    <div class="steps" ref=${list} tabindex="0" role="log" aria-label="Steps"><ol>
+      ${linesOf(played.steps).map((line) => html`<li key=${line.from} value=${line.to}><${Moment} at=${line.at} />
+        ${line.count > 1 ? ` ${line.count} ×` : ""} ${line.note}${line.problem && html` <b class="problem">${line.problem}</b>`}</li>`)}
+    </ol></div>
+    <div class="result">
+      ${played.taken.map((sentence) => html`<p key=${sentence}>${sentence}</p>`)}
+      ${played.problem && html`<p class="problem">${played.problem}</p>`}
+      ${played.state === "ended" && html`<p><b>What you should have seen:</b> ${played.result}</p>
+        <p><b>What came:</b> ${cameOf(played)} ${played.asExpected ? "That is as expected."
+          : "That differs. Perhaps other rules apply here, or a function's first start took some seconds, or the console missed events."}</p>`}
+    </div>
+  </div>`;
+}
+
+const STATES = {
+  playing: ({ title, steps, of }) => `${title} ${steps.length ? `plays: step ${steps.length} of ${of}.` : "begins in some seconds."}`,
+  waiting: ({ title }) => `${title}: all steps are done. Now wait for what comes of them.`,
+  ended: ({ title, asExpected }) => `${title} has ended. What came ${asExpected ? "is as expected" : "differs from what you should have seen"}.`,
+  stopped: ({ title }) => `${title} was stopped.`,
+};
+
+// Equal steps that follow each other are one line.
+function linesOf(steps) {
+  const lines = [];
+  steps.forEach((step, place) => {
+    const last = lines.at(-1);
+    if (last && last.note === step.note && !step.problem && !last.problem) Object.assign(last, { count: last.count + 1, to: place + 1 });
+    else lines.push({ ...step, count: 1, from: place + 1, to: place + 1 });
+  });
+  return lines;
+}
+
+function cameOf({ batches, events }) {
+  const each = batches.map((batch) => `${messagesOf(batch.messages)} because of ${reasonOf(batch.reason)}${batch.lane === "dynamodb" ? ", by the DynamoDB lane" : ""}`);
+  const told = events.map((type) => `, and an event ${type}`);
+  return `${batches.length} ${batches.length === 1 ? "batch" : "batches"}${each.length ? ` (${each.join("; ")})` : ""}${told.join("")}.`;
 }
 
 function Chat({ chat, store, choose }) {
@@ -95,7 +119,7 @@ function Chat({ chat, store, choose }) {
   return html`<section class="chat" aria-label=${`Customer ${name}`}>
     <${Who} chat=${chat} store=${store} />
     <div class="pair">
-      <${Phone} chat=${chat} store=${store} name=${name} />
+      <${Phone} key=${chat.key} chat=${chat} store=${store} name=${name} />
       <${Buffer} chat=${chat} store=${store} choose=${choose} />
     </div>
   </section>`;
@@ -103,26 +127,38 @@ function Chat({ chat, store, choose }) {
 
 function Who({ chat, store }) {
   const become = (change) => {
-    const platform = change.platform ?? chat.customer.platform;
-    const account = change.account ?? (change.platform ? ACCOUNTS[platform] ?? "shop" : chat.customer.account);
-    const customer = { ...chat.customer, ...change, platform, account };
+    // Since the page was drawn, the pane may have got another customer, or may have gone: a browser tells of a change in a
+    // field that is being removed.
+    const place = state.chats.findIndex((each) => each.pane === chat.pane);
+    if (place < 0) return;
+    const before = state.chats[place].customer;
+    const platform = change.platform ?? before.platform;
+    const account = change.account ?? (change.platform ? ACCOUNTS[platform] ?? "shop" : before.account);
+    const customer = { ...before, ...change, platform, account };
     if (platform !== "generic") customer.tenant = null;
-    state.chats = state.chats.map((each) =>
-      each === chat ? { key: crypto.randomUUID(), customer, conversation: null, items: [] } : each);
-    const place = state.chats.findIndex((each) => each.customer === customer);
-    state.chats[place].key = [customer.tenant ?? "", customer.platform, customer.account, customer.user].join("\n");
+    state.chats[place] = newChat(customer, chat.pane);
     changed();
   };
   return html`<div class="who">
     <label>Platform <select value=${chat.customer.platform} onChange=${(event) => become({ platform: event.target.value, user: newUser() })}>
       ${Object.keys(store.hello.platforms).map((each) => html`<option key=${each} value=${each}>${NAMES[each] ?? each}</option>`)}
     </select></label>
-    <label>Account <input size="14" value=${chat.customer.account} onChange=${(event) => become({ account: event.target.value || "shop" })} /></label>
-    <label>Customer <input size="11" value=${chat.customer.user} onChange=${(event) => become({ user: event.target.value || newUser() })} /></label>
-    ${chat.customer.platform === "generic" && html`<label>Tenant <input size="8" placeholder="default" value=${chat.customer.tenant ?? ""}
-      onChange=${(event) => become({ tenant: event.target.value || null })} /></label>`}
+    <${Field} label="Account" size="14" value=${chat.customer.account} use=${(account) => become({ account: account || "shop" })} />
+    <${Field} label="Customer" size="11" value=${chat.customer.user} use=${(user) => become({ user: user || newUser() })} />
+    ${chat.customer.platform === "generic" && html`<${Field} label="Tenant" size="8" placeholder="default" value=${chat.customer.tenant ?? ""}
+      use=${(tenant) => become({ tenant: tenant || null })} />`}
     <button class="plain" onClick=${() => become({ user: newUser() })}>New customer</button>
   </div>`;
+}
+
+// A field whose text is used when the reader leaves it. What is being typed survives each drawing of the page until then.
+function Field({ label, value, use, ...others }) {
+  const [draft, setDraft] = useState(null);
+  return html`<label>${label} <input ...${others} value=${draft ?? value} onInput=${(event) => setDraft(event.target.value)}
+    onChange=${(event) => {
+      use(event.target.value);
+      setDraft(null);
+    }} /></label>`;
 }
 
 function Phone({ chat, store, name }) {
@@ -131,7 +167,12 @@ function Phone({ chat, store, name }) {
   const lastTyping = useRef(0);
   const kinds = store.hello.platforms[chat.customer.platform] ?? [];
   const can = (kind) => kinds.includes(kind);
-  const act = (kind, fields = {}) => ask("act", { ...chat.customer, kind, ...fields });
+  const last = useRef(Promise.resolve());
+  // Webhooks that are under way at the same time may overtake each other. What a person does, happens in order.
+  const act = (kind, fields = {}) => {
+    last.current = last.current.then(() => ask("act", { ...chat.customer, kind, ...fields }));
+    return last.current;
+  };
   const send = (event) => {
     event.preventDefault();
     if (!text.trim()) return;
@@ -173,18 +214,21 @@ function Phone({ chat, store, name }) {
 function Item({ item, can, act }) {
   switch (item.kind) {
     case "sent":
-      return html`<div class=${`bubble mine ${item.status === 200 ? "" : "refused"} ${item.batchId ? "gone" : "waits"}`}>
-        <p>${item.mark === "deleted" ? html`<s>${item.text || what(item)}</s>` : item.text || what(item)}</p>
+      return html`<div class=${`bubble mine ${item.status === 200 ? "" : "refused"} ${isOpen(item) ? "waits" : "gone"}`}>
+        <p>${item.mark?.startsWith("deleted") || item.mark === "dropped" ? html`<s>${item.text || what(item)}</s>` : item.text || what(item)}</p>
         <small><${Moment} at=${item.at} />${item.mark ? ` · ${item.mark}` : ""}${item.status === 200 ? outcome(item) : ` · ${REFUSALS[item.status] ?? "refused"}: ${item.status}`}</small>
-        ${!item.batchId && item.what === "text" && html`<span class="tools">
+        ${isOpen(item) && item.what === "text" && html`<span class="tools">
           ${can("edit") && html`<button class="plain" onClick=${() => act("edit", { messageId: item.messageId, text: `${item.text} (edited)` })}>Edit</button>`}
           ${can("delete") && html`<button class="plain" onClick=${() => act("delete", { messageId: item.messageId })}>Delete</button>`}
         </span>`}
       </div>`;
+    case "human_reply":
+      return html`<div class="bubble theirs person"><p>${item.text}</p><small><${Moment} at=${item.at} /> · a person of the business${
+        item.status === 200 ? "" : ` · ${REFUSALS[item.status] ?? "refused"}: ${item.status}`}</small></div>`;
     case "reply":
       return html`<div class="bubble theirs"><p>${item.text}</p><small><${Moment} at=${item.at} /></small></div>`;
     case "batch":
-      return html`<p class="divider batch">One batch of ${messagesOf(item.count)}, because of ${reasonOf(item.reason)}${item.lateMs == null ? "" : `, ${duration(item.lateMs)} after it was due`}${item.attempt > 1 ? `, attempt ${item.attempt}` : ""}</p>`;
+      return html`<p class="divider batch">One batch of ${messagesOf(item.count)}, because of ${causeOf(item)}${item.lateMs == null ? "" : `, ${duration(item.lateMs)} after it was due`}${item.attempt > 1 ? `, attempt ${item.attempt}` : ""}</p>`;
     default:
       return html`<p class="divider">${item.text}</p>`;
   }
@@ -204,8 +248,7 @@ function outcome(item) {
 
 function Buffer({ chat, store, choose }) {
   const buffer = store.buffers[chat.conversation];
-  const waiting = chat.items.filter((item) => item.kind === "sent" && !item.batchId && item.status === 200 && item.mark !== "deleted"
-    && !item.answer?.stopped && item.at >= lastEnd(chat));
+  const waiting = chat.items.filter(isOpen);
   const last = chat.items.findLast((item) => item.kind === "batch");
   const waits = buffer && buffer.count > 0 && buffer.dueAt;
   return html`<div class="buffer" aria-label="The buffer">
@@ -214,15 +257,24 @@ function Buffer({ chat, store, choose }) {
       <p class="due">Due <${Countdown} at=${buffer.dueAt} /> <span class="at"><${Moment} at=${buffer.dueAt} /></span></p>
       <${Track} first=${buffer.firstAt ?? waiting[0]?.at} due=${buffer.dueAt} marks=${waiting.map((item) => item.at)} />
       <p class="why" role="status">${buffer.why?.text ?? "…"}</p>
-      ${buffer.why?.layer && html`<p class="layer"><code>${buffer.why.rule}</code> is ${buffer.why.shown}, set by <b>${layerOf(buffer.why.layer)}</b>.</p>`}
+      <${Layer} why=${buffer.why} />
       <${Overdue} at=${buffer.dueAt} />
       <ol class="fragments">${waiting.map((item) => html`<li key=${item.messageId}><${Moment} at=${item.at} /> ${item.text || what(item)}</li>`)}</ol>`
-    : html`<p class="empty">Nothing waits.</p>`}
+    : html`<p class="empty">${waiting.length && store.look?.isOutage ? `In Valkey, ${messagesOf(waiting.length)} of this customer ${waiting.length === 1 ? "waits" : "wait"} until it answers again.`
+      : "Nothing waits."}</p>`}
     ${last && html`<div class="last"><h3>Last batch</h3>
-      <p>${messagesOf(last.count)}, because of ${reasonOf(last.reason)}, <b>${duration(last.lateMs)}</b> after it was due.</p>
+      <p>${messagesOf(last.count)}, because of ${causeOf(last)}, <b>${duration(last.lateMs)}</b> after it was due.</p>
+      ${last.cause?.text && html`<p>${last.cause.text}</p>`}
+      <${Layer} why=${last.cause} />
       <p class="id">${last.batchId}</p></div>`}
     ${chat.conversation && html`<button class="plain name" onClick=${() => choose(chat.conversation)}>Time line and rules of<small>${chat.conversation}</small></button>`}
   </div>`;
+}
+
+// The rule that decided, and whose it is.
+export function Layer({ why }) {
+  if (!why?.layer) return null;
+  return html`<p class="layer"><code>${why.rule}</code> is ${String(why.shown)}, set by <b>${layerOf(why.layer)}</b>.</p>`;
 }
 
 // Shown when a batch is overdue for a second, because the first start of a function takes about as long.
@@ -232,11 +284,6 @@ function Overdue({ at }) {
     if (place.current) place.current.hidden = Date.now() - at < 1000;
   }, [at]);
   return html`<p class="late" ref=${place} hidden>The batch leaves as soon as a processor takes it. The first start of a processor takes some seconds.</p>`;
-}
-
-function lastEnd(chat) {
-  const end = chat.items.findLast((item) => item.kind === "batch" || item.text === CANCELLED);
-  return end ? end.at - 60_000 : 0;
 }
 
 // From the first message to the due time: a mark for each message, and a bar that runs until the batch is due.

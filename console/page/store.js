@@ -1,11 +1,13 @@
 // The state of the page, and the connection to the console's server.
 
+import { setLabels } from "./format.js";
 import { useEffect, useReducer } from "./vendor/htm-preact.js";
 
 const BATCHES_KEPT = 3000;
 const EVENTS_KEPT = 300;
 const ITEMS_KEPT = 300;
 export const CANCELLED = "Cancelled: the waiting messages were dropped, and consumers got an event about it.";
+export const STARTED_AGAIN = "The local stage was started again, and is empty. What waited before is gone.";
 
 export const state = {
   connected: false,
@@ -16,7 +18,7 @@ export const state = {
   events: [], // the newest events, newest first
   chats: [], // the simulator's customers, each with what they sent and received
   buffers: {}, // conversation -> its newest buffer, and why it is due
-  playing: null,
+  played: null, // the newest scenario: what it has done, and what came of it
   refused: {}, // HTTP status -> how many of the simulator's webhooks
   toast: null,
 };
@@ -54,6 +56,9 @@ export function say(text) {
   }, 6100);
 }
 
+// The page asks these by itself, again and again.
+const READS = ["conversation", "rules", "logs", "quotas"];
+
 // Ask the server. Return the answer, or null after showing what went wrong.
 export async function ask(path, wish = {}) {
   try {
@@ -64,7 +69,8 @@ export async function ask(path, wish = {}) {
     });
     const body = await answer.json().catch(() => ({ problem: `The console answered ${answer.status}.` }));
     if (answer.ok) return body;
-    say(body.problem);
+    // During an outage of Valkey, the page says so once, at its top.
+    if (!(state.look?.isOutage && READS.includes(path))) say(body.problem);
   } catch {
     say("The console's server does not answer. Is it still running?");
   }
@@ -87,24 +93,63 @@ export function connect() {
     changed();
   };
   on("hello", (hello) => {
-    state.hello = hello;
+    takeHello(hello);
     state.batches = hello.batches;
     state.busProblem = hello.busProblem;
     state.refused = { ...hello.refused };
-    if (hello.problem) say(hello.problem);
+    state.played = hello.scenario;
   });
-  on("state", (look) => (state.look = look));
-  on("bus", ({ problem }) => (state.busProblem = problem));
+  on("state", (look) => {
+    const isBack = !look.problem && (state.look?.problem || state.hello?.problem);
+    state.look = look;
+    if (isBack) greet();
+  });
+  on("bus", ({ problem }) => {
+    const isBack = !problem && state.busProblem;
+    state.busProblem = problem;
+    if (isBack) greet();
+  });
   on("notice", ({ text }) => say(text));
   on("event", takeEvent);
+  on("cause", takeCause);
   on("sent", takeSent);
   on("buffer", takeBuffer);
   on("scenario", takeScenario);
 }
 
+// Ask again what the stage offers, because it may have been started again meanwhile.
+async function greet() {
+  const hello = await ask("hello");
+  if (!hello) return;
+  takeHello(hello);
+  changed();
+}
+
+function takeHello(hello) {
+  const known = state.hello;
+  if (known && hello.emptySince !== known.emptySince && hello.emptySince) forgetWaiting(hello.emptySince);
+  // While the stage is down, the server cannot say what it offers. What is known stays on the screen.
+  state.hello = known && hello.problem ? { ...known, problem: hello.problem } : hello;
+  setLabels(hello.labels);
+  if (hello.problem) say(hello.problem);
+}
+
+// The local stage was started again, and is empty. What was sent before then waits no longer.
+function forgetWaiting(sinceMs) {
+  for (const chat of state.chats) {
+    const lost = chat.items.filter((item) => isOpen(item) && item.at < sinceMs);
+    for (const item of lost) item.mark = "dropped";
+    chat.left = {};
+    if (chat.items.every((item) => item.at < sinceMs)) delete state.buffers[chat.conversation];
+    chat.items.push({ kind: "event", at: sinceMs, text: STARTED_AGAIN });
+    chat.items.sort((a, b) => a.at - b.at);
+  }
+}
+
 const IN_WORDS = {
   "messages.amended": "Consumers got an event about a change to a message that had left.",
   "messages.buffer.cancelled": CANCELLED,
+  "messages.conversation.taken_over": "A person of the business has taken over. Messages wait until that hold ends, and consumers got an event about it.",
 };
 
 function takeEvent(event) {
@@ -120,10 +165,15 @@ function takeEvent(event) {
   switch (event.type) {
     case "messages.batch.ready": {
       const ids = new Set((detail.messages || []).map((message) => message.id));
-      for (const item of chat.items) if (ids.has(item.messageId)) item.batchId = detail.batchId;
+      for (const item of chat.items) {
+        // A large batch has a reference in place of its messages.
+        const isIn = detail.messagesRef ? isOpen(item) && item.at <= detail.metadata.lastMessageAt : ids.has(item.messageId);
+        if (isIn) item.batchId = detail.batchId;
+      }
+      chat.left[detail.lane] = detail.generation;
       add(chat, {
         kind: "batch", at: event.at, batchId: detail.batchId, count: detail.messageCount,
-        reason: detail.flushReason, lateMs: event.figures?.lateMs, attempt: detail.attempt,
+        reason: detail.flushReason, cause: event.cause, lateMs: event.figures?.lateMs, attempt: detail.attempt,
       });
       delete state.buffers[chat.conversation];
       break;
@@ -132,14 +182,29 @@ function takeEvent(event) {
       add(chat, { kind: "reply", at: event.at, text: detail.text ?? "(hidden)" });
       break;
     default:
-      if (event.type === "messages.buffer.cancelled") delete state.buffers[chat.conversation];
+      if (event.type === "messages.buffer.cancelled") {
+        delete state.buffers[chat.conversation];
+        for (const item of chat.items) if (isOpen(item) && item.at <= event.at) item.mark = "dropped";
+      }
       add(chat, { kind: "event", at: event.at, text: IN_WORDS[event.type] ?? event.type });
   }
 }
 
+// The rules of a batch may become known only after it has left.
+function takeCause({ batchId, cause }) {
+  for (const chat of state.chats) for (const item of chat.items) if (item.kind === "batch" && item.batchId === batchId) item.cause = cause;
+  for (const figures of state.batches) if (figures.batchId === batchId) figures.cause = cause.label;
+}
+
+// Whether a message of the chat still waits. Stop words, flush words and messages that are gone do not.
+export const isOpen = (item) => item.kind === "sent" && item.status === 200 && !item.batchId && !item.answer?.stopped && !item.answer?.flushed
+  && item.mark !== "dropped" && !item.mark?.startsWith("deleted");
+
 function takeSent(sent) {
   if (sent.status !== 200) state.refused[sent.status] = (state.refused[sent.status] ?? 0) + 1;
-  const chat = chatOf(sent.customer);
+  // Other pages of this console have other customers.
+  const chat = state.chats.find((each) => each.key === keyOf(sent.customer));
+  if (!chat) return;
   chat.conversation = sent.conversation;
   const item = chat.items.find((each) => each.messageId === sent.messageId && each.kind === "sent");
   if (sent.kind === "edit" && item && sent.status === 200) {
@@ -149,6 +214,8 @@ function takeSent(sent) {
     item.mark = sent.answer?.amended ? "deleted after its batch had left" : "deleted";
   } else if (sent.kind === "again" || sent.kind === "typing") {
     add(chat, { kind: "event", at: sent.at, text: sent.kind === "again" ? "delivered again" : "is typing" });
+  } else if (sent.kind === "human_reply") {
+    add(chat, { kind: "human_reply", at: sent.at, text: sent.text, status: sent.status });
   } else {
     add(chat, { ...sent, kind: "sent", what: sent.kind });
   }
@@ -156,7 +223,7 @@ function takeSent(sent) {
     const known = state.buffers[sent.conversation];
     // Facts about an earlier, now empty buffer do not apply to the new one.
     const before = known?.count > 0 ? known : {};
-    state.buffers[sent.conversation] = { ...before, conversation: sent.conversation, count: sent.count, dueAt: sent.dueAt };
+    state.buffers[sent.conversation] = { ...before, conversation: sent.conversation, count: sent.count ?? before.count, dueAt: sent.dueAt };
     // The reason for the new due time arrives a moment later.
     if (before.dueAt !== sent.dueAt) state.buffers[sent.conversation].why = null;
   }
@@ -164,23 +231,24 @@ function takeSent(sent) {
 
 // Keep the chats' buffers alone, so that a page that is open for days does not grow.
 function takeBuffer(buffer) {
-  state.buffers[buffer.conversation] = buffer;
+  const chat = state.chats.find((each) => each.conversation === buffer.conversation);
+  // The stage may have answered before the batch left, and the answer may have come after it.
+  if (!chat || buffer.generation <= chat.left[buffer.lane]) return;
+  state.buffers[buffer.conversation] = { ...state.buffers[buffer.conversation], ...buffer };
   const shown = new Set(state.chats.map((chat) => chat.conversation));
   for (const name of Object.keys(state.buffers)) if (!shown.has(name)) delete state.buffers[name];
 }
 
-function takeScenario(step) {
-  if (step.what === "began") {
-    for (const customer of step.customers) chatOf(customer);
-    state.chats = state.chats.slice(-2);
-    state.playing = step;
-  } else if (step.what === "step") {
-    state.playing = step;
-  } else if (step.what === "problem") {
-    say(step.note);
-  } else {
-    state.playing = null;
-  }
+// Whether this page has started the scenario, perhaps before it was loaded again.
+export const isPlaying = (played) => played?.state === "playing" || played?.state === "waiting";
+
+export const isOwn = (played) => played.run === sessionStorage.getItem("run");
+
+function takeScenario(played) {
+  const isNew = state.played?.name !== played.name || state.played.run !== played.run;
+  // The customers of another page's scenario appear under Live only.
+  if (isNew && isOwn(played)) state.chats = played.customers.map((each) => newChat(each));
+  state.played = played;
 }
 
 function add(chat, item) {
@@ -188,11 +256,18 @@ function add(chat, item) {
   if (chat.items.length > ITEMS_KEPT) chat.items.shift();
 }
 
+export const keyOf = (customer) => [customer.tenant ?? "", customer.platform, customer.account, customer.user].join("\n");
+
+let panes = 0;
+
+// A pane stays when another customer is chosen for it.
+export const newChat = (customer, pane = (panes += 1)) => ({ pane, key: keyOf(customer), customer, conversation: null, items: [], left: {} });
+
 export function chatOf(customer) {
-  const key = [customer.tenant ?? "", customer.platform, customer.account, customer.user].join("\n");
+  const key = keyOf(customer);
   let chat = state.chats.find((each) => each.key === key);
   if (!chat) {
-    chat = { key, customer, conversation: null, items: [] };
+    chat = newChat(customer);
     state.chats.push(chat);
     state.chats = state.chats.slice(-2);
   }

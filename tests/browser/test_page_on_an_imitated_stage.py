@@ -1,11 +1,16 @@
 """The console's page in a real browser: hostile texts, many conversations, a stage that is away, and accessibility."""
 
 import sys
+import threading
 import time
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from bufferctl.errors import Unreachable
+from console.customers import Webhook
+from console.senders import Answer
 from tests.support.browser import axe
 from tests.support.console import ImitatedPlace, ImitatedStage, page_of, row
 
@@ -130,6 +135,99 @@ def test_the_page_says_that_the_stage_is_away_and_goes_on_when_it_is_back(browse
         stage.is_away, stage.rows = False, [*stage.rows, row("acme/whatsapp/1065/2", due_at_ms=now_ms() + 50_000)]
         expect(page.locator("tbody tr")).to_have_count(2, timeout=30_000)
         expect(page.get_by_role("alert")).not_to_contain_text("cannot be reached")
+
+
+class Webhooks(ImitatedPlace):
+    """Takes the webhooks of generic customers. The first one is answered late, so that others could overtake it."""
+
+    def __init__(self, stage: ImitatedStage, **given: Any) -> None:
+        super().__init__(stage, allow_changes=True, **given)
+        self._imitated_stage = stage
+        self.sent: list[str] = []
+        self._first = threading.Lock()
+        self._overtaken = threading.Event()
+
+    @property
+    def kinds(self) -> dict[str, tuple[str, ...]]:
+        if self._imitated_stage.is_away:
+            raise Unreachable("The stage is away.")
+        return {"generic": ("text", "typing")}
+
+    def send(self, _platform: str, posted: Webhook) -> Answer:
+        if self._first.acquire(blocking=False):
+            self._overtaken.wait(1)
+        self.sent.append(posted.body.get("text", "typing"))
+        self._overtaken.set()
+        name = f"default/generic/{posted.body['account']}/{posted.body['conversation']}"
+        return Answer(200, {"conversations": {name: {"dueAt": now_ms() + 60_000, "count": len(self.sent)}}})
+
+
+def test_what_a_customer_does_reaches_the_stage_in_order(browser: Browser) -> None:
+    place = Webhooks(ImitatedStage())
+    with page_of(place, browser) as page:
+        for text in ("one", "two", "three"):
+            page.get_by_label("Message", exact=True).fill(text)
+            page.keyboard.press("Enter")
+        expect(page.locator(".bubble.mine")).to_have_count(3)
+    assert [text for text in place.sent if text != "typing"] == ["one", "two", "three"]
+
+
+# Changes two fields of a pane before the page is drawn again. While it is drawn, a browser tells of a change in a field
+# that is removed, too.
+TWO_CHANGES = """() => {
+    const field = (name) => [...document.querySelectorAll(".who label")]
+        .find((label) => label.textContent.startsWith(name)).querySelector("input, select");
+    field("Platform").dispatchEvent(new Event("change", {bubbles: true}));
+    field("Tenant").value = "acme";
+    field("Tenant").dispatchEvent(new Event("change", {bubbles: true}));
+}"""
+
+
+def test_a_field_that_changes_before_the_last_change_was_drawn_is_not_lost(browser: Browser) -> None:
+    """Reproduce a defect: the page raised an error, and its pane was broken."""
+    with page_of(Webhooks(ImitatedStage()), browser) as page:
+        page.evaluate(TWO_CHANGES)
+        expect(page.get_by_label("Tenant")).to_have_value("acme")
+
+
+def test_what_is_being_typed_into_a_field_survives_the_drawings_of_the_page(browser: Browser) -> None:
+    """Reproduce a defect: each look at the stage, twice a second, emptied the field."""
+    with page_of(Webhooks(ImitatedStage()), browser) as page:
+        tenant = page.get_by_label("Tenant")
+        tenant.press_sequentially("acme", delay=400)
+        expect(tenant).to_have_value("acme")
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("button", name="New customer")).to_be_focused()
+        expect(tenant).to_have_value("acme")
+
+
+def test_a_page_that_was_opened_while_the_stage_was_away_can_send_when_it_is_back(browser: Browser) -> None:
+    stage = ImitatedStage()
+    stage.is_away = True
+    with page_of(Webhooks(stage), browser) as page:
+        expect(page.locator("main")).to_contain_text("The stage is away.")
+        stage.is_away = False
+        expect(page.get_by_label("Message", exact=True)).to_be_visible(timeout=30_000)
+
+
+def test_a_stage_that_was_started_again_is_told_from_the_one_that_was_away(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = ImitatedStage()
+    place = Webhooks(stage)
+    with page_of(place, browser) as page:
+        page.get_by_label("Message", exact=True).fill("before")
+        page.keyboard.press("Enter")
+        for is_empty, waiting in ((False, 1), (True, 0)):
+            expect(page.locator(".bubble.mine.waits")).to_have_count(1)
+            stage.is_away = True
+            expect(page.get_by_role("alert")).to_contain_text("cannot be reached", timeout=30_000)
+            if is_empty:
+                monkeypatch.setattr(ImitatedPlace, "empty_since_ms", now_ms())
+            stage.is_away = False
+            expect(page.get_by_role("alert")).not_to_contain_text("cannot be reached", timeout=30_000)
+            expect(page.locator(".bubble.mine.waits")).to_have_count(waiting, timeout=30_000)
+        expect(page.locator(".divider")).to_contain_text("started again, and is empty")
 
 
 def test_a_console_of_a_deployed_stage_only_reads_and_hides_words(browser: Browser) -> None:

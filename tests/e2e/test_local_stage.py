@@ -10,13 +10,19 @@ from pathlib import Path
 
 import psutil
 import pytest
+from playwright.sync_api import Page, expect
 
+from console.place import NOT_UP, Options, Place
 from local.outputs import Outputs
 from local.processes import MARK
+from tests.support.browser import chromium
+from tests.support.console import page_of
 from tests.support.local_stage import share_emulator
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("local-stage")]
 
+# The page's test judges what is seen, not how fast it comes.
+WITHIN_MS = 30_000
 ROOT = Path(__file__).parents[2]
 
 
@@ -117,6 +123,34 @@ def test_an_instance_whose_emulator_died_is_replaced(running: Home) -> None:
     assert running.run("up").returncode == 0
     assert running.outputs().AwsEndpointUrl != before.AwsEndpointUrl
     assert len([each for each in running.processes() if "ministack" in each.cmdline()]) == 1
+
+
+def test_the_consoles_page_survives_that_the_stage_ends_and_is_started_again(running: Home) -> None:
+    place = Place(Options(outputs=running.outputs_file))
+    with chromium() as browser, page_of(place, browser) as page:
+        problems, batches = page.get_by_role("alert"), page.locator(".divider.batch")
+        expect(problems).to_have_count(0, timeout=WITHIN_MS)
+        write(page, "before")
+        expect(batches).to_have_count(1, timeout=WITHIN_MS)
+        assert running.run("down").returncode == 0
+        expect(problems).to_have_text(NOT_UP, timeout=WITHIN_MS)
+        write(page, "while it is down")
+        expect(page.get_by_role("status").filter(has_text=NOT_UP)).to_be_visible(timeout=WITHIN_MS)
+        up = running.run("up")
+        assert up.returncode == 0, up.stderr
+        expect(problems).to_have_count(0, timeout=WITHIN_MS)
+        expect(page.locator(".divider").filter(has_text="started again")).to_be_visible(timeout=WITHIN_MS)
+        write(page, "after")
+        expect(page.locator(".buffer .why")).to_contain_text("of silence", timeout=WITHIN_MS)
+        expect(batches).to_have_count(2, timeout=WITHIN_MS)
+        expect(page.locator(".buffer")).to_contain_text("Nothing waits.")
+        events = running.outputs().client("events").list_rules(EventBusName=running.outputs().EventBusName)["Rules"]
+        assert len([rule for rule in events if rule["Name"].startswith("bufferctl-console")]) == 1
+
+
+def write(page: Page, text: str) -> None:
+    page.get_by_label("Message", exact=True).fill(text)
+    page.keyboard.press("Enter")
 
 
 def test_down_is_down_and_may_be_repeated(running: Home) -> None:

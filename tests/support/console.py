@@ -1,14 +1,19 @@
 """Opens the console's page in a browser, on a local stage or on an imitated one."""
 
-from collections.abc import Iterator, Sequence
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, Page
 
 from bufferctl.errors import Unreachable
+from console.customers import Webhook
 from console.place import Options, Place
 from console.running import running
+from console.senders import Answer
 from tests.support.local_stage import LocalStage
 
 Json = dict[str, Any]
@@ -16,14 +21,57 @@ Json = dict[str, Any]
 
 FIXED: dict[str, Json] = {
     "rules.list": {"rules": [], "more": False},
-    "rules.explain": {"rules": {"silenceMs": {"value": 1_000, "layer": "defaults"}}, "skipped": []},
 }
+
+
+# Prints the lines of a file as they are added to it, as the console's listener prints events, until its input ends.
+PRINT_LINES = """
+import select, sys
+print('{"listening": true}', flush=True)
+with open(sys.argv[1]) as lines:
+    while not select.select([sys.stdin], [], [], 0.02)[0]:
+        for line in lines:
+            print(line, end="", flush=True)
+"""
+
+
+class ImitatedBus:
+    """A bus on which a test publishes events."""
+
+    def __init__(self, path: Path) -> None:
+        path.touch()
+        self._path = path
+        self.listener = [sys.executable, "-c", PRINT_LINES, str(path)]
+
+    def publish(self, kind: str, *, at_ms: int, **detail: Any) -> None:
+        line = {"event": {"detail-type": kind, "detail": detail}, "at": at_ms}
+        with self._path.open("a") as lines:
+            lines.write(json.dumps(line) + "\n")
+
+    def publish_batch(self, conversation: str, *messages: Json, waits_ms: int, **detail: Any) -> None:
+        """Publish a batch of these messages that was due this long after the last one, and left 10 ms later."""
+        arrivals = [message["receivedAt"] for message in messages]
+        first_at_ms, last_at_ms = min(arrivals), max(arrivals)
+        times = {"firstMessageAt": first_at_ms, "lastMessageAt": last_at_ms}
+        self.publish(
+            "messages.batch.ready",
+            at_ms=last_at_ms + waits_ms + 10,
+            **{
+                "conversationId": conversation, "batchId": f"b{last_at_ms}", "messageCount": len(messages),
+                "flushReason": "silence", "lane": "valkey", "generation": len(messages), "attempt": 1,
+                "messages": list(messages), "metadata": {**times, "waitMs": last_at_ms + waits_ms - first_at_ms},
+                **detail,
+            },
+        )  # fmt: skip
 
 
 class ImitatedStage:
     """Answers the admin function's operations with what a test has set."""
 
     def __init__(self) -> None:
+        self.rules: dict[str, Any] = {"silenceMs": 1_000}
+        self.problem = "AWS cannot be reached: the network is down"
+        self.posted: list[Webhook] = []
         self.rows: list[Json] = []
         self.letters: list[Json] = []
         self.refusals: Json | None = None
@@ -32,18 +80,23 @@ class ImitatedStage:
 
     def ask(self, operation: str, **fields: Any) -> Json:
         if self.is_away:
-            raise Unreachable("AWS cannot be reached: the network is down")
+            raise Unreachable(self.problem)
         self.asked.append((operation, fields))
         match operation:
             case "status":
                 counts = {"pending": len(self.rows), "inflight": 0, "nextDueAt": None, "overdueMs": 0}
-                return {**counts, "shards": []} | ({"refusals": self.refusals} if self.refusals else {})
+                windows = {"open": 0, "nextDueAt": None, "overdueMs": 0}
+                refusals = {"refusals": self.refusals} if self.refusals else {}
+                return {**counts, "shards": [], "windows": windows} | refusals
             case "conversation.list":
                 return self._page(fields)
             case "dead.list":
                 return {"letters": self.letters, "inQueue": len(self.letters)}
             case "conversation.show":
                 return self._shown(fields)
+            case "rules.explain":
+                told = {name: {"value": value, "layer": "defaults"} for name, value in self.rules.items()}
+                return {"rules": told, "skipped": []}
             case _:
                 return FIXED.get(operation, {})
 
@@ -57,11 +110,11 @@ class ImitatedStage:
         row = next((each for each in self.rows if each["conversation"] == fields["conversation"]), None)
         due_at_ms = row and row["dueAt"]
         shown = {
-            "conversation": fields["conversation"], "state": row["state"] if row else "idle",
+            "conversation": fields["conversation"], "shard": 0, "state": row["state"] if row else "idle",
             "count": row["count"] if row else 0, "dueAt": due_at_ms, "reason": row and row["reason"],
             "firstAt": due_at_ms and due_at_ms - 1_000, "lastAt": due_at_ms and due_at_ms - 1_000, "generation": 1,
-            "heldUntil": None, "batch": None,
-        }  # fmt: skip
+            "heldUntil": row and row.get("heldUntil"), "batch": None,
+        } | ({"replyUntil": row["replyUntil"]} if row and "replyUntil" in row else {})  # fmt: skip
         messages = [{"receivedAt": 1, "author": row["author"], "text": row["text"]}] if row and "text" in row else []
         return shown | ({"messages": messages} if fields["messages"] else {})
 
@@ -76,10 +129,12 @@ class ImitatedPlace(Place):
         allow_changes: bool = False,
         show_words: bool = False,
         listener: Sequence[str] = ("cat",),
+        sends: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         super().__init__(Options(stage="imitated", allow_changes=allow_changes, show_words=show_words))
         self._imitated = imitated
         self._listener = list(listener)
+        self._sends = dict(sends or {})
 
     @property
     def stage(self) -> Any:
@@ -95,7 +150,11 @@ class ImitatedPlace(Place):
 
     @property
     def kinds(self) -> dict[str, tuple[str, ...]]:
-        return {}
+        return self._sends
+
+    def send(self, _platform: str, posted: Webhook) -> Answer:
+        self._imitated.posted.append(posted)
+        return Answer(200, {})
 
 
 def place_of(stage: LocalStage, *, allow_changes: bool = True, show_words: bool = True) -> Place:
@@ -107,7 +166,7 @@ def place_of(stage: LocalStage, *, allow_changes: bool = True, show_words: bool 
 def page_of(place: Place, browser: Browser, **context: Any) -> Iterator[Page]:
     """Yield the console's page. Fail if it raised an error, violated its policy, or called another server."""
     with running(place) as address:
-        page = browser.new_page(locale="en-US", viewport={"width": 1_400, "height": 900}, **context)
+        page = browser.new_page(**{"locale": "en-US", "viewport": {"width": 1_400, "height": 900}, **context})
         faults: list[str] = []
         page.on("pageerror", lambda error: faults.append(error.stack or str(error)))
         page.on("dialog", lambda dialog: faults.append(f"dialog: {dialog.message}"))

@@ -11,7 +11,12 @@ from message_buffer.messages.changes import Deleted, Edited
 from tests.support.webhook_cases import read as read_body
 
 ACCOUNTS = {"whatsapp": "1065", "messenger": "17", "instagram": "18", "twilio": "1555", "telegram": "bot"}
-CASES = [(platform, kind) for platform, kinds in KINDS.items() for kind in kinds if kind not in ("again", "typing")]
+CASES = [
+    (platform, kind)
+    for platform, kinds in KINDS.items()
+    for kind in kinds
+    if kind not in ("again", "typing", "human_reply")
+]
 
 
 def read(platform: str, body: Any) -> list[Any]:
@@ -46,6 +51,22 @@ def test_the_edit_of_a_voice_note_brings_its_transcript() -> None:
     (edited,) = read("generic", customers.webhook(customer, "edit", text="Where is my order?").body)
     assert spoken.message.attachments[0].pending
     assert [each.pending for each in edited.message.attachments] == [False]
+
+
+def test_the_answer_of_a_person_of_the_business_is_read_as_that() -> None:
+    sent = Customers().webhook(Customer("whatsapp", "1065", "4917"), "human_reply", text="Eva here")
+    intake = read_body("whatsapp", sent.body)
+    (reply,) = intake.human_replies
+    assert (reply.id, reply.conversation.user, intake.updates) == (sent.message_id, "4917", [])
+
+
+def test_a_customer_cannot_change_what_a_person_of_the_business_wrote() -> None:
+    customer, customers = Customer("whatsapp", "1065", "4917"), Customers()
+    first = customers.webhook(customer, "text", text="Hey")
+    answered = customers.webhook(customer, "human_reply", text="Eva here")
+    assert customers.webhook(customer, "edit", text="Ho").message_id == first.message_id
+    with pytest.raises(CannotDo, match="has not sent"):
+        customers.webhook(customer, "edit", text="x", message_id=answered.message_id)
 
 
 @pytest.mark.parametrize("platform", KINDS)

@@ -11,7 +11,6 @@ from console.limits import CONVERSATIONS_SHOWN, ENTRIES_IN_A_TIME_LINE, MAX_REQU
 from console.looks import Looks
 from console.pace import Pace
 from console.time_lines import TimeLines
-from console.why import why
 from console.words import shown
 
 Json = dict[str, Any]
@@ -77,6 +76,32 @@ def test_a_conversation_has_the_agent_that_owns_its_account() -> None:
         "t/p/a/x": "sales",
         "u/p/a/x": None,
     }
+
+
+def test_a_row_and_its_looks_name_the_cause_of_their_due_time_and_of_no_other() -> None:
+    stage, time_lines = Stage([row("a", due_at=1_000)]), TimeLines()
+    looks, name, cause = looks_at(stage, time_lines), "t/p/a/a", {"label": "a short gap"}
+    looks.sweep()
+    time_lines.note_why(name, 1_000, cause)
+    assert [each["cause"] for each in looks.state()["conversations"]] == [cause]
+    stage.pages = [[row("a", due_at=1_000, count=2)]]
+    looks.sweep()
+    assert [entry["cause"] for entry in time_lines.of(name)] == [cause, cause]
+    stage.pages = [[row("a", due_at=2_000)]]
+    looks.sweep()
+    assert [each["cause"] for each in looks.state()["conversations"]] == [None]
+    assert [entry["cause"] for entry in time_lines.of(name)] == [cause, cause, None]
+
+
+def test_causes_are_forgotten_with_their_time_lines() -> None:
+    time_lines = TimeLines()
+    for n in range(TIME_LINES_KEPT + 10):
+        time_lines.add(f"c{n}", "seen", n)
+        time_lines.note_why(f"c{n}", 1_000, {"label": "silence"})
+    time_lines.note_why("never seen", 1_000, {"label": "silence"})
+    kept = [n for n in range(TIME_LINES_KEPT + 10) if time_lines.cause_of({"conversation": f"c{n}", "dueAt": 1_000})]
+    assert kept == list(range(10, TIME_LINES_KEPT + 10))
+    assert time_lines.cause_of({"conversation": "never seen", "dueAt": 1_000}) is None
 
 
 def test_a_look_that_shows_nothing_new_is_no_entry() -> None:
@@ -170,44 +195,3 @@ def test_hidden_words_do_not_reach_the_page_in_any_field() -> None:
     assert seen["messages"] == [{"id": "m", "type": "text"}]
     assert seen["metadata"] == {"platform": "p", "waitMs": 1}
     assert shown(detail, words=True) == detail
-
-
-# -- why -------------------------------------------------------------------------------------------
-
-RULES = {
-    name: {"value": value, "layer": layer}
-    for name, value, layer in [
-        ("silenceMs", 1_000, "defaults"), ("typingInferenceMs", 3_000, "tenant:acme"), ("maxWaitMs", 30_000, "stage"),
-        ("maxMessages", 20, "defaults"), ("adaptive", False, "defaults"), ("mediaSilenceMs", 2_000, "defaults"),
-    ]
-}  # fmt: skip
-
-
-def buffer(reason: str, *, wait: int) -> Json:
-    return {"count": 2, "dueAt": 10_000 + wait, "lastAt": 10_000, "firstAt": 9_000, "reason": reason}
-
-
-@pytest.mark.parametrize(
-    ("of", "rule", "layer"),
-    [
-        (buffer("silence", wait=1_000), "silenceMs", "defaults"),
-        (buffer("silence", wait=3_000), "typingInferenceMs", "tenant:acme"),
-        (buffer("silence", wait=2_000), "mediaSilenceMs", "defaults"),
-        (buffer("max_wait", wait=700), "maxWaitMs", "stage"),
-        (buffer("max_messages", wait=0), "maxMessages", "defaults"),
-        (buffer("silence", wait=1_234), None, None),
-        (buffer("silence", wait=-500), None, None),
-        (buffer("resume", wait=0), None, None),
-        (buffer("hold", wait=5_000), None, None),
-    ],
-)
-def test_the_sentence_names_the_rule_that_decided_and_its_layer(of: Json, rule: str | None, layer: str | None) -> None:
-    said = why(of, RULES)
-    assert (said.get("rule"), said.get("layer")) == (rule, layer)
-    assert said["text"].endswith(".")
-    assert "{" not in said["text"]
-    assert "-" not in said["text"]
-
-
-def test_nothing_is_said_of_an_empty_buffer() -> None:
-    assert why({"count": 0, "dueAt": None}, RULES) == {"text": "Nothing waits."}

@@ -4,13 +4,19 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
+from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError, HTTPClientError
 
-from bufferctl.errors import Unreachable
+from bufferctl.errors import Failed, Unreachable
 from bufferctl.stage import ROOT
+from console.customers import Customer, Webhook
 from console.logs import Logs
 from console.place import Options, Place
+from console.senders import LocalSender
+from console.simulator import Simulator
 from local.outputs import Outputs
 
 
@@ -65,13 +71,53 @@ def test_the_listener_is_told_where_the_stage_is(tmp_path: Path) -> None:
     assert place.outputs is None
 
 
-def test_a_listener_without_a_stage_says_so_and_ends_while_its_input_is_open(tmp_path: Path) -> None:
+def test_a_listener_of_an_unknown_stage_says_so_and_ends_while_its_input_is_open() -> None:
     """Reproduce a defect: Python crashed at its end because another thread was reading the input."""
-    place = Place(Options(outputs=tmp_path / "outputs.json"))
+    place = Place(Options(stage="unknown"))
     with subprocess.Popen(
         place.listener, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as listener:
         assert listener.stdout
         assert listener.stderr
-        assert "make up" in json.loads(listener.stdout.read())["problem"]
-        assert (listener.wait(30), listener.stderr.read()) == (3, "")
+        assert "no stage 'unknown'" in json.loads(listener.stdout.read())["problem"]
+        assert (listener.wait(30), listener.stderr.read()) == (4, "")
+
+
+def test_a_new_start_is_told_from_a_deployment_to_the_running_stage(tmp_path: Path) -> None:
+    path = tmp_path / "outputs.json"
+    write(path, 4_000)
+    place = Place(Options(outputs=path))
+    assert place.stage.api_endpoint
+    os.utime(path, ns=(4_500, 4_500))
+    assert place.stage.api_endpoint
+    assert place.empty_since_ms is None
+    write(path, 5_000_000)
+    assert place.stage.api_endpoint
+    assert place.empty_since_ms == 5
+
+
+def test_a_customer_whose_webhook_cannot_be_signed_gets_a_sentence() -> None:
+    """Reproduce a defect: the page said only that the console answered 500."""
+    place: Any = Place(Options(stage="dev"))
+    refused = ClientError({"Error": {"Code": "AccessDenied", "Message": "not allowed"}}, "GetSecretValue")
+    sender = MagicMock(kinds={"generic": ("text",)})
+    sender.send.side_effect = refused
+    place._found = (0, MagicMock(), sender)
+    unused: Any = MagicMock()
+    simulator = Simulator(place, unused, explained=unused, looks=unused, time_lines=unused)
+    with pytest.raises(Failed, match="AWS refuses GetSecretValue: not allowed"):
+        simulator.act(Customer("generic", "shop", "1"), "text", text="Hey")
+
+
+def test_a_local_webhook_that_does_not_answer_gets_a_sentence_that_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "outputs.json"
+    write(path, 1)
+    with pytest.raises(Unreachable, match="make up"):
+        LocalSender(Outputs.read(path)).send("generic", Webhook({}, "m1"))
+
+
+@pytest.mark.parametrize("error", [EndpointConnectionError, ConnectionClosedError])
+def test_a_local_stage_that_does_not_answer_is_not_up(error: type[HTTPClientError], tmp_path: Path) -> None:
+    for options, text in ((Options(outputs=tmp_path), "make up"), (Options(stage="dev"), "AWS cannot be reached")):
+        with pytest.raises(Unreachable, match=text), Place(options).errors():
+            raise error(endpoint_url="http://127.0.0.1:1")

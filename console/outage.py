@@ -1,0 +1,37 @@
+"""Says in plain words what an outage of Valkey means. Errors of the stage name only the call that failed."""
+
+import re
+from typing import Any
+
+from bufferctl.errors import Failed, Unreachable
+
+Json = dict[str, Any]
+_VALKEY_IS_OUT = re.compile(r"Valkey\b.*\bcannot be reached")
+_WITH_FALLBACK = (
+    "Valkey does not answer. New messages are safe: they wait in DynamoDB, and leave from there. Older messages still"
+    " wait in Valkey, and leave when it answers again. So what a customer writes before and during the outage leaves in"
+    " separate batches, perhaps the newer one first."
+)
+_WITHOUT_FALLBACK = (
+    "Valkey does not answer. This stage has no DynamoDB lane, so it refuses new messages, and the platforms send them"
+    " again. Older messages still wait in Valkey, and leave when it answers again."
+)
+_UNTIL = "Until then, this page does not show what waits. It goes on by itself."
+NO_REASON = "Valkey does not answer. The message waits in DynamoDB, and its batch leaves from there."
+
+
+def is_outage(error: Exception) -> bool:
+    """Return whether an operation failed because Valkey does not answer."""
+    return isinstance(error, Unreachable) and _VALKEY_IS_OUT.search(str(error)) is not None
+
+
+def in_words(error: Failed, *, status: Json | None) -> str:
+    """Return the error's text for the page.
+
+    `status` is the last answer of the stage, which shows whether it has both lanes. Without one, the text is that of a
+    stage with the default settings.
+    """
+    if not is_outage(error):
+        return str(error)
+    has_fallback = status is None or "windows" in status
+    return f"{_WITH_FALLBACK if has_fallback else _WITHOUT_FALLBACK} {_UNTIL}"

@@ -1,0 +1,108 @@
+// Everything that decides when a batch leaves, with this conversation's values. The rule that decided is marked.
+
+import { html, useEffect, useState } from "./vendor/htm-preact.js";
+import { ask } from "./store.js";
+
+// Each line has the server's names of the causes that it stands for, a rule, and a sentence. `rule` returns a value.
+const WAITS = {
+  title: "after a pause:",
+  lines: [
+    [["silenceMs", "late"], "silenceMs", (rule) => html`after <b>${rule("silenceMs")}</b> of silence. Each message begins the wait again.`],
+    [["typingInferenceMs"], "typingInferenceMs", (rule) => html`after <b>${rule("typingInferenceMs")}</b> instead, if the last message came
+      sooner than that after the one before. A second message must come before the first wait of <b>${rule("silenceMs")}</b> is over.`],
+    [["typing"], null, (rule) => html`<b>${rule(longest)}</b> after a typing event, if the platform reports that the author is typing.`],
+    [["mediaSilenceMs"], "mediaSilenceMs", (rule) => html`after <b>${rule("mediaSilenceMs")}</b>, if the last message is a file without words:
+      its caption may follow.`],
+    [["transcriptWaitMs", "transcript"], "transcriptWaitMs", (rule) => html`when the transcript of a voice note comes, at the latest after
+      <b> ${rule("transcriptWaitMs")}</b>.`],
+    [["max_wait"], "maxWaitMs", (rule) => html`at the latest <b>${rule("maxWaitMs")}</b> after its first message.`],
+  ],
+};
+const VIP = {
+  title: "after a pause, because the author is a VIP:",
+  lines: [
+    [["vipSilenceMs", "priority", "late"], "vipSilenceMs", (rule) => html`after <b>${rule("vipSilenceMs")}</b> of silence.`],
+    [["typing"], null, (rule) => html`<b>${rule("vipSilenceMs")}</b> after a typing event.`],
+    [["max_wait"], "maxWaitMs", (rule) => html`at the latest <b>${rule("maxWaitMs")}</b> after its first message.`],
+  ],
+};
+const WINDOW = {
+  title: "after a fixed window:",
+  lines: [[["windowMs", "window"], "windowMs", (rule) => html`<b>${rule("windowMs")}</b> after its first message, however many follow.`]],
+};
+const RHYTHM = [["adaptive"], "adaptive", (rule) => html`after the author's own rhythm, between <b>${rule("adaptiveFloorMs")}</b> and
+  <b> ${rule("adaptiveCeilingMs")}</b>, as soon as it is known.`];
+const AT_LEAST = [["minMessages"], "minMessages", (rule) => html`with fewer than <b>${rule("minMessages")}</b> messages, only then.`];
+const SOONER = {
+  title: "sooner:",
+  lines: [
+    [["pressedSilenceMs", "pressed at once"], "pressedSilenceMs", (rule) => html`${isZero(rule("pressedSilenceMs")) ? "at once" : html`<b>${rule("pressedSilenceMs")}</b>`} after
+      the author has pressed a button. Messages before that keep their wait.`],
+    [["max_messages", "max_bytes"], "maxMessages", (rule) => html`at once when <b>${rule("maxMessages")}</b> messages wait.`],
+    [["flush", "flush word", "operator's flush", "resume"], null, () => "at once when the author writes a flush word, or an operator flushes or ends a hold."],
+  ],
+};
+const IF_VIP = [["priority"], "vipSilenceMs", (rule) => html`${isZero(rule("vipSilenceMs")) ? "at once" : html`after <b>${rule("vipSilenceMs")}</b>`} if the
+  rules make the author a VIP (this one is not).`];
+const AFTER_A_HOLD = {
+  title: "only after a hold, which begins when:",
+  lines: [
+    [["hold"], null, () => "an operator puts the conversation on hold."],
+    [["takeover"], "onHumanReply", (rule) => html`a person of the business answers${rule("onHumanReply") === "null" ? " (not by these rules)" : ""}.`],
+  ],
+};
+
+const isZero = (shown) => shown === "0 s";
+const longest = (value) => (value("typingInferenceMs") > value("silenceMs") ? "typingInferenceMs" : "silenceMs");
+
+export function WhenDue({ chat, store }) {
+  const [rules, setRules] = useState(null);
+  const parts = [chat.customer.tenant ?? "default", chat.customer.platform, chat.customer.account, chat.customer.user];
+  const name = chat.conversation ?? parts.map((part) => part.replaceAll("%", "%25").replaceAll("/", "%2F")).join("/");
+  const buffer = store.buffers[chat.conversation];
+  const isWaiting = buffer?.count > 0;
+  const cause = isWaiting ? buffer.why?.cause : chat.items.findLast((item) => item.kind === "batch")?.cause?.cause;
+  useEffect(() => {
+    let gone = false;
+    ask("rules", { conversation: name }).then((found) => !gone && found && setRules(found.rules));
+    return () => (gone = true);
+  }, [name]);
+  return html`<section class="when" aria-label="When a batch leaves">
+    <h3>When does a batch leave?</h3>
+    <p>The buffer collects what a customer writes, and hands it to the agent as one batch. The batch leaves</p>
+    ${rules && groupsOf(rules).map(({ title, lines }) => html`<h4>${title}</h4><ul>${lines.map(([causes, rule, text]) =>
+      html`<${Line} key=${causes[0]} text=${text((name) => shown(rules, name))} rule=${rule}
+        tag=${causes.includes(cause) ? (isWaiting ? "decides now" : "decided the last batch") : null} />`)}</ul>`)}
+    <p class="note">Rules can differ by tenant, agent, platform and conversation.</p>
+  </section>`;
+}
+
+function Line({ text, rule, tag }) {
+  return html`<li class=${tag ? "decided" : ""} aria-current=${tag ? "true" : null}>${text}${rule && html` <code>${rule}</code>`}
+    ${tag && html` <span class="tag">${tag}</span>`}</li>`;
+}
+
+// The groups of lines that these rules let apply.
+function groupsOf(rules) {
+  const value = (name) => rules[name]?.value;
+  const vip = value("priority") === "vip";
+  if (vip || value("wait") === "window") {
+    // A press counts as a typed message then.
+    const sooner = { ...SOONER, lines: SOONER.lines.filter(([, rule]) => rule !== "pressedSilenceMs") };
+    return [vip ? VIP : WINDOW, sooner, AFTER_A_HOLD].map((group) => known(group, rules));
+  }
+  const waits = { ...WAITS, lines: WAITS.lines.filter(([[cause]]) => cause !== "typingInferenceMs" || value(cause) > value("silenceMs")) };
+  if (value("adaptive")) waits.lines = [RHYTHM, ...waits.lines];
+  if (value("minMessages") > 1) waits.lines = [...waits.lines, AT_LEAST];
+  return [waits, { ...SOONER, lines: [...SOONER.lines, IF_VIP] }, AFTER_A_HOLD].map((group) => known(group, rules));
+}
+
+// Leave out a line whose rule this stage does not have.
+const known = (group, rules) => ({ ...group, lines: group.lines.filter(([, rule]) => !rule || rules[rule]) });
+
+// A rule's value as people read it. `name` may choose the rule by its value.
+function shown(rules, name) {
+  const chosen = typeof name === "function" ? name((each) => rules[each]?.value) : name;
+  const value = rules[chosen]?.value;
+  return chosen.endsWith("Ms") ? `${value / 1000} s` : String(value);
+}

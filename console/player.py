@@ -1,0 +1,277 @@
+"""Plays scenarios step by step, and records what was done and what came out."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from http import HTTPStatus
+from typing import Any, Protocol
+
+from bufferctl.errors import Failed
+from console.accidents import KILLED, OUTAGE, ChangeFailed
+from console.bus import BATCH_READY
+from console.customers import CannotDo, Customer
+from console.hub import Hub
+from console.limits import MAX_WAIT_FOR_BATCH_SECONDS, SHUT_DOWN_SECONDS
+from console.scenarios import Scenario, Step
+
+Json = dict[str, Any]
+# The types of events, besides batches, that a scenario may name. The answers of a responder are not among them.
+EVENTS = ("messages.amended", "messages.buffer.cancelled", "messages.conversation.taken_over")
+NO_BATCH = f"No batch has come for {MAX_WAIT_FOR_BATCH_SECONDS:g} s. The scenario goes on."
+TAKEN_BACK = {
+    "stop_valkey": "Valkey is running again.",
+    "set_rules": "The rules that the scenario set are removed.",
+}
+
+
+class Simulates(Protocol):
+    """The simulator, as the player uses it."""
+
+    @property
+    def kinds(self) -> Mapping[str, Any]: ...
+
+    def act(self, customer: Customer, kind: str, *, text: str = "") -> Json: ...
+
+    def resume(self, conversation: str) -> None: ...
+
+
+class Orders(Protocol):
+    def __enter__(self) -> "Orders": ...
+
+    def __exit__(self, *error: Any) -> None: ...
+
+    def order(self, **order: Any) -> None: ...
+
+
+class Breaks(Protocol):
+    """The accidents, as the player uses them."""
+
+    @property
+    def possible(self) -> set[str]: ...
+
+    def kill(self, name: str) -> None: ...
+
+    def temporary_changes(self) -> Orders: ...
+
+
+class _Stopped(Exception):
+    """Raised between two steps of a play that a person has stopped."""
+
+
+class _Play:
+    """Records one play. Publishes all of it with each change, so that a page that was opened later can show it, too."""
+
+    def __init__(self, name: str, scenario: Scenario, run: str, hub: Hub) -> None:
+        self.scenario = scenario
+        self.customers = [
+            Customer(each.platform, each.account, each.user + run, each.tenant) for each in scenario.customers
+        ]
+        self.conversations = {each.conversation: who for who, each in enumerate(self.customers)}
+        """The customer of each conversation, by its name. The stage may answer with another name than the first one."""
+        self.batches_came_at: list[float] = []
+        self._hub = hub
+        self._batch_ids: set[str] = set()
+        self.progress: Json = {
+            "name": name,
+            "title": scenario.title,
+            "about": scenario.about,
+            "warning": scenario.warning,
+            "run": run,
+            "customers": [each._asdict() for each in self.customers],
+            "state": "playing",
+            "of": len(scenario.steps),
+            "steps": [],
+            "taken": [],
+            "batches": [],
+            "events": [],
+            "result": scenario.result,
+            "expected": [each.model_dump() for each in scenario.batches],
+        }
+
+    def conversation_of(self, who: int) -> str:
+        """Return the name of the customer's conversation. If the stage has named it, that name counts."""
+        return next(name for name, whose in reversed(self.conversations.items()) if whose == who)
+
+    def take(self, kind: str, detail: Json) -> bool:
+        """Record the event if it belongs to the play, and is no repetition."""
+        who = self.conversations.get(str(detail.get("conversationId")))
+        if who is None or kind not in (BATCH_READY, *EVENTS):
+            return False
+        if kind != BATCH_READY:
+            self.progress["events"].append(kind)
+        elif (batch_id := str(detail.get("batchId"))) not in self._batch_ids:
+            self._batch_ids.add(batch_id)
+            self.batches_came_at.append(time.monotonic())
+            seen = {"messages": detail.get("messageCount", 0), "reason": detail.get("flushReason")}
+            self.progress["batches"].append({"who": who, **seen, "lane": detail.get("lane")})
+        self.publish()
+        return True
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether as much came as should be seen."""
+        came, expected = self.progress["batches"], self.progress["expected"]
+        return (
+            len(came) >= len(expected)
+            and sum(each["messages"] for each in came) >= sum(each["messages"] for each in expected)
+            and len(self.progress["events"]) >= len(self.scenario.events)
+        )
+
+    @property
+    def is_as_expected(self) -> bool:
+        """Return whether each customer's batches came as they should, and the other events."""
+        came, expected = self.progress["batches"], self.progress["expected"]
+        return self.progress["events"] == self.scenario.events and all(
+            [each for each in came if each["who"] == who] == [each for each in expected if each["who"] == who]
+            for who in range(len(self.customers))
+        )
+
+    def publish(self) -> None:
+        self.progress["asExpected"] = self.is_as_expected
+        self._hub.publish("scenario", self.progress)
+
+
+class Player:
+    """Plays one scenario at a time."""
+
+    def __init__(self, scenarios: Mapping[str, Scenario], simulator: Simulates, hub: Hub, *, accidents: Breaks) -> None:
+        self._scenarios = scenarios
+        self._simulator = simulator
+        self._hub = hub
+        self._accidents = accidents
+        self._changed = threading.Condition()
+        self._is_stopped = False
+        self._play: _Play | None = None
+        self._playing: threading.Thread | None = None
+
+    @property
+    def progress(self) -> Json | None:
+        """Return what was done and seen in the newest play, or None before the first."""
+        with self._changed:
+            # A copy, because the play goes on.
+            return {**self._play.progress, "steps": [*self._play.progress["steps"]]} if self._play else None
+
+    def offered(self) -> list[Json]:
+        """Return the scenarios that this stage can play."""
+        can_send, possible = self._simulator.kinds, self._accidents.possible
+        return [
+            {"name": name, "title": each.title, "about": each.about}
+            for name, each in self._scenarios.items()
+            if all(customer.platform in can_send for customer in each.customers)
+            and all(_can_do(each, step, can_send, possible) for step in each.steps)
+        ]
+
+    def play(self, name: str, *, run: str) -> None:
+        """Start the scenario. `run` becomes a part of its customers' names, so that each run has new customers."""
+        if name not in {each["name"] for each in self.offered()}:
+            raise CannotDo(f"This stage cannot play a scenario '{name}'.")
+        with self._changed:
+            if self._playing and self._playing.is_alive():
+                raise CannotDo("A scenario is playing. Stop it first.")
+            self._is_stopped = False
+            self._play = _Play(name, self._scenarios[name], run, self._hub)
+            self._playing = threading.Thread(target=self._run, args=(self._play,), daemon=True)
+            self._playing.start()
+
+    def stop(self) -> None:
+        """Stop the scenario, which then takes its changes of the stage back."""
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """Stop the scenario, and wait for a while until its changes are taken back."""
+        self.stop()
+        if self._playing:
+            self._playing.join(SHUT_DOWN_SECONDS)
+
+    def wait(self, *, timeout_seconds: float) -> bool:
+        """Wait until nothing plays. Return False if that took too long."""
+        if self._playing:
+            self._playing.join(timeout_seconds)
+        return not (self._playing and self._playing.is_alive())
+
+    def take(self, kind: str, detail: Json) -> None:
+        """Record an event of the stage, even if it comes after the end of its play."""
+        with self._changed:
+            if self._play and self._play.take(kind, detail):
+                self._changed.notify_all()
+
+    def _run(self, play: _Play) -> None:
+        state, problem = "ended", ""
+        changes_made = {step.do for step in play.scenario.steps} & TAKEN_BACK.keys()
+        try:
+            with ExitStack() as made:
+                orders = made.enter_context(self._accidents.temporary_changes()) if changes_made else None
+                self._tell(play)
+                self._do_steps(play, orders)
+                self._tell(play, state="waiting")
+                self._wait(lambda: play.is_complete, MAX_WAIT_FOR_BATCH_SECONDS)
+        except _Stopped:
+            state = "stopped"
+        except ChangeFailed as error:
+            state, problem = "stopped", str(error)
+        taken = [] if problem else [sentence for name, sentence in TAKEN_BACK.items() if name in changes_made]
+        self._tell(play, state=state, problem=problem, taken=taken)
+
+    def _do_steps(self, play: _Play, orders: Orders | None) -> None:
+        began = time.monotonic()
+        for step in play.scenario.steps:
+            # Count from the beginning of the previous step, because a person does not wait for the webhook's answer.
+            problem = ""
+            if step.after_batch:
+                if self._wait(lambda: len(play.batches_came_at) >= step.after_batch, MAX_WAIT_FOR_BATCH_SECONDS):  # noqa: B023
+                    began = play.batches_came_at[step.after_batch - 1]
+                else:
+                    problem = NO_BATCH
+            self._wait(lambda: False, began + step.after - time.monotonic())
+            began = time.monotonic()
+            told = {"note": step.note, "do": step.do, "at": round(time.time() * 1_000), "problem": problem}
+            with self._changed:
+                play.progress["steps"].append(told)
+            self._tell(play)
+            try:
+                told["problem"] = self._do(play, step, orders) or problem
+            except ChangeFailed:
+                raise
+            except (CannotDo, Failed) as error:
+                told["problem"] = str(error)
+            if told["problem"]:
+                self._tell(play)
+
+    def _do(self, play: _Play, step: Step, orders: Orders | None) -> str:
+        """Do the step. Return the problem with it, or an empty text."""
+        if step.do in KILLED:
+            self._accidents.kill(step.do)
+        elif step.do == "resume":
+            self._simulator.resume(play.conversation_of(step.who))
+        elif step.do in OUTAGE and orders:
+            orders.order(do=step.do)
+        elif step.do == "set_rules" and orders:
+            scope = f"conversation:{play.conversation_of(step.who)}"
+            orders.order(do=step.do, scope=scope, rules=step.rules)
+        else:
+            sent = self._simulator.act(play.customers[step.who], step.do, text=step.text)
+            with self._changed:
+                play.conversations[sent["conversation"]] = step.who
+            if sent["status"] != HTTPStatus.OK:
+                return f"The stage answered {sent['status']}."
+        return ""
+
+    def _wait(self, until: Callable[[], bool], seconds: float) -> bool:
+        """Wait until the condition holds, and return whether it does. Raise _Stopped if a person stops the scenario."""
+        with self._changed:
+            holds = self._changed.wait_for(lambda: self._is_stopped or until(), max(seconds, 0))
+            if self._is_stopped:
+                raise _Stopped
+            return holds
+
+    def _tell(self, play: _Play, **facts: Any) -> None:
+        with self._changed:
+            play.progress.update(facts)
+            play.publish()
+
+
+def _can_do(scenario: Scenario, step: Step, kinds: Mapping[str, Any], possible: set[str]) -> bool:
+    return step.do in possible or step.do == "resume" or step.do in kinds.get(scenario.customers[step.who].platform, ())

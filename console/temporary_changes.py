@@ -1,0 +1,87 @@
+"""Changes the stage for a scenario, and takes the changes back at the end: `python -m console.temporary_changes`.
+
+It reads orders as lines of JSON from its standard input, which ends when the scenario or the console ends. It is a
+process of its own, and therefore starts Valkey again and removes rules even if the console is killed.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from bufferctl.errors import Failed, NotFound, errors_of_aws
+from bufferctl.interrupts import endings_interrupt
+from bufferctl.stage import find_stage
+from local.errors import LocalError
+from local.stage import Stage as LocalStage
+
+Json = dict[str, Any]
+
+
+class Asks(Protocol):
+    """A stage whose operators' interface can be asked."""
+
+    def ask(self, operation: str, **fields: Any) -> Json: ...
+
+
+class Changes:
+    """The changes that have been made and not yet taken back."""
+
+    def __init__(self, stage: Asks, local_stage: LocalStage, made: ExitStack) -> None:
+        self._stage = stage
+        self._local_stage = local_stage
+        self._made = made
+        self._outage = ExitStack()
+
+    def carry_out(self, order: Mapping[str, Any]) -> None:
+        match order["do"]:
+            case "set_rules":
+                self._made.enter_context(_rules(self._stage, order["scope"], order["rules"]))
+            case "stop_valkey":
+                self._outage = self._made.enter_context(ExitStack())
+                self._outage.enter_context(self._local_stage.without_valkey())
+            case "start_valkey":
+                self._outage.close()
+
+
+@contextmanager
+def _rules(stage: Asks, scope: str, rules: Json) -> Iterator[None]:
+    try:
+        stage.ask("rules.set", scope=scope, rules=rules)
+        yield
+    finally:
+        # Rules that could not be set, or that an operator has removed, are not there.
+        with suppress(NotFound):
+            stage.ask("rules.delete", scope=scope)
+
+
+def main() -> int:
+    given = json.loads(sys.argv[1])
+    try:
+        with endings_interrupt(), errors_of_aws(), ExitStack() as made:
+            outputs = Path(given["outputs"])
+            stage = find_stage(given["stage"], profile=given["profile"], region=given["region"], outputs=outputs)
+            changes = Changes(stage, LocalStage(outputs.parent), made)
+            _say({"ready": True})
+            for line in sys.stdin:
+                changes.carry_out(json.loads(line))
+                _say({"done": True})
+    except (Failed, LocalError) as error:
+        with suppress(BrokenPipeError):
+            _say({"problem": str(error)})
+        return 1
+    except (KeyboardInterrupt, BrokenPipeError):
+        # The console has gone. Python must not fail at its exit when it flushes standard output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _say(message: Json) -> None:
+    print(json.dumps(message), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

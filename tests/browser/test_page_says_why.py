@@ -1,0 +1,310 @@
+"""The console's page says why each batch leaves, and shows each reader only what this reader has chosen."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from message_buffer.rules.layers import RULE_FIELDS, Rules
+from tests.support.console import ImitatedBus, ImitatedPlace, ImitatedStage, page_of, row
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("browser")]
+
+Json = dict[str, Any]
+WITHIN_MS = 30_000
+KINDS = ("text", "file", "voice", "button", "typing", "edit", "delete", "again")
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def rules_of(**changed: Any) -> Json:
+    """Return the rules by their names in JSON, with the values that `rules.explain` would tell."""
+    return Rules(**changed).model_dump(mode="json", by_alias=True)
+
+
+class Scene:
+    """A page with a customer of the generic platform, on an imitated stage."""
+
+    def __init__(self, page: Page, stage: ImitatedStage, bus: ImitatedBus) -> None:
+        self.page, self.stage, self.bus = page, stage, bus
+
+    @property
+    def conversation(self) -> str:
+        return f"default/generic/shop/{self.page.get_by_label('Customer', exact=True).input_value()}"
+
+    def say(self, text: str) -> str:
+        """Write as the customer. Return the message's id."""
+        self.page.get_by_label("Message", exact=True).fill(text)
+        self.page.keyboard.press("Enter")
+        expect(self.bubble(text)).to_be_visible(timeout=WITHIN_MS)
+        return self.stage.posted[-1].message_id
+
+    def bubble(self, text: str) -> Any:
+        return self.page.locator(".bubble.mine").filter(has_text=text).first
+
+    def batch(self, *ids: str, waits_ms: int, gap_ms: int = 400, **detail: Any) -> None:
+        end_ms = now_ms()
+        begin_ms = end_ms - gap_ms * (len(ids) - 1)
+        messages = [
+            {"id": each, "type": "text", "text": "a text", "receivedAt": begin_ms + place * gap_ms}
+            for place, each in enumerate(ids)
+        ]
+        self.bus.publish_batch(self.conversation, *messages, waits_ms=waits_ms, **detail)
+
+
+@pytest.fixture
+def stage() -> ImitatedStage:
+    stage = ImitatedStage()
+    stage.rules = rules_of()
+    return stage
+
+
+@pytest.fixture
+def bus(tmp_path: Path) -> ImitatedBus:
+    return ImitatedBus(tmp_path / "events")
+
+
+@pytest.fixture
+def place(stage: ImitatedStage, bus: ImitatedBus) -> ImitatedPlace:
+    return ImitatedPlace(stage, allow_changes=True, show_words=True, listener=bus.listener, sends={"generic": KINDS})
+
+
+@pytest.fixture
+def scene(place: ImitatedPlace, stage: ImitatedStage, bus: ImitatedBus, browser: Browser) -> Iterator[Scene]:
+    with page_of(place, browser) as page:
+        expect(page.get_by_role("alert")).to_have_count(0, timeout=WITHIN_MS)
+        yield Scene(page, stage, bus)
+
+
+# -- why a batch left ------------------------------------------------------------------------------
+
+
+def test_a_batch_names_its_rule_in_the_chat_beside_it_in_the_panel_the_time_line_and_the_chart(scene: Scene) -> None:
+    page = scene.page
+    scene.batch(scene.say("one"), scene.say("two"), waits_ms=3_000)
+    label = "because of a short gap (typingInferenceMs 3 s)"
+    expect(page.locator(".divider.batch")).to_contain_text(f"2 messages, {label}, 10 ms after it was due")
+    expect(page.locator(".last")).to_contain_text(label)
+    expect(page.locator(".last")).to_contain_text("so the batch waited for 3 s of silence.")
+    expect(page.locator(".last .layer")).to_contain_text("set by the product's defaults")
+    expect(page.locator(".when .decided")).to_have_count(1)
+    expect(page.locator(".when .decided")).to_contain_text(
+        re.compile("typingInferenceMs.*decided the last batch", re.DOTALL)
+    )
+    page.get_by_role("button", name=re.compile("^Time line and rules")).click()
+    expect(page.locator(".line")).to_contain_text(f"batch.ready, 2 messages, {label}")
+    page.get_by_role("button", name="Close").click()
+    page.get_by_role("tab", name="Health").click()
+    expect(page.locator(".bars").filter(has_text="Reasons")).to_contain_text("a short gap")
+
+
+def test_the_cause_of_a_batch_is_shown_when_its_rules_become_known(scene: Scene) -> None:
+    """Another page's customer, whose account nobody has asked about."""
+    page = scene.page
+    at_ms = now_ms()
+    pressed = {"id": "m1", "type": "button", "text": "Yes", "receivedAt": at_ms}
+    scene.bus.publish_batch("acme/generic/other/ben", pressed, waits_ms=0)
+    page.get_by_role("tab", name="Health").click()
+    expect(page.locator(".bars").filter(has_text="Reasons")).to_contain_text("a button", timeout=WITHIN_MS)
+
+
+def test_while_a_batch_waits_the_panel_marks_the_rule_that_decides(scene: Scene) -> None:
+    waiting = row(scene.conversation, due_at_ms=now_ms() + 60_000)
+    scene.stage.rows = [waiting]
+    scene.say("Hey")
+    decided = scene.page.locator(".when .decided")
+    expect(decided).to_contain_text(re.compile("silenceMs.*decides now", re.DOTALL), timeout=WITHIN_MS)
+    scene.stage.rows = [waiting | {"reason": "hold", "heldUntil": waiting["dueAt"]}]
+    scene.say("you")
+    expect(decided).to_contain_text("an operator puts the conversation on hold", timeout=WITHIN_MS)
+
+
+def test_an_answer_that_is_older_than_the_batch_does_not_bring_the_buffer_back(scene: Scene) -> None:
+    page = scene.page
+    scene.batch(scene.say("one"), waits_ms=1_000, generation=1)
+    expect(page.locator(".divider.batch")).to_have_count(1)
+    # The imitated stage answers with generation 1, as it was before the batch left.
+    scene.stage.rows = [row(scene.conversation, due_at_ms=now_ms() + 60_000)]
+    scene.say("two")
+    while sum(name == "conversation.show" for name, _ in scene.stage.asked) < 2:
+        page.wait_for_timeout(20)
+    scene.bus.publish("messages.amended", at_ms=now_ms(), conversationId=scene.conversation)
+    expect(page.locator(".divider").filter(has_text="a change to a message")).to_be_visible(timeout=WITHIN_MS)
+    expect(page.locator(".buffer")).to_contain_text("Nothing waits.")
+
+
+@pytest.mark.parametrize(
+    ("changed", "lines", "absent"),
+    [
+        (
+            {},
+            ["1 s of silence", "must come before the first wait of 1 s is over", "after a typing event", "2 s, if",
+             "transcript of a voice note", "30 s after", "pressed a button", "20 messages", "flush word", "VIP",
+             "on hold", "a person of the business answers (not by these rules)"],
+            ["rhythm", "fewer than", "window"],
+        ),
+        ({"adaptive": True, "min_messages": 2}, ["between 0.5 s and 10 s", "fewer than 2"], []),
+        ({"wait": "window"}, ["10 s after its first message, however many"], ["silence", "button"]),
+        ({"priority": "vip", "vip_silence_ms": 700}, ["because the author is a VIP", "0.7 s of silence"], ["button"]),
+        ({"pressed_silence_ms": 5_000, "on_human_reply": {"hold": "12h"}}, ["5 s after the author has"], ["not by"]),
+    ],
+    ids=["defaults", "adaptive", "window", "vip", "press and takeover"],
+)  # fmt: skip
+def test_the_panel_says_everything_that_can_decide_with_the_values_in_force(
+    scene: Scene, changed: Json, lines: list[str], absent: list[str]
+) -> None:
+    scene.stage.rules = rules_of(**changed)
+    scene.page.get_by_role("button", name="New customer").click()
+    panel = scene.page.locator(".when")
+    for line in lines:
+        expect(panel).to_contain_text(line, timeout=WITHIN_MS)
+    for line in absent:
+        expect(panel.locator("li").filter(has_text=line)).to_have_count(0)
+    expect(panel).not_to_contain_text(re.compile("undefined|NaN|null"))
+
+
+# -- what others do --------------------------------------------------------------------------------
+
+
+def test_a_page_shows_its_own_customers_and_scenario_and_others_only_under_live(scene: Scene, browser: Browser) -> None:
+    page = scene.page
+    scene.say("mine")
+    mine = scene.conversation
+    other = browser.new_page()
+    other.goto(page.url)
+    theirs = Scene(other, scene.stage, scene.bus)
+    expect(other.get_by_label("Customer", exact=True)).to_be_visible(timeout=WITHIN_MS)
+    theirs.batch(theirs.say("theirs"), waits_ms=1_000)
+    expect(other.locator(".divider.batch")).to_have_count(1)
+    before = theirs.conversation
+    other.locator(".scenarios button").first.click()
+    expect(other.locator(".scenarios [role=status]")).not_to_be_empty(timeout=WITHIN_MS)
+    expect(other.locator(".bubble.mine").first).to_be_visible(timeout=WITHIN_MS)
+    assert theirs.conversation != before
+    assert scene.conversation == mine
+    expect(page.locator(".chat")).to_have_count(1)
+    expect(page.locator(".bubble.mine")).to_have_count(1)
+    expect(page.locator(".divider")).to_have_count(0)
+    expect(page.locator(".scenarios [role=status]")).to_be_empty()
+    page.get_by_role("tab", name="Live").click()
+    expect(page.locator(".events")).to_contain_text(before)
+    other.close()
+
+
+# -- messages that are gone ------------------------------------------------------------------------
+
+
+def test_a_deleted_message_neither_waits_nor_can_be_changed(scene: Scene) -> None:
+    scene.say("oops")
+    bubble = scene.bubble("oops")
+    expect(bubble).to_have_class(re.compile("waits"))
+    bubble.get_by_role("button", name="Delete").click()
+    expect(bubble).to_contain_text("deleted", timeout=WITHIN_MS)
+    expect(bubble).not_to_have_class(re.compile("waits"))
+    expect(bubble.get_by_role("button")).to_have_count(0)
+
+
+def test_messages_that_a_cancel_drops_neither_wait_nor_can_be_changed(scene: Scene) -> None:
+    scene.say("never mind")
+    scene.bus.publish("messages.buffer.cancelled", at_ms=now_ms(), conversationId=scene.conversation)
+    bubble = scene.bubble("never mind")
+    expect(bubble).to_contain_text("dropped", timeout=WITHIN_MS)
+    expect(bubble).not_to_have_class(re.compile("waits"))
+    expect(bubble.get_by_role("button")).to_have_count(0)
+
+
+def test_messages_of_a_batch_that_is_too_large_for_its_event_wait_no_longer(scene: Scene) -> None:
+    scene.say("large")
+    scene.batch("other id", waits_ms=1_000, messages=[], messagesRef={"bucket": "b", "key": "k"})
+    expect(scene.bubble("large")).not_to_have_class(re.compile("waits"), timeout=WITHIN_MS)
+
+
+# -- words and clocks ------------------------------------------------------------------------------
+
+
+def test_a_hold_says_until_when_and_for_how_much_longer(scene: Scene) -> None:
+    page, until_ms = scene.page, now_ms() + 3_570_000
+    name = "default/whatsapp/1065/1"
+    scene.stage.rows = [row(name, due_at_ms=until_ms, reason="hold", heldUntil=until_ms, replyUntil=until_ms + 1)]
+    page.get_by_role("tab", name="Live").click()
+    expect(page.locator("tbody tr")).to_contain_text("on hold", timeout=WITHIN_MS)
+    page.locator("tbody button.name").click()
+    facts = page.locator("dialog .facts")
+    expect(facts).to_contain_text("Stateon hold")
+    expect(facts).to_contain_text(re.compile(r"Holduntil [\d:.]+ [AP]M, for another 59 min"))
+    expect(facts).to_contain_text(re.compile(r"Free replies until[\d:.]+ [AP]M; later the platform refuses"))
+    expect(facts).not_to_contain_text("pending")
+
+
+def test_every_rule_is_said_in_words(scene: Scene) -> None:
+    page = scene.page
+    scene.say("Hey")
+    page.get_by_role("button", name=re.compile("^Time line and rules")).click()
+    page.get_by_role("dialog").get_by_role("button", name="Rules").click()
+    expect(page.locator("dialog tbody tr")).to_have_count(len(RULE_FIELDS))
+    assert all(page.locator("dialog tbody td small").all_inner_texts())
+
+
+def test_charts_of_sizes_and_waits_are_in_order_of_size(scene: Scene) -> None:
+    page = scene.page
+    for size, copies in ((12, 1), (1, 2), (4, 3)):
+        for copy in range(copies):
+            scene.batch(
+                *[f"{size}-{copy}-{n}" for n in range(size)], waits_ms=1_000, gap_ms=10 * size, batchId=f"{size}{copy}"
+            )
+    page.get_by_role("tab", name="Health").click()
+    expect(page.locator(".totals").first).to_contain_text("Batches6", timeout=WITHIN_MS)
+    sizes = page.locator(".bars").filter(has_text="Messages in a batch").locator("dt")
+    expect(sizes).to_have_text(["1", "4–5", "more than 10"])
+    waits = page.locator(".bars").filter(has_text="Wait of the first message").locator("dt")
+    expect(waits).to_have_text(["up to 1 s", "up to 3 s"])
+
+
+@pytest.mark.parametrize(("locale", "has_halves"), [("en-US", True), ("de-DE", False)])
+def test_the_readers_locale_decides_between_12_and_24_hours_everywhere(
+    place: ImitatedPlace, stage: ImitatedStage, bus: ImitatedBus, browser: Browser, locale: str, has_halves: bool
+) -> None:
+    with page_of(place, browser, locale=locale) as page:
+        expect(page.get_by_role("alert")).to_have_count(0, timeout=WITHIN_MS)
+        scene = Scene(page, stage, bus)
+        scene.batch(scene.say("Hey"), waits_ms=1_000)
+        expect(page.locator(".divider.batch")).to_have_count(1)
+        shown = page.locator("time").all_inner_texts()
+        page.get_by_role("tab", name="Live").click()
+        shown += page.locator(".events time").all_inner_texts()
+        page.get_by_role("tab", name="Health").click()
+        expect(page.locator(".charts figure")).to_have_count(4)
+        shown.append(page.evaluate("() => import('./page/format.js').then(({ minuteOf }) => minuteOf(46_800_000))"))
+    times = [each for each in shown if ":" in each]
+    assert len(times) >= 3
+    assert {bool(re.search("[AP]M", each)) for each in times} == {has_halves}, times
+
+
+# -- an outage of Valkey ---------------------------------------------------------------------------
+
+
+def test_an_outage_of_valkey_is_said_once_in_plain_words(scene: Scene) -> None:
+    page = scene.page
+    scene.stage.rows = [row("default/generic/shop/ada", due_at_ms=now_ms() + 60_000)]
+    page.get_by_role("tab", name="Live").click()
+    expect(page.locator("tbody tr")).to_have_count(1, timeout=WITHIN_MS)
+    scene.stage.problem = "recover_expired: Valkey cannot be reached or did not answer in time (Error 111)"
+    scene.stage.is_away = True
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("New messages are safe: they wait in DynamoDB", timeout=WITHIN_MS)
+    page.locator("tbody button.name").click()
+    page.get_by_role("button", name="Close").click()
+    page.get_by_role("tab", name="Simulator").click()
+    scene.say("Hey")
+    expect(alert.locator("p")).to_have_count(1)
+    expect(page.locator(".toast")).to_be_empty()
+    assert "Error 111" not in page.content()
+    expect(page.locator(".buffer")).to_contain_text("In Valkey, 1 message of this customer waits")
+    scene.stage.is_away = False
+    expect(alert).to_have_count(0, timeout=WITHIN_MS)

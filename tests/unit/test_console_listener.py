@@ -1,0 +1,111 @@
+"""The console's listener keeps its queue while AWS is away. When the local stage has ended, it waits for the next."""
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from botocore.exceptions import EndpointConnectionError
+
+from bufferctl.errors import Failed, Unreachable
+from canary.listening import Arrival
+from console import listener
+from console.bus import Bus
+from console.listener import Said
+from console.place import NOT_UP, Options, Place
+
+AWAY = EndpointConnectionError(endpoint_url="http://127.0.0.1:1")
+HALF_A_LINE = """print('{"listening": true}'); print('{"event": {"det', end="")"""
+EVENT = Arrival({"detail-type": "messages.batch.ready", "detail": {}}, 1)
+
+
+class Queue:
+    """Answers each look with the next of its answers, and then ends the listener. Counts the subscriptions."""
+
+    def __init__(self, ended: threading.Event, *answers: list[Arrival] | Exception) -> None:
+        self._ended = ended
+        self._answers = list(answers)
+        self.made = self.removed = 0
+
+    @contextmanager
+    def subscribe(self, *_: Any, **__: Any) -> Iterator["Queue"]:
+        self.made += 1
+        try:
+            yield self
+        finally:
+            self.removed += 1
+
+    def look(self, *, wait_seconds: int) -> list[Arrival]:
+        del wait_seconds
+        answer = self._answers.pop(0)
+        if not self._answers:
+            self._ended.set()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class FoundPlace(Place):
+    def find(self) -> Any:
+        class Found:
+            client, event_bus = None, "bus"
+
+        return Found()
+
+
+@pytest.fixture
+def lines(capsys: pytest.CaptureFixture[str]) -> Callable[[], list[Any]]:
+    return lambda: [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def listen(queue: Queue, ended: threading.Event, options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "subscribe", queue.subscribe)
+    monkeypatch.setattr(listener, "PAUSE_AFTER_A_PROBLEM_SECONDS", 0)
+    listener._listen(FoundPlace(options), Said(), ended)
+
+
+def test_while_aws_is_away_the_queue_is_kept_and_its_events_come_later(
+    monkeypatch: pytest.MonkeyPatch, lines: Callable[[], list[Any]]
+) -> None:
+    ended = threading.Event()
+    queue = Queue(ended, [], AWAY, AWAY, [EVENT])
+    listen(queue, ended, Options(stage="dev"), monkeypatch)
+    assert (queue.made, queue.removed) == (1, 1)
+    first, problem, again, event = lines()
+    assert first == again == {"listening": True}
+    assert "cannot be reached" in problem["problem"]
+    assert event["event"] == EVENT.event
+
+
+def test_when_the_local_stage_ends_the_listener_says_so_at_once_and_leaves_its_queue(
+    monkeypatch: pytest.MonkeyPatch, lines: Callable[[], list[Any]], tmp_path: Path
+) -> None:
+    ended = threading.Event()
+    queue = Queue(ended, [EVENT], AWAY, [])
+    with pytest.raises(Unreachable):
+        listen(queue, ended, Options(outputs=tmp_path), monkeypatch)
+    assert not ended.is_set()
+    assert [each.get("problem") for each in lines()] == [None, None, NOT_UP]
+
+
+def test_a_queue_that_was_deleted_ends_the_listener_so_that_another_is_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ended = threading.Event()
+    queue = Queue(ended, Failed("The queue does not exist."), [])
+    with pytest.raises(Failed, match="does not exist"):
+        listen(queue, ended, Options(outputs=tmp_path), monkeypatch)
+
+
+def test_a_half_line_of_a_killed_listener_does_not_end_the_bus() -> None:
+    """Reproduce a defect: the page got no events any more, because the bus's thread had died."""
+    takers: Any = MagicMock()
+    bus = Bus([sys.executable, "-c", HALF_A_LINE], takers, words=True)
+    bus._listen()
+    assert bus.problem is None
+    takers.hub.publish.assert_called_once_with("bus", {"problem": None})
