@@ -20,7 +20,7 @@ from console.limits import (
 )
 from console.outage import in_words, is_outage
 from console.pace import PacedStage
-from console.time_lines import TimeLines
+from console.time_lines import TimeLines, facts_of_look
 
 Json = dict[str, Any]
 Key = tuple[str, str]
@@ -80,22 +80,32 @@ class Looks:
         self._soon.set()
 
     def sweep(self) -> None:
-        """Read the counts and all open conversations once. Publish after each answer."""
+        """Read the counts and all open conversations once. Publish after each answer.
+
+        If there are more conversations than a sweep reads, nobody knows whether the others are still open. They are not
+        shown until a later sweep finds them.
+        """
         self._read_status()
         seen: set[Key] = set()
         self._more = False
         for at_ms, answer in self._pages():
             for row in answer["conversations"]:
                 key = (row["lane"], row["conversation"])
-                self._rows[key] = row
                 seen.add(key)
-                self._time_lines.note_look(row, at_ms)
+                if key not in self._rows or facts_of_look(self._rows[key]) != facts_of_look(row):
+                    self._time_lines.note_look(row, at_ms)
+                self._rows[key] = row
             if answer["next"] is not None:
                 self._hub.publish("state", self.state())
             self._more = answer["more"]
-        for gone in [] if self._more else self._rows.keys() - seen:
+        self._forget_all_but(seen)
+
+    def _forget_all_but(self, seen: set[Key]) -> None:
+        still_open = {conversation for _, conversation in seen}
+        for gone in self._rows.keys() - seen:
             del self._rows[gone]
-            self._time_lines.note_absence(gone[1], self.clock())
+            if not self._more and gone[1] not in still_open:
+                self._time_lines.note_absence(gone[1], self.clock())
 
     def _pages(self) -> Iterator[tuple[int, Json]]:
         """Yield each answer with the time before its request, because an answer may be out of date when it comes."""
@@ -114,14 +124,16 @@ class Looks:
             self._status = self._stage.look("status")
             self._status_read_at = now
         if now - self._letters_read_at >= LETTERS_EVERY_SECONDS:
-            self.read_letters()
+            self._letters = self._stage.look("dead.list", limit=LETTERS_SHOWN)
+            self._letters_read_at = now
         if now - self._owners_read_at >= OWNERS_EVERY_SECONDS:
             self._agents = _agents(self._stage.look("rules.list", prefix="account:")["rules"])
             self._owners_read_at = now
 
-    def read_letters(self) -> None:
-        self._letters = self._stage.look("dead.list", limit=LETTERS_SHOWN)
-        self._letters_read_at = time.monotonic()
+    def forget_letters(self) -> None:
+        """Read the dead letters again with the next sweep, because one of them has been sent again."""
+        self._letters_read_at = -LETTERS_EVERY_SECONDS
+        self.hurry()
 
     def state(self) -> Json:
         rows = sorted(self._rows.values(), key=lambda row: (row["dueAt"] is None, row["dueAt"] or 0))

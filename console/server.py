@@ -123,7 +123,6 @@ def make_app(parts: Parts) -> Starlette:
             post("/api/conversation", OfConversation, answers.conversation),
             post("/api/rules", OfConversation, answers.rules),
             post("/api/logs", OfConversation, answers.log_lines),
-            post("/api/letter", OfBatch, answers.letter),
             post("/api/operate", Operate, answers.operate, changes=True),
             post("/api/redrive", OfBatch, answers.redrive, changes=True),
             post("/api/act", Act, answers.act, changes=True),
@@ -144,12 +143,11 @@ class _Answers:
 
     async def stream(self, _request: Request) -> Response:
         """Send everything that is known, and then what happens, as server-sent events."""
-        reader = self._parts.hub.open()
-        hello = await run_in_threadpool(self.hello, Nothing())
 
         async def messages() -> AsyncIterator[bytes]:
+            reader = self._parts.hub.open()
             try:
-                yield framed("hello", hello)
+                yield framed("hello", await run_in_threadpool(self.hello, Nothing()))
                 yield framed("state", self._parts.looks.state())
                 while True:
                     message = await reader.get(timeout_seconds=KEEP_ALIVE_SECONDS)
@@ -197,10 +195,6 @@ class _Answers:
     def log_lines(self, wish: OfConversation) -> Json:
         return {"lines": self._parts.logs.of(wish.conversation)}
 
-    def letter(self, wish: OfBatch) -> Json:
-        words = self._parts.place.options.show_words
-        return self._parts.stage.ask("dead.show", batchId=wish.batch_id, payloads=words)
-
     def operate(self, wish: Operate) -> Json:
         result = self._parts.stage.ask(
             f"conversation.{wish.operation}", conversation=wish.conversation, holdMs=wish.hold_ms
@@ -211,7 +205,7 @@ class _Answers:
 
     def redrive(self, wish: OfBatch) -> Json:
         result = self._parts.stage.ask("dead.redrive", batchId=wish.batch_id)
-        self._parts.looks.read_letters()
+        self._parts.looks.forget_letters()
         return result
 
     def act(self, wish: Act) -> Json:

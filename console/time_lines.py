@@ -12,12 +12,15 @@ Json = dict[str, Any]
 COMPARED = ("state", "count", "dueAt", "reason", "frozen", "lane")
 
 
+def facts_of_look(row: Json) -> Json:
+    return {name: row.get(name) for name in COMPARED}
+
+
 class TimeLines:
     """The newest entries of the conversations that changed last."""
 
     def __init__(self) -> None:
         self._lines: OrderedDict[str, deque[Json]] = OrderedDict()
-        self._seen: dict[str, Json] = {}
         self._whys: dict[str, tuple[int, Json]] = {}
         self._lock = threading.Lock()
 
@@ -26,13 +29,10 @@ class TimeLines:
             self._add(conversation, {"at": at_ms, "kind": kind, **facts})
 
     def note_look(self, row: Json, at_ms: int) -> None:
-        """Add an entry if the conversation has changed since it was last seen."""
-        facts = {name: row.get(name) for name in COMPARED}
+        """Add an entry for a conversation that has changed since the look before."""
         with self._lock:
-            if self._seen.get(row["conversation"]) != facts:
-                cause = self._cause_of(row)
-                self._add(row["conversation"], {"at": at_ms, "kind": "look", **facts, "cause": cause})
-                self._seen[row["conversation"]] = facts
+            entry = {"at": at_ms, "kind": "look", **facts_of_look(row), "cause": self._cause_of(row)}
+            self._add(row["conversation"], entry)
 
     def note_why(self, conversation: str, due_at_ms: int, cause: Json) -> None:
         """Keep why the conversation is due at its present due time, and add it to the looks that saw this time."""
@@ -63,9 +63,7 @@ class TimeLines:
 
     def note_absence(self, conversation: str, at_ms: int) -> None:
         """Add an entry for a conversation that was open at the last look and is no longer."""
-        with self._lock:
-            if self._seen.pop(conversation, None) is not None:
-                self._add(conversation, {"at": at_ms, "kind": "look", "state": "idle", "count": 0})
+        self.add(conversation, "look", at_ms, state="idle", count=0)
 
     def of(self, conversation: str) -> list[Json]:
         with self._lock:
@@ -77,5 +75,4 @@ class TimeLines:
         line.append(entry)
         while len(self._lines) > TIME_LINES_KEPT:
             dropped, _ = self._lines.popitem(last=False)
-            self._seen.pop(dropped, None)
             self._whys.pop(dropped, None)

@@ -120,13 +120,51 @@ def test_a_sweep_ends_after_a_bounded_number_of_requests_and_says_that_there_are
     assert looks.state()["more"]
 
 
-def test_what_was_not_reached_by_a_bounded_sweep_is_not_taken_for_gone() -> None:
-    stage = Stage(*[[row(f"c{n}")] for n in range(MAX_REQUESTS_IN_A_SWEEP + 5)])
+def test_what_a_bounded_sweep_did_not_reach_is_neither_shown_nor_taken_for_gone() -> None:
+    """Reproduce a defect: with too many open conversations, those that had left were kept and shown for ever."""
+    stage, time_lines = Stage(*[[row(f"c{n}")] for n in range(MAX_REQUESTS_IN_A_SWEEP + 5)]), TimeLines()
+    looks = looks_at(stage, time_lines)
+    for _ in range(3):
+        looks.sweep()
+        stage.pages = [*stage.pages[5:], *stage.pages[:5]]
+        assert looks.state()["open"] == MAX_REQUESTS_IN_A_SWEEP
+    lines = [time_lines.of(f"t/p/a/c{n}") for n in range(MAX_REQUESTS_IN_A_SWEEP + 5)]
+    assert {entry["state"] for line in lines for entry in line} == {"pending"}
+
+
+def test_many_unchanged_conversations_do_not_displace_the_time_line_of_one_that_changes() -> None:
+    """Reproduce a defect: with more open conversations than time lines, each sweep displaced every time line."""
+    stage = Stage([row(f"c{n}") for n in range(2 * TIME_LINES_KEPT)])
+    time_lines = TimeLines()
+    looks = looks_at(stage, time_lines)
+    looks.sweep()
+    time_lines.add("t/p/a/c0", "sent text", 5_000)
+    for _ in range(3):
+        looks.sweep()
+    assert [entry["kind"] for entry in time_lines.of("t/p/a/c0")] == ["sent text"]
+
+
+def test_a_conversation_in_both_lanes_has_an_entry_for_each_and_is_idle_when_both_are_empty() -> None:
+    """Reproduce a defect: each sweep added two entries, and the first empty lane counted as an idle conversation."""
+    in_valkey, in_dynamodb = row("a"), row("a") | {"lane": "dynamodb", "shard": None}
+    stage, time_lines = Stage([in_valkey, in_dynamodb]), TimeLines()
+    looks = looks_at(stage, time_lines)
+    for page in ([in_valkey, in_dynamodb], [in_valkey, in_dynamodb], [in_valkey], []):
+        stage.pages = [page]
+        looks.sweep()
+    seen = [(entry["state"], entry.get("lane")) for entry in time_lines.of("t/p/a/a")]
+    assert seen == [("pending", "valkey"), ("pending", "dynamodb"), ("idle", None)]
+
+
+def test_dead_letters_are_read_again_after_one_was_sent_again() -> None:
+    stage = Stage([])
     looks = looks_at(stage)
     looks.sweep()
-    stage.pages.reverse()
     looks.sweep()
-    assert looks.state()["open"] == MAX_REQUESTS_IN_A_SWEEP + 5
+    assert stage.asked.count("dead.list") == 1
+    looks.forget_letters()
+    looks.sweep()
+    assert stage.asked.count("dead.list") == 2
 
 
 def test_a_stage_that_is_away_is_reported_and_the_last_state_stays() -> None:
