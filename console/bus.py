@@ -91,8 +91,12 @@ class Bus:
                 # `end` came while the process was being started, and did not see it.
                 self._listener.stdin.close()
             for line in self._listener.stdout:
-                with suppress(json.JSONDecodeError):  # a listener that is killed may print half a line
-                    self._understand(json.loads(line))
+                try:
+                    with suppress(json.JSONDecodeError):  # a listener that is killed may print half a line
+                        self._understand(json.loads(line))
+                except Exception as error:  # noqa: BLE001 - one event of another form must not hide all later ones
+                    text = f"The console cannot read an event: {type(error).__name__}"
+                    self._takers.hub.publish("notice", {"text": text})
 
     def _understand(self, said: Json) -> None:
         if "event" in said:

@@ -5,7 +5,7 @@ import time
 from collections import OrderedDict, deque
 from typing import Any
 
-from bufferctl.errors import Failed
+from bufferctl.errors import Failed, Unreachable
 from console.batches import Batches
 from console.hub import Hub
 from console.limits import EXPLANATIONS_KEPT, PAUSE_AFTER_A_PROBLEM_SECONDS, RULES_KEPT_SECONDS, UNEXPLAINED_KEPT
@@ -100,25 +100,33 @@ class Departures:
             self._came.clear()
             try:
                 self.explain()
-            except Failed:
+            except Unreachable:
                 # The page shows the problem, because the looks at the stage fail, too.
                 self._came.set()
                 self._ended.wait(PAUSE_AFTER_A_PROBLEM_SECONDS)
+            except Exception as error:  # noqa: BLE001 - the page shows it, and the other batches follow
+                self._hub.publish("notice", {"text": f"The console failed: {type(error).__name__}"})
+                self._came.set()
 
     def end(self) -> None:
         self._ended.set()
         self._came.set()
 
     def explain(self) -> None:
-        """Read the missing rules, and publish the causes of the batches. Raise Failed if the stage does not answer."""
+        """Read the missing rules, and publish the causes of the batches. Raise Unreachable if the stage is away.
+
+        A batch that the stage refuses to explain keeps the stage's reason alone.
+        """
         while self._unexplained:
             # The newest first, because somebody may be looking at it.
             named, facts = self._unexplained.pop()
             try:
                 cause = self._why(named, facts, self._rules_of(named))
-            except Failed:
+            except Unreachable:
                 self._unexplained.append((named, facts))
                 raise
+            except Failed:
+                continue
             self._batches.note_cause(named["batchId"], cause)
             self._time_lines.note_cause(named["conversationId"], named["batchId"], cause)
             self._hub.publish("cause", {"batchId": named["batchId"], "cause": cause})

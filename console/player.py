@@ -212,6 +212,8 @@ class Player:
             state = "stopped"
         except ChangeFailed as error:
             state, problem = "stopped", str(error)
+        except Exception as error:  # noqa: BLE001 - the page says so; else it would wait for the scenario for ever
+            state, problem = "stopped", f"The console failed: {type(error).__name__}"
         taken = [] if problem else [sentence for name, sentence in TAKEN_BACK.items() if name in changes_made]
         self._tell(play, state=state, problem=problem, taken=taken)
 

@@ -102,7 +102,10 @@ class Simulator:
                     self._is_publishing = False
                     return
                 conversation, _ = self._unpublished.popitem(last=False)
-            self._publish_buffer(conversation)
+            try:
+                self._publish_buffer(conversation)
+            except Exception as error:  # noqa: BLE001 - the page shows it, and the other buffers follow
+                self._hub.publish("notice", {"text": f"The console failed: {type(error).__name__}"})
 
     def _publish_buffer(self, conversation: str) -> None:
         try:

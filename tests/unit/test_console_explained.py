@@ -28,10 +28,14 @@ class Stage:
         self.shown: Json = {"count": 0}
         self.asked: list[Json] = []
         self.is_away = False
+        self.refused: str | None = None
+        """The conversation for which the stage refuses everything."""
 
     def ask(self, operation: str, **fields: Any) -> Json:
         if self.is_away:
             raise Unreachable("away")
+        if self.refused == fields["conversation"]:
+            raise Failed("This conversation is refused.")
         self.asked.append({"operation": operation, **fields})
         return {"rules": self.rules} if operation == "rules.explain" else self.shown
 
@@ -170,6 +174,17 @@ def test_a_batch_is_explained_later_if_the_stage_does_not_answer(console: Consol
     console.stage.is_away = False
     console.departures.explain()
     assert console.causes[2:] == ["a short gap", "cause"]
+
+
+def test_a_batch_that_the_stage_refuses_to_explain_does_not_keep_back_the_others(console: Console) -> None:
+    """Reproduce a defect: it was tried again and again, and the batches before it were never explained."""
+    console.batch("t/p/a/ada")
+    console.batch("t/p/other/ben", batch_id="b2")
+    console.stage.refused = "t/p/other/ben"
+    console.departures.explain()
+    assert [each["cause"] for each in console.batches.all()] == ["a short gap", "silence"]
+    console.departures.explain()
+    assert console.rules_asked == 1
 
 
 def test_a_cause_has_no_words_of_people(console: Console) -> None:

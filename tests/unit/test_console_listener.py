@@ -21,6 +21,10 @@ from console.place import NOT_UP, Options, Place
 
 AWAY = EndpointConnectionError(endpoint_url="http://127.0.0.1:1")
 HALF_A_LINE = """print('{"listening": true}'); print('{"event": {"det', end="")"""
+TWO_EVENTS = """
+for detail in ({"metadata": 1}, {"metadata": {}}):
+    print(json.dumps({"event": {"detail-type": "messages.batch.ready", "detail": detail}, "at": 1}))
+"""
 EVENT = Arrival({"detail-type": "messages.batch.ready", "detail": {}}, 1)
 
 
@@ -109,3 +113,13 @@ def test_a_half_line_of_a_killed_listener_does_not_end_the_bus() -> None:
     bus._listen()
     assert bus.problem is None
     takers.hub.publish.assert_called_once_with("bus", {"problem": None})
+
+
+def test_an_event_of_another_form_does_not_end_the_bus() -> None:
+    """Reproduce a defect: after one such event, the page got no events any more."""
+    takers: Any = MagicMock()
+    bus = Bus([sys.executable, "-c", f"import json\n{TWO_EVENTS}"], takers, words=True)
+    bus._listen()
+    published = [each.args for each in takers.hub.publish.call_args_list]
+    assert published[0] == ("notice", {"text": "The console cannot read an event: AttributeError"})
+    assert [kind for kind, _ in published] == ["notice", "event"]

@@ -213,6 +213,8 @@ class Simulated:
             raise CannotDo("This customer has not sent that message.")
         if text == "away":
             raise Unreachable("The webhook cannot be reached.")
+        if text == "nonsense":
+            raise ValueError
         self.done.append(kind)
         return {"conversation": customer.conversation, "status": self.status}
 
@@ -372,6 +374,14 @@ def test_a_change_that_fails_ends_the_scenario_and_claims_nothing(fails: str) ->
     assert (progress["state"], progress["taken"]) == ("stopped", [])
     assert progress["problem"] == "Valkey did not start."
     assert scene.changed.orders[-1] == {"do": "taken back"}
+
+
+def test_a_scenario_that_fails_in_an_unforeseen_way_takes_its_changes_back_and_ends() -> None:
+    """Reproduce a defect: the page said that the scenario plays, and let nobody play another one."""
+    scene = Scene(ALL, scenario(step("stop_valkey"), step("text", text="nonsense")))
+    progress = scene.play()
+    assert scene.changed.orders[-1] == {"do": "taken back"}
+    assert (progress["state"], progress["problem"]) == ("stopped", "The console failed: ValueError")
 
 
 def test_a_scenario_that_changes_nothing_starts_no_process() -> None:

@@ -26,6 +26,19 @@ class Published:
                 self.has_both.set()
 
 
+class FailsOnce:
+    """Fails in an unforeseen way, and then says that two messages wait."""
+
+    def __init__(self) -> None:
+        self.has_failed = threading.Event()
+
+    def show(self, _conversation: str) -> dict[str, Any]:
+        if self.has_failed.is_set():
+            return {"count": 2, "why": {"text": "because"}}
+        self.has_failed.set()
+        raise ValueError
+
+
 class WritesAgain:
     """Answers with the number of messages so far. During the first answer, the customer writes again."""
 
@@ -41,16 +54,29 @@ class WritesAgain:
         return answer
 
 
-def test_an_answer_from_before_the_newest_message_does_not_take_the_page_back() -> None:
-    """Reproduce a defect: the due time on the page jumped back for a moment when a customer wrote quickly."""
+def simulator_of(published: Any, explained: Any) -> Simulator:
     place: Any = Place(Options(stage="dev"))
     sender = MagicMock(kinds={"generic": ("text",)})
     sender.send.return_value = Answer(200, {"conversations": {"default/generic/shop/1": {"dueAt": 1, "count": 1}}})
     place._found = (0, MagicMock(), sender)
-    published: Any = Published()
-    explained: Any = WritesAgain()
     unused: Any = MagicMock()
-    simulator = Simulator(place, published, explained=explained, looks=unused, time_lines=unused)
+    return Simulator(place, published, explained=explained, looks=unused, time_lines=unused)
+
+
+def test_an_unforeseen_failure_hides_one_buffer_only() -> None:
+    """Reproduce a defect: after one such failure, no page saw a buffer any more."""
+    published, explained = Published(), FailsOnce()
+    simulator = simulator_of(published, explained)
+    simulator.act(CUSTOMER, "text", text="one")
+    assert explained.has_failed.wait(30)
+    simulator.act(CUSTOMER, "text", text="two")
+    assert published.has_both.wait(30)
+
+
+def test_an_answer_from_before_the_newest_message_does_not_take_the_page_back() -> None:
+    """Reproduce a defect: the due time on the page jumped back for a moment when a customer wrote quickly."""
+    published, explained = Published(), WritesAgain()
+    simulator = simulator_of(published, explained)
     explained.simulator = simulator
     simulator.act(CUSTOMER, "text", text="one")
     assert published.has_both.wait(30)
