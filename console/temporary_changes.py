@@ -49,13 +49,23 @@ class Changes:
 
 @contextmanager
 def _rules(stage: Asks, scope: str, rules: Json) -> Iterator[None]:
+    """Set rules where there are none. At the end, remove them, unless an operator has changed them in the meantime."""
     try:
-        stage.ask("rules.set", scope=scope, rules=rules)
+        stage.ask("rules.set", scope=scope, rules=rules, expectedVersion=0)
         yield
     finally:
-        # Rules that could not be set, or that an operator has removed, are not there.
-        with suppress(NotFound):
-            stage.ask("rules.delete", scope=scope)
+        try:
+            _remove(stage, scope, rules)
+        except Failed as error:
+            raise Failed(f"Rules may remain: `bufferctl rules delete {scope}` removes them. {error}") from error
+
+
+def _remove(stage: Asks, scope: str, rules: Json) -> None:
+    # Rules that could not be set, or that an operator has removed, are not there.
+    with suppress(NotFound):
+        found = stage.ask("rules.get", scope=scope)
+        if found["rules"] == rules:
+            stage.ask("rules.delete", scope=scope, expectedVersion=found["version"])
 
 
 def main() -> int:

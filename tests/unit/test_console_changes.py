@@ -27,12 +27,26 @@ class Recorded:
     def __init__(self) -> None:
         self.seen: list[str] = []
         self.faults: dict[str, Failed] = {}
+        self.rules: dict[str, tuple[int, Json]] = {}
+        """The version and the rules of each scope."""
 
     def ask(self, operation: str, **fields: Any) -> Json:
-        self.seen.append(f"{operation} {fields['scope']}")
-        if operation in self.faults:
-            raise self.faults[operation]
-        return {}
+        scope = fields["scope"]
+        if operation != "rules.get":
+            self.seen.append(f"{operation} {scope}")
+        fault = self.faults.get(operation)
+        version, rules = self.rules.get(scope, (0, {}))
+        if fields.get("expectedVersion") not in (None, version):
+            raise Failed(f"the rules of {scope} have changed since they were read")
+        if operation == "rules.set":
+            self.rules[scope] = (version + 1, fields["rules"])
+        elif not version:
+            raise NotFound(f"There are no rules under {scope}.")
+        elif operation == "rules.delete" and not fault:
+            del self.rules[scope]
+        if fault:
+            raise fault
+        return {"version": version, "rules": rules}
 
     @contextmanager
     def without_valkey(self) -> Iterator[None]:
@@ -83,12 +97,39 @@ def test_rules_whose_setting_got_no_answer_are_removed() -> None:
     with pytest.raises(Unreachable):
         carried_out(recorded, SET)
     assert recorded.seen[-1] == f"rules.delete {SCOPE}"
+    assert recorded.rules == {}
+
+
+def test_rules_that_are_there_already_are_neither_replaced_nor_removed() -> None:
+    """Reproduce a defect: a scenario replaced an operator's rules, and then deleted them."""
+    recorded = Recorded()
+    recorded.rules[SCOPE] = (3, {"silenceMs": 500})
+    with pytest.raises(Failed, match="have changed"):
+        carried_out(recorded, SET)
+    assert recorded.rules == {SCOPE: (3, {"silenceMs": 500})}
+
+
+def test_rules_that_an_operator_has_changed_meanwhile_stay() -> None:
+    """Reproduce a defect: a scenario deleted an operator's rules at its end."""
+    recorded = Recorded()
+    with ExitStack() as made:
+        Changes(recorded, RecordedLocalStage(recorded), made).carry_out(SET)
+        recorded.rules[SCOPE] = (2, {"silenceMs": 500})
+    assert recorded.rules == {SCOPE: (2, {"silenceMs": 500})}
 
 
 def test_rules_that_an_operator_has_removed_already_are_no_fault() -> None:
     recorded = Recorded()
-    recorded.faults["rules.delete"] = NotFound("There are no rules.")
-    carried_out(recorded, SET)
+    with ExitStack() as made:
+        Changes(recorded, RecordedLocalStage(recorded), made).carry_out(SET)
+        recorded.rules.clear()
+
+
+def test_rules_that_cannot_be_removed_are_named() -> None:
+    recorded = Recorded()
+    recorded.faults["rules.delete"] = Unreachable("AWS cannot be reached.")
+    with pytest.raises(Failed, match=f"bufferctl rules delete {SCOPE}"):
+        carried_out(recorded, SET)
 
 
 # -- the process that carries them out -----------------------------------------------------------------------
