@@ -114,11 +114,16 @@ def _find(facts: Facts, rules: Json, seen: Sequence[Json]) -> _Found:
     def value(name: str) -> Any:
         return rules.get(name, {}).get("value")
 
+    is_vip = value("priority") == "vip"
     match facts.reason:
         case "silence":
             return _of_silence(facts, rules, seen)
-        case "max_wait" if value("wait") == "window" and value("priority") != "vip":
-            return _Found("windowMs")
+        case "max_wait" if is_vip:
+            return _Found("max_wait")
+        case "max_wait" if value("wait") == "window":
+            # The longest wait cuts the window.
+            rules_of_end = [name for name in ("windowMs", "maxWaitMs") if isinstance(value(name), int)]
+            return _Found("windowMs", min(rules_of_end, key=value, default=None))
         case "max_wait" if isinstance(value("minMessages"), int) and facts.message_count < value("minMessages"):
             return _Found("minMessages")
         case "hold" if facts.taken_over or _newest_of(seen, "messages.conversation.taken_over", "operator: hold") == (
@@ -151,6 +156,8 @@ def _without_a_value(facts: Facts, values: Json) -> str:
     """Return the cause of a due time that no rule's value explains."""
     if facts.waits_ms < 0:
         return "late"
+    if values.get("priority") == "vip":
+        return "silence"
     newest = facts.messages[-1] if facts.messages else {}
     if newest.get("attachments") and newest.get("editedAt") and facts.waits_ms < (values.get("transcriptWaitMs") or 0):
         return "transcript"
@@ -169,7 +176,10 @@ def _by_value(facts: Facts, values: Json) -> _Found | None:
 
 def _rules_after(message: Json | None, values: Json, *, is_first: bool) -> list[str]:
     """Return the rules that may set the wait after a message, the likeliest first."""
-    typed = ["silenceMs"] if is_first else ["typingInferenceMs", "silenceMs"]
+    typed = ["silenceMs"]
+    # A short gap changes nothing if its wait is not longer.
+    if not is_first and (values.get("typingInferenceMs") or 0) > (values.get("silenceMs") or 0):
+        typed = ["typingInferenceMs", *typed]
     if values.get("priority") == "vip":
         return ["vipSilenceMs"]
     if message is None:
@@ -187,7 +197,8 @@ def _rules_after(message: Json | None, values: Json, *, is_first: bool) -> list[
 
 def _by_typing_event(facts: Facts, values: Json, seen: Sequence[Json], before: str) -> _Found | None:
     """Return the rule by which a typing event set the due time. The console knows those of its own customers only."""
-    rule = max(("silenceMs", "typingInferenceMs"), key=lambda name: values.get(name) or 0)
+    possible = ("vipSilenceMs",) if values.get("priority") == "vip" else ("silenceMs", "typingInferenceMs")
+    rule = max(possible, key=lambda name: values.get(name) or 0)
     came_at_ms = facts.due_at_ms - (values.get(rule) or 0)
     sent = (entry["at"] for entry in seen if entry["kind"] == "sent typing")
     if any(0 <= came_at_ms - at_ms <= TYPING_ON_ITS_WAY_MS for at_ms in sent):

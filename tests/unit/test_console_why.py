@@ -144,6 +144,26 @@ BUFFERS = {
         "max_wait",
     ),
     "too few messages": (Buffer(Rules(min_messages=2)).message(TEXT), "minMessages"),
+    "equal values, of which only silence waits": (
+        Buffer(Rules(silence_ms=3_000)).message(TEXT).message(TEXT, after_ms=2_900),
+        "silenceMs",
+    ),
+    "a VIP's typing event": (Buffer(VIP).message(TEXT).typing(at_ms=BEGIN_MS + 500), "typing"),
+    "a VIP's longest wait, with too few messages for others": (
+        Buffer(
+            Rules(
+                priority="vip",
+                vip_silence_ms=700,
+                max_wait_ms=1_000,
+                silence_ms=10,
+                typing_inference_ms=0,
+                min_messages=5,
+            )
+        )
+        .message(TEXT)
+        .message(TEXT, after_ms=600),
+        "max_wait",
+    ),
     "a fixed window": (Buffer(Rules(wait="window")).message(TEXT).message(TEXT, after_ms=50), "windowMs"),
     "many messages": (Buffer(Rules(max_messages=2)).message(TEXT).message(TEXT, after_ms=5), "max_messages"),
     "a VIP": (Buffer(Rules(priority="vip")).message(TEXT), "priority"),
@@ -171,6 +191,25 @@ def test_the_rule_that_decided_is_named(name: str, has_left: bool) -> None:
 def assert_is_prose(text: str) -> None:
     assert text.endswith(".")
     assert not re.search(r"[{}]|None|-\d|\d\.\d{3}", text), text
+
+
+def test_a_typing_event_of_a_vip_waits_by_the_rule_of_vips() -> None:
+    buffer, _ = BUFFERS["a VIP's typing event"]
+    assert why(facts_of_buffer(buffer.shown), explained(VIP), buffer.seen)["rule"] == "vipSilenceMs"
+
+
+def test_a_window_that_the_longest_wait_cuts_is_as_long_as_that() -> None:
+    rules = Rules(wait="window", window_ms=10_000, max_wait_ms=5_000)
+    said = why(facts_of_buffer(Buffer(rules).message(TEXT).shown), explained(rules))
+    assert (said["cause"], said["rule"], said["shown"]) == ("windowMs", "maxWaitMs", "5 s")
+
+
+def test_a_vip_is_not_said_to_wait_by_a_rhythm() -> None:
+    rules = Rules(priority="vip", vip_silence_ms=700, adaptive=True)
+    buffer = Buffer(rules).message(TEXT)
+    assert buffer.due
+    buffer.due = buffer.due._replace(due_at_ms=buffer.due.due_at_ms + 40)
+    assert why(facts_of_buffer(buffer.shown), explained(rules))["cause"] == "silence"
 
 
 def test_a_button_after_a_text_is_named_beside_the_rule_of_the_text() -> None:
