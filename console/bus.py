@@ -12,7 +12,7 @@ from bufferctl.stage import ROOT
 from console.batches import Batches, figures_of
 from console.explained import Departures
 from console.hub import Hub
-from console.limits import PAUSE_AFTER_A_PROBLEM_SECONDS, SHUT_DOWN_SECONDS
+from console.limits import MAX_PAUSE_BETWEEN_LISTENERS_SECONDS, PAUSE_AFTER_A_PROBLEM_SECONDS, SHUT_DOWN_SECONDS
 from console.looks import Looks
 from console.time_lines import TimeLines
 from console.words import shown
@@ -40,14 +40,21 @@ class Bus:
         self._words = words
         self._ended = threading.Event()
         self._listener: subprocess.Popen[str] | None = None
+        self._has_listened = False
         self.problem: str | None = "The console does not see events yet."
 
     def run(self) -> None:
         """Run a listener until `end` is called. Start another whenever one ends, for example with its stage."""
+        pause = PAUSE_AFTER_A_PROBLEM_SECONDS
         while not self._ended.is_set():
+            self._has_listened = False
             self._listen()
+            if self._has_listened:
+                pause = PAUSE_AFTER_A_PROBLEM_SECONDS
             self._tell(self.problem or "The console does not see events.")
-            self._ended.wait(PAUSE_AFTER_A_PROBLEM_SECONDS)
+            self._ended.wait(pause)
+            # Each listener may leave a queue behind if it has no right to remove one.
+            pause = min(2 * pause, MAX_PAUSE_BETWEEN_LISTENERS_SECONDS)
 
     def end(self) -> None:
         """End the listener, which then removes its rule and its queue."""
@@ -102,6 +109,7 @@ class Bus:
         if "event" in said:
             self.take(said["event"]["detail-type"], said["event"]["detail"], at_ms=said["at"])
         else:
+            self._has_listened |= "listening" in said
             self._tell(said.get("problem"))
 
     def _tell(self, problem: str | None) -> None:

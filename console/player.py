@@ -12,7 +12,7 @@ from console.accidents import KILLED, OUTAGE, ChangeFailed
 from console.bus import BATCH_READY
 from console.customers import CannotDo, Customer
 from console.hub import Hub
-from console.limits import MAX_WAIT_FOR_BATCH_SECONDS, SHUT_DOWN_SECONDS
+from console.limits import MAX_STEPS, MAX_WAIT_FOR_BATCH_SECONDS, SHUT_DOWN_SECONDS
 from console.scenarios import Scenario, Step
 
 Json = dict[str, Any]
@@ -96,7 +96,8 @@ class _Play:
     def take(self, kind: str, detail: Json) -> bool:
         """Record the event if it belongs to the play, and is no repetition."""
         who = self.conversations.get(str(detail.get("conversationId")))
-        if who is None or kind not in (BATCH_READY, *EVENTS):
+        told = len(self.progress["batches"]) + len(self.progress["events"])
+        if who is None or kind not in (BATCH_READY, *EVENTS) or told >= MAX_STEPS:
             return False
         if kind != BATCH_READY:
             self.progress["events"].append(kind)

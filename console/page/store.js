@@ -57,7 +57,7 @@ export function say(text) {
 }
 
 // The page asks these by itself, again and again.
-const READS = ["conversation", "rules", "logs", "quotas"];
+const READS = ["conversation", "rules", "logs"];
 
 // Ask the server. Return the answer, or null after showing what went wrong.
 export async function ask(path, wish = {}) {
@@ -153,7 +153,9 @@ const IN_WORDS = {
 };
 
 function takeEvent(event) {
-  state.events.unshift(event);
+  // Batches may be large. The list needs no messages, and a page that is open for days must not grow.
+  const { conversationId, messageCount } = event.detail;
+  state.events.unshift({ type: event.type, at: event.at, detail: { conversationId, messageCount } });
   state.events.length = Math.min(state.events.length, EVENTS_KEPT);
   if (event.figures) {
     state.batches.push(event.figures);

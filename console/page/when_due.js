@@ -11,8 +11,8 @@ const WAITS = {
     [["typingInferenceMs"], "typingInferenceMs", (rule) => html`after <b>${rule("typingInferenceMs")}</b> instead, if the last message came
       sooner than that after the one before. A second message must come before the first wait of <b>${rule("silenceMs")}</b> is over.`],
     [["typing"], null, (rule) => html`<b>${rule(longest)}</b> after a typing event, if the platform reports that the author is typing.`],
-    [["mediaSilenceMs"], "mediaSilenceMs", (rule) => html`after <b>${rule("mediaSilenceMs")}</b>, if the last message is a file without words:
-      its caption may follow.`],
+    [["mediaSilenceMs"], "mediaSilenceMs", (rule) => html`not sooner than <b>${rule("mediaSilenceMs")}</b>, if the last message is a file without
+      words: its caption may follow.`],
     [["transcriptWaitMs", "transcript"], "transcriptWaitMs", (rule) => html`when the transcript of a voice note comes, at the latest after
       <b> ${rule("transcriptWaitMs")}</b>.`],
     [["max_wait"], "maxWaitMs", (rule) => html`at the latest <b>${rule("maxWaitMs")}</b> after its first message.`],
@@ -28,7 +28,7 @@ const VIP = {
 };
 const WINDOW = {
   title: "after a fixed window:",
-  lines: [[["windowMs", "window"], "windowMs", (rule) => html`<b>${rule("windowMs")}</b> after its first message, however many follow.`]],
+  lines: [[["windowMs", "window"], "windowMs", (rule) => html`<b>${rule(shorter)}</b> after its first message, however many follow.`]],
 };
 const RHYTHM = [["adaptive"], "adaptive", (rule) => html`after the author's own rhythm, between <b>${rule("adaptiveFloorMs")}</b> and
   <b> ${rule("adaptiveCeilingMs")}</b>, as soon as it is known.`];
@@ -37,7 +37,8 @@ const SOONER = {
   title: "sooner:",
   lines: [
     [["pressedSilenceMs", "pressed at once"], "pressedSilenceMs", (rule) => html`${isZero(rule("pressedSilenceMs")) ? "at once" : html`<b>${rule("pressedSilenceMs")}</b>`} after
-      the author has pressed a button. Messages before that keep their wait.`],
+      the author has pressed a button. Messages before that keep their wait.
+      ${rule("minMessages") > 1 && html` With at most <b>${rule("minMessages")}</b> messages, a press waits as if typed.`}`],
     [["max_messages", "max_bytes"], "maxMessages", (rule) => html`at once when <b>${rule("maxMessages")}</b> messages wait.`],
     [["flush", "flush word", "operator's flush", "resume"], null, () => "at once when the author writes a flush word, or an operator flushes or ends a hold."],
   ],
@@ -53,6 +54,7 @@ const AFTER_A_HOLD = {
 };
 
 const isZero = (shown) => shown === "0 s";
+const shorter = (value) => (value("windowMs") > value("maxWaitMs") ? "maxWaitMs" : "windowMs");
 const longest = (value) => (value("typingInferenceMs") > value("silenceMs") ? "typingInferenceMs" : "silenceMs");
 
 export function WhenDue({ chat, store }) {
@@ -66,7 +68,8 @@ export function WhenDue({ chat, store }) {
     let gone = false;
     ask("rules", { conversation: name }).then((found) => !gone && found && setRules(found.rules));
     return () => (gone = true);
-  }, [name]);
+    // Rules may change while the page is open. The server keeps an answer for some seconds.
+  }, [name, buffer?.dueAt]);
   return html`<section class="when" aria-label="When a batch leaves">
     <h3>When does a batch leave?</h3>
     <p>The buffer collects what a customer writes, and hands it to the agent as one batch. The batch leaves</p>
@@ -91,7 +94,11 @@ function groupsOf(rules) {
     const sooner = { ...SOONER, lines: SOONER.lines.filter(([, rule]) => rule !== "pressedSilenceMs") };
     return [vip ? VIP : WINDOW, sooner, AFTER_A_HOLD].map((group) => known(group, rules));
   }
-  const waits = { ...WAITS, lines: WAITS.lines.filter(([[cause]]) => cause !== "typingInferenceMs" || value(cause) > value("silenceMs")) };
+  const waits = { ...WAITS, lines: WAITS.lines.filter(([[cause]]) => {
+    // These waits count only if they are longer than the ordinary one, which may be shorter by rhythm.
+    if (cause === "typingInferenceMs") return value(cause) > value("silenceMs");
+    return !["mediaSilenceMs", "transcriptWaitMs"].includes(cause) || value("adaptive") || value(cause) >= value("silenceMs");
+  }) };
   if (value("adaptive")) waits.lines = [RHYTHM, ...waits.lines];
   if (value("minMessages") > 1) waits.lines = [...waits.lines, AT_LEAST];
   return [waits, { ...SOONER, lines: [...SOONER.lines, IF_VIP] }, AFTER_A_HOLD].map((group) => known(group, rules));

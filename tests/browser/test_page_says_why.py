@@ -149,12 +149,21 @@ def test_an_answer_that_is_older_than_the_batch_does_not_bring_the_buffer_back(s
              "on hold", "a person of the business answers (not by these rules)"],
             ["rhythm", "fewer than", "window"],
         ),
-        ({"adaptive": True, "min_messages": 2}, ["between 0.5 s and 10 s", "fewer than 2"], []),
+        (
+            {"adaptive": True, "min_messages": 2},
+            ["between 0.5 s and 10 s", "fewer than 2", "With at most 2 messages, a press waits as if typed"],
+            [],
+        ),
         ({"wait": "window"}, ["10 s after its first message, however many"], ["silence", "button"]),
+        ({"wait": "window", "max_wait_ms": 5_000}, ["5 s after its first message, however many"], ["10 s"]),
+        (
+            {"silence_ms": 2_500, "transcript_wait_ms": 500}, ["2.5 s of silence"],
+            ["file without words", "transcript", "0.5 s"],
+        ),
         ({"priority": "vip", "vip_silence_ms": 700}, ["because the author is a VIP", "0.7 s of silence"], ["button"]),
         ({"pressed_silence_ms": 5_000, "on_human_reply": {"hold": "12h"}}, ["5 s after the author has"], ["not by"]),
     ],
-    ids=["defaults", "adaptive", "window", "vip", "press and takeover"],
+    ids=["defaults", "adaptive", "window", "window cut", "short waits", "vip", "press and takeover"],
 )  # fmt: skip
 def test_the_panel_says_everything_that_can_decide_with_the_values_in_force(
     scene: Scene, changed: Json, lines: list[str], absent: list[str]

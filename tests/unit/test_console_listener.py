@@ -19,6 +19,7 @@ from console.bus import Bus
 from console.listener import Said
 from console.place import NOT_UP, Options, Place
 
+Json = dict[str, Any]
 AWAY = EndpointConnectionError(endpoint_url="http://127.0.0.1:1")
 HALF_A_LINE = """print('{"listening": true}'); print('{"event": {"det', end="")"""
 TWO_EVENTS = """
@@ -123,3 +124,22 @@ def test_an_event_of_another_form_does_not_end_the_bus() -> None:
     published = [each.args for each in takers.hub.publish.call_args_list]
     assert published[0] == ("notice", {"text": "The console cannot read an event: AttributeError"})
     assert [kind for kind, _ in published] == ["notice", "event"]
+
+
+@pytest.mark.parametrize(
+    ("said", "pauses"),
+    [
+        ({"problem": "AWS refuses CreateQueue."}, [2, 4, 8, 16, 32, 60, 60]),
+        ({"listening": True}, [2] * 7),
+    ],
+    ids=["cannot listen", "has listened"],
+)
+def test_a_listener_that_cannot_listen_is_started_ever_more_rarely(said: Json, pauses: list[float]) -> None:
+    """Reproduce a defect: without the right to remove a queue, the console left one behind every few seconds."""
+    bus = Bus([], MagicMock(), words=True)
+    waits: Any = MagicMock()
+    waits.is_set.side_effect = [False] * len(pauses) + [True]
+    bus._ended = waits
+    bus._listen = lambda: bus._understand(said)  # type: ignore[method-assign]
+    bus.run()
+    assert [each.args[0] for each in waits.wait.call_args_list] == pauses
