@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 from bufferctl.limits import MAX_ADMIN_ANSWER_SECONDS, MAX_EMULATOR_CONNECTIONS
@@ -27,6 +28,7 @@ NOTHING_PERSONAL = {
     "config_file": (None, None, os.devnull, None),
     "credentials_file": (None, None, os.devnull, None),
 }
+_MAKING = threading.Lock()
 
 
 @functools.cache
@@ -34,16 +36,16 @@ def emulator_client(service: str, *, endpoint_url: str, region: str, attempts: i
     """Return a client that makes at most `attempts` attempts of each call. None leaves the number to the SDK."""
     from botocore.config import Config  # noqa: PLC0415 - the SDK would make --help slow
 
-    return emulator_session(CREDENTIALS["AWS_ACCESS_KEY_ID"], CREDENTIALS["AWS_SECRET_ACCESS_KEY"]).client(
-        service,
-        endpoint_url=endpoint_url,
-        config=Config(
-            region_name=region,
-            proxies={},
-            max_pool_connections=MAX_EMULATOR_CONNECTIONS,
-            **({} if attempts is None else _at_most(attempts)),
-        ),
+    config = Config(
+        region_name=region,
+        proxies={},
+        max_pool_connections=MAX_EMULATOR_CONNECTIONS,
+        **({} if attempts is None else _at_most(attempts)),
     )
+    # Several threads may use a client, but not a session.
+    with _MAKING:
+        session = emulator_session(CREDENTIALS["AWS_ACCESS_KEY_ID"], CREDENTIALS["AWS_SECRET_ACCESS_KEY"])
+        return session.client(service, endpoint_url=endpoint_url, config=config)
 
 
 @functools.cache

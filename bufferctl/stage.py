@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,9 +137,16 @@ def _client_of_aws(name: str, *, profile: str | None, region: str | None) -> Cli
     from botocore.config import Config  # noqa: PLC0415
 
     session = boto3.Session(profile_name=profile, region_name=region or _region_of(name))
+    making = threading.Lock()
+    made: dict[str, Any] = {}
 
     def client(service: str) -> Any:
-        return session.client(service, config=Config(**(sessions.ONCE if service == "lambda" else {})))
+        # The console asks for days, and from several threads. Several threads may use a client, but not a session.
+        with making:
+            if service not in made:
+                config = Config(**(sessions.ONCE if service == "lambda" else {}))
+                made[service] = session.client(service, config=config)
+            return made[service]
 
     return client
 

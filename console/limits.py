@@ -15,7 +15,8 @@ LETTERS_SHOWN = 50
 OWNERS_EVERY_SECONDS = 30.0
 PAUSE_BETWEEN_SWEEPS_SECONDS = 0.5
 PAUSE_AFTER_A_PROBLEM_SECONDS = 2.0
-# A listener that cannot listen, for example because rights are missing, is started again after pauses that grow to this.
+# A listener that cannot listen, for example because rights are missing, is started again after pauses that grow up to
+# this.
 MAX_PAUSE_BETWEEN_LISTENERS_SECONDS = 60.0
 # The listener looks this often for a local stage that has ended, so that it listens before the first batch of the next
 # start is due.

@@ -5,6 +5,7 @@ decided. It compares the rules' values with the time between a message and the d
 was: a press, a file without words, or a voice note.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -111,21 +112,12 @@ def without_rules(facts: Facts) -> dict[str, Any]:
 
 
 def _find(facts: Facts, rules: Json, seen: Sequence[Json]) -> _Found:
-    def value(name: str) -> Any:
-        return rules.get(name, {}).get("value")
-
-    is_vip = value("priority") == "vip"
+    values = {name: told.get("value") for name, told in rules.items()}
     match facts.reason:
         case "silence":
-            return _of_silence(facts, rules, seen)
-        case "max_wait" if is_vip:
-            return _Found("max_wait")
-        case "max_wait" if value("wait") == "window":
-            # The longest wait cuts the window.
-            rules_of_end = [name for name in ("windowMs", "maxWaitMs") if isinstance(value(name), int)]
-            return _Found("windowMs", min(rules_of_end, key=value, default=None))
-        case "max_wait" if isinstance(value("minMessages"), int) and facts.message_count < value("minMessages"):
-            return _Found("minMessages")
+            return _of_silence(facts, values, seen)
+        case "max_wait":
+            return _of_longest_wait(facts, values)
         case "hold" if facts.taken_over or _newest_of(seen, "messages.conversation.taken_over", "operator: hold") == (
             "messages.conversation.taken_over"
         ):
@@ -136,14 +128,23 @@ def _find(facts: Facts, rules: Json, seen: Sequence[Json]) -> _Found:
     return _Found(facts.reason)
 
 
+def _of_longest_wait(facts: Facts, values: Json) -> _Found:
+    is_vip = values.get("priority") == "vip"
+    if values.get("wait") == "window" and not is_vip:
+        # The longest wait cuts a longer window.
+        is_cut = (values.get("windowMs") or 0) > (values.get("maxWaitMs") or math.inf)
+        return _Found("windowMs", "maxWaitMs" if is_cut else None)
+    has_too_few = facts.message_count < (values.get("minMessages") or 0)
+    return _Found("minMessages" if has_too_few and not is_vip else "max_wait")
+
+
 def _newest_of(seen: Sequence[Json], *kinds: str) -> str:
     return next((entry["kind"] for entry in reversed(seen) if entry["kind"] in kinds), "")
 
 
-def _of_silence(facts: Facts, rules: Json, seen: Sequence[Json]) -> _Found:
+def _of_silence(facts: Facts, values: Json, seen: Sequence[Json]) -> _Found:
     is_late = facts.waits_ms < 0
     before = CAME_LATE if is_late else ""
-    values = {name: told.get("value") for name, told in rules.items()}
     return (
         (None if is_late else _by_value(facts, values))
         or _by_typing_event(facts, values, seen, before)

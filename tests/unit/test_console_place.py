@@ -3,15 +3,17 @@
 import json
 import os
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
+import boto3
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError, HTTPClientError
 
 from bufferctl.errors import Failed, Unreachable
-from bufferctl.stage import ROOT
+from bufferctl.stage import ROOT, find_account
 from console.customers import Customer, Webhook
 from console.logs import Logs
 from console.place import Options, Place
@@ -121,3 +123,28 @@ def test_a_local_stage_that_does_not_answer_is_not_up(error: type[HTTPClientErro
     for options, text in ((Options(outputs=tmp_path), "make up"), (Options(stage="dev"), "AWS cannot be reached")):
         with pytest.raises(Unreachable, match=text), Place(options).errors():
             raise error(endpoint_url="http://127.0.0.1:1")
+
+
+def test_threads_share_one_client_of_each_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reproduce a defect: each request of the console made clients anew, from a session that is for one thread only."""
+    has_begun, may_end, made = threading.Event(), threading.Event(), []
+
+    def make(service: str, **_: Any) -> object:
+        made.append(service)
+        has_begun.set()
+        assert may_end.wait(30)
+        return object()
+
+    monkeypatch.setattr(boto3, "Session", lambda **_: MagicMock(client=make))
+    client = find_account("dev", profile=None, region="eu-central-1", outputs=Path()).client
+    found: list[object] = []
+    threads = [threading.Thread(target=lambda: found.append(client("lambda"))) for _ in range(3)]
+    threads[0].start()
+    assert has_begun.wait(30)
+    for each in threads[1:]:
+        each.start()
+    may_end.set()
+    for each in threads:
+        each.join(30)
+    assert made == ["lambda"]
+    assert len(set(map(id, found))) == 1
