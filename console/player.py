@@ -12,7 +12,7 @@ from console.accidents import KILLED, OUTAGE, ChangeFailed
 from console.bus import BATCH_READY
 from console.customers import CannotDo, Customer
 from console.hub import Hub
-from console.limits import MAX_STEPS, MAX_WAIT_FOR_BATCH_SECONDS, SHUT_DOWN_SECONDS
+from console.limits import MAX_WAIT_FOR_BATCH_SECONDS, SHUT_DOWN_SECONDS
 from console.scenarios import Scenario, Step
 
 Json = dict[str, Any]
@@ -70,6 +70,8 @@ class _Play:
         self.conversations = {each.conversation: who for who, each in enumerate(self.customers)}
         """The customer of each conversation, by its name. The stage may answer with another name than the first one."""
         self.batches_came_at: list[float] = []
+        self.is_over = False
+        """True if what comes from now on is no longer of the play."""
         self._hub = hub
         self._batch_ids: set[str] = set()
         self.progress: Json = {
@@ -96,8 +98,7 @@ class _Play:
     def take(self, kind: str, detail: Json) -> bool:
         """Record the event if it belongs to the play, and is no repetition."""
         who = self.conversations.get(str(detail.get("conversationId")))
-        told = len(self.progress["batches"]) + len(self.progress["events"])
-        if who is None or kind not in (BATCH_READY, *EVENTS) or told >= MAX_STEPS:
+        if who is None or kind not in (BATCH_READY, *EVENTS) or self.is_over:
             return False
         if kind != BATCH_READY:
             self.progress["events"].append(kind)
@@ -198,6 +199,13 @@ class Player:
         with self._changed:
             if self._play and self._play.take(kind, detail):
                 self._changed.notify_all()
+
+    def note_reader(self, customer: Customer) -> None:
+        """Record nothing more if the page's reader goes on to write as a customer of a play that has ended."""
+        with self._changed:
+            play = self._play
+            if play and customer in play.customers and play.progress["state"] in ("ended", "stopped"):
+                play.is_over = True
 
     def _run(self, play: _Play) -> None:
         state, problem = "ended", ""

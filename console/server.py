@@ -210,6 +210,7 @@ class _Answers:
 
     def act(self, wish: Act) -> Json:
         customer = Customer(wish.platform, wish.account, wish.user, wish.tenant)
+        self._parts.player.note_reader(customer)
         return self._parts.simulator.act(customer, wish.kind, text=wish.text, message_id=wish.message_id)
 
     def play(self, wish: Play) -> Json:

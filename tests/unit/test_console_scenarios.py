@@ -13,7 +13,6 @@ from console.accidents import KILLED, OUTAGE, ChangeFailed
 from console.bus import BATCH_READY
 from console.customers import KINDS, CannotDo, Customer
 from console.hub import Hub
-from console.limits import MAX_STEPS
 from console.player import Player
 from console.scenarios import FOLDER, ExpectedBatch, Scenario, Step, read_scenarios
 from message_buffer.limits import SECOND_MS
@@ -324,13 +323,19 @@ def test_a_batch_counts_once_and_one_of_another_conversation_not_at_all() -> Non
     assert not scene.result()["asExpected"], "a batch too many, even after the end, is not as expected"
 
 
-@pytest.mark.usefixtures("impatience")
-def test_what_a_customer_does_for_days_after_the_end_does_not_grow_the_play() -> None:
-    scene = Scene(ALL, scenario(step("text"), batches=1))
-    scene.play()
-    for number in range(MAX_STEPS + 10):
-        scene.emit(f"b{number}")
-    assert len(scene.result()["batches"]) == MAX_STEPS
+def test_what_the_reader_writes_as_its_customer_after_the_end_is_not_of_the_play() -> None:
+    """Reproduce a defect: the page then said that something else came than what should have been seen."""
+    scene = Scene(ALL, scenario(step("text"), step("text", after_batch=1), batches=1))
+    ada = Customer("generic", "shop", "ada7")
+    scene.player.play("s", run="7")
+    scene.player.note_reader(ada)
+    scene.emit("b1")
+    assert scene.result()["asExpected"]
+    scene.player.note_reader(ada._replace(user="ben"))
+    scene.player.note_reader(ada)
+    scene.emit("b2")
+    assert scene.result()["asExpected"]
+    assert len(scene.result()["batches"]) == 1
 
 
 @pytest.mark.parametrize("text", ["refuse", "away"])
