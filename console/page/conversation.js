@@ -19,8 +19,20 @@ export function ConversationDialog({ conversation, store, close }) {
   const [tab, setTab] = useState("line");
   const [asked, setAsked] = useState(null);
   const [holdMs, setHoldMs] = useState(HOLDS[1][0]);
-  const newest = store.events[0]?.at;
-  const read = async () => setShown((await ask("conversation", { conversation })) ?? shown);
+  const newest = store.events.find((event) => event.detail.conversationId === conversation)?.at;
+  const reading = useRef({ isUnderWay: false, isAskedAgain: false }).current;
+  // Never ask twice at the same time. On a busy stage the questions would pile up, and later ones wait behind them.
+  const read = async () => {
+    reading.isAskedAgain = reading.isUnderWay;
+    if (reading.isUnderWay) return;
+    reading.isUnderWay = true;
+    do {
+      reading.isAskedAgain = false;
+      const found = await ask("conversation", { conversation });
+      if (found) setShown(found);
+    } while (reading.isAskedAgain);
+    reading.isUnderWay = false;
+  };
   useEffect(() => {
     dialog.current.showModal();
   }, []);

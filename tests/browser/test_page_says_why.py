@@ -45,6 +45,11 @@ class Scene:
         expect(self.bubble(text)).to_be_visible(timeout=WITHIN_MS)
         return self.stage.posted[-1].message_id
 
+    @property
+    def shows(self) -> int:
+        """Return how often the stage was asked for a conversation."""
+        return sum(name == "conversation.show" for name, _ in self.stage.asked)
+
     def bubble(self, text: str) -> Any:
         return self.page.locator(".bubble.mine").filter(has_text=text).first
 
@@ -132,7 +137,7 @@ def test_an_answer_that_is_older_than_the_batch_does_not_bring_the_buffer_back(s
     # The imitated stage answers with generation 1, as it was before the batch left.
     scene.stage.rows = [row(scene.conversation, due_at_ms=now_ms() + 60_000)]
     scene.say("two")
-    while sum(name == "conversation.show" for name, _ in scene.stage.asked) < 2:
+    while scene.shows < 2:
         page.wait_for_timeout(20)
     scene.bus.publish("messages.amended", at_ms=now_ms(), conversationId=scene.conversation)
     expect(page.locator(".divider").filter(has_text="a change to a message")).to_be_visible(timeout=WITHIN_MS)
@@ -204,6 +209,22 @@ def test_a_page_shows_its_own_customers_and_scenario_and_others_only_under_live(
     page.get_by_role("tab", name="Live").click()
     expect(page.locator(".events")).to_contain_text(before)
     other.close()
+
+
+def test_events_of_other_conversations_do_not_make_an_open_one_ask_the_stage(scene: Scene) -> None:
+    """Reproduce a defect: on a busy stage the questions piled up, and what the reader clicked waited behind them."""
+    page, name = scene.page, "default/whatsapp/1065/1"
+    scene.stage.rows = [row(name, due_at_ms=now_ms() + 3_570_000)]
+    page.get_by_role("tab", name="Live").click()
+    page.locator("tbody button.name").click(timeout=WITHIN_MS)
+    expect(page.locator("dialog .facts").first).to_be_visible(timeout=WITHIN_MS)
+    before, began = scene.shows, time.monotonic()
+    for number in range(60):
+        scene.bus.publish("messages.amended", at_ms=now_ms() + number, conversationId=f"t/p/a/{number}")
+        page.wait_for_timeout(50)
+    expect(page.locator(".events")).to_contain_text("t/p/a/59", timeout=WITHIN_MS)
+    # The dialog asks every three seconds.
+    assert scene.shows - before <= (time.monotonic() - began) / 3 + 2
 
 
 # -- messages that are gone ------------------------------------------------------------------------
