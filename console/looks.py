@@ -82,8 +82,8 @@ class Looks:
     def sweep(self) -> None:
         """Read the counts and all open conversations once. Publish after each answer.
 
-        If there are more conversations than a sweep reads, nobody knows whether the others are still open. They are not
-        shown until a later sweep finds them.
+        If there are more conversations than a sweep reads, the others may or may not be open. They are not shown until
+        a later sweep finds them.
         """
         self._read_status()
         seen: set[Key] = set()

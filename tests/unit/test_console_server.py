@@ -10,7 +10,7 @@ from tests.support.console import ImitatedPlace, ImitatedStage
 
 
 class Nonsense(ValueError):
-    """What the stage answered cannot be understood."""
+    """The stage's answer cannot be understood."""
 
 
 class PlaceOfNonsense(ImitatedPlace):
