@@ -19,6 +19,7 @@ from local.errors import LocalError
 from local.stage import Stage as LocalStage
 
 Json = dict[str, Any]
+ENDED = "The local stage has ended meanwhile, or is being started again."
 
 
 class Asks(Protocol):
@@ -42,9 +43,19 @@ class Changes:
                 self._made.enter_context(_rules(self._stage, order["scope"], order["rules"]))
             case "stop_valkey":
                 self._outage = self._made.enter_context(ExitStack())
-                self._outage.enter_context(self._local_stage.without_valkey())
+                self._outage.enter_context(_outage(self._local_stage))
             case "start_valkey":
                 self._outage.close()
+
+
+@contextmanager
+def _outage(local_stage: LocalStage) -> Iterator[None]:
+    """Stop Valkey while the block runs. Raise LocalError if it was not started again, because the stage has ended."""
+    with local_stage.without_valkey():
+        yield
+    # A command that ends or replaces the stage removes this file first.
+    if not local_stage.outputs_file.exists():
+        raise LocalError(ENDED)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from bufferctl.errors import Failed, NotFound, Unreachable
 from console.accidents import KILLED, NOT_TAKEN_BACK, OUTAGE, Accidents, ChangeFailed, TemporaryChanges
 from console.place import Options, Place
 from console.temporary_changes import Changes
+from local.errors import LocalError
 from local.outputs import Outputs
 from local.stage import Stage as LocalStage
 from tests.support.console import ImitatedPlace, ImitatedStage
@@ -29,6 +30,7 @@ class Recorded:
         self.faults: dict[str, Failed] = {}
         self.rules: dict[str, tuple[int, Json]] = {}
         """The version and the rules of each scope."""
+        self.has_ended = False
 
     def ask(self, operation: str, **fields: Any) -> Json:
         scope = fields["scope"]
@@ -60,6 +62,7 @@ class Recorded:
 class RecordedLocalStage(LocalStage):
     def __init__(self, recorded: Recorded) -> None:
         super().__init__(Path("nowhere"))
+        self.outputs_file = Path("nowhere" if recorded.has_ended else __file__)
         self._recorded_stage = recorded
 
     def without_valkey(self) -> Any:
@@ -89,6 +92,15 @@ def test_a_second_outage_follows_the_first() -> None:
     recorded = Recorded()
     carried_out(recorded, {"do": "stop_valkey"}, {"do": "start_valkey"}, {"do": "stop_valkey"})
     assert recorded.seen == ["stopped", "started"] * 2
+
+
+@pytest.mark.parametrize("orders", [[{"do": "stop_valkey"}, {"do": "start_valkey"}], [{"do": "stop_valkey"}]])
+def test_valkey_is_not_said_to_run_again_in_a_stage_that_has_ended(orders: list[Json]) -> None:
+    """Reproduce a defect: after `make down`, the scenario went on, and then said that Valkey was running again."""
+    recorded = Recorded()
+    recorded.has_ended = True
+    with pytest.raises(LocalError, match="has ended"):
+        carried_out(recorded, *orders)
 
 
 def test_rules_whose_setting_got_no_answer_are_removed() -> None:
