@@ -50,7 +50,8 @@ def show(*blocks: Block, stream: TextIO | None = None) -> None:
     """Print the blocks with an empty line between them, for a terminal in a layout that fits its width."""
     stream = stream or sys.stdout
     if not stream.isatty():
-        print("\n\n".join(map(str, blocks)), file=stream, flush=True)
+        # A pipe may lead to a terminal, too, for example through `less -R`.
+        print("\n\n".join(printable(str(each), kept="\n") for each in blocks), file=stream, flush=True)
         return
     from rich.console import Group  # noqa: PLC0415 - it would make --help slow
     from rich.text import Text  # noqa: PLC0415
