@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         find: Find = given.find
         with errors_of_aws():
             run(find(given.stage, profile=given.profile, region=given.region, outputs=given.outputs), given)
-        sys.stdout.flush()
+        print(end="", flush=True)
     except Failed as error:
         problem = {"error": {"message": str(error), "exitStatus": error.code}}
         if wants_json:

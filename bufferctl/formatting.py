@@ -106,7 +106,7 @@ def as_json(value: Any, *, indent: int | None = 2) -> str:
 def wrapped(text: str, *, width: int, hang: int = 0) -> str:
     """Return the text in lines of this width, broken between words."""
     wrapper = TextWrapper(
-        max(width, 1),
+        width,
         subsequent_indent=" " * hang,
         break_long_words=False,
         break_on_hyphens=False,

@@ -26,7 +26,7 @@ from bufferctl.formatting import (
     without_today,
     wrapped,
 )
-from bufferctl.limits import GAP, INDENT, LATE_MS, MIN_FOLDED_CHARACTERS
+from bufferctl.limits import GAP, INDENT, LATE_MS, MIN_FOLDED_CHARACTERS, UNKNOWN_WIDTH
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -114,7 +114,11 @@ def _console(stream: TextIO) -> "Console":
     from rich.console import Console  # noqa: PLC0415 - it would make --help slow
 
     colours: Literal["auto"] | None = "auto" if has_colours(stream) else None
-    return Console(file=stream, highlight=False, markup=False, emoji=False, color_system=colours)
+    console = Console(file=stream, highlight=False, markup=False, emoji=False, color_system=colours)
+    if console.width == 0:
+        # COLUMNS=0 says that the width is not known, but rich would print nothing.
+        console.width = UNKNOWN_WIDTH
+    return console
 
 
 def _rendered(block: Block, width: int) -> "RenderableType":
