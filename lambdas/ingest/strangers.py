@@ -1,7 +1,8 @@
 """Logs requests whose sender is not proven, but only a few lines a minute.
 
-Anybody may send such requests, as many and as fast as they like, and each line costs money. The metrics still count
-every request.
+Anybody may send such requests, as many and as fast as they like, and each line costs money. A metric is written as a
+line, too. So only the first few lines of each kind, and the first few counts of each metric, are written at once. The
+first request after that minute writes how many more there were.
 """
 
 from collections import Counter
@@ -24,6 +25,8 @@ class LinesAboutStrangers:
         self._minute_began_ms = 0
         self._counts: Counter[tuple[Write, str, str]] = Counter()
         """How often each line was due in this minute, by its function, its text and its platform."""
+        self._metrics: Counter[str] = Counter()
+        """How often each metric was counted in this minute."""
 
     def info(self, decision: str, *, platform: str, **fields: str | int) -> None:
         self._write(self._telemetry.info, decision, platform, fields)
@@ -31,14 +34,24 @@ class LinesAboutStrangers:
     def warn(self, decision: str, *, platform: str, **fields: str | int) -> None:
         self._write(self._telemetry.warn, decision, platform, fields)
 
+    def count(self, metric: str) -> None:
+        """Count a request, now or when the minute is over."""
+        self._metrics[metric] += 1
+        if self._metrics[metric] <= MAX_LINES_ABOUT_STRANGERS:
+            self._telemetry.count(metric)
+
     def write_counts(self) -> None:
-        """Log how many further lines the last minute would have had, if it is over."""
+        """Write the counts of the last minute that are not written yet, if that minute is over."""
         if 0 <= self._clock() - self._minute_began_ms < MINUTE_MS:
             return
         for (write, decision, platform), count in self._counts.items():
             if count > MAX_LINES_ABOUT_STRANGERS:
                 write(decision, platform=platform, more=count - MAX_LINES_ABOUT_STRANGERS)
+        for metric, count in self._metrics.items():
+            if count > MAX_LINES_ABOUT_STRANGERS:
+                self._telemetry.count(metric, count - MAX_LINES_ABOUT_STRANGERS)
         self._counts.clear()
+        self._metrics.clear()
         self._minute_began_ms = self._clock()
 
     def _write(self, write: Write, decision: str, platform: str, fields: dict[str, str | int]) -> None:

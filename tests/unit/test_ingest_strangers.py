@@ -320,6 +320,7 @@ def test_a_flood_of_forgeries_writes_a_few_lines_a_minute_and_every_one_is_count
         assert scene.call(forged())[0] == 401
     said = scene.telemetry.said("signature refused")
     assert said == [{"platform": "generic", "reason": "The signature is missing or wrong."}] * MAX_LINES_ABOUT_STRANGERS
+    assert scene.telemetry.counts == {"Unauthentic": MAX_LINES_ABOUT_STRANGERS}, "a metric is a log line, too"
     scene.call(forged("whatsapp"))
     assert scene.telemetry.said("signature refused")[-1]["platform"] == "whatsapp", "a flood hides no other platform"
     scene.engine.clock.advance(MINUTE_MS)
@@ -349,8 +350,21 @@ def test_no_request_without_a_proof_writes_more_than_a_few_lines_a_minute(scene:
     for _ in range(50):
         assert scene.call(event)[0] in (400, 403, 413)
     assert len(scene.telemetry.lines) == len(scene.telemetry.said(line)) == MAX_LINES_ABOUT_STRANGERS
+    assert set(scene.telemetry.counts.values()) <= {MAX_LINES_ABOUT_STRANGERS}
+    scene.engine.clock.advance(MINUTE_MS)
+    scene.call(event)
     if line == "body refused":
-        assert scene.telemetry.counts["BodiesRefused"] == 50
+        assert scene.telemetry.counts["BodiesRefused"] == 51
+
+
+def test_a_flood_on_a_platform_without_a_secret_is_counted_as_that(scene: Scene) -> None:
+    scene.keep_secrets("whatsapp", 1)
+    for _ in range(50):
+        assert scene.call(forged("messenger"))[0] == 401
+    assert scene.telemetry.counts["NoSecret"] == MAX_LINES_ABOUT_STRANGERS
+    scene.engine.clock.advance(MINUTE_MS)
+    scene.call(forged("messenger"))
+    assert scene.telemetry.counts["NoSecret"] == scene.telemetry.counts["Unauthentic"] == 51
 
 
 def test_a_passed_challenge_and_a_refused_body_of_a_proven_sender_are_always_logged(scene: Scene) -> None:
