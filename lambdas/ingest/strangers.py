@@ -21,6 +21,7 @@ class LinesAboutStrangers:
 
     def __init__(self, telemetry: Telemetry, clock: Clock) -> None:
         self._telemetry = telemetry
+        self._add = telemetry.count
         self._clock = clock
         self._minute_began_ms = 0
         self._counts: Counter[tuple[Write, str, str]] = Counter()
@@ -38,7 +39,7 @@ class LinesAboutStrangers:
         """Count a request, now or when the minute is over."""
         self._metrics[metric] += 1
         if self._metrics[metric] <= MAX_LINES_ABOUT_STRANGERS:
-            self._telemetry.count(metric)
+            self._add(metric)
 
     def write_counts(self) -> None:
         """Write the counts of the last minute that are not written yet, if that minute is over."""
@@ -49,7 +50,7 @@ class LinesAboutStrangers:
                 write(decision, platform=platform, more=count - MAX_LINES_ABOUT_STRANGERS)
         for metric, count in self._metrics.items():
             if count > MAX_LINES_ABOUT_STRANGERS:
-                self._telemetry.count(metric, count - MAX_LINES_ABOUT_STRANGERS)
+                self._add(metric, count - MAX_LINES_ABOUT_STRANGERS)
         self._counts.clear()
         self._metrics.clear()
         self._minute_began_ms = self._clock()
