@@ -1,8 +1,9 @@
 """Logs requests whose sender is not proven, but only a few lines a minute.
 
 Anybody may send such requests, as many and as fast as they like, and each line costs money. A metric is written as a
-line, too. So only the first few lines of each kind, and the first few counts of each metric, are written at once. The
-first request after that minute writes how many more there were.
+line, too. So only the first few lines of each kind and of each metric are written at once. Further counts of a metric
+are written whenever they have doubled, so that an alarm sees a flood as it comes. The first request after that minute
+writes how many more there were.
 """
 
 from collections import Counter
@@ -28,6 +29,8 @@ class LinesAboutStrangers:
         """How often each line was due in this minute, by its function, its text and its platform."""
         self._metrics: Counter[str] = Counter()
         """How often each metric was counted in this minute."""
+        self._written: Counter[str] = Counter()
+        """How many of these counts are written."""
 
     def info(self, decision: str, *, platform: str, **fields: str | int) -> None:
         self._write(self._telemetry.info, decision, platform, fields)
@@ -36,10 +39,11 @@ class LinesAboutStrangers:
         self._write(self._telemetry.warn, decision, platform, fields)
 
     def count(self, metric: str) -> None:
-        """Count a request, now or when the minute is over."""
+        """Count a request. Write it now, with later ones, or when the minute is over."""
         self._metrics[metric] += 1
-        if self._metrics[metric] <= MAX_LINES_ABOUT_STRANGERS:
-            self._add(metric)
+        count = self._metrics[metric]
+        if count <= MAX_LINES_ABOUT_STRANGERS or count == 2 * self._written[metric]:
+            self._write_count(metric)
 
     def write_counts(self) -> None:
         """Write the counts of the last minute that are not written yet, if that minute is over."""
@@ -48,12 +52,17 @@ class LinesAboutStrangers:
         for (write, decision, platform), count in self._counts.items():
             if count > MAX_LINES_ABOUT_STRANGERS:
                 write(decision, platform=platform, more=count - MAX_LINES_ABOUT_STRANGERS)
-        for metric, count in self._metrics.items():
-            if count > MAX_LINES_ABOUT_STRANGERS:
-                self._add(metric, count - MAX_LINES_ABOUT_STRANGERS)
+        for metric in self._metrics:
+            self._write_count(metric)
         self._counts.clear()
         self._metrics.clear()
+        self._written.clear()
         self._minute_began_ms = self._clock()
+
+    def _write_count(self, metric: str) -> None:
+        if more := self._metrics[metric] - self._written[metric]:
+            self._add(metric, more)
+            self._written[metric] = self._metrics[metric]
 
     def _write(self, write: Write, decision: str, platform: str, fields: dict[str, str | int]) -> None:
         line = (write, decision, platform)
