@@ -401,7 +401,8 @@ class MessageTable(Table):
     def replace_facts(self, conversation: str, note: Note, before: Window) -> Window:
         """Remove older messages' facts from the window that this note has opened. Return the window as it was before.
 
-        Change nothing if another message has joined the window since, because its facts are in the same attributes.
+        Change nothing if a request has changed the window since, or a run has locked it: a message's facts are in the
+        same attributes, and so are an operator's flush and what typing asks for.
         """
         at, timing, others = "#last", "#timing", "#pressed_at, #pressed"
         if note.is_pressed:
@@ -411,8 +412,15 @@ class MessageTable(Table):
             _key(conversation, WINDOW),
             f"SET #first = :at, {at} = :at, {timing} = :timing ADD #changes :one"
             f" REMOVE #prev, {others}, #extended_until, #found_at, #reason, #successor_at",
-            {"at": note.at_ms, "timing": timing_text(note.timing), "one": 1, "generation": before.generation + 1},
-            only_if="#generation = :generation AND attribute_not_exists(#owner)",
+            {
+                "at": note.at_ms,
+                "timing": timing_text(note.timing),
+                "one": 1,
+                "generation": before.generation + 1,
+                "changes": before.changes,
+            },
+            only_if="attribute_exists(#open) AND #generation = :generation AND #changes = :changes"
+            " AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)",
         )
         return before.without_facts() if replaced.done else before
 
