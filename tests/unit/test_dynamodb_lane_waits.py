@@ -410,6 +410,16 @@ def test_a_window_that_another_message_has_joined_keeps_its_facts(window: Window
     assert sorted(each for batch in window.batches() for each in batch) == ["m2", "m3"]
 
 
+def test_bytes_that_the_last_version_leaves_in_a_closed_window_do_not_count(window: WindowScene) -> None:
+    bodies = [payload(message_id, "x" * 50_000) for message_id in ("m1", "m2")]
+    for message_id, body in zip(("m1", "m2"), bodies, strict=True):
+        window.lane.buffer_message(CONVERSATION, message_id, payload=body, timing=RULES.timing)
+        if message_id == "m1":
+            window.clock.advance(60_000)
+            close_as_the_last_version(window)
+    assert window.table.window(CONVERSATION).large_bytes == len(bodies[1])
+
+
 @pytest.mark.parametrize("meanwhile", ["flush", "typing"])
 def test_what_changes_the_due_time_while_left_facts_are_replaced_is_kept(window: WindowScene, meanwhile: str) -> None:
     patient = Rules(silence_ms=50_000, typing_inference_ms=0, max_wait_ms=600_000).timing

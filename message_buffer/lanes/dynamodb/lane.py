@@ -432,7 +432,7 @@ class DynamoDbLane:
             scheduled_at_ms=window.owner_until_ms if is_locked else due and due.due_at_ms,
             due_at_ms=due and due.due_at_ms,
             flush_reason=due and due.reason,
-            count=len(waiting) if contents.is_whole else window.waiting,
+            count=len(waiting) if contents.is_whole else max(window.waiting, len(waiting)),
             first_at_ms=waiting[0].arrived_at_ms if waiting else None,
             last_at_ms=waiting[-1].arrived_at_ms if waiting and contents.is_whole else newest_at_ms or None,
             generation=window.generation,

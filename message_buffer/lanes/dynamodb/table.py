@@ -342,11 +342,16 @@ class MessageTable(Table):
         light = expressions(values, ProjectionExpression=_attributes(LIGHT), **condition)
         first = expressions(values, **condition) if with_bodies else light
         pages = self._each_page("read conversation", "query", {"ConsistentRead": True, **first}, later=light)
-        items, is_whole = [], False
-        for page in islice(pages, max_pages):
-            items += page.items
-            is_whole = page.is_last
-        return _contents(items, is_whole=is_whole)
+        is_whole = False
+
+        def items() -> Iterator[Item]:
+            nonlocal is_whole
+            for page in islice(pages, max_pages):
+                is_whole = page.is_last
+                yield from page.items
+
+        contents = _contents(items())
+        return contents._replace(is_whole=is_whole)
 
     def tombstone(self, conversation: str, name: str) -> str:
         """Return the id of the batch in which the message has left, VALKEY_LANE or DROPPED, or "" if it has not."""
@@ -401,8 +406,8 @@ class MessageTable(Table):
     def replace_facts(self, conversation: str, note: Note, before: Window) -> Window:
         """Remove older messages' facts from the window that this note has opened. Return the window as it was before.
 
-        Change nothing if a request has changed the window since, or a run has locked it: a message's facts are in the
-        same attributes, and so are an operator's flush and what typing asks for.
+        Change nothing if another request has changed the window since, or a run has locked it. The facts of another
+        message, a flush, and what typing asks for are in the same attributes.
         """
         at, timing, others = "#last", "#timing", "#pressed_at, #pressed"
         if note.is_pressed:
@@ -410,11 +415,12 @@ class MessageTable(Table):
         replaced = self._update(
             "replace facts",
             _key(conversation, WINDOW),
-            f"SET #first = :at, {at} = :at, {timing} = :timing ADD #changes :one"
+            f"SET #first = :at, {at} = :at, {timing} = :timing, #large = :large ADD #changes :one"
             f" REMOVE #prev, {others}, #extended_until, #found_at, #reason, #successor_at",
             {
                 "at": note.at_ms,
                 "timing": timing_text(note.timing),
+                "large": note.large_bytes,
                 "one": 1,
                 "generation": before.generation + 1,
                 "changes": before.changes,
@@ -779,7 +785,7 @@ class MessageTable(Table):
         return window_of(self._update("fence window", key, "ADD #changes :one", {"one": 1}, answer="ALL_NEW").item)
 
 
-def _contents(items: Iterable[Item], *, is_whole: bool) -> Contents:
+def _contents(items: Iterable[Item]) -> Contents:
     window, stored, tombstones, journals, hashes = Window(), [], set(), {}, set()
     for item in items:
         kind = text(item, "item")
@@ -797,7 +803,7 @@ def _contents(items: Iterable[Item], *, is_whole: bool) -> Contents:
             tombstones.add(name)
     stored.sort(key=lambda each: (each.arrived_at_ms, each.name))
     journaled: frozenset[str] = frozenset().union(*journals.values())
-    return Contents(window, stored, frozenset(tombstones), journaled, journals, frozenset(hashes), is_whole)
+    return Contents(window, stored, frozenset(tombstones), journaled, journals, frozenset(hashes))
 
 
 def _key(conversation: str, item: str) -> dict[str, str]:
