@@ -241,6 +241,9 @@ MAX_WINDOW_TRIES = 3
 # If an instance's clock steps back by less than this, each message arrives 1 ms after the last one. If the clock steps
 # back further, the DynamoDB lane assumes that the earlier time was wrong, and uses the new time.
 MAX_CLOCK_STEP_BACK_MS = 1 * SECOND_MS
+# An operator's look at a conversation reads at most this many pages of a megabyte. Messages that wait take at most 20
+# pages; the others contain tombstones of a day.
+MAX_PAGES_PEEKED = 50
 # A cancel locks the window for this long. If the DynamoDB processor has the lock, which it usually needs only for a
 # moment, the cancel tries again after a pause.
 CANCEL_LOCK_MS = 10 * SECOND_MS
