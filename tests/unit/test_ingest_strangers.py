@@ -361,8 +361,12 @@ def test_no_request_without_a_proof_writes_more_than_a_few_lines_a_minute(scene:
 
 def test_a_metric_of_a_flood_is_written_a_few_times_and_at_once_for_the_alarm(scene: Scene) -> None:
     written: list[int] = []
-    lines = LinesAboutStrangers(scene.telemetry, scene.engine.clock)
-    lines._add = lambda _, count=1: written.append(count)
+
+    class Written(RecordedTelemetry):
+        def count(self, metric: str, value: int = 1) -> None:
+            written.append(value)
+
+    lines = LinesAboutStrangers(Written(), scene.engine.clock)
     for _ in range(1_000):
         lines.count("Unauthentic")
     assert written == [1, 1, 1, 1, 1, 5, 10, 20, 40, 80, 160, 320]
