@@ -23,6 +23,7 @@ MAX_FORGET_CALLS = 20
 LATE_MS = 2_000
 # If a terminal is narrow, long texts are folded to no less than this. If that is not enough, the layout changes.
 MIN_FOLDED_CHARACTERS = 20
+UNKNOWN_WIDTH = 80
 # The spaces between two columns, and those before the fields of a name.
 GAP, INDENT = 2, 2
 
