@@ -55,7 +55,11 @@ class Subscription:
                 time.sleep(min(SHORT_POLL_SECONDS, left))
 
     def look(self, *, wait_seconds: int) -> list[Arrival]:
-        """Return the events that have arrived. If there are none, wait up to `wait_seconds` for the first."""
+        """Return the events that have arrived. If there are none, wait up to `wait_seconds` for the first.
+
+        If the queue cannot be reached any more after some of the events were taken from it, return those. The others
+        arrive again later.
+        """
         answer = self._sqs.receive_message(
             QueueUrl=self._queue_url,
             MaxNumberOfMessages=MAX_EVENTS_IN_A_POLL,
@@ -64,6 +68,11 @@ class Subscription:
         )
         arrived = []
         for message in answer.get("Messages", []):
-            self._sqs.delete_message(QueueUrl=self._queue_url, ReceiptHandle=message["ReceiptHandle"])
+            try:
+                self._sqs.delete_message(QueueUrl=self._queue_url, ReceiptHandle=message["ReceiptHandle"])
+            except Exception:
+                if arrived:
+                    break
+                raise
             arrived.append(Arrival(json.loads(message["Body"]), int(message["Attributes"]["SentTimestamp"])))
         return arrived

@@ -13,7 +13,7 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from bufferctl.errors import Failed, Unreachable
-from canary.listening import Arrival
+from canary.listening import Arrival, Subscription
 from console import listener
 from console.bus import Bus
 from console.listener import Said
@@ -85,6 +85,20 @@ def test_while_aws_is_away_the_queue_is_kept_and_its_events_come_later(
     assert first == again == {"listening": True}
     assert "cannot be reached" in problem["problem"]
     assert event["event"] == EVENT.event
+
+
+def test_events_that_were_taken_from_the_queue_are_not_lost_if_aws_goes_away_then() -> None:
+    """Reproduce a defect: what was deleted from the queue before the first failure was never shown."""
+    messages = [
+        {"Body": json.dumps({"n": n}), "ReceiptHandle": str(n), "Attributes": {"SentTimestamp": "1"}} for n in range(3)
+    ]
+    sqs = MagicMock()
+    sqs.receive_message.side_effect = [{"Messages": messages}, {"Messages": messages[1:]}]
+    sqs.delete_message.side_effect = [None, AWAY, AWAY]
+    subscription = Subscription(sqs, "queue")
+    assert [arrival.event for arrival in subscription.look(wait_seconds=0)] == [{"n": 0}]
+    with pytest.raises(EndpointConnectionError):
+        subscription.look(wait_seconds=0)
 
 
 def test_when_the_local_stage_ends_the_listener_says_so_at_once_and_leaves_its_queue(
