@@ -66,7 +66,7 @@ class Subscription:
             WaitTimeSeconds=wait_seconds,
             MessageSystemAttributeNames=["SentTimestamp"],
         )
-        arrived = []
+        arrived: list[Arrival] = []
         for message in answer.get("Messages", []):
             try:
                 self._sqs.delete_message(QueueUrl=self._queue_url, ReceiptHandle=message["ReceiptHandle"])
