@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _prepare_output(*, wants_json: bool) -> None:
-    """Let both outputs take every character: JSON is UTF-8, and a terminal shows `?` for a character that it lacks."""
+    """Let both outputs accept every character. JSON is UTF-8; other output has `?` for a character that it lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace", encoding="utf-8" if wants_json else None)
@@ -70,7 +70,7 @@ def _prepare_output(*, wants_json: bool) -> None:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Print the usage. Raise Misused, so that wrong usage is reported as every other error."""
+        """Print the usage. Raise Misused, so that wrong usage is reported like every other error."""
         self.print_usage(sys.stderr)
         raise Misused(f"{message[0].upper()}{message[1:]}.")
 

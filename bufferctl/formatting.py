@@ -54,7 +54,7 @@ class Line(NamedTuple):
     rest: str = ""
     """More of the line, which a narrow terminal shows beneath it."""
     hang: int = INDENT
-    """The spaces before each further line of a terminal, if the text does not fit one."""
+    """The spaces before each further line, if the text does not fit one line of a terminal."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,8 @@ def as_json(value: Any, *, indent: int | None = 2) -> str:
 def wrapped(text: str, *, width: int, hang: int = 0) -> str:
     """Return the text in lines of this width, broken between words."""
     wrapper = TextWrapper(
-        width, subsequent_indent=" " * hang, break_long_words=False, break_on_hyphens=False, replace_whitespace=False,
-        drop_whitespace=True,
-    )  # fmt: skip
+        width, subsequent_indent=" " * hang, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
+    )
     return "\n".join(wrapper.fill(line) for line in text.split("\n"))
 
 
@@ -123,7 +122,7 @@ def moment(at_ms: int) -> str:
 
 
 def without_today(text: str) -> str:
-    """Return a moment without its date if that is today's."""
+    """Return the text of a moment, without the date if that is today."""
     return text.removeprefix(f"{datetime.now().astimezone():%Y-%m-%d} ")
 
 
