@@ -1,7 +1,6 @@
 """Logs requests whose sender is not proven, but only a few lines a minute.
 
-Anybody may send such requests, as many and as fast as they like, and each line costs money. The metrics still count
-every request.
+Anybody can send any number of such requests, and each line costs money. The metrics still count every request.
 """
 
 from collections import Counter
@@ -32,7 +31,7 @@ class LinesAboutStrangers:
         self._write(self._telemetry.warn, decision, platform, fields)
 
     def write_counts(self) -> None:
-        """Log how many further lines the last minute would have had, if it is over."""
+        """If the minute is over, log how many further lines it would have had."""
         if 0 <= self._clock() - self._minute_began_ms < MINUTE_MS:
             return
         for (write, decision, platform), count in self._counts.items():

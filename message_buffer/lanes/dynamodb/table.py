@@ -399,8 +399,9 @@ class MessageTable(Table):
         return updated.done, window_of(updated.item)
 
     def replace_facts(self, conversation: str, note: Note, before: Window) -> Window:
-        """Remove older messages' facts from the window that this note has opened. Return the window as it was before.
+        """Remove older messages' facts from the window that this note has opened.
 
+        Return the window as it was before the note, without these facts.
         Change nothing if another message has joined the window since, because its facts are in the same attributes.
         """
         at, timing, others = "#last", "#timing", "#pressed_at, #pressed"
