@@ -91,7 +91,7 @@ def make_parser() -> _Parser:
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     topics = parser.add_subparsers(required=True, metavar="COMMAND")
     _command(
-        topics, "status", commands.status, "show how many conversations wait, are in flight and are late, by shard"
+        topics, "status", commands.status, "show what waits, is in flight and is late, by shard, and what was refused"
     )
     _add_conversation(topics.add_parser("conversation", help="list, show and control conversations"))
     _add_rules(topics.add_parser("rules", help="read and change rules without a deployment"))

@@ -31,7 +31,7 @@ class LinesAboutStrangers:
         self._write(self._telemetry.warn, decision, platform, fields)
 
     def write_counts(self) -> None:
-        """If the minute is over, log how many further lines it would have had."""
+        """Log how many more lines the minute would have had, once it is over."""
         if 0 <= self._clock() - self._minute_began_ms < MINUTE_MS:
             return
         for (write, decision, platform), count in self._counts.items():
