@@ -144,7 +144,7 @@ def main() -> None:
             load = [round(each, 1) for each in os.getloadavg()]
             found = list(_queue_rounds(outputs, given.rates or QUEUE_RATES, given.seconds))
         late = [
-            Target(f"p99 from due to event, DynamoDB lane, {each.batches_per_second} batches a second, ms",
+            Target(f"p99 from due to event, DynamoDB lane, {each.achieved_per_second:g} batches a second, ms",
                    MAX_DYNAMODB_MS, figure([each.due_to_event.p99]))
             for each in found
         ]  # fmt: skip

@@ -11,8 +11,9 @@ from typing import Any, Literal, NamedTuple
 from bufferctl.limits import INDENT
 
 NOTHING = "-"
-# JSON may contain these control characters unescaped, but a terminal may obey them.
-CONTROLS = re.compile("[\x7f-\x9f]")
+# JSON may contain these characters unescaped, but a terminal may obey the controls and turn text around, and many
+# programs take the separators of lines and paragraphs for the end of a line.
+CONTROLS = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 Tone = Literal["good", "warning", "bad", "plain"]
 
 
@@ -44,7 +45,7 @@ class Pairs:
     fields: Mapping[str, Any]
 
     def __str__(self) -> str:
-        width = max(map(len, self.fields))
+        width = max(map(len, self.fields), default=0)
         return "\n".join(f"{name.ljust(width)}  {cell(name, value)}" for name, value in self.fields.items())
 
 
@@ -105,7 +106,11 @@ def as_json(value: Any, *, indent: int | None = 2) -> str:
 def wrapped(text: str, *, width: int, hang: int = 0) -> str:
     """Return the text in lines of this width, broken between words."""
     wrapper = TextWrapper(
-        width, subsequent_indent=" " * hang, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
+        width,
+        subsequent_indent=" " * hang,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
     )
     return "\n".join(wrapper.fill(line) for line in text.split("\n"))
 

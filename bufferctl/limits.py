@@ -23,6 +23,7 @@ MAX_FORGET_CALLS = 20
 LATE_MS = 2_000
 # In a narrow terminal, columns of long texts become as narrow as this. If that is not enough, the layout changes.
 MIN_FOLDED_CHARACTERS = 20
+UNKNOWN_WIDTH = 80
 # The spaces between two columns, and those before the fields beneath a name.
 GAP, INDENT = 2, 2
 

@@ -26,7 +26,7 @@ from bufferctl.formatting import (
     without_today,
     wrapped,
 )
-from bufferctl.limits import GAP, INDENT, LATE_MS, MIN_FOLDED_CHARACTERS
+from bufferctl.limits import GAP, INDENT, LATE_MS, MIN_FOLDED_CHARACTERS, UNKNOWN_WIDTH
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -50,7 +50,8 @@ def show(*blocks: Block, stream: TextIO | None = None) -> None:
     """Print the blocks with an empty line between them, for a terminal in a layout that fits its width."""
     stream = stream or sys.stdout
     if not stream.isatty():
-        print("\n\n".join(map(str, blocks)), file=stream, flush=True)
+        # A pipe may lead to a terminal, too, for example through `less -R`.
+        print("\n\n".join(printable(str(each), kept="\n") for each in blocks), file=stream, flush=True)
         return
     from rich.console import Group  # noqa: PLC0415 - it would make --help slow
     from rich.text import Text  # noqa: PLC0415
@@ -113,7 +114,11 @@ def _console(stream: TextIO) -> "Console":
     from rich.console import Console  # noqa: PLC0415 - it would make --help slow
 
     colours: Literal["auto"] | None = "auto" if has_colours(stream) else None
-    return Console(file=stream, highlight=False, markup=False, emoji=False, color_system=colours)
+    console = Console(file=stream, highlight=False, markup=False, emoji=False, color_system=colours)
+    if console.width == 0:
+        # COLUMNS=0 says that the width is not known, but rich would print nothing.
+        console.width = UNKNOWN_WIDTH
+    return console
 
 
 def _rendered(block: Block, width: int) -> "RenderableType":

@@ -270,6 +270,11 @@ def test_health_shows_what_was_refused_by_tenant(browser: Browser) -> None:
         expect(rows.nth(1)).to_contain_text("too much waits")
         expect(rows.nth(2)).to_contain_text("all others")
         expect(refused).to_contain_text("Since")
+        expect(refused).not_to_contain_text("highest")
+        counts = [{"tenant": f"t{n}", "reason": "waiting", "count": 99 - n} for n in range(60)]
+        stage.refusals = {"sinceAt": now_ms(), "counts": counts}
+        expect(refused).to_contain_text("These are the highest of 60 counts", timeout=30_000)
+        expect(rows).to_have_count(50)
 
 
 def test_the_tabs_work_by_keyboard(browser: Browser) -> None:
