@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _prepare_output(*, wants_json: bool) -> None:
-    """Let both outputs take every character: JSON is UTF-8, and a terminal shows `?` for a character that it lacks."""
+    """Let both outputs accept every character. JSON is UTF-8; other output has `?` for a character that it lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace", encoding="utf-8" if wants_json else None)
@@ -77,7 +77,7 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
-        """Print the usage. Raise Misused, so that wrong usage is reported as every other error."""
+        """Print the usage. Raise Misused, so that wrong usage is reported like every other error."""
         self.print_usage(sys.stderr)
         raise Misused(f"{message[0].upper()}{message[1:]}.")
 
@@ -98,7 +98,7 @@ def make_parser() -> _Parser:
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     topics = parser.add_subparsers(required=True, metavar="COMMAND")
     _command(
-        topics, "status", commands.status, "show how many conversations wait, are in flight and are late, by shard"
+        topics, "status", commands.status, "show what waits, is in flight and is late, by shard, and what was refused"
     )
     _add_conversation(topics.add_parser("conversation", help="list, show and control conversations"))
     _add_rules(topics.add_parser("rules", help="read and change rules without a deployment"))

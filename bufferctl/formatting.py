@@ -55,7 +55,7 @@ class Line(NamedTuple):
     rest: str = ""
     """More of the line, which a narrow terminal shows beneath it."""
     hang: int = INDENT
-    """The spaces before each further line of a terminal, if the text does not fit one."""
+    """The spaces before each further line, if the text does not fit one line of a terminal."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def moment(at_ms: int) -> str:
 
 
 def without_today(text: str) -> str:
-    """Return a moment without its date if that is today's."""
+    """Return the text of a moment, without the date if that is today."""
     return text.removeprefix(f"{datetime.now().astimezone():%Y-%m-%d} ")
 
 

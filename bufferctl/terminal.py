@@ -152,10 +152,10 @@ class _Column(NamedTuple):
     """The width of its longest text."""
     is_number: bool
     may_fold: bool
-    """True for long texts of people, of services and of ours; not for names, which a reader copies, nor for times."""
+    """True for texts. False for times, and for names, which a reader copies."""
 
     @property
-    def least(self) -> int:
+    def min_width(self) -> int:
         return min(self.width, MIN_FOLDED_CHARACTERS) if self.may_fold else self.width
 
 
@@ -213,14 +213,14 @@ def _columns(block: Table, *, without_dates: bool = False) -> list[_Column]:
 
 def _fitted(columns: list[_Column], width: int) -> list[int] | None:
     """Return widths for the columns, or None if they do not fit. Columns that may fold share what the others leave."""
-    left = width - GAP * (len(columns) - 1) - sum(each.least for each in columns)
-    if left < 0:
+    room = width - GAP * (len(columns) - 1) - sum(each.min_width for each in columns)
+    if room < 0:
         return None
     widths = []
     for each in columns:
-        more = min(each.width - each.least, left)
-        left -= more
-        widths.append(each.least + more)
+        more = min(each.width - each.min_width, room)
+        room -= more
+        widths.append(each.min_width + more)
     return widths
 
 

@@ -44,14 +44,14 @@ class Bus:
         self.problem: str | None = "The console does not see events yet."
 
     def run(self) -> None:
-        """Run a listener until `end` is called. Start another whenever one ends, for example with its stage."""
+        """Run a listener until `end` is called. If a listener ends, for example with its stage, start another."""
         pause = PAUSE_AFTER_A_PROBLEM_SECONDS
         while not self._ended.is_set():
             self._has_listened = False
             self._listen()
             if self._has_listened:
                 pause = PAUSE_AFTER_A_PROBLEM_SECONDS
-            self._tell(self.problem or "The console does not see events.")
+            self._report(self.problem or "The console does not see events.")
             self._ended.wait(pause)
             # Each listener may leave a queue behind if it has no right to remove one.
             pause = min(2 * pause, MAX_PAUSE_BETWEEN_LISTENERS_SECONDS)
@@ -105,13 +105,13 @@ class Bus:
                     text = f"The console cannot read an event: {type(error).__name__}"
                     self._takers.hub.publish("notice", {"text": text})
 
-    def _understand(self, said: Json) -> None:
-        if "event" in said:
-            self.take(said["event"]["detail-type"], said["event"]["detail"], at_ms=said["at"])
+    def _understand(self, message: Json) -> None:
+        if "event" in message:
+            self.take(message["event"]["detail-type"], message["event"]["detail"], at_ms=message["at"])
         else:
-            self._has_listened |= "listening" in said
-            self._tell(said.get("problem"))
+            self._has_listened |= "listening" in message
+            self._report(message.get("problem"))
 
-    def _tell(self, problem: str | None) -> None:
+    def _report(self, problem: str | None) -> None:
         self.problem = problem
         self._takers.hub.publish("bus", {"problem": problem})

@@ -134,8 +134,8 @@ MAX_ITEMS_IN_A_READ = 100
 # All look-ups for one webhook may take this long. Authors who are not looked up by then keep the id in the webhook.
 MAX_LOOK_UP_MS_IN_A_WEBHOOK = 3 * SECOND_MS
 # The changes that a webhook reports are recorded before its messages are buffered. If that takes longer, ingest answers
-# 503 before the gateway's time-out. A redelivery makes fewer calls for the changes that are recorded already. So a body
-# with the most changes that are allowed waits only while each call takes more than about 65 ms.
+# 503 before the gateway's time-out. A redelivery makes fewer calls for the changes that are recorded already. So even a
+# webhook with all changes that are allowed is accepted in the end, unless each call takes more than about 65 ms.
 MAX_MOVE_MS_IN_A_WEBHOOK = 10 * SECOND_MS
 
 # -- events --------------------------------------------------------------------------------------------------

@@ -173,8 +173,8 @@ def test_what_a_customer_does_reaches_the_stage_in_order(browser: Browser) -> No
     assert [text for text in place.sent if text != "typing"] == ["one", "two", "three"]
 
 
-# Changes two fields of a pane before the page is drawn again. While it is drawn, a browser tells of a change in a field
-# that is removed, too.
+# Changes two fields of a pane before the page is drawn again. While the page is drawn, a browser also reports a change
+# of a field that is being removed.
 TWO_CHANGES = """() => {
     const field = (name) => [...document.querySelectorAll(".who label")]
         .find((label) => label.textContent.startsWith(name)).querySelector("input, select");
@@ -211,7 +211,7 @@ def test_a_page_that_was_opened_while_the_stage_was_away_can_send_when_it_is_bac
         expect(page.get_by_label("Message", exact=True)).to_be_visible(timeout=30_000)
 
 
-def test_a_stage_that_was_started_again_is_told_from_the_one_that_was_away(
+def test_a_stage_that_was_started_again_is_distinguished_from_one_that_was_only_away(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = ImitatedStage()

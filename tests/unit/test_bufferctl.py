@@ -231,7 +231,9 @@ def test_the_state_of_the_shards_is_a_table(aws: FakeAws, capsys: pytest.Capture
     assert lines[1].endswith("1.2 s      -")
 
 
-def test_what_was_refused_is_a_table_by_tenant(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_by_tenant_how_many_messages_were_refused(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
     nothing = {"pending": 0, "inflight": 0, "nextDueAt": None, "overdueMs": 0, "heartbeatAt": None}
     result: Json = {**nothing, "shards": [{"shard": 0, **nothing}], "refusals": {"sinceAt": None, "counts": []}}
     aws.answer("status", result)
@@ -578,7 +580,7 @@ def test_a_local_stage_that_is_not_up_cannot_be_reached(tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     "arguments", [[], ["conversation"], ["rules", "set", "stage"], ["conversation", "hold", NAME, "--for", "1d"]]
 )
-def test_wrong_usage_ends_with_two_and_says_so_as_every_other_error(
+def test_wrong_usage_exits_with_2_and_an_error_like_every_other(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2

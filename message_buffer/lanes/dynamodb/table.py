@@ -404,8 +404,9 @@ class MessageTable(Table):
         return updated.done, window_of(updated.item)
 
     def replace_facts(self, conversation: str, note: Note, before: Window) -> Window:
-        """Remove older messages' facts from the window that this note has opened. Return the window as it was before.
+        """Remove older messages' facts from the window that this note has opened.
 
+        Return the window as it was before the note, without these facts.
         Change nothing if another request has changed the window since, or a run has locked it. The facts of another
         message, a flush, and what typing asks for are in the same attributes.
         """
