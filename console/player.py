@@ -104,7 +104,7 @@ class _Play:
             self._batch_ids.add(batch_id)
             self.batches_came_at.append(time.monotonic())
             seen = {"messages": detail.get("messageCount", 0), "reason": detail.get("flushReason")}
-            self.progress["batches"].append({"who": who, **seen, "lane": detail.get("lane")})
+            self.progress["batches"].append({"who": who, **seen, "lane": detail.get("lane"), "batchId": batch_id})
         self.publish()
         return True
 
@@ -121,7 +121,8 @@ class _Play:
     @property
     def is_as_expected(self) -> bool:
         """Return whether each customer's batches came as they should, and the other events."""
-        came, expected = self.progress["batches"], self.progress["expected"]
+        came = [{name: value for name, value in each.items() if name != "batchId"} for each in self.progress["batches"]]
+        expected = self.progress["expected"]
         return self.progress["events"] == self.scenario.events and all(
             [each for each in came if each["who"] == who] == [each for each in expected if each["who"] == who]
             for who in range(len(self.customers))

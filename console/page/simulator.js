@@ -62,12 +62,12 @@ function Scenarios({ store }) {
       onClick=${() => play(each.name)}>${each.title}</button>`)}
     ${playing && html`<button class="plain" onClick=${() => ask("stop")}>Stop</button>`}
     <p class="note" role="status">${played ? STATES[played.state](played) : ""}</p>
-    ${played && html`<${Played} played=${played} />`}
+    ${played && html`<${Played} played=${played} figures=${store.batches} />`}
   </section>`;
 }
 
 // What the newest scenario has done, step by step, and what came of it. It stays until the next one is played.
-function Played({ played }) {
+function Played({ played, figures }) {
   const list = useRef(null);
   useEffect(() => {
     list.current.scrollTop = list.current.scrollHeight;
@@ -84,8 +84,8 @@ function Played({ played }) {
       ${played.taken.map((sentence) => html`<p key=${sentence}>${sentence}</p>`)}
       ${played.problem && html`<p class="problem">${played.problem}</p>`}
       ${played.state === "ended" && html`<p><b>What you should have seen:</b> ${played.result}</p>
-        <p><b>What came:</b> ${cameOf(played)} ${played.asExpected ? "That is as expected."
-          : "That differs. Perhaps other rules apply here, or a function's first start took some seconds, or the console missed events."}</p>`}
+        <p><b>What came:</b> ${cameOf(played, figures)} ${played.asExpected ? "That is as expected."
+          : "That differs. Perhaps other rules apply here, or somebody else changed what waited, or a function's first start took some seconds, or the console missed events."}</p>`}
     </div>
   </div>`;
 }
@@ -108,8 +108,10 @@ function linesOf(steps) {
   return lines;
 }
 
-function cameOf({ batches, events }) {
-  const each = batches.map((batch) => `${messagesOf(batch.messages)} because of ${reasonOf(batch.reason)}${batch.lane === "dynamodb" ? ", by the DynamoDB lane" : ""}`);
+// The figures of a batch name its cause as the chat does. Its reason is less exact.
+function cameOf({ batches, events }, figures) {
+  const causes = Object.fromEntries(figures.map(({ batchId, cause }) => [batchId, cause]));
+  const each = batches.map((batch) => `${messagesOf(batch.messages)} because of ${causes[batch.batchId] ?? reasonOf(batch.reason)}${batch.lane === "dynamodb" ? ", by the DynamoDB lane" : ""}`);
   const told = events.map((type) => `, and an event ${type}`);
   return `${batches.length} ${batches.length === 1 ? "batch" : "batches"}${each.length ? ` (${each.join("; ")})` : ""}${told.join("")}.`;
 }

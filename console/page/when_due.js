@@ -48,7 +48,7 @@ const AFTER_A_HOLD = {
   title: "only after a hold, which begins when:",
   lines: [
     [["hold"], null, () => "an operator puts the conversation on hold."],
-    [["takeover"], "onHumanReply", (rule) => html`a person of the business answers${rule("onHumanReply") === "null" ? " (not by these rules)" : ""}.`],
+    [["takeover"], "onHumanReply", (rule, tag) => html`a person of the business answers${!tag && rule("onHumanReply") === "null" ? " (not by these rules)" : ""}.`],
   ],
 };
 
@@ -62,17 +62,20 @@ export function WhenDue({ chat, store }) {
   const buffer = store.buffers[chat.conversation];
   const isWaiting = buffer?.count > 0;
   const cause = isWaiting ? buffer.why?.cause : chat.items.findLast((item) => item.kind === "batch")?.cause?.cause;
+  // Other rules may be the reason for another cause.
   useEffect(() => {
     let gone = false;
     ask("rules", { conversation: name }).then((found) => !gone && found && setRules(found.rules));
     return () => (gone = true);
-  }, [name]);
+  }, [name, cause]);
   return html`<section class="when" aria-label="When a batch leaves">
     <h3>When does a batch leave?</h3>
     <p>The buffer collects what a customer writes, and hands it to the agent as one batch. The batch leaves</p>
     ${rules && groupsOf(rules).map(({ title, lines }) => html`<h4>${title}</h4><ul>${lines.map(([causes, rule, text]) =>
-      html`<${Line} key=${causes[0]} text=${text((name) => shown(rules, name))} rule=${rule}
-        tag=${causes.includes(cause) ? (isWaiting ? "decides now" : "decided the last batch") : null} />`)}</ul>`)}
+      {
+      const tag = causes.includes(cause) ? (isWaiting ? "decides now" : "decided the last batch") : null;
+      return html`<${Line} key=${causes[0]} text=${text((name) => shown(rules, name), tag)} rule=${rule} tag=${tag} />`;
+    })}</ul>`)}
     <p class="note">Rules can differ by tenant, agent, platform and conversation.</p>
   </section>`;
 }
