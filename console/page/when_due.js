@@ -39,7 +39,7 @@ const SOONER = {
     [["pressedSilenceMs", "pressed at once"], "pressedSilenceMs", (rule) => html`${isZero(rule("pressedSilenceMs")) ? "at once" : html`<b>${rule("pressedSilenceMs")}</b>`} after
       the author has pressed a button. Messages before that keep their wait.`],
     [["max_messages", "max_bytes"], "maxMessages", (rule) => html`at once when <b>${rule("maxMessages")}</b> messages wait.`],
-    [["flush", "flush word", "operator's flush", "resume"], null, () => "at once when the author writes a flush word, or an operator flushes or ends a hold."],
+    [["flush", "flush word", "operator's flush", "resume"], null, (rule) => html`at once when the author writes a flush word${orNone(rule, "flushWords")}, or an operator flushes or ends a hold.`],
   ],
 };
 const IF_VIP = [["priority"], "vipSilenceMs", (rule) => html`${isZero(rule("vipSilenceMs")) ? "at once" : html`after <b>${rule("vipSilenceMs")}</b>`} if the
@@ -52,6 +52,16 @@ const AFTER_A_HOLD = {
   ],
 };
 
+const NEVER = {
+  title: "never, because the waiting messages are dropped, when:",
+  lines: [
+    [["stop word"], "stopWords", (rule) => html`the author writes a stop word${orNone(rule, "stopWords")}.`],
+    [["cancel"], null, () => "an operator cancels."],
+  ],
+};
+
+// A language brings stop and flush words of its own.
+const orNone = (rule, name) => (rule(name) || rule("controlLanguages") ? "" : " (these rules have none)");
 const isZero = (shown) => shown === "0 s";
 const longest = (value) => (value("typingInferenceMs") > value("silenceMs") ? "typingInferenceMs" : "silenceMs");
 
@@ -92,12 +102,12 @@ function groupsOf(rules) {
   if (vip || value("wait") === "window") {
     // A press counts as a typed message then.
     const sooner = { ...SOONER, lines: SOONER.lines.filter(([, rule]) => rule !== "pressedSilenceMs") };
-    return [vip ? VIP : WINDOW, sooner, AFTER_A_HOLD].map((group) => known(group, rules));
+    return [vip ? VIP : WINDOW, sooner, AFTER_A_HOLD, NEVER].map((group) => known(group, rules));
   }
   const waits = { ...WAITS, lines: WAITS.lines.filter(([[cause]]) => cause !== "typingInferenceMs" || value(cause) > value("silenceMs")) };
   if (value("adaptive")) waits.lines = [RHYTHM, ...waits.lines];
   if (value("minMessages") > 1) waits.lines = [...waits.lines, AT_LEAST];
-  return [waits, { ...SOONER, lines: [...SOONER.lines, IF_VIP] }, AFTER_A_HOLD].map((group) => known(group, rules));
+  return [waits, { ...SOONER, lines: [...SOONER.lines, IF_VIP] }, AFTER_A_HOLD, NEVER].map((group) => known(group, rules));
 }
 
 // Leave out a line whose rule this stage does not have.

@@ -175,15 +175,18 @@ def test_an_answer_that_is_older_than_the_batch_does_not_bring_the_buffer_back(s
             {},
             ["1 s of silence", "must come before the first wait of 1 s is over", "after a typing event", "2 s, if",
              "transcript of a voice note", "30 s after", "pressed a button", "20 messages", "flush word", "VIP",
-             "on hold", "a person of the business answers (not by these rules)"],
+             "a flush word (these rules have none)", "on hold", "a person of the business answers (not by these rules)",
+             "the author writes a stop word (these rules have none)", "an operator cancels"],
             ["rhythm", "fewer than", "window"],
         ),
         ({"adaptive": True, "min_messages": 2}, ["between 0.5 s and 10 s", "fewer than 2"], []),
         ({"wait": "window"}, ["10 s after its first message, however many"], ["silence", "button"]),
         ({"priority": "vip", "vip_silence_ms": 700}, ["because the author is a VIP", "0.7 s of silence"], ["button"]),
         ({"pressed_silence_ms": 5_000, "on_human_reply": {"hold": "12h"}}, ["5 s after the author has"], ["not by"]),
+        ({"stop_words": ["halt"]}, ["a stop word."], ["a stop word (these"]),
+        ({"control_languages": ["en"]}, ["a stop word.", "a flush word, or"], ["have none"]),
     ],
-    ids=["defaults", "adaptive", "window", "vip", "press and takeover"],
+    ids=["defaults", "adaptive", "window", "vip", "press and takeover", "stop word", "language"],
 )  # fmt: skip
 def test_the_panel_says_everything_that_can_decide_with_the_values_in_force(
     scene: Scene, changed: Json, lines: list[str], absent: list[str]
