@@ -220,7 +220,7 @@ function Item({ item, can, act }) {
         <p>${item.mark?.startsWith("deleted") || item.mark === "dropped" ? html`<s>${item.text || what(item)}</s>` : item.text || what(item)}</p>
         <small><${Moment} at=${item.at} />${item.mark ? ` · ${item.mark}` : ""}${item.status === 200 ? outcome(item) : ` · ${REFUSALS[item.status] ?? "refused"}: ${item.status}`}</small>
         ${isOpen(item) && item.what === "text" && html`<span class="tools">
-          ${can("edit") && html`<button class="plain" onClick=${() => act("edit", { messageId: item.messageId, text: `${item.text} (edited)` })}>Edit</button>`}
+          ${can("edit") && html`<button class="plain" title="Adds “(edited)” to the text" onClick=${() => act("edit", { messageId: item.messageId, text: `${item.text} (edited)` })}>Edit</button>`}
           ${can("delete") && html`<button class="plain" onClick=${() => act("delete", { messageId: item.messageId })}>Delete</button>`}
         </span>`}
       </div>`;
