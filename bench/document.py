@@ -96,7 +96,7 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def conditions() -> str:
-    """Return when each file was measured and under which conditions. A sentence has those that all files share."""
+    """Return when each file was measured, and its conditions. One sentence has the conditions that all files share."""
     heads = ["file", "measured", "machine", "versions", "load, 1 / 15 min", "nice"]
     rows = []
     for path in sorted(RESULTS.glob("*.json")):

@@ -2,6 +2,8 @@
 
 import argparse
 import io
+import math
+import os
 import re
 import signal
 import sys
@@ -45,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         find: Find = given.find
         with errors_of_aws():
             run(find(given.stage, profile=given.profile, region=given.region, outputs=given.outputs), given)
+        print(end="", flush=True)
     except Failed as error:
         problem = {"error": {"message": str(error), "exitStatus": error.code}}
         if wants_json:
@@ -55,22 +58,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # The reader of a pipe, such as `head`, has closed the pipe. With stderr open, Python would report that at its
-        # exit.
-        sys.stderr.close()
+        # The reader of a pipe, such as `head`, has closed the pipe. Python writes the rest at its exit, and would fail
+        # again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
 def _prepare_output(*, wants_json: bool) -> None:
-    """Let both outputs take every character: JSON is UTF-8, and a terminal shows `?` for a character that it lacks."""
+    """Let both outputs accept every character. JSON is UTF-8; other output has `?` for a character that it lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace", encoding="utf-8" if wants_json else None)
 
 
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, **options: Any) -> None:
+        # An abbreviation would change its meaning with the next option, and `--js` would print its errors as text.
+        super().__init__(allow_abbrev=False, **options)
+
     def error(self, message: str) -> NoReturn:
-        """Print the usage. Raise Misused, so that wrong usage is reported as every other error."""
+        """Print the usage. Raise Misused, so that wrong usage is reported like every other error."""
         self.print_usage(sys.stderr)
         raise Misused(f"{message[0].upper()}{message[1:]}.")
 
@@ -91,7 +98,7 @@ def make_parser() -> _Parser:
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     topics = parser.add_subparsers(required=True, metavar="COMMAND")
     _command(
-        topics, "status", commands.status, "show how many conversations wait, are in flight and are late, by shard"
+        topics, "status", commands.status, "show what waits, is in flight and is late, by shard, and what was refused"
     )
     _add_conversation(topics.add_parser("conversation", help="list, show and control conversations"))
     _add_rules(topics.add_parser("rules", help="read and change rules without a deployment"))
@@ -234,15 +241,15 @@ def _add_send(parser: _Parser) -> None:
 def _add_tail(parser: _Parser) -> None:
     parser.add_argument("--conversation", help="show only the events of this conversation")
     parser.add_argument("--messages", action="store_true", help="also what people wrote, which --json always contains")
-    parser.add_argument("--seconds", type=float, help="end after this time; default: with Ctrl-C")
-    parser.add_argument("--count", type=int, help="end after this number of events")
+    parser.add_argument("--seconds", type=_positive(float), help="end after this time; default: with Ctrl-C")
+    parser.add_argument("--count", type=_positive(int), help="end after this number of events")
 
 
 def _add_verify(parser: _Parser) -> None:
     parser.add_argument("--fallback", action="store_true", help="also send a batch through the fallback")
     parser.add_argument(
         "--keep-running",
-        type=float,
+        type=_positive(float),
         metavar="MINUTES",
         help="then send a few bursts a minute, and print p50 and p99",
     )
@@ -265,6 +272,19 @@ def _command(
         parser.add_argument(option, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     parser.add_argument("--outputs", type=Path, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     return parser
+
+
+def _positive(number: Callable[[str], float]) -> Callable[[str], float]:
+    """Return a function that reads a number above 0. The commands take 0 for no limit."""
+
+    def read(text: str) -> float:
+        found = number(text)
+        if not 0 < found < math.inf:
+            raise argparse.ArgumentTypeError(f"use a number above 0, not {text!r}")
+        return found
+
+    read.__name__ = "number"  # argparse says "invalid number value"
+    return read
 
 
 def _duration_ms(text: str) -> int:

@@ -364,7 +364,7 @@ def _confirm(given: Namespace, question: str) -> None:
     if not sys.stdin.isatty():
         raise Misused("There is no terminal to ask at: add --yes.")
     # The question goes to stderr, because stdout may be a pipe, or have to be JSON.
-    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     try:
         answer = input()
     except EOFError:

@@ -311,7 +311,7 @@ def refusals(facts: Facts) -> Iterator[Finding]:
     refused, reasons = Counter[str](), dict[str, str]()
     for line in facts.said("ingest", "signature refused", minutes=LOOK_BACK_MINUTES):
         platform = line["platform"]
-        # After the first lines of a minute, one line counts the others, and has no reason.
+        # Ingest logs the first few of a minute with a reason, and then only one line that counts the others.
         refused[platform] += line.get("more", 1)
         reasons[platform] = line.get("reason") or reasons.get(platform, "the signature is wrong")
     for platform, count in refused.items():

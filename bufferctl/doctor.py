@@ -9,12 +9,12 @@ from bufferctl.diagnoses import DIAGNOSES, Finding, Severity
 from bufferctl.errors import FoundProblems, Unreachable, needs_sign_in
 from bufferctl.facts import Facts, Unreadable
 from bufferctl.formatting import Line, Lines, Tone
-from bufferctl.limits import INDENT
+from bufferctl.limits import GAP, INDENT
 from bufferctl.stage import Account
 from bufferctl.terminal import show_result, working
 
-# The width of the longest severity, with which each finding begins.
-WORD = max(len(severity.name) for severity in Severity)
+# Each finding begins with its severity. The texts begin behind the longest one.
+SEVERITY_CHARACTERS = max(len(severity.name) for severity in Severity)
 TONES: dict[Severity, Tone] = {Severity.BROKEN: "bad", Severity.FAILING: "warning"}
 
 
@@ -62,9 +62,10 @@ def doctor(account: Account, given: Namespace) -> None:
 def _lines(found: Report) -> list[Line]:
     lines = []
     for finding in found.findings:
-        word = finding.severity.name.lower()
+        word = finding.severity.name.lower().ljust(SEVERITY_CHARACTERS + GAP)
+        hang = len(word)
         tone = TONES.get(finding.severity, "plain")
-        lines.append(Line(f"{word:<{WORD}}  {finding.what}\n{'':<{WORD}}  {finding.do}", tone, hang=WORD + 2))
+        lines.append(Line(f"{word}{finding.what}\n{' ' * hang}{finding.do}", tone, hang=hang))
     if not found.findings and len(found.unread) < len(DIAGNOSES):
         made = len(DIAGNOSES) - len(found.unread)
         lines.append(Line(f"Nothing is wrong with what could be read: {made} diagnoses.", "good"))

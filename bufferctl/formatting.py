@@ -11,8 +11,9 @@ from typing import Any, Literal, NamedTuple
 from bufferctl.limits import INDENT
 
 NOTHING = "-"
-# JSON may contain these control characters unescaped, but a terminal may obey them.
-CONTROLS = re.compile("[\x7f-\x9f]")
+# JSON may contain these characters unescaped, but a terminal may obey the controls and turn text around, and many
+# programs take the separators of lines and paragraphs for the end of a line.
+CONTROLS = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 Tone = Literal["good", "warning", "bad", "plain"]
 
 
@@ -44,7 +45,7 @@ class Pairs:
     fields: Mapping[str, Any]
 
     def __str__(self) -> str:
-        width = max(map(len, self.fields))
+        width = max(map(len, self.fields), default=0)
         return "\n".join(f"{name.ljust(width)}  {cell(name, value)}" for name, value in self.fields.items())
 
 
@@ -54,7 +55,7 @@ class Line(NamedTuple):
     rest: str = ""
     """More of the line, which a narrow terminal shows beneath it."""
     hang: int = INDENT
-    """The spaces before each further line of a terminal, if the text does not fit one."""
+    """The spaces before each further line, if the text does not fit one line of a terminal."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +106,12 @@ def as_json(value: Any, *, indent: int | None = 2) -> str:
 def wrapped(text: str, *, width: int, hang: int = 0) -> str:
     """Return the text in lines of this width, broken between words."""
     wrapper = TextWrapper(
-        width, subsequent_indent=" " * hang, break_long_words=False, break_on_hyphens=False, replace_whitespace=False,
-        drop_whitespace=True,
-    )  # fmt: skip
+        width,
+        subsequent_indent=" " * hang,
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    )
     return "\n".join(wrapper.fill(line) for line in text.split("\n"))
 
 
@@ -123,7 +127,7 @@ def moment(at_ms: int) -> str:
 
 
 def without_today(text: str) -> str:
-    """Return a moment without its date if that is today's."""
+    """Return the text of a moment, without the date if that is today."""
     return text.removeprefix(f"{datetime.now().astimezone():%Y-%m-%d} ")
 
 

@@ -21,9 +21,10 @@ MAX_FORGET_CALLS = 20
 
 # A healthy stage takes a batch that is due in less time. A terminal shows a longer time in another colour.
 LATE_MS = 2_000
-# If a terminal is narrow, long texts are folded to no less than this. If that is not enough, the layout changes.
+# In a narrow terminal, columns of long texts become as narrow as this. If that is not enough, the layout changes.
 MIN_FOLDED_CHARACTERS = 20
-# The spaces between two columns, and those before the fields of a name.
+UNKNOWN_WIDTH = 80
+# The spaces between two columns, and those before the fields beneath a name.
 GAP, INDENT = 2, 2
 
 # -- listening to the bus ------------------------------------------------------------------------------

@@ -105,6 +105,8 @@ def _outputs_of_local(path: Path) -> Json:
         outputs: Json = json.loads(path.read_text())
     except FileNotFoundError as error:
         raise Unreachable("The local stage is not up: start it with `make up`.") from error
+    except (OSError, ValueError) as error:
+        raise Failed(f"{path} is not the outputs.json of a local stage: {error}.") from error
     return outputs
 
 

@@ -26,7 +26,7 @@ from bufferctl.formatting import (
     without_today,
     wrapped,
 )
-from bufferctl.limits import GAP, INDENT, LATE_MS, MIN_FOLDED_CHARACTERS
+from bufferctl.limits import GAP, INDENT, LATE_MS, MIN_FOLDED_CHARACTERS, UNKNOWN_WIDTH
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -50,7 +50,8 @@ def show(*blocks: Block, stream: TextIO | None = None) -> None:
     """Print the blocks with an empty line between them, for a terminal in a layout that fits its width."""
     stream = stream or sys.stdout
     if not stream.isatty():
-        print("\n\n".join(map(str, blocks)), file=stream, flush=True)
+        # A pipe may lead to a terminal, too, for example through `less -R`.
+        print("\n\n".join(printable(str(each), kept="\n") for each in blocks), file=stream, flush=True)
         return
     from rich.console import Group  # noqa: PLC0415 - it would make --help slow
     from rich.text import Text  # noqa: PLC0415
@@ -113,7 +114,11 @@ def _console(stream: TextIO) -> "Console":
     from rich.console import Console  # noqa: PLC0415 - it would make --help slow
 
     colours: Literal["auto"] | None = "auto" if has_colours(stream) else None
-    return Console(file=stream, highlight=False, markup=False, emoji=False, color_system=colours)
+    console = Console(file=stream, highlight=False, markup=False, emoji=False, color_system=colours)
+    if console.width == 0:
+        # COLUMNS=0 says that the width is not known, but rich would print nothing.
+        console.width = UNKNOWN_WIDTH
+    return console
 
 
 def _rendered(block: Block, width: int) -> "RenderableType":
@@ -147,10 +152,10 @@ class _Column(NamedTuple):
     """The width of its longest text."""
     is_number: bool
     may_fold: bool
-    """True for long texts of people, of services and of ours; not for names, which a reader copies, nor for times."""
+    """True for texts. False for times, and for names, which a reader copies."""
 
     @property
-    def least(self) -> int:
+    def min_width(self) -> int:
         return min(self.width, MIN_FOLDED_CHARACTERS) if self.may_fold else self.width
 
 
@@ -208,14 +213,14 @@ def _columns(block: Table, *, without_dates: bool = False) -> list[_Column]:
 
 def _fitted(columns: list[_Column], width: int) -> list[int] | None:
     """Return widths for the columns, or None if they do not fit. Columns that may fold share what the others leave."""
-    left = width - GAP * (len(columns) - 1) - sum(each.least for each in columns)
-    if left < 0:
+    room = width - GAP * (len(columns) - 1) - sum(each.min_width for each in columns)
+    if room < 0:
         return None
     widths = []
     for each in columns:
-        more = min(each.width - each.least, left)
-        left -= more
-        widths.append(each.least + more)
+        more = min(each.width - each.min_width, room)
+        room -= more
+        widths.append(each.min_width + more)
     return widths
 
 

@@ -1,4 +1,4 @@
-"""Breaks and changes the stage on purpose, for scenarios, and takes the changes back when the scenario ends."""
+"""Breaks or changes the stage for a scenario, and takes the changes back when the scenario ends."""
 
 import json
 import subprocess
@@ -39,9 +39,9 @@ class TemporaryChanges:
 
     def __exit__(self, *raised: Any) -> None:
         """Wait until the changes are taken back. Raise ChangeFailed if that failed."""
-        said, _ = self._process.communicate()
+        printed, _ = self._process.communicate()
         if self._process.returncode and not isinstance(raised[1], ChangeFailed):
-            problem = json.loads(said.splitlines()[-1])["problem"] if said else ""
+            problem = json.loads(printed.splitlines()[-1])["problem"] if printed else ""
             raise ChangeFailed(f"{NOT_TAKEN_BACK} {problem}".strip())
 
     def order(self, **order: Any) -> None:
@@ -56,10 +56,10 @@ class TemporaryChanges:
 
     def _await_answer(self) -> None:
         assert self._process.stdout
-        said = json.loads(self._process.stdout.readline() or "{}")
-        if "problem" in said:
-            raise ChangeFailed(said["problem"])
-        if not said:
+        answer = json.loads(self._process.stdout.readline() or "{}")
+        if "problem" in answer:
+            raise ChangeFailed(answer["problem"])
+        if not answer:
             raise ChangeFailed(NOT_TAKEN_BACK)
 
 
@@ -82,7 +82,7 @@ class Accidents:
     def kill(self, name: str) -> None:
         outputs = self._place.outputs
         assert outputs, "accidents are for the local stage only"
-        # In a thread: the emulator may reap the dead process only seconds later, but the scenario goes on.
+        # Use a thread, because the emulator may reap the dead process only seconds later, and the scenario goes on.
         threading.Thread(target=kill, args=(outputs, KILLED[name]), daemon=True).start()
 
     def temporary_changes(self) -> TemporaryChanges:

@@ -43,10 +43,10 @@ class Bus:
         self.problem: str | None = "The console does not see events yet."
 
     def run(self) -> None:
-        """Run a listener until `end` is called. Start another whenever one ends, for example with its stage."""
+        """Run a listener until `end` is called. If a listener ends, for example with its stage, start another."""
         while not self._ended.is_set():
             self._listen()
-            self._tell(self.problem or "The console does not see events.")
+            self._report(self.problem or "The console does not see events.")
             self._ended.wait(PAUSE_AFTER_A_PROBLEM_SECONDS)
 
     def end(self) -> None:
@@ -94,12 +94,12 @@ class Bus:
                 with suppress(json.JSONDecodeError):  # a listener that is killed may print half a line
                     self._understand(json.loads(line))
 
-    def _understand(self, said: Json) -> None:
-        if "event" in said:
-            self.take(said["event"]["detail-type"], said["event"]["detail"], at_ms=said["at"])
+    def _understand(self, message: Json) -> None:
+        if "event" in message:
+            self.take(message["event"]["detail-type"], message["event"]["detail"], at_ms=message["at"])
         else:
-            self._tell(said.get("problem"))
+            self._report(message.get("problem"))
 
-    def _tell(self, problem: str | None) -> None:
+    def _report(self, problem: str | None) -> None:
         self.problem = problem
         self._takers.hub.publish("bus", {"problem": problem})

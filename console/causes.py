@@ -8,14 +8,18 @@ from typing import NamedTuple
 
 
 class Cause(NamedTuple):
-    """What decided the due time: in a few words after "because of", and in a sentence before and after the batch left.
+    """The words for one cause.
 
-    In a sentence, `{value}` stands for the value of `rule`, and `{waits}` for the time after the last message.
+    In its sentences, `{value}` is replaced by the value of `rule`, and `{waits}` by the time from the last message to
+    the due time.
     """
 
     label: str
+    """A few words that may follow "because of"."""
     waits: str
+    """A sentence for a batch that waits."""
     left: str
+    """A sentence for a batch that has left."""
     rule: str | None = None
 
 

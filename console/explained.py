@@ -1,5 +1,6 @@
 """Asks the stage for conversations and rules, and explains why each batch is due, or why it has left."""
 
+import math
 import threading
 import time
 from collections import OrderedDict, deque
@@ -15,9 +16,44 @@ from console.time_lines import TimeLines
 from console.why import Facts, facts_of_batch, facts_of_buffer, why, without_rules
 
 Json = dict[str, Any]
-# Rules are the same for all conversations of an account and an agent, except for those with rules of their own.
-Owner = tuple[str, ...]
+# A conversation, or the account and the agent of several conversations.
+Key = tuple[str, ...]
 OWN_LAYER = "conversation:"
+
+
+class KeptRules:
+    """The rules that the console has read last, with the times of the answers."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Key, tuple[float, Json]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def add(self, key: Key, rules: Json) -> None:
+        with self._lock:
+            self._kept[key] = (time.monotonic(), rules)
+            self._kept.move_to_end(key)
+            if len(self._kept) > EXPLANATIONS_KEPT:
+                self._kept.popitem(last=False)
+
+    def fresh(self, key: Key) -> Json | None:
+        """Return the rules, or None if they were not read in the last seconds."""
+        age_seconds, rules = self._of(key)
+        return rules if age_seconds < RULES_KEPT_SECONDS else None
+
+    def during(self, facts: Facts, key: Key) -> Json | None:
+        """Return the rules as they were while the batch waited, or None if they were not read then."""
+        age_seconds, rules = self._of(key)
+        waited_ms = max(now_ms() - (facts.first_at_ms or facts.due_at_ms), 0)
+        return rules if age_seconds <= waited_ms / 1_000 + RULES_KEPT_SECONDS else None
+
+    def _of(self, key: Key) -> tuple[float, Json | None]:
+        """Return the age of the rules in seconds, and the rules."""
+        with self._lock:
+            read_at, rules = self._kept.get(key, (-math.inf, None))
+        return time.monotonic() - read_at, rules
 
 
 class Explained:
@@ -27,8 +63,7 @@ class Explained:
         self._stage = stage
         self._time_lines = time_lines
         self._words = words
-        self._rules: OrderedDict[str, tuple[float, Json]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._answers = KeptRules()
 
     def show(self, conversation: str) -> Json:
         """Return the conversation's state with `why`, and with its messages if the page may show people's words."""
@@ -42,26 +77,20 @@ class Explained:
 
     def rules(self, conversation: str) -> Json:
         """Return the answer of `rules.explain`, which is kept for some seconds."""
-        with self._lock:
-            read_at, rules = self._rules.get(conversation, (-RULES_KEPT_SECONDS, {}))
-        if time.monotonic() - read_at >= RULES_KEPT_SECONDS:
-            rules = self._stage.ask("rules.explain", conversation=conversation)
-            with self._lock:
-                self._rules[conversation] = (time.monotonic(), rules)
-                self._rules.move_to_end(conversation)
-                if len(self._rules) > EXPLANATIONS_KEPT:
-                    self._rules.popitem(last=False)
-        return rules
+        answer = self._answers.fresh((conversation,))
+        if answer is None:
+            answer = self._stage.ask("rules.explain", conversation=conversation)
+            self._answers.add((conversation,), answer)
+        return answer
 
     def known_rules(self, conversation: str, facts: Facts) -> Json | None:
         """Return the rules as they were while the batch waited, or None if they were not read then."""
-        with self._lock:
-            read_at, answer = self._rules.get(conversation, (-RULES_KEPT_SECONDS, {}))
-        return answer["rules"] if answer and _are_of(facts, read_at) else None
+        answer = self._answers.during(facts, (conversation,))
+        return None if answer is None else answer["rules"]
 
 
 class Departures:
-    """Explains batches that have left, at once if their rules are known, and else as soon as `run` has read them."""
+    """Explains batches that have left: at once if their rules are known, otherwise after `run` has read the rules."""
 
     def __init__(
         self, stage: PacedStage, hub: Hub, *, explained: Explained, time_lines: TimeLines, batches: Batches
@@ -71,7 +100,8 @@ class Departures:
         self._explained = explained
         self._time_lines = time_lines
         self._batches = batches
-        self._rules: OrderedDict[Owner, tuple[float, Json]] = OrderedDict()
+        # An account's conversations have the same rules for an agent, unless a conversation has rules of its own.
+        self._rules_of_accounts = KeptRules()
         self._unexplained: deque[tuple[Json, Facts]] = deque(maxlen=UNEXPLAINED_KEPT)
         self._came = threading.Event()
         self._ended = threading.Event()
@@ -81,15 +111,15 @@ class Departures:
         facts = facts_of_batch(detail)
         if facts is None:
             return None
-        named = {name: detail.get(name) for name in ("conversationId", "batchId", "agent")}
-        rules = self._explained.known_rules(str(named["conversationId"]), facts)
+        names = {name: detail.get(name) for name in ("conversationId", "batchId", "agent")}
+        rules = self._explained.known_rules(str(names["conversationId"]), facts)
         if rules is None:
-            read_at, rules = self._rules.get(_owner(named), (-RULES_KEPT_SECONDS, {}))
-            if not rules or not _are_of(facts, read_at):
-                self._unexplained.append((named, facts))
-                self._came.set()
-                return without_rules(facts)
-        return self._why(named, facts, rules)
+            rules = self._rules_of_accounts.during(facts, _account_and_agent(names))
+        if rules is None:
+            self._unexplained.append((names, facts))
+            self._came.set()
+            return without_rules(facts)
+        return self._why(names, facts, rules)
 
     def run(self) -> None:
         """Explain the batches whose rules were not known. Ask the stage only while a page is open."""
@@ -112,33 +142,30 @@ class Departures:
     def explain(self) -> None:
         """Read the missing rules, and publish the causes of the batches. Raise Failed if the stage does not answer."""
         while self._unexplained:
-            # The newest first, because somebody may be looking at it.
-            named, facts = self._unexplained.pop()
+            # Begin with the newest, because the page's reader probably looks at it.
+            names, facts = self._unexplained.pop()
             try:
-                cause = self._why(named, facts, self._rules_of(named))
+                cause = self._why(names, facts, self._rules_of(names))
             except Failed:
-                self._unexplained.append((named, facts))
+                self._unexplained.append((names, facts))
                 raise
-            self._batches.note_cause(named["batchId"], cause)
-            self._time_lines.note_cause(named["conversationId"], named["batchId"], cause)
-            self._hub.publish("cause", {"batchId": named["batchId"], "cause": cause})
+            self._batches.note_cause(names["batchId"], cause)
+            self._time_lines.note_cause(names["conversationId"], names["batchId"], cause)
+            self._hub.publish("cause", {"batchId": names["batchId"], "cause": cause})
 
-    def _rules_of(self, named: Json) -> Json:
-        owner = _owner(named)
-        read_at, known = self._rules.get(owner, (-RULES_KEPT_SECONDS, {}))
-        if time.monotonic() - read_at < RULES_KEPT_SECONDS:
+    def _rules_of(self, names: Json) -> Json:
+        key = _account_and_agent(names)
+        known = self._rules_of_accounts.fresh(key)
+        if known is not None:
             return known
-        answer = self._stage.look("rules.explain", conversation=named["conversationId"], agent=named["agent"])
+        answer = self._stage.look("rules.explain", conversation=names["conversationId"], agent=names["agent"])
         rules: Json = answer["rules"]
         if not any(str(each.get("layer")).startswith(OWN_LAYER) for each in rules.values()):
-            self._rules[owner] = (time.monotonic(), rules)
-            self._rules.move_to_end(owner)
-            if len(self._rules) > EXPLANATIONS_KEPT:
-                self._rules.popitem(last=False)
+            self._rules_of_accounts.add(key, rules)
         return rules
 
-    def _why(self, named: Json, facts: Facts, rules: Json) -> Json:
-        return why(facts, rules, self._time_lines.of(named["conversationId"]), has_left=True)
+    def _why(self, names: Json, facts: Facts, rules: Json) -> Json:
+        return why(facts, rules, self._time_lines.of(names["conversationId"]), has_left=True)
 
 
 def waiting_part(shown: Json) -> Json:
@@ -147,11 +174,5 @@ def waiting_part(shown: Json) -> Json:
     return shown if waits_in_valkey else shown.get("dynamodb") or shown
 
 
-def _are_of(facts: Facts, read_at: float) -> bool:
-    """Return whether rules that were read at this time, by the monotonic clock, are those of the batch."""
-    waited_ms = max(now_ms() - (facts.first_at_ms or facts.due_at_ms), 0)
-    return time.monotonic() - read_at <= waited_ms / 1_000 + RULES_KEPT_SECONDS
-
-
-def _owner(named: Json) -> Owner:
-    return (*str(named["conversationId"]).split("/")[:3], str(named["agent"]))
+def _account_and_agent(names: Json) -> Key:
+    return (*str(names["conversationId"]).split("/")[:3], str(names["agent"]))

@@ -15,8 +15,8 @@ LETTERS_SHOWN = 50
 OWNERS_EVERY_SECONDS = 30.0
 PAUSE_BETWEEN_SWEEPS_SECONDS = 0.5
 PAUSE_AFTER_A_PROBLEM_SECONDS = 2.0
-# The listener looks this often for a local stage that has ended, so that it listens before the first batch of the next
-# start is due.
+# After the end of a local stage, the listener looks this often for its next start, so that it listens before the first
+# batch is due.
 LOCAL_STAGE_POLL_SECONDS = 0.25
 RULES_KEPT_SECONDS = 10.0
 EXPLANATIONS_KEPT = 50
@@ -30,7 +30,7 @@ UNEXPLAINED_KEPT = 100
 MESSAGES_EXPLAINED = 50
 # An event has the time when ingest received a message. The message reaches its buffer a little later.
 ARRIVALS_DIFFER_BY_MS = 250
-# The time from the console to the stage's buffer that a typing event may take.
+# A typing event may take this long from the console to the stage's buffer.
 TYPING_ON_ITS_WAY_MS = 2_000
 
 # -- what is kept for the page -------------------------------------------------------------------------
@@ -61,5 +61,5 @@ MAX_HOLD_MS = 24 * 60 * 60_000
 
 MAX_STEPS = 100
 MAX_STEP_PAUSE_SECONDS = 60.0
-# A batch comes at the latest after the watchdog's pass, a lease and the starts of two functions.
+# After a crash, a batch comes at the latest after the watchdog's pass, a lease and the starts of two functions.
 MAX_WAIT_FOR_BATCH_SECONDS = 60.0

@@ -3,8 +3,8 @@
 It listens through a temporary rule and queue. It is a process of its own, whose standard input ends when the console
 ends. Therefore it removes the rule and the queue even if the console is killed.
 
-If AWS cannot be reached, the queue keeps the events, and the listener tries again. If the local stage ends, its rules
-and queues end with it; the listener waits for the next start, and makes new ones.
+If AWS cannot be reached, the queue keeps the events, and the listener tries again. The end of a local stage removes its
+rules and queues. The listener then waits for the next start, and makes new ones.
 """
 
 import json
@@ -28,18 +28,18 @@ def main() -> int:
     given = json.loads(sys.argv[1])
     ended = threading.Event()
     threading.Thread(target=_wait_for_the_end, args=(ended,), daemon=True).start()
-    said = Said()
+    output = Output()
     place = Place(Options(**given | {"outputs": Path(given["outputs"])}))
     try:
         with endings_interrupt():
             while not ended.is_set():
                 try:
-                    _listen(place, said, ended)
+                    _listen(place, output, ended)
                 except Unreachable as error:
-                    said.problem(str(error))
+                    output.problem(str(error))
                     ended.wait(LOCAL_STAGE_POLL_SECONDS if place.options.is_local else PAUSE_AFTER_A_PROBLEM_SECONDS)
     except Failed as error:
-        said.problem(str(error))
+        output.problem(str(error))
         return error.code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -49,7 +49,7 @@ def main() -> int:
     return 0
 
 
-class Said:
+class Output:
     """What the listener prints. A problem is printed once, until it changes or has passed."""
 
     def __init__(self) -> None:
@@ -59,31 +59,31 @@ class Said:
         _print({"event": arrival.event, "at": arrival.at_ms})
 
     def problem(self, problem: str | None) -> None:
-        """Print what is wrong, or with None that events are seen."""
+        """Print what is wrong, or if that is None, that events are seen."""
         if problem != self._problem:
             _print({"problem": problem} if problem else {"listening": True})
             self._problem = problem
 
 
-def _listen(place: Place, said: Said, ended: threading.Event) -> None:
+def _listen(place: Place, output: Output, ended: threading.Event) -> None:
     """Listen until the input ends. Raise Unreachable if the stage cannot be reached before that."""
     with place.errors():
         stage = place.find()
         with subscribe(stage.client, stage.event_bus, pattern=EVERYTHING, prefix=PREFIX) as subscription:
-            said.problem(None)
+            output.problem(None)
             while not ended.is_set():
                 try:
                     with place.errors():
                         arrived = subscription.look(wait_seconds=LONG_POLL_SECONDS)
                 except Unreachable as error:
-                    said.problem(str(error))
+                    output.problem(str(error))
                     if place.options.is_local:
                         raise
                     ended.wait(PAUSE_AFTER_A_PROBLEM_SECONDS)
                     continue
-                said.problem(None)
+                output.problem(None)
                 for arrival in arrived:
-                    said.event(arrival)
+                    output.event(arrival)
 
 
 def _wait_for_the_end(ended: threading.Event) -> None:

@@ -25,7 +25,7 @@ TAKEN_BACK = {
 }
 
 
-class Simulates(Protocol):
+class Sends(Protocol):
     """The simulator, as the player uses it."""
 
     @property
@@ -36,15 +36,17 @@ class Simulates(Protocol):
     def resume(self, conversation: str) -> None: ...
 
 
-class Orders(Protocol):
-    def __enter__(self) -> "Orders": ...
+class ChangesTheStage(Protocol):
+    """The temporary changes, as the player uses them."""
+
+    def __enter__(self) -> "ChangesTheStage": ...
 
     def __exit__(self, *error: Any) -> None: ...
 
     def order(self, **order: Any) -> None: ...
 
 
-class Breaks(Protocol):
+class CausesAccidents(Protocol):
     """The accidents, as the player uses them."""
 
     @property
@@ -52,7 +54,7 @@ class Breaks(Protocol):
 
     def kill(self, name: str) -> None: ...
 
-    def temporary_changes(self) -> Orders: ...
+    def temporary_changes(self) -> ChangesTheStage: ...
 
 
 class _Stopped(Exception):
@@ -60,7 +62,7 @@ class _Stopped(Exception):
 
 
 class _Play:
-    """Records one play. Publishes all of it with each change, so that a page that was opened later can show it, too."""
+    """Records one play. Publishes the whole record after each change, so that a page opened later shows all of it."""
 
     def __init__(self, name: str, scenario: Scenario, run: str, hub: Hub) -> None:
         self.scenario = scenario
@@ -82,7 +84,7 @@ class _Play:
             "state": "playing",
             "of": len(scenario.steps),
             "steps": [],
-            "taken": [],
+            "takenBack": [],
             "batches": [],
             "events": [],
             "result": scenario.result,
@@ -110,7 +112,7 @@ class _Play:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether as much came as should be seen."""
+        """Return whether as many batches, messages and other events came as the scenario promises."""
         came, expected = self.progress["batches"], self.progress["expected"]
         return (
             len(came) >= len(expected)
@@ -120,7 +122,7 @@ class _Play:
 
     @property
     def is_as_expected(self) -> bool:
-        """Return whether each customer's batches came as they should, and the other events."""
+        """Return whether the other events, and each customer's batches, are those that the scenario promises."""
         came = [{name: value for name, value in each.items() if name != "batchId"} for each in self.progress["batches"]]
         expected = self.progress["expected"]
         return self.progress["events"] == self.scenario.events and all(
@@ -136,7 +138,9 @@ class _Play:
 class Player:
     """Plays one scenario at a time."""
 
-    def __init__(self, scenarios: Mapping[str, Scenario], simulator: Simulates, hub: Hub, *, accidents: Breaks) -> None:
+    def __init__(
+        self, scenarios: Mapping[str, Scenario], simulator: Sends, hub: Hub, *, accidents: CausesAccidents
+    ) -> None:
         self._scenarios = scenarios
         self._simulator = simulator
         self._hub = hub
@@ -201,57 +205,57 @@ class Player:
 
     def _run(self, play: _Play) -> None:
         state, problem = "ended", ""
-        changes_made = {step.do for step in play.scenario.steps} & TAKEN_BACK.keys()
+        kinds_of_changes = {step.do for step in play.scenario.steps} & TAKEN_BACK.keys()
         try:
-            with ExitStack() as made:
-                orders = made.enter_context(self._accidents.temporary_changes()) if changes_made else None
-                self._tell(play)
-                self._do_steps(play, orders)
-                self._tell(play, state="waiting")
+            with ExitStack() as stack:
+                changes = stack.enter_context(self._accidents.temporary_changes()) if kinds_of_changes else None
+                self._record(play)
+                self._do_steps(play, changes)
+                self._record(play, state="waiting")
                 self._wait(lambda: play.is_complete, MAX_WAIT_FOR_BATCH_SECONDS)
         except _Stopped:
             state = "stopped"
         except ChangeFailed as error:
             state, problem = "stopped", str(error)
-        taken = [] if problem else [sentence for name, sentence in TAKEN_BACK.items() if name in changes_made]
-        self._tell(play, state=state, problem=problem, taken=taken)
+        taken_back = [] if problem else [TAKEN_BACK[kind] for kind in TAKEN_BACK if kind in kinds_of_changes]
+        self._record(play, state=state, problem=problem, takenBack=taken_back)
 
-    def _do_steps(self, play: _Play, orders: Orders | None) -> None:
+    def _do_steps(self, play: _Play, changes: ChangesTheStage | None) -> None:
         began = time.monotonic()
         for step in play.scenario.steps:
-            # Count from the beginning of the previous step, because a person does not wait for the webhook's answer.
             problem = ""
             if step.after_batch:
                 if self._wait(lambda: len(play.batches_came_at) >= step.after_batch, MAX_WAIT_FOR_BATCH_SECONDS):  # noqa: B023
                     began = play.batches_came_at[step.after_batch - 1]
                 else:
                     problem = NO_BATCH
+            # Count from the beginning of the previous step, because a person does not wait for the webhook's answer.
             self._wait(lambda: False, began + step.after - time.monotonic())
             began = time.monotonic()
-            told = {"note": step.note, "do": step.do, "at": round(time.time() * 1_000), "problem": problem}
+            entry = {"note": step.note, "do": step.do, "at": round(time.time() * 1_000), "problem": problem}
             with self._changed:
-                play.progress["steps"].append(told)
-            self._tell(play)
+                play.progress["steps"].append(entry)
+            self._record(play)
             try:
-                told["problem"] = self._do(play, step, orders) or problem
+                entry["problem"] = self._do(play, step, changes) or problem
             except ChangeFailed:
                 raise
             except (CannotDo, Failed) as error:
-                told["problem"] = str(error)
-            if told["problem"]:
-                self._tell(play)
+                entry["problem"] = str(error)
+            if entry["problem"]:
+                self._record(play)
 
-    def _do(self, play: _Play, step: Step, orders: Orders | None) -> str:
+    def _do(self, play: _Play, step: Step, changes: ChangesTheStage | None) -> str:
         """Do the step. Return the problem with it, or an empty text."""
         if step.do in KILLED:
             self._accidents.kill(step.do)
         elif step.do == "resume":
             self._simulator.resume(play.conversation_of(step.who))
-        elif step.do in OUTAGE and orders:
-            orders.order(do=step.do)
-        elif step.do == "set_rules" and orders:
+        elif step.do in OUTAGE and changes:
+            changes.order(do=step.do)
+        elif step.do == "set_rules" and changes:
             scope = f"conversation:{play.conversation_of(step.who)}"
-            orders.order(do=step.do, scope=scope, rules=step.rules)
+            changes.order(do=step.do, scope=scope, rules=step.rules)
         else:
             sent = self._simulator.act(play.customers[step.who], step.do, text=step.text)
             with self._changed:
@@ -268,7 +272,7 @@ class Player:
                 raise _Stopped
             return holds
 
-    def _tell(self, play: _Play, **facts: Any) -> None:
+    def _record(self, play: _Play, **facts: Any) -> None:
         with self._changed:
             play.progress.update(facts)
             play.publish()

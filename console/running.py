@@ -34,7 +34,7 @@ def running(place: Place, *, port: int = 0) -> Iterator[str]:
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(("127.0.0.1", port))
-        # The address is told before the server's thread accepts. Until then, the system keeps who connects waiting.
+        # The address is printed before the server's thread accepts. Until then, the system lets connections wait.
         listening.listen()
         port = listening.getsockname()[1]
         # Access logs would contain the path, and thereby the token.

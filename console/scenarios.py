@@ -27,12 +27,12 @@ class Step(_Strict):
         ge=0, le=MAX_STEP_PAUSE_SECONDS, description="seconds since the beginning of the previous step"
     )
     after_batch: int = Field(
-        default=0, ge=0, description="count `after` from the arrival of the batch of this number instead; 0: of none"
+        default=0, ge=0, description="if not 0, count `after` from the arrival of the batch with this number"
     )
     who: int = Field(default=0, ge=0, description="which customer")
     do: str = Field(description="a kind of customers.KINDS, `resume`, `set_rules`, or an accident")
     text: str = Field(default="", max_length=MAX_TEXT_CHARACTERS)
-    rules: Json = Field(default={}, description="for `set_rules`: those of the customer's conversation")
+    rules: Json = Field(default={}, description="for `set_rules`: the rules of the customer's conversation")
     note: str = Field(description="what the page says about the step")
 
 
@@ -49,9 +49,9 @@ class Scenario(_Strict):
     warning: str = Field(default="", description="what the page says about an accident before the first step")
     customers: list[Actor] = Field(min_length=1, max_length=2)
     steps: list[Step] = Field(min_length=1, max_length=MAX_STEPS)
-    batches: list[ExpectedBatch] = Field(description="those that leave if the product's default rules apply, in order")
+    batches: list[ExpectedBatch] = Field(description="what leaves under the product's default rules, in order")
     events: list[str] = Field(default=[], description="the types of the other events that come, in order")
-    result: str = Field(description="what should have been seen, in words")
+    result: str = Field(description="a sentence for people: what they should have seen")
 
 
 def read_scenarios(folder: Path = FOLDER) -> dict[str, Scenario]:

@@ -34,7 +34,7 @@ from console.time_lines import TimeLines
 
 Json = dict[str, Any]
 PAGE = Path(__file__).parent / "page"
-OUT = "Valkey does not answer, so this is not possible now. Try again when it answers."
+VALKEY_IS_OUT = "Valkey does not answer, so this is not possible now. Try again when it answers."
 READ_ONLY = "This console only reads. Start it with --allow-changes to change something."
 
 
@@ -234,7 +234,7 @@ async def _answered(ask: Callable[[], Any]) -> Response:
         return _problem(str(error), 400)
     except Unreachable as error:
         if is_outage(error):
-            return _problem(OUT, 503)
+            return _problem(VALKEY_IS_OUT, 503)
         return _problem(str(error), 502)
     except Failed as error:
         return _problem(str(error), 409)

@@ -16,7 +16,7 @@ from console.time_lines import TimeLines
 
 Json = dict[str, Any]
 # The fields of `conversation.show` that the page shows beside the chat.
-OF_THE_BUFFER = ("state", "count", "dueAt", "reason", "firstAt", "lastAt", "heldUntil", "batch", "generation")
+BUFFER_FIELDS = ("state", "count", "dueAt", "reason", "firstAt", "lastAt", "heldUntil", "batch", "generation")
 
 
 class Simulator:
@@ -67,10 +67,10 @@ class Simulator:
             "answer": answer.body,
             **known,
         }
-        told = "flush word" if answer.body.get("flushed") else kind
-        self._time_lines.add(conversation, f"sent {told}", began_ms, status=answer.status)
+        what = "flush word" if answer.body.get("flushed") else kind
+        self._time_lines.add(conversation, f"sent {what}", began_ms, status=answer.status)
         with self._lock:
-            # From now on, an answer to an earlier question is out of date. It must not take the page back.
+            # From now on, an answer to an earlier question is out of date, and must not be published.
             self._unpublished[conversation] = None
         self._hub.publish("sent", sent)
         self._looks.hurry()
@@ -115,7 +115,7 @@ class Simulator:
                 self._hub.publish("notice", {"text": str(error)})
             return
         part = waiting_part(shown)
-        buffer = {name: part.get(name) for name in OF_THE_BUFFER}
+        buffer = {name: part.get(name) for name in BUFFER_FIELDS}
         lane = "valkey" if "shard" in part else "dynamodb"
         with self._lock:
             if conversation not in self._unpublished:
@@ -125,8 +125,8 @@ class Simulator:
 
 def _conversation(customer: Customer, answer: Json) -> tuple[str, Json]:
     """Return the conversation's name and, if the answer has them, its due time and number of waiting messages."""
-    told = answer.get("conversations")
-    if isinstance(told, dict) and len(told) == 1:
-        ((name, known),) = told.items()
+    conversations = answer.get("conversations")
+    if isinstance(conversations, dict) and len(conversations) == 1:
+        ((name, known),) = conversations.items()
         return name, dict(known)
     return customer.conversation, {}

@@ -1,7 +1,7 @@
 """Changes the stage for a scenario, and takes the changes back at the end: `python -m console.temporary_changes`.
 
-It reads orders as lines of JSON from its standard input, which ends when the scenario or the console ends. It is a
-process of its own, and therefore starts Valkey again and removes rules even if the console is killed.
+It reads orders as lines of JSON from its standard input, which ends when the scenario or the console ends. Because it
+is a process of its own, it starts Valkey again and removes the rules even if the console is killed.
 """
 
 import json
@@ -28,20 +28,20 @@ class Asks(Protocol):
 
 
 class Changes:
-    """The changes that have been made and not yet taken back."""
+    """Changes of the stage, which the end of `stack` takes back."""
 
-    def __init__(self, stage: Asks, local_stage: LocalStage, made: ExitStack) -> None:
+    def __init__(self, stage: Asks, local_stage: LocalStage, stack: ExitStack) -> None:
         self._stage = stage
         self._local_stage = local_stage
-        self._made = made
+        self._stack = stack
         self._outage = ExitStack()
 
     def carry_out(self, order: Mapping[str, Any]) -> None:
         match order["do"]:
             case "set_rules":
-                self._made.enter_context(_rules(self._stage, order["scope"], order["rules"]))
+                self._stack.enter_context(_rules(self._stage, order["scope"], order["rules"]))
             case "stop_valkey":
-                self._outage = self._made.enter_context(ExitStack())
+                self._outage = self._stack.enter_context(ExitStack())
                 self._outage.enter_context(self._local_stage.without_valkey())
             case "start_valkey":
                 self._outage.close()
@@ -53,7 +53,7 @@ def _rules(stage: Asks, scope: str, rules: Json) -> Iterator[None]:
         stage.ask("rules.set", scope=scope, rules=rules)
         yield
     finally:
-        # Rules that could not be set, or that an operator has removed, are not there.
+        # There are no rules if they could not be set, or if an operator has removed them.
         with suppress(NotFound):
             stage.ask("rules.delete", scope=scope)
 
@@ -61,17 +61,17 @@ def _rules(stage: Asks, scope: str, rules: Json) -> Iterator[None]:
 def main() -> int:
     given = json.loads(sys.argv[1])
     try:
-        with endings_interrupt(), errors_of_aws(), ExitStack() as made:
+        with endings_interrupt(), errors_of_aws(), ExitStack() as stack:
             outputs = Path(given["outputs"])
             stage = find_stage(given["stage"], profile=given["profile"], region=given["region"], outputs=outputs)
-            changes = Changes(stage, LocalStage(outputs.parent), made)
-            _say({"ready": True})
+            changes = Changes(stage, LocalStage(outputs.parent), stack)
+            _print({"ready": True})
             for line in sys.stdin:
                 changes.carry_out(json.loads(line))
-                _say({"done": True})
+                _print({"done": True})
     except (Failed, LocalError) as error:
         with suppress(BrokenPipeError):
-            _say({"problem": str(error)})
+            _print({"problem": str(error)})
         return 1
     except (KeyboardInterrupt, BrokenPipeError):
         # The console has gone. Python must not fail at its exit when it flushes standard output.
@@ -79,7 +79,7 @@ def main() -> int:
     return 0
 
 
-def _say(message: Json) -> None:
+def _print(message: Json) -> None:
     print(json.dumps(message), flush=True)
 
 

@@ -35,7 +35,7 @@ class TimeLines:
                 self._seen[row["conversation"]] = facts
 
     def note_why(self, conversation: str, due_at_ms: int, cause: Json) -> None:
-        """Keep why the conversation is due at its present due time, and add it to the looks that saw this time."""
+        """Remember why the conversation is due at this time, and add that to the looks that saw this due time."""
         with self._lock:
             line = self._lines.get(conversation)
             if line is None:

@@ -1,7 +1,7 @@
 """Explains why a batch is due at its due time, or why it has left then.
 
-The stage tells only a reason, such as `silence`, and several rules share that reason. This module finds the rule that
-decided. It compares the rules' values with the time between a message and the due time, and looks at what the message
+The stage returns only a reason, such as `silence`, which several rules share. This module finds the rule that decided.
+It compares the rules' values with the time between a message and the due time, and considers what kind of message it
 was: a press, a file without words, or a voice note.
 """
 
@@ -57,7 +57,7 @@ def facts_of_buffer(shown: Json) -> Facts | None:
         shown.get("firstAt"),
         shown.get("lastAt"),
         shown["count"],
-        _newest(shown.get("messages")),
+        _newest_messages(shown.get("messages")),
         bool(shown.get("takenOverAt")),
     )
 
@@ -69,11 +69,11 @@ def facts_of_batch(detail: Json) -> Facts | None:
     count = detail.get("messageCount")
     if not (isinstance(first_at_ms, int) and isinstance(wait_ms, int) and isinstance(count, int)):
         return None
-    reason, messages = str(detail.get("flushReason")), _newest(detail.get("messages"))
+    reason, messages = str(detail.get("flushReason")), _newest_messages(detail.get("messages"))
     return Facts(reason, first_at_ms + wait_ms, first_at_ms, last_at_ms, count, messages)
 
 
-def _newest(messages: Any) -> tuple[Json, ...]:
+def _newest_messages(messages: Any) -> tuple[Json, ...]:
     if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
         return ()
     return tuple(messages[-MESSAGES_EXPLAINED:])
@@ -92,8 +92,8 @@ def why(facts: Facts | None, rules: Json, seen: Sequence[Json] = (), *, has_left
     if cause is None:
         return {"cause": found.cause, "label": found.cause, "text": f"The reason is {found.cause}."}
     rule = found.rule or cause.rule
-    told = rules.get(rule or "", {})
-    value = told.get("value")
+    in_force = rules.get(rule or "", {})
+    value = in_force.get("value")
     shown = f"{value / 1_000:g} s" if str(rule).endswith("Ms") and isinstance(value, int) else value
     sentence = cause.left if has_left else cause.waits
     if value is None and "{value}" in sentence:
@@ -102,7 +102,7 @@ def why(facts: Facts | None, rules: Json, seen: Sequence[Json] = (), *, has_left
     text = sentence.replace("{value}", str(shown)).replace("{waits}", _rounded(facts.waits_ms))
     before = found.before.replace("leaves", "left") if has_left else found.before
     answer = {"cause": found.cause, "label": cause.label, "text": f"{before} {text}".strip()}
-    return answer | ({"rule": rule, "value": value, "shown": shown, "layer": told.get("layer")} if told else {})
+    return answer | ({"rule": rule, "value": value, "shown": shown, "layer": in_force.get("layer")} if in_force else {})
 
 
 def without_rules(facts: Facts) -> dict[str, Any]:
@@ -122,24 +122,24 @@ def _find(facts: Facts, rules: Json, seen: Sequence[Json]) -> _Found:
             return _Found("windowMs")
         case "max_wait" if isinstance(value("minMessages"), int) and facts.message_count < value("minMessages"):
             return _Found("minMessages")
-        case "hold" if facts.taken_over or _newest_of(seen, "messages.conversation.taken_over", "operator: hold") == (
+        case "hold" if facts.taken_over or _newest_kind(seen, "messages.conversation.taken_over", "operator: hold") == (
             "messages.conversation.taken_over"
         ):
             return _Found("takeover")
         case "flush":
-            by = _newest_of(seen, "operator: flush", "sent flush word")
+            by = _newest_kind(seen, "operator: flush", "sent flush word")
             return _Found({"operator: flush": "operator's flush", "sent flush word": "flush word"}.get(by, "flush"))
     return _Found(facts.reason)
 
 
-def _newest_of(seen: Sequence[Json], *kinds: str) -> str:
+def _newest_kind(seen: Sequence[Json], *kinds: str) -> str:
     return next((entry["kind"] for entry in reversed(seen) if entry["kind"] in kinds), "")
 
 
 def _of_silence(facts: Facts, rules: Json, seen: Sequence[Json]) -> _Found:
     is_late = facts.waits_ms < 0
     before = CAME_LATE if is_late else ""
-    values = {name: told.get("value") for name, told in rules.items()}
+    values = {name: each.get("value") for name, each in rules.items()}
     return (
         (None if is_late else _by_value(facts, values))
         or _by_typing_event(facts, values, seen, before)

@@ -30,7 +30,7 @@ RETRY_AFTER_SECONDS = 5
 # full again after a minute.
 MAX_RETRY_AFTER_SECONDS = 60
 # For each platform and kind of refusal an instance logs this many requests of unproven senders in a minute, and then
-# only how many more there were.
+# only how many more there were. Of each metric it writes as many counts, and then one whenever the count has doubled.
 MAX_LINES_ABOUT_STRANGERS = 5
 # After a refused signature an instance reads the webhook secrets again, but not within this time of its last read.
 MIN_MS_BETWEEN_SECRET_READS = 10_000

@@ -102,7 +102,7 @@ class Stage:
             self._start_valkey_again(instance)
 
     def _start_valkey_again(self, instance: Instance) -> None:
-        """Start Valkey, unless `down` or another `up` has ended the instance, which would leave a server behind."""
+        """Start Valkey, unless `down` or another `up` has ended the instance. No command would stop that server."""
         while self._recorded() == instance:
             with ExitStack() as locked:
                 try:

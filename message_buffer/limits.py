@@ -134,7 +134,8 @@ MAX_ITEMS_IN_A_READ = 100
 # All look-ups for one webhook may take this long. Authors who are not looked up by then keep the id in the webhook.
 MAX_LOOK_UP_MS_IN_A_WEBHOOK = 3 * SECOND_MS
 # The changes that a webhook reports are recorded before its messages are buffered. If that takes longer, ingest answers
-# 503 before the gateway's time-out, and the redelivery continues.
+# 503 before the gateway's time-out. A redelivery makes fewer calls for the changes that are recorded already. So even a
+# webhook with all changes that are allowed is accepted in the end, unless each call takes more than about 65 ms.
 MAX_MOVE_MS_IN_A_WEBHOOK = 10 * SECOND_MS
 
 # -- events --------------------------------------------------------------------------------------------------
@@ -240,6 +241,9 @@ MAX_WINDOW_TRIES = 3
 # If an instance's clock steps back by less than this, each message arrives 1 ms after the last one. If the clock steps
 # back further, the DynamoDB lane assumes that the earlier time was wrong, and uses the new time.
 MAX_CLOCK_STEP_BACK_MS = 1 * SECOND_MS
+# An operator's look at a conversation reads at most this many pages of a megabyte. Messages that wait take at most 20
+# pages; the others contain tombstones of a day.
+MAX_PAGES_PEEKED = 50
 # A cancel locks the window for this long. If the DynamoDB processor has the lock, which it usually needs only for a
 # moment, the cancel tries again after a pause.
 CANCEL_LOCK_MS = 10 * SECOND_MS

@@ -19,10 +19,11 @@ from responder.owned_batch import OwnedBatch
 
 
 class PartSender:
-    def __init__(self, sent_messages: SentMessages, telemetry: Telemetry, clock: Clock) -> None:
+    def __init__(self, sent_messages: SentMessages, telemetry: Telemetry, clock: Clock, *, max_attempts: int) -> None:
         self._sent_messages = sent_messages
         self._telemetry = telemetry
         self._clock = clock
+        self._min_receives_to_send_unrecorded = min(MIN_RECEIVES_TO_SEND_UNRECORDED, max_attempts)
 
     def send(self, owned: OwnedBatch, channel: Channel, number: int, text: str) -> None:
         """Send a planned part. If the channel raises Busy or Refused, mark the part as planned again."""
@@ -72,12 +73,12 @@ class PartSender:
     # -- the buffer's table ------------------------------------------------------------------------
 
     def _begin_sending(self, owned: OwnedBatch, needed_ms: int) -> None:
-        """Record that a part is being sent. If that fails in the batch's first attempt, raise SendFailed."""
+        """Record that a part is being sent. If that fails in the first of several attempts, raise SendFailed."""
         now_ms = self._clock()
         try:
             self._sent_messages.begin_sending(owned.conversation, now_ms=now_ms, until_ms=now_ms + needed_ms)
         except SendFailed as error:
-            if owned.delivery.receives < MIN_RECEIVES_TO_SEND_UNRECORDED:
+            if owned.delivery.receives < self._min_receives_to_send_unrecorded:
                 raise
             # The message's id may still be recorded after the send.
             self._warn(owned, error)

@@ -56,7 +56,7 @@ class Responder:
         self._clock = clock
         self._new_owner = new_owner
         self._gate = Gate(options.gate, collaborators.buffer)
-        self._sender = PartSender(collaborators.sent_messages, telemetry, clock)
+        self._sender = PartSender(collaborators.sent_messages, telemetry, clock, max_attempts=options.max_attempts)
         self._withholding = Withholding(
             table=table,
             collaborators=collaborators,

@@ -1,7 +1,7 @@
 // One conversation: its state, its time line, its rules, and what an operator may do.
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { Countdown, Moment, Until, causeOf, duration, layerOf, messagesOf, reasonOf } from "./format.js";
+import { Countdown, DecidingRule, Moment, Until, causeOf, duration, layerOf, messagesOf, reasonOf } from "./format.js";
 import { ask } from "./store.js";
 
 const ACTIONS = {
@@ -17,8 +17,6 @@ export function ConversationDialog({ conversation, store, close }) {
   const dialog = useRef(null);
   const [shown, setShown] = useState(null);
   const [tab, setTab] = useState("line");
-  const [asked, setAsked] = useState(null);
-  const [holdMs, setHoldMs] = useState(HOLDS[1][0]);
   const newest = store.events[0]?.at;
   const read = async () => setShown((await ask("conversation", { conversation })) ?? shown);
   useEffect(() => {
@@ -29,24 +27,13 @@ export function ConversationDialog({ conversation, store, close }) {
     const again = setInterval(read, 3000);
     return () => clearInterval(again);
   }, [conversation, newest]);
-  const act = async (operation) => {
-    setAsked(null);
-    await ask("operate", { conversation, operation, ...(operation === "hold" ? { holdMs } : {}) });
-    read();
-  };
   return html`<dialog ref=${dialog} class="conversation" aria-labelledby="its-name" onClose=${close}>
     <header><h2 id="its-name">${conversation}</h2><button class="plain" onClick=${() => dialog.current.close()}>Close</button></header>
     ${!shown ? html`<p class="empty">Looking …</p>` : html`
-      <p class="why">${shown.why.text}${shown.why.layer ? html` <span class="layer"><code>${shown.why.rule}</code> is ${String(shown.why.shown)}, set by <b>${layerOf(shown.why.layer)}</b>.</span>` : ""}</p>
+      <p class="why">${shown.why.text}${shown.why.layer ? html` <span class="layer"><${DecidingRule} why=${shown.why} /></span>` : ""}</p>
       <${Facts} shown=${shown} />
       ${shown.dynamodb && html`<h3>In the DynamoDB lane</h3><${Facts} shown=${shown.dynamodb} />`}
-      ${store.hello.allowChanges && html`<div class="actions" role="group" aria-label="Actions">
-        ${Object.entries(ACTIONS).map(([name, [title]]) => html`<button key=${name} disabled=${isPointless(name, shown)} onClick=${() => setAsked(name)}>${title}</button>`)}</div>`}
-      ${asked && html`<div class="question" role="alertdialog" aria-label="Confirm"><p>${ACTIONS[asked][1]}</p>
-        ${asked === "hold" && html`<label>For <select value=${holdMs} onChange=${(event) => setHoldMs(Number(event.target.value))}>
-          ${HOLDS.map(([ms, text]) => html`<option key=${ms} value=${ms}>${text}</option>`)}</select></label>${" "}`}
-        <button onClick=${() => act(asked)}>${ACTIONS[asked][0]} now</button>
-        <button class="plain" onClick=${() => setAsked(null)}>Do nothing</button></div>`}
+      ${store.hello.allowChanges && html`<${Actions} conversation=${conversation} shown=${shown} read=${read} />`}
       <div class="tabs small" role="group" aria-label="What to show">
         ${[["line", "Time line"], ["messages", "Messages"], ["rules", "Rules"]].map(([name, title]) =>
           html`<button key=${name} aria-pressed=${tab === name} onClick=${() => setTab(name)}>${title}</button>`)}</div>
@@ -54,6 +41,24 @@ export function ConversationDialog({ conversation, store, close }) {
       ${tab === "messages" && html`<${Messages} shown=${shown} words=${store.hello.showWords} />`}
       ${tab === "rules" && html`<${Rules} conversation=${conversation} inWords=${store.hello.rulesInWords} />`}`}
   </dialog>`;
+}
+
+// What an operator may do. Each action asks first.
+function Actions({ conversation, shown, read }) {
+  const [asked, setAsked] = useState(null);
+  const [holdMs, setHoldMs] = useState(HOLDS[1][0]);
+  const act = async (operation) => {
+    setAsked(null);
+    await ask("operate", { conversation, operation, ...(operation === "hold" ? { holdMs } : {}) });
+    read();
+  };
+  return html`<div class="actions" role="group" aria-label="Actions">
+    ${Object.entries(ACTIONS).map(([name, [title]]) => html`<button key=${name} disabled=${isPointless(name, shown)} onClick=${() => setAsked(name)}>${title}</button>`)}</div>
+    ${asked && html`<div class="question" role="alertdialog" aria-label="Confirm"><p>${ACTIONS[asked][1]}</p>
+      ${asked === "hold" && html`<label>For <select value=${holdMs} onChange=${(event) => setHoldMs(Number(event.target.value))}>
+        ${HOLDS.map(([ms, text]) => html`<option key=${ms} value=${ms}>${text}</option>`)}</select></label>${" "}`}
+      <button onClick=${() => act(asked)}>${ACTIONS[asked][0]} now</button>
+      <button class="plain" onClick=${() => setAsked(null)}>Do nothing</button></div>`}`;
 }
 
 // The stage would refuse these, because nothing waits or there is no hold.

@@ -90,6 +90,10 @@ export function layerOf(layer) {
   return LAYERS[layer] ?? (name.length ? `the rules of the ${kind} ${name.join(":")}` : kind);
 }
 
+// The rule that decided, its value, and the layer that set it.
+export const DecidingRule = ({ why }) =>
+  html`<code>${why.rule}</code> is ${String(why.shown)}, set by <b>${layerOf(why.layer)}</b>.`;
+
 // The server's words for each reason and each cause, which it sends when the page connects.
 let labels = {};
 export const setLabels = (found) => (labels = found);

@@ -146,6 +146,7 @@ function Refusals({ store }) {
         Twilio would not send again, so its messages over a quota are counted, but buffered.</p>
       <div class="scroll" tabindex="0" role="region" aria-label="Refused messages"><table><thead><tr><th scope="col">Tenant</th><th scope="col">Refused</th><th scope="col" class="n">Times</th></tr></thead>
         <tbody>${counts.slice(0, REFUSALS_SHOWN).map((each) => html`<tr key=${`${each.tenant}/${each.reason}`}><td>${each.tenant || "all others"}</td>
-          <td>${REFUSED[each.reason] ?? each.reason}</td><td class="n">${each.count}</td></tr>`)}</tbody></table></div>`}
+          <td>${REFUSED[each.reason] ?? each.reason}</td><td class="n">${each.count}</td></tr>`)}</tbody></table></div>
+      ${counts.length > REFUSALS_SHOWN && html`<p>These are the highest of ${counts.length} counts. bufferctl status shows all.</p>`}`}
     ${own.length > 0 && html`<p>Responses to this page: ${own.map(([code, n]) => `${messagesOf(n)} ${code === "429" ? "refused by a quota" : "refused"} (${code})`).join(", ")}.</p>`}</section>`;
 }

@@ -1,7 +1,7 @@
 // A chat as on a phone, and beside it the buffer of its conversation.
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { Countdown, Moment, causeOf, duration, layerOf, messagesOf, reasonOf, useRunning } from "./format.js";
+import { Countdown, DecidingRule, Moment, causeOf, duration, messagesOf, reasonOf, useRunning } from "./format.js";
 import { ask, chatOf, changed, isOpen, isOwn, isPlaying, newChat, state } from "./store.js";
 import { WhenDue } from "./when_due.js";
 
@@ -66,7 +66,7 @@ function Scenarios({ store }) {
   </section>`;
 }
 
-// What the newest scenario has done, step by step, and what came of it. It stays until the next one is played.
+// The steps of the newest scenario, and what came of them. They stay until the next scenario is played.
 function Played({ played, figures }) {
   const list = useRef(null);
   useEffect(() => {
@@ -81,7 +81,7 @@ function Played({ played, figures }) {
         ${line.count > 1 ? ` ${line.count} ×` : ""} ${line.note}${line.problem && html` <b class="problem">${line.problem}</b>`}</li>`)}
     </ol></div>
     <div class="result">
-      ${played.taken.map((sentence) => html`<p key=${sentence}>${sentence}</p>`)}
+      ${played.takenBack.map((sentence) => html`<p key=${sentence}>${sentence}</p>`)}
       ${played.problem && html`<p class="problem">${played.problem}</p>`}
       ${played.state === "ended" && html`<p><b>What you should have seen:</b> ${played.result}</p>
         <p><b>What came:</b> ${cameOf(played, figures)} ${played.asExpected ? "That is as expected."
@@ -97,7 +97,7 @@ const STATES = {
   stopped: ({ title }) => `${title} was stopped.`,
 };
 
-// Equal steps that follow each other are one line.
+// Return the lines of the steps. Equal steps that follow each other share one line.
 function linesOf(steps) {
   const lines = [];
   steps.forEach((step, place) => {
@@ -112,8 +112,8 @@ function linesOf(steps) {
 function cameOf({ batches, events }, figures) {
   const causes = Object.fromEntries(figures.map(({ batchId, cause }) => [batchId, cause]));
   const each = batches.map((batch) => `${messagesOf(batch.messages)} because of ${causes[batch.batchId] ?? reasonOf(batch.reason)}${batch.lane === "dynamodb" ? ", by the DynamoDB lane" : ""}`);
-  const told = events.map((type) => `, and an event ${type}`);
-  return `${batches.length} ${batches.length === 1 ? "batch" : "batches"}${each.length ? ` (${each.join("; ")})` : ""}${told.join("")}.`;
+  const others = events.map((type) => `, and an event ${type}`);
+  return `${batches.length} ${batches.length === 1 ? "batch" : "batches"}${each.length ? ` (${each.join("; ")})` : ""}${others.join("")}.`;
 }
 
 function Chat({ chat, store, choose }) {
@@ -129,8 +129,8 @@ function Chat({ chat, store, choose }) {
 
 function Who({ chat, store }) {
   const become = (change) => {
-    // Since the page was drawn, the pane may have got another customer, or may have gone: a browser tells of a change in a
-    // field that is being removed.
+    // Since the page was drawn, the pane may have got another customer, or may have gone. A browser reports a change even
+    // of a field that is being removed.
     const place = state.chats.findIndex((each) => each.pane === chat.pane);
     if (place < 0) return;
     const before = state.chats[place].customer;
@@ -153,7 +153,7 @@ function Who({ chat, store }) {
   </div>`;
 }
 
-// A field whose text is used when the reader leaves it. What is being typed survives each drawing of the page until then.
+// A field whose text is used when the reader leaves it. Until then, drawing the page again keeps what is being typed.
 function Field({ label, value, use, ...others }) {
   const [draft, setDraft] = useState(null);
   return html`<label>${label} <input ...${others} value=${draft ?? value} onInput=${(event) => setDraft(event.target.value)}
@@ -164,17 +164,40 @@ function Field({ label, value, use, ...others }) {
 }
 
 function Phone({ chat, store, name }) {
-  const [text, setText] = useState("");
   const list = useRef(null);
-  const lastTyping = useRef(0);
   const kinds = store.hello.platforms[chat.customer.platform] ?? [];
   const can = (kind) => kinds.includes(kind);
   const last = useRef(Promise.resolve());
-  // Webhooks that are under way at the same time may overtake each other. What a person does, happens in order.
+  // Send a webhook only after the answer to the one before it, which it might overtake otherwise.
   const act = (kind, fields = {}) => {
     last.current = last.current.then(() => ask("act", { ...chat.customer, kind, ...fields }));
     return last.current;
   };
+  useEffect(() => {
+    list.current.scrollTop = list.current.scrollHeight;
+  }, [chat.items.length]);
+  return html`<div class="phone">
+    <div class="screen" ref=${list} tabindex="0" role="log" aria-label=${`Messages of ${name}`}>
+      ${chat.items.map((item, place) => html`<${Item} key=${place} item=${item} can=${can} act=${act} />`)}
+      ${!chat.items.length && html`<p class="empty">Write as this customer. Send several short messages, as people do.</p>`}
+    </div>
+    <${Compose} chat=${chat} can=${can} act=${act} />
+    <div class="actions" role="group" aria-label="Other things that a customer does">
+      ${can("file") && html`<button onClick=${() => act("file")}>Send a picture</button>`}
+      ${can("voice") && html`<button onClick=${() => act("voice")}>Send a voice note</button>`}
+      ${can("button") && html`<button onClick=${() => act("button", { text: "Yes" })}>Press “Yes”</button>`}
+      ${can("typing") && html`<button onClick=${() => act("typing")}>Type</button>`}
+      ${can("again") && html`<button onClick=${() => act("again")} disabled=${!chat.items.some((item) => item.kind === "sent")}>
+        Deliver the last one again</button>`}
+      <button onClick=${() => act("text", { text: "stop" })} title="Drops the waiting messages, if the rules name “stop” as a stop word">Write “stop”</button>
+    </div>
+  </div>`;
+}
+
+// The line in which the reader writes as the customer.
+function Compose({ chat, can, act }) {
+  const [text, setText] = useState("");
+  const lastTyping = useRef(0);
   const send = (event) => {
     event.preventDefault();
     if (!text.trim()) return;
@@ -188,29 +211,11 @@ function Phone({ chat, store, name }) {
       act("typing");
     }
   };
-  useEffect(() => {
-    list.current.scrollTop = list.current.scrollHeight;
-  }, [chat.items.length]);
-  return html`<div class="phone">
-    <div class="screen" ref=${list} tabindex="0" role="log" aria-label=${`Messages of ${name}`}>
-      ${chat.items.map((item, place) => html`<${Item} key=${place} item=${item} can=${can} act=${act} />`)}
-      ${!chat.items.length && html`<p class="empty">Write as this customer. Send several short messages, as people do.</p>`}
-    </div>
-    <form onSubmit=${send} class="compose">
-      <input aria-label="Message" placeholder="Message" maxlength="4000" value=${text} onInput=${(event) => typing(event.target.value)}
-        autocomplete="off" />
-      <button type="submit">Send</button>
-    </form>
-    <div class="actions" role="group" aria-label="Other things that a customer does">
-      ${can("file") && html`<button onClick=${() => act("file")}>Send a picture</button>`}
-      ${can("voice") && html`<button onClick=${() => act("voice")}>Send a voice note</button>`}
-      ${can("button") && html`<button onClick=${() => act("button", { text: "Yes" })}>Press “Yes”</button>`}
-      ${can("typing") && html`<button onClick=${() => act("typing")}>Type</button>`}
-      ${can("again") && html`<button onClick=${() => act("again")} disabled=${!chat.items.some((item) => item.kind === "sent")}>
-        Deliver the last one again</button>`}
-      <button onClick=${() => act("text", { text: "stop" })} title="Drops the waiting messages, if the rules name “stop” as a stop word">Write “stop”</button>
-    </div>
-  </div>`;
+  return html`<form onSubmit=${send} class="compose">
+    <input aria-label="Message" placeholder="Message" maxlength="4000" value=${text} onInput=${(event) => typing(event.target.value)}
+      autocomplete="off" />
+    <button type="submit">Send</button>
+  </form>`;
 }
 
 function Item({ item, can, act }) {
@@ -273,13 +278,9 @@ function Buffer({ chat, store, choose }) {
   </div>`;
 }
 
-// The rule that decided, and whose it is.
-export function Layer({ why }) {
-  if (!why?.layer) return null;
-  return html`<p class="layer"><code>${why.rule}</code> is ${String(why.shown)}, set by <b>${layerOf(why.layer)}</b>.</p>`;
-}
+const Layer = ({ why }) => (why?.layer ? html`<p class="layer"><${DecidingRule} why=${why} /></p>` : null);
 
-// Shown when a batch is overdue for a second, because the first start of a function takes about as long.
+// Appears when a batch has been overdue for a second, because the first start of a function takes about as long.
 function Overdue({ at }) {
   const place = useRef(null);
   useRunning(() => {

@@ -57,7 +57,7 @@ export function say(text) {
 }
 
 // The page asks these by itself, again and again.
-const READS = ["conversation", "rules", "logs", "quotas"];
+const READS = ["conversation", "rules", "logs"];
 
 // Ask the server. Return the answer, or null after showing what went wrong.
 export async function ask(path, wish = {}) {
@@ -134,7 +134,7 @@ function takeHello(hello) {
   if (hello.problem) say(hello.problem);
 }
 
-// The local stage was started again, and is empty. What was sent before then waits no longer.
+// A local stage that was started again is empty, so messages that were sent before then wait no longer.
 function forgetWaiting(sinceMs) {
   for (const chat of state.chats) {
     const lost = chat.items.filter((item) => isOpen(item) && item.at < sinceMs);
@@ -159,35 +159,30 @@ function takeEvent(event) {
     state.batches.push(event.figures);
     if (state.batches.length > BATCHES_KEPT) state.batches.shift();
   }
-  const detail = event.detail;
-  const chat = state.chats.find((each) => each.conversation === detail.conversationId);
+  const chat = state.chats.find((each) => each.conversation === event.detail.conversationId);
   if (!chat) return;
-  switch (event.type) {
-    case "messages.batch.ready": {
-      const ids = new Set((detail.messages || []).map((message) => message.id));
-      for (const item of chat.items) {
-        // A large batch has a reference in place of its messages.
-        const isIn = detail.messagesRef ? isOpen(item) && item.at <= detail.metadata.lastMessageAt : ids.has(item.messageId);
-        if (isIn) item.batchId = detail.batchId;
-      }
-      chat.left[detail.lane] = detail.generation;
-      add(chat, {
-        kind: "batch", at: event.at, batchId: detail.batchId, count: detail.messageCount,
-        reason: detail.flushReason, cause: event.cause, lateMs: event.figures?.lateMs, attempt: detail.attempt,
-      });
-      delete state.buffers[chat.conversation];
-      break;
-    }
-    case "messages.reply.sent":
-      add(chat, { kind: "reply", at: event.at, text: detail.text ?? "(hidden)" });
-      break;
-    default:
-      if (event.type === "messages.buffer.cancelled") {
-        delete state.buffers[chat.conversation];
-        for (const item of chat.items) if (isOpen(item) && item.at <= event.at) item.mark = "dropped";
-      }
-      add(chat, { kind: "event", at: event.at, text: IN_WORDS[event.type] ?? event.type });
+  if (event.type === "messages.batch.ready") return takeBatch(chat, event);
+  if (event.type === "messages.reply.sent") return add(chat, { kind: "reply", at: event.at, text: event.detail.text ?? "(hidden)" });
+  if (event.type === "messages.buffer.cancelled") {
+    delete state.buffers[chat.conversation];
+    for (const item of chat.items) if (isOpen(item) && item.at <= event.at) item.mark = "dropped";
   }
+  add(chat, { kind: "event", at: event.at, text: IN_WORDS[event.type] ?? event.type });
+}
+
+function takeBatch(chat, { at, detail, figures, cause }) {
+  const ids = new Set((detail.messages || []).map((message) => message.id));
+  for (const item of chat.items) {
+    // A large batch has a reference in place of its messages.
+    const isIn = detail.messagesRef ? isOpen(item) && item.at <= detail.metadata.lastMessageAt : ids.has(item.messageId);
+    if (isIn) item.batchId = detail.batchId;
+  }
+  chat.left[detail.lane] = detail.generation;
+  add(chat, {
+    kind: "batch", at, batchId: detail.batchId, count: detail.messageCount,
+    reason: detail.flushReason, cause, lateMs: figures?.lateMs, attempt: detail.attempt,
+  });
+  delete state.buffers[chat.conversation];
 }
 
 // The rules of a batch may become known only after it has left.
@@ -219,17 +214,19 @@ function takeSent(sent) {
   } else {
     add(chat, { ...sent, kind: "sent", what: sent.kind });
   }
-  if (sent.dueAt !== undefined) {
-    const known = state.buffers[sent.conversation];
-    // Facts about an earlier, now empty buffer do not apply to the new one.
-    const before = known?.count > 0 ? known : {};
-    state.buffers[sent.conversation] = { ...before, conversation: sent.conversation, count: sent.count ?? before.count, dueAt: sent.dueAt };
-    // The reason for the new due time arrives a moment later.
-    if (before.dueAt !== sent.dueAt) state.buffers[sent.conversation].why = null;
-  }
+  if (sent.dueAt !== undefined) takeDueTime(sent);
 }
 
-// Keep the chats' buffers alone, so that a page that is open for days does not grow.
+function takeDueTime({ conversation, count, dueAt }) {
+  const known = state.buffers[conversation];
+  // Facts about an earlier, now empty buffer do not apply to the new one.
+  const before = known?.count > 0 ? known : {};
+  state.buffers[conversation] = { ...before, conversation, count: count ?? before.count, dueAt };
+  // The reason for the new due time arrives a moment later.
+  if (before.dueAt !== dueAt) state.buffers[conversation].why = null;
+}
+
+// Keep only the chats' buffers, so that a page that is open for days does not grow.
 function takeBuffer(buffer) {
   const chat = state.chats.find((each) => each.conversation === buffer.conversation);
   // The stage may have answered before the batch left, and the answer may have come after it.
@@ -239,9 +236,9 @@ function takeBuffer(buffer) {
   for (const name of Object.keys(state.buffers)) if (!shown.has(name)) delete state.buffers[name];
 }
 
-// Whether this page has started the scenario, perhaps before it was loaded again.
 export const isPlaying = (played) => played?.state === "playing" || played?.state === "waiting";
 
+// Whether this page has started the scenario, perhaps before it was loaded again.
 export const isOwn = (played) => played.run === sessionStorage.getItem("run");
 
 function takeScenario(played) {

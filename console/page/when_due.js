@@ -3,7 +3,7 @@
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
 import { ask } from "./store.js";
 
-// Each line has the server's names of the causes that it stands for, a rule, and a sentence. `rule` returns a value.
+// Each line has the server's names of its causes, the rule that it shows, and its sentence, in which `rule` returns a value.
 const WAITS = {
   title: "after a pause:",
   lines: [
@@ -95,7 +95,7 @@ function Line({ text, rule, tag }) {
     ${tag && html` <span class="tag">${tag}</span>`}</li>`;
 }
 
-// The groups of lines that these rules let apply.
+// Return the groups of lines that apply under these rules.
 function groupsOf(rules) {
   const value = (name) => rules[name]?.value;
   const vip = value("priority") === "vip";
@@ -110,10 +110,10 @@ function groupsOf(rules) {
   return [waits, { ...SOONER, lines: [...SOONER.lines, IF_VIP] }, AFTER_A_HOLD, NEVER].map((group) => known(group, rules));
 }
 
-// Leave out a line whose rule this stage does not have.
+// Leave out the lines whose rules this stage does not have.
 const known = (group, rules) => ({ ...group, lines: group.lines.filter(([, rule]) => !rule || rules[rule]) });
 
-// A rule's value as people read it. `name` may choose the rule by its value.
+// Return a rule's value as people read it. `name` is the rule's name, or a function that chooses the rule by the values.
 function shown(rules, name) {
   const chosen = typeof name === "function" ? name((each) => rules[each]?.value) : name;
   const value = rules[chosen]?.value;

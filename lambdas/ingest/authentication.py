@@ -62,7 +62,7 @@ class Authentication:
         if signer is None and (renewed := self._secrets.after_a_refusal(platform.full_name)) != credentials:
             credentials, signer = renewed, platform.authenticate(webhook, renewed)
         if signer is None and credentials.are_missing:
-            self._telemetry.count("NoSecret")
+            self._strangers.count("NoSecret")
         if signer is None:
             raise Unauthentic
         if not platform.is_fresh(webhook, now_ms=self._clock(), time_is_required=self._time_is_required):

@@ -26,7 +26,7 @@ def belongs(conversation: ConversationId, owner: Owner | None, *, agent: str | N
 
 
 def author_looked_up(update: Update, owner: Owner | None) -> AuthorIds | None:
-    """Return the ids of the author if the update's conversation is the author's, and the platform names several ids.
+    """Return the author's ids, or None if the conversation is a group's, or the platform names only one id.
 
     A group's conversation is an author's only with `per_author`.
     """

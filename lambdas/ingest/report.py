@@ -33,7 +33,7 @@ class Done:
     undecided_replies: int = 0
     """Replies that the platform must send again, because our responder may be the sender."""
     left_out_value: str | None = None
-    """The first value that a door has left out of a message, because it does not fit: a sentence with its pointer."""
+    """A sentence about the first value that a door left out of a message, because it does not fit, with the pointer."""
     left_out_replies: int = 0
     """Replies to more conversations than a webhook may put on hold."""
 

@@ -93,7 +93,7 @@ class Ingest:
         try:
             return self._answer(platform, request)
         except Unauthentic as error:
-            self._telemetry.count("Unauthentic")
+            self._strangers.count("Unauthentic")
             self._strangers.warn("signature refused", platform=platform.full_name, reason=str(error))
             return refuse(401, str(error))
         except (StoreError, SendFailed) as error:
@@ -101,6 +101,7 @@ class Ingest:
 
     def refuse_undecodable(self, platform: str, problem: str) -> Response:
         """Return the 400 for a body that is not in the gateway's encoding."""
+        self._strangers.write_counts()
         known = self._platforms.get(platform)
         # Do not log an unknown platform's name, which a stranger may have made long.
         return in_form_of(known, self._refuse_unread(known.full_name if known else "", 400, problem))
@@ -199,7 +200,7 @@ class Ingest:
 
     def _refuse_unread(self, platform: str, status: int, problem: str) -> Response:
         """Refuse a body before its signature is checked."""
-        self._telemetry.count("BodiesRefused")
+        self._strangers.count("BodiesRefused")
         self._strangers.warn("body refused", platform=platform, status=status, reason=problem)
         return refuse(status, problem)
 

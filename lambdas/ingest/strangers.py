@@ -1,7 +1,9 @@
 """Logs requests whose sender is not proven, but only a few lines a minute.
 
-Anybody may send such requests, as many and as fast as they like, and each line costs money. The metrics still count
-every request.
+Anybody can send any number of such requests, and each line costs money. A metric is written as a line, too. So only the
+first few lines of each kind and of each metric are written at once. Further counts of a metric are written whenever
+they have doubled, so that an alarm sees a flood as it comes. The first request after that minute writes how many more
+there were.
 """
 
 from collections import Counter
@@ -20,10 +22,15 @@ class LinesAboutStrangers:
 
     def __init__(self, telemetry: Telemetry, clock: Clock) -> None:
         self._telemetry = telemetry
+        self._add = telemetry.count
         self._clock = clock
         self._minute_began_ms = 0
         self._counts: Counter[tuple[Write, str, str]] = Counter()
         """How often each line was due in this minute, by its function, its text and its platform."""
+        self._metrics: Counter[str] = Counter()
+        """How often each metric was counted in this minute."""
+        self._written: Counter[str] = Counter()
+        """How many of these counts are written."""
 
     def info(self, decision: str, *, platform: str, **fields: str | int) -> None:
         self._write(self._telemetry.info, decision, platform, fields)
@@ -31,15 +38,31 @@ class LinesAboutStrangers:
     def warn(self, decision: str, *, platform: str, **fields: str | int) -> None:
         self._write(self._telemetry.warn, decision, platform, fields)
 
+    def count(self, metric: str) -> None:
+        """Count a request. Write it now, with later ones, or when the minute is over."""
+        self._metrics[metric] += 1
+        count = self._metrics[metric]
+        if count <= MAX_LINES_ABOUT_STRANGERS or count == 2 * self._written[metric]:
+            self._write_count(metric)
+
     def write_counts(self) -> None:
-        """Log how many further lines the last minute would have had, if it is over."""
+        """Write the counts of the last minute that are not written yet, if that minute is over."""
         if 0 <= self._clock() - self._minute_began_ms < MINUTE_MS:
             return
         for (write, decision, platform), count in self._counts.items():
             if count > MAX_LINES_ABOUT_STRANGERS:
                 write(decision, platform=platform, more=count - MAX_LINES_ABOUT_STRANGERS)
+        for metric in self._metrics:
+            self._write_count(metric)
         self._counts.clear()
+        self._metrics.clear()
+        self._written.clear()
         self._minute_began_ms = self._clock()
+
+    def _write_count(self, metric: str) -> None:
+        if more := self._metrics[metric] - self._written[metric]:
+            self._add(metric, more)
+            self._written[metric] = self._metrics[metric]
 
     def _write(self, write: Write, decision: str, platform: str, fields: dict[str, str | int]) -> None:
         line = (write, decision, platform)

@@ -39,12 +39,11 @@ class _Copy(NamedTuple):
 
 
 class _Author(NamedTuple):
+    """The arguments of `AliasLearner.learn`."""
+
     by_id: ConversationId
     number: str | None
     known: Alias | None
-
-
-_Errors = list[SendFailed]
 
 
 class Aliases:
@@ -104,16 +103,16 @@ class Aliases:
         except SendFailed as error:
             self._note_failure(error)
             return
-        # The authors of one number depend on each other, so one thread looks at them in their order.
+        # The authors of one number depend on each other, so one thread learns them in their order.
         to_learn: dict[tuple[str, ...], list[_Author]] = {}
         for by_id, alias in known.items():
             number = missing[by_id]
             if alias is not None and self._learner.is_settled(alias, number):
                 self._keep(by_id, alias.leads_to)
             else:
-                of_number = (*by_id[:-1], number or by_id.user)
-                to_learn.setdefault(of_number, []).append(_Author(by_id, number, alias))
-        errors = _Errors()
+                same_number = (*by_id[:-1], number or by_id.user)
+                to_learn.setdefault(same_number, []).append(_Author(by_id, number, alias))
+        errors: list[SendFailed] = []
         learn = partial(self._learn_some, until_ms=until_ms, errors=errors)
         for found in _in_threads(learn, list(to_learn.values())):
             for by_id, user in found:
@@ -124,9 +123,9 @@ class Aliases:
             self._breaker.succeeded()
 
     def _learn_some(
-        self, authors: Sequence[_Author], *, until_ms: int, errors: _Errors
+        self, authors: Sequence[_Author], *, until_ms: int, errors: list[SendFailed]
     ) -> list[tuple[ConversationId, str]]:
-        """Return the ids whose conversations are found, until time runs out, or until any thread has failed."""
+        """Learn authors until time runs out, or any thread has failed. Return the ids and users of those learned."""
         found = []
         for author in authors:
             if errors or self._clock() >= until_ms:

@@ -61,7 +61,7 @@ class AliasesTable(Table):
     def get_all(
         self, conversations: Iterable[ConversationId], *, now_ms: int, has_time: Callable[[], bool]
     ) -> dict[ConversationId, Alias | None]:
-        """Return what `get` returns for each of the conversations. If time runs out, some of them are missing.
+        """Return what `get` returns for each conversation. If time runs out, some conversations are missing.
 
         Raises SendFailed.
         """
@@ -82,7 +82,7 @@ class AliasesTable(Table):
         return found
 
     def _get_some(self, names: Sequence[str]) -> tuple[dict[str, Item], set[str]]:
-        """Return the items that exist, by their names, and the names that DynamoDB has not looked up."""
+        """Return the items that exist, by their names, and the names that DynamoDB did not process."""
         keys = [encode({"conversation": name}) for name in names]
         with aws.errors_as_ours("read aliases"):
             answer = self._client.batch_get_item(RequestItems={self.name: {"Keys": keys, "ConsistentRead": True}})

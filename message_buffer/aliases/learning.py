@@ -43,7 +43,7 @@ class AliasLearner:
         return self._table.get_all(by_ids, now_ms=self._clock(), has_time=has_time)
 
     def is_settled(self, known: Alias | None, number: str | None) -> bool:
-        """Return whether an author's alias is known, and `learn` would make no request."""
+        """Return whether `learn` would make no request, because the alias is known and up to date."""
         return known is not None and number in (None, known.leads_to) and not self._is_to_be_renewed(known)
 
     def learn(self, by_id: ConversationId, number: str | None, known: Alias | None) -> str:

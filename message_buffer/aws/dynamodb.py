@@ -27,6 +27,11 @@ class Updated(NamedTuple):
     """The unchanged item if the condition failed. Otherwise the attributes that the argument `answer` asks for."""
 
 
+class Page(NamedTuple):
+    items: list[Item]
+    is_last: bool
+
+
 class Table:
     """The requests of a table. A request that fails raises SendFailed; `doing` names the request in the error."""
 
@@ -104,21 +109,27 @@ class Table:
                 return False
         return True
 
-    def _pages(
+    def _pages(self, doing: str, call: Literal["query", "scan"], request: Mapping[str, Any]) -> Iterator[Item]:
+        """Return the items of all pages."""
+        for page in self._each_page(doing, call, request):
+            yield from page.items
+
+    def _each_page(
         self,
         doing: str,
         call: Literal["query", "scan"],
         request: Mapping[str, Any],
         *,
         later: Mapping[str, Any] | None = None,
-    ) -> Iterator[Item]:
-        """Return the items of all pages. `later` changes the request for all pages after the first."""
+    ) -> Iterator[Page]:
+        """Return the pages. `later` changes the request for all pages after the first."""
         request = {"TableName": self.name, **request}
         with aws.errors_as_ours(doing):
             while True:
                 page = getattr(self._client, call)(**request)
-                yield from page["Items"]
-                if "LastEvaluatedKey" not in page:
+                is_last = "LastEvaluatedKey" not in page
+                yield Page(page["Items"], is_last)
+                if is_last:
                     return
                 request = {**request, **(later or {}), "ExclusiveStartKey": page["LastEvaluatedKey"]}
 

@@ -1,7 +1,7 @@
 """Reads the body of a webhook by a door's mapping: its messages, edits, deletions and reactions.
 
-A value that decides to which conversation or message an item belongs must fit. Another value that does not fit is left
-out and named, so that its message is kept.
+A value that decides to which conversation or message an item belongs must fit. Any other value that does not fit is
+left out and named, so that its message is kept.
 """
 
 import json
@@ -250,8 +250,10 @@ class _Reading:
 
     def _reply_to(self, field: str) -> str | None:
         found = self._find_field(field)
-        replied = None if found is None else _id(found)
-        if found is not None and replied is not None and len(replied.encode()) > MAX_MESSAGE_ID_BYTES:
+        if found is None:
+            return None
+        replied = _id(found)
+        if len(replied.encode()) > MAX_MESSAGE_ID_BYTES:
             raise Unfit(f"{found.where} has more than {MAX_MESSAGE_ID_BYTES} bytes.")
         return replied
 
@@ -262,7 +264,7 @@ class _Reading:
     def _words(self, field: str) -> str | None:
         """Return what the author wrote. Some products send a message of digits as a number."""
         found = self._find_field(field)
-        return None if found is None else _text(found._replace(value=_digits_of(found.value)))
+        return None if found is None else _text(found._replace(value=_number_as_text(found.value)))
 
     def _time(self) -> int | None:
         found = self._find_field("time")
@@ -297,8 +299,8 @@ def _text(found: _Found) -> str:
     return part_of(found.value, found.place.split, found.place.part)
 
 
-def _digits_of(value: Any) -> Any:
-    """Return the text of a number, and any other value as it is."""
+def _number_as_text(value: Any) -> Any:
+    """Return the text of a number. Return any other value as it is."""
     is_number = type(value) is float or (type(value) is int and abs(value) < MAX_ID_NUMBER)
     return json.dumps(value) if is_number else value
 

@@ -95,7 +95,7 @@ class Place(NamedTuple):
     """The place counts only if all of these conditions hold."""
 
     def find(self, body: Any, item: Any) -> Any:
-        """Return the value, or MISSING if there is none, or an empty text, or if a condition does not hold."""
+        """Return the value, or MISSING if there is none, if it is an empty text, or if a condition does not hold."""
         found = self.at.find(body, item)
         if found is MISSING or found == "" or not all(each.holds(body, item) for each in self.when):
             return MISSING

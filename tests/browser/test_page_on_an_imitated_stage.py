@@ -172,8 +172,8 @@ def test_what_a_customer_does_reaches_the_stage_in_order(browser: Browser) -> No
     assert [text for text in place.sent if text != "typing"] == ["one", "two", "three"]
 
 
-# Changes two fields of a pane before the page is drawn again. While it is drawn, a browser tells of a change in a field
-# that is removed, too.
+# Changes two fields of a pane before the page is drawn again. While the page is drawn, a browser also reports a change
+# of a field that is being removed.
 TWO_CHANGES = """() => {
     const field = (name) => [...document.querySelectorAll(".who label")]
         .find((label) => label.textContent.startsWith(name)).querySelector("input, select");
@@ -210,7 +210,7 @@ def test_a_page_that_was_opened_while_the_stage_was_away_can_send_when_it_is_bac
         expect(page.get_by_label("Message", exact=True)).to_be_visible(timeout=30_000)
 
 
-def test_a_stage_that_was_started_again_is_told_from_the_one_that_was_away(
+def test_a_stage_that_was_started_again_is_distinguished_from_one_that_was_only_away(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = ImitatedStage()
@@ -270,6 +270,11 @@ def test_health_shows_what_was_refused_by_tenant(browser: Browser) -> None:
         expect(rows.nth(1)).to_contain_text("too much waits")
         expect(rows.nth(2)).to_contain_text("all others")
         expect(refused).to_contain_text("Since")
+        expect(refused).not_to_contain_text("highest")
+        counts = [{"tenant": f"t{n}", "reason": "waiting", "count": 99 - n} for n in range(60)]
+        stage.refusals = {"sinceAt": now_ms(), "counts": counts}
+        expect(refused).to_contain_text("These are the highest of 60 counts", timeout=30_000)
+        expect(rows).to_have_count(50)
 
 
 def test_the_tabs_work_by_keyboard(browser: Browser) -> None:

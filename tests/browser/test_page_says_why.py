@@ -1,4 +1,4 @@
-"""The console's page says why each batch leaves, and shows each reader only what this reader has chosen."""
+"""The console's page says why each batch leaves, and shows each reader only the customers that this reader chose."""
 
 import re
 import time
@@ -24,7 +24,7 @@ def now_ms() -> int:
 
 
 def rules_of(**changed: Any) -> Json:
-    """Return the rules by their names in JSON, with the values that `rules.explain` would tell."""
+    """Return the rules by their names in JSON, with the values that `rules.explain` would return."""
     return Rules(**changed).model_dump(mode="json", by_alias=True)
 
 
@@ -105,7 +105,7 @@ def test_a_batch_names_its_rule_in_the_chat_beside_it_in_the_panel_the_time_line
 
 
 def test_the_cause_of_a_batch_is_shown_when_its_rules_become_known(scene: Scene) -> None:
-    """Another page's customer, whose account nobody has asked about."""
+    """Use a customer of another page, for whose account the console has not asked for the rules."""
     page = scene.page
     at_ms = now_ms()
     pressed = {"id": "m1", "type": "button", "text": "Yes", "receivedAt": at_ms}

@@ -23,8 +23,8 @@ def talks(stage: LocalStage) -> list[Talk]:
     return [Talk(stage, name=f"{names}-{number}") for number in range(3)]
 
 
-def of(talks: list[Talk]) -> str:
-    """Return what the names of the talks have in common, so that no late batch of an earlier test is caught."""
+def common_name(talks: list[Talk]) -> str:
+    """Return the beginning of the talks' names, with which no late batch of an earlier test is caught."""
     return talks[0].name.removesuffix("-0")
 
 
@@ -66,7 +66,7 @@ def test_the_processor_killed_between_claim_and_invoke(
 def test_the_conversation_processor_killed_before_put_events(
     stage: LocalStage, aws: AwsProxy, talks: list[Talk]
 ) -> None:
-    held = aws.hold(PUT_EVENTS, about=of(talks))
+    held = aws.hold(PUT_EVENTS, about=common_name(talks))
     say(talks, 2)
     stage.kill_caller("conversation_processor", held.wait())
     held.release()
@@ -80,7 +80,7 @@ def test_the_conversation_processor_killed_before_put_events(
 def test_the_conversation_processor_killed_after_put_events_emits_the_same_batch_again(
     stage: LocalStage, aws: AwsProxy, talks: list[Talk], healed_ms: int
 ) -> None:
-    held = aws.hold_answer(PUT_EVENTS, about=of(talks))
+    held = aws.hold_answer(PUT_EVENTS, about=common_name(talks))
     say(talks, 2)
     stage.kill_caller("conversation_processor", held.wait())
     held.release()
@@ -101,7 +101,7 @@ def test_both_killed_and_then_the_watchdog_at_its_first_pass(
     stage: LocalStage, aws: AwsProxy, talks: list[Talk]
 ) -> None:
     processor = stage.outputs.Functions["processor"]
-    emitting = aws.hold(PUT_EVENTS, about=of(talks))
+    emitting = aws.hold(PUT_EVENTS, about=common_name(talks))
     say(talks, 2)
     emitting.wait()
     starting = aws.hold(INVOKE, function=processor)
@@ -116,7 +116,7 @@ def test_both_killed_and_then_the_watchdog_at_its_first_pass(
 @pytest.mark.case(6)
 @pytest.mark.promise("P7")
 def test_both_killed_and_told_of_by_notices_alone(stage: LocalStage, aws: AwsProxy, talks: list[Talk]) -> None:
-    held = aws.hold(PUT_EVENTS, about=of(talks))
+    held = aws.hold(PUT_EVENTS, about=common_name(talks))
     say(talks, 2)
     held.wait()
     assert stage.kill("processor", "conversation_processor") >= 2
@@ -159,7 +159,7 @@ def test_ingest_killed_after_it_buffered_and_before_it_started_a_processor(stage
 @pytest.mark.usefixtures("no_notices")
 def test_the_schedule_alone_brings_it_back(stage: LocalStage, aws: AwsProxy, talks: list[Talk]) -> None:
     """Wait without any message or call: only the watchdog's rule and queue invoke it."""
-    held = aws.hold(PUT_EVENTS, about=of(talks))
+    held = aws.hold(PUT_EVENTS, about=common_name(talks))
     say(talks, 1)
     held.wait()
     assert stage.kill("processor", "conversation_processor") >= 2

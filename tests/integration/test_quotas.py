@@ -147,6 +147,17 @@ def test_the_names_are_bounded_and_the_other_tenants_share_a_count(engine: Engin
     assert len(counts(engine, limit=7)) == 7
 
 
+def test_many_tenants_with_short_names_are_all_listed_and_the_others_last(engine: Engine, sender: Sender) -> None:
+    account = charge(messages=1)
+    sender.fits(account, 2)
+    for n in range(400):
+        sender.send(account, f"t{n}/generic/shop/u")
+    listed = engine.store.list_refusals(0).counts
+    assert len(listed) > 100
+    assert listed[-1].tenant == ""
+    assert sum(each.count for each in listed) == 401
+
+
 def test_a_repeat_costs_nothing_even_when_all_is_spent(engine: Engine, sender: Sender) -> None:
     account = charge(messages=2)
     assert isinstance(sender.send(account, message_id="first"), Buffered)

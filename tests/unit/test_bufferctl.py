@@ -3,6 +3,7 @@
 import argparse
 import io
 import json
+import os
 import re
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from bufferctl import commands
 from bufferctl.__main__ import main, make_parser
 from bufferctl.errors import EXIT_STATUSES
 from bufferctl.events import subscribe
+from bufferctl.formatting import Line, Lines, Pairs, as_json, table
 from bufferctl.stage import DEFAULT_REGION
 from bufferctl.terminal import show
 from infra.settings_and_defaults import StageConfig
@@ -229,7 +231,9 @@ def test_the_state_of_the_shards_is_a_table(aws: FakeAws, capsys: pytest.Capture
     assert lines[1].endswith("1.2 s      -")
 
 
-def test_what_was_refused_is_a_table_by_tenant(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_by_tenant_how_many_messages_were_refused(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
     nothing = {"pending": 0, "inflight": 0, "nextDueAt": None, "overdueMs": 0, "heartbeatAt": None}
     result: Json = {**nothing, "shards": [{"shard": 0, **nothing}], "refusals": {"sinceAt": None, "counts": []}}
     aws.answer("status", result)
@@ -576,7 +580,7 @@ def test_a_local_stage_that_is_not_up_cannot_be_reached(tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     "arguments", [[], ["conversation"], ["rules", "set", "stage"], ["conversation", "hold", NAME, "--for", "1d"]]
 )
-def test_wrong_usage_ends_with_two_and_says_so_as_every_other_error(
+def test_wrong_usage_exits_with_2_and_an_error_like_every_other(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
@@ -586,6 +590,49 @@ def test_wrong_usage_ends_with_two_and_says_so_as_every_other_error(
     assert main([*arguments, "--json"]) == 2
     problem = json.loads(capsys.readouterr().err.splitlines()[-1])["error"]
     assert problem == {"message": text, "exitStatus": 2}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["tail", "--count", "0"],
+        ["tail", "--seconds", "0"],
+        ["tail", "--seconds", "nan"],
+        ["tail", "--count", "many"],
+        ["verify", "--keep-running", "-1"],
+        ["rules", "list", "--js"],
+    ],
+)
+def test_a_command_never_runs_without_the_limit_or_the_option_that_was_meant(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert run(*arguments) == 2
+    assert arguments[-1] in capsys.readouterr().err.splitlines()[-1]
+    assert aws.asked == []
+
+
+def test_outputs_that_are_no_file_of_a_stage_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    half = tmp_path / "outputs.json"
+    half.write_text('{"ApiEndpoint": ')
+    for path in (tmp_path, half):
+        assert main(["--outputs", str(path), "status"]) == 1
+        assert capsys.readouterr().err.startswith(f"{path} is not the outputs.json of a local stage: ")
+
+
+def test_a_reader_that_ends_early_is_no_error(tmp_path: Path) -> None:
+    mapping = ROOT / "examples/doors/waha.json"
+    body = tmp_path / "body.json"
+    body.write_text('{"payload": {"id": "1", "from": "49@c.us", "body": "Hey"}, "event": "message", "session": "s"}')
+    reading, writing = os.pipe()
+    os.close(reading)
+    # Python collects what it prints to a pipe, unless the environment forbids that.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "bufferctl", "door", "try", mapping, body],
+        cwd=ROOT, env=env, stdout=writing, stderr=subprocess.PIPE, check=False,
+    )  # fmt: skip
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 def test_help_needs_no_sdk() -> None:
@@ -805,8 +852,42 @@ def test_json_has_no_colours_and_no_control_characters(
     assert run("dead", "show", "b1", "--payloads", "--json") == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["payloads"] == [HOSTILE]
-    assert not {"\x1b", "\x9b"} & set(captured.out)
+    assert not {"\x1b", "\x9b", "\u202e"} & set(captured.out)
     assert captured.err == ""
+
+
+def test_one_json_object_is_one_line_for_every_reader() -> None:
+    assert len(as_json({"text": "one\u2028two\u2029three\x85four\rfive"}, indent=None).splitlines()) == 1
+
+
+def test_a_pipe_gets_no_character_that_steers_a_terminal_behind_it(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = {"counts": {"waiting": 0}, "agesOut": [], "aliasOf": HOSTILE, "otherNames": [HOSTILE], "againInMs": None}
+    aws.answer("conversation.forget", others)
+    assert run("conversation", "forget", NAME, "--dry-run") == 0
+    assert not [each for each in capsys.readouterr().out if not each.isprintable() and each != "\n"]
+
+
+@pytest.mark.parametrize("width", [0, 1, 2, 40])
+def test_no_width_and_no_content_of_a_terminal_ends_a_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    become_a_terminal(monkeypatch, width=width)
+    texts = ["", "漢字" * 30, "e" + "\u0301" * 50, "שלום", "x" * 200, "\ud800", HOSTILE]
+    rows = [{"conversation": text, "reason": text, "dueAt": None} for text in texts]
+    names = ("conversation", "reason", "dueAt")
+    show(
+        table(rows, names),
+        table([], names),
+        Pairs(rows[1]),
+        Pairs({}),
+        Lines([Line(each, "bad", each) for each in texts]),
+    )
+    shown = without_styles(capsys.readouterr().out)
+    assert "\x1b" not in shown
+    assert "xx" in shown.replace("\n", ""), "something is shown"
+    assert str(Pairs({})) == ""
 
 
 def test_long_work_shows_how_far_it_is_and_erases_that_at_its_end(

@@ -22,7 +22,7 @@ SET: Json = {"do": "set_rules", "scope": SCOPE, "rules": {"stopWords": ["stop"]}
 
 
 class Recorded:
-    """A stage that records what is asked of it, and what happens to its Valkey."""
+    """A stage that records each request, and what happens to its Valkey."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []
@@ -53,13 +53,13 @@ class RecordedLocalStage(LocalStage):
 
 
 def carried_out(recorded: Recorded, *orders: Json) -> None:
-    with ExitStack() as made:
-        changes = Changes(recorded, RecordedLocalStage(recorded), made)
+    with ExitStack() as stack:
+        changes = Changes(recorded, RecordedLocalStage(recorded), stack)
         for order in orders:
             changes.carry_out(order)
 
 
-def test_rules_are_removed_and_valkey_is_started_in_the_end() -> None:
+def test_at_the_end_rules_are_removed_and_valkey_is_started() -> None:
     recorded = Recorded()
     carried_out(recorded, SET, {"do": "stop_valkey"})
     assert recorded.seen == [f"rules.set {SCOPE}", "stopped", "started", f"rules.delete {SCOPE}"]
@@ -103,7 +103,7 @@ DONE = """sys.stdin.readline()\nsay('{"done": true}')\n"""
 PROBLEM = """say('{"problem": "No."}')\nsys.exit(1)"""
 
 
-def test_an_order_is_done_when_it_returns() -> None:
+def test_an_order_returns_when_the_process_has_done_it() -> None:
     with process(READY + DONE + "sys.stdin.read()") as changes:
         changes.order(do="stop_valkey")
 
@@ -120,7 +120,7 @@ def test_an_order_is_done_when_it_returns() -> None:
     ],
     ids=["no start", "start dies", "order refused", "order dies", "not taken back", "dies in the end"],
 )
-def test_whatever_fails_is_said(script: str, problem: str) -> None:
+def test_every_failure_is_raised_with_its_problem(script: str, problem: str) -> None:
     with pytest.raises(ChangeFailed, match=problem), process(script) as changes:
         changes.order(do="stop_valkey")
 

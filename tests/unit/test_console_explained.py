@@ -158,7 +158,7 @@ def test_batches_that_wait_for_an_explanation_and_known_rules_are_bounded(consol
         console.batch(f"t/p/{number}/ada", batch_id=f"b{number}")
     console.departures.explain()
     assert console.rules_asked == UNEXPLAINED_KEPT
-    assert len(console.departures._rules) == EXPLANATIONS_KEPT
+    assert len(console.departures._rules_of_accounts) == EXPLANATIONS_KEPT
     assert [each["cause"] for each in console.batches.all()] == ["silence"] * 30 + ["a short gap"] * UNEXPLAINED_KEPT
 
 

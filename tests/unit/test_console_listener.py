@@ -16,7 +16,7 @@ from bufferctl.errors import Failed, Unreachable
 from canary.listening import Arrival
 from console import listener
 from console.bus import Bus
-from console.listener import Said
+from console.listener import Output
 from console.place import NOT_UP, Options, Place
 
 AWAY = EndpointConnectionError(endpoint_url="http://127.0.0.1:1")
@@ -66,7 +66,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> Callable[[], list[Any]]:
 def listen(queue: Queue, ended: threading.Event, options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "subscribe", queue.subscribe)
     monkeypatch.setattr(listener, "PAUSE_AFTER_A_PROBLEM_SECONDS", 0)
-    listener._listen(FoundPlace(options), Said(), ended)
+    listener._listen(FoundPlace(options), Output(), ended)
 
 
 def test_while_aws_is_away_the_queue_is_kept_and_its_events_come_later(

@@ -78,7 +78,7 @@ def test_a_conversation_has_the_agent_that_owns_its_account() -> None:
     }
 
 
-def test_a_row_and_its_looks_name_the_cause_of_their_due_time_and_of_no_other() -> None:
+def test_a_row_and_its_looks_have_the_cause_of_their_own_due_time() -> None:
     stage, time_lines = Stage([row("a", due_at=1_000)]), TimeLines()
     looks, name, cause = looks_at(stage, time_lines), "t/p/a/a", {"label": "a short gap"}
     looks.sweep()

@@ -60,7 +60,7 @@ class Hub:
         self.looks.end()
 
 
-def test_the_state_says_so_once() -> None:
+def test_the_state_has_the_sentence_once() -> None:
     hub: Any = Hub()
     stage: Any = Away()
     hub.looks = Looks(stage, hub, TimeLines())

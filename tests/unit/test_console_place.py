@@ -83,7 +83,7 @@ def test_a_listener_of_an_unknown_stage_says_so_and_ends_while_its_input_is_open
         assert (listener.wait(30), listener.stderr.read()) == (4, "")
 
 
-def test_a_new_start_is_told_from_a_deployment_to_the_running_stage(tmp_path: Path) -> None:
+def test_a_new_start_is_distinguished_from_a_deployment_to_the_running_stage(tmp_path: Path) -> None:
     path = tmp_path / "outputs.json"
     write(path, 4_000)
     place = Place(Options(outputs=path))

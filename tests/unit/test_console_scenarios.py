@@ -31,8 +31,8 @@ from message_buffer.rules.layers import Rules
 Json = dict[str, Any]
 SCENARIOS = read_scenarios()
 RULES = Rules()
-# A step comes this long before or after the batch that it could catch, so that a busy machine still shows what the
-# scenario says.
+# Each step is at least this far from its customer's due times, so that a busy machine still shows what the scenario
+# says.
 MARGIN_MS = 400
 # In these two, the formula alone does not say what comes.
 ACCIDENTS = {"12-crash-of-the-processor", "13-outage-of-valkey"}
@@ -72,7 +72,7 @@ class Waiting:
 
 
 class Foretold:
-    """The batches and events of a scenario by the formula, if each step takes no time."""
+    """The batches and events that follow from the formula, if the steps of a scenario take no time."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._waiting = [Waiting() for _ in scenario.customers]
@@ -329,14 +329,14 @@ def test_a_step_that_fails_says_so_and_the_next_one_follows(text: str) -> None:
     assert progress["state"] == "ended"
 
 
-def test_a_refused_webhook_is_told_beside_its_step() -> None:
+def test_a_refused_webhook_is_a_problem_of_its_step() -> None:
     scene = Scene(ALL, scenario(step("text")))
     scene.simulated.status = 503
     assert scene.play()["steps"][0]["problem"] == "The stage answered 503."
 
 
 @pytest.mark.usefixtures("impatience")
-def test_a_step_that_waits_for_a_batch_goes_on_without_it_in_the_end() -> None:
+def test_if_no_batch_comes_the_step_that_waits_for_it_says_so_and_goes_on() -> None:
     progress = Scene(ALL, scenario(step("text"), step("text", after_batch=1))).play()
     assert progress["steps"][1]["problem"].startswith("No batch has come")
 
@@ -349,7 +349,7 @@ def test_the_rules_of_a_scenario_are_those_of_its_own_conversation_and_are_taken
         {"do": "taken back"},
     ]
     assert scene.simulated.done == ["text", "resume default/generic/shop/ada7"]
-    assert progress["taken"] == ["The rules that the scenario set are removed."]
+    assert progress["takenBack"] == ["The rules that the scenario set are removed."]
 
 
 def test_a_stopped_scenario_takes_its_changes_back_before_it_says_so() -> None:
@@ -361,16 +361,16 @@ def test_a_stopped_scenario_takes_its_changes_back_before_it_says_so() -> None:
     scene.player.stop()
     progress = scene.result()
     assert scene.changed.orders[-1] == {"do": "taken back"}
-    assert (progress["state"], progress["taken"]) == ("stopped", ["Valkey is running again."])
+    assert (progress["state"], progress["takenBack"]) == ("stopped", ["Valkey is running again."])
     assert scene.simulated.done == []
 
 
 @pytest.mark.parametrize("fails", ["fault", "fault_of_taking_back"])
-def test_a_change_that_fails_ends_the_scenario_and_claims_nothing(fails: str) -> None:
+def test_a_change_that_fails_ends_the_scenario_which_does_not_claim_to_have_taken_it_back(fails: str) -> None:
     scene = Scene(ALL, scenario(step("stop_valkey"), step("text", after=0.01)))
     setattr(scene.changed, fails, ChangeFailed("Valkey did not start."))
     progress = scene.play()
-    assert (progress["state"], progress["taken"]) == ("stopped", [])
+    assert (progress["state"], progress["takenBack"]) == ("stopped", [])
     assert progress["problem"] == "Valkey did not start."
     assert scene.changed.orders[-1] == {"do": "taken back"}
 

@@ -240,14 +240,14 @@ def test_a_message_that_came_late_is_named() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, (_, cause) in BUFFERS.items() if cause in ("silenceMs", "max_wait")])
-def test_without_messages_no_other_rule_is_named_than_one_of_the_same_value(name: str) -> None:
+def test_without_messages_only_a_rule_with_the_right_value_is_named(name: str) -> None:
     """A large batch has a reference in place of its messages."""
     buffer, cause = BUFFERS[name]
     said = why(facts_of_batch(buffer.event | {"messages": []}), explained(buffer.rules), buffer.seen, has_left=True)
     assert said["cause"] in (cause, "silence", "late")
 
 
-def test_a_due_time_that_no_rule_explains_is_plainly_silence_with_a_round_time() -> None:
+def test_a_due_time_that_no_rule_explains_is_called_silence_with_a_rounded_time() -> None:
     buffer = Buffer().message(TEXT)
     assert buffer.due
     buffer.due = buffer.due._replace(due_at_ms=buffer.due.due_at_ms + 1_347)
@@ -347,12 +347,12 @@ def test_every_rule_is_said_in_words() -> None:
     assert {cause.rule for cause in CAUSES.values() if cause.rule} <= set(RULES_IN_WORDS)
 
 
-def test_messages_are_told_apart_as_ingest_tells_them_apart() -> None:
+def test_presses_and_files_without_captions_are_those_of_ingest() -> None:
     assert set(PRESSED) == preparation.PRESSED
     assert set(WITHOUT_CAPTION) == preparation.WITHOUT_CAPTION
 
 
 def test_the_panel_of_the_page_has_a_line_for_every_cause() -> None:
     named = set(re.findall(r'"([^"]+)"', (ROOT / "console" / "page" / "when_due.js").read_text()))
-    # These are no rules of an ordinary conversation: what an outage left, and what nobody knows.
+    # No rule of a conversation causes these: two follow from an outage, and the others mean that no rule was found.
     assert set(CAUSES) - named == {"silence", "deleted", "main_lane", "disputed"}

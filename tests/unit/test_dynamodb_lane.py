@@ -1,7 +1,8 @@
 """The DynamoDB lane: how long a message waits, which messages leave, and what remains of them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -21,6 +22,7 @@ from message_buffer.limits import (
 )
 from message_buffer.rules.layers import Rules
 from tests.support.actors import REFUSE, Actor, take_turns
+from tests.support.engine import payload
 from tests.support.window import (
     CONVERSATION,
     SILENCE_MS,
@@ -330,6 +332,85 @@ def test_a_locked_window_is_in_flight_until_its_lock_runs_out(window: WindowScen
     assert (seen.state, seen.scheduled_at_ms) == ("INFLIGHT", until_ms)
     window.clock.advance(30_001)
     assert window.lane.peek_conversation(CONVERSATION).state == "PENDING"
+
+
+# -- a conversation with many tombstones -------------------------------------------------------------
+
+
+# A page of a query has a thousand items of this conversation.
+CROWDED = "default/generic/shop/" + "x" * 900
+
+
+def leave_many(window: WindowScene, count: int) -> None:
+    names = [f"a{number:05}" for number in range(count)]
+    expires_at_ms = window.clock() + REMEMBERED_MS
+    window.table.leave_tombstones(CROWDED, names, batch_id="w-1", expires_at_ms=expires_at_ms)
+
+
+@contextmanager
+def items_of_queries(window: WindowScene) -> Iterator[list[int]]:
+    """Yield the number of items that each query returns."""
+    call, found = window.wire.call, list[int]()
+
+    def counted(request: str, make: Callable[[], Any]) -> Any:
+        answer = call(request, make)
+        if request == "query":
+            found.append(len(answer["Items"]))
+        return answer
+
+    with patch.object(window.wire, "call", counted):
+        yield found
+
+
+@pytest.mark.parametrize("do", ["empty", "edit", "delete", "find", "cancel", "show"])
+def test_only_a_forget_holds_the_tombstones_of_a_conversation(window: WindowScene, do: str) -> None:
+    leave_many(window, 2_200)
+    window.send("m1", conversation=CROWDED)
+    with items_of_queries(window) as found:
+        match do:
+            case "empty":
+                window.pass_time(WINDOW_MS)
+                assert window.batches(CROWDED) == [["m1"]]
+            case "edit":
+                edited = window.lane.edit_message(CROWDED, "m1", payload=payload("m1", "other"))
+                assert edited == o.Edited(0, 0)
+            case "delete":
+                assert window.lane.delete_message(CROWDED, "a00001") == o.Absent(True, "w-1", lane="dynamodb")
+            case "find":
+                assert window.lane.find_message(CROWDED, "unknown") == o.Absent(False, None, lane="dynamodb")
+            case "cancel":
+                cancelled = window.lane.cancel_buffer(CROWDED, cancel_id="a00001")
+                assert isinstance(cancelled, o.AlreadyCancelled)
+            case "show":
+                assert window.lane.peek_conversation(CROWDED, limit=1).payloads == [payload("m1")]
+    assert len(found) >= 2, "one page has all items"
+    assert sum(found) == 2, "the window and its message"
+
+
+def test_an_idle_conversation_is_shown_without_a_look_at_its_tombstones(window: WindowScene) -> None:
+    window.send("m1", conversation=CROWDED)
+    window.pass_time(WINDOW_MS)
+    arrived_at_ms = window.events()[0]["metadata"]["lastMessageAt"]
+    with items_of_queries(window) as found:
+        seen = window.lane.peek_conversation(CROWDED, limit=60)
+    assert found == []
+    assert (seen.state, seen.count, seen.payloads, seen.last_at_ms) == ("IDLE", 0, [], arrived_at_ms)
+
+
+@pytest.mark.parametrize(("limit", "pages"), [(60, 2), (0, 1)])
+def test_a_look_at_a_crowded_conversation_is_bounded(
+    window: WindowScene, limit: int, pages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("message_buffer.lanes.dynamodb.lane.MAX_PAGES_PEEKED", 2)
+    leave_many(window, 3_300)
+    window.send("a00000-early", conversation=CROWDED)
+    due_at_ms = window.send("m1", conversation=CROWDED).due_at_ms
+    with items_of_queries(window) as found:
+        seen = window.lane.peek_conversation(CROWDED, limit=limit)
+    assert len(found) == pages
+    assert (seen.state, seen.count, seen.due_at_ms) == ("PENDING", 2, due_at_ms)
+    assert seen.last_at_ms == window.table.window(CROWDED).newest_at_ms
+    assert seen.payloads == [payload("a00000-early")][:limit]
 
 
 def test_open_windows_are_listed_with_the_most_overdue_first(window: WindowScene) -> None:

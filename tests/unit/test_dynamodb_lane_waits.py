@@ -410,6 +410,55 @@ def test_a_window_that_another_message_has_joined_keeps_its_facts(window: Window
     assert sorted(each for batch in window.batches() for each in batch) == ["m2", "m3"]
 
 
+def test_bytes_that_the_last_version_leaves_in_a_closed_window_do_not_count(window: WindowScene) -> None:
+    bodies = [payload(message_id, "x" * 50_000) for message_id in ("m1", "m2")]
+    for message_id, body in zip(("m1", "m2"), bodies, strict=True):
+        window.lane.buffer_message(CONVERSATION, message_id, payload=body, timing=RULES.timing)
+        if message_id == "m1":
+            window.clock.advance(60_000)
+            close_as_the_last_version(window)
+    assert window.table.window(CONVERSATION).large_bytes == len(bodies[1])
+
+
+@pytest.mark.parametrize("meanwhile", ["flush", "typing"])
+def test_what_changes_the_due_time_while_left_facts_are_replaced_is_kept(window: WindowScene, meanwhile: str) -> None:
+    patient = Rules(silence_ms=50_000, typing_inference_ms=0, max_wait_ms=600_000).timing
+    send(window, "m1", patient)
+    window.clock.advance(1_000)
+    close_as_the_last_version(window)
+    other = window.new_lane()
+
+    def change() -> None:
+        if meanwhile == "flush":
+            assert isinstance(other.flush_buffer(CONVERSATION), o.Flushed)
+        else:
+            extended = other.extend_wait(CONVERSATION, extend_ms=90_000, max_wait_ms=600_000)
+            assert isinstance(extended, o.Extended)
+
+    with window.wire.at("update_item", change, after=True):
+        send(window, "m2", patient)
+    assert window.table.window(CONVERSATION).due.due_at_ms == window.clock() + (0 if meanwhile == "flush" else 90_000)
+    settle(window)
+    assert window.batches() == [["m2"]]
+
+
+def test_a_window_that_is_emptied_while_left_facts_are_replaced_keeps_none(window: WindowScene) -> None:
+    send(window, "m1")
+    window.clock.advance(60_000)
+    close_as_the_last_version(window)
+
+    def empty() -> None:
+        window.triggers.send(CONVERSATION, delay_ms=0)
+        window.run()
+
+    with window.wire.at("update_item", empty, after=True):
+        send(window, "m2")
+    row = window.table.window(CONVERSATION)
+    assert (row.is_open, row.has_facts, row.first_at_ms) == (False, False, 0)
+    settle(window)
+    assert window.batches() == [["m2"]]
+
+
 def test_rules_of_a_later_version_are_read_without_their_new_fields(window: WindowScene) -> None:
     send(window, "m1")
     window.table._client.update_item(

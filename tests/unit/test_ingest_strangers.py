@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lambdas.ingest.platforms import PLATFORMS
+from lambdas.ingest.strangers import LinesAboutStrangers
 from lambdas.limits import MAX_LINES_ABOUT_STRANGERS, MAX_SECRETS_TRIED, MAX_SIGNATURE_AGE_MS, MAX_WEBHOOK_BYTES
 from message_buffer.limits import MINUTE_MS
 from message_buffer.messages.conversation_id import ConversationId
@@ -320,6 +321,8 @@ def test_a_flood_of_forgeries_writes_a_few_lines_a_minute_and_every_one_is_count
         assert scene.call(forged())[0] == 401
     said = scene.telemetry.said("signature refused")
     assert said == [{"platform": "generic", "reason": "The signature is missing or wrong."}] * MAX_LINES_ABOUT_STRANGERS
+    # A metric is a log line, too: it is written five times, and then whenever the count has doubled.
+    assert scene.telemetry.counts == {"Unauthentic": 160}
     scene.call(forged("whatsapp"))
     assert scene.telemetry.said("signature refused")[-1]["platform"] == "whatsapp", "a flood hides no other platform"
     scene.engine.clock.advance(MINUTE_MS)
@@ -349,8 +352,37 @@ def test_no_request_without_a_proof_writes_more_than_a_few_lines_a_minute(scene:
     for _ in range(50):
         assert scene.call(event)[0] in (400, 403, 413)
     assert len(scene.telemetry.lines) == len(scene.telemetry.said(line)) == MAX_LINES_ABOUT_STRANGERS
+    assert set(scene.telemetry.counts.values()) <= {40}
+    scene.engine.clock.advance(MINUTE_MS)
+    scene.call(event)
     if line == "body refused":
-        assert scene.telemetry.counts["BodiesRefused"] == 50
+        assert scene.telemetry.counts["BodiesRefused"] == 51
+
+
+def test_a_metric_of_a_flood_is_written_a_few_times_and_at_once_for_the_alarm(scene: Scene) -> None:
+    written: list[int] = []
+
+    class Written(RecordedTelemetry):
+        def count(self, metric: str, value: int = 1) -> None:
+            written.append(value)
+
+    lines = LinesAboutStrangers(Written(), scene.engine.clock)
+    for _ in range(1_000):
+        lines.count("Unauthentic")
+    assert written == [1, 1, 1, 1, 1, 5, 10, 20, 40, 80, 160, 320]
+    scene.engine.clock.advance(MINUTE_MS)
+    lines.write_counts()
+    assert sum(written) == 1_000
+
+
+def test_a_flood_on_a_platform_without_a_secret_is_counted_as_that(scene: Scene) -> None:
+    scene.keep_secrets("whatsapp", 1)
+    for _ in range(50):
+        assert scene.call(forged("messenger"))[0] == 401
+    assert scene.telemetry.counts["NoSecret"] == 40
+    scene.engine.clock.advance(MINUTE_MS)
+    scene.call(forged("messenger"))
+    assert scene.telemetry.counts["NoSecret"] == scene.telemetry.counts["Unauthentic"] == 51
 
 
 def test_a_passed_challenge_and_a_refused_body_of_a_proven_sender_are_always_logged(scene: Scene) -> None:

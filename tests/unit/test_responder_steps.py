@@ -132,6 +132,14 @@ def test_without_the_table_of_takeovers_a_reply_waits_once_and_is_then_sent(worl
     assert len(at_work.telemetry.said("sent message was not recorded")) == 2 * len(PARTS)
 
 
+def test_the_only_attempt_does_not_wait_for_the_table_of_takeovers(world: Callable[..., World]) -> None:
+    at_work = world(max_attempts=1)
+    at_work.takeovers.is_down = True
+    at_work.emit("b-1", 1)
+    at_work.run()
+    assert (at_work.sender.sent, at_work.dead_lettered) == (PARTS, [])
+
+
 def test_a_message_that_was_sent_without_a_record_is_recorded_once_the_table_answers(
     world: Callable[..., World],
 ) -> None:

@@ -190,7 +190,7 @@ class Intake:
     """Every account that the body has an item for, even an ignored item."""
     identity_changes: list[IdentityChange] = field(default_factory=list)
     left_out_value: str | None = None
-    """The first value that a door has left out of a message, because it does not fit: a sentence with its pointer."""
+    """A sentence about the first value that a door left out of a message, because it does not fit, with the pointer."""
 
     def add(self, update: Update) -> None:
         self.updates.append(update)

@@ -24,6 +24,7 @@ from message_buffer.limits import (
     MAX_CANCEL_LOCK_TRIES,
     MAX_CHANGE_TRIES,
     MAX_CLOCK_STEP_BACK_MS,
+    MAX_PAGES_PEEKED,
     MAX_WINDOW_TRIES,
     MINUTE_MS,
     REMEMBERED_MS,
@@ -258,7 +259,7 @@ class DynamoDbLane:
         window = self._lock(conversation, owner, self._table.acquire_to_cancel)
         try:
             contents = self._table.read(conversation)
-            if cancel_id is not None and contents.knows(name_of(cancel_id)):
+            if cancel_id is not None and self._has_left(conversation, name_of(cancel_id), contents):
                 return o.AlreadyCancelled(window.generation, lane="dynamodb")
             frozen = set(window.frozen.names) if window.frozen else set()
             # The Valkey lane emits or drops the messages that it has taken, except those in this lane's frozen batch.
@@ -297,7 +298,7 @@ class DynamoDbLane:
         owner, now_ms = uuid4().hex, self._clock()
         window = self._lock(conversation, owner, partial(self._table.acquire_to_forget, secret=secret))
         try:
-            contents = self._table.read(conversation)
+            contents = self._table.read(conversation, with_tombstones=True)
             goes_on, expires_at_ms = goes_on or window.forget_id == forget_id, now_ms + REMEMBERED_MS
             stored = [] if goes_on else contents.stored
             newest_ms = max([now_ms if at_ms is None else at_ms, *_arrivals(contents, now_ms)])
@@ -377,7 +378,7 @@ class DynamoDbLane:
         name = name_of(message_id)
         for _ in range(MAX_CHANGE_TRIES):
             contents = self._table.read(conversation)
-            found = _find(contents, name)
+            found = self._find(conversation, name, contents)
             if not isinstance(found, o.Waiting):
                 if name in {each.name for each in contents.disputed}:
                     # Change the disputed copy, too, because this lane emits it if Valkey has lost the message.
@@ -388,11 +389,41 @@ class DynamoDbLane:
         raise StoreUnavailable("change message: another request is changing the conversation; try again")
 
     def find_message(self, conversation: str, message_id: str) -> o.Waiting | o.Frozen | o.Absent:
-        return _find(self._table.read(conversation), name_of(message_id))
+        return self._find(conversation, name_of(message_id), self._table.read(conversation))
+
+    def _find(self, conversation: str, name: str, contents: Contents) -> o.Waiting | o.Frozen | o.Absent:
+        frozen = contents.window.frozen
+        if frozen and name in frozen.names:
+            return o.Frozen(frozen.batch_id, lane="dynamodb")
+        if name in contents.journaled:
+            # The Valkey lane has emitted the message, or will emit it.
+            return o.Absent(known=True, batch_id=None)
+        for position, each in enumerate(contents.waiting):
+            if each.name == name:
+                return o.Waiting(position, lane="dynamodb")
+        left_in = self._table.tombstone(conversation, name)
+        if left_in == VALKEY_LANE:
+            return o.Absent(known=True, batch_id=None)
+        is_known = bool(left_in) or contents.was_erased(name)
+        return o.Absent(known=is_known, batch_id=None if left_in in {"", DROPPED} else left_in, lane="dynamodb")
+
+    def _has_left(self, conversation: str, name: str, contents: Contents) -> bool:
+        """Return whether the message has left this lane, or was erased."""
+        return bool(self._table.tombstone(conversation, name)) or contents.was_erased(name)
 
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
-        contents = self._table.read(conversation)
-        window, frozen, waiting = contents.window, contents.window.frozen, contents.waiting
+        """Return the conversation's state, with at most `limit` of the messages that wait.
+
+        A conversation may have a great many tombstones, among which its messages are searched. After some pages, return
+        the number that the window counts, which includes disputed messages, and the messages found by then.
+        """
+        window = self._table.window(conversation)
+        contents = Contents(window)
+        if window.is_open:
+            contents = self._table.read(conversation, max_pages=MAX_PAGES_PEEKED if limit else 1)
+            window = contents.window
+        frozen, waiting = window.frozen, contents.waiting
+        newest_at_ms = max(window.newest_at_ms, window.pressed_at_ms, window.last_at_ms)
         is_locked = window.is_locked(self._clock())
         due = window.due if window.is_open else None
         bodies = self._table.bodies(conversation, waiting[:limit]) if limit else {}
@@ -401,9 +432,9 @@ class DynamoDbLane:
             scheduled_at_ms=window.owner_until_ms if is_locked else due and due.due_at_ms,
             due_at_ms=due and due.due_at_ms,
             flush_reason=due and due.reason,
-            count=len(waiting),
+            count=len(waiting) if contents.is_whole else max(window.waiting, len(waiting)),
             first_at_ms=waiting[0].arrived_at_ms if waiting else None,
-            last_at_ms=waiting[-1].arrived_at_ms if waiting else window.last_at_ms or None,
+            last_at_ms=waiting[-1].arrived_at_ms if waiting and contents.is_whole else newest_at_ms or None,
             generation=window.generation,
             held_until_ms=window.held_until_ms or None,
             batch_id=frozen.batch_id if frozen else None,
@@ -450,17 +481,3 @@ def _is_newer(batch_id: str, at_ms: int) -> bool:
     """Return whether the last message of the Valkey lane's batch arrived after `at_ms`, according to the batch's id."""
     _, _, rest = batch_id.rpartition("-")[0].rpartition("-")
     return rest.isdecimal() and int(rest) > at_ms
-
-
-def _find(contents: Contents, name: str) -> o.Waiting | o.Frozen | o.Absent:
-    frozen = contents.window.frozen
-    if frozen and name in frozen.names:
-        return o.Frozen(frozen.batch_id, lane="dynamodb")
-    went = contents.tombstones.get(name)
-    if name in contents.journaled or went == VALKEY_LANE:
-        # The Valkey lane has emitted the message, or will emit it.
-        return o.Absent(known=True, batch_id=None)
-    for position, each in enumerate(contents.waiting):
-        if each.name == name:
-            return o.Waiting(position, lane="dynamodb")
-    return o.Absent(known=contents.knows(name), batch_id=None if went == DROPPED else went, lane="dynamodb")

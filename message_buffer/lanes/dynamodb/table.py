@@ -80,27 +80,25 @@ class StoredMessage(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """All items of a conversation."""
+    """The items of a conversation."""
 
     window: Window
-    stored: list[StoredMessage]
+    stored: Sequence[StoredMessage] = ()
     """In order of arrival."""
-    tombstones: dict[str, str]
-    """A message's name -> the id of its batch, or VALKEY_LANE or DROPPED."""
-    journaled: frozenset[str]
+    tombstones: frozenset[str] = frozenset()
+    """The names of messages that have left. Empty unless the caller has asked for them."""
+    journaled: frozenset[str] = frozenset()
     """Names of messages that the Valkey lane has taken."""
     journals: Mapping[str, frozenset[str]] = MappingProxyType({})
     """The id of a batch that the Valkey lane has taken -> the names of its messages."""
     hashes: frozenset[str] = frozenset()
+    is_whole: bool = True
+    """False if the caller has asked for fewer pages than there are."""
 
     def was_erased(self, name: str) -> bool:
         """Return whether the message was erased with its conversation. If it is stored, it was delivered again."""
         secret = self.window.id_secret
         return bool(secret) and hash_of(secret, name) in self.hashes
-
-    def knows(self, name: str) -> bool:
-        """Return whether the message has left this lane, or was erased."""
-        return name in self.tombstones or self.was_erased(name)
 
     @property
     def waiting(self) -> list[StoredMessage]:
@@ -323,34 +321,41 @@ class MessageTable(Table):
 
     # -- windows -----------------------------------------------------------------------------------------------
 
-    def read(self, conversation: str, *, with_bodies: bool = False) -> Contents:
-        """Return a conversation without its bodies.
+    def read(
+        self,
+        conversation: str,
+        *,
+        with_bodies: bool = False,
+        with_tombstones: bool = False,
+        max_pages: int | None = None,
+    ) -> Contents:
+        """Return a conversation without its bodies, and without its tombstones, of which there may be a great many.
 
         `with_bodies` adds those bodies that come with the first page of the query for the same price, which are all
-        bodies of a usual conversation. The first page has at most a megabyte.
+        bodies of a usual conversation. A page has at most a megabyte, in which DynamoDB counts tombstones even if it
+        leaves them out.
         """
-        window, stored, tombstones, journals, hashes = Window(), [], {}, {}, set()
+        condition = {"KeyConditionExpression": "#conversation = :id AND #item < :bodies"}
+        if not with_tombstones:
+            condition["FilterExpression"] = "attribute_not_exists(#batch_id)"
         values: Values = {"id": conversation, "bodies": BODY}
-        condition = "#conversation = :id AND #item < :bodies"
-        light = expressions(values, KeyConditionExpression=condition, ProjectionExpression=_attributes(LIGHT))
-        first = expressions(values, KeyConditionExpression=condition) if with_bodies else light
-        for item in self._pages("read conversation", "query", {"ConsistentRead": True, **first}, later=light):
-            kind = text(item, "item")
-            name = kind.removeprefix(MESSAGE)
-            if kind == WINDOW:
-                window = window_of(item)
-            elif kind.startswith(JOURNAL):
-                journals[kind.removeprefix(JOURNAL)] = frozenset(texts(item, "names"))
-            elif kind.startswith(HASHED):
-                hashes.add(kind.removeprefix(HASHED))
-            elif "arrived_at" in item:
-                body = item["body"]["B"] if "body" in item else None
-                stored.append(StoredMessage(name, number(item, "arrived_at"), body, is_apart="apart" in item))
-            else:
-                tombstones[name] = text(item, "batch_id")
-        stored.sort(key=lambda each: (each.arrived_at_ms, each.name))
-        journaled: frozenset[str] = frozenset().union(*journals.values())
-        return Contents(window, stored, tombstones, journaled, journals, frozenset(hashes))
+        light = expressions(values, ProjectionExpression=_attributes(LIGHT), **condition)
+        first = expressions(values, **condition) if with_bodies else light
+        pages = self._each_page("read conversation", "query", {"ConsistentRead": True, **first}, later=light)
+        is_whole = False
+
+        def items() -> Iterator[Item]:
+            nonlocal is_whole
+            for page in islice(pages, max_pages):
+                is_whole = page.is_last
+                yield from page.items
+
+        contents = _contents(items())
+        return contents._replace(is_whole=is_whole)
+
+    def tombstone(self, conversation: str, name: str) -> str:
+        """Return the id of the batch in which the message has left, VALKEY_LANE or DROPPED, or "" if it has not."""
+        return text(self._get("find tombstone", _key(conversation, MESSAGE + name)), "batch_id")
 
     def window(self, conversation: str) -> Window:
         return window_of(self._get("read window", _key(conversation, WINDOW)))
@@ -399,9 +404,11 @@ class MessageTable(Table):
         return updated.done, window_of(updated.item)
 
     def replace_facts(self, conversation: str, note: Note, before: Window) -> Window:
-        """Remove older messages' facts from the window that this note has opened. Return the window as it was before.
+        """Remove older messages' facts from the window that this note has opened.
 
-        Change nothing if another message has joined the window since, because its facts are in the same attributes.
+        Return the window as it was before the note, without these facts.
+        Change nothing if another request has changed the window since, or a run has locked it. The facts of another
+        message, a flush, and what typing asks for are in the same attributes.
         """
         at, timing, others = "#last", "#timing", "#pressed_at, #pressed"
         if note.is_pressed:
@@ -409,10 +416,18 @@ class MessageTable(Table):
         replaced = self._update(
             "replace facts",
             _key(conversation, WINDOW),
-            f"SET #first = :at, {at} = :at, {timing} = :timing ADD #changes :one"
+            f"SET #first = :at, {at} = :at, {timing} = :timing, #large = :large ADD #changes :one"
             f" REMOVE #prev, {others}, #extended_until, #found_at, #reason, #successor_at",
-            {"at": note.at_ms, "timing": timing_text(note.timing), "one": 1, "generation": before.generation + 1},
-            only_if="#generation = :generation AND attribute_not_exists(#owner)",
+            {
+                "at": note.at_ms,
+                "timing": timing_text(note.timing),
+                "large": note.large_bytes,
+                "one": 1,
+                "generation": before.generation + 1,
+                "changes": before.changes,
+            },
+            only_if="attribute_exists(#open) AND #generation = :generation AND #changes = :changes"
+            " AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)",
         )
         return before.without_facts() if replaced.done else before
 
@@ -769,6 +784,27 @@ class MessageTable(Table):
         """Count a change, so that a processor which has read the conversation cannot freeze it. Return the window."""
         key = _key(conversation, WINDOW)
         return window_of(self._update("fence window", key, "ADD #changes :one", {"one": 1}, answer="ALL_NEW").item)
+
+
+def _contents(items: Iterable[Item]) -> Contents:
+    window, stored, tombstones, journals, hashes = Window(), [], set(), {}, set()
+    for item in items:
+        kind = text(item, "item")
+        name = kind.removeprefix(MESSAGE)
+        if kind == WINDOW:
+            window = window_of(item)
+        elif kind.startswith(JOURNAL):
+            journals[kind.removeprefix(JOURNAL)] = frozenset(texts(item, "names"))
+        elif kind.startswith(HASHED):
+            hashes.add(kind.removeprefix(HASHED))
+        elif "arrived_at" in item:
+            body = item["body"]["B"] if "body" in item else None
+            stored.append(StoredMessage(name, number(item, "arrived_at"), body, is_apart="apart" in item))
+        else:
+            tombstones.add(name)
+    stored.sort(key=lambda each: (each.arrived_at_ms, each.name))
+    journaled: frozenset[str] = frozenset().union(*journals.values())
+    return Contents(window, stored, frozenset(tombstones), journaled, journals, frozenset(hashes))
 
 
 def _key(conversation: str, item: str) -> dict[str, str]:

@@ -129,7 +129,9 @@ class Window(NamedTuple):
         return self.timing is not None or self.pressed is not None
 
     def without_facts(self) -> "Window":
+        """Return the window as it was when no message waited."""
         return self._replace(
+            large_bytes=0,
             first_at_ms=0,
             newest_at_ms=0,
             previous_at_ms=0,
