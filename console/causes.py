@@ -84,6 +84,11 @@ CAUSES: Mapping[str, Cause] = {
         "The platform reported that the author is typing. The batch leaves {value} after that.",
         "The platform reported that the author was typing, and the batch left {value} after that.",
     ),
+    "deleted": Cause(
+        "silence",
+        "A message was deleted while it waited, which does not change the due time.",
+        "A message was deleted while it waited, which did not change the due time.",
+    ),
     "silence": Cause(
         "silence",
         "The batch leaves {waits} after the last message. No rule has this value: a typing event, a press, or changed "

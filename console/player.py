@@ -108,7 +108,7 @@ class _Play:
             self._batch_ids.add(batch_id)
             self.batches_came_at.append(time.monotonic())
             seen = {"messages": detail.get("messageCount", 0), "reason": detail.get("flushReason")}
-            self.progress["batches"].append({"who": who, **seen, "lane": detail.get("lane")})
+            self.progress["batches"].append({"who": who, **seen, "lane": detail.get("lane"), "batchId": batch_id})
         self.publish()
         return True
 
@@ -125,7 +125,8 @@ class _Play:
     @property
     def is_as_expected(self) -> bool:
         """Return whether the other events, and each customer's batches, are those that the scenario promises."""
-        came, expected = self.progress["batches"], self.progress["expected"]
+        came = [{name: value for name, value in each.items() if name != "batchId"} for each in self.progress["batches"]]
+        expected = self.progress["expected"]
         return self.progress["events"] == self.scenario.events and all(
             [each for each in came if each["who"] == who] == [each for each in expected if each["who"] == who]
             for who in range(len(self.customers))

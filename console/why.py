@@ -20,6 +20,7 @@ WITHOUT_CAPTION = frozenset({"contact", "location", "sticker"})
 NOTHING_WAITS = {"text": "Nothing waits."}
 CAME_LATE = "The last message came after the batch was due, and leaves with it."
 PRESSED_LATER = "A button does not shorten the wait of the message before it."
+DELETED = "A message was deleted, which does not change the due time."
 
 
 class Facts(NamedTuple):
@@ -149,6 +150,7 @@ def _of_silence(facts: Facts, values: Json, seen: Sequence[Json]) -> _Found:
         (None if is_late else _by_value(facts, values))
         or _by_typing_event(facts, values, seen, before)
         or _by_an_earlier_message(facts, values, before)
+        or _by_a_deleted_message(facts, values, seen)
         or _Found(_without_a_value(facts, values), before=before)
     )
 
@@ -160,9 +162,20 @@ def _without_a_value(facts: Facts, values: Json) -> str:
     if values.get("priority") == "vip":
         return "silence"
     newest = facts.messages[-1] if facts.messages else {}
-    if newest.get("attachments") and newest.get("editedAt") and facts.waits_ms < (values.get("transcriptWaitMs") or 0):
+    if (
+        newest.get("attachments")
+        and _is_edited(newest, facts)
+        and facts.waits_ms < (values.get("transcriptWaitMs") or 0)
+    ):
         return "transcript"
     return "adaptive" if values.get("adaptive") else "silence"
+
+
+def _is_edited(newest: Json, facts: Facts) -> bool:
+    """Return whether the newest message was edited. Not each edit says when, but all arrive after the message."""
+    received_at_ms, last_at_ms = newest.get("receivedAt"), facts.last_at_ms
+    came_again = isinstance(received_at_ms, int) and last_at_ms is not None and received_at_ms > last_at_ms
+    return bool(newest.get("editedAt")) or came_again
 
 
 def _by_value(facts: Facts, values: Json) -> _Found | None:
@@ -219,6 +232,31 @@ def _by_an_earlier_message(facts: Facts, values: Json, before: str) -> _Found | 
         if waits_ms >= 0 and message.get("type") not in PRESSED:
             return None
     return None
+
+
+def _by_a_deleted_message(facts: Facts, values: Json, seen: Sequence[Json]) -> _Found | None:
+    """Return the rule that set the due time while a message waited that is now deleted."""
+    if facts.waits_ms < 0 or not _has_lost_a_message(facts, seen):
+        return None
+    for entry in reversed(seen):
+        said = entry.get("cause") or {}
+        if entry["kind"] == "look" and entry.get("dueAt") == facts.due_at_ms and said.get("rule"):
+            return _Found(said["cause"], said["rule"], DELETED)
+    for name in _rules_after(None, values, is_first=False):
+        if values.get(name) == facts.waits_ms:
+            return _Found(name, before=DELETED)
+    return _Found("deleted")
+
+
+def _has_lost_a_message(facts: Facts, seen: Sequence[Json]) -> bool:
+    """Return whether a message was deleted while it waited. The buffer still keeps the time of its last message."""
+    since_ms = facts.first_at_ms or facts.due_at_ms
+    if any(entry["kind"] == "sent delete" and entry["at"] >= since_ms for entry in seen):
+        return True
+    received_at_ms = facts.messages[-1].get("receivedAt") if facts.messages else None
+    if isinstance(received_at_ms, int) and facts.last_at_ms is not None:
+        return facts.last_at_ms - received_at_ms > ARRIVALS_DIFFER_BY_MS
+    return False
 
 
 def _arrivals_from_the_newest(facts: Facts) -> Iterator[tuple[int, int]]:

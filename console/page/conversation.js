@@ -86,7 +86,7 @@ function Facts({ shown }) {
     ["Because of", shown.why?.label ?? reasonOf(shown.reason)], ["First waiting", shown.firstAt && html`<${Moment} at=${shown.firstAt} />`],
     ["Last message", html`<${Moment} at=${shown.lastAt} />`],
     ["Hold", shown.heldUntil ? html`<${Until} at=${shown.heldUntil} />${shown.takenOverAt ? ", a person has taken over" : ""}` : "none"],
-    ...(shown.replyUntil ? [["Free replies until", html`<${Moment} at=${shown.replyUntil} />; later the platform refuses ordinary replies until the customer writes again`]] : []),
+    ...(shown.replyUntil ? [["Free replies until", html`<${Moment} at=${shown.replyUntil} /> (<${Countdown} at=${shown.replyUntil} />); later the platform refuses ordinary replies until the customer writes again`]] : []),
     ["Taken batch", shown.batch ? `${shown.batch.batchId}, attempt ${shown.batch.attempt}, ${messagesOf(shown.batch.count)}` : "none"],
     ["Generation", shown.generation],
   ];

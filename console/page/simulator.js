@@ -62,12 +62,12 @@ function Scenarios({ store }) {
       onClick=${() => play(each.name)}>${each.title}</button>`)}
     ${playing && html`<button class="plain" onClick=${() => ask("stop")}>Stop</button>`}
     <p class="note" role="status">${played ? STATES[played.state](played) : ""}</p>
-    ${played && html`<${Played} played=${played} />`}
+    ${played && html`<${Played} played=${played} figures=${store.batches} />`}
   </section>`;
 }
 
 // The steps of the newest scenario, and what came of them. They stay until the next scenario is played.
-function Played({ played }) {
+function Played({ played, figures }) {
   const list = useRef(null);
   useEffect(() => {
     list.current.scrollTop = list.current.scrollHeight;
@@ -84,8 +84,8 @@ function Played({ played }) {
       ${played.takenBack.map((sentence) => html`<p key=${sentence}>${sentence}</p>`)}
       ${played.problem && html`<p class="problem">${played.problem}</p>`}
       ${played.state === "ended" && html`<p><b>What you should have seen:</b> ${played.result}</p>
-        <p><b>What came:</b> ${cameOf(played)} ${played.asExpected ? "That is as expected."
-          : "That differs. Perhaps other rules apply here, or a function's first start took some seconds, or the console missed events."}</p>`}
+        <p><b>What came:</b> ${cameOf(played, figures)} ${played.asExpected ? "That is as expected."
+          : "That differs. Perhaps other rules apply here, or somebody else changed what waited, or a function's first start took some seconds, or the console missed events."}</p>`}
     </div>
   </div>`;
 }
@@ -108,8 +108,10 @@ function linesOf(steps) {
   return lines;
 }
 
-function cameOf({ batches, events }) {
-  const each = batches.map((batch) => `${messagesOf(batch.messages)} because of ${reasonOf(batch.reason)}${batch.lane === "dynamodb" ? ", by the DynamoDB lane" : ""}`);
+// The figures of a batch name its cause as the chat does. Its reason is less exact.
+function cameOf({ batches, events }, figures) {
+  const causes = Object.fromEntries(figures.map(({ batchId, cause }) => [batchId, cause]));
+  const each = batches.map((batch) => `${messagesOf(batch.messages)} because of ${causes[batch.batchId] ?? reasonOf(batch.reason)}${batch.lane === "dynamodb" ? ", by the DynamoDB lane" : ""}`);
   const others = events.map((type) => `, and an event ${type}`);
   return `${batches.length} ${batches.length === 1 ? "batch" : "batches"}${each.length ? ` (${each.join("; ")})` : ""}${others.join("")}.`;
 }
@@ -223,7 +225,7 @@ function Item({ item, can, act }) {
         <p>${item.mark?.startsWith("deleted") || item.mark === "dropped" ? html`<s>${item.text || what(item)}</s>` : item.text || what(item)}</p>
         <small><${Moment} at=${item.at} />${item.mark ? ` · ${item.mark}` : ""}${item.status === 200 ? outcome(item) : ` · ${REFUSALS[item.status] ?? "refused"}: ${item.status}`}</small>
         ${isOpen(item) && item.what === "text" && html`<span class="tools">
-          ${can("edit") && html`<button class="plain" onClick=${() => act("edit", { messageId: item.messageId, text: `${item.text} (edited)` })}>Edit</button>`}
+          ${can("edit") && html`<button class="plain" title="Adds “(edited)” to the text" onClick=${() => act("edit", { messageId: item.messageId, text: `${item.text} (edited)` })}>Edit</button>`}
           ${can("delete") && html`<button class="plain" onClick=${() => act("delete", { messageId: item.messageId })}>Delete</button>`}
         </span>`}
       </div>`;

@@ -40,7 +40,7 @@ const SOONER = {
       the author has pressed a button. Messages before that keep their wait.
       ${rule("minMessages") > 1 && html` With at most <b>${rule("minMessages")}</b> messages, a press waits as if typed.`}`],
     [["max_messages", "max_bytes"], "maxMessages", (rule) => html`at once when <b>${rule("maxMessages")}</b> messages wait.`],
-    [["flush", "flush word", "operator's flush", "resume"], null, () => "at once when the author writes a flush word, or an operator flushes or ends a hold."],
+    [["flush", "flush word", "operator's flush", "resume"], null, (rule) => html`at once when the author writes a flush word${orNone(rule, "flushWords")}, or an operator flushes or ends a hold.`],
   ],
 };
 const IF_VIP = [["priority"], "vipSilenceMs", (rule) => html`${isZero(rule("vipSilenceMs")) ? "at once" : html`after <b>${rule("vipSilenceMs")}</b>`} if the
@@ -49,10 +49,20 @@ const AFTER_A_HOLD = {
   title: "only after a hold, which begins when:",
   lines: [
     [["hold"], null, () => "an operator puts the conversation on hold."],
-    [["takeover"], "onHumanReply", (rule) => html`a person of the business answers${rule("onHumanReply") === "null" ? " (not by these rules)" : ""}.`],
+    [["takeover"], "onHumanReply", (rule, tag) => html`a person of the business answers${!tag && rule("onHumanReply") === "null" ? " (not by these rules)" : ""}.`],
   ],
 };
 
+const NEVER = {
+  title: "never, because the waiting messages are dropped, when:",
+  lines: [
+    [["stop word"], "stopWords", (rule) => html`the author writes a stop word${orNone(rule, "stopWords")}.`],
+    [["cancel"], null, () => "an operator cancels."],
+  ],
+};
+
+// A language brings stop and flush words of its own.
+const orNone = (rule, name) => (rule(name) || rule("controlLanguages") ? "" : " (these rules have none)");
 const isZero = (shown) => shown === "0 s";
 const shorter = (value) => (value("windowMs") > value("maxWaitMs") ? "maxWaitMs" : "windowMs");
 const longest = (value) => (value("typingInferenceMs") > value("silenceMs") ? "typingInferenceMs" : "silenceMs");
@@ -64,18 +74,21 @@ export function WhenDue({ chat, store }) {
   const buffer = store.buffers[chat.conversation];
   const isWaiting = buffer?.count > 0;
   const cause = isWaiting ? buffer.why?.cause : chat.items.findLast((item) => item.kind === "batch")?.cause?.cause;
+  // Other rules may be the reason for another cause.
   useEffect(() => {
     let gone = false;
     ask("rules", { conversation: name }).then((found) => !gone && found && setRules(found.rules));
     return () => (gone = true);
     // Rules may change while the page is open. The server keeps an answer for some seconds.
-  }, [name, buffer?.dueAt]);
+  }, [name, cause, buffer?.dueAt]);
   return html`<section class="when" aria-label="When a batch leaves">
     <h3>When does a batch leave?</h3>
     <p>The buffer collects what a customer writes, and hands it to the agent as one batch. The batch leaves</p>
     ${rules && groupsOf(rules).map(({ title, lines }) => html`<h4>${title}</h4><ul>${lines.map(([causes, rule, text]) =>
-      html`<${Line} key=${causes[0]} text=${text((name) => shown(rules, name))} rule=${rule}
-        tag=${causes.includes(cause) ? (isWaiting ? "decides now" : "decided the last batch") : null} />`)}</ul>`)}
+      {
+      const tag = causes.includes(cause) ? (isWaiting ? "decides now" : "decided the last batch") : null;
+      return html`<${Line} key=${causes[0]} text=${text((name) => shown(rules, name), tag)} rule=${rule} tag=${tag} />`;
+    })}</ul>`)}
     <p class="note">Rules can differ by tenant, agent, platform and conversation.</p>
   </section>`;
 }
@@ -92,7 +105,7 @@ function groupsOf(rules) {
   if (vip || value("wait") === "window") {
     // A press counts as a typed message then.
     const sooner = { ...SOONER, lines: SOONER.lines.filter(([, rule]) => rule !== "pressedSilenceMs") };
-    return [vip ? VIP : WINDOW, sooner, AFTER_A_HOLD].map((group) => known(group, rules));
+    return [vip ? VIP : WINDOW, sooner, AFTER_A_HOLD, NEVER].map((group) => known(group, rules));
   }
   const waits = { ...WAITS, lines: WAITS.lines.filter(([[cause]]) => {
     // These waits count only if they are longer than the ordinary one, which may be shorter by rhythm.
@@ -101,7 +114,7 @@ function groupsOf(rules) {
   }) };
   if (value("adaptive")) waits.lines = [RHYTHM, ...waits.lines];
   if (value("minMessages") > 1) waits.lines = [...waits.lines, AT_LEAST];
-  return [waits, { ...SOONER, lines: [...SOONER.lines, IF_VIP] }, AFTER_A_HOLD].map((group) => known(group, rules));
+  return [waits, { ...SOONER, lines: [...SOONER.lines, IF_VIP] }, AFTER_A_HOLD, NEVER].map((group) => known(group, rules));
 }
 
 // Leave out the lines whose rules this stage does not have.

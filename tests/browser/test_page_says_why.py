@@ -130,6 +130,35 @@ def test_while_a_batch_waits_the_panel_marks_the_rule_that_decides(scene: Scene)
     expect(decided).to_contain_text("an operator puts the conversation on hold", timeout=WITHIN_MS)
 
 
+def test_the_panel_reads_the_rules_again_when_something_else_decides(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scenarios, and operators, change rules while the page is open."""
+    monkeypatch.setattr("console.explained.RULES_KEPT_SECONDS", 0)
+    waiting = row(scene.conversation, due_at_ms=now_ms() + 60_000)
+    panel = scene.page.locator(".when")
+    expect(panel).to_contain_text("at once when 20 messages wait", timeout=WITHIN_MS)
+    scene.stage.rules = rules_of(max_messages=7)
+    taken_over = {"reason": "hold", "heldUntil": waiting["dueAt"], "takenOverAt": now_ms()}
+    scene.stage.rows = [waiting | taken_over]
+    scene.say("Hey")
+    expect(panel.locator(".decided")).to_contain_text(
+        re.compile(r"a person of the business answers\. onHumanReply.*decides now", re.DOTALL), timeout=WITHIN_MS
+    )
+    expect(panel).to_contain_text("at once when 7 messages wait", timeout=WITHIN_MS)
+
+
+def test_a_scenario_names_the_cause_of_its_batch_as_the_chat_does(scene: Scene) -> None:
+    page, before = scene.page, scene.conversation
+    page.get_by_role("button", name="Voice note", exact=True).click()
+    expect(page.get_by_label("Customer", exact=True)).not_to_have_value(before.rpartition("/")[2], timeout=WITHIN_MS)
+    picture = {"id": "m1", "type": "image", "attachments": [{"type": "image"}], "receivedAt": now_ms()}
+    scene.bus.publish_batch(scene.conversation, picture, waits_ms=2_000)
+    result = page.locator(".played .result")
+    expect(result).to_contain_text("1 batch (1 message because of a file without words)", timeout=WITHIN_MS)
+    expect(page.locator(".divider.batch")).to_contain_text("1 message, because of a file without words")
+
+
 def test_an_answer_that_is_older_than_the_batch_does_not_bring_the_buffer_back(scene: Scene) -> None:
     page = scene.page
     scene.batch(scene.say("one"), waits_ms=1_000, generation=1)
@@ -151,7 +180,8 @@ def test_an_answer_that_is_older_than_the_batch_does_not_bring_the_buffer_back(s
             {},
             ["1 s of silence", "must come before the first wait of 1 s is over", "after a typing event", "2 s, if",
              "transcript of a voice note", "30 s after", "pressed a button", "20 messages", "flush word", "VIP",
-             "on hold", "a person of the business answers (not by these rules)"],
+             "a flush word (these rules have none)", "on hold", "a person of the business answers (not by these rules)",
+             "the author writes a stop word (these rules have none)", "an operator cancels"],
             ["rhythm", "fewer than", "window"],
         ),
         (
@@ -167,8 +197,10 @@ def test_an_answer_that_is_older_than_the_batch_does_not_bring_the_buffer_back(s
         ),
         ({"priority": "vip", "vip_silence_ms": 700}, ["because the author is a VIP", "0.7 s of silence"], ["button"]),
         ({"pressed_silence_ms": 5_000, "on_human_reply": {"hold": "12h"}}, ["5 s after the author has"], ["not by"]),
+        ({"stop_words": ["halt"]}, ["a stop word."], ["a stop word (these"]),
+        ({"control_languages": ["en"]}, ["a stop word.", "a flush word, or"], ["have none"]),
     ],
-    ids=["defaults", "adaptive", "window", "window cut", "short waits", "vip", "press and takeover"],
+    ids=["defaults", "adaptive", "window", "window cut", "short waits", "vip", "press and takeover", "stop word", "language"],
 )  # fmt: skip
 def test_the_panel_says_everything_that_can_decide_with_the_values_in_force(
     scene: Scene, changed: Json, lines: list[str], absent: list[str]
@@ -261,14 +293,17 @@ def test_messages_of_a_batch_that_is_too_large_for_its_event_wait_no_longer(scen
 def test_a_hold_says_until_when_and_for_how_much_longer(scene: Scene) -> None:
     page, until_ms = scene.page, now_ms() + 3_570_000
     name = "default/whatsapp/1065/1"
-    scene.stage.rows = [row(name, due_at_ms=until_ms, reason="hold", heldUntil=until_ms, replyUntil=until_ms + 1)]
+    reply_until_ms = now_ms() + 86_370_000
+    scene.stage.rows = [row(name, due_at_ms=until_ms, reason="hold", heldUntil=until_ms, replyUntil=reply_until_ms)]
     page.get_by_role("tab", name="Live").click()
     expect(page.locator("tbody tr")).to_contain_text("on hold", timeout=WITHIN_MS)
     page.locator("tbody button.name").click()
     facts = page.locator("dialog .facts")
     expect(facts).to_contain_text("Stateon hold")
     expect(facts).to_contain_text(re.compile(r"Holduntil [\d:.]+ [AP]M, for another 59 min"))
-    expect(facts).to_contain_text(re.compile(r"Free replies until[\d:.]+ [AP]M; later the platform refuses"))
+    expect(facts).to_contain_text(
+        re.compile(r"Free replies until[\d:.]+ [AP]M \(in 24\.0 h\); later the platform refuses")
+    )
     expect(facts).not_to_contain_text("pending")
 
 

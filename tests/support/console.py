@@ -114,8 +114,13 @@ class ImitatedStage:
             "count": row["count"] if row else 0, "dueAt": due_at_ms, "reason": row and row["reason"],
             "firstAt": due_at_ms and due_at_ms - 1_000, "lastAt": due_at_ms and due_at_ms - 1_000, "generation": 1,
             "heldUntil": row and row.get("heldUntil"), "batch": None,
-        } | ({"replyUntil": row["replyUntil"]} if row and "replyUntil" in row else {})  # fmt: skip
-        messages = [{"receivedAt": 1, "author": row["author"], "text": row["text"]}] if row and "text" in row else []
+        } | {name: row[name] for name in ("replyUntil", "takenOverAt") if row and name in row}  # fmt: skip
+        newest = (
+            {"receivedAt": shown["lastAt"], "author": row["author"], "text": row["text"]}
+            if row and "text" in row
+            else None
+        )
+        messages = [newest] if newest else []
         return shown | ({"messages": messages} if fields["messages"] else {})
 
 

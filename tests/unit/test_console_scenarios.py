@@ -305,7 +305,8 @@ def test_what_was_played_is_kept_step_by_step_with_what_came_of_it() -> None:
     scene.emit("b1")
     progress = scene.result()
     assert [each["note"] for each in progress["steps"]] == ["note of text", "note of typing"]
-    assert progress["batches"] == [{"who": 0, "messages": 1, "reason": "silence", "lane": "valkey"}]
+    came = {"who": 0, "messages": 1, "reason": "silence", "lane": "valkey", "batchId": "b1"}
+    assert progress["batches"] == [came]
     assert (progress["state"], progress["asExpected"], progress["result"]) == ("ended", True, "R")
 
 

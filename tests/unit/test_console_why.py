@@ -52,10 +52,12 @@ class Buffer:
         self.due: Due | None = None
         self.rhythm: Rhythm | None = None
         self.seen: list[Json] = []
+        self.last_at_ms = BEGIN_MS
 
     def message(self, content: Json, *, after_ms: int = 0) -> "Buffer":
-        before_ms = self.messages[-1]["receivedAt"] if self.messages else None
+        before_ms = self.last_at_ms if self.messages else None
         at_ms = BEGIN_MS if before_ms is None else before_ms + after_ms
+        self.last_at_ms = at_ms
         self.messages.append(content | {"receivedAt": at_ms})
         gap_ms = None if before_ms is None else at_ms - before_ms
         timing = self.timing(content)
@@ -85,20 +87,30 @@ class Buffer:
         )
         return self
 
-    def transcript(self, *, at_ms: int) -> "Buffer":
-        newest = self.messages[-1]
-        self.messages[-1] = newest | {"text": "Where is it?", "editedAt": at_ms, "attachments": [{"type": "audio"}]}
+    def transcript(self, *, at_ms: int, of_a_customer_of_the_page: bool = False) -> "Buffer":
+        """Edit the newest message. An edit of the generic platform may lack its time, and replaces the arrival."""
+        when = {"receivedAt": at_ms} if of_a_customer_of_the_page else {"editedAt": at_ms}
+        self.messages[-1] |= {"text": "Where is it?", "attachments": [{"type": "audio"}]} | when
         self.due = due_after_retime(self._facts(None), self.timing(self.messages[-1]), at_ms)
         return self
 
+    def deleted(self, place: int, *, was_seen: bool = False) -> "Buffer":
+        """Delete a message. The due time and the times of the first and the last message stay."""
+        assert self.due
+        if was_seen:
+            said = why(facts_of_buffer(self.shown), explained(self.rules), self.seen)
+            self.seen.append({"kind": "look", "at": BEGIN_MS, "dueAt": self.due.due_at_ms, "cause": said})
+        del self.messages[place]
+        self.seen.append({"kind": "sent delete", "at": self.last_at_ms + 100})
+        return self
+
     def _facts(self, gap_ms: int | None) -> Facts:
-        last_at_ms = self.messages[-1]["receivedAt"]
-        return Facts(BEGIN_MS, last_at_ms, len(self.messages), gap_ms, rhythm=self.rhythm, due=self.due)
+        return Facts(BEGIN_MS, self.last_at_ms, len(self.messages), gap_ms, rhythm=self.rhythm, due=self.due)
 
     @property
     def event(self) -> Json:
         assert self.due
-        times = {"firstMessageAt": BEGIN_MS, "lastMessageAt": self.messages[-1]["receivedAt"]}
+        times = {"firstMessageAt": BEGIN_MS, "lastMessageAt": self.last_at_ms}
         return {
             "flushReason": self.due.reason, "messageCount": len(self.messages), "messages": self.messages,
             "metadata": {**times, "waitMs": self.due.due_at_ms - BEGIN_MS},
@@ -109,7 +121,7 @@ class Buffer:
         assert self.due
         return {
             "count": len(self.messages), "dueAt": self.due.due_at_ms, "reason": self.due.reason,
-            "firstAt": BEGIN_MS, "lastAt": self.messages[-1]["receivedAt"], "messages": self.messages,
+            "firstAt": BEGIN_MS, "lastAt": self.last_at_ms, "messages": self.messages,
         }  # fmt: skip
 
 
@@ -124,6 +136,26 @@ BUFFERS = {
     "a file of rules with equal values": (Buffer(Rules(silence_ms=2_000)).message(FILE), "mediaSilenceMs"),
     "a voice note": (Buffer().message(VOICE), "transcriptWaitMs"),
     "a transcript": (Buffer().message(VOICE).transcript(at_ms=BEGIN_MS + 2_500), "transcript"),
+    "a transcript without the time of the edit": (
+        Buffer().message(VOICE).transcript(at_ms=BEGIN_MS + 2_500, of_a_customer_of_the_page=True),
+        "transcript",
+    ),
+    "a short gap before a message that is deleted": (
+        Buffer().message(TEXT).message(TEXT, after_ms=400).deleted(1),
+        "typingInferenceMs",
+    ),
+    "a short gap after a message that is deleted": (
+        Buffer().message(TEXT).message(TEXT, after_ms=400).deleted(0),
+        "typingInferenceMs",
+    ),
+    "a text that is deleted before a button": (
+        Buffer().message(TEXT).message(BUTTON, after_ms=498).deleted(0),
+        "deleted",
+    ),
+    "a text that is deleted before a button, when the page has seen it": (
+        Buffer().message(TEXT).message(BUTTON, after_ms=498).deleted(0, was_seen=True),
+        "silenceMs",
+    ),
     "a transcript that comes at once": (Buffer().message(VOICE).transcript(at_ms=BEGIN_MS + 300), "silenceMs"),
     "a button": (Buffer().message(BUTTON), "pressedSilenceMs"),
     "a button that waits for nothing": (Buffer(Rules()).message(BUTTON), "pressed at once"),
@@ -216,6 +248,25 @@ def test_a_button_after_a_text_is_named_beside_the_rule_of_the_text() -> None:
     buffer = Buffer().message(TEXT).message(BUTTON, after_ms=498)
     said = why(facts_of_batch(buffer.event), explained(RULES), has_left=True)
     assert said["text"] == "A button does not shorten the wait of the message before it. The author was silent for 1 s."
+
+
+def test_a_deletion_is_named_beside_the_rule_that_it_does_not_change() -> None:
+    buffer = Buffer().message(TEXT).message(TEXT, after_ms=400).deleted(1)
+    said = why(facts_of_buffer(buffer.shown), explained(RULES), buffer.seen)
+    assert said["text"].startswith("A message was deleted, which does not change the due time. The gap was short")
+
+
+def test_a_deletion_that_another_program_asked_for_is_seen_by_the_time_of_the_newest_message() -> None:
+    buffer = Buffer().message(TEXT).message(TEXT, after_ms=400).deleted(1)
+    assert why(facts_of_buffer(buffer.shown), explained(RULES))["cause"] == "typingInferenceMs"
+
+
+def test_a_deletion_in_an_earlier_batch_explains_nothing() -> None:
+    buffer = Buffer().message(TEXT)
+    assert buffer.due
+    buffer.due = buffer.due._replace(due_at_ms=buffer.due.due_at_ms + 1_347)
+    earlier = [{"kind": "sent delete", "at": BEGIN_MS - 1}]
+    assert why(facts_of_batch(buffer.event), explained(RULES), earlier, has_left=True)["cause"] == "silence"
 
 
 def test_a_message_that_came_late_is_named() -> None:
@@ -342,5 +393,5 @@ def test_presses_and_files_without_captions_are_those_of_ingest() -> None:
 
 def test_the_panel_of_the_page_has_a_line_for_every_cause() -> None:
     named = set(re.findall(r'"([^"]+)"', (ROOT / "console" / "page" / "when_due.js").read_text()))
-    # No rule of a conversation causes these: two follow from an outage, and the third means that no rule was found.
-    assert set(CAUSES) - named == {"silence", "main_lane", "disputed"}
+    # No rule of a conversation causes these: two follow from an outage, and the others mean that no rule was found.
+    assert set(CAUSES) - named == {"silence", "deleted", "main_lane", "disputed"}
