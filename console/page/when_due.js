@@ -74,7 +74,6 @@ export function WhenDue({ chat, store }) {
   const buffer = store.buffers[chat.conversation];
   const isWaiting = buffer?.count > 0;
   const cause = isWaiting ? buffer.why?.cause : chat.items.findLast((item) => item.kind === "batch")?.cause?.cause;
-  // Other rules may be the reason for another cause.
   useEffect(() => {
     let gone = false;
     ask("rules", { conversation: name }).then((found) => !gone && found && setRules(found.rules));

@@ -200,7 +200,10 @@ def test_an_answer_that_is_older_than_the_batch_does_not_bring_the_buffer_back(s
         ({"stop_words": ["halt"]}, ["a stop word."], ["a stop word (these"]),
         ({"control_languages": ["en"]}, ["a stop word.", "a flush word, or"], ["have none"]),
     ],
-    ids=["defaults", "adaptive", "window", "window cut", "short waits", "vip", "press and takeover", "stop word", "language"],
+    ids=[
+        "defaults", "adaptive", "window", "window cut", "short waits", "vip", "press and takeover", "stop word",
+        "language",
+    ],
 )  # fmt: skip
 def test_the_panel_says_everything_that_can_decide_with_the_values_in_force(
     scene: Scene, changed: Json, lines: list[str], absent: list[str]
