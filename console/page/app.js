@@ -5,7 +5,7 @@ import { ConversationDialog } from "./conversation.js";
 import { Health } from "./health.js";
 import { Live } from "./live.js";
 import { Simulator } from "./simulator.js";
-import { connect, isPlaying, useStore } from "./store.js";
+import { changed, connect, isPlaying, useStore } from "./store.js";
 
 const TABS = [
   ["simulator", "Simulator", Simulator],
@@ -57,6 +57,11 @@ function Flags({ store }) {
   useEffect(() => {
     if (theme) document.documentElement.dataset.theme = theme;
   }, [theme]);
+  useEffect(() => {
+    const media = matchMedia("(prefers-color-scheme: dark)");
+    media.addEventListener("change", changed);
+    return () => media.removeEventListener("change", changed);
+  }, []);
   const isDark = theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   return html`<div class="flags">
     ${!store.hello.allowChanges && html`<span class="flag">read-only</span>`}

@@ -167,6 +167,9 @@ function Phone({ chat, store, name }) {
   const list = useRef(null);
   const kinds = store.hello.platforms[chat.customer.platform] ?? [];
   const can = (kind) => kinds.includes(kind);
+  const [chosen, choose] = useState(null);
+  // The message that the reader edits. A message of another customer is out of sight.
+  const edited = chat.items.includes(chosen) ? chosen : null;
   const last = useRef(Promise.resolve());
   // Send a webhook only after the answer to the one before it, which it might overtake otherwise.
   const act = (kind, fields = {}) => {
@@ -178,10 +181,10 @@ function Phone({ chat, store, name }) {
   }, [chat.items.length]);
   return html`<div class="phone">
     <div class="screen" ref=${list} tabindex="0" role="log" aria-label=${`Messages of ${name}`}>
-      ${chat.items.map((item, place) => html`<${Item} key=${place} item=${item} can=${can} act=${act} />`)}
+      ${chat.items.map((item, place) => html`<${Item} key=${place} item=${item} can=${can} act=${act} edit=${choose} />`)}
       ${!chat.items.length && html`<p class="empty">Write as this customer. Send several short messages, as people do.</p>`}
     </div>
-    <${Compose} chat=${chat} can=${can} act=${act} />
+    <${Compose} chat=${chat} can=${can} act=${act} edited=${edited} end=${() => choose(null)} />
     <div class="actions" role="group" aria-label="Other things that a customer does">
       ${can("file") && html`<button onClick=${() => act("file")}>Send a picture</button>`}
       ${can("voice") && html`<button onClick=${() => act("voice")}>Send a voice note</button>`}
@@ -194,38 +197,47 @@ function Phone({ chat, store, name }) {
   </div>`;
 }
 
-// The line in which the reader writes as the customer.
-function Compose({ chat, can, act }) {
+// The line in which the reader writes as the customer, or edits a message.
+function Compose({ chat, can, act, edited, end }) {
   const [text, setText] = useState("");
+  const input = useRef(null);
   const lastTyping = useRef(0);
+  useEffect(() => {
+    if (!edited) return undefined;
+    setText(edited.text);
+    input.current.focus();
+    return () => setText("");
+  }, [edited]);
   const send = (event) => {
     event.preventDefault();
     if (!text.trim()) return;
-    act("text", { text });
+    if (edited) act("edit", { messageId: edited.messageId, text });
+    else act("text", { text });
     setText("");
+    end();
   };
   const typing = (value) => {
     setText(value);
-    if (can("typing") && chat.items.length && Date.now() - lastTyping.current > 2000) {
+    if (can("typing") && !edited && chat.items.length && Date.now() - lastTyping.current > 2000) {
       lastTyping.current = Date.now();
       act("typing");
     }
   };
-  return html`<form onSubmit=${send} class="compose">
-    <input aria-label="Message" placeholder="Message" maxlength="4000" value=${text} onInput=${(event) => typing(event.target.value)}
+  return html`<form onSubmit=${send} onKeyDown=${(event) => event.key === "Escape" && end()} class="compose">
+    <input ref=${input} aria-label="Message" placeholder="Message" maxlength="4000" value=${text} onInput=${(event) => typing(event.target.value)}
       autocomplete="off" />
-    <button type="submit">Send</button>
+    <button type="submit">${edited ? "Edit" : "Send"}</button>
   </form>`;
 }
 
-function Item({ item, can, act }) {
+function Item({ item, can, act, edit }) {
   switch (item.kind) {
     case "sent":
       return html`<div class=${`bubble mine ${item.status === 200 ? "" : "refused"} ${isOpen(item) ? "waits" : "gone"}`}>
         <p>${item.mark?.startsWith("deleted") || item.mark === "dropped" ? html`<s>${item.text || what(item)}</s>` : item.text || what(item)}</p>
         <small><${Moment} at=${item.at} />${item.mark ? ` · ${item.mark}` : ""}${item.status === 200 ? outcome(item) : ` · ${REFUSALS[item.status] ?? "refused"}: ${item.status}`}</small>
         ${isOpen(item) && item.what === "text" && html`<span class="tools">
-          ${can("edit") && html`<button class="plain" title="Adds “(edited)” to the text" onClick=${() => act("edit", { messageId: item.messageId, text: `${item.text} (edited)` })}>Edit</button>`}
+          ${can("edit") && html`<button class="plain" onClick=${() => edit(item)}>Edit</button>`}
           ${can("delete") && html`<button class="plain" onClick=${() => act("delete", { messageId: item.messageId })}>Delete</button>`}
         </span>`}
       </div>`;

@@ -354,6 +354,29 @@ def test_the_readers_locale_decides_between_12_and_24_hours_everywhere(
     assert {bool(re.search("[AP]M", each)) for each in times} == {has_halves}, times
 
 
+# -- an edit ---------------------------------------------------------------------------------------
+
+
+def test_an_edit_has_the_text_that_the_reader_writes_and_escape_gives_it_up(scene: Scene) -> None:
+    page = scene.page
+    edited = scene.say("Order 12345")
+    scene.bubble("Order 12345").get_by_role("button", name="Edit").click()
+    line = page.get_by_label("Message", exact=True)
+    expect(line).to_have_value("Order 12345")
+    expect(line).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(line).to_have_value("")
+    scene.bubble("Order 12345").get_by_role("button", name="Edit").click()
+    expect(line).to_have_value("Order 12345")
+    line.fill("Order 12354")
+    page.keyboard.press("Enter")
+    expect(scene.bubble("Order 12354")).to_contain_text("edited", timeout=WITHIN_MS)
+    assert scene.stage.posted[-1].message_id == edited
+    expect(line).to_have_value("")
+    scene.say("Thanks")
+    assert scene.stage.posted[-1].message_id != edited
+
+
 # -- an outage of Valkey ---------------------------------------------------------------------------
 
 
