@@ -94,7 +94,7 @@ ENGINE_TESTS = $(PYTEST) $(addprefix --ignore=,$(ON_STAGES) tests/browser)
 STAGE_TESTS = $(BIN)/python -m pytest -n 2 --dist loadgroup $(ON_STAGES) $(addprefix --ignore=,$(ALONE))
 LONE_TESTS = $(BIN)/python -m pytest $(ALONE)
 
-test: $(READY) ## the tests for every change, at most 5 minutes: all but `make chaos`, or those that PYTEST_ARGS names
+test: $(READY) ## the tests for every change, about six minutes: all but `make chaos`, or those that PYTEST_ARGS names
 ifeq ($(strip $(PYTEST_ARGS)),)
 	@$(ENGINE_TESTS)
 	@$(STAGE_TESTS) -m smoke
@@ -102,7 +102,7 @@ else
 	@$(PYTEST) $(PYTEST_ARGS)
 endif
 
-chaos: $(READY) ## the other tests on the local stage, about 10 minutes: kills, outages, every command, the console in a browser
+chaos: $(READY) ## the other tests on the local stage, about 11 minutes: kills, outages, every command, the console in a browser
 	@$(STAGE_TESTS) -m "not smoke"
 	@$(LONE_TESTS)
 
