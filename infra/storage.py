@@ -204,18 +204,18 @@ class RulesTable(Table):
 
 
 class AliasesTable(Table):
-    """The names of an author that lead to the same conversation."""
+    """The names of authors that have several. `message_buffer/aliases/aliases_table.py` defines the items."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
         super().__init__(scope, construct_id, config=config, partition_key="conversation", expires_by="expiresAt")
 
     def grant_learn(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` look names up, and write what it learns."""
-        return self._grant(grantee, "GetItem", "BatchGetItem", "PutItem", "UpdateItem")
+        return self._grant(grantee, "GetItem", "PutItem")
 
     def grant_forget(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` find the names of an author, and let them expire."""
-        return self._grant(grantee, "GetItem", "UpdateItem")
+        """Let `grantee` find the names of an author, and erase them."""
+        return self._grant(grantee, "GetItem", "DeleteItem")
 
 
 class MessageTable(Table):
