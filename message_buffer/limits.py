@@ -183,13 +183,6 @@ MAX_HOLDS_IN_A_TAKEOVER = 2
 MAX_REPLIES_REMEMBERED = 50
 # Platforms try to deliver a webhook for at most a week.
 TAKEOVER_KEPT_MS = 8 * DAY_MS
-# Some platforms round the time of a message down to a second.
-REPORTED_TIME_STEP_MS = SECOND_MS
-# Sends that were not confirmed count as one if less than this lies between them. A platform may report the first one
-# after the last, for example because it was answered 503 while the next part was being sent.
-UNCONFIRMED_SENDS_ARE_ONE_WITHIN_MS = 10 * MINUTE_MS
-# A platform's clock, or the time at which it makes a webhook, may be this much later than the message was sent.
-MAX_REPORT_DELAY_MS = MINUTE_MS
 
 # -- the fallback --------------------------------------------------------------------------------------------
 

@@ -171,8 +171,6 @@ class Ingest:
         self._changes.apply_all([each for each in changes if not refusals.around(each.change.conversation)], done)
         self._human_replies.hold_all(human_replies, done)
         report(self._telemetry, platform.full_name, done)
-        if done.undecided_replies:
-            return self._refuse_for_now()
         if refusals:
             return refuse_over_quota(refusals.wait_ms) if refusals.are_by_quota else self._refuse_for_now()
         body, content_type = platform.acknowledge(done.summary())

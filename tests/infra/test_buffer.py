@@ -437,7 +437,6 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
                 ("dynamodb:DeleteItem", "<Rules>"),
                 ("dynamodb:GetItem", "<Takeovers>"),
                 ("dynamodb:UpdateItem", "<Takeovers>"),
-                ("dynamodb:Query", "<Takeovers>"),
                 ("dynamodb:DeleteItem", "<Takeovers>"),
                 *((f"dynamodb:{action}", "<Aliases>") for action in ("GetItem", "DeleteItem")),
                 *held("GetItem", "UpdateItem", "Query", "BatchGetItem", "BatchWriteItem"),
