@@ -142,10 +142,8 @@ def _forget_at_responder(stage: Stage, given: Namespace, **fields: Any) -> Count
 
 def _erased(result: Json) -> list[Block]:
     shown: list[Block] = [Pairs(result["counts"]), "These copies only expire:", table(result["agesOut"], AGES_OUT)]
-    if other := result.get("aliasOf"):
-        shown.append(f"This is an alias. The author's messages are in {other}: forget that, too.")
-    if names := result.get("otherNames"):
-        shown += ["If the table of aliases has been unavailable, also forget:", "\n".join(names)]
+    if other := result.get("otherName"):
+        shown.append(f"The author also has the name {other}: forget that, too.")
     return shown
 
 

@@ -87,7 +87,6 @@ FAILED_ATTEMPTS: Mapping[str, Mapping[str, str]] = {
     },
     "responder": {
         "reply is tried again": "reply-dead-letters",
-        "sent message was not recorded": "processing-errors",
     },
 }
 # Texts by which Lambda logs a run that it ended, or an uncaught error.

@@ -9,11 +9,11 @@ from bufferctl.stage import Json, Stage
 
 
 def erase(stage: Stage, conversation: str) -> Json:
-    """Return the last call's response, with the counts of all calls.
+    """Return the last call's response, with the counts of all calls, and the other name that the first one found.
 
     If the response's `againInMs` is not null, something is left, because a batch was being emitted during each call.
     """
-    result = stage.ask("conversation.forget", conversation=conversation)
+    first = result = stage.ask("conversation.forget", conversation=conversation)
     counts: Counter[str] = Counter(result["counts"])
     for _ in range(MAX_FORGET_CALLS):
         if result["againInMs"] is None:
@@ -22,4 +22,4 @@ def erase(stage: Stage, conversation: str) -> Json:
         time.sleep(result["againInMs"] / 1_000)
         result = stage.ask("conversation.forget", conversation=conversation, forgetId=result["forgetId"])
         counts.update(result["counts"])
-    return result | {"counts": counts}
+    return first | result | {"counts": counts}

@@ -7,7 +7,7 @@ from infra.settings_and_defaults import LOG_RETENTION_DAYS, StageConfig
 def ages_out(config: StageConfig) -> dict[str, int]:
     """Return the places of the copies, each with the days for which it keeps them."""
     found = {
-        "the conversation's id, its author's aliases, and hashes of its message ids": REMEMBERED_DAYS,
+        "the conversation's id, and hashes of its message ids": REMEMBERED_DAYS,
         "the conversation's id in the responder's table": config.responder.outbox_days if config.responder else 0,
         "notices of runs that died, which contain ids but no texts": NOTICE_RETENTION_DAYS
         if config.has_valkey_lane

@@ -37,7 +37,7 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | TRIGGER_QUEUE_URL | ingest, admin, gate, conversation_processor, dynamodb_processor | DynamoDB | the lane's queue |
 | RULES | ingest, admin | | the rules that are deployed with the stage, as JSON |
 | RULES_TABLE | ingest, admin | | the table of the rules that operators change |
-| TAKEOVERS_TABLE | ingest, admin, responder | | the table of the conversations that people of the business answer |
+| TAKEOVERS_TABLE | ingest, admin | | the table of the conversations that people of the business answer |
 | ALIASES_TABLE | ingest, admin | | the table of the names of authors that have several |
 | GENERIC_TIMESTAMP | ingest | | `required` or `optional`: whether generic webhooks are signed with their time |
 | WEBHOOK_SECRET_ID | ingest, canary | | the secret that `lambdas/ingest/webhook_secrets.py` describes |
@@ -164,11 +164,10 @@ def check_size(role: str, environment: Environment) -> None:
     )
 
 
-def responder(  # noqa: PLR0913 - each is a variable
+def responder(
     *,
     config: Responder,
     table: dynamodb.ITable,
-    takeovers_table: dynamodb.ITable,
     queue: sqs.IQueue,
     dead_letters: sqs.IQueue,
     secret: secretsmanager.ISecret,
@@ -181,7 +180,6 @@ def responder(  # noqa: PLR0913 - each is a variable
     options = {**config.model_dump(mode="json"), **times}
     return {
         "CONVERSATIONS_TABLE": table.table_name,
-        "TAKEOVERS_TABLE": takeovers_table.table_name,
         "QUEUE_URL": queue.queue_url,
         "DEAD_LETTER_QUEUE_URL": dead_letters.queue_url,
         "RESPONDER_SECRET_ID": secret.secret_arn,

@@ -75,17 +75,12 @@ def grant_to_canary(stack: BufferStack) -> None:
 
 
 def grant_to_responder(stack: ResponderStack, buffer: BufferStack) -> None:
-    """Grant the responder access to its own storage, and the access to the buffer that any consumer could have.
-
-    Only the responder may also record which messages it sends. Other consumers do not need to, because the rules name
-    their app.
-    """
+    """Grant the responder access to its own storage, and the access to the buffer that any consumer could have."""
     stack.table.grant_read_write(stack.function)
     stack.secrets.grant_get_value(stack.function)
     stack.dead_letters.grant_send(stack.function)
     stack.dead_letters.grant_look_through(stack.function)
     buffer.gate.grant_invoke_function(stack.function)
-    buffer.takeovers_table.grant_record_sent_messages(stack.function)
     buffer.bus.grant_publish(stack.function)
     buffer.oversize.grant_read_batches(stack.function)
     stack.grant_model()

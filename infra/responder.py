@@ -80,7 +80,6 @@ class ResponderStack(cdk.Stack):
             environment=environment.responder(
                 config=responder,
                 table=self.table,
-                takeovers_table=buffer.takeovers_table,
                 queue=self.queue,
                 dead_letters=self.dead_letters,
                 secret=self.secrets,

@@ -204,18 +204,18 @@ class RulesTable(Table):
 
 
 class AliasesTable(Table):
-    """The names of an author that lead to the same conversation."""
+    """The names of authors that have several. `message_buffer/aliases/aliases_table.py` defines the items."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
         super().__init__(scope, construct_id, config=config, partition_key="conversation", expires_by="expiresAt")
 
     def grant_learn(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` look names up, and write what it learns."""
-        return self._grant(grantee, "GetItem", "BatchGetItem", "PutItem", "UpdateItem")
+        return self._grant(grantee, "GetItem", "PutItem")
 
     def grant_forget(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` find the names of an author, and let them expire."""
-        return self._grant(grantee, "GetItem", "UpdateItem")
+        """Let `grantee` find the names of an author, and erase them."""
+        return self._grant(grantee, "GetItem", "DeleteItem")
 
 
 class MessageTable(Table):
@@ -269,9 +269,7 @@ class TakeoversTable(Table):
     """The conversations that people of the business answer. `message_buffer/takeovers/` defines the items."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
-        super().__init__(
-            scope, construct_id, config=config, partition_key="id", sort_key="part", expires_by="expires_at"
-        )
+        super().__init__(scope, construct_id, config=config, partition_key="conversation", expires_by="expires_at")
 
     def grant_record_replies(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` read and change takeovers, as ingest does."""
@@ -279,11 +277,7 @@ class TakeoversTable(Table):
 
     def grant_resume_and_forget(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` read, end and erase takeovers."""
-        return self._grant(grantee, "GetItem", "UpdateItem", "Query", "DeleteItem")
-
-    def grant_record_sent_messages(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` record the ids of messages that it sends."""
-        return self._grant(grantee, "UpdateItem", "PutItem")
+        return self._grant(grantee, "GetItem", "UpdateItem", "DeleteItem")
 
 
 class ConversationsTable(Table):

@@ -46,9 +46,6 @@ MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK = 50
 MAX_SAVES_OF_A_TAKEOVER = 5
 # Changes are edits, deletions and reactions.
 MAX_CHANGES_IN_A_WEBHOOK = 1_000
-# Each reported change of an author's number takes some ten calls to DynamoDB. The changes beyond these are ignored, and
-# their authors begin new conversations.
-MAX_IDENTITY_CHANGES_IN_A_WEBHOOK = 50
 # Phone numbers have at most 15 digits. A longer one beside an author's id is ignored.
 MAX_DIGITS_OF_A_NUMBER = 32
 # Twilio sends a few dozen fields; a form with many more only costs time.

@@ -109,34 +109,16 @@ SIGN_IN_TOKEN_REUSE_MS = 10 * MINUTE_MS
 
 # -- aliases of authors --------------------------------------------------------------------------------------
 
-# An alias expires when its author has not written for a year. It is renewed when half of that is left, so that few
-# messages cause a write.
+# An alias expires this long after it was written. An author who still writes is then learned again.
 ALIAS_LIFE_MS = 365 * DAY_MS
-MIN_ALIAS_LIFE_LEFT_MS = ALIAS_LIFE_MS // 2
-# A report of a changed number without an id is valid for this long. After 45 days, a phone company may give the number
-# to another person, who would otherwise get the conversation.
-CHANGED_NUMBER_LIFE_MS = 30 * DAY_MS
-# An instance looks an alias up again when its copy is this old, because another instance may have moved the alias.
+# An instance looks an alias up again when its copy is this old, because an operator may have forgotten the author.
 ALIAS_COPY_LIFE_MS = MINUTE_MS
 # An instance keeps this many copies. Each takes a few hundred bytes.
 MAX_ALIASES_KEPT = 4_096
-# An author who has changed the number more often begins a new conversation. A forget reads an item for each id.
-MAX_IDS_OF_AN_AUTHOR = 20
 # WhatsApp's ids have at most 135 characters. A longer id is not looked up.
 MAX_USER_ID_CHARACTERS = 256
-# A report of a changed number is tried at most this many times, if other instances learn about the same author at the
-# same time.
-MAX_MOVES_TRIED = 3
-# The authors of a webhook are looked up together. Those who are new or have another number cost several requests each,
-# which this number of threads makes at the same time. One call to DynamoDB reads at most 100 items.
-MAX_AUTHORS_LEARNED_AT_ONCE = 8
-MAX_ITEMS_IN_A_READ = 100
 # All look-ups for one webhook may take this long. Authors who are not looked up by then keep the id in the webhook.
 MAX_LOOK_UP_MS_IN_A_WEBHOOK = 3 * SECOND_MS
-# The changes that a webhook reports are recorded before its messages are buffered. If that takes longer, ingest answers
-# 503 before the gateway's time-out. A redelivery makes fewer calls for the changes that are recorded already. So even a
-# webhook with all changes that are allowed is accepted in the end, unless each call takes more than about 65 ms.
-MAX_MOVE_MS_IN_A_WEBHOOK = 10 * SECOND_MS
 
 # -- events --------------------------------------------------------------------------------------------------
 
@@ -201,13 +183,6 @@ MAX_HOLDS_IN_A_TAKEOVER = 2
 MAX_REPLIES_REMEMBERED = 50
 # Platforms try to deliver a webhook for at most a week.
 TAKEOVER_KEPT_MS = 8 * DAY_MS
-# Some platforms round the time of a message down to a second.
-REPORTED_TIME_STEP_MS = SECOND_MS
-# Sends that were not confirmed count as one if less than this lies between them. A platform may report the first one
-# after the last, for example because it was answered 503 while the next part was being sent.
-UNCONFIRMED_SENDS_ARE_ONE_WITHIN_MS = 10 * MINUTE_MS
-# A platform's clock, or the time at which it makes a webhook, may be this much later than the message was sent.
-MAX_REPORT_DELAY_MS = MINUTE_MS
 
 # -- the fallback --------------------------------------------------------------------------------------------
 

@@ -43,7 +43,6 @@ class ResponderOptions(NamedTuple):
 
 class ResponderSettings(NamedTuple):
     conversations_table: str
-    takeovers_table: str
     queue_url: str
     dead_letter_queue_url: str
     secret_id: str
@@ -67,7 +66,6 @@ def read_responder(environ: Mapping[str, str] | None = None) -> ResponderSetting
         raise InvalidSettings(f"The environment variable RESPONDER must have exactly the fields {fields}.") from error
     return ResponderSettings(
         conversations_table=env.text("CONVERSATIONS_TABLE"),
-        takeovers_table=env.text("TAKEOVERS_TABLE"),
         queue_url=env.text("QUEUE_URL"),
         dead_letter_queue_url=env.text("DEAD_LETTER_QUEUE_URL"),
         secret_id=env.text("RESPONDER_SECRET_ID"),

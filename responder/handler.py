@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from message_buffer.aws import clients as aws
 from message_buffer.aws.functions import Functions
 from message_buffer.aws.object_store import ObjectStore
 from message_buffer.aws.secrets import Secrets
@@ -16,7 +15,6 @@ from message_buffer.errors import SendFailed
 from message_buffer.events.event_bus import EventBus
 from message_buffer.heartbeat import Heartbeat
 from message_buffer.messages.conversation_id import ConversationId
-from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
 from responder.assistants.base import Assistant
 from responder.assistants.bedrock import Bedrock
@@ -74,7 +72,6 @@ def _components() -> _Components:
         bus=bus,
         objects=ObjectStore(settings.oversize_bucket),
         buffer=buffer,
-        sent_messages=TakeoversTable(settings.takeovers_table, patience=aws.PATIENT),
         dead_letter=lambda body, reason: deliveries.dead_letter(body, reason=reason),
         assistant=partial(_assistant, options, credentials),
         channel=partial(_channel, options, credentials, Fake(bus)),

@@ -19,9 +19,6 @@ MIN_RETRY_SECONDS = 4
 MAX_RETRY_SECONDS = 300
 # A batch that only waits for the owner of its conversation is tried again sooner than a batch that failed.
 MAX_RETRY_SECONDS_WHILE_OWNED = 32
-# If the buffer's table of takeovers fails, a part is sent without a record from this delivery of its batch on. Most
-# failures are over after the pause before the second delivery.
-MIN_RECEIVES_TO_SEND_UNRECORDED = 2
 # A batch that waits behind a queued reply checks this many times within `gate_wait_seconds` whether that reply was
 # sent.
 MIN_CHECKS_IN_A_GATE_WAIT = 4

@@ -56,7 +56,7 @@ class Responder:
         self._clock = clock
         self._new_owner = new_owner
         self._gate = Gate(options.gate, collaborators.buffer)
-        self._sender = PartSender(collaborators.sent_messages, telemetry, clock, max_attempts=options.max_attempts)
+        self._sender = PartSender(telemetry)
         self._withholding = Withholding(
             table=table,
             collaborators=collaborators,
@@ -218,7 +218,7 @@ class Responder:
 
     def _send_and_finish(self, owned: OwnedBatch, channel: Channel) -> Later | None:
         assert owned.outbox is not None
-        self._sender.give_up_interrupted(owned, channel)
+        self._sender.give_up_interrupted(owned)
         sent: list[str] = []
         for number, part in enumerate(owned.outbox.parts):
             if part.state == PLANNED:

@@ -75,7 +75,7 @@ class Withholding:
         outcome, batch = self._outcomes[reason], owned.batch
         if owned.outbox:
             # An earlier run planned a reply, and may have ended while it was sending a part.
-            self._sender.give_up_interrupted(owned, None)
+            self._sender.give_up_interrupted(owned)
             self._table.clear_answered_by(owned.conversation, batch.batch_id)
         now_ms = self._clock()
         if outcome == "hold":

@@ -50,9 +50,7 @@ class Takeovers(Protocol):
 
 
 class Aliases(Protocol):
-    def leads_elsewhere(self, conversation: ConversationId, *, now_ms: int) -> ConversationId | None: ...
-
-    def other_names(self, conversation: ConversationId, *, now_ms: int) -> list[ConversationId]: ...
+    def other_name(self, conversation: ConversationId, *, now_ms: int) -> ConversationId | None: ...
 
     def count(self, conversation: ConversationId, *, now_ms: int) -> int: ...
 
@@ -115,6 +113,7 @@ class Forgetting:
             lane_at_ms = forgotten[0].at_ms
         at_ms = max(each.at_ms for each in forgotten)
         counts = dict.fromkeys(("waiting", "frozen", "rules", "aliases", "takeovers"), 0)
+        other = self._other_name(name)
         if first:
             self._tell(name, at_ms)
             counts["waiting"] = sum(each.waiting for each in forgotten)
@@ -129,7 +128,7 @@ class Forgetting:
         counts |= _counts(letters, starts, keys)
         self._telemetry.count("ErasedMessages", counts["waiting"] + counts["frozen"] + letters.messages)
         again_in_ms = self._again_in_ms(forgotten, finished=letters.finished and starts.finished)
-        return self._answer(name, counts) | {"forgetId": forget_id, "at": at_ms, "againInMs": again_in_ms}
+        return self._answer(name, counts, other) | {"forgetId": forget_id, "at": at_ms, "againInMs": again_in_ms}
 
     def _last_arrival_in_fallback(self, name: str) -> int | None:
         fallback = [lane for lane in self._lanes[1:] if isinstance(lane, DynamoDbLane)]
@@ -146,17 +145,15 @@ class Forgetting:
             "aliases": self._places.aliases.count(parse_conversation_id(name), now_ms=self._clock()),
         }
         letters, starts = self._letters(name, until_ms=None, keep=True), self._starts(name, keep=True)
-        return self._answer(name, counts | _counts(letters, starts, self._keys(name, until_ms=None)))
+        counts |= _counts(letters, starts, self._keys(name, until_ms=None))
+        return self._answer(name, counts, self._other_name(name))
 
-    def _answer(self, name: str, counts: Json) -> Json:
-        conversation, now_ms, aliases = parse_conversation_id(name), self._clock(), self._places.aliases
-        root, others = aliases.leads_elsewhere(conversation, now_ms=now_ms), []
-        if root is None:
-            others = [str(each) for each in aliases.other_names(conversation, now_ms=now_ms)]
-        names = {"aliasOf": root and str(root), "otherNames": others}
-        return {"conversation": name, "counts": counts, "agesOut": list(self._places.ages_out)} | {
-            field: value for field, value in names.items() if value
-        }
+    def _answer(self, name: str, counts: Json, other: ConversationId | None) -> Json:
+        answer = {"conversation": name, "counts": counts, "agesOut": list(self._places.ages_out)}
+        return answer | ({"otherName": str(other)} if other else {})
+
+    def _other_name(self, name: str) -> ConversationId | None:
+        return self._places.aliases.other_name(parse_conversation_id(name), now_ms=self._clock())
 
     def _drop_rules(self, name: str, by: str) -> int:
         scope, at_ms = conversation_scope(name), self._clock()

@@ -1,11 +1,6 @@
-"""Puts a conversation on hold after a person of the business has answered in it, and publishes that once.
+"""Puts a conversation on hold after a person of the business has answered in it, and publishes that once."""
 
-The messages of our responder never hold a conversation. The platform may report one of them before the responder has
-recorded its id. So while the responder is sending, ingest does not decide who wrote a reply, and refuses the webhook
-for now, so that the platform sends it again.
-"""
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Protocol
 
 from lambdas.ingest.preparation import PreparedReply
@@ -26,8 +21,6 @@ class Takeovers(Protocol):
 
     def mark_published(self, conversation: str, *, began_at_ms: int) -> bool: ...
 
-    def was_sent_by_us(self, conversation: str, message_id: str) -> bool: ...
-
 
 class HumanReplies:
     def __init__(self, lane: Lane, bus: Publishes, table: Takeovers, clock: Clock) -> None:
@@ -38,39 +31,24 @@ class HumanReplies:
 
     def hold_all(self, replies: Iterable[PreparedReply], done: Done) -> None:
         """Put the replies' conversations on hold, and count them in `done`. Raises StoreError or SendFailed."""
-        by_conversation: dict[str, list[PreparedReply]] = {}
+        held: set[str] = set()
         for reply in sorted(replies, key=lambda reply: reply.at_ms, reverse=True):
-            by_conversation.setdefault(str(reply.conversation), []).append(reply)
-        for number, newest_first in enumerate(by_conversation.values()):
-            if number >= MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK:
-                done.left_out_replies += len(newest_first)
+            conversation = str(reply.conversation)
+            if conversation in held:
+                continue  # the newest reply holds the conversation, and the older ones add nothing
+            if len(held) >= MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK:
+                done.left_out_replies += 1
                 continue
-            self._hold(newest_first, done)
-
-    def _hold(self, newest_first: Sequence[PreparedReply], done: Done) -> None:
-        """Let the newest reply that a person wrote hold the conversation. The older ones then add nothing."""
-        for reply in newest_first:
-            takeover = self._takeover_after(reply, done)
-            if takeover is None:
-                continue
+            held.add(conversation)
+            takeover = self._takeover_after(reply)
             if takeover.is_on(self._clock()):
                 self._apply(reply, takeover, done)
-            return
 
-    def _takeover_after(self, reply: PreparedReply, done: Done) -> Takeover | None:
-        """Store the reply. Return the conversation's takeover, or None if the reply may be our responder's."""
+    def _takeover_after(self, reply: PreparedReply) -> Takeover:
+        """Store the reply, and return the conversation's takeover. Raises SendFailed."""
         conversation = str(reply.conversation)
         for _ in range(MAX_SAVES_OF_A_TAKEOVER):
-            # Read the takeover first. The responder records a message's id together with the end of the send, so if no
-            # send is under way here, the id of every message that it has sent is in the table.
             before, now_ms = self._table.read(conversation), self._clock()
-            if self._table.was_sent_by_us(conversation, reply.id):
-                return None
-            if before.may_become_ours(now_ms):
-                done.undecided_replies += 1
-                return None
-            if before.may_be_ours(reply.at_ms):
-                return None
             after = before.after_reply(reply.id, at_ms=reply.at_ms, hold_ms=reply.hold_ms, now_ms=now_ms)
             if after is before or self._table.save(conversation, after, now_ms=now_ms):
                 return after

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 from lambdas.ingest.platforms.base import Incoming, Update
 from message_buffer.aliases.aliases import Aliases
-from message_buffer.messages.author_ids import AuthorIds
 from message_buffer.messages.changes import Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId, escape_part
 from message_buffer.rules.layers import Owner
@@ -23,16 +22,6 @@ def belongs(conversation: ConversationId, owner: Owner | None, *, agent: str | N
     if owner is None or conversation.tenant not in (DEFAULT_TENANT, owner.tenant):
         return Belongs(conversation, agent)
     return Belongs(conversation._replace(tenant=owner.tenant), agent or owner.agent)
-
-
-def author_looked_up(update: Update, owner: Owner | None) -> AuthorIds | None:
-    """Return the author's ids, or None if the conversation is a group's, or the platform names only one id.
-
-    A group's conversation is an author's only with `per_author`.
-    """
-    if isinstance(update, Reacted) or not update.group or (owner is not None and owner.per_author):
-        return update.author_ids
-    return None
 
 
 def update_belongs(update: Update, owner: Owner | None, *, aliases: Aliases | None = None) -> Belongs:

@@ -3,15 +3,13 @@
 So ingest can still refuse the whole body because of one wrong update.
 """
 
-from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from lambdas.ingest.ownership import author_looked_up, belongs, update_belongs
+from lambdas.ingest.ownership import belongs, update_belongs
 from lambdas.ingest.platforms.base import HumanReply, Incoming, Intake, Update
 from lambdas.limits import MAX_CHANGES_IN_A_WEBHOOK, MAX_CONVERSATIONS_IN_A_WEBHOOK
 from message_buffer.aliases.aliases import Aliases
 from message_buffer.errors import InvalidInput
-from message_buffer.messages.author_ids import AuthorIds
 from message_buffer.messages.changes import Change, Edited
 from message_buffer.messages.conversation_id import ConversationId, encode_conversation
 from message_buffer.messages.message import Message, encode
@@ -78,8 +76,6 @@ def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, l
     intake as `unreadable`. Raise SendFailed if the rules were never read, and TooManyUpdates if there are too many.
     """
     prepared = Prepared([], [], [])
-    if aliases and len(intake.updates) + len(intake.human_replies) > 1:
-        aliases.look_up_all(_authors_of(intake, book))
     for update in intake.updates:
         try:
             _prepare_one(update, book, aliases, prepared)
@@ -92,18 +88,6 @@ def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, l
         filter(None, (_prepare_reply(reply, book, aliases) for reply in intake.human_replies))
     )
     return prepared
-
-
-def _authors_of(intake: Intake, book: RuleBook) -> Iterator[tuple[ConversationId, AuthorIds]]:
-    """Yield the authors whom `aliases` may know, each with a conversation of the same account."""
-    for update in intake.updates:
-        owner = book.owner_of(update.conversation.platform, update.conversation.account)
-        if ids := author_looked_up(update, owner):
-            yield belongs(update.conversation, owner).conversation, ids
-    for reply in intake.human_replies:
-        if reply.customer_ids:
-            owner = book.owner_of(reply.conversation.platform, reply.conversation.account)
-            yield belongs(reply.conversation, owner).conversation, reply.customer_ids
 
 
 def _require_few(prepared: Prepared) -> None:

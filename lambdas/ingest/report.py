@@ -30,8 +30,6 @@ class Done:
 
     taken_over: list[str] = field(default_factory=list)
     """Conversations that a person of the business has begun to answer."""
-    undecided_replies: int = 0
-    """Replies that the platform must send again, because our responder may be the sender."""
     left_out_value: str | None = None
     """A sentence about the first value that a door left out of a message, because it does not fit, with the pointer."""
     left_out_replies: int = 0
@@ -97,8 +95,6 @@ def _report_takeovers(telemetry: Telemetry, platform: str, done: Done) -> None:
     if done.taken_over:
         telemetry.count("TakenOver", len(done.taken_over))
         telemetry.info("taken over", platform=platform, conversations=done.taken_over)
-    if done.undecided_replies:
-        telemetry.info("echo is not decided yet", platform=platform, replies=done.undecided_replies)
     if done.left_out_replies:
         telemetry.warn("too many conversations taken over at once", platform=platform, replies=done.left_out_replies)
 

@@ -13,7 +13,6 @@ from lambdas.ingest.buffering import Buffering
 from lambdas.ingest.changes import Changes
 from lambdas.ingest.control_word_actions import ControlWordActions
 from lambdas.ingest.human_replies import HumanReplies, Takeovers
-from lambdas.ingest.identity_changes import learn_changes
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Platform, Signer, Webhook, to_json
 from lambdas.ingest.platforms.doors import platform_of_door
@@ -156,7 +155,6 @@ class Ingest:
             require_authority(signer, intake.accounts)
             if self._aliases:
                 self._aliases.begin_webhook()
-                learn_changes(intake.identity_changes, self._book, self._aliases)
             # Read everything before storing anything, so that a refused body leaves no message behind.
             messages, changes, human_replies = prepare(
                 intake, self._book, aliases=self._aliases, leave_out=platform.leaves_out_what_is_wrong
@@ -173,8 +171,6 @@ class Ingest:
         self._changes.apply_all([each for each in changes if not refusals.around(each.change.conversation)], done)
         self._human_replies.hold_all(human_replies, done)
         report(self._telemetry, platform.full_name, done)
-        if done.undecided_replies:
-            return self._refuse_for_now()
         if refusals:
             return refuse_over_quota(refusals.wait_ms) if refusals.are_by_quota else self._refuse_for_now()
         body, content_type = platform.acknowledge(done.summary())

@@ -11,12 +11,3 @@ class AuthorIds(NamedTuple):
 
     number: str | None
     user_id: str | None
-
-
-class IdentityChange(NamedTuple):
-    """A platform's report that an author has another number, and so another id, than before."""
-
-    platform: str
-    account: str
-    previous: AuthorIds
-    current: AuthorIds

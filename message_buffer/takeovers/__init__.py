@@ -1,1 +1,1 @@
-"""Conversations that a person of the business has taken over: how long, and which messages are the bot's own."""
+"""Conversations that a person of the business has taken over: and how long they keep it on hold."""

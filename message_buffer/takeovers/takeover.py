@@ -9,19 +9,9 @@ from collections.abc import Sequence
 from hashlib import blake2s
 from typing import NamedTuple
 
-from message_buffer.limits import (
-    MAX_HOLDS_IN_A_TAKEOVER,
-    MAX_REPLIES_REMEMBERED,
-    MAX_REPORT_DELAY_MS,
-    REPORTED_TIME_STEP_MS,
-)
+from message_buffer.limits import MAX_HOLDS_IN_A_TAKEOVER, MAX_REPLIES_REMEMBERED
 
 DIGEST_BYTES = 12
-
-
-class Interval(NamedTuple):
-    from_ms: int = 0
-    until_ms: int = 0
 
 
 class Takeover(NamedTuple):
@@ -35,28 +25,13 @@ class Takeover(NamedTuple):
     reply_ids: Sequence[str] = ()
     """Digests of the ids of the latest replies."""
     is_published: bool = False
-    sending: Interval = Interval()
-    """The send of our responder that has begun and has not ended. It certainly ends by `until_ms`."""
-    unsure: Interval = Interval()
-    """The last sends for which the responder got no response, so that the messages' ids are not known."""
 
     def is_on(self, now_ms: int) -> bool:
         return self.until_ms > now_ms
 
-    def may_become_ours(self, now_ms: int) -> bool:
-        """Return whether the responder is sending, so that the id of its message may be recorded in a moment."""
-        return self.sending.until_ms > now_ms
-
-    def may_be_ours(self, at_ms: int) -> bool:
-        """Return whether the responder may have sent the message of this time without learning the message's id."""
-        return any(
-            each.until_ms and each.from_ms - REPORTED_TIME_STEP_MS <= at_ms <= each.until_ms + MAX_REPORT_DELAY_MS
-            for each in (self.sending, self.unsure)
-        )
-
     def after_reply(self, reply_id: str, *, at_ms: int, hold_ms: int, now_ms: int) -> "Takeover":
         """Return the state after a person's reply. It is the same state if the reply changes nothing."""
-        at_ms, digest = min(at_ms, now_ms), digest_of(reply_id)
+        at_ms, digest = min(at_ms, now_ms), _digest_of(reply_id)
         if at_ms <= self.resumed_at_ms or digest in self.reply_ids:
             return self
         continues = self.until_ms > at_ms
@@ -74,5 +49,5 @@ class Takeover(NamedTuple):
         )
 
 
-def digest_of(message_id: str) -> str:
+def _digest_of(message_id: str) -> str:
     return blake2s(message_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).hexdigest()

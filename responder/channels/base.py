@@ -19,14 +19,9 @@ BREAKS = ("\n\n", "\n", ". ", " ")
 
 class Channel(Protocol):
     max_part_characters: int
-    is_echoed: bool
-    """True if the platform may report our messages to the buffer, which must then recognise them."""
 
-    def send(self, to: ConversationId, text: str) -> str | None:
-        """Send one part. Return its id, if `is_echoed` and the platform names it.
-
-        Raises Refused, Busy or Unconfirmed.
-        """
+    def send(self, to: ConversationId, text: str) -> None:
+        """Send one part. Raises Refused, Busy or Unconfirmed."""
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:
         """Show the customer that a reply is being written. `message_id` is the id of the customer's last message."""
@@ -36,10 +31,6 @@ def require_credential(credentials: Credentials, name: str) -> str:
     if not credentials.get(name):
         raise Refused(f"the responder's secret has no {name} for this account")
     return credentials[name]
-
-
-def text_or_none(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
 
 
 def phone(address: str) -> str:

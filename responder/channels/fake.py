@@ -9,18 +9,16 @@ from responder.events import Bus, publish_reply_sent
 class Fake:
     # An event may be longer, but replies are divided as for WhatsApp.
     max_part_characters = 4_096
-    is_echoed = False
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
-    def send(self, to: ConversationId, text: str) -> str | None:
+    def send(self, to: ConversationId, text: str) -> None:
         try:
             publish_reply_sent(self._bus, to, text)
         except SendFailed as error:
             # The bus may have accepted the event although its response was lost.
             raise Unconfirmed(str(error)) from error
-        return None
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:
         pass

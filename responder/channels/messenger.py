@@ -3,7 +3,7 @@
 from urllib.parse import quote
 
 from message_buffer.messages.conversation_id import ConversationId
-from responder.channels.base import Credentials, require_credential, text_or_none
+from responder.channels.base import Credentials, require_credential
 from responder.http_client import Http
 from responder.json_object import Json
 from responder.limits import MAX_SEND_SECONDS
@@ -13,22 +13,21 @@ URL = "https://graph.facebook.com/v25.0"
 
 class Messenger:
     max_part_characters = 2_000
-    is_echoed = True
 
     def __init__(self, http: Http, credentials: Credentials, *, url: str = URL) -> None:
         self._http = http
         self._token = require_credential(credentials, "pageToken")
         self._url = url
 
-    def send(self, to: ConversationId, text: str) -> str | None:
-        return text_or_none(self._post(to, {"messaging_type": "RESPONSE", "message": {"text": text}}).get("message_id"))
+    def send(self, to: ConversationId, text: str) -> None:
+        self._post(to, {"messaging_type": "RESPONSE", "message": {"text": text}})
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:  # noqa: ARG002 - other channels need it
         self._post(to, {"sender_action": "typing_on"})
 
-    def _post(self, to: ConversationId, fields: Json) -> Json:
+    def _post(self, to: ConversationId, fields: Json) -> None:
         # The token goes into a header, because URLs end up in logs.
-        return self._http.post_json(
+        self._http.post_json(
             f"{self._url}/{quote(to.account, safe='')}/messages",
             {"recipient": {"id": to.user}, **fields},
             headers={"Authorization": f"Bearer {self._token}"},

@@ -12,16 +12,14 @@ URL = "https://api.telegram.org"
 
 class Telegram:
     max_part_characters = 4_096
-    is_echoed = False
 
     def __init__(self, http: Http, credentials: Credentials, *, url: str = URL) -> None:
         self._http = http
         self._token = require_credential(credentials, "botToken")
         self._url = url
 
-    def send(self, to: ConversationId, text: str) -> str | None:
+    def send(self, to: ConversationId, text: str) -> None:
         self._post("sendMessage", to, {"text": text})
-        return None
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:  # noqa: ARG002 - other channels need it
         self._post("sendChatAction", to, {"action": "typing"})

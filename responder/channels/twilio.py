@@ -15,7 +15,6 @@ WHATSAPP = "whatsapp"
 
 class Twilio:
     max_part_characters = 1_600
-    is_echoed = False
 
     def __init__(self, http: Http, credentials: Credentials, *, url: str = URL, typing_url: str = TYPING_URL) -> None:
         self._http = http
@@ -24,12 +23,11 @@ class Twilio:
         self._url = url
         self._typing_url = typing_url
 
-    def send(self, to: ConversationId, text: str) -> str | None:
+    def send(self, to: ConversationId, text: str) -> None:
         channel, sender = _channel_and_number(to.account)
         prefix = f"{channel}:" if channel else ""
         form = {"From": prefix + phone(sender), "To": prefix + phone(to.user), "Body": text}
         self._post(f"{self._url}/2010-04-01/Accounts/{self._sid}/Messages.json", form)
-        return None
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:
         channel, _ = _channel_and_number(to.account)

@@ -16,21 +16,17 @@ USER_ID = re.compile(r"[A-Za-z]{2}\.")
 
 class WhatsApp:
     max_part_characters = 4_096
-    # WhatsApp reports only what people type in its own app, and nothing that came through this API:
-    # https://developers.facebook.com/documentation/business-messaging/whatsapp/webhooks/reference/smb_message_echoes
-    is_echoed = False
 
     def __init__(self, http: Http, credentials: Credentials, *, url: str = URL) -> None:
         self._http = http
         self._token = require_credential(credentials, "accessToken")
         self._url = url
 
-    def send(self, to: ConversationId, text: str) -> str | None:
+    def send(self, to: ConversationId, text: str) -> None:
         # WhatsApp's own id of a person who hides the number has a field of its own, and must be sent unchanged.
         name = "recipient" if USER_ID.match(to.user) else "to"
         fields = {"recipient_type": "individual", name: to.user, "type": "text", "text": {"body": text}}
         self._post(to, fields)
-        return None
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:
         self._post(to, {"status": "read", "message_id": message_id, "typing_indicator": {"type": "text"}})

@@ -378,10 +378,7 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
                 ("dynamodb:Scan", "<Rules>"),
                 ("dynamodb:GetItem", "<Takeovers>"),
                 ("dynamodb:UpdateItem", "<Takeovers>"),
-                *(
-                    (f"dynamodb:{action}", "<Aliases>")
-                    for action in ("GetItem", "BatchGetItem", "PutItem", "UpdateItem")
-                ),
+                *((f"dynamodb:{action}", "<Aliases>") for action in ("GetItem", "PutItem")),
                 ("events:PutEvents", "<Bus>"),
                 *held("GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query", "BatchWriteItem"),
             },
@@ -440,9 +437,8 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
                 ("dynamodb:DeleteItem", "<Rules>"),
                 ("dynamodb:GetItem", "<Takeovers>"),
                 ("dynamodb:UpdateItem", "<Takeovers>"),
-                ("dynamodb:Query", "<Takeovers>"),
                 ("dynamodb:DeleteItem", "<Takeovers>"),
-                *((f"dynamodb:{action}", "<Aliases>") for action in ("GetItem", "UpdateItem")),
+                *((f"dynamodb:{action}", "<Aliases>") for action in ("GetItem", "DeleteItem")),
                 *held("GetItem", "UpdateItem", "Query", "BatchGetItem", "BatchWriteItem"),
                 ("dynamodb:Query", "<Holding>/index/open"),
             },

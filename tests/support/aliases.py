@@ -3,9 +3,9 @@
 from typing import Any
 
 from message_buffer.aliases.aliases import Aliases
-from message_buffer.aliases.aliases_table import Alias, AliasesTable
+from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws import clients as aws
-from message_buffer.messages.author_ids import AuthorIds, IdentityChange
+from message_buffer.messages.author_ids import AuthorIds
 from message_buffer.messages.conversation_id import ConversationId
 from tests.support.engine import ManualClock
 from tests.support.fakes import RecordedTelemetry
@@ -55,15 +55,6 @@ class AliasScene:
         """Return the user part of the name of the conversation that an author with these ids has."""
         named = ACCOUNT._replace(user=number or user_id or "")
         return (instance or self.another()).conversation_of(named, AuthorIds(number, user_id)).user
-
-    def moved(
-        self, previous: tuple[str | None, str | None], current: tuple[str | None, str | None]
-    ) -> ConversationId | None:
-        change = IdentityChange(ACCOUNT.platform, ACCOUNT.account, AuthorIds(*previous), AuthorIds(*current))
-        return self.another().move(ACCOUNT, change)
-
-    def alias(self, user: str) -> Alias | None:
-        return self.table.get(ACCOUNT._replace(user=user), now_ms=self.clock())
 
     def items(self) -> list[dict[str, Any]]:
         return list(self._client.scan(TableName=TABLE)["Items"])

@@ -26,7 +26,6 @@ from responder.gate import ParkedBatch
 from responder.service import Responder
 from tests.support.fakes import FakeBus, RecordedTelemetry
 from tests.support.table_service import OF_THE_SDK
-from tests.support.takeovers import FakeTakeovers
 
 Json = dict[str, Any]
 Tables = Callable[[], ConversationsTable]
@@ -119,17 +118,15 @@ class _Stepped:
 
 class FakeChannel:
     max_part_characters = MAX_PART_CHARACTERS
-    is_echoed = True
 
     def __init__(self) -> None:
         self.sent: list[str] = []
         self.before_send: Callable[[str], None] = lambda _text: None
         self.typing = 0
 
-    def send(self, to: ConversationId, text: str) -> str:
+    def send(self, to: ConversationId, text: str) -> None:
         self.before_send(text)
         self.sent.append(text)
-        return f"wamid.{len(self.sent)}"
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:
         self.typing += 1
@@ -194,7 +191,6 @@ class World:
         self.channel = self.steps.around(self.sender)
         self.assistant = FakeAssistant()
         self.buffer = FakeBuffer()
-        self.takeovers = FakeTakeovers()
         self.bus = FakeBus()
         self.objects = FakeObjects()
         self.telemetry = RecordedTelemetry()
@@ -211,7 +207,6 @@ class World:
                 bus=self.steps.around(self.bus),
                 objects=self.objects,
                 buffer=self.steps.around(self.buffer),
-                sent_messages=self.steps.around(self.takeovers),
                 dead_letter=lambda body, reason: self.dead_lettered.append((body, reason)),
                 assistant=lambda: self.steps.around(self.assistant),
                 channel=lambda _to: self.channel,

@@ -120,25 +120,25 @@ class FakeTable:
 
 
 class FakeAliases:
-    """The table of aliases: an alias leads from one conversation to another."""
+    """The table of aliases: each name of an author that has two leads to the other."""
 
     def __init__(self) -> None:
-        self.targets: dict[str, str] = {}
+        self.others: dict[str, str] = {}
 
-    def leads_elsewhere(self, conversation: ConversationId, *, now_ms: int) -> ConversationId | None:
-        target = self.targets.get(str(conversation))
-        return parse_conversation_id(target) if target else None
+    def name(self, one: str, other: str) -> None:
+        self.others |= {one: other, other: one}
 
-    def other_names(self, conversation: ConversationId, *, now_ms: int) -> list[ConversationId]:
+    def other_name(self, conversation: ConversationId, *, now_ms: int) -> ConversationId | None:
         del now_ms
-        return [parse_conversation_id(name) for name, target in self.targets.items() if target == str(conversation)]
+        other = self.others.get(str(conversation))
+        return parse_conversation_id(other) if other else None
 
     def count(self, conversation: ConversationId, *, now_ms: int) -> int:
-        return list(self.targets.values()).count(str(conversation))
+        return 2 if self.other_name(conversation, now_ms=now_ms) else 0
 
     def forget(self, conversation: ConversationId, *, now_ms: int) -> int:
         count = self.count(conversation, now_ms=now_ms)
-        self.targets = {name: target for name, target in self.targets.items() if target != str(conversation)}
+        self.others.pop(self.others.pop(str(conversation), ""), None)
         return count
 
 

@@ -58,18 +58,17 @@ def fill(desk: Desk) -> None:
         desk.engine.store.retry_batch(name, f"token of {name}", retry_at_ms=desk.engine.clock.now_ms + 1)
         desk.engine.send(name, "m2")
         desk.takeovers.resume(name, now_ms=1)
-        desk.takeovers.end_sending(name, "wamid.1", now_ms=1)
         desk.table.put(f"conversation:{name}", {"silenceMs": 5}, by="x", at_ms=1, expected_version=None)
         for folder in ("batches", "dead-letters"):
             desk.objects.put(key_of(name, 5, folder=folder), b"words")
-        desk.aliases.targets[f"{name}-alias"] = name
+        desk.aliases.name(name, f"{name}-id")
     desk.queue = FakeLetters(letter("mine", "a", "b"), letter("other", "a", conversationId=OTHER), "not a letter")
     desk.undelivered = FakeLetters(start_of(OTHER), start_of(NAME), "not a record", '{"requestPayload": {"shard": 1}}')
 
 
 HELD = {
-    "waiting": 1, "frozen": 1, "rules": 1, "aliases": 1, "objects": 2, "deadLetters": 1, "messagesInDeadLetters": 2,
-    "undeliveredStarts": 1, "takeovers": 2,
+    "waiting": 1, "frozen": 1, "rules": 1, "aliases": 2, "objects": 2, "deadLetters": 1, "messagesInDeadLetters": 2,
+    "undeliveredStarts": 1, "takeovers": 1,
 }  # fmt: skip
 
 
@@ -88,8 +87,7 @@ def test_a_dry_run_counts_and_changes_nothing(desk: Desk) -> None:
     fill(desk)
     before = everything(desk)
     answer = desk.result("conversation.forget", conversation=NAME, dryRun=True)
-    names = [f"{NAME}-alias"]
-    assert answer == {"conversation": NAME, "counts": HELD, "agesOut": AGES_OUT, "otherNames": names}
+    assert answer == {"conversation": NAME, "counts": HELD, "agesOut": AGES_OUT, "otherName": f"{NAME}-id"}
     assert everything(desk) == before
     assert desk.bus.published == []
     assert desk.queue.hidden == desk.undelivered.hidden == set()
@@ -122,11 +120,12 @@ def test_consumers_are_told_and_the_erased_messages_counted(desk: Desk) -> None:
     assert desk.telemetry.counts["ErasedMessages"] == 4
 
 
-def test_a_forget_of_an_alias_names_the_conversation_that_has_the_messages(desk: Desk) -> None:
-    desk.aliases.targets[NAME] = OTHER
-    assert desk.result("conversation.forget", conversation=NAME, dryRun=True)["aliasOf"] == OTHER
-    assert desk.result("conversation.forget", conversation=NAME)["aliasOf"] == OTHER
-    assert "aliasOf" not in desk.result("conversation.forget", conversation=OTHER)
+@pytest.mark.parametrize(("name", "other"), [(NAME, OTHER), (OTHER, NAME)])
+def test_a_forget_names_the_authors_other_conversation(desk: Desk, name: str, other: str) -> None:
+    desk.aliases.name(NAME, OTHER)
+    assert desk.result("conversation.forget", conversation=name, dryRun=True)["otherName"] == other
+    assert desk.result("conversation.forget", conversation=name)["otherName"] == other
+    assert "otherName" not in desk.result("conversation.forget", conversation=other), "the names are erased"
 
 
 def test_while_a_batch_leaves_the_answer_says_when_to_go_on(desk: Desk) -> None:

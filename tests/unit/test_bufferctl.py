@@ -462,20 +462,14 @@ def test_a_forget_says_what_it_erased_and_what_only_ages_out(aws: FakeAws, capsy
     )
 
 
-def test_a_forget_of_an_alias_names_the_conversation_to_forget(
-    aws: FakeAws, capsys: pytest.CaptureFixture[str]
+def test_a_forget_in_several_calls_names_the_other_name_that_the_first_one_found(
+    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    aws.answer("conversation.forget", FORGOTTEN | {"aliasOf": "default/whatsapp/555/491"})
+    monkeypatch.setattr("bufferctl.forgetting.time.sleep", lambda _seconds: None)
+    other = "default/whatsapp/555/US.ada"
+    aws.answer_in_turn("conversation.forget", FORGOTTEN | {"otherName": other, "againInMs": 5}, FORGOTTEN)
     assert run("conversation", "forget", NAME, "--yes") == 0
-    assert capsys.readouterr().out.endswith("messages are in default/whatsapp/555/491: forget that, too.\n")
-
-
-def test_a_forget_names_the_conversations_that_an_outage_may_have_begun(
-    aws: FakeAws, capsys: pytest.CaptureFixture[str]
-) -> None:
-    aws.answer("conversation.forget", FORGOTTEN | {"otherNames": ["default/whatsapp/555/US.ada"]})
-    assert run("conversation", "forget", NAME, "--yes") == 0
-    assert capsys.readouterr().out.endswith("also forget:\n\ndefault/whatsapp/555/US.ada\n")
+    assert capsys.readouterr().out.endswith(f"The author also has the name {other}: forget that, too.\n")
 
 
 def test_a_dry_run_asks_nobody_to_erase_anything(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
@@ -863,7 +857,7 @@ def test_one_json_object_is_one_line_for_every_reader() -> None:
 def test_a_pipe_gets_no_character_that_steers_a_terminal_behind_it(
     aws: FakeAws, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    others = {"counts": {"waiting": 0}, "agesOut": [], "aliasOf": HOSTILE, "otherNames": [HOSTILE], "againInMs": None}
+    others: dict[str, object] = {"counts": {"waiting": 0}, "agesOut": [], "otherName": HOSTILE, "againInMs": None}
     aws.answer("conversation.forget", others)
     assert run("conversation", "forget", NAME, "--dry-run") == 0
     assert not [each for each in capsys.readouterr().out if not each.isprintable() and each != "\n"]

@@ -39,7 +39,7 @@ def explained(rules: Rules) -> Json:
     return {
         wire: {"value": getattr(rules, name), "layer": "tenant:acme"}
         for name, wire in RULE_FIELDS.items()
-        if name not in ("stop_words", "flush_words", "control_languages", "on_human_reply", "inbox_apps", "bot_apps")
+        if name not in ("stop_words", "flush_words", "control_languages", "on_human_reply", "inbox_apps")
     }
 
 

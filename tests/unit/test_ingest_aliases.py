@@ -42,15 +42,6 @@ def said(message_id: str, number: str | None, user_id: str | None, text: str = "
     }  # fmt: skip
 
 
-def updated(previous: str, current: str, number: str | None = None) -> Json:
-    item = {"user_id": {"previous": previous, "current": current}, "timestamp": "1700000000"}
-    return whatsapp(field="user_id_update", user_id_update=[item | ({"wa_id": number} if number else {})])
-
-
-def system(number: str | None, **fields: Any) -> Json:
-    return whatsapp({**({"from": number} if number else {}), "id": "s", "type": "system", "system": fields})
-
-
 def conversations(scene: Scene, body: Json, platform: str = "whatsapp") -> list[str]:
     status, answer = scene.post(platform, body)
     assert status == 200
@@ -164,94 +155,25 @@ def test_an_alias_belongs_to_the_accounts_tenant(scene: Scene, aliases: AliasSce
     }  # fmt: skip
 
 
-# -- changed numbers ---------------------------------------------------------------------------------------
+# -- changed numbers, and odd bodies -----------------------------------------------------------------------
 
-REPORTS: dict[str, Json] = {
-    "user_id_update": updated(ADA, "US.ada2"),
-    "user_id_update with the new number": updated(ADA, "US.ada2", "492"),
-    "system message with both ids in its text": system(
-        "491", type="user_changed_user_id", body=f"User Ada changed from {ADA} to US.ada2", user_id="US.ada2"
-    ),
-    "system message without a number": system(
-        None, type="user_changed_user_id", body=f"User Ada changed from {ADA} to US.ada2", user_id="US.ada2"
-    ),
-    "system message that names the previous id": system(
-        None, type="user_changed_user_id", user_id="US.ada2", previous_user_id=ADA
-    ),
-    "system message with the old number alone": system(
-        "491", type="user_changed_user_id", user_id="US.ada2", wa_id="492"
-    ),
-    "system message of the older kind": system("491", type="user_changed_number", wa_id="492", user_id="US.ada2"),
-    "system message of the oldest kind": system("491", type="customer_changed_number", new_wa_id="492"),
-}  # fmt: skip
+CHANGED = {"type": "user_changed_user_id", "user_id": "US.ada2", "previous_user_id": ADA}
 
 
-@pytest.mark.parametrize("report", REPORTS.values(), ids=REPORTS)
-def test_after_a_report_the_new_id_leads_to_the_old_conversation(scene: Scene, report: Json) -> None:
+@pytest.mark.parametrize(
+    "report",
+    [
+        whatsapp(field="user_id_update", user_id_update=[{"user_id": {"previous": ADA, "current": "US.ada2"}}]),
+        whatsapp({"from": "491", "id": "s", "type": "system", "system": CHANGED}),
+    ],
+    ids=["user_id_update", "system message"],
+)
+def test_an_author_who_changes_the_number_begins_a_new_conversation(scene: Scene, report: Json) -> None:
     scene.post("whatsapp", whatsapp(said("m1", "491", ADA)))
     status, answer = scene.post("whatsapp", report)
     assert (status, answer["ignored"], answer["accepted"]) == (200, 1, 0)
-    assert conversations(scene, whatsapp(said("m2", "492", "US.ada2"))) == [BY_NUMBER]
-    assert conversations(scene, whatsapp(said("m3", None, "US.ada2"))) == [BY_NUMBER]
-
-
-def test_a_report_is_read_before_the_messages_of_its_body(scene: Scene) -> None:
-    scene.post("whatsapp", whatsapp(said("m1", "491", ADA)))
-    body = whatsapp(said("m2", None, "US.ada2"))
-    body["entry"] += updated(ADA, "US.ada2")["entry"]
-    assert conversations(scene, body) == [BY_NUMBER]
-
-
-@pytest.mark.parametrize("field", ["messages", "standby"])
-def test_a_report_counts_in_a_conversation_that_another_agent_answers(scene: Scene, field: str) -> None:
-    scene.post("whatsapp", whatsapp(said("m1", "491", ADA)))
-    fields = {"type": "user_changed_user_id", "user_id": "US.ada2", "previous_user_id": ADA}
-    system = {"id": "s", "type": "system", "timestamp": "1700000000", "system": fields}
-    assert scene.post("whatsapp", whatsapp(system, field=field))[0] == 200
-    assert conversations(scene, whatsapp(said("m2", None, "US.ada2"))) == [BY_NUMBER]
-
-
-def test_a_name_that_looks_like_a_report_moves_nobody(scene: Scene) -> None:
-    """Distrust the text of a system message: it contains the author's profile name, which may be anything."""
-    scene.post("whatsapp", whatsapp(said("m1", "491", ADA)))
-    scene.post("whatsapp", whatsapp(said("m2", "666", "US.thief")))
-    name = f"x changed from {ADA} to US.thief2"
-    body = f"User {name} changed from US.thief to US.thief2"
-    scene.post("whatsapp", system("666", type="user_changed_user_id", body=body, user_id="US.thief2"))
-    assert conversations(scene, whatsapp(said("m3", None, "US.thief2"))) == ["default/whatsapp/555/666"]
-
-
-def test_other_system_messages_move_nobody(scene: Scene, aliases: AliasScene) -> None:
-    scene.post("whatsapp", system("491", type="customer_identity_changed", user_id=ADA, wa_id="492"))
-    assert aliases.wire.made == []
-
-
-def test_a_report_that_cannot_be_recorded_comes_again_with_its_whole_body(scene: Scene, aliases: AliasScene) -> None:
-    scene.post("whatsapp", whatsapp(said("m1", "491", ADA)))
-    body = whatsapp(said("m2", None, "US.ada2"))
-    body["entry"] += updated(ADA, "US.ada2")["entry"]
-    aliases.wire.before = lambda _: failing()()
-    assert scene.post("whatsapp", body)[0] == 503
-    assert texts(scene, "default/whatsapp/555/US.ada2") == []
-    aliases.wire.before = lambda _: None
-    assert conversations(scene, body) == [BY_NUMBER]
-
-
-def test_a_body_with_very_many_reports_is_read_in_bounded_time(scene: Scene, aliases: AliasScene) -> None:
-    items = [{"user_id": {"previous": f"US.{n}", "current": f"US.x{n}"}} for n in range(1_000)]
-    assert scene.post("whatsapp", whatsapp(field="user_id_update", user_id_update=items))[0] == 200
-    assert len(aliases.wire.made) < 500
-
-
-def test_a_body_of_many_authors_asks_the_table_for_all_of_them_at_once(scene: Scene, aliases: AliasScene) -> None:
-    items = [said(f"m{n}", f"49{n}", f"US.{n}") for n in range(120)]
-    learned = conversations(scene, whatsapp(*items))
-    assert learned == [f"default/whatsapp/555/49{n}" for n in range(120)]
-    scene.engine.clock.advance(ALIAS_COPY_LIFE_MS)
-    aliases.wire.made.clear()
-    hidden = [said(f"n{n}", None, f"US.{n}") for n in range(120)]
-    assert conversations(scene, whatsapp(*hidden)) == learned
-    assert aliases.wire.made == ["batch_get_item"] * 2
+    assert conversations(scene, whatsapp(said("m2", "492", "US.ada2"))) == ["default/whatsapp/555/492"]
+    assert conversations(scene, whatsapp(said("m3", None, "US.ada2"))) == ["default/whatsapp/555/492"]
 
 
 LONG_ACCOUNT, LONG_ID, HUGE = "5" * 900, "US." + "x" * 200, "4" * 5_000
@@ -263,9 +185,6 @@ LONG_ACCOUNT, LONG_ID, HUGE = "5" * 900, "US." + "x" * 200, "4" * 5_000
         whatsapp(said("m0", None, LONG_ID), account=LONG_ACCOUNT),
         whatsapp(said("m0", "491", LONG_ID), said("m00", "492", LONG_ID + "y"), account=LONG_ACCOUNT),
         whatsapp(said("m0", None, "US.odd"), contacts=[{"wa_id": HUGE, "user_id": "US.odd"}]),
-        whatsapp(account=LONG_ACCOUNT, field="user_id_update",
-                 user_id_update=[{"user_id": {"previous": LONG_ID, "current": LONG_ID + "y"}}]),
-        system(HUGE, type="user_changed_number", wa_id=HUGE),
         whatsapp(field="smb_message_echoes", account=LONG_ACCOUNT, message_echoes=[
             {"id": "e", "type": "text", "to": "491", "to_user_id": LONG_ID, "timestamp": "1700000000"}]),
     ],
@@ -298,11 +217,10 @@ def test_without_a_table_the_name_that_came_is_the_key(fake: Engine, monkeypatch
     scene = Scene(fake, monkeypatch)
     found = [conversations(scene, whatsapp(said(f"m{n}", number, ADA)))[0] for n, number in enumerate(("491", None))]
     assert found == [BY_NUMBER, BY_ID]
-    assert scene.post("whatsapp", updated(ADA, BO))[0] == 200
 
 
-@pytest.mark.parametrize("body", [whatsapp(said("m1", "491", ADA)), updated(ADA, BO)], ids=["message", "report"])
-def test_only_a_signer_with_authority_teaches_anything(scene: Scene, aliases: AliasScene, body: Json) -> None:
+def test_only_a_signer_with_authority_teaches_anything(scene: Scene, aliases: AliasScene) -> None:
+    body = whatsapp(said("m1", "491", ADA))
     scene.secrets.text = json.dumps({"whatsapp": {"accounts": {"777": {"secret": SECRET}}}})
     assert scene.post("whatsapp", body)[0] == 401
     assert scene.post("whatsapp", body, secret="forged")[0] == 401
@@ -315,8 +233,6 @@ def test_only_a_signer_with_authority_teaches_anything(scene: Scene, aliases: Al
 def test_an_odd_id_harms_nothing(scene: Scene, aliases: AliasScene, user_id: Any) -> None:
     body = whatsapp({"from": "491", "from_user_id": user_id, "id": "m1", "type": "text", "text": {"body": "x"}})
     assert conversations(scene, body) == [BY_NUMBER]
-    assert scene.post("whatsapp", updated(user_id, user_id))[0] == 200
-    assert scene.post("whatsapp", updated(ADA, user_id))[0] == 200
     assert all(len(str(item)) < 2_000 for item in aliases.items())
 
 

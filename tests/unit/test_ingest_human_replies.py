@@ -9,7 +9,7 @@ import pytest
 from lambdas.limits import MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes.fallback import LaneWithFallback
-from message_buffer.limits import HOUR_MS, MAX_REPORT_DELAY_MS, MINUTE_MS
+from message_buffer.limits import HOUR_MS, MINUTE_MS
 from tests.support.engine import Engine
 from tests.support.fakes import RecordedTelemetry, valkey_lane
 from tests.support.ingest_scene import Json, Scene
@@ -141,9 +141,7 @@ def test_what_whatsapp_reports_of_other_apps_holds_nothing(scene: Scene, field: 
         (BOT, RULES, False),
         ("999", RULES, False),
         (None, RULES, False),
-        (None, RULES | {"inboxApps": ["unnamed"]}, True),
         (BOT, RULES | {"inboxApps": ["unnamed"]}, False),
-        (BOT, RULES | {"botApps": [BOT]}, False),
         (INBOX, {"onHumanReply": {"hold": "12h"}}, False),
     ],
 )
@@ -154,6 +152,19 @@ def test_only_an_app_that_the_rules_name_as_an_inbox_holds(
     scene.rules.write("stage", rules)
     scene.post(platform, messenger(scene, app, platform=platform))
     conversation = {"messenger": PAGE_CHAT, "instagram": "default/instagram/178/7700"}[platform]
+    assert (held_until(scene, conversation) is not None) == holds
+    assert len(scene.taken_over()) == holds
+
+
+@pytest.mark.parametrize(
+    ("platform", "conversation", "holds"),
+    [("instagram", "default/instagram/178/7700", True), ("messenger", PAGE_CHAT, False)],
+)
+def test_only_on_instagram_a_person_may_have_typed_a_message_that_names_no_app(
+    scene: Scene, platform: str, conversation: str, holds: bool
+) -> None:
+    scene.rules.write("stage", RULES | {"inboxApps": ["unnamed"]})
+    assert scene.post(platform, messenger(scene, None, platform=platform))[0] == 200
     assert (held_until(scene, conversation) is not None) == holds
     assert len(scene.taken_over()) == holds
 
@@ -188,83 +199,6 @@ def test_a_secret_of_one_account_takes_over_no_other_accounts_conversation(scene
     scene.secrets.text = json.dumps({"whatsapp": {"secret": "all", "accounts": {"556": {"secret": "mine"}}}})
     assert scene.post("whatsapp", whatsapp(echo(scene)), secret="mine")[0] == 401
     assert holds_nothing(scene)
-
-
-# -- our responder's own words ---------------------------------------------------------------------
-
-
-def test_a_message_of_our_responder_never_holds(scene: Scene) -> None:
-    now_ms = scene.engine.clock.now_ms
-    scene.takeovers.begin_sending(PAGE_CHAT, now_ms=now_ms, until_ms=now_ms + 16_000)
-    scene.takeovers.end_sending(PAGE_CHAT, "m_9", now_ms=now_ms)
-    assert scene.post("messenger", messenger(scene))[0] == 200
-    assert holds_nothing(scene, PAGE_CHAT)
-    scene.post("messenger", messenger(scene, message_id="m_10"))
-    assert held_until(scene, PAGE_CHAT) == now_ms + HOLD_MS, "the next one is a person's"
-
-
-def test_while_our_responder_sends_the_platform_is_asked_to_come_again(scene: Scene) -> None:
-    now_ms = scene.engine.clock.now_ms
-    scene.takeovers.begin_sending(PAGE_CHAT, now_ms=now_ms, until_ms=now_ms + 16_000)
-    body = messenger(scene)
-    body["entry"] += one_message("messenger", "682", "Anyone there?")["entry"]
-    assert scene.post("messenger", body)[0] == 503
-    assert scene.telemetry.counts["Messages"] == 1, "what a customer wrote beside it is safe"
-    scene.takeovers.end_sending(PAGE_CHAT, "m_9", now_ms=now_ms)
-    assert scene.post("messenger", body)[0] == 200
-    assert holds_nothing(scene, PAGE_CHAT)
-
-
-def test_a_persons_reply_that_came_during_a_send_holds_when_it_comes_again(scene: Scene) -> None:
-    now_ms = scene.engine.clock.now_ms
-    scene.takeovers.begin_sending(PAGE_CHAT, now_ms=now_ms, until_ms=now_ms + 16_000)
-    body = messenger(scene)
-    assert scene.post("messenger", body)[0] == 503
-    scene.takeovers.end_sending(PAGE_CHAT, "m_8", now_ms=now_ms)
-    assert scene.post("messenger", body)[0] == 200
-    assert held_until(scene, PAGE_CHAT) == now_ms + HOLD_MS
-
-
-def test_a_message_whose_id_our_responder_never_learned_does_not_hold(scene: Scene) -> None:
-    now_ms = scene.engine.clock.now_ms
-    scene.takeovers.begin_sending(PAGE_CHAT, now_ms=now_ms, until_ms=now_ms + 16_000)
-    scene.takeovers.doubt_sending(PAGE_CHAT, now_ms=now_ms + 8_000, until_ms=now_ms + 8_000)
-    scene.engine.clock.advance(3_000)
-    assert scene.post("messenger", messenger(scene))[0] == 200
-    assert holds_nothing(scene, PAGE_CHAT)
-    scene.engine.clock.advance(8_000 + MAX_REPORT_DELAY_MS)
-    assert scene.post("messenger", messenger(scene))[0] == 200
-    assert held_until(scene, PAGE_CHAT) is not None
-
-
-def test_no_part_of_a_reply_of_which_every_send_is_unconfirmed_holds(scene: Scene) -> None:
-    """Deliver the echo of the first part while the second one is being sent, and again afterwards."""
-    takeovers, clock = scene.takeovers, scene.engine.clock
-    takeovers.begin_sending(PAGE_CHAT, now_ms=clock.now_ms, until_ms=clock.now_ms + 16_000)
-    first = messenger(scene)
-    clock.advance(8_000)
-    takeovers.doubt_sending(PAGE_CHAT, now_ms=clock.now_ms, until_ms=clock.now_ms)
-    takeovers.begin_sending(PAGE_CHAT, now_ms=clock.now_ms, until_ms=clock.now_ms + 16_000)
-    assert scene.post("messenger", first)[0] == 503
-    clock.advance(8_000)
-    takeovers.doubt_sending(PAGE_CHAT, now_ms=clock.now_ms, until_ms=clock.now_ms)
-    assert scene.post("messenger", first)[0] == 200
-    assert holds_nothing(scene, PAGE_CHAT)
-
-
-def test_if_a_responder_died_while_it_sent_the_platform_is_not_refused_for_ever(scene: Scene) -> None:
-    now_ms = scene.engine.clock.now_ms
-    scene.takeovers.begin_sending(PAGE_CHAT, now_ms=now_ms, until_ms=now_ms + 16_000)
-    body = messenger(scene)
-    scene.engine.clock.advance(16_000)
-    assert scene.post("messenger", body)[0] == 200
-    assert holds_nothing(scene, PAGE_CHAT)
-
-
-def test_our_message_beside_a_persons_does_not_hide_it(scene: Scene) -> None:
-    scene.takeovers.end_sending(CHAT, "wamid.10", now_ms=1)
-    scene.post("whatsapp", whatsapp(echo(scene, "wamid.9", ago_ms=500), echo(scene, "wamid.10")))
-    assert held_until(scene) == scene.engine.clock.now_ms - 500 + HOLD_MS
 
 
 # -- again, late, in between -----------------------------------------------------------------------
@@ -343,7 +277,7 @@ def test_another_request_that_changes_the_takeover_is_taken_into_account(
     assert holds_nothing(scene)
 
 
-@pytest.mark.parametrize("call", ["read", "was_sent_by_us", "save", "mark_published"])
+@pytest.mark.parametrize("call", ["read", "save", "mark_published"])
 def test_if_the_table_fails_the_platform_comes_again_and_nothing_is_lost(scene: Scene, call: str) -> None:
     scene.takeovers.failures = [call]
     body = whatsapp(echo(scene))

@@ -119,25 +119,6 @@ def test_a_text_is_sent_as_the_provider_documents_it(name: str, server: WebServe
     assert (request.form if name == "twilio" else request.json) == fields
 
 
-@pytest.mark.parametrize(
-    ("name", "message_id"), [("whatsapp", None), ("messenger", "m_1"), ("telegram", None), ("twilio", None)]
-)
-def test_a_channel_whose_platform_reports_our_messages_returns_their_ids(
-    name: str, message_id: str | None, server: WebServer
-) -> None:
-    server.answer = (200, ACCEPTED[name])
-    assert channel(name, server).send(READERS[name], TEXT) == message_id
-    assert channel(name, server).is_echoed == (message_id is not None)
-
-
-@pytest.mark.parametrize(
-    "answer", [{}, {"messages": []}, {"messages": [7]}, {"messages": [{"id": 7}]}, {"message_id": 7}]
-)
-def test_an_answer_without_an_id_is_no_error(answer: Any, server: WebServer) -> None:
-    server.answer = (200, answer)
-    assert channel("messenger", server).send(READERS["messenger"], TEXT) is None
-
-
 def test_an_id_of_whatsapp_is_sent_unchanged_in_its_own_field(server: WebServer) -> None:
     server.answer = (200, ACCEPTED["whatsapp"])
     channel("whatsapp", server).send(READERS["whatsapp"]._replace(user="DE.aBc1"), TEXT)

@@ -8,9 +8,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from message_buffer.limits import MAX_CALL_MS
 from responder.errors import Refused
-from responder.limits import MAX_SEND_SECONDS, MIN_RETRY_SECONDS, MIN_TIME_TO_FINISH_MS, MIN_TIME_TO_SEND_MS
+from responder.limits import MIN_TIME_TO_FINISH_MS, MIN_TIME_TO_SEND_MS
 from tests.support.responder import NAME, PARTS, Tables, World, tables
 
 SCHEMAS = Path(__file__).parents[2] / "docs/schema"
@@ -19,8 +18,7 @@ ANSWERED = [("user", QUESTION), ("assistant", "\n".join(PARTS))]
 # In the order in which a reply of two parts takes them, with a gate that asks.
 STEPS = [
     "acquire", "outbox", "tenant_settings", "newest_generation", "answer", "plan",
-    "newest_generation", "begin_sending", "mark", "send", "end_sending", "mark",
-    "begin_sending", "mark", "send", "end_sending", "mark", "finish",
+    "newest_generation", "mark", "send", "mark", "mark", "send", "mark", "finish",
 ]  # fmt: skip
 
 
@@ -87,119 +85,16 @@ def test_an_unconfirmed_part_is_counted_and_not_repeated(
     assert at_work.telemetry.counts.get("UnconfirmedSends", 0) == (0 if is_known else 1)
 
 
-def sending_steps() -> list[tuple[int, str]]:
-    calls = ("begin_sending", "mark", "send", "end_sending")
-    return [(n, when) for n, name in enumerate(STEPS) if name in calls for when in ("before", "after")]
-
-
-@pytest.mark.parametrize("kills", [False, True], ids=["error", "kill"])
-@pytest.mark.parametrize(("number", "when"), sending_steps())
-def test_whatever_fails_the_buffer_knows_each_message_that_was_sent_or_doubts_its_time(
-    number: int, when: str, kills: bool, world: Callable[..., World]
-) -> None:
-    at_work = world(gate="discard_and_merge")
-    sent: dict[str, int] = {}
-    at_work.sender.before_send = lambda _text: sent.update({f"wamid.{len(sent) + 1}": at_work.now_ms})
-    at_work.steps.fail_at = (number, when, kills)
-    at_work.emit("b-1", 1)
-    at_work.run()
-    takeover = at_work.takeovers.read(NAME)
-    for message_id, at_ms in sent.items():
-        assert at_work.takeovers.was_sent_by_us(NAME, message_id) or takeover.may_be_ours(at_ms), message_id
-
-
-def test_an_unconfirmed_send_is_doubted(world: Callable[..., World]) -> None:
-    at_work = world(gate="discard_and_merge")
-    at_work.steps.fail_at = (STEPS.index("send"), "after", False)
-    at_work.emit("b-1", 1)
-    at_work.run()
-    takeover = at_work.takeovers.read(NAME)
-    assert takeover.unsure.from_ms == at_work.now_ms
-    assert at_work.takeovers.sent == {(NAME, "wamid.2")}
-
-
-def test_without_the_table_of_takeovers_a_reply_waits_once_and_is_then_sent(world: Callable[..., World]) -> None:
+def test_a_part_is_begun_only_if_there_is_time_to_send_it(world: Callable[..., World]) -> None:
     at_work = world()
-    at_work.takeovers.is_down = True
-    at_work.emit("b-1", 1)
-    began_ms = at_work.now_ms
-    at_work.run()
-    assert at_work.sender.sent == PARTS
-    assert at_work.now_ms - began_ms == MIN_RETRY_SECONDS * 1_000
-    assert (at_work.turns(), at_work.status(), at_work.dead_lettered) == (ANSWERED, "reply_sent", [])
-    assert len(at_work.assistant.prompts) == 1
-    assert len(at_work.telemetry.said("reply is tried again")) == 1
-    assert len(at_work.telemetry.said("sent message was not recorded")) == 2 * len(PARTS)
-
-
-def test_the_only_attempt_does_not_wait_for_the_table_of_takeovers(world: Callable[..., World]) -> None:
-    at_work = world(max_attempts=1)
-    at_work.takeovers.is_down = True
-    at_work.emit("b-1", 1)
-    at_work.run()
-    assert (at_work.sender.sent, at_work.dead_lettered) == (PARTS, [])
-
-
-def test_a_message_that_was_sent_without_a_record_is_recorded_once_the_table_answers(
-    world: Callable[..., World],
-) -> None:
-    at_work = world()
-    at_work.takeovers.is_down = True
-    at_work.sender.before_send = lambda _text: setattr(at_work.takeovers, "is_down", False)
-    at_work.emit("b-1", 1)
-    at_work.run()
-    assert at_work.takeovers.sent == {(NAME, "wamid.1"), (NAME, "wamid.2")}
-
-
-def test_a_part_is_begun_only_if_there_is_time_for_the_record_too(world: Callable[..., World]) -> None:
-    at_work = world()
-    needed_ms = MIN_TIME_TO_SEND_MS + MAX_CALL_MS + MIN_TIME_TO_FINISH_MS
+    needed_ms = MIN_TIME_TO_SEND_MS + MIN_TIME_TO_FINISH_MS
     at_work.assistant.while_asked = lambda: setattr(at_work, "time_left_ms", needed_ms - 1)
     at_work.emit("b-1", 1)
     at_work.deliver()
-    assert (len(at_work.assistant.prompts), at_work.sender.sent, at_work.takeovers.calls) == (1, [], [])
+    assert (len(at_work.assistant.prompts), at_work.sender.sent) == (1, [])
     at_work.time_left_ms = needed_ms
     at_work.deliver()
     assert at_work.sender.sent == PARTS
-
-
-def test_a_send_ends_by_the_time_that_was_recorded(world: Callable[..., World]) -> None:
-    """Each call takes as long as it may."""
-    at_work = world()
-    at_work.steps.before = lambda name: _pass(at_work, CALL_MS.get(name, 0))
-    ended: list[bool] = []
-    at_work.sender.before_send = lambda _text: ended.append(
-        at_work.takeovers.read(NAME).may_become_ours(at_work.now_ms + int(MAX_SEND_SECONDS * 1_000) - 1)
-    )
-    at_work.emit("b-1", 1)
-    at_work.run()
-    assert ended == [True] * len(PARTS)
-
-
-CALL_MS = {"begin_sending": MAX_CALL_MS, "mark": MAX_CALL_MS}
-
-
-def _pass(at_work: World, ms: int) -> None:
-    at_work.now_ms += ms
-
-
-def test_a_channel_whose_platform_reports_nothing_records_nothing(world: Callable[..., World]) -> None:
-    at_work = world()
-    at_work.sender.is_echoed = False
-    at_work.sender.send = lambda _to, text: at_work.sender.sent.append(text)  # type: ignore[method-assign, assignment, return-value]
-    at_work.emit("b-1", 1)
-    at_work.run()
-    assert (at_work.sender.sent, at_work.takeovers.calls) == (PARTS, [])
-
-
-def test_a_channel_whose_platform_reports_nothing_records_no_unconfirmed_send(world: Callable[..., World]) -> None:
-    at_work = world()
-    at_work.sender.is_echoed = False
-    at_work.steps.fail_at = (STEPS.index("send"), "after", False)
-    at_work.emit("b-1", 1)
-    at_work.run()
-    assert at_work.telemetry.counts["UnconfirmedSends"] == 1
-    assert at_work.takeovers.calls == []
 
 
 def test_a_batch_that_is_delivered_again_is_answered_once(world: Callable[..., World]) -> None:

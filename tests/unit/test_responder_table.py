@@ -155,7 +155,7 @@ def test_this_version_writes_what_an_earlier_one_can_read(new_table: Tables) -> 
     world.deliver()
     world.queue.clear()
     world.steps.names.clear()
-    world.steps.fail_at = (11, "after", True)
+    world.steps.fail_at = (9, "after", True)
     world.emit("b-2", 3, "The blue one")
     world.deliver()
     assert world.sender.sent == [*PARTS, PARTS[0]], "it ends after the first part"

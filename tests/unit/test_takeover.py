@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from message_buffer.limits import HOUR_MS, MAX_HOLDS_IN_A_TAKEOVER, MAX_REPLIES_REMEMBERED, MINUTE_MS
-from message_buffer.takeovers.takeover import Interval, Takeover
+from message_buffer.takeovers.takeover import Takeover
 
 NOW = 1_700_000_000_000
 HOLD = 12 * HOUR_MS
@@ -83,13 +83,3 @@ def test_no_order_and_no_repetition_of_replies_prolongs_a_takeover_beyond_its_ce
             assert takeover.until_ms >= before.until_ms
         if random.random() < 0.6:
             sent.remove((reply_id, at_ms))
-
-
-def test_a_send_that_has_not_ended_or_was_not_confirmed_may_be_ours() -> None:
-    sending = Takeover(sending=Interval(NOW, NOW + 16_000))
-    assert sending.may_become_ours(NOW + 15_999)
-    assert not sending.may_become_ours(NOW + 16_000)
-    for takeover in (sending, Takeover(unsure=Interval(NOW, NOW + 16_000))):
-        assert [takeover.may_be_ours(NOW + ms) for ms in (-1_001, -1_000, 76_000, 76_001)] == [False, True, True, False]
-    assert not Takeover().may_be_ours(0)
-    assert not Takeover().may_become_ours(0)

@@ -23,7 +23,7 @@ from lambdas.limits import (
 )
 from message_buffer.errors import InvalidInput
 from message_buffer.limits import MAX_TIME_MS, MAX_USER_ID_CHARACTERS
-from message_buffer.messages.author_ids import AuthorIds, IdentityChange
+from message_buffer.messages.author_ids import AuthorIds
 from message_buffer.messages.changes import Change
 from message_buffer.messages.conversation_id import ConversationId, encode_conversation
 from message_buffer.messages.message import Message
@@ -188,7 +188,6 @@ class Intake:
     ignored: Counter[str] = field(default_factory=Counter)
     accounts: set[str] = field(default_factory=set)
     """Every account that the body has an item for, even an ignored item."""
-    identity_changes: list[IdentityChange] = field(default_factory=list)
     left_out_value: str | None = None
     """A sentence about the first value that a door left out of a message, because it does not fit, with the pointer."""
 

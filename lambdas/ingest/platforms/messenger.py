@@ -102,14 +102,14 @@ class _Event:
         return next((kind for name, kind in _NO_MESSAGES.items() if name in self._event), "unknown")
 
     def read_echo(self) -> HumanReply | str:
-        """Read a message of the business, which names the app that sent it. Instagram does not always name one."""
+        """Read a message of the business, which a person may have typed. On Instagram it may name no app."""
         content = object_of(self._event.get("message"))
         user = _id_or_none(object_of(self._event.get("recipient")).get("id"))
         message_id = word_of(content.get("mid"))
+        app = _id_or_none(content.get("app_id")) or (UNNAMED_APP if self._platform == "instagram" else None)
         is_echo = content.get("is_echo") is True and content.get("is_deleted") is not True
-        if not (is_echo and user and user != self._conversation.account and message_id and self._sent_at_ms):
+        if not (is_echo and app and user and user != self._conversation.account and message_id and self._sent_at_ms):
             return "echo"
-        app = _id_or_none(content.get("app_id")) or UNNAMED_APP
         return HumanReply(self._conversation._replace(user=user), message_id, self._sent_at_ms, app)
 
     def read_message(self, content: Json) -> Update | str:

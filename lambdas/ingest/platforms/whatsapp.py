@@ -5,7 +5,6 @@ cannot read is left out and counted. If we refused the webhook instead, WhatsApp
 seven days.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -31,7 +30,6 @@ from lambdas.ingest.platforms.base import (
     word_of,
 )
 from lambdas.ingest.platforms.meta import MetaPlatform
-from message_buffer.messages.author_ids import IdentityChange
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
@@ -43,10 +41,6 @@ NO_REPLIES = {None, "edit", "revoke", "reaction", "system"}
 # Fields that contain messages not meant for the bot: those that Meta's own agent answers, and files of earlier
 # messages, which WhatsApp sends after a business has connected its app.
 NOT_FOR_THE_BOT = ("standby", "history")
-
-# The types of system messages after which an author has another number.
-NUMBER_CHANGED = ("user_changed_number", "user_changed_user_id", "customer_changed_number")
-_CHANGED_FROM = re.compile(r".* changed from (?P<previous>\S+) to (?P<current>\S+)", re.DOTALL)
 
 
 class WhatsApp(MetaPlatform):
@@ -62,10 +56,6 @@ class WhatsApp(MetaPlatform):
                 continue
             intake.accounts.add(account)
             items = list_of(value.get("messages"))
-            # Learn new ids from all fields, because WhatsApp reports them once.
-            intake.identity_changes += [
-                change for item in items for change in _changes_in_system_message(object_of(item), account)
-            ]
             if field in NOT_FOR_THE_BOT:
                 intake.ignored[field] += len(items)
                 items = []
@@ -75,11 +65,7 @@ class WhatsApp(MetaPlatform):
             for item in map(object_of, items):
                 contact = _contact(contacts, number=item.get("from"), user_id=item.get("from_user_id")) or sole
                 intake.take(_Item(_with_errors(item, value), account, contact, received_at_ms).read)
-            updates = list_of(value.get("user_id_update"))
-            intake.identity_changes += [
-                change for update in updates for change in _changes_in_update(object_of(update), account)
-            ]
-            intake.ignored["system"] += len(updates)
+            intake.ignored["system"] += len(list_of(value.get("user_id_update")))
             intake.ignored["status"] += len(list_of(value.get("statuses")))
             echoes = list_of(value.get("message_echoes"))
             sole = contacts[0] if len(contacts) == len(echoes) == 1 else {}
@@ -212,32 +198,6 @@ def _contact(contacts: list[Json], *, number: Any, user_id: Any) -> Json:
         if (number and contact.get("wa_id") == number) or (user_id and contact.get("user_id") == user_id):
             return contact
     return {}
-
-
-def _changes_in_update(update: Json, account: str) -> list[IdentityChange]:
-    """Return the change that an item of `user_id_update` reports. The list is empty if the item names no two ids."""
-    ids = object_of(update.get("user_id"))
-    previous = author_ids(None, ids.get("previous"))
-    current = author_ids(update.get("wa_id"), ids.get("current"))
-    complete = previous.user_id and current.user_id
-    return [IdentityChange(WhatsApp.name, account, previous, current)] if complete else []
-
-
-def _changes_in_system_message(item: Json, account: str) -> list[IdentityChange]:
-    """Return the change that a message of WhatsApp's own reports. The list is empty if it reports none."""
-    system = object_of(item.get("system"))
-    if item.get("type") != "system" or system.get("type") not in NUMBER_CHANGED:
-        return []
-    current = author_ids(system.get("wa_id") or system.get("new_wa_id"), system.get("user_id"))
-    previous_id = word_of(system.get("previous_user_id")) or word_of(item.get("from_user_id"))
-    # The text ends with both ids. It begins with the author's name, which may contain anything.
-    text = _CHANGED_FROM.fullmatch(word_of(system.get("body")) or "")
-    if text and text["current"] == current.user_id:
-        previous_id = text["previous"]
-    previous = author_ids(item.get("from"), None if previous_id == current.user_id else previous_id)
-    if not any(previous) or not any(current):
-        return []
-    return [IdentityChange(WhatsApp.name, account, previous, current)]
 
 
 def _profile(contact: Json, user_id: str | None) -> dict[str, Any]:
