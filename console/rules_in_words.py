@@ -24,5 +24,4 @@ RULES_IN_WORDS: Mapping[str, str] = {
     "controlLanguages": "the languages whose built-in stop and flush words apply",
     "onHumanReply": "how long a conversation is on hold after a person of the business has answered",
     "inboxApps": "Meta's apps in which people of the business type",
-    "botApps": "Meta's apps that are bots",
 }

@@ -106,11 +106,6 @@ _COMBINATIONS = (
         lambda rules: bool(_in_both(rules["stop_words"], rules["flush_words"])),
         "flushWords: has a word that is in stopWords too; keep it in one of them",
     ),
-    _Combination(
-        frozenset({"inbox_apps", "bot_apps"}),
-        lambda rules: not set(rules["inbox_apps"]).isdisjoint(rules["bot_apps"]),
-        "inboxApps: has an app that is in botApps too; keep it in one of them",
-    ),
 )
 
 
@@ -349,7 +344,6 @@ class _RuleFields(_Checked):
     control_languages: _Languages = ()
     on_human_reply: Annotated[OnHumanReply | None, Field(description='null, or {"hold": a time}')] = None
     inbox_apps: _Apps = ()
-    bot_apps: _Apps = ()
 
 
 RULE_FIELDS: Mapping[str, str] = {name: to_camel(name) for name in _RuleFields.model_fields}

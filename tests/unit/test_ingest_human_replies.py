@@ -143,7 +143,6 @@ def test_what_whatsapp_reports_of_other_apps_holds_nothing(scene: Scene, field: 
         (None, RULES, False),
         (None, RULES | {"inboxApps": ["unnamed"]}, True),
         (BOT, RULES | {"inboxApps": ["unnamed"]}, False),
-        (BOT, RULES | {"botApps": [BOT]}, False),
         (INBOX, {"onHumanReply": {"hold": "12h"}}, False),
     ],
 )

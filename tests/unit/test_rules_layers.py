@@ -69,7 +69,6 @@ def test_defaults_are_the_documented_ones() -> None:
         "controlLanguages": (),
         "onHumanReply": None,
         "inboxApps": (),
-        "botApps": (),
     }
 
 
@@ -132,15 +131,12 @@ def test_a_layer_above_turns_the_rule_of_a_persons_reply_off() -> None:
 
 
 def test_apps_are_ids_of_digits_and_people_type_only_in_those_of_the_inbox() -> None:
-    rules = Rules.model_validate({"inboxApps": ["26", "unnamed"], "botApps": ["15"]})
+    rules = Rules.model_validate({"inboxApps": ["26", "unnamed"]})
     assert [rules.is_of_a_person(app) for app in ("26", "unnamed", "15", "7")] == [True, True, False, False]
     for wrong in ([26], ["x"], [""], ["1" * 33], ["1"] * 21, "26"):
         assert layer_refusal({"inboxApps": wrong})[0].endswith(
             "; use a list of at most 20 ids of Meta's apps, as strings of digits, or 'unnamed'"
         )
-    assert layer_refusal({"inboxApps": ["26"], "botApps": ["26"]}) == [
-        "inboxApps: has an app that is in botApps too; keep it in one of them"
-    ]
 
 
 @pytest.mark.parametrize("field", MILLISECONDS + COUNTS)
