@@ -137,8 +137,9 @@ format: $(READY) ## format, and fix what ruff can fix
 	@$(BIN)/python -m ruff check --quiet --fix-only .
 	@$(BIN)/python -m ruff format .
 
-nightly: $(READY) ## all tests, with many more examples for the property tests
+nightly: $(READY) ## all tests, with many more examples for the property tests, then bench-quick
 	@HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout 1800 $(PYTEST_ARGS)
+	@$(MAKE) bench-quick
 
 rehearse: $(READY) ## try all of a deployment that needs no AWS account, and print a table; ARGS="--only templates": without the local stage
 	@$(BIN)/python -m tests.support.rehearsal --jobs $(JOBS) $(ARGS)

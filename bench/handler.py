@@ -224,12 +224,9 @@ def _largest(platform: str, to: str) -> bytes:
     return body + b" " * (ALL_PLATFORMS[platform].max_body_bytes - len(body))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.handler", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a look: fewer rounds")
-    wanted = parser.parse_args()
+def measure(*, rounds: int, count: int, forged: int) -> tuple[dict[str, Any], list[Target]]:
+    """Measure `count` requests a round, and `forged` forged ones."""
     os.environ |= ENVIRONMENT
-    rounds, count = (5, 500) if wanted.quick else (15, 1_000)
     server, targets, result = ValkeyServer().start(), [], {}
     try:
         commands = Commands()
@@ -246,13 +243,20 @@ def main() -> None:
             print(f"{platform:10} {ours} ms of CPU a request, and redis-py's {redis_py}; "
                   + ", ".join(f"{each['part']} {each['share']:.0%}" for each in parts[:5]))  # fmt: skip
             targets.append(Target(f"CPU of a request of {platform} beyond redis-py's, ms", 1.5, ours))
-        forged, of_forged = forgeries(server.port, rounds=rounds, count=10 if wanted.quick else 20)
-        targets += of_forged
+        forgery, of_forged = forgeries(server.port, rounds=rounds, count=forged)
     finally:
         server.stop()
+    measured = {"rounds": rounds, "requests": count, "platforms": result, "forged": forgery}
+    return measured, targets + of_forged
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.handler", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a look: fewer rounds")
+    quick = parser.parse_args().quick
+    measured, targets = measure(rounds=5, count=500, forged=10) if quick else measure(rounds=15, count=1_000, forged=20)
     print_targets(targets)
-    measured = {"rounds": rounds, "requests": count, "platforms": result, "forged": forged}
-    save("handler", measured, targets, quick=wanted.quick)
+    save("handler", measured, targets, quick=quick)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ from bufferctl.limits import (
     CERTIFICATE_DAYS,
     LOOK_BACK_MINUTES,
     MAX_API_ANSWER_SECONDS,
-    MAX_OVERDUE_MS,
     MAX_REASON_CHARACTERS,
     MAX_REFUSED_WEBHOOKS,
     MAX_SHARE_OF_A_QUOTA,
@@ -32,6 +31,7 @@ from bufferctl.limits import (
     QUEUED_DAYS,
     UNUSED_DAYS,
 )
+from message_buffer.limits import MAX_OVERDUE_MS
 
 RUNBOOK = "docs/runbook.md"
 

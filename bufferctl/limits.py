@@ -56,8 +56,6 @@ MAX_LOG_PAGES = 20
 LOOK_BACK_MINUTES = 60
 # The watchdog checks every shard twice a minute, the sweep runs once a minute, and the canary every five minutes.
 MAX_SILENCE_MINUTES = 11
-# This is the limit of the alarm, too. The watchdog repairs most conversations before they are overdue for a minute.
-MAX_OVERDUE_MS = 60_000
 # Every public address receives some forgeries. Report more than the first number of them, or, if the platform has no
 # accepted webhook, the second number.
 MAX_REFUSED_WEBHOOKS, MIN_REFUSED_WEBHOOKS = 100, 3

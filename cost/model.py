@@ -10,21 +10,19 @@ from cost.lines import BATCH_LOGS, INGEST_LOGS, Line, billed_seconds, log_lines,
 from cost.traffic import Traffic, processors
 from infra.limits import WATCHDOG_PASS_SECONDS, ZONES
 from infra.settings_and_defaults import StageConfig
+from message_buffer.limits import (
+    LEASE_RENEWALS,
+    METRICS_EVERY_MS,
+    MIN_MS_BETWEEN_RULES_CHECKS,
+    PROCESSOR_LOOK_MS,
+    SECOND_MS,
+    SECRET_LIFE_MS,
+)
 
 # Passes of the watchdog in a month. A rule starts every second pass, and a queue delivers a message for each pass in
 # between.
 PASSES = SECONDS / WATCHDOG_PASS_SECONDS
 QUEUED_PASSES = PASSES / 2
-# The next five numbers repeat those of the runtime, which `cost/` may not import; a test compares them. A running
-# processor
-# looks for due conversations twice a second, renews its lease three times before the lease would expire, and publishes
-# its metrics every 30 s.
-LOOKS_A_SECOND = 2
-RENEWALS_A_LEASE = 3
-REPORT_SECONDS = 30
-# A busy instance of ingest checks the version of the rules, and reads the webhook secrets, once in these times.
-RULES_CHECK_SECONDS = 5
-SECRET_READ_SECONDS = 60
 # VPC flow logs aggregate over ten minutes by default.
 FLOW_RECORD_SECONDS = 600
 
@@ -201,7 +199,7 @@ def ecpus(config: StageConfig, traffic: Traffic) -> float:
     batches = traffic.batches * (
         look + ecpu("claim_us") + ecpu("take_us", used("take_call_bytes") + batch) + ecpu("take_us")
     )
-    looking = run.seconds * (LOOKS_A_SECOND + RENEWALS_A_LEASE * 1_000 / config.timings.lease_ms) * look
+    looking = run.seconds * SECOND_MS * (1 / PROCESSOR_LOOK_MS + LEASE_RENEWALS / config.timings.lease_ms) * look
     return buffering + batches + looking + PASSES * config.shards * look
 
 
@@ -289,12 +287,13 @@ def _secrets(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 
 def _secret_calls(config: StageConfig, traffic: Traffic) -> float:
-    return _once_in(SECRET_READ_SECONDS, config, traffic)
+    return _once_in(SECRET_LIFE_MS / SECOND_MS, config, traffic)
 
 
 def _rules(config: StageConfig, traffic: Traffic) -> list[Line]:
     whole = ceil(used("rules_bytes") / 4_096)
-    read = _once_in(RULES_CHECK_SECONDS, config, traffic) + traffic.webhooks * used("cold_share") * whole
+    checks = _once_in(MIN_MS_BETWEEN_RULES_CHECKS / SECOND_MS, config, traffic)
+    read = checks + traffic.webhooks * used("cold_share") * whole
     return [
         Line("rules", "DynamoDB: reads", "dynamodb_read", read / MILLION,
              "instances of ingest x a look every 5 s; cold starts x all rules, by 4 KB"),
@@ -328,7 +327,7 @@ def _valkey_lane_logs(config: StageConfig, traffic: Traffic) -> list[Line]:
         "processor": ("processor", traffic.batches * (config.log_share * used("claim_line_bytes")
                       + used("claim_log_bytes") - used("claim_line_bytes"))
                       + run.starts * (used("run_log_bytes") + platform)
-                      + run.seconds / REPORT_SECONDS * used("report_log_bytes"),
+                      + run.seconds * SECOND_MS / METRICS_EVERY_MS * used("report_log_bytes"),
                       "batches, starts, and each 30 s of a run x lines"),
         "conversation_processor": ("conversation processor",
                       GB * run_logs_gb(config, traffic, traffic.batches, BATCH_LOGS), "batches x lines"),

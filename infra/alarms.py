@@ -13,14 +13,13 @@ from aws_cdk.aws_cloudwatch import TreatMissingData
 from constructs import Construct
 
 from infra.metrics import FIVE_MINUTES, Metrics
+from message_buffer.limits import MAX_OVERDUE_MS
 
 RUNBOOK = "docs/runbook.md"
 
 # Above this share of webhooks answered with 5xx, operators are paged. The minimum number of errors prevents a page for
 # a single error in a minute with little traffic.
-MAX_REFUSED_PERCENT, MIN_REFUSED_WEBHOOKS = 5, 5
-# The Valkey lane's most overdue batch may be this late before operators are paged.
-MAX_OVERDUE_MS = 60_000
+MAX_FAILED_PERCENT, MIN_FAILED_WEBHOOKS = 5, 5
 # The bound of P7 in the DynamoDB lane: every 30 s a sweep sends new triggers for windows that are 20 s overdue.
 MAX_WINDOW_OVERDUE_MS = 60_000
 # The share of the cache's limits above which ElastiCache's documentation advises an alarm.
@@ -85,12 +84,12 @@ def symptoms(metrics: Metrics) -> Iterable[Watch]:
         *(_symptoms_of_dynamodb_lane(metrics) if config.has_dynamodb_lane else []),
         Watch(
             heading="Webhooks fail",
-            says=f"The API answers more than {MAX_REFUSED_PERCENT} % of the webhooks with 5xx.",
+            says=f"The API answers more than {MAX_FAILED_PERCENT} % of the webhooks with 5xx.",
             metric=_refused_percent(metrics),
-            above=MAX_REFUSED_PERCENT,
+            above=MAX_FAILED_PERCENT,
         ),
         # At ingest's own address Lambda answers a throttled webhook with 429, which is not a 5xx.
-        *([_throttles(metrics, "ingest", above=MIN_REFUSED_WEBHOOKS - 1)] if config.api.has_url else []),
+        *([_throttles(metrics, "ingest", above=MIN_FAILED_WEBHOOKS - 1)] if config.api.has_url else []),
         Watch(
             heading="Dead letters",
             says="Some batches could not be emitted and wait for an operator to redrive them.",
@@ -479,7 +478,7 @@ def _refused_percent(metrics: Metrics) -> cloudwatch.MathExpression:
         for what in ("errors", "requests")
     )
     return cloudwatch.MathExpression(
-        expression=f"IF({errors} >= {MIN_REFUSED_WEBHOOKS}, 100 * ({errors}) / ({requests}), 0)",
+        expression=f"IF({errors} >= {MIN_FAILED_WEBHOOKS}, 100 * ({errors}) / ({requests}), 0)",
         using_metrics={
             f"{name}{what}": metric(period=FIVE_MINUTES, statistic="Sum")
             for name, api in found.items()

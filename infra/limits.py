@@ -6,7 +6,7 @@ alarms are in `infra/alarms.py`. Numbers that AWS prescribes, such as ports and 
 Nothing here imports the CDK: `infra/settings_and_defaults.py` and `cost/` use these numbers without it.
 """
 
-from message_buffer.limits import DAY_MS, REMEMBERED_MS
+from message_buffer.limits import DAY_MS, REMEMBERED_MS, SECOND_MS, WATCHDOG_PASS_MS
 
 # -- Time-outs of functions. Those of the processor, the conversation processor and the responder are settings. --
 
@@ -36,9 +36,8 @@ DEFAULT_SLOTS = 200
 
 # -- The watchdog and the sweep --
 
-# The time between two passes of the watchdog. `lambdas/`, which may not import this module, repeats this number;
-# tests/infra/test_environment_table.py compares the two.
-WATCHDOG_PASS_SECONDS = 30
+# The time between two passes of the watchdog.
+WATCHDOG_PASS_SECONDS = WATCHDOG_PASS_MS // SECOND_MS
 # A rule of EventBridge runs once a minute at most.
 RULE_SECONDS = 60
 # The rule starts only every second pass, so a queue delays a message that starts the pass in between.
@@ -115,8 +114,7 @@ MAX_STAGE_NAME_LENGTH = 20
 # With a shorter time-out a conversation processor could not wait for two slow AWS calls and still call Valkey.
 MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS = 20_000
 # A processor renews its lease after a third of the lease's length. The other two thirds leave time for one search for
-# due
-# conversations, one failed call to Valkey, and a second attempt to renew.
+# due conversations, one failed call to Valkey, and a second attempt to renew.
 MIN_LEASE_MS = 3_000
 # A conversation processor renews its token after a quarter of the token's length. The rest leaves time for one failed
 # call to Valkey, another quarter, and a second attempt to renew.

@@ -391,7 +391,7 @@ class StageConfig(Settings):
     tracing: bool = False
     """Trace the functions with X-Ray, which samples their invocations."""
     lane: Literal["valkey", "dynamodb"] = "valkey"
-    """`valkey` waits for true silence. `dynamodb` waits for a fixed time, and needs neither a network nor a cache."""
+    """`valkey` emits to the millisecond. `dynamodb` emits seconds later, and needs neither a network nor a cache."""
     fallback: bool = True
     """With `lane: valkey`: store messages in the DynamoDB lane while Valkey is unavailable."""
     shards: Annotated[int, Field(ge=1, le=256)] = 1

@@ -134,12 +134,6 @@ MAX_RETURN_MS = 5_000
 
 # -- processor: its lease, and Valkey's outages --------------------------------------------------------------
 
-# The processor renews its lease after a third of the lease's length, or after MAX_MS_BETWEEN_LEASE_RENEWALS if that is
-# shorter. If a renewal fails on an open connection, which takes up to 1.6 seconds, the next one is in time.
-LEASE_RENEWALS = 3
-MAX_MS_BETWEEN_LEASE_RENEWALS = 5_000
-# A run may last 15 minutes, so it publishes its metrics this often.
-METRICS_EVERY_MS = 30_000
 # While Valkey fails, the processor pauses between its tries. The pause doubles each time, up to MAX_PAUSE_MS.
 MIN_PAUSE_MS = 50
 MAX_PAUSE_MS = 1_000

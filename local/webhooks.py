@@ -66,10 +66,6 @@ class Webhooks:
         )
         return Answer(answer.status, answer.data, answer.headers.get("Content-Type", ""))
 
-    def tell_typing(self, body: object) -> Answer:
-        """POST to the typing route of the generic platform."""
-        return self.post("generic", body, route="typing")
-
     def get(self, platform: str, query: Mapping[str, str]) -> Answer:
         answer = self._http.request("GET", self.url(platform), fields=query)
         return Answer(answer.status, answer.data, answer.headers.get("Content-Type", ""))
@@ -134,10 +130,6 @@ def whatsapp_text(message_id: str, text: str, *, sender: str) -> Json:
         "type": "text",
         "text": {"body": text},
     }
-
-
-def whatsapp_status(message_id: str, *, recipient: str, status: str = "delivered") -> Json:
-    return {"id": message_id, "status": status, "timestamp": str(int(time.time())), "recipient_id": recipient}
 
 
 def whatsapp(*messages: Json, statuses: tuple[Json, ...] = (), phone_number_id: str = "106540352242922") -> Json:

@@ -18,7 +18,7 @@
 -- ARGV[7]  seen_ms                 int   how long an idle conversation is remembered
 -- ARGV[8]  max_emitted             int   number of batches that the conversation remembers
 -- ARGV[9]  max_seen                int   number of message ids that it remembers
--- Returns  {"DELETED", remaining} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""} | {"SEARCHING", next_cursor}
+-- Returns  {"DELETED"} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""} | {"SEARCHING", next_cursor}
 -- Repeat   returns ABSENT
 -- Keeps    a frozen batch; the id remains known, so that a redelivery does not bring the message back
 
@@ -54,4 +54,4 @@ else
     redis.call('PEXPIRE', seen_key, seen_ms)
   end
 end
-return {'DELETED', remaining}
+return {'DELETED'}

@@ -12,7 +12,7 @@
 -- ARGV[5]  limit                   int   search at most this many messages, newest first, after those nearby
 -- ARGV[6]  page_bytes              int   after this many bytes of payloads, leave the rest to another call
 -- ARGV[7]  max_emitted             int   number of batches that the conversation remembers
--- Returns  {"EDITED", position, behind} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""}
+-- Returns  {"EDITED", behind} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""}
 --          | {"SEARCHING", next_cursor}
 -- Repeat   returns EDITED again
 -- Keeps    a frozen batch; the order of the messages, and the timer
@@ -26,4 +26,4 @@ local limit, page_bytes, max_emitted = tonumber(ARGV[5]), tonumber(ARGV[6]), ton
 local position, answer = find()
 if not position then return answer end
 redis.call('LSET', msgs_key, position, payload)
-return {'EDITED', position, redis.call('LLEN', msgs_key) - position - 1}
+return {'EDITED', redis.call('LLEN', msgs_key) - position - 1}

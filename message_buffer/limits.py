@@ -143,8 +143,17 @@ SIGN_IN_LIFE_MS = 11 * HOUR_MS
 # The server ends a blocking pop after this time, which matters only if the client vanished without closing the
 # connection.
 POP_SECONDS = 20
-# The time between two passes of the watchdog. `infra/limits.py` schedules them at the same interval.
+# The time between two passes of the watchdog.
 WATCHDOG_PASS_MS = 30 * SECOND_MS
+# The most overdue batch of the Valkey lane may be this late before an alarm pages operators, and the doctor reports it.
+# The watchdog repairs most conversations before that.
+MAX_OVERDUE_MS = MINUTE_MS
+# A processor renews its lease after this part of the lease's length, or after MAX_MS_BETWEEN_LEASE_RENEWALS if that is
+# shorter. If a renewal fails on an open connection, which takes up to 1.6 seconds, the next one is in time.
+LEASE_RENEWALS = 3
+MAX_MS_BETWEEN_LEASE_RENEWALS = 5 * SECOND_MS
+# A processor's run may last 15 minutes, so it publishes its metrics this often.
+METRICS_EVERY_MS = 30 * SECOND_MS
 # Work that is due later than this from now needs no processor yet, because the watchdog makes three passes before then.
 START_HORIZON_MS = 3 * WATCHDOG_PASS_MS
 # The processor looks at its shard at least this often.

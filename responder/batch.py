@@ -36,8 +36,8 @@ class Batch(NamedTuple):
     batch_id: str
     conversation: ConversationId
     generation: int
+    """Comparable only with generations of the same lane."""
     lane: str
-    """A batch. Its generation is comparable only with generations of the same lane."""
     text: str
     """The question for the assistant: the text of each message, or the type of a message without text."""
     last_message_id: str

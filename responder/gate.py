@@ -19,7 +19,6 @@ from responder.gate_client import Buffer
 from responder.limits import MAX_PARKED_BATCHES
 
 DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE = "deliver", "discard_and_merge", "interrupt", "queue"
-POLICIES = (DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE)
 
 
 class ParkedBatch(NamedTuple):

@@ -28,7 +28,7 @@ const VIP = {
 };
 const WINDOW = {
   title: "after a fixed window:",
-  lines: [[["windowMs", "window"], "windowMs", (rule) => html`<b>${rule(shorter)}</b> after its first message, however many follow.`]],
+  lines: [[["windowMs"], "windowMs", (rule) => html`<b>${rule(shorter)}</b> after its first message, however many follow.`]],
 };
 const RHYTHM = [["adaptive"], "adaptive", (rule) => html`after the author's own rhythm, between <b>${rule("adaptiveFloorMs")}</b> and
   <b> ${rule("adaptiveCeilingMs")}</b>, as soon as it is known.`];

@@ -116,7 +116,7 @@ class LaneAgreement:
     def _let_dynamodb_lane_go_first(self, conversation: str, window: Window) -> None:
         now_ms = self._clock()
         is_waiting = window.due.due_at_ms > now_ms >= window.held_until_ms
-        if is_waiting and self._table.hasten(conversation, window=window, due=Due(now_ms, "main_lane")):
+        if is_waiting and self._table.hasten(conversation, window=window, due=Due(now_ms, "flush")):
             self._triggers.send(conversation, delay_ms=0)
         self._telemetry.count("Deferred")
         raise DynamoDbLaneFirst

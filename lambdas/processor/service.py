@@ -12,16 +12,13 @@ from typing import NamedTuple, Protocol
 
 from lambdas.limits import (
     CLAIM_LEFT_FOR_A_START,
-    LEASE_RENEWALS,
     MAX_CONVERSATIONS_IN_A_CLAIM,
-    MAX_MS_BETWEEN_LEASE_RENEWALS,
     MAX_MS_WITHOUT_VALKEY,
     MAX_PAUSE_MS,
     MAX_PROCESSOR_START_MS,
     MAX_RETURN_MS,
     MAX_STARTS_AT_ONCE,
     MAX_STARTS_UNDER_WAY,
-    METRICS_EVERY_MS,
     MIN_MS_LEFT_TO_PAUSE,
     MIN_PAUSE_MS,
     MIN_RETURN_MS,
@@ -32,6 +29,7 @@ from message_buffer.errors import SendFailed, StoreError
 from message_buffer.lanes.outcomes import Claimed, LeaseTaken, Lost, Released, WorkIsNear
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter, StartsFunctions
 from message_buffer.lanes.valkey.store import Store
+from message_buffer.limits import LEASE_RENEWALS, MAX_MS_BETWEEN_LEASE_RENEWALS, METRICS_EVERY_MS
 from message_buffer.messages.conversation_id import is_trial
 from message_buffer.telemetry import Telemetry
 

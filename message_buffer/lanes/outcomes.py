@@ -352,7 +352,6 @@ class Unmoved:
 class Edited:
     """The waiting message was replaced. Its batch contains the new text, so nothing has to be published."""
 
-    position: int
     behind: int
     """The number of waiting messages that arrived after this one."""
 
@@ -372,8 +371,6 @@ class Waiting:
 @dataclass(frozen=True, slots=True)
 class Deleted:
     """The waiting message was removed. Nothing has to be published."""
-
-    remaining: int
 
 
 @dataclass(frozen=True, slots=True)

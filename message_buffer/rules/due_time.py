@@ -3,10 +3,6 @@
 The functions are pure. They take the facts of an open buffer, the rules of its newest message and the time now, and
 return a due time with its reason. The scripts in lua/ state the same formula a second time, because they must decide
 inside Valkey; `test_due_time_formula.py` runs both on the same histories and requires equal milliseconds.
-
-A lane may compute the due time after each message (`due_after_message`), or only when it looks at a buffer
-(`due_at_look`). Both give the same time unless a message came after its buffer was due, or after a typing event or a
-flush.
 """
 
 import math
@@ -87,32 +83,13 @@ def rhythm_after(rhythm: Rhythm | None, gap_ms: float | None, timing: Timing) ->
 
 
 def due_after_message(facts: Facts, timing: Timing, now_ms: int) -> Due:
-    """Return when the buffer is due after its newest message, which a host received at `now_ms`."""
-    if _is_due(facts, now_ms):
-        return _standing(facts)
-    return _due(facts, timing, _silence_is_over(facts, timing), now_ms)
+    """Return when the buffer is due after its newest message, which a host received at `now_ms`.
 
-
-def due_after_retime(facts: Facts, timing: Timing, now_ms: int) -> Due:
-    """Return when the buffer is due by changed rules: as after a message, but not before now.
-
-    A lane that does not store the last gap gives the buffer's mean gap instead (`mean_gap_of`).
+    A lane that looks at a buffer later than its newest message gives the time at which that message arrived.
     """
-    if _is_due(facts, now_ms):
-        return _standing(facts)
-    by_silence = Due(facts.last_at_ms + _wait_ms(facts, timing), "silence")
-    return _due(facts, timing, by_silence, now_ms, not_before_ms=now_ms)
-
-
-def due_at_look(facts: Facts, timing: Timing, now_ms: int) -> Due:
-    """Return when the buffer is due, for a lane that did not compute it when the newest message arrived.
-
-    If `facts.due` has come, it remains. Otherwise the result is what `due_after_message` would have returned when the
-    newest message arrived. For a pressed message, `facts.due` must be the due time of the earlier messages.
-    """
-    if _is_due(facts, now_ms):
-        return _standing(facts)
-    return due_after_message(facts, timing, facts.last_at_ms)
+    if facts.due is not None and facts.due.due_at_ms <= now_ms:
+        return facts.due
+    return _bounded(facts, timing, _silence_is_over(facts, timing), now_ms)
 
 
 def due_after_typing(due: Due, *, first_at_ms: int, extend_ms: int, max_wait_ms: int, now_ms: int) -> Due:
@@ -127,30 +104,6 @@ def due_after_typing(due: Due, *, first_at_ms: int, extend_ms: int, max_wait_ms:
 def due_after_hold(due: Due, held_until_ms: int) -> Due:
     """Return when the buffer is due after the hold began. Only a hold moves a buffer that is due already."""
     return due if due.due_at_ms >= held_until_ms else Due(held_until_ms, "hold")
-
-
-def due_after_resume(due: Due, *, held_until_ms: int, now_ms: int) -> Due:
-    """Return when the buffer is due after an operator ended a hold that had not ended by itself."""
-    return Due(now_ms, "resume") if held_until_ms > now_ms and due.due_at_ms > now_ms else due
-
-
-def due_after_flush(due: Due, now_ms: int) -> Due:
-    """Return when the buffer is due after an operator, or the author, asked for the batch now."""
-    return Due(now_ms, "flush") if due.due_at_ms > now_ms else due
-
-
-def mean_gap_of(facts: Facts) -> float | None:
-    """Return the buffer's mean gap, or None if it has one message."""
-    return (facts.last_at_ms - facts.first_at_ms) / (facts.message_count - 1) if facts.message_count > 1 else None
-
-
-def _is_due(facts: Facts, now_ms: int) -> bool:
-    return facts.due is not None and facts.due.due_at_ms <= now_ms
-
-
-def _standing(facts: Facts) -> Due:
-    assert facts.due is not None
-    return facts.due
 
 
 def _silence_is_over(facts: Facts, timing: Timing) -> Due:
@@ -173,14 +126,11 @@ def _wait_ms(facts: Facts, timing: Timing) -> int:
     return timing.silence_ms
 
 
-def _due(facts: Facts, timing: Timing, by_silence: Due, now_ms: int, *, not_before_ms: int | None = None) -> Due:
+def _bounded(facts: Facts, timing: Timing, due: Due, now_ms: int) -> Due:
     """Return the due time after all bounds."""
-    due = by_silence
     latest_at_ms = facts.first_at_ms + timing.max_wait_ms
     if facts.message_count < timing.min_messages or due.due_at_ms >= latest_at_ms:
         due = Due(latest_at_ms, "max_wait")
-    if not_before_ms is not None:
-        due = due._replace(due_at_ms=max(due.due_at_ms, not_before_ms))
     # A later reason wins, but none makes the buffer due later.
     if due.due_at_ms >= now_ms:
         if facts.message_count >= timing.max_messages:

@@ -7,9 +7,11 @@ from responder.history import Turn
 
 
 class Prompt(NamedTuple):
+    """The request to an assistant."""
+
     instructions: str
     turns: Sequence[Turn]
-    """The request to an assistant. The first turn is the user's, roles alternate, and the last turn is the question."""
+    """The first turn is the user's, roles alternate, and the last turn is the question."""
     model: str
     max_reply_tokens: int
     seconds: float

@@ -181,11 +181,12 @@ def test_a_typing_author_is_waited_for_but_not_for_ever(stage: LocalStage) -> No
     talk = Talk(stage)
     nobody = {"account": "shop", "conversation": f"nobody-{uuid.uuid4().hex}"}
     typing = {"account": "shop", "conversation": talk.name}
-    assert list(stage.webhooks.tell_typing(nobody).json["conversations"].values()) == [{"dueAt": None}]
+    answer = stage.webhooks.post("generic", nobody, route="typing")
+    assert list(answer.json["conversations"].values()) == [{"dueAt": None}]
 
     due_at_ms = next(iter(talk.insist().json["conversations"].values()))["dueAt"]
     time.sleep(0.3)
-    answer = stage.webhooks.tell_typing(typing)
+    answer = stage.webhooks.post("generic", typing, route="typing")
     assert answer.status == 200, answer.body
     (state,) = answer.json["conversations"].values()
     assert state["dueAt"] > due_at_ms

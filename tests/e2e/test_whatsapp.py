@@ -1,11 +1,12 @@
 """WhatsApp's webhooks as Meta sends them, by HTTP and the bus only."""
 
+import time
 import uuid
 from typing import Any
 
 import pytest
 
-from local.webhooks import whatsapp, whatsapp_status, whatsapp_text
+from local.webhooks import whatsapp, whatsapp_text
 from tests.support.judge import Talk, ids_of, judge
 from tests.support.local_stage import LocalStage
 from tests.support.platforms import NOTHING_DONE
@@ -23,6 +24,10 @@ def body_with(**value: Any) -> dict[str, Any]:
     body = whatsapp()
     body["entry"][0]["changes"][0]["value"] |= value
     return body
+
+
+def whatsapp_status(message_id: str, *, recipient: str, status: str = "delivered") -> dict[str, Any]:
+    return {"id": message_id, "status": status, "timestamp": str(int(time.time())), "recipient_id": recipient}
 
 
 def new_number() -> str:

@@ -20,14 +20,13 @@ from infra.limits import (
 )
 from infra.settings_and_defaults import RULE_NAMES, ConfigError, Settings, StageConfig, Timings, load_stage
 from lambdas.limits import (
-    LEASE_RENEWALS,
     MAX_PROCESSOR_START_MS,
     MIN_MS_LEFT_TO_RETIME,
     MIN_PAUSE_MS,
     TOKEN_RENEWALS,
 )
 from message_buffer.lanes.valkey.from_environment import ConnectionSettings
-from message_buffer.limits import AWS_ATTEMPTS, AWS_HURRIED_ANSWER_SECONDS, RELEASE_MS, VALKEY_ATTEMPTS
+from message_buffer.limits import AWS_ATTEMPTS, AWS_HURRIED_ANSWER_SECONDS, LEASE_RENEWALS, RELEASE_MS, VALKEY_ATTEMPTS
 from message_buffer.rules.layers import Rules
 from tests.support.engine import SETTINGS
 

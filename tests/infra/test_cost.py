@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost import document, model
+from cost import document
 from cost.__main__ import main
 from cost.alternatives import kinds_of_stage, polling
 from cost.chart import HEIGHT, WIDTH
@@ -23,8 +23,6 @@ from cost.lines import Line, total
 from cost.model import bill, ecpus, floors, stored_gb
 from cost.traffic import Traffic, processors
 from infra.settings_and_defaults import LOG_RETENTION_DAYS, LogRetention, StageConfig, Timings, load_stage
-from lambdas import limits as functions
-from message_buffer import limits as library
 
 ROOT = Path(__file__).parents[2]
 DAYS = 365 / 12
@@ -456,14 +454,6 @@ def test_a_wrong_question_is_answered_with_what_is_wrong(
 ) -> None:
     assert main(arguments) == 2
     assert sentence in capsys.readouterr().err
-
-
-def test_the_model_repeats_the_numbers_of_the_runtime_as_they_are() -> None:
-    assert model.LOOKS_A_SECOND == library.SECOND_MS / library.PROCESSOR_LOOK_MS
-    assert model.RENEWALS_A_LEASE == functions.LEASE_RENEWALS
-    assert model.REPORT_SECONDS == functions.METRICS_EVERY_MS / library.SECOND_MS
-    assert model.RULES_CHECK_SECONDS == library.MIN_MS_BETWEEN_RULES_CHECKS / library.SECOND_MS
-    assert model.SECRET_READ_SECONDS == library.SECRET_LIFE_MS / library.SECOND_MS
 
 
 def test_the_local_stage_costs_nothing(capsys: pytest.CaptureFixture[str]) -> None:

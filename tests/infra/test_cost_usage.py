@@ -19,7 +19,6 @@ from aws_lambda_powertools.metrics.provider.cloudwatch_emf.constants import MAX_
 from canary.limits import CANARY_FRAGMENTS
 from cost.facts import used
 from cost.lines import MAX_RUNS_A_WRITE, WRITE_SECONDS
-from cost.model import RULES_CHECK_SECONDS
 from cost.traffic import Traffic
 from infra.composition import compose
 from infra.function import ROOMS
@@ -36,7 +35,7 @@ from message_buffer.events.event_bus import entry_bytes
 from message_buffer.lanes.dynamodb.table import MESSAGE, WINDOW
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
-from message_buffer.limits import INDEX_SLICES, LARGE_MESSAGE_BYTES, MAX_METRICS_AGE_MS, MIN_MS_BETWEEN_RULES_CHECKS
+from message_buffer.limits import INDEX_SLICES, LARGE_MESSAGE_BYTES, MAX_METRICS_AGE_MS
 from message_buffer.log_settings import LogSettings
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.telemetry import Telemetry
@@ -376,10 +375,6 @@ def test_every_metric_of_the_functions_is_priced_or_known_to_be_rare() -> None:
     known = {name for services in priced for metrics in services.values() for name in metrics}
     unpriced = WHEN_IT_IS_USED | OF_THE_RESPONDER | WHEN_SOMETHING_IS_WRONG
     assert emitted == known | unpriced, "put the metric where it belongs in this file"
-
-
-def test_the_version_of_the_rules_is_asked_for_as_often_as_the_model_says() -> None:
-    assert RULES_CHECK_SECONDS * 1_000 == MIN_MS_BETWEEN_RULES_CHECKS
 
 
 def test_the_model_has_the_number_of_metrics() -> None:

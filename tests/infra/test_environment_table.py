@@ -7,11 +7,7 @@ from aws_cdk.assertions import Template
 
 from infra import function_variables as infra_environment
 from infra.limits import WATCHDOG_PASS_SECONDS
-from lambdas.watchdog.service import Watchdog
-from message_buffer.lanes.outcomes import Recovered
 from tests.infra.test_environment_contract import READERS, VARIANTS, WITHOUT_VALKEY
-from tests.support.engine import SETTINGS, Engine
-from tests.support.fakes import RecordedTelemetry, valkey_lane
 
 pytestmark = pytest.mark.xdist_group("synth")
 
@@ -70,28 +66,6 @@ def test_the_variants_have_every_function_that_the_table_of_variables_names(
         for function in stacks[stack].find_resources("AWS::Lambda::Function").values()
     ]
     assert {role for _, role, _ in documented_variables()} == set(handlers)
-
-
-def test_the_watchdog_counts_its_passes_as_often_as_it_is_invoked(
-    fake: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It begins each pass at the next shard, whose number it derives from the clock and the time between two passes."""
-    store, swept = fake.another_store(SETTINGS._replace(shards=3)), list[int]()
-
-    def recover(shard: int, *, limit: int) -> Recovered:
-        swept.append(shard)
-        return Recovered(0, 0, None, None, None, [])
-
-    monkeypatch.setattr(store, "recover_expired", recover)
-    lane = valkey_lane(store)
-    begun = fake.clock.now_ms - fake.clock.now_ms % (3 * WATCHDOG_PASS_SECONDS * 1_000)
-    first_shards = []
-    for passed_ms in (0, WATCHDOG_PASS_SECONDS * 1_000 - 1, WATCHDOG_PASS_SECONDS * 1_000):
-        swept.clear()
-        fake.clock.advance(begun + passed_ms - fake.clock.now_ms)
-        Watchdog(lane, RecordedTelemetry(), max_step_ms=1, clock=fake.clock).run_pass(lambda: 25_000)
-        first_shards.append(swept[0])
-    assert first_shards == [0, 0, 1]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

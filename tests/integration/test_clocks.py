@@ -2,7 +2,7 @@
 
 import pytest
 
-from lambdas.limits import LEASE_RENEWALS, TOKEN_RENEWALS
+from lambdas.limits import TOKEN_RENEWALS
 from message_buffer.lanes.outcomes import (
     Acquired,
     Buffered,
@@ -11,6 +11,7 @@ from message_buffer.lanes.outcomes import (
     LeaseTaken,
     Renewed,
 )
+from message_buffer.limits import LEASE_RENEWALS
 from message_buffer.rules.layers import Rules
 from tests.support.due_times import FIXED, TYPING
 from tests.support.emission import Bus, claim_and_take, ids_of, run_until_idle

@@ -212,7 +212,7 @@ DIFFERENCES = (
     Planted(
         "a flush renames what is due", "flush_buffer", "if due_at > now_ms then\n  due_at", "if buffer then\n  due_at"
     ),
-    Planted("what is due moves", "due_time", "facts.due.due_at_ms <= now_ms", "facts.due.due_at_ms < now_ms"),
+    Planted("what is due moves", "due_time", "facts.due.due_at_ms <= now_ms:", "facts.due.due_at_ms < now_ms:"),
     Planted(
         "a gap as long as the inference is typing",
         "due_time",
@@ -272,27 +272,8 @@ DIFFERENCES = (
         "due if due.due_at_ms >= held_until_ms",
         "due if due.due_at_ms > held_until_ms",
     ),
-    Planted("retime may choose the past", "due_time", ", not_before_ms=now_ms)", ")"),
-    Planted(
-        "retime keeps the time before a press",
-        "due_time",
-        "return _due(facts, timing, by_silence,",
-        "return _due(facts, timing, _standing(facts),",
-    ),
     Planted(
         "typing keeps the reason", "due_time", '"max_wait" if extended_ms == latest_at_ms else "silence"', '"silence"'
-    ),
-    Planted(
-        "a resume moves what is due",
-        "due_time",
-        "if held_until_ms > now_ms and due.due_at_ms > now_ms else due",
-        "if held_until_ms > now_ms else due",
-    ),
-    Planted(
-        "a flush renames what is due",
-        "due_time",
-        'Due(now_ms, "flush") if due.due_at_ms > now_ms else due',
-        'Due(min(due.due_at_ms, now_ms), "flush")',
     ),
 )
 

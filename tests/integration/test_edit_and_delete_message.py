@@ -41,7 +41,7 @@ def test_an_edit_replaces_the_message_in_its_place(engine: Engine) -> None:
     for message_id in ("m1", "m2", "m3"):
         engine.send("c", message_id)
     due_at_ms = engine.store.peek_conversation("c").due_at_ms
-    assert same(engine.store.edit_message("c", "m2", payload=payload("m2", "corrected")), Edited(position=1, behind=1))
+    assert same(engine.store.edit_message("c", "m2", payload=payload("m2", "corrected")), Edited(behind=1))
     assert engine.store.peek_conversation("c").due_at_ms == due_at_ms, "an edit is no new message"
     engine.clock.advance(3000)
     taken = claim_and_take(engine, "c")
@@ -52,7 +52,7 @@ def test_an_edit_replaces_the_message_in_its_place(engine: Engine) -> None:
 def test_a_delete_removes_the_message_and_a_redelivery_does_not_bring_it_back(engine: Engine) -> None:
     for message_id in ("m1", "m2", "m3"):
         engine.send("c", message_id)
-    assert same(engine.store.delete_message("c", "m2"), Deleted(remaining=2))
+    assert same(engine.store.delete_message("c", "m2"), Deleted())
     assert isinstance(engine.send("c", "m2"), Duplicate)
     engine.clock.advance(3000)
     assert ids_of(claim_and_take(engine, "c").payloads) == ["m1", "m3"]
@@ -63,7 +63,7 @@ def test_a_delete_removes_the_message_and_a_redelivery_does_not_bring_it_back(en
 def test_when_the_last_message_is_deleted_no_batch_is_emitted(engine: Engine, state: State) -> None:
     bus = Bus()
     state(engine)
-    assert same(engine.store.delete_message("c", "old"), Deleted(remaining=0))
+    assert same(engine.store.delete_message("c", "old"), Deleted())
     assert_invariants(engine)
     run_until_idle(engine, bus)
     assert bus.events == []
@@ -74,7 +74,7 @@ def test_when_the_last_message_is_deleted_no_batch_is_emitted(engine: Engine, st
 def test_deleting_what_came_behind_a_frozen_batch_keeps_that_batch(engine: Engine) -> None:
     bus = Bus()
     waiting_behind_a_frozen_batch(engine)
-    assert same(engine.store.delete_message("c", "old too"), Deleted(remaining=0))
+    assert same(engine.store.delete_message("c", "old too"), Deleted())
     assert_invariants(engine)
     run_until_idle(engine, bus)
     assert bus.ids("c") == ["old"]
@@ -127,7 +127,7 @@ def test_an_emitted_batch_is_named_while_its_conversation_goes_on(engine: Engine
     engine.send("c", "newer")
     engine.store.complete_batch("c", "t1")
     assert same(engine.store.edit_message("c", "old", payload=b"x"), Absent(known=True, batch_id=batch_id))
-    assert same(engine.store.edit_message("c", "newer", payload=b"x"), Edited(position=0, behind=0))
+    assert same(engine.store.edit_message("c", "newer", payload=b"x"), Edited(behind=0))
 
 
 @pytest.mark.case(31)
@@ -146,7 +146,7 @@ def test_of_batches_that_may_be_forgotten_none_is_named(engine: Engine) -> None:
 def test_an_id_that_begins_like_another_does_not_match_it(engine: Engine) -> None:
     for message_id in ("m1", 'm1"', "m", "m11"):
         engine.send("c", message_id)
-    assert same(engine.store.delete_message("c", "m1"), Deleted(remaining=3))
+    assert same(engine.store.delete_message("c", "m1"), Deleted())
     engine.clock.advance(3000)
     assert ids_of(claim_and_take(engine, "c").payloads) == ['m1"', "m", "m11"]
 
@@ -155,7 +155,7 @@ def test_an_id_that_begins_like_another_does_not_match_it(engine: Engine) -> Non
 def test_the_search_for_a_message_is_bounded_and_begins_with_the_newest(engine: Engine) -> None:
     hint_is_wrong(engine, waiting=60)
     store = engine.another_store(SETTINGS._replace(max_search=50))
-    assert same(store.edit_message("c", "wrong 10", payload=payload("wrong 10", "new")), Edited(position=10, behind=49))
+    assert same(store.edit_message("c", "wrong 10", payload=payload("wrong 10", "new")), Edited(behind=49))
     assert same(
         store.edit_message("c", "wrong 9", payload=payload("wrong 9", "new")), Absent(known=True, batch_id=None)
     )
@@ -317,7 +317,7 @@ def test_a_conversation_that_moves_between_two_calls_hides_no_message(
             assert type(outcome).__name__ == truth(fake, f"m{target}"), (target, moment, later)
             if isinstance(outcome, Edited):
                 waiting = fake.admin.lrange("{b0}:msgs:c", 0, -1)
-                assert waiting[outcome.position] == payload(f"m{target}", "edited")
+                assert payload(f"m{target}", "edited") in waiting
 
 
 @pytest.mark.case(31)

@@ -14,16 +14,13 @@ from message_buffer.rules.due_time import (
     Facts,
     Rhythm,
     arrival_of,
-    due_after_flush,
     due_after_hold,
     due_after_message,
-    due_after_resume,
-    due_after_retime,
     due_after_typing,
-    mean_gap_of,
     rhythm_after,
 )
 from message_buffer.rules.timing import Timing
+from tests.support.script_model import due_after_flush, due_after_resume, due_after_retime, mean_gap_of
 
 MINUTE_US = 60_000_000
 

@@ -10,6 +10,7 @@ from message_buffer.limits import MINUTE_MS
 from message_buffer.rules import due_time
 from message_buffer.rules.due_time import Due, Facts, Rhythm
 from message_buffer.rules.timing import Timing
+from tests.support import script_model
 from tests.support.engine import SETTINGS as STAGE_SETTINGS
 from tests.support.engine import Engine, payload
 
@@ -140,14 +141,14 @@ class TwoFormulas:
         )  # fmt: skip
 
     def retime(self) -> None:
-        mean_gap_ms = None if self.due is None else self.formula.mean_gap_of(self._facts())
+        mean_gap_ms = None if self.due is None else script_model.mean_gap_of(self._facts())
         self.timing = draw_timing(self.rng, None if mean_gap_ms is None else int(mean_gap_ms))
         self._note(f"retime by {self.timing}")
         self.store.retime_buffer(NAME, timing=self.timing)
         if self.due is not None:
             facts = self._facts()
-            facts = facts._replace(gap_ms=self.formula.mean_gap_of(facts))
-            self.due = self.formula.due_after_retime(facts, self.timing, self.now_ms)
+            facts = facts._replace(gap_ms=script_model.mean_gap_of(facts))
+            self.due = script_model.due_after_retime(facts, self.timing, self.now_ms)
 
     def typing(self) -> None:
         extend_ms, max_wait_ms = self.rng.choice((1, 500, 3_000)), self.timing.max_wait_ms
@@ -170,14 +171,14 @@ class TwoFormulas:
         self._note("resume")
         self.store.resume_buffer(NAME)
         if self.due is not None:
-            self.due = self.formula.due_after_resume(self.due, held_until_ms=self.held_until_ms, now_ms=self.now_ms)
+            self.due = script_model.due_after_resume(self.due, held_until_ms=self.held_until_ms, now_ms=self.now_ms)
         self.held_until_ms = 0
 
     def flush(self) -> None:
         self._note("flush")
         self.store.flush_buffer(NAME)
         if self.due is not None:
-            self.due = self.formula.due_after_flush(self.due, self.now_ms)
+            self.due = script_model.due_after_flush(self.due, self.now_ms)
 
     def delete(self) -> None:
         if not self.waiting:

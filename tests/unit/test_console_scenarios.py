@@ -22,11 +22,10 @@ from message_buffer.rules.due_time import (
     Facts,
     due_after_hold,
     due_after_message,
-    due_after_resume,
-    due_after_retime,
     due_after_typing,
 )
 from message_buffer.rules.layers import Rules
+from tests.support.script_model import due_after_resume, due_after_retime
 
 Json = dict[str, Any]
 SCENARIOS = read_scenarios()

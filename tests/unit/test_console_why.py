@@ -17,12 +17,12 @@ from message_buffer.rules.due_time import (
     Facts,
     Rhythm,
     due_after_message,
-    due_after_retime,
     due_after_typing,
     rhythm_after,
 )
 from message_buffer.rules.layers import RULE_FIELDS, Rules
 from message_buffer.rules.timing import Timing
+from tests.support.script_model import due_after_retime
 
 Json = dict[str, Any]
 BEGIN_MS = 1_000_000
@@ -314,7 +314,6 @@ def test_a_due_time_near_that_of_a_rule_is_not_explained_by_it(waits_ms: int) ->
         ("hold", ["operator: hold", "messages.conversation.taken_over"], "takeover"),
         ("hold", ["messages.conversation.taken_over", "operator: hold"], "hold"),
         ("resume", [], "resume"),
-        ("main_lane", [], "main_lane"),
     ],
 )
 def test_the_time_line_says_who_decided(reason: str, seen: list[str], cause: str) -> None:
@@ -377,7 +376,7 @@ def _reasons_of(path: Path) -> set[str]:
 def test_every_reason_that_a_stage_can_give_has_a_sentence() -> None:
     reasons = reasons_of_the_stage()
     assert {"silence", "max_wait", "max_messages", "max_bytes", "priority", "flush", "hold", "resume"} <= reasons
-    assert {"main_lane", "disputed"} <= reasons
+    assert "disputed" in reasons
     assert reasons <= set(CAUSES)
 
 
@@ -393,5 +392,5 @@ def test_presses_and_files_without_captions_are_those_of_ingest() -> None:
 
 def test_the_panel_of_the_page_has_a_line_for_every_cause() -> None:
     named = set(re.findall(r'"([^"]+)"', (ROOT / "console" / "page" / "when_due.js").read_text()))
-    # No rule of a conversation causes these: two follow from an outage, and the others mean that no rule was found.
-    assert set(CAUSES) - named == {"silence", "deleted", "main_lane", "disputed"}
+    # No rule of a conversation causes these: one follows from an outage, and the others mean that no rule was found.
+    assert set(CAUSES) - named == {"silence", "deleted", "disputed"}

@@ -373,7 +373,7 @@ def test_only_a_forget_holds_the_tombstones_of_a_conversation(window: WindowScen
                 assert window.batches(CROWDED) == [["m1"]]
             case "edit":
                 edited = window.lane.edit_message(CROWDED, "m1", payload=payload("m1", "other"))
-                assert edited == o.Edited(0, 0)
+                assert edited == o.Edited(behind=0)
             case "delete":
                 assert window.lane.delete_message(CROWDED, "a00001") == o.Absent(True, "w-1", lane="dynamodb")
             case "find":

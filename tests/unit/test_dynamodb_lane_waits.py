@@ -225,7 +225,7 @@ def test_the_transcript_of_the_last_message_ends_its_wait(window: WindowScene) -
     send(window, "m1", RULES.timing_of(is_pending=True))
     window.pass_time(5_000)
     edited = window.lane.edit_message(CONVERSATION, "m1", payload=payload("m1", "words"), timing=RULES.timing)
-    assert edited == o.Edited(0, 0)
+    assert edited == o.Edited(behind=0)
     window.pass_time(2_000)
     assert [event["text"] for event in window.events()] == ["words"]
 

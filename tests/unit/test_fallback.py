@@ -192,11 +192,11 @@ def typing(lanes: TwoLanes) -> Any:
 
 def test_where_the_dynamodb_lane_never_was_the_valkey_lane_alone_answers(lanes: TwoLanes) -> None:
     send(lanes, "m1")
-    assert edit(lanes) == o.Edited(0, 0)
+    assert edit(lanes) == o.Edited(behind=0)
     assert find(lanes) == o.Waiting(0)
     assert isinstance(typing(lanes), o.Extended)
     assert isinstance(flush(lanes), o.Retimed)
-    assert delete(lanes) == o.Deleted(0)
+    assert delete(lanes) == o.Deleted()
     assert isinstance(stop(lanes), o.Cancelled)
     assert set(lanes.scene.wire.made) == {"valkey", "get_item"}
 

@@ -65,7 +65,7 @@ def test_what_is_held_goes_out_first(lanes: TwoLanes) -> None:
     lanes.wait(1_000)
     lanes.execute()
     assert batches(lanes) == [("dynamodb", ["m1"]), ("valkey", ["m2"])]
-    assert lanes.scene.events()[0]["flushReason"] == "main_lane"
+    assert lanes.scene.events()[0]["flushReason"] == "flush"
 
 
 def test_a_window_that_nobody_empties_is_not_waited_for_without_end(lanes: TwoLanes) -> None:

@@ -56,10 +56,8 @@ class _Hurried(NamedTuple):
 
 
 class _Changed(NamedTuple):
-    """The position of a changed message: `position` messages are before it, `behind` are after it."""
-
-    position: int
     behind: int
+    """The number of waiting messages that arrived after the changed one."""
 
 
 class DynamoDbLane:
@@ -357,7 +355,7 @@ class DynamoDbLane:
         # Retime only if no message arrived after this one: a later message may wait for a transcript of its own.
         if timing is not None and changed.behind == 0:
             self.retime_buffer(conversation, timing=timing)
-        return o.Edited(changed.position, changed.behind)
+        return o.Edited(changed.behind)
 
     def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent:
         expires_at_ms = self._clock() + REMEMBERED_MS
@@ -366,7 +364,7 @@ class DynamoDbLane:
             message_id,
             lambda name: self._table.drop_message(conversation, name, expires_at_ms=expires_at_ms),
         )
-        return o.Deleted(changed.position + changed.behind) if isinstance(changed, _Changed) else changed
+        return o.Deleted() if isinstance(changed, _Changed) else changed
 
     def _changed(
         self, conversation: str, message_id: str, change: Callable[[str], bool]
@@ -385,7 +383,7 @@ class DynamoDbLane:
                     change(name)
                 return found
             if change(name):
-                return _Changed(found.position, len(contents.waiting) - found.position - 1)
+                return _Changed(len(contents.waiting) - found.position - 1)
         raise StoreUnavailable("change message: another request is changing the conversation; try again")
 
     def find_message(self, conversation: str, message_id: str) -> o.Waiting | o.Frozen | o.Absent:

@@ -5,7 +5,7 @@ the same time.
     <id>           !             the conversation's window: see `window.py`
     <id>           m#<name>      a stored message: arrived_at, and body, or `apart`, if the body is an item of its own
     <id>           p#<name>      the body of a large message
-    <id>           m#<name>      a tombstone: batch_id (its batch, or one of ELSEWHERE), expires_at
+    <id>           m#<name>      a tombstone: batch_id (its batch, VALKEY_LANE or DROPPED), expires_at
     <id>           b#<batch id>  the journal, a batch that the Valkey lane has taken: names, expires_at
     <id>           h#<hash>      what remains of a message's name after its conversation was forgotten: expires_at
 
@@ -54,7 +54,6 @@ OPEN_INDEX = "open"
 FIRST_ATTEMPT = 1
 # Values of a tombstone's `batch_id` that are not batches of this lane.
 VALKEY_LANE, DROPPED = "!main", "!dropped"
-ELSEWHERE = {VALKEY_LANE, DROPPED}
 BATCH_WRITES, BATCH_READS = 25, 100
 
 IS_STORED = "attribute_exists(#arrived_at)"

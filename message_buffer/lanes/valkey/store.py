@@ -261,12 +261,12 @@ class Store:
 
     def edit_message(self, conversation: str, message_id: str, *, payload: bytes) -> o.Edited | o.Frozen | o.Absent:
         reply = self._search("edit_message", conversation, message_id, payload=payload)
-        return o.Edited(reply.position, reply.behind) if reply.word == b"EDITED" else _not_waiting(reply)
+        return o.Edited(reply.behind) if reply.word == b"EDITED" else _not_waiting(reply)
 
     def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent:
         s = self.settings
         reply = self._search("delete_message", conversation, message_id, seen_ms=s.seen_ms, max_seen=s.max_seen)
-        return o.Deleted(reply.remaining) if reply.word == b"DELETED" else _not_waiting(reply)
+        return o.Deleted() if reply.word == b"DELETED" else _not_waiting(reply)
 
     def find_message(self, conversation: str, message_id: str) -> o.Waiting | o.Frozen | o.Absent:
         reply = self._search("find_message", conversation, message_id)

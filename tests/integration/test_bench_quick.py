@@ -1,0 +1,57 @@
+"""Every program of `make bench-quick` still runs: each measures with as few rounds as it can, against this code.
+
+`bench.cold` also measures on a local stage, which only `make nightly` starts.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import bullmq
+
+ROOT = Path(__file__).parents[2]
+SMALLEST = {
+    "ingest": "ingest.measure(size=200, clients=(1,), conversations=10, rounds=1, seed=1)",
+    "live": "live.lateness(live.BullMqSystem, rate=20, seconds=0.2, delay_ms=0)",
+    "fairness": "fairness.lateness(hammering=True, seconds=0.2)",
+    "handler": "handler.measure(rounds=1, count=10, forged=1)",
+    "starts": "starts.main()",
+    "cold": "cold.ingest_cpu(1, None)",
+    "model": "model.main()",
+}
+NEEDS_BULLMQ = ("ingest", "live")
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+def test_each_program_is_tried() -> None:
+    (programs,) = re.findall(
+        r"for each in ([\w ]+); do \S+ -m bench\.\$\$each --quick", (ROOT / "Makefile").read_text()
+    )
+    assert programs.split() == list(SMALLEST)
+
+
+@pytest.mark.usefixtures("valkey")
+@pytest.mark.parametrize("program", SMALLEST)
+def test_a_program_runs(program: str) -> None:
+    if program in NEEDS_BULLMQ:
+        install_bullmq()
+    run = subprocess.run(
+        [sys.executable, "-c", f"from bench import {program}\n{SMALLEST[program]}", "--quick"],
+        capture_output=True, text=True, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+
+
+def install_bullmq() -> None:
+    """Install BullMQ. If it cannot be had, skip the test on a laptop, and fail it in CI."""
+    try:
+        bullmq.install()
+    except (bullmq.NodeMissing, subprocess.CalledProcessError) as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"no BullMQ to measure beside: {error}")

@@ -1,0 +1,33 @@
+"""The due time after the operations that only the scripts compute, by the formula that both lanes share."""
+
+from message_buffer.rules.due_time import Due, Facts, due_after_hold, due_after_message
+from message_buffer.rules.timing import Timing
+
+
+def due_after_retime(facts: Facts, timing: Timing, now_ms: int) -> Due:
+    """Return when the buffer is due by changed rules: as after a typed message, but not before now.
+
+    The Valkey lane does not store the last gap, so `facts` has the buffer's mean gap instead (`mean_gap_of`).
+    """
+    if facts.due is not None and facts.due.due_at_ms <= now_ms:
+        return facts.due
+    not_held, typed = facts._replace(held_until_ms=0), timing._replace(pressed_ms=None)
+    due = due_after_message(not_held, typed, now_ms)
+    if due.due_at_ms < now_ms:
+        due = due_after_message(not_held, typed, due.due_at_ms)._replace(due_at_ms=now_ms)
+    return due_after_hold(due, facts.held_until_ms) if facts.held_until_ms > now_ms else due
+
+
+def due_after_resume(due: Due, *, held_until_ms: int, now_ms: int) -> Due:
+    """Return when the buffer is due after an operator ended a hold that had not ended by itself."""
+    return Due(now_ms, "resume") if held_until_ms > now_ms and due.due_at_ms > now_ms else due
+
+
+def due_after_flush(due: Due, now_ms: int) -> Due:
+    """Return when the buffer is due after an operator, or the author, asked for the batch now."""
+    return Due(now_ms, "flush") if due.due_at_ms > now_ms else due
+
+
+def mean_gap_of(facts: Facts) -> float | None:
+    """Return the buffer's mean gap, or None if it has one message."""
+    return (facts.last_at_ms - facts.first_at_ms) / (facts.message_count - 1) if facts.message_count > 1 else None
