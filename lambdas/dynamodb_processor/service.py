@@ -248,6 +248,10 @@ class DynamoDbProcessor:
             window = contents.window
             if window.owner != owner:
                 raise LockLost("the lock ran out, and another run has the window now")
+            if window.frozen is None and not window.reason:
+                # The conversation was put on hold after the lock, so its messages are no longer due.
+                self._table.release(conversation, owner)
+                return MIN_TRIGGER_REST_MS
             if window.frozen is not None:
                 # An earlier attempt has frozen the batch, or this attempt has, but DynamoDB's response was lost.
                 return self._again(conversation, window.frozen, contents)
@@ -269,7 +273,8 @@ class DynamoDbProcessor:
                 large_bytes=sum(large),
                 rhythm=rhythm_of_batch(window, [each.arrived_at_ms for each in fitting.messages]),
                 # Messages that come while this run reads join the batch. If they keep coming, leave the last ones out.
-                first_behind_ms=None if read + 1 < MAX_READS_OF_A_WINDOW else now_ms,
+                now_ms=now_ms,
+                may_have_come=read + 1 == MAX_READS_OF_A_WINDOW,
             ):
                 first = window._replace(attempt=FIRST_ATTEMPT, failures=0, unended=1)
                 apart = [each.name for each in fitting.messages if each.is_apart]
@@ -357,14 +362,16 @@ class DynamoDbProcessor:
     def _close(self, locked: _Locked, *, generation: int, left: bool = False, disputed: bool = False) -> None:
         """Close the window, or begin the next one if messages remain.
 
-        Those that did not fit into the batch (`left`) are due at once, and so is the look at those that are `disputed`.
-        Messages that arrived after the freeze are due as their facts say, even if others are disputed.
+        Those that did not fit into the batch (`left`) are due since the freeze, and the look at those that are
+        `disputed` is due at once. Messages that arrived after the freeze are due as their facts say.
         """
         conversation, owner, _ = locked
         now_ms = self._clock()
-        if left or disputed:
-            self._reopen(locked, due=Due(now_ms, "max_messages" if left else DISPUTED))
-        elif not self._table.close(conversation, owner, generation=generation, expires_at_ms=now_ms + REMEMBERED_MS):
+        if disputed and not left:
+            self._reopen(locked, due=Due(now_ms, DISPUTED))
+        elif left or not self._table.close(
+            conversation, owner, generation=generation, expires_at_ms=now_ms + REMEMBERED_MS
+        ):
             self._reopen(locked)
 
     def _reopen(self, locked: _Locked, *, due: Due | None = None) -> Due:
@@ -388,7 +395,7 @@ class DynamoDbProcessor:
                 conversation,
                 owner,
                 due=due or at,
-                stands=due is not None or bool(rest.reason),
+                stands=True if due else None if window.frozen else False,
                 generation=window.generation if attempt + 1 < MAX_WINDOW_TRIES else None,
             ):
                 return at

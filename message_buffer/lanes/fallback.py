@@ -51,16 +51,16 @@ class LaneWithFallback:
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
         """Cancel in both lanes.
 
-        Raise StoreUnavailable if the Valkey lane cannot be reached. The platform then sends the stop word again, which
-        drops the messages in Valkey too.
+        Raise StoreUnavailable, and drop nothing, if the Valkey lane cannot be reached. The platform then sends the stop
+        word again. If only the DynamoDB lane fails, the repeat cancels there.
         """
-        in_dynamodb = None
-        if self._dynamodb_lane.was_used(conversation):
-            in_dynamodb = self._dynamodb_lane.cancel_buffer(conversation, cancel_id=cancel_id)
+        was_used = self._dynamodb_lane.was_used(conversation)
         outcome = self._tried(lambda: self._valkey_lane.cancel_buffer(conversation, cancel_id=cancel_id))
         if outcome is None:
             raise StoreUnavailable("cancel: Valkey, where messages may wait, cannot be reached")
-        return outcome if in_dynamodb is None else o.cancelled_in_both(outcome, in_dynamodb)
+        if not was_used:
+            return outcome
+        return o.cancelled_in_both(outcome, self._dynamodb_lane.cancel_buffer(conversation, cancel_id=cancel_id))
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
         outcome = self._tried(lambda: self._valkey_lane.retime_buffer(conversation, timing=timing))

@@ -7,11 +7,14 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from message_buffer.errors import SendFailed
 from message_buffer.lanes import outcomes as o
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.quota import Charge, Quota
+from message_buffer.rules.timing import Timing
 from tests.support.engine import Engine, accepted, payload
 from tests.support.lanes import RunningDynamoDbLane, RunningLane, RunningValkeyLane, batches_of, events_of
 from tests.support.window import CONVERSATION as C
@@ -45,6 +48,15 @@ def send(running: RunningLane, *message_ids: str) -> o.Buffered | o.Duplicate:
 
 def forget(running: RunningLane, forget_id: str = "") -> o.Forgotten:
     return running.lane.forget_conversation(C, forget_id=forget_id or uuid4().hex, secret="secret")
+
+
+def told(running: RunningLane, *messages: tuple[str, int], rules: Rules, is_pressed: bool = False) -> int | None:
+    """Send messages, each after some milliseconds. Return the due time, as an operator sees it after the last."""
+    for message_id, after_ms in messages:
+        running.clock.advance(after_ms)
+        timing = rules.timing_of(is_pressed=is_pressed)
+        running.lane.buffer_message(C, message_id, payload=payload(message_id), timing=timing)
+    return running.lane.peek_conversation(C).due_at_ms
 
 
 def edit(running: RunningLane, message_id: str, text: str = "edited") -> o.Edited | o.Frozen | o.Absent:
@@ -338,13 +350,105 @@ def test_new_rules_never_make_a_buffer_wait_longer_than_they_say(running: Runnin
     assert batches_of(running) == [["m1"]]
 
 
-def test_an_operators_flush_ends_a_wait_and_a_hold(running: RunningLane) -> None:
+def test_an_operators_flush_ends_a_wait_but_a_hold_continues_for_later_messages(running: RunningLane) -> None:
+    assert running.lane.flush_buffer(C) == o.Empty()
+    until_ms = running.clock() + 60_000
+    running.lane.hold_buffer(C, hold_ms=60_000)
     assert running.lane.flush_buffer(C) == o.Empty()
     send(running, "m1", "m2")
-    running.lane.hold_buffer(C, hold_ms=60_000)
-    assert running.lane.flush_buffer(C) == o.Flushed(running.clock(), 2)
+    for _ in range(2):
+        assert running.lane.flush_buffer(C) == o.Flushed(running.clock(), 2)
     running.pass_time(1_000)
     assert batches_of(running) == [["m1", "m2"]]
+    assert events_of(running)[0]["flushReason"] == "flush"
+    assert running.lane.peek_conversation(C).held_until_ms == until_ms
+    assert send(running, "m3").due_at_ms == until_ms
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [["m1", "m2"]]
+    assert running.lane.resume_buffer(C) == o.Resumed(running.clock())
+    running.pass_time(1_000)
+    assert batches_of(running) == [["m1", "m2"], ["m3"]]
+
+
+def test_a_hold_after_a_flush_keeps_what_has_not_left_yet(running: RunningLane) -> None:
+    for hold_ms in (20_000, 1_000):  # a longer hold, and one that is over before the first
+        send(running, "m1")
+        running.lane.flush_buffer(C)
+        running.lane.hold_buffer(C, hold_ms=hold_ms)
+    held_until_ms = running.clock() + 20_000
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == []
+    running.pass_time(LONG_MS)
+    (event,) = events_of(running)
+    assert (event["flushReason"], event["metadata"]["waitMs"]) == ("hold", 20_000)
+    assert event["metadata"]["firstMessageAt"] + 20_000 == held_until_ms
+
+
+@pytest.mark.promise("P4")
+@pytest.mark.parametrize("is_on_hold", [False, True])
+def test_a_hold_that_comes_before_the_batch_is_frozen_holds(running: RunningLane, is_on_hold: bool) -> None:
+    if is_on_hold:
+        running.lane.hold_buffer(C, hold_ms=20_000)
+    send(running, "m1")
+    if is_on_hold:
+        running.lane.flush_buffer(C)
+    due_at_ms = running.lane.peek_conversation(C).due_at_ms
+    assert due_at_ms is not None
+    held: list[int] = []
+
+    def hold() -> None:
+        outcome = running.lane.hold_buffer(C, hold_ms=15_000)
+        held.append(outcome.held_until_ms)
+
+    running.meanwhile(hold)
+    running.pass_time(LONG_MS)
+    assert held
+    assert running.clock() < held[0]
+    assert batches_of(running) == []
+    running.pass_time(LONG_MS)
+    (event,) = events_of(running)
+    assert event["flushReason"] == "hold"
+    assert event["metadata"]["firstMessageAt"] + event["metadata"]["waitMs"] == held[0]
+
+
+def test_a_flush_under_a_hold_that_comes_before_the_batch_is_frozen_leaves(running: RunningLane) -> None:
+    def hold_and_flush() -> None:
+        running.lane.hold_buffer(C, hold_ms=60_000)
+        running.lane.flush_buffer(C)
+
+    send(running, "m1")
+    running.meanwhile(hold_and_flush)
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [["m1"]]
+    assert send(running, "m2").due_at_ms == running.lane.peek_conversation(C).held_until_ms
+
+
+@pytest.mark.promise("P4")
+def test_a_press_keeps_the_wait_of_a_typed_message_that_lacks_company(running: RunningLane) -> None:
+    rules = Rules(silence_ms=1_800, typing_inference_ms=0, min_messages=3, max_wait_ms=60_000)
+    first_at_ms = running.clock()
+    assert told(running, ("m1", 0), ("m2", 0), rules=rules) == first_at_ms + 60_000
+    assert told(running, ("m3", 2_200), rules=rules, is_pressed=True) == first_at_ms + 2_200 + 1_800
+
+
+@pytest.mark.promise("P4")
+def test_each_of_several_presses_waits(running: RunningLane) -> None:
+    slow = Rules(pressed_silence_ms=2_000, typing_inference_ms=0)
+    first_at_ms = running.clock()
+    assert told(running, ("m1", 0), rules=slow, is_pressed=True) == first_at_ms + 2_000
+    assert told(running, ("m2", 1_200), rules=RULES, is_pressed=True) == first_at_ms + 2_000
+
+
+@pytest.mark.promise("P4")
+def test_a_press_is_no_typing_for_the_message_before_it(running: RunningLane) -> None:
+    rules = Rules(silence_ms=900, typing_inference_ms=3_000)
+    told(running, ("m0", 0), rules=rules)
+    running.lane.flush_buffer(C)
+    running.pass_time(500)
+    assert batches_of(running) == [["m0"]]
+    first_at_ms = running.clock()
+    assert told(running, ("m1", 0), rules=rules) == first_at_ms + 900
+    assert told(running, ("m2", 500), rules=rules, is_pressed=True) == first_at_ms + 900
 
 
 def test_an_operator_sees_what_a_conversation_is_about(running: RunningLane) -> None:
@@ -477,6 +581,70 @@ def _act(running: RunningLane, message_id: str, step: _Told, rules: Rules) -> in
     due_at_ms = lane.peek_conversation(C).due_at_ms
     # A buffer that is due at once leaves before the next step.
     return None if due_at_ms is None or due_at_ms <= running.clock() else due_at_ms
+
+
+class _Step(NamedTuple):
+    """A message, after a silence and perhaps a deed."""
+
+    gap_ms: int
+    deed: str
+    timing: Timing
+
+
+def _typed_and_pressed(rng: Random) -> list[_Step]:
+    steps = []
+    for _ in range(rng.randint(2, 9)):
+        silence_ms = rng.choice((400, 1_800, 2_500))
+        steps.append(
+            _Step(
+                rng.choice((1, 30, 300, 700, rng.randint(1, 3_000))),
+                rng.choice(("", "", "", "", "typing", "hold", "resume")),
+                Timing(
+                    silence_ms=silence_ms,
+                    typing_ms=rng.choice((0, silence_ms + 700, silence_ms + 5_000)),
+                    max_wait_ms=rng.choice((900, 3_500, 20_000, 20_000, 20_000)),
+                    max_messages=rng.choice((4, 100, 100, 100)),
+                    min_messages=rng.choice((1, 1, 1, 2, 3, 5)),
+                    flush_reason="",
+                    adaptive="",
+                    pressed_ms=rng.choice((None, None, 0, 900, 2_000, 4_000)),
+                ),
+            )
+        )
+    return steps
+
+
+@pytest.mark.promise("P4")
+@pytest.mark.timeout(300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(seed=st.integers(0, 2**64 - 1))
+def test_both_lanes_compute_the_same_due_time_after_each_typed_or_pressed_message(
+    unwatched: Engine, database: Any, seed: int
+) -> None:
+    history = _typed_and_pressed(Random(seed))
+    unwatched.admin.flushall()
+    make_message_table(database)
+    scene = WindowScene()
+    scene.clock.advance(unwatched.clock() - scene.clock())
+    lanes: list[RunningLane] = [RunningValkeyLane(unwatched), RunningDynamoDbLane(scene)]
+    for number, step in enumerate(history):
+        seen = []
+        for running in lanes:
+            running.clock.advance(step.gap_ms)
+            match step.deed:
+                case "typing":
+                    running.lane.extend_wait(C, extend_ms=3_000, max_wait_ms=step.timing.max_wait_ms)
+                case "hold":
+                    running.lane.hold_buffer(C, hold_ms=2_000)
+                case "resume":
+                    running.lane.resume_buffer(C)
+            running.lane.buffer_message(C, f"m{number}", payload=payload(f"m{number}"), timing=step.timing)
+            conversation = running.lane.peek_conversation(C)
+            seen.append((conversation.due_at_ms, conversation.flush_reason, conversation.count))
+        assert seen[0] == seen[1], (number, history)
+        due_at_ms, next_gap_ms = seen[0][0], sum(each.gap_ms for each in history[number + 1 : number + 2])
+        if due_at_ms is None or due_at_ms <= scene.clock() + next_gap_ms:
+            return  # a message that finds its buffer due joins it on the Valkey lane, and may move it on the other
 
 
 def frozen_batch(running: RunningLane) -> str:

@@ -1,6 +1,7 @@
 """A lane with the functions that empty it, on a clock the test owns: the Valkey lane and the DynamoDB lane alike."""
 
 import json
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from lambdas.conversation_processor.service import ConversationProcessor
@@ -25,6 +26,8 @@ class RunningLane(Protocol):
     @property
     def clock(self) -> ManualClock: ...
     def pass_time(self, ms: int) -> None: ...
+    def meanwhile(self, action: Callable[[], object]) -> None:
+        """Call `action` once, after a function has found the conversation due and before it freezes the batch."""
 
 
 class RunningValkeyLane:
@@ -32,6 +35,7 @@ class RunningValkeyLane:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._meanwhile: Callable[[], object] | None = None
         self.bus, telemetry, self.functions = FakeBus(), RecordedTelemetry(), FakeFunctions()
         self.lane = valkey_lane(engine.store, self.functions, telemetry)
         destinations = EmissionDestinations(self.bus, FakeObjects(), FakeQueue())
@@ -52,10 +56,16 @@ class RunningValkeyLane:
         until_ms = self.clock() + ms
         while True:
             for conversation in self._engine.claim():
+                if self._meanwhile:
+                    action, self._meanwhile = self._meanwhile, None
+                    action()
                 self._conversation_processor.process(conversation, AMPLE)
             if self.clock() >= until_ms:
                 return
             self.clock.advance(min(500, until_ms - self.clock()))
+
+    def meanwhile(self, action: Callable[[], object]) -> None:
+        self._meanwhile = action
 
 
 class RunningDynamoDbLane:
@@ -72,6 +82,18 @@ class RunningDynamoDbLane:
     def pass_time(self, ms: int) -> None:
         self._scene.run()
         self._scene.pass_time(ms)
+
+    def meanwhile(self, action: Callable[[], object]) -> None:
+        wire = self._scene.wire
+        before = wire.before
+
+        def once(request: str) -> None:
+            before(request)
+            if request == "query":  # the processor has locked the window, and reads it
+                wire.before = before
+                action()
+
+        wire.before = once
 
 
 def events_of(running: RunningLane) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """The DynamoDB lane under any interleaving: several of each function at work, dying, refused, their answers lost."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import product
 from typing import Any, Literal, NamedTuple
@@ -14,7 +15,7 @@ from message_buffer.lanes import outcomes as o
 from tests.conftest import PROFILE
 from tests.support.actors import FATES, GO, KILL, LOSE, Actor, take_turns
 from tests.support.engine import payload
-from tests.support.window import AMPLE, RULES, WINDOW_MS, Killed, WindowScene, dynamodb, make_message_table
+from tests.support.window import AMPLE, RULES, WINDOW_MS, Killed, WindowScene, WiredClient, dynamodb, make_message_table
 
 CONVERSATIONS = ("default/generic/shop/ann", "default/generic/shop/ben")
 MOST_ACTORS = 4
@@ -59,19 +60,25 @@ class WindowMachine(RuleBasedStateMachine):
         # from which the test knows which came after which. A request that was never answered may have taken effect, so
         # a repeat of it does not begin anew.
         self.accepted: dict[str, list[tuple[str, int, int]]] = {name: [] for name in CONVERSATIONS}
-        # (conversation, message) -> when it arrived, and when its request was answered, by the clock.
+        # (conversation, typed message) -> when it arrived, and when its request was answered, by the clock.
         self.times: dict[tuple[str, str], tuple[int, int]] = {}
         self.first_asked: dict[tuple[str, str], int] = {}
         self.may_be_gone: set[tuple[str, str]] = set()
         self.must_be_gone: set[tuple[str, str]] = set()
         self.must_be_edited: set[tuple[str, str]] = set()
+        # When the hold of a conversation ends. A hold counts once its request is answered, and until an order begins
+        # that makes messages leave in spite of it.
+        self.held_until: dict[str, int] = {}
+        self.hurried = dict.fromkeys(CONVERSATIONS, 0)
+        self.frozen_on_hold: list[str] = []
+        watch_freezes(self.scene, self.note_freeze)
         self.now = 0
 
     # -- what happens: each begins, goes on for some requests, and is left there while others are at work -------
 
     @precondition(lambda self: len(self.actors) < MOST_ACTORS)
-    @rule(name=names, lane=st.integers(0, 1), again=st.booleans(), steps=some_steps)
-    def deliver(self, name: str, lane: int, again: bool, steps: int) -> None:
+    @rule(name=names, lane=st.integers(0, 1), again=st.booleans(), is_pressed=st.booleans(), steps=some_steps)
+    def deliver(self, name: str, lane: int, again: bool, steps: int, is_pressed: bool = False) -> None:
         if not again or not self.sent[name]:
             self.sent[name] += 1
         message_id = f"m{self.sent[name]}"
@@ -80,10 +87,9 @@ class WindowMachine(RuleBasedStateMachine):
 
         def work() -> None:
             arrived_at_ms = self.scene.clock()
-            outcome = self.lanes[lane].buffer_message(
-                name, message_id, payload=payload(message_id), timing=RULES.timing
-            )
-            if isinstance(outcome, o.Buffered):
+            timing = RULES.timing_of(is_pressed=is_pressed)
+            outcome = self.lanes[lane].buffer_message(name, message_id, payload=payload(message_id), timing=timing)
+            if isinstance(outcome, o.Buffered) and not is_pressed:
                 self.times[name, message_id] = arrived_at_ms, self.scene.clock()
             if message_id not in [each for each, _, _ in self.accepted[name]]:
                 self.accepted[name].append((message_id, asked, self.now))
@@ -146,7 +152,7 @@ class WindowMachine(RuleBasedStateMachine):
                 case "flush":
                     lane.flush_buffer(name)
                 case "hold":
-                    lane.hold_buffer(name, hold_ms=20_000)
+                    self.note_hold(name, lane.hold_buffer(name, hold_ms=20_000))
                 case "resume":
                     lane.resume_buffer(name)
                 case "type":
@@ -154,7 +160,7 @@ class WindowMachine(RuleBasedStateMachine):
                 case "retime":
                     lane.retime_buffer(name, timing=RULES.timing._replace(silence_ms=2 * RULES.silence_ms))
 
-        self._act(what, work, steps)
+        self._act(what, self.hurrying(name, work) if what in {"forget", "flush", "resume"} else work, steps)
 
     @precondition(lambda self: self.actors)
     @rule(which=st.integers(0, MOST_ACTORS - 1), steps=some_steps, fate=st.sampled_from((GO, GO, *FATES)))
@@ -220,6 +226,27 @@ class WindowMachine(RuleBasedStateMachine):
 
     # -- how -----------------------------------------------------------------------------------------------------
 
+    def hurrying(self, name: str, work: Callable[[], None]) -> Callable[[], None]:
+        """Return the work of an order that makes messages leave in spite of a hold."""
+
+        def hurry() -> None:
+            self.hurried[name] += 1
+            self.held_until.pop(name, None)
+            try:
+                work()
+            finally:
+                self.hurried[name] -= 1
+
+        return hurry
+
+    def note_freeze(self, name: str) -> None:
+        if self.held_until.get(name, 0) > self.scene.clock():
+            self.frozen_on_hold.append(name)
+
+    def note_hold(self, name: str, held: o.OnHold) -> None:
+        if not self.hurried[name]:
+            self.held_until[name] = held.held_until_ms
+
     def tick(self) -> None:
         self.now += 1
         self.scene.clock.advance(1)
@@ -257,6 +284,7 @@ class WindowMachine(RuleBasedStateMachine):
                 break
             with suppress(SendFailed):
                 scene.processor.sweep()
+        assert not self.frozen_on_hold, "frozen in spite of a hold"
         for name in CONVERSATIONS:
             self.judge(name)
 
@@ -288,7 +316,7 @@ class WindowMachine(RuleBasedStateMachine):
         assert not set(waiting) & {each for each, _, _ in accepted}, f"never emitted: {waiting}"
 
     def judge_waits(self, name: str) -> None:
-        """Check that no batch was cut before silence: no message that was noted by its due time was still waiting."""
+        """Check that no batch was cut before silence: no typed message that was noted by its due time still waited."""
         for event in self.scene.events():
             if event["conversationId"] != name or event["flushReason"] not in {"silence", "max_wait"}:
                 continue
@@ -332,6 +360,25 @@ def test_a_message_whose_first_request_was_never_answered_may_come_before_an_old
         machine.deliver(name=ann, lane=1, again=True, steps=TO_THE_END)
         machine.teardown()
         assert machine.scene.batches(ann) == [["m2"], ["m1"]]
+
+
+def watch_freezes(scene: WindowScene, note: Callable[[str], None]) -> None:
+    """Call `note` with the conversation at the moment when DynamoDB freezes a batch."""
+    client = scene.table._client
+
+    class Watched:
+        exceptions = client.exceptions
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(client._client, name)
+
+        def update_item(self, **request: Any) -> Any:
+            answer = client._client.update_item(**request)
+            if ":frozen" in request.get("ExpressionAttributeValues", {}):
+                note(request["Key"]["conversation"]["S"])
+            return answer
+
+    scene.table._wired = WiredClient(Watched(), scene.wire)
 
 
 class Crossing(NamedTuple):

@@ -65,13 +65,23 @@ BUGS = (
     ),
     Bug(
         "the facts of a frozen batch count for the messages behind it", message_table,
-        'do += f" REMOVE {FACTS}"', 'do += " REMOVE #found_at"',
+        'remove = f"{FACTS}, {remove}"', 'remove = "#found_at"',
         Crossing("cross_processor", 5, "deliver", LOSE),
     ),
     Bug(
         "the facts of a message that came before the freeze are removed", message_table,
         "            only_if += NOTHING_NEW\n", "            only_if += ' AND #generation >= :generation'\n",
         Crossing("cross_processor", 3, "deliver", LOSE),
+    ),
+    Bug(
+        "a hold that comes after the lock does not hold", service,
+        "if window.frozen is None and not window.reason:", "if False:",
+        Crossing("cross_processor", 2, "hold", GO),
+    ),
+    Bug(
+        "a hold that comes after the read does not hold", message_table,
+        '"REMOVE #found_at, #reason ADD #changes :one"', '"REMOVE #found_at, #reason ADD #other :one"',
+        Crossing("cross_processor", 3, "hold", GO),
     ),
     Bug(
         "a run that had to be repeated finds another due time", message_table,

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lambdas.limits import SECOND_SWEEP_DELAY_MS
-from message_buffer.errors import SendFailed
+from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.table import WINDOW
 from message_buffer.lanes.dynamodb.window import Note
@@ -147,6 +147,45 @@ def test_a_press_is_due_at_once_but_never_cuts_off_what_waits(window: WindowScen
     assert send(window, "m4") == window.clock() + 2_000
     window.pass_time(4_000)
     assert window.batches() == [["m1"], ["m2", "m3", "m4"]]
+
+
+def test_only_a_press_into_an_open_window_costs_a_second_write(window: WindowScene) -> None:
+    slow = Rules(pressed_silence_ms=1_000).timing_of(is_pressed=True)
+    for message_id, timing, writes in (("m1", slow, 1), ("m2", RULES.timing, 1), ("m3", slow, 2)):
+        window.wire.made.clear()
+        send(window, message_id, timing)
+        assert window.wire.made.count("update_item") == writes
+        assert "get_item" not in window.wire.made
+
+
+def test_a_press_that_another_message_overtakes_keeps_its_wait_too(window: WindowScene) -> None:
+    send(window, "m1")
+    window.clock.advance(500)
+    pressed = RULES.timing_of(is_pressed=True)
+    with window.wire.at("update_item", lambda: send(window, "m2"), nth=2):
+        assert send(window, "m3", pressed) == window.clock() + 1 + 2_000
+    assert due_in(window) == 2_001
+
+
+def test_a_press_that_others_keep_overtaking_is_to_come_again_and_leaves_with_them(window: WindowScene) -> None:
+    send(window, "m0")
+    pressed, numbers, before = RULES.timing_of(is_pressed=True), iter(range(1, 99)), window.wire.before
+
+    def overtake(request: str) -> None:
+        if request == "update_item":
+            window.wire.before = before
+            send(window, f"m{next(numbers)}")
+            window.wire.before = overtake
+
+    window.wire.before = overtake
+    with pytest.raises(StoreUnavailable):
+        send(window, "p", pressed)
+    window.wire.before = before
+    due_at_ms = window.table.window(CONVERSATION).due.due_at_ms
+    assert send(window, "p", pressed) == due_at_ms
+    window.pass_time(4_000)
+    (batch,) = window.batches()
+    assert "p" in batch
 
 
 def test_large_messages_that_fill_a_batch_make_it_due(window: WindowScene) -> None:
@@ -315,7 +354,7 @@ def test_the_window_that_ingest_reckons_is_the_one_that_the_table_has(
     for timing, is_new, gap_ms in deliveries:
         at_ms += gap_ms
         note = Note(at_ms, timing, is_new=is_new, size=5_000 if gap_ms % 2 else 10)
-        done, before = window.table.note(name, note)
+        done, before = window.table.note(name, note, seen=window.table.window(name) if note.is_pressed else None)
         assert done
         assert note.in_window(before) == window.table.window(name)
         if not before.is_open:

@@ -14,6 +14,7 @@ from message_buffer.messages.conversation_id import TRIAL_OF_FALLBACK
 from tests.support.engine import accepted, payload
 from tests.support.two_lanes import RULES, TwoLanes
 from tests.support.window import CONVERSATION, make_message_table
+from tests.support.window import failing as failing_request
 
 FLUSH = RULES.timing._replace(flush_reason="flush")
 
@@ -285,18 +286,38 @@ def test_a_stop_drops_what_both_lanes_have(lanes: TwoLanes) -> None:
     assert (held(lanes), waiting(lanes)) == ([], 0)
 
 
-def test_a_stop_in_an_outage_is_to_come_again_and_then_drops_the_rest(lanes: TwoLanes) -> None:
+def test_a_stop_in_an_outage_drops_nothing_and_its_repeat_drops_and_counts_all(lanes: TwoLanes) -> None:
     send(lanes, "m1")
     lanes.cut("ingest", "swallowed")
     send(lanes, "m2")
-    with pytest.raises(StoreUnavailable):
-        stop(lanes)
-    assert (held(lanes), waiting(lanes)) == ([], 1)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            stop(lanes)
+    assert (held(lanes), waiting(lanes)) == (["m2"], 1)
     lanes.mend("ingest")
     go_by(lanes)
-    assert isinstance(stop(lanes), o.Cancelled)
-    assert waiting(lanes) == 0
+    assert stop(lanes).buffered == 2
+    assert (held(lanes), waiting(lanes)) == ([], 0)
     assert isinstance(stop(lanes), o.AlreadyCancelled)
+
+
+@pytest.mark.parametrize("request_of_stop", ["get_item", "update_item", "query", "batch_write_item"])
+def test_a_stop_that_fails_in_the_table_is_to_come_again_and_then_drops_what_is_there(
+    lanes: TwoLanes, request_of_stop: str
+) -> None:
+    send(lanes, "m1")
+    lanes.cut("ingest", "swallowed")
+    send(lanes, "m2")
+    lanes.mend("ingest")
+    go_by(lanes)
+    with lanes.scene.wire.at(request_of_stop, failing_request()), pytest.raises(SendFailed):
+        stop(lanes)
+    valkey_is_cancelled = request_of_stop != "get_item"
+    assert waiting(lanes) == (0 if valkey_is_cancelled else 1)
+    again = stop(lanes)
+    assert (held(lanes), waiting(lanes)) == ([], 0)
+    # The first call knew what Valkey dropped, so the sum is not known any more.
+    assert isinstance(again, o.AlreadyCancelled if valkey_is_cancelled else o.Cancelled)
 
 
 def test_a_stop_leaves_to_the_valkey_lane_what_that_has_taken(lanes: TwoLanes) -> None:

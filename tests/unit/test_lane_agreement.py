@@ -365,29 +365,6 @@ def test_one_request_that_fails_after_many_waits_is_made_again(lanes: TwoLanes) 
     assert out(lanes) == ["m1"]
 
 
-def test_a_stop_that_is_slow_to_bury_does_not_change_a_batch_that_left(lanes: TwoLanes) -> None:
-    in_window(lanes, "m0")
-    lanes.let_windows_end()
-    in_main(lanes, "m1", "m2")
-    fall_due(lanes)
-    in_window(lanes, "m1")
-    lanes.conversation_processor._agreement = emitting.LaneAgreement(
-        lanes.scene.table, lanes.scene.triggers, lanes.scene.telemetry, max_waits=0, clock=lanes.clock
-    )
-
-    def emit_and_lose_valkey() -> None:
-        with lanes.scene.wire.at("put_events", killed, after=True):
-            lanes.do(Step("execute"))
-        lanes.cut("ingest", "swallowed")
-
-    with lanes.scene.wire.at("query", emit_and_lose_valkey, after=True):
-        lanes.do(Step("stop", (0,)))
-    lanes.mend("ingest")
-    lanes.take_over()
-    lanes.come_to_rest()
-    assert batches(lanes) == [("dynamodb", ["m0"]), ("valkey", ["m1", "m2"])]
-
-
 def test_a_stop_does_not_give_away_what_the_dynamodb_lane_has_emitted(lanes: TwoLanes) -> None:
     in_window(lanes, "m0")
     lanes.let_windows_end()

@@ -9,13 +9,13 @@ request that makes the window due earlier sends another trigger.
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 from uuid import uuid4
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.dynamodb.table import DROPPED, VALKEY_LANE, Contents, MessageTable, hash_of, name_of
+from message_buffer.lanes.dynamodb.table import DROPPED, VALKEY_LANE, Contents, Hold, MessageTable, hash_of, name_of
 from message_buffer.lanes.dynamodb.triggers import Triggers
 from message_buffer.lanes.dynamodb.window import Note, Window
 from message_buffer.limits import (
@@ -114,7 +114,7 @@ class DynamoDbLane:
 
         Return None, and remove the message, if too much waits in the conversation.
         """
-        done, before = self._table.note(conversation, note)
+        done, before = self._written(conversation, note)
         if not done:
             self._table.remove_message(conversation, name)
             return None
@@ -147,6 +147,22 @@ class DynamoDbLane:
             due = before.due
         return _Noted(due.due_at_ms, after.waiting, before.id_secret)
 
+    def _written(self, conversation: str, note: Note) -> tuple[bool, Window]:
+        """Write the note, and return as `MessageTable.note` does.
+
+        The due time after a press depends on the window, so write a press on the condition that the window is closed,
+        and then that it is as it was found. Raise StoreUnavailable if other requests keep changing the window.
+        """
+        if not (note.is_new and note.is_pressed):
+            return self._table.note(conversation, note)
+        seen = Window()
+        for _ in range(MAX_WINDOW_TRIES):
+            done, before = self._table.note(conversation, note, seen=seen)
+            if done or before == seen:
+                return done, before
+            seen = before
+        raise StoreUnavailable("note press: messages keep arriving; try again")
+
     @staticmethod
     def _is_overdue(window: Window, now_ms: int) -> bool:
         """Return whether the window must have lost its trigger."""
@@ -163,41 +179,39 @@ class DynamoDbLane:
             self._table.take_back(conversation, new, generation=window.generation, expires_at_ms=expires_at_ms)
             raise
 
-    def _hurry(self, conversation: str, due_for: str, *, hold: Literal["keep", "end"]) -> _Hurried:
+    def _hurry(self, conversation: str, due_for: str, *, hold: Hold) -> _Hurried:
         """Make an open window due now for this reason, and return it as it is then.
 
-        Either keep a window on hold waiting, or end the hold. Raise StoreUnavailable if other requests keep changing
-        the window.
+        Raise StoreUnavailable if other requests keep changing the window.
         """
         for _ in range(MAX_WINDOW_TRIES):
             window, now_ms = self._table.window(conversation), self._clock()
             is_held = window.held_until_ms > now_ms
-            if not window.is_open:
-                ended = is_held and hold == "end" and self._table.end_hold(conversation, now_ms=now_ms)
-                return _Hurried(window, ended)
-            if (hold == "keep") if is_held else window.due.due_at_ms <= now_ms:
+            ends_hold = is_held and hold == "end"
+            # On hold, messages behind a batch whose next attempt is due are not due yet.
+            is_due = window.due.due_at_ms <= now_ms and (not is_held or window.due_of_waiting.due_at_ms <= now_ms)
+            if not window.is_open or is_due:
+                return _Hurried(window, ends_hold and self._table.end_hold(conversation, now_ms=now_ms))
+            if is_held and hold == "obey":
                 return _Hurried(window, hold_ended=False)
-            # End the hold after this write. If this request dies in between, the window leaves when the hold ends.
-            if self._table.hasten(conversation, window=window, due=Due(now_ms, due_for)):
-                if is_held:
-                    self._table.end_hold(conversation, now_ms=now_ms)
+            due = Due(now_ms, due_for)
+            if self._table.hasten(conversation, window=window, due=due, hold=hold):
                 self._triggers.send(conversation, delay_ms=0)
                 listed_at_ms = min(window.listed_at_ms, now_ms)
-                hastened = window._replace(
-                    found_at_ms=now_ms, reason=due_for, listed_at_ms=listed_at_ms, held_until_ms=0
+                return _Hurried(
+                    window._replace(found_at_ms=now_ms, reason=due_for, listed_at_ms=listed_at_ms), ends_hold
                 )
-                return _Hurried(hastened, is_held)
         raise StoreUnavailable("hasten window: another request is changing the conversation; try again")
 
     # -- what operators, control words and typing events do to it ----------------------------------------------
 
     def flush_buffer(self, conversation: str) -> o.Flushed | o.Empty:
-        window = self._hurry(conversation, "flush", hold="end").window
+        window = self._hurry(conversation, "flush", hold="ignore").window
         return o.Flushed(window.due.due_at_ms, window.waiting) if window.is_open else o.Empty()
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
         if timing.flush_reason:
-            window = self._hurry(conversation, timing.flush_reason, hold="keep").window
+            window = self._hurry(conversation, timing.flush_reason, hold="obey").window
             if not window.is_open:
                 return o.Empty()
             if window.held_until_ms > self._clock():
@@ -232,7 +246,7 @@ class DynamoDbLane:
             before, first_at_ms=window.first_at_ms, extend_ms=extend_ms, max_wait_ms=max_wait_ms, now_ms=now_ms
         )
         # A message that has come since the read tells more about its author than the typing before it.
-        if due == before or not self._table.extend(conversation, window=window, until_ms=due.due_at_ms):
+        if due == before or not self._table.extend(conversation, window=window, due=due):
             return o.Unmoved(before.due_at_ms)
         return o.Extended(due.due_at_ms)
 
@@ -421,7 +435,7 @@ class DynamoDbLane:
             contents = self._table.read(conversation, max_pages=MAX_PAGES_PEEKED if limit else 1)
             window = contents.window
         frozen, waiting = window.frozen, contents.waiting
-        newest_at_ms = max(window.newest_at_ms, window.pressed_at_ms, window.last_at_ms)
+        newest_at_ms = max(window.newest_at_ms, window.last_at_ms)
         is_locked = window.is_locked(self._clock())
         due = window.due if window.is_open else None
         bodies = self._table.bodies(conversation, waiting[:limit]) if limit else {}

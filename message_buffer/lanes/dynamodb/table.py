@@ -28,11 +28,13 @@ from message_buffer.errors import SendFailed
 from message_buffer.lanes.dynamodb.window import (
     DISPUTED,
     FACTS,
+    FOUND,
     TENTHS,
     WINDOW_ATTRIBUTES,
     Frozen,
     Note,
     Window,
+    due_item,
     frozen_item,
     timing_text,
     window_of,
@@ -59,6 +61,8 @@ BATCH_WRITES, BATCH_READS = 25, 100
 IS_STORED = "attribute_exists(#arrived_at)"
 # A condition: no message has arrived since the given generation.
 NOTHING_NEW = " AND #generation = :generation"
+# A condition: the conversation is not on hold.
+NOT_HELD = "(attribute_not_exists(#held_until) OR #held_until <= :now)"
 # The attributes that a query without bodies reads.
 LIGHT = ("item", "arrived_at", "apart", "batch_id", "names", *WINDOW_ATTRIBUTES)
 
@@ -67,6 +71,8 @@ T = TypeVar("T")
 
 Put = Literal["new", "stored before", "left before"]
 """The result of `put_message`. A message that "left before" was emitted, dropped, or left to the Valkey lane."""
+Hold = Literal["obey", "ignore", "end"]
+"""What a request that makes a window due does about a hold."""
 
 
 class StoredMessage(NamedTuple):
@@ -359,11 +365,12 @@ class MessageTable(Table):
     def window(self, conversation: str) -> Window:
         return window_of(self._get("read window", _key(conversation, WINDOW)))
 
-    def note(self, conversation: str, note: Note) -> tuple[bool, Window]:
+    def note(self, conversation: str, note: Note, *, seen: Window | None = None) -> tuple[bool, Window]:
         """Write the facts of a delivery into the window, and open the window if it is closed.
 
         Return the window as it was before. If it was closed then, this call has opened it. Also return False, and
-        change nothing, if too much waits for another new message.
+        change nothing, if too much waits for another new message, or if the window is no longer as the caller has
+        `seen` it. Only a press needs that, because its due time depends on the window.
         """
         values: dict[str, Value] = {
             "one": 1,
@@ -377,19 +384,29 @@ class MessageTable(Table):
             "SET #open = if_not_exists(#open, :slice), #due_at = if_not_exists(#due_at, :listed),"
             " #changes = if_not_exists(#changes, :none), #first = if_not_exists(#first, :at)"
         )
-        at, timing = ("#pressed_at", "#pressed") if note.is_pressed else ("#last", "#timing")
         if not note.is_new:
             # The message moves no due time, unless it is the first one that the window knows of.
-            do += f", {at} = if_not_exists({at}, :at), {timing} = if_not_exists({timing}, :timing)"
+            do += ", #last = if_not_exists(#last, :at), #timing = if_not_exists(#timing, :timing)"
             do += " REMOVE #expires_at ADD #generation :one"
             return self._noted(conversation, do, values)
-        if not note.is_pressed:
-            # DynamoDB itself copies the last arrival, so that ingest need not read the window before this write.
-            do += ", #prev = if_not_exists(#last, :none)"
-        do += f", {at} = :at, {timing} = :timing REMOVE #expires_at, #extended_until"
+        # DynamoDB itself copies the last arrival, so that ingest need not read the window before this write.
+        do += ", #last = :at, #prev = if_not_exists(#last, :none)"
+        computed = note.in_window(seen).computed if seen else None
+        if computed is None:
+            do += ", #timing = :timing REMOVE #expires_at, #computed"
+        else:
+            do += ", #computed = :computed REMOVE #expires_at"
+            values["computed"] = due_item(computed)
+            del values["timing"]
         do += " ADD #generation :one, #waiting :one"
         only_if = "(attribute_not_exists(#waiting) OR #waiting < :most)"
         values |= {"most": MAX_STORED_MESSAGES}
+        if seen is not None and not seen.is_open:
+            only_if += " AND attribute_not_exists(#open)"
+        elif seen is not None:
+            frozen = "attribute_exists(#frozen)" if seen.frozen else "attribute_not_exists(#frozen)"
+            only_if += f" AND attribute_exists(#open) AND #changes = :changes AND {frozen}{NOTHING_NEW}"
+            values |= {"changes": seen.changes, "generation": seen.generation}
         if note.large_bytes:
             do += ", #large :size"
             only_if += " AND (attribute_not_exists(#large) OR #large <= :most_bytes)"
@@ -409,14 +426,11 @@ class MessageTable(Table):
         Change nothing if another request has changed the window since, or a run has locked it. The facts of another
         message, a flush, and what typing asks for are in the same attributes.
         """
-        at, timing, others = "#last", "#timing", "#pressed_at, #pressed"
-        if note.is_pressed:
-            at, timing, others = "#pressed_at", "#pressed", "#last, #timing"
         replaced = self._update(
             "replace facts",
             _key(conversation, WINDOW),
-            f"SET #first = :at, {at} = :at, {timing} = :timing, #large = :large ADD #changes :one"
-            f" REMOVE #prev, {others}, #extended_until, #found_at, #reason, #successor_at",
+            "SET #first = :at, #last = :at, #timing = :timing, #large = :large ADD #changes :one"
+            " REMOVE #prev, #computed, #found_at, #reason, #successor_at",
             {
                 "at": note.at_ms,
                 "timing": timing_text(note.timing),
@@ -438,7 +452,7 @@ class MessageTable(Table):
         window = self._change(
             _key(conversation, WINDOW),
             "SET #expires_at = :expires, #waiting = :none, #large = :none ADD #changes :one"
-            f" REMOVE #open, #due_at, {FACTS}",
+            f" REMOVE #open, #due_at, {FACTS}, {FOUND}",
             {"generation": generation, "expires": _seconds(expires_at_ms), "none": 0, "one": 1},
             only_if="#generation = :generation AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)",
         )
@@ -454,29 +468,29 @@ class MessageTable(Table):
         message = self._delete(_key(conversation, MESSAGE + name), only_if=IS_STORED)
         return [message, self._delete(_key(conversation, BODY + name))]
 
-    def hasten(self, conversation: str, *, window: Window, due: Due, stands: bool = True) -> bool:
+    def hasten(self, conversation: str, *, window: Window, due: Due, stands: bool = True, hold: Hold = "obey") -> bool:
         """Make an open window due earlier than the caller has seen it.
 
         If the due time `stands`, later messages do not move it; otherwise only the index is corrected. Return False if
-        another run has frozen the batch since the caller read the window, or the window has closed.
+        another run has frozen the batch since the caller read the window, or the window has closed, or its due time
+        would stand against a hold. If the hold is ignored, it continues for later messages.
         """
-        sets = []
+        sets, remove = [], " REMOVE #held_until" if hold == "end" else ""
         values: dict[str, Value] = {"one": 1, "due": due.due_at_ms}
+        frozen = "attribute_exists(#frozen)" if window.frozen else "attribute_not_exists(#frozen)"
+        only_if = f"attribute_exists(#open) AND {frozen}"
         if window.listed_at_ms > due.due_at_ms:
             sets.append("#due_at = :due")
         if stands:
-            sets.append("#found_at = :due, #reason = :reason")
-            values["reason"] = due.reason
+            sets.append("#found_at = :due, #reason = :reason, #computed = :computed")
+            values |= {"reason": due.reason, "computed": due_item(due)}
+        if stands and hold == "obey":
+            only_if += f" AND {NOT_HELD}"
+            values["now"] = due.due_at_ms  # a due time that stands has come
         if not sets:
             return True
-        frozen = "attribute_exists(#frozen)" if window.frozen else "attribute_not_exists(#frozen)"
-        return self._update(
-            "hasten window",
-            _key(conversation, WINDOW),
-            f"SET {', '.join(sets)} ADD #changes :one",
-            values,
-            only_if=f"attribute_exists(#open) AND {frozen}",
-        ).done
+        do = f"SET {', '.join(sets)}{remove} ADD #changes :one"
+        return self._update("hasten window", _key(conversation, WINDOW), do, values, only_if=only_if).done
 
     def list_later(self, conversation: str, *, window: Window, at_ms: int, successor_at_ms: int | None = None) -> bool:
         """List an open window under a later time. Return False if the window has changed since the caller read it.
@@ -501,38 +515,34 @@ class MessageTable(Table):
             " AND #changes = :changes AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)",
         ).done
 
-    def extend(self, conversation: str, *, window: Window, until_ms: int) -> bool:
+    def extend(self, conversation: str, *, window: Window, due: Due) -> bool:
         """Let the window wait longer, until the next message. Return False if a message has come since the read."""
         return self._update(
             "extend window",
             _key(conversation, WINDOW),
-            "SET #extended_until = :until ADD #changes :one",
-            {"until": until_ms, "generation": window.generation, "one": 1},
+            "SET #computed = :computed ADD #changes :one",
+            {"computed": due_item(due), "generation": window.generation, "one": 1},
             only_if="attribute_exists(#open) AND #generation = :generation",
         ).done
 
     def retime(self, conversation: str, *, window: Window, timing: Timing) -> bool:
         """Let the window wait by other rules. Return False if a message has come since the caller read the window."""
-        after = window.retimed(timing)
         return self._update(
             "retime window",
             _key(conversation, WINDOW),
-            "SET #timing = :timing, #last = :last, #prev = :prev ADD #changes :one"
-            " REMOVE #extended_until, #pressed_at, #pressed",
-            {
-                "timing": timing_text(timing),
-                "last": after.newest_at_ms,
-                "prev": after.previous_at_ms,
-                "generation": window.generation,
-                "one": 1,
-            },
+            "SET #timing = :timing ADD #changes :one REMOVE #computed",
+            {"timing": timing_text(timing), "generation": window.generation, "one": 1},
             only_if="attribute_exists(#open) AND #generation = :generation",
         ).done
 
     def hold(self, conversation: str, *, until_ms: int, expires_at_ms: int) -> bool:
-        """Put the conversation on hold. Return False if it is already on hold until a later time."""
+        """Put the conversation on hold. Return False if it is already on hold until a later time.
+
+        In either case a due time no longer stands, and no run can freeze a batch with what it has read before.
+        """
         key, longer = _key(conversation, WINDOW), "(attribute_not_exists(#held_until) OR #held_until < :until)"
         until, expires = {"until": until_ms}, {"expires": _seconds(expires_at_ms)}
+        counted, unfound = {**until, "one": 1}, "REMOVE #found_at, #reason ADD #changes :one"
 
         def hold_closed() -> bool:
             # The row of a closed window expires soon, or does not exist yet. The row of an open window never expires.
@@ -540,11 +550,14 @@ class MessageTable(Table):
             return self._update("hold window", key, do, until | expires, only_if=f"{only_if} AND {longer}").done
 
         def hold_open() -> bool:
-            do, only_if = "SET #held_until = :until", "attribute_exists(#open)"
-            return self._update("hold window", key, do, until, only_if=f"{only_if} AND {longer}").done
+            do, only_if = f"SET #held_until = :until {unfound}", "attribute_exists(#open)"
+            return self._update("hold window", key, do, counted, only_if=f"{only_if} AND {longer}").done
 
         # A window may open or close between the two requests, but it is very unlikely to do so twice.
-        return any(hold_closed() or hold_open() for _ in range(2))
+        if any(hold_closed() or hold_open() for _ in range(2)):
+            return True
+        self._update("hold window", key, unfound, counted, only_if="attribute_exists(#open) AND #held_until >= :until")
+        return False
 
     def end_hold(self, conversation: str, *, now_ms: int) -> bool:
         """End the hold. Return False if the conversation is not on hold."""
@@ -558,7 +571,7 @@ class MessageTable(Table):
 
         The due time and the reason stand from now on, and messages that have come since the read join the batch. The
         caller does not get the lock if another run has emptied the window meanwhile. While a conversation is on hold,
-        lock its window only if a batch is frozen, because that is still emitted.
+        lock its window only if its due time stands, or if a batch is frozen, because that is still emitted.
         """
         due = window.due_of_batch
         values: dict[str, Value] = {}
@@ -571,7 +584,7 @@ class MessageTable(Table):
             only_if += " AND attribute_not_exists(#frozen) AND " + (
                 "#first = :seen" if window.first_at_ms else "attribute_not_exists(#first) AND #due_at <= :now"
             )
-            only_if += " AND (attribute_not_exists(#held_until) OR #held_until <= :now)"
+            only_if += f" AND ({NOT_HELD} OR attribute_exists(#reason))"
             change = f", #found_at = :due, #reason = :reason {change}"
             values = {"due": due.due_at_ms, "reason": due.reason}
             if window.first_at_ms:
@@ -645,13 +658,14 @@ class MessageTable(Table):
         window: Window,
         large_bytes: int = 0,
         rhythm: Rhythm | None = None,
-        first_behind_ms: int | None = None,
+        now_ms: int,
+        may_have_come: bool = False,
     ) -> bool:
         """Freeze a batch, of which `large_bytes` are in bodies of their own. The facts that messages write from now on
-        are those of the messages behind it.
+        are those of the messages behind it. Those that did not fit into the batch are due now.
 
-        Return False if a stored message was edited or removed, or a message has come, since the caller read the window.
-        With `first_behind_ms`, messages may have come: their facts stay, and the first came at this time or later.
+        Return False if a stored message was edited or removed, a hold has begun, or a message has come, since the
+        caller read the window. If messages `may_have_come`, their facts stay, and the first came now or later.
         """
         # Begin the counts with this run, because runs that ended before the freeze do not count.
         do = "SET #frozen = :frozen, #last_at = :last, #attempt = :one, #failures = :none, #unended = :one"
@@ -668,19 +682,25 @@ class MessageTable(Table):
             do += ", #gap_mean = :mean, #gap_dev = :dev"
             values |= {"mean": round(rhythm.mean_ms * TENTHS), "dev": round(rhythm.deviation_ms * TENTHS)}
         less = "#waiting :less"
-        if first_behind_ms is None and not frozen.has_left:
+        remove = FOUND
+        if frozen.has_left:
+            do, remove = f"{do}, #found_at = :now, #reason = :left", ""
+            values |= {"now": now_ms, "left": "max_messages"}
+        if not may_have_come and not frozen.has_left:
             do += ", #large = :none"
         elif large_bytes:
             less += ", #large :less_bytes"
             values["less_bytes"] = -large_bytes
-        if first_behind_ms is None:
-            do += f" REMOVE {FACTS}"
+        if not may_have_come:
+            remove = f"{FACTS}, {remove}"
             only_if += NOTHING_NEW
             values["generation"] = window.generation
         else:
-            do += ", #first = :first REMOVE #found_at, #reason, #extended_until, #successor_at"
-            values["first"] = first_behind_ms
-        return self._owned("freeze batch", conversation, owner, do=f"{do} ADD {less}", values=values, only_if=only_if)
+            do += ", #first = :now"
+            remove = f"#computed, #successor_at, {remove}"
+            values["now"] = now_ms
+        do = f"{do} REMOVE {remove.removesuffix(', ')} ADD {less}"
+        return self._owned("freeze batch", conversation, owner, do=do, values=values, only_if=only_if)
 
     def close(self, conversation: str, owner: str, *, generation: int, expires_at_ms: int) -> bool:
         """Close the window. Return False if a message has arrived since the given generation."""
@@ -689,7 +709,7 @@ class MessageTable(Table):
             conversation,
             owner,
             do="SET #waiting = :none, #large = :none, #expires_at = :expires"
-            f" REMOVE #open, #due_at, #frozen, #owner, #owner_until, #attempt, #failures, #unended, {FACTS}",
+            f" REMOVE #open, #due_at, #frozen, #owner, #owner_until, #attempt, #failures, #unended, {FACTS}, {FOUND}",
             values={"generation": generation, "none": 0, "expires": _seconds(expires_at_ms)},
             only_if=NOTHING_NEW,
         )
@@ -712,16 +732,18 @@ class MessageTable(Table):
             owner,
             do="SET #due_at = :due, #found_at = :due, #reason = :reason"
             " REMOVE #owner, #owner_until, #attempt, #failures, #unended,"
-            " #first, #last, #prev, #timing, #pressed_at, #pressed, #extended_until, #successor_at",
+            " #first, #last, #prev, #timing, #computed, #successor_at",
             values={"due": due_at_ms, "reason": DISPUTED, "generation": generation},
             only_if=NOTHING_NEW,
         )
 
-    def reopen(self, conversation: str, owner: str, *, due: Due, stands: bool, generation: int | None = None) -> bool:
+    def reopen(
+        self, conversation: str, owner: str, *, due: Due, stands: bool | None = None, generation: int | None = None
+    ) -> bool:
         """Release the lock, and begin the conversation's next window, which is due as the caller has computed.
 
-        If the due time does not stand, the messages' facts move it. With a generation, also return False if a message
-        has come since.
+        If the due time does not stand, the messages' facts move it; None leaves that as the window says. With a
+        generation, also return False if a message has come since.
         """
         do = "SET #due_at = :due, #open = :slice"
         values: dict[str, Value] = {"due": due.due_at_ms, "slice": _slice_of(conversation)}
@@ -729,8 +751,8 @@ class MessageTable(Table):
         if stands:
             do += ", #found_at = :due, #reason = :reason"
             values["reason"] = due.reason
-        else:
-            remove += ", #found_at, #reason"
+        elif stands is not None:
+            remove += f", {FOUND}"
         if generation is not None:
             values["generation"] = generation
         return self._owned(

@@ -1,8 +1,12 @@
 """The window of a conversation: one item of the DynamoDB lane's table, with everything that decides when it is due.
 
-Each message writes its facts into the item without reading it. A reader of the item computes the due time from these
-facts, with the formula that both lanes share (`rules/due_time.py`). There is one exception. A due time stands if a run
-has found that it has come, or if the messages must leave at once. Later messages do not move it.
+Each typed message writes its facts into the item without reading it. A reader of the item computes the due time from
+these facts, with the formula that both lanes share (`rules/due_time.py`). There are two exceptions:
+
+- A due time stands if a run has found that it has come, or if the messages must leave at once. Later messages do not
+  move it; a hold does.
+- A press and a typing event depend on the due time before them. Their requests read the window and write the due time
+  that they have computed. It counts until the next message.
 """
 
 import json
@@ -12,6 +16,7 @@ from typing import Any, NamedTuple
 from message_buffer.aws.dynamodb import Item, Values, number, text, texts
 from message_buffer.limits import LARGE_MESSAGE_BYTES, MAX_BYTES_IN_A_BATCH
 from message_buffer.rules.due_time import (
+    Arrival,
     Due,
     Facts,
     Rhythm,
@@ -61,17 +66,14 @@ class Window(NamedTuple):
     """The bytes of those that are larger than 4 KiB."""
     first_at_ms: int = 0
     newest_at_ms: int = 0
-    """When the newest typed message arrived."""
+    """When the newest message arrived."""
     previous_at_ms: int = 0
-    """When the typed message before that one arrived; 0 if there is none."""
+    """When the message before that one arrived; 0 if there is none."""
     timing: Timing | None = None
-    """The rules of the newest typed message."""
-    pressed_at_ms: int = 0
-    """When the newest pressed message arrived."""
-    pressed: Timing | None = None
-    """The rules of the newest pressed message."""
-    extended_until_ms: int = 0
-    """The due time that typing has asked for since the newest message; 0 if it has not."""
+    """The rules of the newest typed message, or of a press if only presses have come."""
+    computed: Due | None = None
+    """The due time after a press into an open window, a typing event or an order to leave at once. It counts until the
+    next message."""
     listed_at_ms: int = 0
     """The time under which the index of open windows lists the window: its due time, or an earlier time. For a frozen
     batch, the time of its next attempt."""
@@ -110,14 +112,18 @@ class Window(NamedTuple):
     @property
     def due_of_waiting(self) -> Due:
         """Return when the messages that are not frozen are due."""
-        return due_after_hold(self._due_without_hold(), self.held_until_ms)
+        if not self._stands:
+            # A hold that was over when the newest message arrived has no effect.
+            is_held = self.held_until_ms > self.newest_at_ms
+            return due_after_hold(self._due_by_messages(), self.held_until_ms if is_held else 0)
+        # A run that failed before it froze a batch has listed the window later than it was found due.
+        due = Due(max(self.found_at_ms, self.listed_at_ms), self.reason)
+        return due_after_hold(due, self.held_until_ms) if self.reason == DISPUTED else due
 
     @property
     def due_of_batch(self) -> Due:
         """Return the due time of the batch that a run freezes: as it was found, even if the run had to be repeated."""
-        if self.reason and self.found_at_ms and not (self.reason == DISPUTED and self.has_facts):
-            return due_after_hold(Due(self.found_at_ms, self.reason), self.held_until_ms)
-        return self.due_of_waiting
+        return Due(self.found_at_ms, self.reason) if self._stands and self.found_at_ms else self.due_of_waiting
 
     @property
     def is_disputed(self) -> bool:
@@ -126,7 +132,12 @@ class Window(NamedTuple):
 
     @property
     def has_facts(self) -> bool:
-        return self.timing is not None or self.pressed is not None
+        return self.timing is not None
+
+    @property
+    def _stands(self) -> bool:
+        """Return whether later messages do not move the due time. A hold removes the reason, so it moves the time."""
+        return bool(self.reason) and not (self.reason == DISPUTED and self.has_facts)
 
     def without_facts(self) -> "Window":
         """Return the window as it was when no message waited."""
@@ -136,9 +147,7 @@ class Window(NamedTuple):
             newest_at_ms=0,
             previous_at_ms=0,
             timing=None,
-            pressed_at_ms=0,
-            pressed=None,
-            extended_until_ms=0,
+            computed=None,
             found_at_ms=0,
             reason="",
             successor_at_ms=0,
@@ -146,65 +155,44 @@ class Window(NamedTuple):
 
     def retimed(self, timing: Timing) -> "Window":
         """Return the window under other rules, by which its newest message counts as typed."""
-        return self._replace(
-            timing=timing,
-            newest_at_ms=max(self.newest_at_ms, self.pressed_at_ms),
-            previous_at_ms=self._before_newest_ms,
-            extended_until_ms=0,
-            pressed_at_ms=0,
-            pressed=None,
-            changes=self.changes + 1,
+        return self._replace(timing=timing, computed=None, changes=self.changes + 1)
+
+    def due_after_press(self, note: "Note") -> Due:
+        """Return when the waiting messages are due after one more, which is pressed."""
+        pressed = self._replace(large_bytes=self.large_bytes + note.large_bytes)
+        facts = pressed._facts(
+            arrival_of(note.at_ms, self.newest_at_ms), message_count=self.waiting + 1, rhythm=self.rhythm
         )
+        return due_after_message(facts._replace(due=self.due_of_waiting), note.timing, note.at_ms)
 
     def is_locked(self, now_ms: int) -> bool:
         return bool(self.owner) and self.owner_until_ms >= now_ms
 
-    @property
-    def _before_newest_ms(self) -> int:
-        """Return when the message before the newest arrived; 0 if there is none."""
-        if self.pressed_at_ms > self.newest_at_ms:
-            return self.newest_at_ms
-        return max(self.previous_at_ms, self.pressed_at_ms)
-
-    def _due_without_hold(self) -> Due:
-        if self.reason and not (self.reason == DISPUTED and self.has_facts):
-            # A run that failed before it froze a batch has listed the window later than it was found due.
-            return Due(max(self.found_at_ms, self.listed_at_ms), self.reason)
-        due = self._due_by_messages()
-        if due is None:
+    def _due_by_messages(self) -> Due:
+        if self.computed is not None:
+            return self.computed
+        if self.timing is None:
             return Due(self.listed_at_ms, "silence")
-        newest = self.timing or self.pressed
-        latest_at_ms = self.first_at_ms + (newest.max_wait_ms if newest else 0)
-        extended_ms = min(self.extended_until_ms, latest_at_ms)
-        if extended_ms <= due.due_at_ms:
-            return due
-        return Due(extended_ms, "max_wait" if extended_ms == latest_at_ms else "silence")
-
-    def _due_by_messages(self) -> Due | None:
-        typed = None
-        if self.timing is not None:
-            # A press may have come between the last two typed messages.
-            pressed_before = self.pressed_at_ms if self.pressed_at_ms <= self.newest_at_ms else 0
-            typed = self._due_after(self.newest_at_ms, max(self.previous_at_ms, pressed_before), self.timing, None)
-        if self.pressed is None or self.pressed_at_ms < self.newest_at_ms:
-            return typed
-        return self._due_after(self.pressed_at_ms, self.newest_at_ms, self.pressed, typed)
-
-    def _due_after(self, arrived_ms: int, before_ms: int, timing: Timing, standing: Due | None) -> Due:
-        arrival = arrival_of(arrived_ms, before_ms or None)
+        arrival = arrival_of(self.newest_at_ms, self.previous_at_ms or None)
         # The gap before a window's first message began with the last message of the batch before it, if there was one.
-        gap_ms = arrival.gap_ms if before_ms else arrival_of(arrived_ms, self.last_at_ms or None).gap_ms
-        facts = Facts(
+        gap_ms = (
+            arrival.gap_ms if self.previous_at_ms else arrival_of(self.newest_at_ms, self.last_at_ms or None).gap_ms
+        )
+        arrival = arrival._replace(gap_ms=gap_ms)
+        count = max(self.waiting, 2 if self.previous_at_ms else 1)
+        facts = self._facts(arrival, message_count=count, rhythm=rhythm_after(self.rhythm, gap_ms, self.timing))
+        return due_after_message(facts, self.timing, arrival.at_ms)
+
+    def _facts(self, arrival: Arrival, *, message_count: int, rhythm: Rhythm | None) -> Facts:
+        return Facts(
             first_at_ms=min(self.first_at_ms or arrival.at_ms, arrival.at_ms),
             last_at_ms=arrival.at_ms,
-            message_count=max(self.waiting, 2 if before_ms else 1),
-            gap_ms=gap_ms,
-            rhythm=rhythm_after(self.rhythm, gap_ms, timing),
+            message_count=message_count,
+            gap_ms=arrival.gap_ms,
+            rhythm=rhythm,
             held_until_ms=self.held_until_ms,
             has_max_bytes=self.large_bytes >= MAX_BYTES_IN_A_BATCH,
-            due=standing,
         )
-        return due_after_message(facts, timing, arrival.at_ms)
 
 
 class Note(NamedTuple):
@@ -246,16 +234,12 @@ class Note(NamedTuple):
             first_at_ms=before.first_at_ms or self.at_ms,
             listed_at_ms=before.listed_at_ms if before.is_open else self.listed_at_ms,
         )
-        if self.is_new:
-            after = after._replace(extended_until_ms=0)
-        if self.is_pressed:
-            if self.is_new or before.pressed is None:
-                after = after._replace(pressed_at_ms=self.at_ms, pressed=self.timing)
-        elif self.is_new:
-            after = after._replace(newest_at_ms=self.at_ms, previous_at_ms=before.newest_at_ms, timing=self.timing)
-        elif before.timing is None:
-            after = after._replace(newest_at_ms=self.at_ms, timing=self.timing)
-        return after
+        if not self.is_new:
+            return after if before.has_facts else after._replace(newest_at_ms=self.at_ms, timing=self.timing)
+        after = after._replace(newest_at_ms=self.at_ms, previous_at_ms=before.newest_at_ms)
+        if self.is_pressed and before.is_open and before.has_facts:
+            return after._replace(computed=before.due_after_press(self))
+        return after._replace(timing=self.timing, computed=None)
 
 
 def rhythm_of_batch(window: Window, arrivals: list[int]) -> Rhythm | None:
@@ -278,8 +262,6 @@ _NUMBERS: Mapping[str, str] = {
     "first_at_ms": "first",
     "newest_at_ms": "last",
     "previous_at_ms": "prev",
-    "pressed_at_ms": "pressed_at",
-    "extended_until_ms": "extended_until",
     "listed_at_ms": "due_at",
     "found_at_ms": "found_at",
     "successor_at_ms": "successor_at",
@@ -298,10 +280,12 @@ _TEXTS: Mapping[str, str] = {
     "forget_id": "forget_id",
 }
 WINDOW_ATTRIBUTES = (
-    *_NUMBERS.values(), *_TEXTS.values(), "open", "frozen", "timing", "pressed", "gap_mean", "gap_dev",
+    *_NUMBERS.values(), *_TEXTS.values(), "open", "frozen", "timing", "computed", "gap_mean", "gap_dev",
 )  # fmt: skip
 # Attributes with the facts of waiting messages.
-FACTS = "#first, #last, #prev, #timing, #pressed_at, #pressed, #extended_until, #found_at, #reason, #successor_at"
+FACTS = "#first, #last, #prev, #timing, #computed, #successor_at"
+# Those of a due time that stands.
+FOUND = "#found_at, #reason"
 
 
 def window_of(item: Item) -> Window:
@@ -313,7 +297,7 @@ def window_of(item: Item) -> Window:
         **fields,
         is_open="open" in item,
         timing=timing_in(text(item, "timing")),
-        pressed=timing_in(text(item, "pressed")),
+        computed=_due(item["computed"]["M"]) if "computed" in item else None,
         frozen=_frozen(item["frozen"]["M"]) if "frozen" in item else None,
         rhythm=rhythm,
     )
@@ -329,6 +313,14 @@ def timing_in(stored: str) -> Timing | None:
         return Timing(*json.loads(stored)[: len(Timing._fields)]) if stored else None
     except (ValueError, TypeError):
         return None  # after a person's edit
+
+
+def due_item(due: Due) -> Values:
+    return {"due_at": due.due_at_ms, "reason": due.reason}
+
+
+def _due(item: Item) -> Due:
+    return Due(number(item, "due_at"), text(item, "reason"))
 
 
 def frozen_item(frozen: Frozen) -> Values:
