@@ -10,9 +10,9 @@ from secrets import token_hex
 from typing import Any, NamedTuple, Protocol
 
 from lambdas.admin.dead_letters import Look, Queue, parse_letter
-from lambdas.admin.errors import Refused
 from lambdas.admin.requests import ForgetConversation
 from lambdas.limits import MIN_MS_BEFORE_A_FORGET_GOES_ON
+from lambdas.operations import Refused
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed
 from message_buffer.events.batch_ready import BATCHES, DEAD_LETTERS, is_newer
