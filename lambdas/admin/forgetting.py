@@ -181,8 +181,8 @@ class Forgetting:
         return max([MIN_MS_BEFORE_A_FORGET_GOES_ON, *leaving])
 
     def _keys(self, name: str, *, until_ms: int | None) -> list[str]:
-        """Return the keys of the conversation's objects. Those of earlier versions have no slash after the prefix."""
-        found = [self._places.objects.keys(f"{folder}/{batch_prefix(name)}") for folder in (BATCHES, DEAD_LETTERS)]
+        """Return the keys of the conversation's objects."""
+        found = [self._places.objects.keys(f"{folder}/{batch_prefix(name)}/") for folder in (BATCHES, DEAD_LETTERS)]
         return [key for keys in found for key in keys if until_ms is None or not is_newer(key, until_ms)]
 
     def _letters(self, name: str, *, until_ms: int | None, keep: bool) -> "_Found":

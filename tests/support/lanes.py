@@ -52,7 +52,7 @@ class RunningValkeyLane:
         until_ms = self.clock() + ms
         while True:
             for conversation in self._engine.claim():
-                self._conversation_processor.process(conversation, AMPLE)
+                self._conversation_processor.process(conversation, AMPLE, deadline_ms=1)
             if self.clock() >= until_ms:
                 return
             self.clock.advance(min(500, until_ms - self.clock()))

@@ -458,7 +458,7 @@ def test_a_cancel_drops_what_waits_and_tells_the_bus(behind_it: Desk) -> None:
     ((detail_type, detail),) = desk.bus.published
     assert detail_type == "messages.buffer.cancelled"
     assert json.loads(detail) == {
-        "version": 2, "conversationId": NAME, "tenant": "default", **cancelled, "messageId": None,
+        "version": 1, "conversationId": NAME, "tenant": "default", **cancelled, "messageId": None,
         "reason": "operator", "at": desk.engine.clock.now_ms, "lane": "valkey", "metadata": {"platform": "generic"},
     }  # fmt: skip
     assert desk.result("conversation.show", conversation=NAME)["state"] == "idle"
