@@ -110,7 +110,7 @@ def process(given: Given) -> None:
         starter=ProcessorStarter(functions, "processor", telemetry),
         telemetry=telemetry,
         timings=Timings(idle_ms=given["idleMs"], handover_ms=0),
-        start=Start(0),
+        start=Start(0, "bench"),
     )
     say({"ready": True})
     processor.run(lambda: 10**9)

@@ -196,7 +196,6 @@ class BufferStack(cdk.Stack):
         return Function(
             self,
             "gate",
-            room="lambdas.admin.gate",
             runtime=self._runtime,
             memory_mb=self._config.memory.gate,
             timeout=cdk.Duration.seconds(GATE_TIMEOUT_SECONDS),

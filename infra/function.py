@@ -250,15 +250,8 @@ def removal_policy(config: StageConfig) -> cdk.RemovalPolicy:
 
 
 def refer_weakly(stack: cdk.Stack) -> None:
-    """Let `stack` read other stacks' outputs only during its deployment, so that they can remove outputs later.
-
-    The other stacks still export the values. Otherwise a deployed stack of an older version, which imports the values,
-    would prevent the update of the other stacks.
-    """
-    cdk.CrossStackReferences.of(stack).consume(cdk.ReferenceStrength.BOTH)
-    cdk.Annotations.of(stack).acknowledge_warning(
-        "@aws-cdk/core:crossStackReferencesBothTransitional", "Stages of the previous version import the exports."
-    )
+    """Let `stack` read other stacks' outputs only during its deployment, so that they can remove outputs later."""
+    cdk.CrossStackReferences.of(stack).consume(cdk.ReferenceStrength.WEAK)
 
 
 def keep_identity(construct: IConstruct, logical_id: str) -> None:

@@ -3,11 +3,10 @@
 from uuid import uuid4
 
 
-def new_run_id(started_by: str | int | None) -> str:
+def new_run_id(started_by: str | int) -> str:
     """Return an id that begins with `started_by`, which is a start id or the deadline of a claim.
 
     The rest is random, because Lambda may deliver one event twice, and only one of the two runs may have the lease or
-    the batch. `started_by` is None if the event is from older code.
+    the batch.
     """
-    run = uuid4().hex
-    return run if started_by is None else f"{started_by}.{run}"
+    return f"{started_by}.{uuid4().hex}"

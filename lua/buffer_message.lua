@@ -24,11 +24,10 @@
 -- ARGV[12] start_id               str   names this call; a retry sends the same
 -- ARGV[13] start_ms               int   lifetime of a start reservation
 -- ARGV[14] horizon_ms             int   work due further ahead than this is left to the watchdog
--- ARGV[15] known_as               str   '' or the name under which older code remembers the message
--- ARGV[16] every                  int   check the limits with messages 1, 1 + every, 1 + 2 every, … of a buffer
--- ARGV[17] limits                 str   bounds, and the quotas that are charged, in the form that README.md describes
--- ARGV[18] priority               str   'vip' = claim the conversation first once it is due; else ''
--- ARGV[19] pressed                str   '' = the message was typed; otherwise the milliseconds that a press waits
+-- ARGV[15] every                  int   check the limits with messages 1, 1 + every, 1 + 2 every, … of a buffer
+-- ARGV[16] limits                 str   bounds, and the quotas that are charged, in the form that README.md describes
+-- ARGV[17] priority               str   'vip' = claim the conversation first once it is due; else ''
+-- ARGV[18] pressed                str   '' = the message was typed; otherwise the milliseconds that a press waits
 -- Returns  {"BUFFERED", due_at_ms, count, start} | {"DUPLICATE", due_at_ms | -1, count, start}
 --          | {"REFUSED", reason, wait_ms}
 -- Repeat   returns DUPLICATE, with the same start reservation; after REFUSED, tries again, and counts again if refused
@@ -43,7 +42,7 @@ local now, conversation, message_id, payload = ARGV[1], ARGV[2], ARGV[3], ARGV[4
 local silence_ms, typing_ms, max_wait_ms = ARGV[5], ARGV[6], ARGV[7]
 local max_messages, min_messages, flush_reason = ARGV[8], ARGV[9], ARGV[10]
 local adaptive, start_id, start_ms, horizon_ms = ARGV[11], ARGV[12], ARGV[13], ARGV[14]
-local known_as, every, limits, priority, pressed = ARGV[15], ARGV[16], ARGV[17], ARGV[18], ARGV[19]
+local every, limits, priority, pressed = ARGV[15], ARGV[16], ARGV[17], ARGV[18]
 
 local now_ms = now + 0
 local state = call('HMGET', open_key, conversation, '', 'forgotten')
@@ -52,9 +51,8 @@ local buffer, alive = state[1], state[2]
 local secret = state[3] and state[3] > now and call('HGET', conv_key, 'id_secret')
 local word, start, count, due_at = 'BUFFERED', 0, nil, buffer and sub(buffer, 27, 39) + 0
 
-if secret and (call('ZSCORE', seen_key, '\255' .. redis.sha1hex(secret .. message_id))
-  or known_as ~= '' and call('ZSCORE', seen_key, '\255' .. redis.sha1hex(secret .. known_as)))
-  or call('ZADD', seen_key, 'NX', now, message_id) == 0 or known_as ~= '' and call('ZSCORE', seen_key, known_as) then
+if secret and call('ZSCORE', seen_key, '\255' .. redis.sha1hex(secret .. message_id))
+  or call('ZADD', seen_key, 'NX', now, message_id) == 0 then
   word, count = 'DUPLICATE', call('LLEN', msgs_key)
 else
   count = call('RPUSH', msgs_key, payload)

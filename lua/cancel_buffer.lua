@@ -12,17 +12,16 @@
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  cancel_id              str   names this call, or the message that asked for the cancel; a retry sends the same
--- ARGV[4]  known_as               str   '' or the name under which older code remembers the cancel
--- ARGV[5]  seen_ms                int   how long an idle conversation is remembered
--- ARGV[6]  max_seen               int   number of message ids that it remembers
+-- ARGV[4]  seen_ms                int   how long an idle conversation is remembered
+-- ARGV[5]  max_seen               int   number of message ids that it remembers
 -- Returns  {"CANCELLED", generation, buffered, frozen, leaving} | {"REPEATED", generation}
 -- Repeat   returns REPEATED, however late, and drops nothing
 -- Keeps    a dropped batch is not retried; if leaving = 1, a conversation processor may still emit it once
 
 local pending_key, open_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local msgs_key, batch_key, taken_key, seen_key, vip_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local now_ms, conversation, cancel_id, known_as = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
-local seen_ms, max_seen = tonumber(ARGV[5]), tonumber(ARGV[6])
+local now_ms, conversation, cancel_id = tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local seen_ms, max_seen = tonumber(ARGV[4]), tonumber(ARGV[5])
 
 -- include open_buffer: last_at_of, base_of
 -- include forget_ids: forget_ids
@@ -30,11 +29,8 @@ local seen_ms, max_seen = tonumber(ARGV[5]), tonumber(ARGV[6])
 
 local buffer = redis.call('HGET', open_key, conversation)
 local secret = redis.call('HGET', conv_key, 'id_secret')
-local function is_known(id)
-  return id ~= ''
-    and (redis.call('ZSCORE', seen_key, id) or secret and redis.call('ZSCORE', seen_key, hash_of(secret, id)))
-end
-if is_known(cancel_id) or is_known(known_as) then
+if redis.call('ZSCORE', seen_key, cancel_id)
+  or secret and redis.call('ZSCORE', seen_key, hash_of(secret, cancel_id)) then
   local generation = tonumber(redis.call('HGET', conv_key, 'generation')) or 0
   if buffer then generation = base_of(buffer) + redis.call('LLEN', msgs_key) end
   return {'REPEATED', generation}

@@ -10,11 +10,8 @@ from responder.limits import MAX_BATCH_BYTES
 
 DETAIL_TYPE = "messages.batch.ready"
 FORGOTTEN = "messages.conversation.forgotten"
-# Batches of version 1 may still wait in the queue, or come from an archive. The fields read here are the same.
-BATCH_VERSIONS = (1, 2)
-FORGOTTEN_VERSION = 1
-# The lanes by the names that batches give them. The first two names are those of version 1 of the event.
-LANES = {"debounce": "valkey", "window": "dynamodb", "valkey": "valkey", "dynamodb": "dynamodb"}
+EVENT_VERSION = 1
+LANES = ("valkey", "dynamodb")
 # The folder of the bucket in which the buffer puts batches that are too large for an event.
 BATCHES = "batches/"
 
@@ -43,7 +40,7 @@ class Batch(NamedTuple):
     last_message_id: str
     last_message_at_ms: int
     reply_until_ms: int = 0
-    """The end of the platform's reply window; 0 if it has none, or if the event is older than this field."""
+    """The end of the platform's reply window; 0 if it has none."""
     address: str | None = None
     """The number or id by which WhatsApp named the author of the last message; None elsewhere, and in a group."""
 
@@ -64,7 +61,7 @@ def read_batch(body: str, objects: Objects) -> Batch:
     try:
         event = json.loads(body)
         detail = event["detail"]
-        if event["detail-type"] != DETAIL_TYPE or detail["version"] not in BATCH_VERSIONS:
+        if event["detail-type"] != DETAIL_TYPE or detail["version"] != EVENT_VERSION:
             raise MalformedEvent("the event has another type or version")
         messages = detail["messages"] or _fetch_messages(detail["messagesRef"], objects)
         conversation = parse_conversation_id(_require_type(str, detail["conversationId"]))
@@ -72,8 +69,7 @@ def read_batch(body: str, objects: Objects) -> Batch:
             batch_id=_require_type(str, detail["batchId"]),
             conversation=conversation,
             generation=_require_type(int, detail["generation"]),
-            # Archived events may be from a version without lanes, and then have no field `lane`.
-            lane=_require_lane(detail.get("lane", "valkey")),
+            lane=_require_lane(detail["lane"]),
             text="\n".join(_text_for_assistant(message) for message in messages),
             last_message_id=_require_type(str, messages[-1]["id"]),
             last_message_at_ms=_require_type(int, detail["metadata"]["lastMessageAt"]),
@@ -109,7 +105,7 @@ def read_forgotten(body: str) -> Forgotten | None:
         if event["detail-type"] != FORGOTTEN:
             return None
         detail = event["detail"]
-        if detail["version"] != FORGOTTEN_VERSION:
+        if detail["version"] != EVENT_VERSION:
             raise MalformedEvent("the event has another version")
         conversation = parse_conversation_id(_require_type(str, detail["conversationId"]))
         return Forgotten(str(conversation), _require_type(int, detail["at"]))
@@ -134,7 +130,7 @@ def _fetch_messages(reference: Any, objects: Objects) -> Any:
 def _require_lane(value: Any) -> str:
     if not isinstance(value, str) or value not in LANES:
         raise MalformedEvent("there is no such lane")
-    return LANES[value]
+    return value
 
 
 def _require_type(kind: type, value: Any) -> Any:

@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 from message_buffer.aws import clients as aws
 from message_buffer.aws.dynamodb import Item, Table, Value, Values, encode, expressions, number, text, texts
 from message_buffer.errors import SendFailed
-from responder.batch import LANES
 from responder.gate import ParkedBatch
 from responder.history import Turn
 from responder.json_object import Json
@@ -389,7 +388,7 @@ def _to_record(item: Item) -> ConversationRecord:
         turns=[_to_turn(each) for each in _json(item, "turns", [])],
         older_turn_count=number(item, "rolled"),
         parked=[_to_parked(each) for each in _json(item, "parked", [])],
-        answered=_to_answered(_json(item, "answered", {})),
+        answered=_json(item, "answered", {}),
         reply_count=ReplyCount(number(item, "repliesSince"), number(item, "replies")),
         forgotten_at_ms=number(item, "forgottenAt"),
         is_tombstone="forgottenAt" in item and "createdAt" not in item,
@@ -434,19 +433,11 @@ def _from_turn(turn: Turn) -> Json:
     return {"role": turn.role, "text": turn.text, "at_ms": turn.at_ms, "batch_id": turn.batch_id}
 
 
-def _to_answered(value: Json) -> dict[str, int]:
-    """Return the highest answered generation of each lane, which may be stored under the lane's old name, too."""
-    answered: dict[str, int] = {}
-    for name, generation in value.items():
-        answered[LANES[name]] = max(answered.get(LANES[name], 0), generation)
-    return answered
-
-
 def _to_parked(value: Json) -> ParkedBatch:
     return ParkedBatch(
         batch_id=value["batch_id"],
         generation=value["generation"],
-        lane=LANES[value["lane"]],
+        lane=value["lane"],
         text=value["text"],
         sent_text=value["said"],
     )

@@ -5,8 +5,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from lambdas.admin.errors import NotFound, Refused
-from lambdas.admin.gate.service import Gate
 from lambdas.admin.listing import list_conversations
 from lambdas.admin.reply_windows import OUTLASTS_REPLY_WINDOW, reply_until
 from lambdas.admin.requests import (
@@ -17,6 +15,7 @@ from lambdas.admin.requests import (
     ShowConversation,
 )
 from lambdas.limits import MAX_CONVERSATIONS_IN_A_PAGE, MAX_MESSAGES_SHOWN
+from lambdas.operations import NotFound, Refused
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import MalformedMessage, SendFailed
 from message_buffer.events.cancelled import DETAIL_TYPE, cancelled_event
@@ -35,8 +34,8 @@ class Takeovers(Protocol):
     def resume(self, conversation: str, *, now_ms: int) -> None: ...
 
 
-class Conversations(Gate):
-    """Carries out all operations on conversations, those of consumers and those of operators."""
+class Conversations:
+    """Works on the conversations of a stage with the Valkey lane, the DynamoDB lane, or both."""
 
     def __init__(
         self,
@@ -48,7 +47,10 @@ class Conversations(Gate):
         agent_of: Callable[[ConversationId], str | None] = lambda _conversation: None,
         clock: Clock = system_clock,
     ) -> None:
-        super().__init__(valkey_lane, dynamodb_lane=dynamodb_lane, clock=clock)
+        self._valkey_lane = valkey_lane
+        self._dynamodb_lane = dynamodb_lane
+        self._lanes = [lane for lane in (valkey_lane, dynamodb_lane) if lane is not None]
+        self._clock = clock
         self._bus = bus
         self._takeovers = takeovers
         self._agent_of = agent_of
@@ -167,12 +169,14 @@ class Conversations(Gate):
         return {name: published[name] for name in ("generation", "dropped", "frozen", "leaving")}
 
     def hold(self, request: HoldConversation) -> Json:
-        """Keep the conversation's messages back. Return when the hold ends.
+        """Keep the conversation's messages back, in all lanes. Return when the hold ends.
 
         Add a warning if the platform's reply window ends before the hold. After that window, the business may answer
         freely only if the customer writes again.
         """
-        held, name = super().hold(request), _name(request)
+        name = _name(request)
+        first, *_ = [lane.hold_buffer(name, hold_ms=request.hold_ms) for lane in self._lanes]
+        held: Json = {"heldUntil": first.held_until_ms}  # as `show` returns it; the other lane's ends a moment later
         peeked = [lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN) for lane in self._lanes]
         ends: list[int] = [end for seen in peeked for end in reply_until(name, seen).values()]
         if not ends or held["heldUntil"] <= max(ends):

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
-from lambdas.admin.errors import NotFound, Refused
 from lambdas.admin.requests import ListDeadLetters, OfDeadLetter, ShowDeadLetter
 from lambdas.limits import DEAD_LETTER_HIDDEN_SECONDS, MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS, REDRIVE_ANSWER_SECONDS
+from lambdas.operations import NotFound, Refused
 from message_buffer import errors
 from message_buffer.events.dead_letters import Letter
 from message_buffer.messages.wire_form import Json
@@ -33,10 +33,12 @@ class Calls(Protocol):
 
 
 class DeadLetters:
-    def __init__(self, queue: Queue, functions: Calls, conversation_processor: str, time_left: TimeLeft) -> None:
+    """Works on the queue of dead letters. `redrive_function` is the function of the stage's lane that emits batches."""
+
+    def __init__(self, queue: Queue, functions: Calls, redrive_function: str, time_left: TimeLeft) -> None:
         self._queue = queue
         self._functions = functions
-        self._conversation_processor = conversation_processor
+        self._redrive_function = redrive_function
         self._time_left = time_left
 
     def list(self, request: ListDeadLetters) -> Json:
@@ -68,7 +70,7 @@ class DeadLetters:
                     " letter stays."
                 )
             answer = self._functions.call(
-                self._conversation_processor, {"redrive": parsed}, answer_seconds=REDRIVE_ANSWER_SECONDS
+                self._redrive_function, {"redrive": parsed}, answer_seconds=REDRIVE_ANSWER_SECONDS
             )
             if answer.get("redriven") != request.batch_id:
                 raise Refused(

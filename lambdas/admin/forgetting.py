@@ -10,9 +10,9 @@ from secrets import token_hex
 from typing import Any, NamedTuple, Protocol
 
 from lambdas.admin.dead_letters import Look, Queue, parse_letter
-from lambdas.admin.errors import Refused
 from lambdas.admin.requests import ForgetConversation
 from lambdas.limits import MIN_MS_BEFORE_A_FORGET_GOES_ON
+from lambdas.operations import Refused
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed
 from message_buffer.events.batch_ready import BATCHES, DEAD_LETTERS, is_newer
@@ -178,8 +178,8 @@ class Forgetting:
         return max([MIN_MS_BEFORE_A_FORGET_GOES_ON, *leaving])
 
     def _keys(self, name: str, *, until_ms: int | None) -> list[str]:
-        """Return the keys of the conversation's objects. Those of earlier versions have no slash after the prefix."""
-        found = [self._places.objects.keys(f"{folder}/{batch_prefix(name)}") for folder in (BATCHES, DEAD_LETTERS)]
+        """Return the keys of the conversation's objects."""
+        found = [self._places.objects.keys(f"{folder}/{batch_prefix(name)}/") for folder in (BATCHES, DEAD_LETTERS)]
         return [key for keys in found for key in keys if until_ms is None or not is_newer(key, until_ms)]
 
     def _letters(self, name: str, *, until_ms: int | None, keep: bool) -> "_Found":

@@ -1,8 +1,9 @@
-"""Lambda entry of the operators' function. `bufferctl` and the responder invoke it, never the API; IAM says who may.
+"""Lambda entry of the operators' function. `bufferctl` invokes it, never the API; IAM says who may.
 
-An event is `{"operation": "conversation.show", "by": "arn:…", "conversation": "…"}`; for the result see `service.py`.
+For events and responses see `operations.py`.
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -11,87 +12,83 @@ from lambdas.admin.conversations import Conversations
 from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.forgetting import Forgetting, Places
 from lambdas.admin.rules import RulesAdmin
-from lambdas.admin.service import Admin, operations_of
+from lambdas.admin.service import operations_of
+from lambdas.operations import Operations
 from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws import clients as aws
 from message_buffer.aws.functions import Functions
 from message_buffer.aws.object_store import ObjectStore
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
-from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
-from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.rules.rules_table import RulesTable
 from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
 
 
+class _Call:
+    """Knows how much time the call at work has left. An instance works on one call at a time."""
+
+    def __init__(self) -> None:
+        self.time_left: Callable[[], int] = lambda: 0
+
+
 class _Parts(NamedTuple):
     """The parts that an instance keeps from one call to the next."""
 
-    settings: config.AdminSettings
-    valkey_lane: ValkeyLane | None
-    dynamodb_lane: DynamoDbLane | None
-    functions: Functions
+    operations: Operations
     telemetry: Telemetry
+    call: _Call
 
 
 @cache
 def _parts() -> _Parts:
-    settings, telemetry = config.read_admin(), Telemetry(config.read_log_settings())
-    return _Parts(
-        settings,
-        open_valkey_lane(settings.valkey, telemetry) if settings.valkey else None,
-        open_dynamodb_lane(settings.dynamodb_lane) if settings.dynamodb_lane else None,
-        Functions(),
-        telemetry,
-    )
+    settings, telemetry, call = config.read_admin(), Telemetry(config.read_log_settings()), _Call()
+    valkey_lane = open_valkey_lane(settings.valkey, telemetry) if settings.valkey else None
+    dynamodb_lane = open_dynamodb_lane(settings.dynamodb_lane) if settings.dynamodb_lane else None
+    bus, rules_table = EventBus(settings.event_bus), RulesTable(settings.rules_table)
+    takeovers = TakeoversTable(settings.takeovers_table, patience=aws.PATIENT)
+    dead_letters = DeadLetterQueue(settings.dead_letter_queue_url)
 
+    def time_left() -> int:
+        return call.time_left()
 
-def handler(event: Any, context: Any) -> dict[str, Any]:
-    settings, valkey_lane, dynamodb_lane, functions, telemetry = _parts()
     rules = RulesAdmin(
-        table=RulesTable(settings.rules_table),
+        table=rules_table,
         stage_rules=settings.rules,
         valkey_lane=valkey_lane,
         dynamodb_lane=dynamodb_lane,
         telemetry=telemetry,
-        time_left=context.get_remaining_time_in_millis,
+        time_left=time_left,
     )
-    takeovers = TakeoversTable(settings.takeovers_table, patience=aws.PATIENT)
     operations = operations_of(
-        Conversations(
-            valkey_lane,
-            EventBus(settings.event_bus),
-            takeovers,
-            dynamodb_lane=dynamodb_lane,
-            agent_of=rules.agent_of,
-        ),
+        Conversations(valkey_lane, bus, takeovers, dynamodb_lane=dynamodb_lane, agent_of=rules.agent_of),
         rules,
-        DeadLetters(
-            DeadLetterQueue(settings.dead_letter_queue_url),
-            functions,
-            settings.redrive_function,
-            context.get_remaining_time_in_millis,
-        ),
+        DeadLetters(dead_letters, Functions(), settings.redrive_function, time_left),
         forgetting=Forgetting(
             [lane for lane in (valkey_lane, dynamodb_lane) if lane is not None],
             Places(
-                rules=RulesTable(settings.rules_table),
+                rules=rules_table,
                 objects=ObjectStore(settings.oversize_bucket),
-                dead_letters=DeadLetterQueue(settings.dead_letter_queue_url),
+                dead_letters=dead_letters,
                 undelivered=DeadLetterQueue(settings.undelivered_queue_url) if settings.undelivered_queue_url else None,
                 takeovers=takeovers,
                 ages_out=settings.ages_out,
                 aliases=AliasesTable(settings.aliases_table),
             ),
-            bus=EventBus(settings.event_bus),
+            bus=bus,
             telemetry=telemetry,
-            time_left=context.get_remaining_time_in_millis,
+            time_left=time_left,
         ),
         telemetry=telemetry,
     )
+    return _Parts(Operations(operations, telemetry), telemetry, call)
+
+
+def handler(event: Any, context: Any) -> dict[str, Any]:
+    operations, telemetry, call = _parts()
+    call.time_left = context.get_remaining_time_in_millis
     try:
-        return Admin(operations, telemetry).answer(event, request_id=context.aws_request_id)
+        return operations.answer(event, request_id=context.aws_request_id)
     finally:
         telemetry.flush()

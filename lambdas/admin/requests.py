@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lambdas.limits import (
     DEFAULT_CONVERSATIONS_LISTED,
@@ -14,7 +14,6 @@ from lambdas.limits import (
     MAX_NAME_CHARACTERS,
 )
 from message_buffer.errors import InvalidInput
-from message_buffer.lanes.outcomes import LaneName, lane_of
 from message_buffer.limits import MAX_HOLD_MS
 
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)]
@@ -55,13 +54,6 @@ class ForgetConversation(OfConversation):
     """Only count what would be erased."""
     forget_id: Annotated[Name | None, Field(alias="forgetId", pattern="^[0-9a-f]+$")] = None
     """The `forgetId` that the first call returned. This call continues that one."""
-
-
-class AskGate(OfConversation):
-    generation: Annotated[int, Field(ge=1)]
-    """The generation of the batch that the consumer is about to answer."""
-    lane: Annotated[LaneName, BeforeValidator(lane_of)] = "valkey"
-    """The lane of that batch, since each lane counts generations for itself."""
 
 
 class LookUpId(Request):

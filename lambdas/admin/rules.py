@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from lambdas.admin.errors import NotFound
 from lambdas.admin.requests import DeleteRules, ExplainRules, ListRules, OfScope, SetRules
 from lambdas.limits import (
     MAX_CONVERSATIONS_IN_A_PAGE,
@@ -15,6 +14,7 @@ from lambdas.limits import (
     MAX_WINDOWS_IN_A_LISTING,
     MIN_MS_LEFT_TO_RETIME,
 )
+from lambdas.operations import NotFound
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidId, InvalidInput, InvalidRules, SendFailed, StoreError
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane

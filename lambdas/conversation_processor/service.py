@@ -44,7 +44,7 @@ class ConversationProcessor:
             self._agreement.connect()
         self._lane.store.warm_up("take_batch", "exclude_messages", "complete_batch")
 
-    def process(self, conversation: str, time: TimeLeft, *, deadline_ms: int | None = None) -> None:
+    def process(self, conversation: str, time: TimeLeft, *, deadline_ms: int) -> None:
         """Emit and complete the conversation's batch, or put it back for another attempt.
 
         `deadline_ms` is that of the claim for which this run was started. If this run raises an error, it first gives
@@ -56,7 +56,7 @@ class ConversationProcessor:
             self._give_up(conversation, time, deadline_ms)
             raise
 
-    def _process(self, conversation: str, time: TimeLeft, deadline_ms: int | None) -> None:
+    def _process(self, conversation: str, time: TimeLeft, deadline_ms: int) -> None:
         token = new_run_id(deadline_ms)
         taken = self._lane.store.take_batch(conversation, token)
         if not isinstance(taken, Taken):
@@ -100,9 +100,7 @@ class ConversationProcessor:
         if self._agreement is not None and copies:
             self._agreement.drop_copies(conversation, copies)
 
-    def _give_up(self, conversation: str, time: TimeLeft, deadline_ms: int | None) -> None:
-        if deadline_ms is None:
-            return
+    def _give_up(self, conversation: str, time: TimeLeft, deadline_ms: int) -> None:
         try:
             time.require_a_call()
             self._lane.end_claim(conversation, deadline_ms=deadline_ms)

@@ -286,14 +286,14 @@ class DynamoDbProcessor:
         stored = {each.name: each for each in contents.stored}
         # Messages that have come since the freeze, or remain because they are disputed, wait as their facts say.
         disputed = bool(contents.disputed)
-        left = not stored.keys() <= set(frozen.names) if frozen.has_left is None else frozen.has_left
         messages = [stored[name] for name in frozen.names if name in stored]
         apart = [each.name for each in messages if each.is_apart]
         bodies = self._bodies(conversation, messages)
         if any(name not in bodies for name in frozen.names):
             # Some messages are already marked as emitted, so an earlier run has emitted the batch.
-            return _Batch(frozen, contents.window, None, left, disputed, apart)
-        return _Batch(frozen, contents.window, [bodies[name] for name in frozen.names], left, disputed, apart)
+            return _Batch(frozen, contents.window, None, frozen.has_left, disputed, apart)
+        found = [bodies[name] for name in frozen.names]
+        return _Batch(frozen, contents.window, found, frozen.has_left, disputed, apart)
 
     def _fitting(self, conversation: str, stored: list[StoredMessage]) -> _Fitting:
         """Return as many messages as one batch may have, but at least one, and no message whose body is not stored yet.

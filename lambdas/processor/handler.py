@@ -71,7 +71,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str]:
         timings=Timings(
             parts.settings.idle_ms, parts.settings.handover_ms, parts.settings.valkey.connection.max_call_ms
         ),
-        start=Start(shard, event.get("start")),
+        start=Start(shard, event["start"]),
     )
     reason = "error"
     try:

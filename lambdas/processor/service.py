@@ -45,10 +45,10 @@ class Exit(StrEnum):
 
 
 class Start(NamedTuple):
-    """The shard of a run, and the id of its reserved start. Events of older code have no start id."""
+    """The shard of a run, and the id of its reserved start."""
 
     shard: int
-    start_id: str | None = None
+    start_id: str
 
 
 class Timings(NamedTuple):
@@ -310,7 +310,7 @@ class Processor:
 
         The successor starts after the same pause as after a death, because the error may come again in every run.
         """
-        if self._start_id is None or remaining_ms() < self._timings.max_call_ms + MAX_PROCESSOR_START_MS:
+        if remaining_ms() < self._timings.max_call_ms + MAX_PROCESSOR_START_MS:
             return
         try:
             ended = self._store.end_processor(self._shard, self._start_id)

@@ -13,7 +13,7 @@ from message_buffer.messages.message import Message, encode
 from message_buffer.messages.wire_form import Json, decode_fields
 
 DETAIL_TYPE = "messages.amended"
-EVENT_VERSION = 2
+EVENT_VERSION = 1
 
 
 def amended_event(change: Change, *, batch_id: str | None, lane: LaneName, agent: str | None = None) -> str:

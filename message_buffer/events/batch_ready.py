@@ -20,13 +20,12 @@ from message_buffer.messages.reply_window import reply_until_ms
 from message_buffer.messages.wire_form import Json, decode_fields, sent_at_ms
 
 DETAIL_TYPE = "messages.batch.ready"
-EVENT_VERSION = 2
+EVENT_VERSION = 1
 LETTER_VERSION = 1
 # The bucket's folders.
 BATCHES, DEAD_LETTERS = "batches", "dead-letters"
-# Finds the arrival of the last message in an object's key. It follows the conversation's prefix and a slash. Keys of
-# earlier versions have a hyphen instead of the slash.
-_LAST_ARRIVAL = re.compile(r"^[a-z-]+/[0-9a-f]{24}[-/](\d+)-")
+# Finds the arrival of the last message in an object's key, after the conversation's prefix.
+_LAST_ARRIVAL = re.compile(r"^[a-z-]+/[0-9a-f]{24}/(\d+)-")
 
 
 class Content(NamedTuple):
@@ -165,8 +164,7 @@ def taken_from_letter(letter: Mapping[str, Any], payloads: list[Any]) -> tuple[s
             payloads=[
                 payload.encode() if isinstance(payload, str) else b64decode(payload["base64"]) for payload in payloads
             ],
-            # Dead letters from versions with only one lane do not name the lane.
-            lane=lane_of(letter.get("lane", "valkey")),
+            lane=lane_of(letter["lane"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidInput("this is not the body of a dead letter") from error

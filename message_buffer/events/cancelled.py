@@ -10,7 +10,7 @@ from message_buffer.lanes.outcomes import AlreadyCancelled, Cancelled
 from message_buffer.messages.conversation_id import ConversationId
 
 DETAIL_TYPE = "messages.buffer.cancelled"
-EVENT_VERSION = 2
+EVENT_VERSION = 1
 
 
 def cancelled_event(

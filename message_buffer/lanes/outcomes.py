@@ -10,13 +10,6 @@ from typing import Literal
 from message_buffer.errors import InvalidInput
 
 LaneName = Literal["valkey", "dynamodb"]
-_LANES: dict[str, LaneName] = {
-    "valkey": "valkey",
-    "dynamodb": "dynamodb",
-    # Version 1 used these names in events, in dead letters and in questions to the gate.
-    "debounce": "valkey",
-    "window": "dynamodb",
-}
 RefusalReason = Literal[
     "account_messages", "account_conversations", "tenant_messages", "tenant_conversations", "waiting"
 ]
@@ -26,10 +19,12 @@ Counted = Literal["failures", "waits", "unasked"]
 
 
 def lane_of(name: object) -> LaneName:
-    """Return the lane that has this name now, or had it in version 1 of the events. Raises InvalidInput."""
-    if not isinstance(name, str) or name not in _LANES:
-        raise InvalidInput("there is no such lane; valid: valkey, dynamodb")
-    return _LANES[name]
+    """Return the lane of this name. Raises InvalidInput."""
+    if name == "valkey":
+        return "valkey"
+    if name == "dynamodb":
+        return "dynamodb"
+    raise InvalidInput("there is no such lane; valid: valkey, dynamodb")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Wire form, version 1:
     {"v":1,"text":"Hey","type":…}    everything else, as compact JSON
 
 The first line lets a script find a message by comparing bytes, without parsing JSON. Empty fields are left out, and
-unknown fields are kept, so that old and new code can read each other's messages during a deployment.
+unknown fields are kept. From the first release on, each version also reads what the last release wrote.
 """
 
 import json
@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 WIRE_VERSION = 1
 
-# This must never change, because scripts find the messages that older code has buffered by exactly these bytes.
+# This must never change after a release, because scripts find buffered messages by exactly these bytes.
 _id_to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 

@@ -175,10 +175,10 @@ def test_two_processors_started_by_hand(stage: LocalStage, aws: AwsProxy, talks:
     stage.wait_until_idle()
     since_ms = int(time.time() * 1_000)
     for _ in range(2):
-        stage.invoke("processor", {"shard": 0})
+        stage.invoke("processor", {"shard": 0, "start": "by-hand"})
     say(talks, 3)
     for _ in range(2):
-        stage.invoke("processor", {"shard": 0})
+        stage.invoke("processor", {"shard": 0, "start": "by-hand"})
     say(talks, 3)
     judge(talks, within_ms=MARGIN_MS)
     # A run is in the log when it has ended, and on a busy machine a start takes seconds.

@@ -89,6 +89,7 @@ def traffic(talks: list[Talk]) -> Iterator[None]:
         each.result()
 
 
+@pytest.mark.skip(reason="nothing has been released from which a stage could be upgraded")
 @pytest.mark.promise("P1", "P2", "P3")
 def test_an_upgrade_and_a_roll_back_lose_double_and_stop_nothing(
     running: LocalStage, home: Path, tmp_path: Path

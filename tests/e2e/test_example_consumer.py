@@ -169,7 +169,7 @@ def test_the_example_goes_on_after_an_event_that_it_cannot_handle(stage: LocalSt
         talk.wait_all()
         assert done_for(talk, done)["messages"] == talk.ids
         (arrival,) = talk.arrivals()
-        example.publish({**arrival.event, "detail": arrival.batch | {"version": 3, "batchId": "of-another-version"}})
+        example.publish({**arrival.event, "detail": arrival.batch | {"version": 2, "batchId": "of-another-version"}})
         assert done_for(talk, done) == {"failed": "ValueError"}
         talk.say()
         assert done_for(talk, done)["messages"] == talk.ids[1:]

@@ -114,7 +114,7 @@ def test_a_rule_of_the_bus_selects_the_events_of_an_agent(stage: LocalStage) -> 
     assert {event["detail"]["conversationId"] for event in events} == {f"default/generic/{agent}/mine"}
     assert {event["detail"]["agent"] for event in events} == {agent}
     batch = next(event["detail"] for event in events if event["detail-type"] == "messages.batch.ready")
-    assert batch["version"] == 2
+    assert batch["version"] == 1
     assert batch["bufferedAt"] >= batch["metadata"]["firstMessageAt"] + SILENCE_MS
 
 

@@ -165,7 +165,7 @@ class Scene:
             telemetry=self.telemetry,
             clock=self.engine.clock,
         )
-        conversation_processor.process(CONVERSATION, TimeLeft(lambda: 20_000))
+        conversation_processor.process(CONVERSATION, TimeLeft(lambda: 20_000), deadline_ms=1)
         return entry_bytes(DETAIL_TYPE, self.bus.published[-1][1].encode())
 
 

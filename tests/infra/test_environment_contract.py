@@ -16,7 +16,7 @@ from canary.webhook import GenericWebhook
 from infra import bus, canary, responder, storage
 from infra.limits import CANARY_RUN_SECONDS, CANARY_TIMEOUT_SECONDS
 from lambdas import environment as config
-from lambdas.admin.requests import HoldConversation, read_request
+from lambdas.gate.service import Gate
 from message_buffer.errors import InvalidInput, InvalidSettings
 from message_buffer.events import amended, cancelled, event_bus, forgotten, taken_over
 from message_buffer.events import batch_ready as batch
@@ -29,6 +29,8 @@ from responder import batch as responder_batch
 from responder import environment as responder_environment
 from responder import events as responder_events
 from responder import limits
+from tests.support.engine import Engine
+from tests.support.fakes import valkey_lane
 
 pytestmark = pytest.mark.xdist_group("synth")
 
@@ -252,12 +254,11 @@ def test_the_responder_listens_for_what_the_buffer_publishes() -> None:
     assert storage.BATCHES.removesuffix("*") == responder_batch.BATCHES
 
 
-def test_the_gate_accepts_the_responders_longest_hold_and_no_longer_one() -> None:
-    of = {"conversation": "acme/generic/shop/c1", "by": "responder"}
-    longest = read_request(HoldConversation, {**of, "holdMs": limits.MAX_HOLD_MS})
-    assert longest.hold_ms == limits.MAX_HOLD_MS
+def test_the_gate_accepts_the_responders_longest_hold_and_no_longer_one(fake: Engine) -> None:
+    gate, of = Gate(valkey_lane(fake.store)), {"conversation": "acme/generic/shop/c1", "by": "responder"}
+    assert gate.hold({**of, "holdMs": limits.MAX_HOLD_MS}) == {"heldUntil": fake.clock.now_ms + limits.MAX_HOLD_MS}
     with pytest.raises(InvalidInput):
-        read_request(HoldConversation, {**of, "holdMs": limits.MAX_HOLD_MS + 1})
+        gate.hold({**of, "holdMs": limits.MAX_HOLD_MS + 1})
 
 
 def test_the_folders_that_a_function_may_write_to_are_those_it_writes_to() -> None:

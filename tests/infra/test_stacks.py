@@ -24,8 +24,6 @@ ROOT = Path(__file__).parents[2]
 IN_AWS = ["dev", "prod"]
 EVERYWHERE = ["local", *IN_AWS]
 ROLES = {"ingest", "processor", "conversation_processor", "watchdog", "dynamodb_processor", "admin", "gate"}
-# In a folder of another function's, whose operations it has a part of.
-FOLDERS = {"gate": "admin.gate"}
 # Its function knows no Valkey, and so needs no network.
 IN_THE_NETWORK = ROLES - {"dynamodb_processor"}
 # The emulator's CloudFormation does not know these.
@@ -84,7 +82,7 @@ def test_every_function_is_built_alike(stage: str, synthesize: Callable[..., Sta
     functions = _functions(synthesize(stage)["Buffer"])
     assert set(functions) == ROLES
     for role, function in functions.items():
-        assert function["Handler"] == f"lambdas.{FOLDERS.get(role, role)}.handler.handler"
+        assert function["Handler"] == f"lambdas.{role}.handler.handler"
         assert (function["Runtime"], function["Architectures"]) == ("python3.13", ["arm64"])
         assert function["LoggingConfig"]["LogGroup"]
         assert ("VpcConfig" in function) == (stage != "local" and role in IN_THE_NETWORK)

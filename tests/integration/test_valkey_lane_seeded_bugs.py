@@ -589,8 +589,8 @@ BUGS = (
     Bug(
         "a duplicate is buffered again",
         "buffer_message",
-        "or call('ZADD', seen_key, 'NX', now, message_id) == 0 or known_as",
-        "or known_as",
+        "or call('ZADD', seen_key, 'NX', now, message_id) == 0 then",
+        "then",
         (lambda m: m.a_message_changes_long_after_its_batch(deletes=False, name="ann", processor="p1"),),
     ),
     Bug(

@@ -319,7 +319,7 @@ def event(
 ) -> str:
     message = {"id": f"m-{batch_id}", "text": text, "type": "text"}
     detail = {
-        "version": 2,
+        "version": 1,
         **({} if reply_until_ms is None else {"replyUntil": reply_until_ms}),
         "batchId": batch_id,
         "conversationId": NAME,

@@ -12,7 +12,7 @@ from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.forgetting import Forgetting, Places
 from lambdas.admin.reply_windows import OUTLASTS_REPLY_WINDOW
 from lambdas.admin.rules import RulesAdmin
-from lambdas.admin.service import Admin, operations_of
+from lambdas.admin.service import operations_of
 from lambdas.limits import (
     DEAD_LETTER_HIDDEN_SECONDS,
     MAX_MESSAGES_SHOWN,
@@ -20,6 +20,7 @@ from lambdas.limits import (
     MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS,
     MIN_MS_LEFT_TO_RETIME,
 )
+from lambdas.operations import Operations
 from message_buffer.errors import RulesConflict, SendFailed, StoreUnavailable
 from message_buffer.events.dead_letters import Letter
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
@@ -180,7 +181,7 @@ class Desk:
             ),
             telemetry=self.telemetry,
         )
-        return Admin(operations, self.telemetry).answer(
+        return Operations(operations, self.telemetry).answer(
             {"operation": operation, "by": ME, **fields}, request_id=REQUEST
         )
 
@@ -328,7 +329,7 @@ def test_an_unknown_operation_is_answered_with_the_known(desk: Desk, operation: 
 
 @pytest.mark.parametrize("event", [None, [], "status", {}])
 def test_what_is_no_request_is_refused_and_not_raised(desk: Desk, event: object) -> None:
-    answer = Admin({}, desk.telemetry).answer(event, request_id=REQUEST)
+    answer = Operations({}, desk.telemetry).answer(event, request_id=REQUEST)
     assert (answer["ok"], answer["error"]["code"]) == (False, "invalid")
 
 
@@ -400,16 +401,6 @@ def test_a_conversation_is_shown_without_its_messages_unless_they_are_asked_for(
     assert [(each["id"], each["text"]) for each in with_words["messages"]] == [("m1", "hello")]
 
 
-def test_a_consumer_is_told_whether_its_author_has_written_again(behind_it: Desk) -> None:
-    desk = behind_it
-    assert desk.result("gate", conversation=NAME, generation=1) == {"current": 0, "newer": False}
-    desk.engine.send(NAME, "m1")
-    assert desk.result("gate", conversation=NAME, generation=1) == {"current": 1, "newer": False}
-    desk.engine.send(NAME, "m2")
-    assert desk.result("gate", conversation=NAME, generation=1) == {"current": 2, "newer": True}
-    assert desk.error("gate", conversation=NAME, generation=0)[0] == "invalid"
-
-
 def test_a_frozen_batch_is_shown_by_its_id(behind_it: Desk) -> None:
     desk = behind_it
     desk.engine.send(NAME, "m1")
@@ -467,7 +458,7 @@ def test_a_cancel_drops_what_waits_and_tells_the_bus(behind_it: Desk) -> None:
     ((detail_type, detail),) = desk.bus.published
     assert detail_type == "messages.buffer.cancelled"
     assert json.loads(detail) == {
-        "version": 2, "conversationId": NAME, "tenant": "default", **cancelled, "messageId": None,
+        "version": 1, "conversationId": NAME, "tenant": "default", **cancelled, "messageId": None,
         "reason": "operator", "at": desk.engine.clock.now_ms, "lane": "valkey", "metadata": {"platform": "generic"},
     }  # fmt: skip
     assert desk.result("conversation.show", conversation=NAME)["state"] == "idle"

@@ -1,28 +1,23 @@
 """The admin function on a stage with a DynamoDB lane, alone or as the fallback."""
 
 import json
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
 from lambdas.admin import listing
 from lambdas.admin.conversations import Conversations
-from lambdas.admin.errors import NotFound
 from lambdas.admin.requests import (
-    AskGate,
     HoldConversation,
     ListConversations,
     OfConversation,
     Request,
     ShowConversation,
-    read_request,
 )
+from lambdas.operations import NotFound
 from message_buffer.errors import InvalidInput
 from message_buffer.limits import DAY_MS
 from message_buffer.messages.message import Message, encode
-from responder.batch import read_batch
-from responder.gate_client import BufferClient
 from tests.support.engine import Engine, payload
 from tests.support.fakes import FakeBus, FakeFunctions, valkey_lane
 from tests.support.takeovers import FakeTakeovers
@@ -104,42 +99,6 @@ def test_open_windows_are_listed_after_the_shards(
         alone.conversations.list(ListConversations(by="operator", cursor="0/open:0"))
 
 
-class Calls:
-    """The function `gate`, called in this process."""
-
-    def __init__(self, conversations: Conversations) -> None:
-        self._operations: dict[str, tuple[type[Request], Callable[[Any], dict[str, Any]]]] = {
-            "gate": (AskGate, conversations.gate),
-            "conversation.hold": (HoldConversation, conversations.hold),
-        }
-
-    def call(self, function: str, payload: Mapping[str, object], *, answer_seconds: float) -> dict[str, Any]:
-        model, operation = self._operations[str(payload["operation"])]
-        request = read_request(model, {name: value for name, value in payload.items() if name != "operation"})
-        return {"ok": True, "result": operation(request)}
-
-
-@pytest.mark.parametrize("desk", ["alone", "behind"])
-def test_the_responder_sees_and_holds_the_window_that_its_batch_came_from(
-    desk: str, window: WindowScene, request: pytest.FixtureRequest
-) -> None:
-    conversations: Conversations = request.getfixturevalue(desk).conversations
-    buffer = BufferClient(Calls(conversations), "admin", by="responder")
-    window.send("m1")
-    window.pass_time(WINDOW_MS)
-    (detail,) = window.events()
-    body = {"detail-type": "messages.batch.ready", "detail": detail}
-    batch = read_batch(json.dumps(body), window.objects)
-    assert buffer.newest_generation(batch) == batch.generation
-    window.send("m2")
-    assert buffer.newest_generation(batch) > batch.generation
-    buffer.hold(CONVERSATION, 60_000)
-    window.pass_time(2 * WINDOW_MS)
-    assert window.batches() == [["m1"]]
-    window.pass_time(60_000)
-    assert window.batches() == [["m1"], ["m2"]]
-
-
 def test_behind_the_valkey_lane_it_is_led_along(window: WindowScene, fake: Engine, behind: Desk) -> None:
     fake.store.buffer_message(CONVERSATION, "m1", payload=payload("m1"), timing=RULES.timing)
     assert "dynamodb" not in behind.conversations.show(ShowConversation(**of()))
@@ -181,18 +140,3 @@ def test_a_hold_holds_both_lanes(window: WindowScene, fake: Engine, behind: Desk
     assert window.batches() == [["m1"]]
     with pytest.raises(NotFound):
         behind.conversations.resume(OfConversation(**of()))
-
-
-def test_the_gate_asks_the_lane_that_the_batch_came_from(window: WindowScene, fake: Engine, behind: Desk) -> None:
-    for n in range(3):
-        fake.store.buffer_message(CONVERSATION, f"m{n}", payload=payload(f"m{n}"), timing=RULES.timing)
-    window.send("m9")
-
-    def newer(generation: int, **lane: str) -> bool:
-        return bool(behind.conversations.gate(AskGate(**of(generation=generation, **lane)))["newer"])
-
-    assert newer(2)
-    assert not newer(3)
-    assert not newer(1, lane="dynamodb")
-    window.send("m10")
-    assert newer(1, lane="dynamodb")

@@ -23,7 +23,7 @@ def message() -> Json:
 
 def whole() -> Json:
     return {
-        "version": 2, "batchId": "b-1", "conversationId": "default/generic/shop/c1", "tenant": "default",
+        "version": 1, "batchId": "b-1", "conversationId": "default/generic/shop/c1", "tenant": "default",
         "generation": 1, "attempt": 1, "messages": [message()], "text": "Hey", "messageCount": 1, "bufferedAt": TIME,
         "flushReason": "silence", "lane": "valkey",
         "metadata": {"platform": "generic", "firstMessageAt": TIME, "lastMessageAt": TIME, "waitMs": 1_000},
@@ -59,7 +59,7 @@ def test_every_draft_takes_an_event(draft: Callable[[Json], Any], event: Json) -
 @pytest.mark.parametrize(
     "event",
     [
-        whole() | {"version": 1},
+        whole() | {"version": 2},
         whole() | {"lane": "fast"},
         whole() | {"lane": "debounce"},
         whole() | {"agent": None},

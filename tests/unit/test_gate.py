@@ -1,24 +1,33 @@
-"""The function that consumers may invoke has two of admin's operations, and reads no message for them."""
+"""The function that consumers may invoke has two operations, and reads no message for them."""
 
+import json
+from collections.abc import Mapping
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.forgetting import Forgetting
-from lambdas.admin.gate import handler
-from lambdas.admin.gate.service import Gate
 from lambdas.admin.rules import RulesAdmin
-from lambdas.admin.service import Admin, gate_operations_of, operations_of
+from lambdas.admin.service import operations_of as operators_operations_of
+from lambdas.gate import handler
+from lambdas.gate.service import Gate, operations_of
+from lambdas.limits import MAX_NAME_CHARACTERS
+from lambdas.operations import Operations
+from message_buffer.limits import MAX_HOLD_MS
+from responder.batch import read_batch
+from responder.gate_client import BufferClient
 from tests.support.engine import Engine
 from tests.support.fakes import FakeBus, RecordedTelemetry, valkey_lane
 from tests.support.takeovers import FakeTakeovers
-from tests.support.window import CONVERSATION, WindowScene
+from tests.support.window import CONVERSATION, WINDOW_MS, WindowScene
 
+Json = dict[str, Any]
 HOLD_MS = 60_000
-OPERATIONS = {
-    *operations_of(
+OF_OPERATORS = {
+    *operators_operations_of(
         Conversations(None, FakeBus(), FakeTakeovers()),
         RulesAdmin.__new__(RulesAdmin),
         DeadLetters.__new__(DeadLetters),
@@ -29,15 +38,35 @@ OPERATIONS = {
 CONTEXT = SimpleNamespace(aws_request_id="r-1")
 
 
-@pytest.mark.parametrize("operation", sorted(OPERATIONS - {"gate", "conversation.hold"}))
+class Function:
+    """The function `gate`, called in this process."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.telemetry = RecordedTelemetry()
+        self._operations = Operations(operations_of(gate), self.telemetry)
+
+    def ask(self, operation: str, **fields: object) -> Json:
+        event = {"operation": operation, "by": "me", "conversation": CONVERSATION, **fields}
+        return self._operations.answer(event, request_id="r-1")
+
+    def call(self, function: str, payload: Mapping[str, object], *, answer_seconds: float) -> Json:
+        return self._operations.answer(payload, request_id="r-1")
+
+
+@pytest.fixture
+def both(window: WindowScene, fake: Engine) -> Function:
+    return Function(Gate(valkey_lane(fake.store), dynamodb_lane=window.lane))
+
+
+@pytest.mark.parametrize("operation", sorted(OF_OPERATORS - {"conversation.hold"}))
 def test_a_consumer_may_not_do_what_an_operator_may(
     fake: Engine, operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before, the responder invoked the admin function, which reads words and rewrites rules."""
     fake.send(CONVERSATION, "m1", "my secret")
     telemetry = RecordedTelemetry()
-    admin = Admin(gate_operations_of(Gate(valkey_lane(fake.store), clock=fake.clock)), telemetry)
-    monkeypatch.setattr(handler, "_parts", lambda: (admin, telemetry))
+    operations = Operations(operations_of(Gate(valkey_lane(fake.store))), telemetry)
+    monkeypatch.setattr(handler, "_parts", lambda: (operations, telemetry))
     fields = {"by": "responder", "conversation": CONVERSATION, "messages": True, "scope": "stage", "rules": {}}
     answer = handler.handler({"operation": operation, **fields}, CONTEXT)
     assert answer["error"]["code"] == "invalid"
@@ -47,8 +76,8 @@ def test_a_consumer_may_not_do_what_an_operator_may(
 def test_a_consumer_asks_and_holds_and_is_told_with_its_request(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.send(CONVERSATION, "m1")
     telemetry = RecordedTelemetry()
-    admin = Admin(gate_operations_of(Gate(valkey_lane(fake.store), clock=fake.clock)), telemetry)
-    monkeypatch.setattr(handler, "_parts", lambda: (admin, telemetry))
+    operations = Operations(operations_of(Gate(valkey_lane(fake.store))), telemetry)
+    monkeypatch.setattr(handler, "_parts", lambda: (operations, telemetry))
     of = {"by": "responder", "conversation": CONVERSATION}
     asked = handler.handler({"operation": "gate", "generation": 1, **of}, CONTEXT)
     assert asked == {"ok": True, "result": {"current": 1, "newer": False}}
@@ -58,26 +87,80 @@ def test_a_consumer_asks_and_holds_and_is_told_with_its_request(fake: Engine, mo
     assert [(line["operation"], line["requestId"]) for line in lines] == [("gate", "r-1"), ("conversation.hold", "r-1")]
 
 
-@pytest.mark.parametrize("lane", ["dynamodb", "window"])
-def test_the_gate_asks_the_lane_of_the_batch_also_by_its_old_name(window: WindowScene, fake: Engine, lane: str) -> None:
+def test_a_consumer_is_told_whether_its_author_has_written_again(both: Function, fake: Engine) -> None:
+    assert both.ask("gate", generation=1)["result"] == {"current": 0, "newer": False}
     fake.send(CONVERSATION, "m1")
+    assert both.ask("gate", generation=1)["result"] == {"current": 1, "newer": False}
     fake.send(CONVERSATION, "m2")
-    window.send("m3")
-    gate = Gate(valkey_lane(fake.store), dynamodb_lane=window.lane, clock=fake.clock)
-    admin = Admin(gate_operations_of(gate), RecordedTelemetry())
-    asked = {"operation": "gate", "by": "me", "conversation": CONVERSATION, "generation": 1}
-    assert admin.answer(asked | {"lane": lane}, request_id="r-1")["result"] == {"current": 1, "newer": False}
-    assert admin.answer(asked, request_id="r-2")["result"] == {"current": 2, "newer": True}
-    refused = admin.answer(asked | {"lane": "fast"}, request_id="r-3")
-    assert refused["error"]["message"] == "lane: there is no such lane; valid: valkey, dynamodb."
+    assert both.ask("gate", generation=1)["result"] == {"current": 2, "newer": True}
+
+
+def test_the_gate_asks_the_lane_that_the_batch_came_from(both: Function, window: WindowScene, fake: Engine) -> None:
+    for n in range(3):
+        fake.send(CONVERSATION, f"m{n}")
+    window.send("m9")
+    assert both.ask("gate", generation=2)["result"]["newer"]
+    assert not both.ask("gate", generation=3)["result"]["newer"]
+    assert not both.ask("gate", generation=1, lane="dynamodb")["result"]["newer"]
+    window.send("m10")
+    assert both.ask("gate", generation=1, lane="dynamodb")["result"]["newer"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "fields", "message"),
+    [
+        ("gate", {}, "generation: must be a whole number, 1 or more."),
+        ("gate", {"generation": 0}, "generation: must be a whole number, 1 or more."),
+        ("gate", {"generation": True}, "generation: must be a whole number, 1 or more."),
+        ("gate", {"generation": 1, "lane": "fast"}, "there is no such lane; valid: valkey, dynamodb"),
+        ("gate", {"generation": 1, "by": ""}, "by: must be a text of 1 to 256 characters."),
+        ("gate", {"generation": 1, "conversation": 3}, "conversation: must be a text of 1 to 1100 characters."),
+        ("gate", {"generation": 1, "conversation": "c"}, "a conversation id reads tenant/platform/account/user"),
+        (
+            "gate",
+            {"generation": 1, "conversation": "c" * (MAX_NAME_CHARACTERS + 1)},
+            "conversation: must be a text of 1 to 1100 characters.",
+        ),
+        ("gate", {"generations": 1}, "generations is unknown here; valid: by, conversation, generation, lane."),
+        ("conversation.hold", {"holdMs": "9"}, "holdMs: must be a whole number, from 1 to 86400000."),
+        (
+            "conversation.hold",
+            {"holdMs": MAX_HOLD_MS + 1},
+            "holdMs: must be a whole number, from 1 to 86400000.",
+        ),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused_in_a_sentence(
+    both: Function, operation: str, fields: Json, message: str
+) -> None:
+    assert both.ask(operation, **fields)["error"] == {"code": "invalid", "message": message}
 
 
 def test_the_gate_reads_no_message_of_the_dynamodb_lane(window: WindowScene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The function has no permission to query the table, in which the messages are beside their window."""
     window.send("m1")
     monkeypatch.setattr(window.table, "_pages", None)
-    gate = Gate(None, dynamodb_lane=window.lane)
-    admin, of = Admin(gate_operations_of(gate), RecordedTelemetry()), {"by": "me", "conversation": CONVERSATION}
-    asked = admin.answer({"operation": "gate", "generation": 1, "lane": "dynamodb", **of}, request_id="r-1")
-    assert asked["result"] == {"current": 1, "newer": False}
-    assert admin.answer({"operation": "conversation.hold", "holdMs": HOLD_MS, **of}, request_id="r-2")["ok"]
+    alone = Function(Gate(None, dynamodb_lane=window.lane))
+    assert alone.ask("gate", generation=1, lane="dynamodb")["result"] == {"current": 1, "newer": False}
+    assert alone.ask("conversation.hold", holdMs=HOLD_MS)["ok"]
+
+
+@pytest.mark.parametrize("has_valkey", [True, False])
+def test_the_responder_sees_and_holds_the_window_that_its_batch_came_from(
+    window: WindowScene, fake: Engine, has_valkey: bool
+) -> None:
+    gate = Gate(valkey_lane(fake.store) if has_valkey else None, dynamodb_lane=window.lane)
+    buffer = BufferClient(Function(gate), "gate", by="responder")
+    window.send("m1")
+    window.pass_time(WINDOW_MS)
+    (detail,) = window.events()
+    body = {"detail-type": "messages.batch.ready", "detail": detail}
+    batch = read_batch(json.dumps(body), window.objects)
+    assert buffer.newest_generation(batch) == batch.generation
+    window.send("m2")
+    assert buffer.newest_generation(batch) > batch.generation
+    buffer.hold(CONVERSATION, HOLD_MS)
+    window.pass_time(2 * WINDOW_MS)
+    assert window.batches() == [["m1"]]
+    window.pass_time(HOLD_MS)
+    assert window.batches() == [["m1"], ["m2"]]

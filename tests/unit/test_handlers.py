@@ -60,7 +60,7 @@ def test_a_conversation_processor_without_valkey_ends_well_for_the_watchdog_come
     monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry
 ) -> None:
     conversation_processor_with(monkeypatch, telemetry, process=raising(StoreUnavailable("gone")))
-    conversation_processor.handler({"conversation": "c", "shard": 0}, CONTEXT)
+    conversation_processor.handler({"conversation": "c", "shard": 0, "deadline": 1}, CONTEXT)
     assert telemetry.counts["StoreFailures"] == 1
     assert telemetry.flushes == 1
 
@@ -68,7 +68,7 @@ def test_a_conversation_processor_without_valkey_ends_well_for_the_watchdog_come
 def test_a_bug_in_a_script_fails_the_invocation(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry) -> None:
     conversation_processor_with(monkeypatch, telemetry, process=raising(ScriptInvariantBroken("bug")))
     with pytest.raises(ScriptInvariantBroken):
-        conversation_processor.handler({"conversation": "c", "shard": 0}, CONTEXT)
+        conversation_processor.handler({"conversation": "c", "shard": 0, "deadline": 1}, CONTEXT)
     assert telemetry.flushes == 1
 
 
@@ -116,7 +116,7 @@ def run(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry, functions
 
     def with_outcome(outcome: Any) -> Any:
         monkeypatch.setattr(Processor, "run", outcome)
-        return processor.handler({"shard": 0}, CONTEXT)
+        return processor.handler({"shard": 0, "start": "s1"}, CONTEXT)
 
     return with_outcome
 

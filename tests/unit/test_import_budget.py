@@ -4,7 +4,7 @@ Calls of Python and C functions are counted. Other work on the machine changes a
 numbers. They do not show how long a single call of native code takes.
 
 redis is half of a handler's cost, because it also imports its asyncio half. Powertools without its Tracer is a tenth.
-Ingest, admin and gate add pydantic for rules, messages and requests; the others read messages with json alone. The
+Ingest and admin add pydantic for rules, messages and requests; the others read messages with json alone. The
 clients cost 0.15. No handler imports the SDK; the first client of S3 or Bedrock imports it.
 """
 
@@ -18,11 +18,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # A tenth above what was counted.
 BUDGETS = {
-    "ingest": 1.65, "processor": 1.0, "conversation_processor": 1.0, "watchdog": 1.0, "admin": 1.58, "gate": 1.58,
+    "ingest": 1.65, "processor": 1.0, "conversation_processor": 1.0, "watchdog": 1.0, "admin": 1.58, "gate": 1.0,
     "responder": 0.53, "dynamodb_processor": 0.56, "canary": 0.5,
 }  # fmt: skip
 
-OTHERS = {"responder": "responder.handler", "canary": "canary.handler", "gate": "lambdas.admin.gate.handler"}
+OTHERS = {"responder": "responder.handler", "canary": "canary.handler"}
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_group("imports")]
 
@@ -115,7 +115,7 @@ print(*sys.modules)
 def test_no_handler_imports_what_it_may_never_need(role: str) -> None:
     imported = imported_modules(handler_of(role))
     unwanted = {"boto3", "botocore.session", "urllib3", "aws_xray_sdk"}
-    if role not in ("ingest", "admin", "gate"):
+    if role not in ("ingest", "admin"):
         unwanted |= {"pydantic", "message_buffer.rules.layers", "message_buffer.messages.message"}
     if role in ("dynamodb_processor", "responder", "canary"):
         unwanted |= {"redis"}  # they know no Valkey

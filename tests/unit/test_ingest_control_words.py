@@ -47,7 +47,7 @@ def test_a_stop_is_told_with_all_that_the_schema_asks_for(worded: Scene) -> None
     (event,) = worded.cancelled()
     VALIDATOR.validate(event)
     assert event == {
-        "version": 2, "conversationId": CHAT, "tenant": "default", "generation": 2, "dropped": 1, "frozen": 0,
+        "version": 1, "conversationId": CHAT, "tenant": "default", "generation": 2, "dropped": 1, "frozen": 0,
         "leaving": False, "messageId": "m2", "reason": "stop_word", "at": worded.engine.clock.now_ms,
         "lane": "valkey", "metadata": {"platform": "generic"},
     }  # fmt: skip

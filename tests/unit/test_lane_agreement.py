@@ -289,7 +289,7 @@ def test_outages_of_other_parts_dead_letter_no_batch(lanes: TwoLanes, monkeypatc
     for _ in range(3):
         lanes.wait(MAX_RETRY_MS)
         lanes.engine.claim()
-        lanes.conversation_processor.process(CONVERSATION, late)
+        lanes.conversation_processor.process(CONVERSATION, late, deadline_ms=1)
     reasons = [line["reason"] for line in lanes.scene.telemetry.said("emit failed")]
     assert reasons == ["too little time is left for another call"] * 3
     lanes.wait(MAX_RETRY_MS)

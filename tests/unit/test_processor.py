@@ -57,7 +57,7 @@ class Scene:
             self.engine.store.take_batch(str(conversation), "t")
             self.engine.store.complete_batch(str(conversation), "t")
 
-    def make(self, *, start_id: str | None = None) -> Processor:
+    def make(self, *, start_id: str = "s0") -> Processor:
         return Processor(
             store=self.engine.store,
             wake=self.wake,
@@ -232,6 +232,7 @@ def test_a_message_between_the_last_look_and_the_leave_keeps_it(scene: Scene, mo
 
 def test_of_two_runs_of_one_start_only_one_has_the_lease(scene: Scene) -> None:
     start_id = scene.engine.send("c", "m1", rules=NOW).start_id
+    assert start_id
     twin = scene.make(start_id=start_id)
     scene.processor = scene.make(start_id=start_id)
     left: list[Exit] = []
@@ -249,13 +250,11 @@ def test_the_name_of_a_lease_begins_with_the_start_id(scene: Scene) -> None:
         return False
 
     scene.wake.meanwhile = look
-    for start_id in ("1a2b", None):
-        scene.processor = scene.make(start_id=start_id)
-        scene.run()
-    first, second = sorted(set(owners), key=owners.index)
-    assert first.startswith(b"1a2b.")
-    assert len(first) > len(b"1a2b."), "the name also contains a part of this run"
-    assert b"." not in second, "the event of older code has no start id"
+    scene.processor = scene.make(start_id="1a2b")
+    scene.run()
+    (name,) = set(owners)
+    assert name.startswith(b"1a2b.")
+    assert len(name) > len(b"1a2b."), "the name also contains a part of this run"
 
 
 def test_a_successor_is_started_under_the_id_of_its_reservation(scene: Scene) -> None:
@@ -478,7 +477,7 @@ def test_a_bug_is_not_tried_again(scene: Scene, monkeypatch: pytest.MonkeyPatch)
     assert scene.wake.closed
 
 
-def failing_run(scene: Scene, monkeypatch: pytest.MonkeyPatch, start_id: str | None, *, life_ms: int = LIFE_MS) -> None:
+def failing_run(scene: Scene, monkeypatch: pytest.MonkeyPatch, start_id: str, *, life_ms: int = LIFE_MS) -> None:
     """Run a processor with this start id, whose first claim fails because of a bug."""
     scene.engine.send("c", f"m {scene.engine.clock.now_ms}", rules=NOW)
     scene.processor = scene.make(start_id=start_id)
@@ -505,16 +504,13 @@ def test_processors_that_fail_one_after_the_other_start_no_successor_before_a_pa
     assert scene.engine.store.recover_expired(0).start_id is None
 
 
-@pytest.mark.parametrize(("start_id", "life_ms"), [(None, LIFE_MS), ("s1", 1_000)])
-def test_without_an_id_or_without_time_a_failed_processor_keeps_its_lease(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, start_id: str | None, life_ms: int
-) -> None:
+def test_without_time_a_failed_processor_keeps_its_lease(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scene, "make", lambda *, start_id: _impatient(scene, start_id))
-    failing_run(scene, monkeypatch, start_id, life_ms=life_ms)
+    failing_run(scene, monkeypatch, "s1", life_ms=1_000)
     assert isinstance(scene.engine.store.acquire_lease(0, "successor"), LeaseTaken)
 
 
-def _impatient(scene: Scene, start_id: str | None) -> Processor:
+def _impatient(scene: Scene, start_id: str) -> Processor:
     processor = Scene.make(scene, start_id=start_id)
     processor._timings = Timings(idle_ms=500, handover_ms=0)
     return processor

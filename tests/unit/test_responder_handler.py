@@ -190,7 +190,7 @@ def test_a_body_that_is_no_event_is_malformed(body: str) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"version": 3}, {"replyUntil": "1"},
+    [{"version": 2}, {"replyUntil": "1"},
      {"batchId": 1}, {"conversationId": "x"}, {"generation": "1"}, {"generation": True},
      {"messages": [{"text": "Hey"}]}, {"messages": [{"id": "1", "text": 7}]}, {"messages": []},
      {"lane": "third"}, {"lane": []}],

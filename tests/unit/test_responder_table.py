@@ -1,4 +1,4 @@
-"""Items of the conversations table as an earlier version wrote them: this version reads them, and writes the same."""
+"""Items of the conversations table: the code writes exactly these, and reads them."""
 
 import json
 from collections.abc import Iterator
@@ -21,11 +21,11 @@ TURNS = [
     {"role": "user", "text": "Hey", "at_ms": BEGAN_MS, "batch_id": "b-0"},
     {"role": "assistant", "text": "\n".join(PARTS), "at_ms": BEGAN_MS, "batch_id": "b-0"},
 ]
-PARKED = [{"batch_id": "b-1", "generation": 2, "lane": "debounce", "text": "Wo ist es, größer?", "said": ""}]
-# While `b-2`, which answers `b-1`, too, is being sent: its first part is out. Captured before the table had types.
+PARKED = [{"batch_id": "b-1", "generation": 2, "lane": "valkey", "text": "Wo ist es, größer?", "said": ""}]
+# While `b-2`, which answers `b-1`, too, is being sent: its first part is out.
 ITEMS: dict[str, dict[str, Any]] = {
     "!": {
-        "answered": {"S": '{"debounce": 1}'},
+        "answered": {"S": '{"valkey": 1}'},
         "conversationStatus": {"S": "processing_reply"},
         "createdAt": {"N": str(BEGAN_MS)},
         "inputTokens": {"N": "11"},
@@ -59,11 +59,6 @@ ITEMS: dict[str, dict[str, Any]] = {
 }
 # The hour's replies: those to `b-0` and `b-2`.
 ADDED_TO_THE_RECORD = {"repliesSince": {"N": str(BEGAN_MS)}, "replies": {"N": "2"}}
-# An earlier version keeps lanes' names that it does not know, and compares no generation with theirs.
-NAMED_AS_TODAY = {
-    "answered": {"S": '{"valkey": 1}'},
-    "parked": {"S": json.dumps([each | {"lane": "valkey"} for each in PARKED], ensure_ascii=False)},
-}
 OLDER_TURN = {"role": "user", "text": "Hello?", "at_ms": 1, "batch_id": "b-00"}
 
 
@@ -87,14 +82,14 @@ def stored_items(world: World) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def before(new_table: Tables) -> World:
-    """Return a world whose table an earlier version has filled."""
+    """Return a world whose table has these items."""
     world = World(new_table(), gate="discard_and_merge")
     for part, attributes in ITEMS.items():
         put(world, part, attributes)
     return world
 
 
-def test_a_record_of_an_earlier_version_is_read(before: World) -> None:
+def test_a_record_is_read(before: World) -> None:
     record = before.table.read(NAME)
     assert record == ConversationRecord(
         status="processing_reply",
@@ -110,15 +105,7 @@ def test_a_record_of_an_earlier_version_is_read(before: World) -> None:
     assert taken == OwnedByAnother(BEGAN_MS + LOCK_MS)
 
 
-def test_the_higher_generation_of_a_lane_with_two_names_was_answered(before: World) -> None:
-    """Read what earlier code and this one wrote: during a deployment, both may answer batches of one conversation."""
-    put(before, RECORD, ITEMS["!"] | {"answered": {"S": '{"debounce": 4, "valkey": 3, "window": 1, "dynamodb": 2}'}})
-    record = before.table.read(NAME)
-    assert record
-    assert record.answered == {"valkey": 4, "dynamodb": 2}
-
-
-def test_outboxes_of_an_earlier_version_are_read(before: World) -> None:
+def test_outboxes_are_read(before: World) -> None:
     assert {name: before.table.outbox(NAME, name) for name in ("b-0", "b-1", "b-2", "b-3")} == {
         "b-0": Outbox(parts=[], also_answers=[], input_tokens=11, output_tokens=7, outcome="answered"),
         "b-1": Outbox(parts=[], also_answers=[], answered_by="b-2"),
@@ -127,7 +114,7 @@ def test_outboxes_of_an_earlier_version_are_read(before: World) -> None:
     }
 
 
-def test_settings_a_hand_off_and_older_turns_of_an_earlier_version_are_read(before: World) -> None:
+def test_settings_a_hand_off_and_older_turns_are_read(before: World) -> None:
     put(before, RECORD, ITEMS["!"] | {"settings": {"S": '{"model": "m"}'}, "handOffUntil": {"N": "7"}})
     put(before, "t#0000000000", {"turn": {"S": json.dumps(OLDER_TURN)}})
     record = before.table.read(NAME)
@@ -136,7 +123,7 @@ def test_settings_a_hand_off_and_older_turns_of_an_earlier_version_are_read(befo
     assert before.table.older_turns(NAME, limit=5, now_ms=BEGAN_MS) == [Turn("user", "Hello?", 1, "b-00")]
 
 
-def test_a_reply_that_an_earlier_version_began_is_finished_by_this_one(before: World) -> None:
+def test_a_reply_that_another_run_began_is_finished(before: World) -> None:
     before.emit("b-1", 2, "Wo ist es, größer?")
     before.emit("b-2", 3, "The blue one")
     before.run()
@@ -146,7 +133,7 @@ def test_a_reply_that_an_earlier_version_began_is_finished_by_this_one(before: W
     assert before.parked() == []
 
 
-def test_this_version_writes_what_an_earlier_one_can_read(new_table: Tables) -> None:
+def test_exactly_these_items_are_written(new_table: Tables) -> None:
     world = World(new_table(), gate="discard_and_merge")
     world.emit("b-0", 1, "Hey")
     world.run()
@@ -159,10 +146,9 @@ def test_this_version_writes_what_an_earlier_one_can_read(new_table: Tables) -> 
     world.emit("b-2", 3, "The blue one")
     world.deliver()
     assert world.sender.sent == [*PARTS, PARTS[0]], "it ends after the first part"
-    # An earlier version leaves attributes alone that it does not know.
     written = stored_items(world)
     assert written[RECORD].pop("expiresAt")
-    assert written == {**ITEMS, RECORD: ITEMS[RECORD] | ADDED_TO_THE_RECORD | NAMED_AS_TODAY}
+    assert written == {**ITEMS, RECORD: ITEMS[RECORD] | ADDED_TO_THE_RECORD}
 
 
 def test_the_end_of_a_batch_fits_a_transaction_even_if_all_turns_leave_the_record(new_table: Tables) -> None:

@@ -118,9 +118,6 @@ class DynamoDbLane:
         if not done:
             self._table.remove_message(conversation, name)
             return None
-        if not before.is_open and before.has_facts:
-            # A processor of an earlier version has closed the window, and left the facts of the messages it emitted.
-            before = self._table.replace_facts(conversation, note, before)
         after, now_ms = note.in_window(before), self._clock()
         due = after.due_of_waiting
         if not before.is_open:

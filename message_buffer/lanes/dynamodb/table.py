@@ -419,31 +419,6 @@ class MessageTable(Table):
         )
         return updated.done, window_of(updated.item)
 
-    def replace_facts(self, conversation: str, note: Note, before: Window) -> Window:
-        """Remove older messages' facts from the window that this note has opened.
-
-        Return the window as it was before the note, without these facts.
-        Change nothing if another request has changed the window since, or a run has locked it. The facts of another
-        message, a flush, and what typing asks for are in the same attributes.
-        """
-        replaced = self._update(
-            "replace facts",
-            _key(conversation, WINDOW),
-            "SET #first = :at, #last = :at, #timing = :timing, #large = :large ADD #changes :one"
-            " REMOVE #prev, #computed, #found_at, #reason, #successor_at",
-            {
-                "at": note.at_ms,
-                "timing": timing_text(note.timing),
-                "large": note.large_bytes,
-                "one": 1,
-                "generation": before.generation + 1,
-                "changes": before.changes,
-            },
-            only_if="attribute_exists(#open) AND #generation = :generation AND #changes = :changes"
-            " AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)",
-        )
-        return before.without_facts() if replaced.done else before
-
     def take_back(self, conversation: str, name: str | None, *, generation: int, expires_at_ms: int) -> bool:
         """Close a window whose trigger could not be sent, and remove the message that opened it.
 

@@ -43,8 +43,8 @@ class Frozen(NamedTuple):
     last_at_ms: int
     due_at_ms: int
     reason: str
-    has_left: bool | None = None
-    """True if messages were stored that are not in this batch. None if an older version has frozen the batch."""
+    has_left: bool = False
+    """True if messages were stored that are not in this batch."""
 
 
 class Window(NamedTuple):
@@ -78,7 +78,7 @@ class Window(NamedTuple):
     """The time under which the index of open windows lists the window: its due time, or an earlier time. For a frozen
     batch, the time of its next attempt."""
     found_at_ms: int = 0
-    """The due time that stands, if there is a `reason`. 0 in an older version's item, whose `listed_at_ms` stands."""
+    """The due time that stands, if there is a `reason`."""
     reason: str = ""
     """Why the due time stands. Empty while messages move it."""
     successor_at_ms: int = 0
@@ -123,7 +123,7 @@ class Window(NamedTuple):
     @property
     def due_of_batch(self) -> Due:
         """Return the due time of the batch that a run freezes: as it was found, even if the run had to be repeated."""
-        return Due(self.found_at_ms, self.reason) if self._stands and self.found_at_ms else self.due_of_waiting
+        return Due(self.found_at_ms, self.reason) if self._stands else self.due_of_waiting
 
     @property
     def is_disputed(self) -> bool:
@@ -138,20 +138,6 @@ class Window(NamedTuple):
     def _stands(self) -> bool:
         """Return whether later messages do not move the due time. A hold removes the reason, so it moves the time."""
         return bool(self.reason) and not (self.reason == DISPUTED and self.has_facts)
-
-    def without_facts(self) -> "Window":
-        """Return the window as it was when no message waited."""
-        return self._replace(
-            large_bytes=0,
-            first_at_ms=0,
-            newest_at_ms=0,
-            previous_at_ms=0,
-            timing=None,
-            computed=None,
-            found_at_ms=0,
-            reason="",
-            successor_at_ms=0,
-        )
 
     def retimed(self, timing: Timing) -> "Window":
         """Return the window under other rules, by which its newest message counts as typed."""
@@ -325,7 +311,7 @@ def _due(item: Item) -> Due:
 
 def frozen_item(frozen: Frozen) -> Values:
     fields = {name.removesuffix("_ms"): value for name, value in frozen._asdict().items()}
-    return {**fields, "has_left": int(bool(frozen.has_left))}
+    return {**fields, "has_left": int(frozen.has_left)}
 
 
 def _frozen(item: Item) -> Frozen:
@@ -337,5 +323,5 @@ def _frozen(item: Item) -> Frozen:
         last_at_ms=number(item, "last_at"),
         due_at_ms=number(item, "due_at"),
         reason=text(item, "reason"),
-        has_left=bool(number(item, "has_left")) if "has_left" in item else None,
+        has_left=bool(number(item, "has_left")),
     )

@@ -81,13 +81,12 @@ class Store:
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
     ) -> o.Buffered | o.Duplicate | o.Refused:
         # On this hot path each argument is named, because merging dictionaries takes longer than the rest of the call.
-        kept_id, known_as = remembered_names(message_id)
         start_id = self._new_call_id()
         reply = self._run(
             "buffer_message",
             conversation=conversation,
             now_ms=self._clock(),
-            message_id=kept_id,
+            message_id=remembered_name(message_id),
             payload=payload,
             silence_ms=timing.silence_ms,
             typing_ms=timing.typing_ms,
@@ -99,7 +98,6 @@ class Store:
             start_id=start_id,
             start_ms=self.settings.start_ms,
             horizon_ms=self.settings.horizon_ms,
-            known_as=known_as,
             every=1 if charge is None or charge.is_exact else LOOK_EVERY,
             limits=_limits(self.settings, charge),
             priority=timing.priority,
@@ -179,10 +177,10 @@ class Store:
 
         If `cancel_id` is the id of the message that asked for the cancel, its redeliveries drop no newer messages.
         """
-        kept_id, known_as = remembered_names(cancel_id or self._new_call_id())
+        kept_id = remembered_name(cancel_id or self._new_call_id())
         reply = self._run(
             "cancel_buffer", conversation=conversation, now_ms=self._clock(), cancel_id=kept_id,
-            known_as=known_as, seen_ms=self.settings.seen_ms, max_seen=self.settings.max_seen,
+            seen_ms=self.settings.seen_ms, max_seen=self.settings.max_seen,
         )  # fmt: skip
         if reply.word == b"REPEATED":
             return o.AlreadyCancelled(reply.generation)
@@ -418,24 +416,17 @@ class Store:
         }
 
     def _search(self, name: str, conversation: str, message_id: str, **arguments: Argument) -> Any:
-        """Run a script that searches for a message, and return its reply."""
-        kept_id, known_as = remembered_names(message_id)
-        reply = self._search_on(name, conversation, kept_id, id_line=id_line(message_id), **arguments)
-        if known_as and reply.word == b"ABSENT" and not reply.known:
-            return self._search_on(name, conversation, known_as, id_line=id_line(message_id), **arguments)
-        return reply
-
-    def _search_on(self, name: str, conversation: str, kept_id: bytes, **arguments: Argument) -> Any:
         """Call a script that searches for a message until it has found the message or the search is over.
 
         Each call continues where the last one stopped, and reads at least one message. Between two calls, other clients
         use the server, and may change the conversation.
         """
-        cursor: Argument = FIRST_LOOK
+        kept_id, cursor = remembered_name(message_id), FIRST_LOOK
         while True:
             reply = self._run(
-                name, conversation=conversation, message_id=kept_id, cursor=cursor, limit=self.settings.max_search,
-                page_bytes=self.settings.search_bytes, max_emitted=self.settings.max_emitted, **arguments,
+                name, conversation=conversation, message_id=kept_id, id_line=id_line(message_id), cursor=cursor,
+                limit=self.settings.max_search, page_bytes=self.settings.search_bytes,
+                max_emitted=self.settings.max_emitted, **arguments,
             )  # fmt: skip
             if reply.word != b"SEARCHING":
                 return reply
@@ -505,15 +496,12 @@ def encode_message_id(message_id: str) -> bytes:
         raise InvalidId("a message id must be valid Unicode: it holds a lone surrogate") from error
 
 
-def remembered_names(message_id: str) -> tuple[bytes, bytes]:
-    """Return the name under which a message is remembered, its id or the digest of a long id, and its older name.
-
-    Older code remembers a long id itself, not its digest. For other ids the older name is empty.
-    """
+def remembered_name(message_id: str) -> bytes:
+    """Return the name under which a message is remembered: its id, or the digest of a long id."""
     encoded = encode_message_id(message_id)
     if len(encoded) <= MAX_REMEMBERED_ID_BYTES:
-        return encoded, b""
-    return b"blake2s:" + blake2s(encoded, digest_size=16).hexdigest().encode(), encoded
+        return encoded
+    return b"blake2s:" + blake2s(encoded, digest_size=16).hexdigest().encode()
 
 
 @lru_cache(maxsize=MAX_CHARGES_KEPT)

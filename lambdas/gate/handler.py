@@ -1,31 +1,31 @@
 """Lambda entry for consumers, who ask whether an author has written again, or put a conversation on hold.
 
-Events have the same form as the admin function's, with the operation `gate` or `conversation.hold`.
+Its permissions suffice for these two operations and for nothing else. For events and responses see `operations.py`.
 """
 
 from functools import cache
 from typing import Any
 
 from lambdas import environment as config
-from lambdas.admin.gate.service import Gate
-from lambdas.admin.service import Admin, gate_operations_of
+from lambdas.gate.service import Gate, operations_of
+from lambdas.operations import Operations
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
 from message_buffer.telemetry import Telemetry
 
 
 @cache
-def _parts() -> tuple[Admin, Telemetry]:
+def _parts() -> tuple[Operations, Telemetry]:
     settings, telemetry = config.read_gate(), Telemetry(config.read_log_settings())
     gate = Gate(
         open_valkey_lane(settings.valkey, telemetry) if settings.valkey else None,
         dynamodb_lane=open_dynamodb_lane(settings.dynamodb_lane) if settings.dynamodb_lane else None,
     )
-    return Admin(gate_operations_of(gate), telemetry), telemetry
+    return Operations(operations_of(gate), telemetry), telemetry
 
 
 def handler(event: Any, context: Any) -> dict[str, Any]:
-    admin, telemetry = _parts()
+    operations, telemetry = _parts()
     try:
-        return admin.answer(event, request_id=context.aws_request_id)
+        return operations.answer(event, request_id=context.aws_request_id)
     finally:
         telemetry.flush()

@@ -1,1 +1,0 @@
-"""The function that consumers may invoke. It has two of admin's operations, and permissions only for these."""

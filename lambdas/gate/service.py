@@ -1,0 +1,71 @@
+"""Carries out the two operations that consumers may invoke. They read no message and change no rule."""
+
+from collections.abc import Mapping
+
+from lambdas.limits import MAX_CALLER_CHARACTERS, MAX_NAME_CHARACTERS
+from lambdas.operations import Operation
+from message_buffer.errors import InvalidInput
+from message_buffer.lanes.dynamodb.lane import DynamoDbLane
+from message_buffer.lanes.outcomes import lane_of
+from message_buffer.lanes.valkey.lane import ValkeyLane
+from message_buffer.limits import MAX_HOLD_MS
+from message_buffer.messages.conversation_id import parse_conversation_id
+from message_buffer.messages.wire_form import Json
+
+
+class Gate:
+    """Works on the conversations of a stage with the Valkey lane, the DynamoDB lane, or both."""
+
+    def __init__(self, valkey_lane: ValkeyLane | None, *, dynamodb_lane: DynamoDbLane | None = None) -> None:
+        self._dynamodb_lane = dynamodb_lane
+        self._lanes = [lane for lane in (valkey_lane, dynamodb_lane) if lane is not None]
+
+    def ask(self, fields: Json) -> Json:
+        """Return whether the author has written again since a consumer's batch. A later message may still follow.
+
+        `generation` is that of the batch, and `lane` its lane, since each lane counts generations for itself.
+        """
+        name = _conversation(fields, "generation", "lane")
+        generation = _whole(fields, "generation")
+        is_of_dynamodb = lane_of(fields.get("lane", "valkey")) == "dynamodb"
+        lane = self._dynamodb_lane if is_of_dynamodb and self._dynamodb_lane else self._lanes[0]
+        current = lane.generation(name)
+        return {"current": current, "newer": current > generation}
+
+    def hold(self, fields: Json) -> Json:
+        """Keep the conversation's messages back, in all lanes. Return when the hold ends."""
+        name = _conversation(fields, "holdMs")
+        hold_ms = _whole(fields, "holdMs", at_most=MAX_HOLD_MS)
+        held = [lane.hold_buffer(name, hold_ms=hold_ms) for lane in self._lanes]
+        return {"heldUntil": held[0].held_until_ms}  # the other lane's hold ends a moment later
+
+
+def operations_of(gate: Gate) -> Mapping[str, Operation]:
+    return {"conversation.hold": gate.hold, "gate": gate.ask}
+
+
+# The admin function checks its many requests with pydantic, which would make the gate's cold start a third longer.
+
+
+def _conversation(fields: Json, *more: str) -> str:
+    """Return the conversation's id in the form that ingest uses. Raise InvalidInput if the request is not valid."""
+    valid = ("by", "conversation", *more)
+    for name in fields:
+        if name not in valid:
+            raise InvalidInput(f"{name} is unknown here; valid: {', '.join(valid)}.")
+    _text(fields, "by", MAX_CALLER_CHARACTERS)
+    return str(parse_conversation_id(_text(fields, "conversation", MAX_NAME_CHARACTERS)))
+
+
+def _text(fields: Json, name: str, most: int) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str) or not 0 < len(value) <= most:
+        raise InvalidInput(f"{name}: must be a text of 1 to {most} characters.")
+    return value
+
+
+def _whole(fields: Json, name: str, *, at_most: int | None = None) -> int:
+    value = fields.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1 or (at_most and value > at_most):
+        raise InvalidInput(f"{name}: must be a whole number, {f'from 1 to {at_most}' if at_most else '1 or more'}.")
+    return value
