@@ -168,16 +168,6 @@ CAUSES: Mapping[str, Cause] = {
         "An operator ended the hold, so the batch leaves at once.",
         "An operator ended the hold, so the batch left at once.",
     ),
-    "main_lane": Cause(
-        "newer messages in Valkey",
-        "Newer messages of this conversation wait in Valkey. These came first, so their batch leaves at once.",
-        "Newer messages of this conversation waited in Valkey. These came first, so their batch left at once.",
-    ),
-    "disputed": Cause(
-        "a question to Valkey",
-        "Valkey may have sent these messages already. The DynamoDB lane sends its copies only if Valkey has lost them.",
-        "Valkey had lost these messages, so the DynamoDB lane sent its copies.",
-    ),
     # Earlier versions of the DynamoDB lane wrote this reason.
     "window": Cause(
         "the fixed window",

@@ -113,15 +113,15 @@ def test_what_version_1_claimed_is_taken_by_todays_conversation_processor(shard:
 
 
 def test_a_batch_that_version_1_tried_often_begins_its_counts_anew(shard: Engine) -> None:
-    """Version 1 counted only takes. Many takes may have been waits, so this version counts none as a failure."""
+    """Version 1 counted only takes. Many takes need not have failed, so this version counts none as a failure."""
     (key,) = (name for name in shard.keys() if name.endswith(f":taken:{RETRYING}"))  # noqa: SIM118 - the engine is no mapping
     shard.admin.hset(key, "attempt", 19)
     shard.clock.advance(MAX_RETRY_MS)
     assert RETRYING in shard.claim()
     taken = shard.store.take_batch(RETRYING, "token-of-today")
     assert isinstance(taken, Taken)
-    assert (taken.attempt, taken.failures, taken.waits, taken.unasked, taken.deaths) == (20, 0, 0, 0, 0)
-    shard.store.retry_batch(RETRYING, "token-of-today", retry_at_ms=shard.clock.now_ms, counted="failures")
+    assert (taken.attempt, taken.failures, taken.deaths) == (20, 0, 0)
+    shard.store.retry_batch(RETRYING, "token-of-today", retry_at_ms=shard.clock.now_ms, failures=1)
     assert RETRYING in shard.claim()
     again = shard.store.take_batch(RETRYING, "another-token")
     assert isinstance(again, Taken)

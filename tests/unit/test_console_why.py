@@ -314,7 +314,6 @@ def test_a_due_time_near_that_of_a_rule_is_not_explained_by_it(waits_ms: int) ->
         ("hold", ["operator: hold", "messages.conversation.taken_over"], "takeover"),
         ("hold", ["messages.conversation.taken_over", "operator: hold"], "hold"),
         ("resume", [], "resume"),
-        ("main_lane", [], "main_lane"),
     ],
 )
 def test_the_time_line_says_who_decided(reason: str, seen: list[str], cause: str) -> None:
@@ -355,7 +354,7 @@ def reasons_of_the_stage() -> set[str]:
 
 
 def _reasons_of(path: Path) -> set[str]:
-    """Return the texts in a `Due(…)` of this file, and those of `due_for=`, `flush_reason=` and DISPUTED."""
+    """Return the texts in a `Due(…)` of this file, and those of `due_for=` and `flush_reason=`."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         parts: list[ast.AST] = []
@@ -363,10 +362,6 @@ def _reasons_of(path: Path) -> set[str]:
             parts = [each.value for each in node.keywords if each.arg in ("due_for", "flush_reason")]
             if isinstance(node.func, ast.Name) and node.func.id == "Due":
                 parts += node.args[1:]
-        elif isinstance(node, ast.Assign) and any(
-            isinstance(to, ast.Name) and to.id == "DISPUTED" for to in node.targets
-        ):
-            parts = [node.value]
         constants = [each for part in parts for each in ast.walk(part) if isinstance(each, ast.Constant)]
         found |= {
             each.value for each in constants if isinstance(each.value, str) and re.fullmatch("[a-z_]+", each.value)
@@ -377,7 +372,6 @@ def _reasons_of(path: Path) -> set[str]:
 def test_every_reason_that_a_stage_can_give_has_a_sentence() -> None:
     reasons = reasons_of_the_stage()
     assert {"silence", "max_wait", "max_messages", "max_bytes", "priority", "flush", "hold", "resume"} <= reasons
-    assert {"main_lane", "disputed"} <= reasons
     assert reasons <= set(CAUSES)
 
 
@@ -393,5 +387,5 @@ def test_presses_and_files_without_captions_are_those_of_ingest() -> None:
 
 def test_the_panel_of_the_page_has_a_line_for_every_cause() -> None:
     named = set(re.findall(r'"([^"]+)"', (ROOT / "console" / "page" / "when_due.js").read_text()))
-    # No rule of a conversation causes these: two follow from an outage, and the others mean that no rule was found.
-    assert set(CAUSES) - named == {"silence", "deleted", "main_lane", "disputed"}
+    # These mean that no rule was found.
+    assert set(CAUSES) - named == {"silence", "deleted"}

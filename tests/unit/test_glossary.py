@@ -8,14 +8,6 @@ GLOSSARY = (ROOT / "docs/glossary.md").read_text("utf-8")
 TEXTS = {".py", ".lua", ".md", ".json", ".yml", ".toml", ".template", ".mjs", ".in"}
 # Made by tools, and in no clone.
 BUILT = {".venv", ".venvs", ".local", ".build", ".git", "node_modules", "cdk.out"}
-# Code and its words are renamed room by room: take a place off the list with its last retired word.
-NOT_YET = [
-    "lambdas/conversation_processor/lane_agreement.py",
-]
-# They name what has these names in the rooms above.
-TESTS_NOT_YET = [
-    "tests/unit/test_lane_agreement.py",
-]
 # Files and folders that have retired words, and for what reason; the rest of the repository has none.
 NOT_CLEAN = {
     "docs/adr": "a decision record is not edited when a word changes",
@@ -23,10 +15,6 @@ NOT_CLEAN = {
     "tests/unit/test_glossary.py": "it looks for them",
     "tests/fixtures/v1": "data of version 1 are never edited",
     "CHANGELOG.md": "it says what a name was before",
-    "console/causes.py": "the stage gives a reason of this name",
-    "tests/unit/test_console_why.py": "the stage gives a reason of this name",
-    **dict.fromkeys(NOT_YET, "its room is not reworded yet"),
-    **dict.fromkeys(TESTS_NOT_YET, "its room is not reworded yet"),
 }
 EVERY_USE, THIS_SENSE = "every use", "this sense"
 

@@ -22,8 +22,6 @@ from message_buffer.rules.due_time import (
 )
 from message_buffer.rules.timing import Timing
 
-# The reason of a window that only waits until Valkey has answered whether its messages were emitted.
-DISPUTED = "disputed"
 # The rhythm is stored in whole tenths of a millisecond.
 TENTHS = 10
 
@@ -53,8 +51,8 @@ class Window(NamedTuple):
     generation: int = 0
     """Grows each time ingest delivers a message, even a repeated one, and with each cancel."""
     changes: int = 0
-    """Grows when a stored message is edited or removed, when the due time is changed by anything but a message, and
-    when the Valkey lane takes a batch. A run that finds this number changed must read the messages again."""
+    """Grows when a stored message is edited or removed, and when the due time is changed by anything but a message. A
+    run that finds this number changed must read the messages again."""
     waiting: int = 0
     """The number of stored messages that are not frozen."""
     large_bytes: int = 0
@@ -115,14 +113,9 @@ class Window(NamedTuple):
     @property
     def due_of_batch(self) -> Due:
         """Return the due time of the batch that a run freezes: as it was found, even if the run had to be repeated."""
-        if self.reason and self.found_at_ms and not (self.reason == DISPUTED and self.has_facts):
+        if self.reason and self.found_at_ms:
             return due_after_hold(Due(self.found_at_ms, self.reason), self.held_until_ms)
         return self.due_of_waiting
-
-    @property
-    def is_disputed(self) -> bool:
-        """Return whether the window waits for nothing but Valkey's answer."""
-        return self.reason == DISPUTED and not self.has_facts
 
     @property
     def has_facts(self) -> bool:
@@ -167,7 +160,7 @@ class Window(NamedTuple):
         return max(self.previous_at_ms, self.pressed_at_ms)
 
     def _due_without_hold(self) -> Due:
-        if self.reason and not (self.reason == DISPUTED and self.has_facts):
+        if self.reason:
             # A run that failed before it froze a batch has listed the window later than it was found due.
             return Due(max(self.found_at_ms, self.listed_at_ms), self.reason)
         due = self._due_by_messages()
