@@ -12,27 +12,19 @@ that the emulator starts new processes.
 import argparse
 import json
 import os
-import shutil
 import signal
-import socketserver
-import ssl
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import botocore
-import trustme
-
+from bench.aws import answering_as_aws
 from bench.handler import ENVIRONMENT, events
 from bench.lateness import own_stage
 from bench.measure import figure, ratio
@@ -41,19 +33,9 @@ from bufferctl.events import Arrival
 from local.events import Inbox, collect
 from local.outputs import Outputs
 from local.webhooks import Webhooks
-from tests.support.ingest_scene import SECRETS
 from tests.support.valkey_server import ValkeyServer
 
 ROOT = Path(__file__).parents[1]
-JSON = "application/x-amz-json-1.1"
-
-# AWS's response to each operation that a first message needs. The rules table is empty.
-ANSWERS: dict[str, Any] = {
-    "GetSecretValue": {"SecretString": json.dumps(SECRETS)},
-    "GetItem": {},
-    "Scan": {"Items": [], "Count": 0},
-    "PutEvents": {"FailedEntryCount": 0, "Entries": []},
-}
 INGEST = {
     "LANE": "valkey", "STAGE": "bench", "SHARDS": "1", "START_MS": "10000", "PROCESSOR_FUNCTION_NAME": "processor",
     "WEBHOOK_SECRET_ID": "secret", "GENERIC_TIMESTAMP": "optional", "EVENT_BUS_NAME": "bus", "RULES": "{}",
@@ -80,36 +62,6 @@ print(json.dumps({"import": (imported - began) * 1000, "first request": (answere
 """
 
 
-class _Aws(socketserver.StreamRequestHandler):
-    """Answers requests as AWS would, without a check of their signatures."""
-
-    def handle(self) -> None:
-        while self.rfile.readline():
-            length, operation = 0, ""
-            while (line := self.rfile.readline().strip()) != b"":
-                name, _, value = line.decode().partition(":")
-                length = int(value) if name.lower() == "content-length" else length
-                operation = value.rpartition(".")[2].strip() if name.lower() == "x-amz-target" else operation
-            self.rfile.read(length)
-            status, body = ("200 OK", json.dumps(ANSWERS[operation])) if operation else ("202 Accepted", "")
-            head = f"HTTP/1.1 {status}\r\nContent-Type: {JSON}\r\nContent-Length: {len(body)}\r\n\r\n"
-            self.wfile.write(f"{head}{body}".encode())
-
-
-class _Server(socketserver.ThreadingTCPServer):
-    daemon_threads = True
-    request_queue_size = 64
-
-
-def serve(told: Connection, certificate: str) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    with _Server(("127.0.0.1", 0), _Aws) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        told.send(server.server_address[1])
-        server.serve_forever()
-
-
 def first_request(checkout: Path, addresses: dict[str, str]) -> dict[str, float]:
     """Run ingest's first request in a fresh interpreter, with a checkout's code. Return each step's CPU time in ms."""
     (event,) = events("generic", 1)
@@ -125,34 +77,19 @@ def first_request(checkout: Path, addresses: dict[str, str]) -> dict[str, float]
 
 
 def ingest_cpu(rounds: int, other: Path | None) -> tuple[dict[str, Any], list[Target]]:
-    authority, folder = trustme.CA(), Path(tempfile.mkdtemp(prefix="bench-cold-"))
-    certificate, trusted = folder / "server.pem", folder / "trusted.pem"
-    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
-    # Trust as many certificates as a real system, because reading them takes CPU time.
-    trusted.write_bytes(Path(botocore.__file__).with_name("cacert.pem").read_bytes() + authority.cert_pem.bytes())
-    server = ValkeyServer().start()
-    heard, told = get_context("spawn").Pipe()
-    stub = get_context("spawn").Process(target=serve, args=(told, str(certificate)), daemon=True)
-    stub.start()
-    addresses = {
-        "AWS_ENDPOINT_URL": f"https://127.0.0.1:{heard.recv()}",
-        "REDIS_URL": f"valkey://127.0.0.1:{server.port}?cluster=true",
-        # Python reads the first variable, the SDK the second.
-        "SSL_CERT_FILE": str(trusted),
-        "AWS_CA_BUNDLE": str(trusted),
-    }
     checkouts = {"here": ROOT} | ({"there": other} if other else {})
     found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
+    server = ValkeyServer().start()
     try:
-        # The first round is not counted, because it compiles the byte code.
-        for _ in range(rounds + 1):
-            for name, checkout in checkouts.items():
-                server.admin().flushall()
-                found[name].append(first_request(checkout, addresses))
+        with answering_as_aws() as aws:
+            addresses = {**aws.addresses, "REDIS_URL": f"valkey://127.0.0.1:{server.port}?cluster=true"}
+            # The first round is not counted, because it compiles the byte code.
+            for _ in range(rounds + 1):
+                for name, checkout in checkouts.items():
+                    server.admin().flushall()
+                    found[name].append(first_request(checkout, addresses))
     finally:
-        stub.terminate()
         server.stop()
-        shutil.rmtree(folder)
     result: dict[str, Any] = {}
     for name, steps in found.items():
         result[name] = {step: figure([each[step] for each in steps[1:]]).as_json() for step in steps[0]}

@@ -6,6 +6,8 @@ lane they are the delivery of a queue's message that was delayed and then hidden
 measured while the lane emits its batches. The difference is ours.
 
     python -m bench.lateness [--lane valkey|dynamodb] [--seconds 6] [--rates 1 10]
+
+With `--against FOLDER`, another checkout, it only compares the time from claim to event: see `claim_to_event.py`.
 """
 
 import argparse
@@ -30,6 +32,7 @@ from typing import Any
 import psutil
 import urllib3
 
+from bench import claim_to_event
 from bench.measure import figure
 from bench.report import Target, print_targets, save
 from bufferctl.events import Arrival
@@ -132,7 +135,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0, help="how long each rate is kept up")
     parser.add_argument("--lane", choices=("valkey", "dynamodb"), help="measure only this lane")
     parser.add_argument("--rates", type=int, nargs="+", help="batches a second; then nothing is written")
+    parser.add_argument("--against", type=Path, help="the folder of another checkout, to compare from claim to event")
     given = parser.parse_args()
+    if given.against:
+        claim_to_event.compare(given.against)
+        return
     quick = bool(given.rates)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the stage goes down then, too
     if given.lane != "dynamodb":

@@ -72,14 +72,11 @@ FAILED_ATTEMPTS: Mapping[str, Mapping[str, str]] = {
     },
     "conversation_processor": {
         "emit failed": "emission-retries",
-        "message table silent": "webhooks-fail",
-        "disputes not settled": "disputed-messages",
         "store failed": "store-failures",
     },
     "dynamodb_processor": {
         "window failed": "emission-retries",
         "window not locked": "oldest-window-overdue",
-        "Valkey not asked": "conversation-processor-start-failures",
     },
     "watchdog": {
         "processor could not be started": "processor-start-failures",

@@ -168,10 +168,5 @@ CAUSES: Mapping[str, Cause] = {
         "An operator ended the hold, so the batch leaves at once.",
         "An operator ended the hold, so the batch left at once.",
     ),
-    "disputed": Cause(
-        "a question to Valkey",
-        "Valkey may have sent these messages already. The DynamoDB lane sends its copies only if Valkey has lost them.",
-        "Valkey had lost these messages, so the DynamoDB lane sent its copies.",
-    ),
 }
 LABELS: Mapping[str, str] = {name: cause.label for name, cause in CAUSES.items()}

@@ -120,7 +120,6 @@ def _words(config: StageConfig, traffic: Traffic) -> dict[str, str]:
         ),
         "ecpu_message": f"{used('buffer_us') / used('simple_command_us'):.2f}",
         "queue_empty": _money(used("queue_polls") / MILLION * price["sqs_requests"]),
-        "fallback_floor": _money(floor - total(bill(_without_fallback(config), nobody))),
         "public_floor": _money(floors(config)["no network"]),
         "million_at_scale": _money(total(cheapest) / at_scale.messages * 1e6),
         "dynamodb_floor": _money(total(bill(dynamodb_lane(config), nobody))),

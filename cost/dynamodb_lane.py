@@ -38,19 +38,7 @@ def alone(config: StageConfig, traffic: Traffic) -> list[Line]:
         *log_lines(
             config, logged, part=PART, component="Logs: DynamoDB processor", formula="batches and rests x lines"
         ),
-        *_at_rest(config),
-    ]  # fmt: skip
-
-
-def as_fallback(config: StageConfig, traffic: Traffic) -> list[Line]:
-    """Return the bill of a month without an outage: the sweep, and a record of each batch of the Valkey lane."""
-    names = used("window_row_bytes") + traffic.fragments_per_batch * used("message_name_bytes")
-    return [
-        Line(PART, "DynamoDB: journal, written", "dynamodb_write",
-             traffic.batches * ceil(names / WRITE_BYTES) / MILLION, "batches of the Valkey lane x one item, by KB"),
-        Line(PART, "DynamoDB: fallback, read", "dynamodb_read", traffic.batches / MILLION,
-             "batches of the Valkey lane x one look for an outage"),
-        *_at_rest(config),
+        *at_rest(config),
     ]  # fmt: skip
 
 
@@ -93,7 +81,7 @@ def _reads(traffic: Traffic) -> int:
     return ceil((used("window_row_bytes") + held + used("tombstones_bytes")) / READ_BYTES)
 
 
-def _at_rest(config: StageConfig) -> list[Line]:
+def at_rest(config: StageConfig) -> list[Line]:
     """Return the lines that are billed even without messages. The queue delivers every second sweep."""
     gb_seconds = SWEEPS * config.memory.dynamodb_processor / 1_024 * billed_seconds("dynamodb_sweep_ms")
     logged = SWEEPS * (used("dynamodb_sweep_log_bytes") + used("platform_log_bytes")) / GB

@@ -48,7 +48,7 @@ def bill(config: StageConfig, traffic: Traffic) -> list[Line]:
     if config.has_valkey_lane:
         lines += [*_valkey_lane(config, traffic), *_cache(config, traffic), *_network(config, traffic)]
         if config.has_dynamodb_lane:
-            lines += dynamodb_lane.as_fallback(config, traffic)
+            lines += dynamodb_lane.at_rest(config)
     else:
         lines += dynamodb_lane.alone(config, traffic)
     if config.end_user_messaging:

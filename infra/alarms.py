@@ -243,17 +243,6 @@ def _causes_in_dynamodb_lane(metrics: Metrics) -> Iterable[Watch]:
                 says="Valkey could not be reached; meanwhile the DynamoDB lane takes the messages.",
                 metric=metrics.custom("FallbackMessages", "ingest"),
             ),
-            Watch(
-                heading="Disputed messages",
-                says="For ten minutes the DynamoDB lane has kept messages that the Valkey lane took, but did not emit.",
-                metric=metrics.custom("DisputedMessages", "dynamodb_processor"),
-                periods=10,
-            ),
-            Watch(
-                heading="Lost in Valkey",
-                says="Valkey has lost messages of a batch. The DynamoDB lane emits those of which it has a copy.",
-                metric=metrics.custom("LostInValkey", "conversation_processor"),
-            ),
         ]
     return watches
 

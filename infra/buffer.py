@@ -77,12 +77,8 @@ class BufferStack(cdk.Stack):
         )
         self._windows = self.dynamodb_lane.windows if self.dynamodb_lane else None
         self.valkey_lane = (
-            ValkeyLane(self, runtime=self._runtime, destinations=self.destinations, windows=self._windows)
-            if config.has_valkey_lane
-            else None
+            ValkeyLane(self, runtime=self._runtime, destinations=self.destinations) if config.has_valkey_lane else None
         )
-        if self.dynamodb_lane and self.valkey_lane:
-            self.dynamodb_lane.ask_valkey_through(self.valkey_lane.conversation_processor)
         self.whatsapp_queues = (
             WhatsAppQueues(self, config=config, settings=config.end_user_messaging)
             if config.end_user_messaging

@@ -247,12 +247,7 @@ def _dynamodb_lane(metrics: Metrics) -> list[cloudwatch.IWidget]:
     repaired = ["Retries", "DeadLetters", "TriggersReturned", "TriggersResent", "LockLost", "Sweeps"]
     if metrics.config.has_valkey_lane:
         taken = [metrics.custom(name, "ingest") for name in ("FallbackMessages", "FallbackOpened")]
-        between = [
-            metrics.custom(name, "conversation_processor")
-            for name in ("Deferred", "LeftToDynamoDbLane", "JournalFailures", "LostInValkey")
-        ]
-        between += [metrics.custom(name, emitter) for name in ("DisputedMessages", "DisputesGivenUp")]
-        first = _graph("Messages in an outage, and between the lanes", [*taken, *between], unit="per minute")
+        first = _graph("Messages in an outage", taken, unit="per minute")
     else:
         reasons = metrics.custom_by_reason("FlushReasons", emitter)
         first = _graph("Batches of windows by reason", [reasons], unit="per minute", stacked=True)

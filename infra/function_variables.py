@@ -26,15 +26,15 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | VALKEY_ANSWER_MS | callers of Valkey | Valkey | how long an answer on an open connection may take |
 | VALKEY_WEBHOOK_MS | ingest | Valkey | how long a webhook may wait until Valkey is connected |
 | PROCESSOR_FUNCTION_NAME | ingest, admin, gate, conversation_processor, watchdog | Valkey | the function to start |
-| CONVERSATION_PROCESSOR_FUNCTION_NAME | processor, dynamodb_processor | Valkey | the function to start |
+| CONVERSATION_PROCESSOR_FUNCTION_NAME | processor | Valkey | the function to start |
 | LEASE_MS | processor | Valkey | how long the lease on a shard lasts |
 | CLAIM_TIMEOUT_MS | processor, conversation_processor, watchdog | Valkey | how long a conversation stays claimed |
 | SLOTS | processor | Valkey | how many conversations of a shard may be in flight at once |
 | PROCESSOR_IDLE_MS | processor | Valkey | how long the processor runs without work |
 | PROCESSOR_HANDOVER_MS | processor | Valkey | how long before its end the processor hands over |
 | TOKEN_MS | conversation_processor | Valkey | how long a batch stays taken unless its run renews the token |
-| MESSAGE_TABLE | ingest, admin, gate, conversation_processor, dynamodb_processor | DynamoDB | the lane's table |
-| TRIGGER_QUEUE_URL | ingest, admin, gate, conversation_processor, dynamodb_processor | DynamoDB | the lane's queue |
+| MESSAGE_TABLE | ingest, admin, gate, dynamodb_processor | DynamoDB | the lane's table |
+| TRIGGER_QUEUE_URL | ingest, admin, gate, dynamodb_processor | DynamoDB | the lane's queue |
 | RULES | ingest, admin | | the rules that are deployed with the stage, as JSON |
 | RULES_TABLE | ingest, admin | | the table of the rules that operators change |
 | TAKEOVERS_TABLE | ingest, admin | | the table of the conversations that people of the business answer |
@@ -231,7 +231,7 @@ def ingest(  # noqa: PLR0913 - the stack makes each of them
 
 def processor(*, config: StageConfig, conversation_processor: lambda_.IFunction) -> Environment:
     return {
-        **asking_valkey(conversation_processor=conversation_processor),
+        "CONVERSATION_PROCESSOR_FUNCTION_NAME": conversation_processor.function_name,
         "LEASE_MS": str(config.timings.lease_ms),
         **_claims(config),
         "SLOTS": str(config.slots_of_a_shard),
@@ -244,7 +244,6 @@ def conversation_processor(
     *,
     config: StageConfig,
     processor: lambda_.IFunction,
-    windows: WindowStorage | None,
     destinations: EventDestinations,
 ) -> Environment:
     return {
@@ -252,16 +251,11 @@ def conversation_processor(
         "TOKEN_MS": str(config.timings.token_ms),
         **_emitting(config, destinations),
         **_starting(processor),
-        **_windows(windows),
     }
 
 
 def dynamodb_processor(*, config: StageConfig, windows: WindowStorage, destinations: EventDestinations) -> Environment:
     return {**_emitting(config, destinations), **_windows(windows)}
-
-
-def asking_valkey(*, conversation_processor: lambda_.IFunction) -> Environment:
-    return {"CONVERSATION_PROCESSOR_FUNCTION_NAME": conversation_processor.function_name}
 
 
 def watchdog(*, config: StageConfig, processor: lambda_.IFunction, notices: sqs.IQueue) -> Environment:

@@ -45,7 +45,7 @@ def grant_to_entrances(stack: BufferStack) -> None:
 
 
 def grant_to_lanes(stack: BufferStack) -> None:
-    """Grant the functions of each lane what they need from each other, the destinations and the other lane."""
+    """Grant the functions of each lane what they need from each other and from the destinations."""
     if valkey := stack.valkey_lane:
         for function in (valkey.processor, valkey.conversation_processor, valkey.watchdog):
             valkey.grant_start_processor(function)
@@ -54,9 +54,6 @@ def grant_to_lanes(stack: BufferStack) -> None:
     if dynamodb := stack.dynamodb_lane:
         stack.destinations.grant_emit(dynamodb.processor)
         dynamodb.grant_end_windows(dynamodb.processor)
-        if valkey:
-            dynamodb.grant_write_journal(valkey.conversation_processor)
-            valkey.conversation_processor.grant_invoke_function(dynamodb.processor)
 
 
 def grant_cache(cache: CacheStack, buffer: BufferStack) -> None:

@@ -239,10 +239,6 @@ class MessageTable(Table):
         """Let `grantee` open windows, and store and change messages, as ingest does."""
         return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query", "BatchWriteItem")
 
-    def grant_write_journal(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` record which messages the Valkey lane emits, find stored messages, and settle disputes."""
-        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "DeleteItem", "BatchGetItem", "Query")
-
     def grant_hold(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` read the window of a conversation, and put it on hold."""
         return self._grant(grantee, "GetItem", "UpdateItem")

@@ -52,16 +52,12 @@ class ProcessorSettings(NamedTuple):
 
 class ConversationProcessorSettings(NamedTuple):
     valkey: ValkeySettings
-    dynamodb_lane: DynamoDbLaneSettings | None
-    """None if the Valkey lane has no fallback."""
     emission: EmissionSettings
 
 
 class DynamoDbProcessorSettings(NamedTuple):
     dynamodb_lane: DynamoDbLaneSettings
     emission: EmissionSettings
-    conversation_processor_function: str | None
-    """None on a stage with the DynamoDB lane alone."""
 
 
 class WatchdogSettings(NamedTuple):
@@ -199,7 +195,6 @@ def read_conversation_processor(environ: Mapping[str, str] | None = None) -> Con
     env = _environment(environ)
     return ConversationProcessorSettings(
         valkey=env.valkey(claim_ms=env.whole("CLAIM_TIMEOUT_MS"), token_ms=env.whole("TOKEN_MS")),
-        dynamodb_lane=env.fallback(),
         emission=env.emission(),
     )
 
@@ -209,7 +204,6 @@ def read_dynamodb_processor(environ: Mapping[str, str] | None = None) -> DynamoD
     return DynamoDbProcessorSettings(
         dynamodb_lane=env.dynamodb_lane(),
         emission=env.emission(),
-        conversation_processor_function=env.optional("CONVERSATION_PROCESSOR_FUNCTION_NAME"),
     )
 
 

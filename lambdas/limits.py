@@ -4,7 +4,7 @@ Operators change the numbers in `infra/settings_and_defaults.py` and in the rule
 `limits.py`.
 """
 
-from message_buffer.limits import HOUR_MS, MAX_CALL_MS, MINUTE_MS
+from message_buffer.limits import MAX_CALL_MS, MINUTE_MS
 
 # -- ingest: requests ----------------------------------------------------------------------------------------
 
@@ -156,15 +156,6 @@ MAX_PROCESSOR_START_MS = MAX_CALL_MS
 
 # -- conversation processor ----------------------------------------------------------------------------------
 
-# While the DynamoDB lane has messages of the same conversation, a batch waits this long. That lane emits them first.
-DYNAMODB_LANE_FIRST_MS = 1_000
-# If the DynamoDB lane's table could not be read or written, the batch is tried again after this pause.
-ASK_TABLE_AGAIN_MS = 3_000
-# A batch waits at most five times for the DynamoDB lane to emit its messages of the same conversation.
-MAX_WAITS_FOR_DYNAMODB_LANE = 5
-# If the table fails, a batch is put back at most ten times, half a minute in all. Then the batch is emitted
-# without asking the table, because an outage of the table must not become an outage of the Valkey lane.
-MAX_ATTEMPTS_TO_AGREE = 10
 # A conversation processor that still works after a quarter of its token's length renews the token, and again after each
 # further quarter. If one renewal fails on an open connection, which takes up to 1.6 seconds, the next one is in time.
 TOKEN_RENEWALS = 4
@@ -182,13 +173,6 @@ MIN_TRIGGER_REST_MS = 1_000
 MAX_TRIGGER_REST_MS = 5_000
 # If a message is edited between the read and the freeze, the processor reads again, in all at most this often.
 MAX_READS_OF_A_WINDOW = 5
-# While messages are disputed, the pause before Valkey is asked again is as long as the oldest of them has been stored,
-# within these bounds.
-MIN_DISPUTE_REST_MS = 2_000
-MAX_DISPUTE_REST_MS = MINUTE_MS
-# The DynamoDB lane emits a disputed message after this time without an answer from Valkey. The message may be emitted
-# twice, but is not lost.
-MAX_DISPUTE_MS = HOUR_MS
 # A sweep reads at most this many open windows, beginning with those that are listed under the earliest time.
 MAX_WINDOWS_IN_A_SWEEP = 500
 # EventBridge can start a sweep only once a minute, so that sweep asks for a second sweep after this time.

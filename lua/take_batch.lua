@@ -13,8 +13,8 @@
 -- ARGV[5]  batch_prefix           str   first part of the batch id, unique to the conversation
 -- ARGV[6]  limit                  int   put at most this many messages into one batch, 1..1000
 -- ARGV[7]  max_bytes              int   put at most this many bytes of payload into one batch, but always one message
--- Returns  {"TAKEN", batch_id, attempt, failures, waits, unasked, deaths, died_at_ms | nil, generation, first_at_ms, last_at_ms,
---           due_at_ms, reason, left_out | nil, payloads...}
+-- Returns  {"TAKEN", batch_id, attempt, failures, deaths, died_at_ms | nil, generation, first_at_ms, last_at_ms,
+--           due_at_ms, reason, payloads...}
 --          | {"BUSY", until_ms} | {"STALE"}
 -- Repeat   returns the same batch, attempt and counts
 -- Keeps    once taken, the id and the content of a batch never change
@@ -27,11 +27,10 @@ local batch_prefix, limit, max_bytes = ARGV[5], math.min(tonumber(ARGV[6]), 1000
 
 if not redis.call('ZSCORE', inflight_key, conversation) then return {'STALE'} end
 local taken = redis.call('HMGET', taken_key, 'batch_id', 'attempt', 'token', 'token_until', 'generation', 'first_at', 'last_at',
-  'due_at', 'why', 'left_out', 'failures', 'waits', 'unasked', 'deaths', 'died_at')
+  'due_at', 'why', 'failures', 'deaths', 'died_at')
 local batch_id, attempt, owner, token_until = taken[1], tonumber(taken[2]) or 0, taken[3], tonumber(taken[4]) or 0
-local failures, waits, unasked = tonumber(taken[11]) or 0, tonumber(taken[12]) or 0, tonumber(taken[13]) or 0
-local deaths, died_at = tonumber(taken[14]) or 0, tonumber(taken[15]) or false
-local generation, first_at, last_at, due_at, reason, left_out = taken[5], taken[6], taken[7], taken[8], taken[9], taken[10]
+local failures, deaths, died_at = tonumber(taken[10]) or 0, tonumber(taken[11]) or 0, tonumber(taken[12]) or false
+local generation, first_at, last_at, due_at, reason = taken[5], taken[6], taken[7], taken[8], taken[9]
 if owner ~= token and token_until > now_ms then
   -- Another run has the batch. If that run has died, its batch is put back at its token's end, not at this claim's end.
   redis.call('ZREM', inflight_key, conversation)
@@ -87,5 +86,5 @@ redis.call('HDEL', taken_key, 'token_until')
 redis.call('HSET', taken_key, 'attempt', attempt, 'token', token, 'token_until', now_ms + token_ms)
 if died_at then redis.call('HSET', taken_key, 'deaths', deaths, 'died_at', died_at) end
 redis.call('ZADD', inflight_key, 'XX', now_ms + token_ms - 0.5, conversation) -- the fraction says that the batch is taken
-return {'TAKEN', batch_id, attempt, failures, waits, unasked, deaths, died_at, tonumber(generation), tonumber(first_at),
-  tonumber(last_at), tonumber(due_at), reason, left_out, unpack(payloads or redis.call('LRANGE', batch_key, 0, -1))}
+return {'TAKEN', batch_id, attempt, failures, deaths, died_at, tonumber(generation), tonumber(first_at),
+  tonumber(last_at), tonumber(due_at), reason, unpack(payloads or redis.call('LRANGE', batch_key, 0, -1))}

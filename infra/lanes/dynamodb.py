@@ -9,7 +9,6 @@ import aws_cdk as cdk
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_iam as iam
-from aws_cdk import aws_lambda as lambda_
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
@@ -55,19 +54,9 @@ class DynamoDbLane:
         )
         self._invoke_processor(scope)
 
-    def ask_valkey_through(self, conversation_processor: lambda_.IFunction) -> None:
-        """Let the DynamoDB processor, which cannot reach Valkey, ask Valkey through the conversation processor."""
-        for name, value in environment.asking_valkey(conversation_processor=conversation_processor).items():
-            self.processor.add_environment(name, value)
-
     def grant_store_messages(self, grantee: iam.IGrantable) -> None:
         """Let `grantee` store messages and open windows, as ingest does."""
         self.windows.table.grant_store_messages(grantee)
-        self.windows.triggers.grant_send(grantee)
-
-    def grant_write_journal(self, grantee: iam.IGrantable) -> None:
-        """Let `grantee` record which messages the Valkey lane emits, and hasten windows of the same conversations."""
-        self.windows.table.grant_write_journal(grantee)
         self.windows.triggers.grant_send(grantee)
 
     def grant_end_windows(self, grantee: iam.IGrantable) -> None:

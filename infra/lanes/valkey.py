@@ -27,7 +27,7 @@ from infra.limits import (
     WATCHDOG_SECOND_PASS_DELAY_SECONDS,
     WATCHDOG_TIMEOUT_SECONDS,
 )
-from infra.storage import EventDestinations, Queue, WindowStorage
+from infra.storage import EventDestinations, Queue
 
 
 class ValkeyLane:
@@ -39,7 +39,6 @@ class ValkeyLane:
         *,
         runtime: Runtime,
         destinations: EventDestinations,
-        windows: WindowStorage | None,
     ) -> None:
         self._scope, self._runtime, self._config = scope, runtime, runtime.config
         self.undelivered = Queue(
@@ -57,7 +56,7 @@ class ValkeyLane:
         # resolve this circular reference only if the name is fixed in advance.
         self._name = f"message-buffer-{self._config.name}-processor"
         self.startable = lambda_.Function.from_function_name(scope, "StartableProcessor", self._name)
-        self.conversation_processor = self._make_conversation_processor(destinations, windows)
+        self.conversation_processor = self._make_conversation_processor(destinations)
         self.processor = self._make_processor()
         self.watchdog = self._make_watchdog()
         # CloudFormation does not see a reference by name as a dependency, and might create the watchdog first.
@@ -82,7 +81,7 @@ class ValkeyLane:
             notices=self.notices,
         )
 
-    def _make_conversation_processor(self, destinations: EventDestinations, windows: WindowStorage | None) -> Function:
+    def _make_conversation_processor(self, destinations: EventDestinations) -> Function:
         return Function(
             self._scope,
             "conversation_processor",
@@ -92,7 +91,6 @@ class ValkeyLane:
             environment=environment.conversation_processor(
                 config=self._config,
                 processor=self.startable,
-                windows=windows,
                 destinations=destinations,
             ),
             in_a_loop=True,

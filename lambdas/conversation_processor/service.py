@@ -1,17 +1,14 @@
 """The conversation processor: takes the batch of one conversation, emits it and completes it."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from random import SystemRandom
 
-from lambdas.conversation_processor.lane_agreement import DynamoDbLaneFirst, DynamoDbLaneUnasked, LaneAgreement
 from lambdas.conversation_processor.token import TimeOfToken, Token, TokenEnded
-from lambdas.limits import ASK_TABLE_AGAIN_MS, DYNAMODB_LANE_FIRST_MS
 from lambdas.run_ids import new_run_id
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreError
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms, is_failure
-from message_buffer.lanes.outcomes import Counted, Stale, Taken
+from message_buffer.lanes.outcomes import Stale, Taken
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.telemetry import Telemetry
 
@@ -25,14 +22,12 @@ class ConversationProcessor:
         lane: ValkeyLane,
         emission: Emission,
         telemetry: Telemetry,
-        agreement: LaneAgreement | None = None,
         clock: Clock = system_clock,
         random: Callable[[], float] = _random,
     ) -> None:
         self._lane = lane
         self._emission = emission
         self._telemetry = telemetry
-        self._agreement = agreement
         self._clock = clock
         self._random = random
 
@@ -40,9 +35,7 @@ class ConversationProcessor:
         """Open the connections that the first batch needs."""
         self._lane.store.prepare()
         self._emission.connect()
-        if self._agreement is not None:
-            self._agreement.connect()
-        self._lane.store.warm_up("take_batch", "exclude_messages", "complete_batch")
+        self._lane.store.warm_up("take_batch", "complete_batch")
 
     def process(self, conversation: str, time: TimeLeft, *, deadline_ms: int) -> None:
         """Emit and complete the conversation's batch, or put it back for another attempt.
@@ -68,7 +61,7 @@ class ConversationProcessor:
             self._telemetry.warn(
                 "batch rests", conversation=conversation, batch=taken.batch_id, deaths=taken.deaths, retry_in_ms=rest_ms
             )
-            self._put_back(conversation, token, wait_ms=rest_ms, counted=None)
+            self._put_back(conversation, token, wait_ms=rest_ms)
             return
         held = Token(
             self._lane.store, conversation, token,
@@ -76,18 +69,11 @@ class ConversationProcessor:
         )  # fmt: skip
         try:
             with held.kept():
-                copies = self._send(conversation, token, taken, TimeOfToken(time, held))
+                self._emission.send(conversation, taken, TimeOfToken(time, held))
         except TokenEnded:
             # This run was paused, or could not reach Valkey. Put the batch back, unless another run has taken it.
             self._telemetry.warn("token ended", conversation=conversation, batch=taken.batch_id)
-            self._put_back(conversation, token, wait_ms=0, counted=None)
-            return
-        except DynamoDbLaneFirst:
-            self._put_back(conversation, token, wait_ms=DYNAMODB_LANE_FIRST_MS, counted="waits")
-            return
-        except DynamoDbLaneUnasked as error:
-            self._telemetry.warn("message table silent", conversation=conversation, reason=str(error))
-            self._put_back(conversation, token, wait_ms=ASK_TABLE_AGAIN_MS, counted="unasked")
+            self._put_back(conversation, token, wait_ms=0)
             return
         except Exception as error:  # noqa: BLE001 - the batch is tried again after any error, and becomes a dead letter in the end
             self._try_later(conversation, token, taken, error)
@@ -97,8 +83,6 @@ class ConversationProcessor:
             self._telemetry.warn("completed too late", conversation=conversation, batch=taken.batch_id)
         elif completed.ids_forgotten:
             self._telemetry.count("IdsForgotten", completed.ids_forgotten)
-        if self._agreement is not None and copies:
-            self._agreement.drop_copies(conversation, copies)
 
     def _give_up(self, conversation: str, time: TimeLeft, deadline_ms: int) -> None:
         try:
@@ -106,21 +90,6 @@ class ConversationProcessor:
             self._lane.end_claim(conversation, deadline_ms=deadline_ms)
         except (SendFailed, StoreError) as error:
             self._telemetry.warn("claim not given up", conversation=conversation, reason=str(error))
-
-    def _send(self, conversation: str, token: str, taken: Taken, time: TimeLeft) -> frozenset[str]:
-        """Emit the batch. Return the names of its messages of which the DynamoDB lane is known to have copies."""
-        left_out, copies = taken.left_out, frozenset[str]()
-        if left_out is None and self._agreement is not None:
-            left_out, copies = self._agreement.agree(conversation, taken)
-            # Record `left_out`, so that a later attempt emits the same messages, whatever the DynamoDB lane does then.
-            if isinstance(self._lane.store.exclude_messages(conversation, token, left_out=left_out), Stale):
-                raise SendFailed("another run has taken the batch")
-        if left_out:
-            rest = [payload for position, payload in enumerate(taken.payloads) if position not in left_out]
-            taken = replace(taken, payloads=rest)
-        if taken.payloads:
-            self._emission.send(conversation, taken, time)
-        return copies
 
     def _rest_ms(self, taken: Taken) -> int:
         """Return how much longer the batch must wait after a death: 0 after the first one, then up to 1, 2, 4 … s."""
@@ -131,15 +100,15 @@ class ConversationProcessor:
         return min(taken.died_at_ms + pause_ms - self._clock(), pause_ms)
 
     def _try_later(self, conversation: str, token: str, taken: Taken, error: Exception) -> None:
-        counted: Counted | None = "failures" if is_failure(error) else None
-        wait_ms = back_off_ms(taken.failures + 1 if counted else taken.attempt, self._random)
+        failures = 1 if is_failure(error) else 0
+        wait_ms = back_off_ms(taken.failures + 1 if failures else taken.attempt, self._random)
         fields: dict[str, str | int] = {"conversation": conversation, "batch": taken.batch_id, "attempt": taken.attempt}
         if isinstance(error, SendFailed) or (isinstance(error, StoreError) and error.retryable):
             self._telemetry.warn("emit failed", **fields, reason=str(error), retry_in_ms=wait_ms)
         else:
             self._telemetry.crash("emit failed", error, **fields, retry_in_ms=wait_ms)
         self._telemetry.count("Retries")
-        self._put_back(conversation, token, wait_ms=wait_ms, counted=counted)
+        self._put_back(conversation, token, wait_ms=wait_ms, failures=failures)
 
-    def _put_back(self, conversation: str, token: str, *, wait_ms: int, counted: Counted | None) -> None:
-        self._lane.retry_batch(conversation, token, retry_at_ms=self._clock() + wait_ms, counted=counted)
+    def _put_back(self, conversation: str, token: str, *, wait_ms: int, failures: int = 0) -> None:
+        self._lane.retry_batch(conversation, token, retry_at_ms=self._clock() + wait_ms, failures=failures)

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from lambdas import environment as config
 from lambdas.dynamodb_processor.service import DynamoDbProcessor
-from message_buffer.aws.functions import Functions
 from message_buffer.errors import InvalidInput, MessageBufferError
 from message_buffer.events.emission import Emission, TimeLeft, open_emission
 from message_buffer.lanes.dynamodb.table import MessageTable
@@ -28,18 +27,11 @@ class _Parts(NamedTuple):
 def _parts() -> _Parts:
     settings, telemetry = config.read_dynamodb_processor(), Telemetry(config.read_log_settings())
     emission = open_emission(settings.emission, telemetry)
-    functions, conversation_processor = Functions(), settings.conversation_processor_function
-
-    def ask_valkey(conversation: str) -> None:
-        if conversation_processor is not None:
-            functions.start(conversation_processor, {"settle": conversation})
-
     processor = DynamoDbProcessor(
         table=MessageTable(settings.dynamodb_lane.table),
         triggers=TriggerQueue(settings.dynamodb_lane.queue_url),
         emission=emission,
         telemetry=telemetry,
-        ask_valkey=ask_valkey,
     )
     return _Parts(processor, emission, telemetry)
 

@@ -2,9 +2,6 @@
 
 A run may be killed after any step. The queue then delivers the trigger again.
 
-Messages that the Valkey lane has also taken are disputed, because that lane may lose them before it emits them. They
-remain stored, and their trigger remains hidden, until the conversation processor has asked Valkey.
-
 1. look    when the window is due; if not yet, hide the trigger until then, or leave a successor in the queue
 2. lock    the window: what was found due stays due, and messages that come before step 4 join the batch
 3. read    which messages are stored, and the bodies of one batch
@@ -24,12 +21,9 @@ from uuid import uuid4
 from lambdas.limits import (
     HEARTBEAT_SECONDS,
     MAX_BODIES_READ_AT_ONCE,
-    MAX_DISPUTE_MS,
-    MAX_DISPUTE_REST_MS,
     MAX_READS_OF_A_WINDOW,
     MAX_TRIGGER_REST_MS,
     MAX_WINDOWS_IN_A_SWEEP,
-    MIN_DISPUTE_REST_MS,
     MIN_TRIGGER_REST_MS,
     SECOND_SWEEP_DELAY_MS,
     WINDOW_LOCK_MS,
@@ -40,7 +34,7 @@ from message_buffer.events.emission import Emission, TimeLeft, back_off_ms, is_f
 from message_buffer.heartbeat import Heartbeat
 from message_buffer.lanes.dynamodb.table import FIRST_ATTEMPT, Contents, MessageTable, StoredMessage
 from message_buffer.lanes.dynamodb.triggers import Trigger, Triggers
-from message_buffer.lanes.dynamodb.window import DISPUTED, Frozen, Window, rhythm_of_batch
+from message_buffer.lanes.dynamodb.window import Frozen, Window, rhythm_of_batch
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.limits import (
     MAX_BYTES_IN_A_BATCH,
@@ -51,10 +45,13 @@ from message_buffer.limits import (
     REMEMBERED_MS,
     WINDOW_GRACE_MS,
 )
-from message_buffer.rules.due_time import Due, due_after_hold
 from message_buffer.telemetry import Telemetry
 
 _random = SystemRandom().random
+
+
+class _PutOnHold(Exception):
+    """The conversation was put on hold after this run's lock, so its messages are no longer due."""
 
 
 class _Locked(NamedTuple):
@@ -70,8 +67,6 @@ class _Batch(NamedTuple):
     """None if the batch was already emitted."""
     left: bool
     """True if messages are stored that did not fit into this batch."""
-    disputed: bool
-    """True if disputed messages are stored."""
     apart: list[str]
     """Names of the batch's messages whose bodies are items of their own."""
 
@@ -95,7 +90,6 @@ class DynamoDbProcessor:
         telemetry: Telemetry,
         clock: Clock = system_clock,
         random: Callable[[], float] = _random,
-        ask_valkey: Callable[[str], None] = lambda _conversation: None,
         beat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
         self._table = table
@@ -104,7 +98,6 @@ class DynamoDbProcessor:
         self._telemetry = telemetry
         self._clock = clock
         self._random = random
-        self._ask_valkey = ask_valkey
         self._beat_seconds = beat_seconds
 
     def process(self, trigger: Trigger, time: TimeLeft) -> bool:
@@ -205,24 +198,24 @@ class DynamoDbProcessor:
 
         try:
             with Heartbeat(beat, every_seconds=self._beat_seconds) as heartbeat:
-                rest_ms = self._empty(locked, heartbeat, time)
+                self._empty(locked, heartbeat, time)
         except LockLost as error:
             self._telemetry.count("LockLost")
             self._telemetry.warn("lock lost", conversation=locked.conversation, reason=str(error))
             return False
+        except _PutOnHold:
+            self._rest(trigger, MIN_TRIGGER_REST_MS)
+            return False
         except Exception as error:  # noqa: BLE001 - the window is tried again after any error
             self._try_later(trigger, locked, error)
             return False
-        if rest_ms is None:
-            return True
-        self._rest(trigger, rest_ms)
-        return False
+        return True
 
-    def _empty(self, locked: _Locked, heartbeat: Heartbeat, time: TimeLeft) -> int | None:
-        """Emit the window's messages. If they are disputed, return for how long to hide the trigger; else None."""
+    def _empty(self, locked: _Locked, heartbeat: Heartbeat, time: TimeLeft) -> None:
+        """Emit the window's messages."""
         batch = self._batch(locked)
-        if batch is None or isinstance(batch, int):
-            return batch
+        if batch is None:
+            return
         conversation, frozen = locked.conversation, batch.frozen
         if batch.payloads is not None:
             heartbeat.check()
@@ -232,15 +225,10 @@ class DynamoDbProcessor:
             conversation, frozen.names, batch_id=frozen.batch_id, expires_at_ms=expires_at_ms, apart=batch.apart
         )
         heartbeat.check()
-        self._close(locked, generation=frozen.generation, left=batch.left, disputed=batch.disputed)
-        return None
+        self._close(locked, generation=frozen.generation, left=batch.left)
 
-    def _batch(self, locked: _Locked) -> _Batch | int | None:
-        """Return the frozen batch, or freeze a new one.
-
-        If all messages are disputed, return how long to hide the trigger. If no message waits, close the window and
-        return None.
-        """
+    def _batch(self, locked: _Locked) -> _Batch | None:
+        """Return the frozen batch, or freeze a new one. If no message waits, close the window and return None."""
         conversation, owner = locked.conversation, locked.owner
         for read in range(MAX_READS_OF_A_WINDOW):
             now_ms = self._clock()
@@ -249,16 +237,12 @@ class DynamoDbProcessor:
             if window.owner != owner:
                 raise LockLost("the lock ran out, and another run has the window now")
             if window.frozen is None and not window.reason:
-                # The conversation was put on hold after the lock, so its messages are no longer due.
                 self._table.release(conversation, owner)
-                return MIN_TRIGGER_REST_MS
+                raise _PutOnHold
             if window.frozen is not None:
                 # An earlier attempt has frozen the batch, or this attempt has, but DynamoDB's response was lost.
                 return self._again(conversation, window.frozen, contents)
-            stored, disputed = self._divided(conversation, contents)
-            fitting = self._fitting(conversation, stored)
-            if not fitting.messages and disputed:
-                return self._dispute(locked, window, disputed)
+            fitting = self._fitting(conversation, self._not_erased(conversation, contents))
             if not fitting.messages:
                 self._telemetry.sampled("nothing stored", conversation=conversation)
                 self._close(locked, generation=window.generation)
@@ -278,22 +262,21 @@ class DynamoDbProcessor:
             ):
                 first = window._replace(attempt=FIRST_ATTEMPT, failures=0, unended=1)
                 apart = [each.name for each in fitting.messages if each.is_apart]
-                return _Batch(frozen, first, fitting.bodies, fitting.left, bool(disputed), apart)
+                return _Batch(frozen, first, fitting.bodies, fitting.left, apart)
         raise SendFailed("the window could not be frozen: its messages keep being edited")
 
     def _again(self, conversation: str, frozen: Frozen, contents: Contents) -> _Batch:
         """Return a batch that an earlier attempt has frozen."""
         stored = {each.name: each for each in contents.stored}
-        # Messages that have come since the freeze, or remain because they are disputed, wait as their facts say.
-        disputed = bool(contents.disputed)
+        # Messages that have come since the freeze wait as their facts say.
         messages = [stored[name] for name in frozen.names if name in stored]
         apart = [each.name for each in messages if each.is_apart]
         bodies = self._bodies(conversation, messages)
         if any(name not in bodies for name in frozen.names):
             # Some messages are already marked as emitted, so an earlier run has emitted the batch.
-            return _Batch(frozen, contents.window, None, frozen.has_left, disputed, apart)
+            return _Batch(frozen, contents.window, None, frozen.has_left, apart)
         found = [bodies[name] for name in frozen.names]
-        return _Batch(frozen, contents.window, found, frozen.has_left, disputed, apart)
+        return _Batch(frozen, contents.window, found, frozen.has_left, apart)
 
     def _fitting(self, conversation: str, stored: list[StoredMessage]) -> _Fitting:
         """Return as many messages as one batch may have, but at least one, and no message whose body is not stored yet.
@@ -322,60 +305,30 @@ class DynamoDbProcessor:
         unread = [each for each in messages if each.body is None]
         return known | (self._table.bodies(conversation, unread) if unread else {})
 
-    def _divided(self, conversation: str, contents: Contents) -> tuple[list[StoredMessage], list[StoredMessage]]:
-        """Return the messages that this lane emits, and those that are disputed.
+    def _not_erased(self, conversation: str, contents: Contents) -> list[StoredMessage]:
+        """Return the stored messages, without those that were erased with their conversation and delivered again.
 
-        Messages that were erased when their conversation was forgotten, and then delivered again, are erased again.
+        Erase these again.
         """
         erased = [each for each in contents.stored if contents.was_erased(each.name)]
         self._table.erase(
             conversation, names=[each.name for each in erased], bodies=[each.name for each in erased if each.is_apart]
         )
-        disputed = contents.disputed
-        given_up = [each for each in disputed if each.arrived_at_ms <= self._clock() - MAX_DISPUTE_MS]
-        if given_up:
-            # Valkey has not answered for so long that this lane emits the messages. A duplicate is better than a loss.
-            self._telemetry.count("DisputesGivenUp", len(given_up))
-            self._telemetry.warn("dispute given up", conversation=conversation, count=len(given_up))
-        disputed = [each for each in disputed if each not in given_up]
-        names = {each.name for each in disputed}
-        ours = [each for each in contents.stored if each.name not in names and not contents.was_erased(each.name)]
-        return ours, disputed
+        return [each for each in contents.stored if each not in erased]
 
-    def _dispute(self, locked: _Locked, window: Window, disputed: list[StoredMessage]) -> int:
-        """Make the window due again later, and ask Valkey about its messages. Return how long to hide the trigger."""
-        conversation, now_ms = locked.conversation, self._clock()
-        age_ms = now_ms - disputed[0].arrived_at_ms
-        rest_ms = min(max(age_ms, MIN_DISPUTE_REST_MS), MAX_DISPUTE_REST_MS)
-        due_at_ms, generation = now_ms + rest_ms, window.generation
-        if not self._table.dispute(conversation, locked.owner, due_at_ms=due_at_ms, generation=generation):
-            # A message has arrived since the read, so its wait counts.
-            rest_ms = self._reopen(locked).due_at_ms - now_ms
-        self._telemetry.count("DisputedMessages", len(disputed))
-        self._telemetry.info("messages disputed", conversation=conversation, count=len(disputed), age_ms=age_ms)
-        try:
-            self._ask_valkey(conversation)
-        except SendFailed as error:
-            self._telemetry.warn("Valkey not asked", conversation=conversation, reason=str(error))
-        return rest_ms
-
-    def _close(self, locked: _Locked, *, generation: int, left: bool = False, disputed: bool = False) -> None:
+    def _close(self, locked: _Locked, *, generation: int, left: bool = False) -> None:
         """Close the window, or begin the next one if messages remain.
 
-        Those that did not fit into the batch (`left`) are due since the freeze, and the look at those that are
-        `disputed` is due at once. Messages that arrived after the freeze are due as their facts say.
+        Those that did not fit into the batch (`left`) are due since the freeze. Messages that arrived after the freeze
+        are due as their facts say.
         """
         conversation, owner, _ = locked
-        now_ms = self._clock()
-        if disputed and not left:
-            self._reopen(locked, due=Due(now_ms, DISPUTED))
-        elif left or not self._table.close(
-            conversation, owner, generation=generation, expires_at_ms=now_ms + REMEMBERED_MS
-        ):
+        expires_at_ms = self._clock() + REMEMBERED_MS
+        if left or not self._table.close(conversation, owner, generation=generation, expires_at_ms=expires_at_ms):
             self._reopen(locked)
 
-    def _reopen(self, locked: _Locked, *, due: Due | None = None) -> Due:
-        """Release the lock and begin the next window, due at `due`, or as its messages say. Return its due time.
+    def _reopen(self, locked: _Locked) -> None:
+        """Release the lock and begin the next window, due as its messages say.
 
         Raise LockLost if another run has the window now.
         """
@@ -385,20 +338,20 @@ class DynamoDbProcessor:
             if window.owner != owner:
                 break
             rest = window._replace(frozen=None)
-            if due is None and window.frozen is None:
-                # The lock's due time was that of the disputed messages.
+            if window.frozen is None:
+                # The lock's due time was that of messages that are gone.
                 rest = rest._replace(reason="", found_at_ms=0, listed_at_ms=now_ms)
-            at = due_after_hold(due, window.held_until_ms) if due else rest.due
+            due_at_ms = rest.due.due_at_ms
             # Send the trigger before reopening, because a window without a trigger would wait for the sweep.
-            self._triggers.send(conversation, delay_ms=max(at.due_at_ms - now_ms, 0))
+            self._triggers.send(conversation, delay_ms=max(due_at_ms - now_ms, 0))
             if self._table.reopen(
                 conversation,
                 owner,
-                due=due or at,
-                stands=True if due else None if window.frozen else False,
+                due_at_ms=due_at_ms,
+                keeps_found=window.frozen is not None,
                 generation=window.generation if attempt + 1 < MAX_WINDOW_TRIES else None,
             ):
-                return at
+                return
         raise LockLost("the lock ran out before the window could be closed")
 
     def _try_later(self, trigger: Trigger, locked: _Locked, error: Exception) -> None:
@@ -439,7 +392,7 @@ def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, l
         # Must be after the forgotten time, even if the host's clock lags, because consumers drop earlier batches.
         last_at_ms=max(stored[-1].arrived_at_ms, window.forgotten_at_ms + 1),
         due_at_ms=due.due_at_ms,
-        reason="silence" if due.reason == DISPUTED else due.reason,
+        reason=due.reason,
         has_left=left,
     )
 

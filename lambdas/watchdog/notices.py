@@ -117,14 +117,14 @@ class Notices:
 
 
 def read_notice(body: str, *, shards: int) -> Dead | None:
-    """Return the run that a notice reports, or None for a warm-up or for settling disputes, which have no claim.
+    """Return the run that a notice reports, or None for a warm-up, which has no claim.
 
     Raise InvalidInput if the notice is not about a run of this stage.
     """
     try:
         record = json.loads(body)
         payload = record["requestPayload"]
-        if payload.get("warm") is True or isinstance(payload.get("settle"), str):
+        if payload.get("warm") is True:
             return None
         conversation, shard = payload.get("conversation"), payload["shard"]
         started_by = payload.get("start") if conversation is None else payload.get("deadline")

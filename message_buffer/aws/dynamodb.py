@@ -43,11 +43,6 @@ class Table:
     def _client(self) -> Any:
         return aws.client("dynamodb", patience=self._patience)
 
-    def connect(self) -> None:
-        """Open a connection, so that the first request need not wait for it."""
-        with aws.errors_as_ours("connect to DynamoDB"):
-            self._client.connect()
-
     def _get(self, doing: str, key: Values) -> Item:
         """Return the item, read consistently, or an empty item if there is none."""
         with aws.errors_as_ours(doing):

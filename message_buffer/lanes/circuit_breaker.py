@@ -1,4 +1,4 @@
-"""A circuit breaker, which skips calls for a while after a failure, and then lets one call try again."""
+"""A circuit breaker, which skips calls for a while after a failure."""
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.limits import MAX_BREAKER_PAUSE_MS, MIN_BREAKER_PAUSE_MS
@@ -12,6 +12,11 @@ class CircuitBreaker:
         self._clock = clock
         self._pause_ms = 0
         self._failed_at_ms = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether nothing has succeeded since the last failure."""
+        return self._pause_ms > 0
 
     @property
     def should_skip(self) -> bool:

@@ -9,6 +9,7 @@ from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.circuit_breaker import CircuitBreaker
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.lane import Lane
+from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.messages.conversation_id import TRIAL_OF_FALLBACK
 from message_buffer.rules.quota import Charge
 from message_buffer.rules.timing import Timing
@@ -21,10 +22,12 @@ class LaneWithFallback:
     """Uses the Valkey lane, and the DynamoDB lane for as long as Valkey cannot be reached.
 
     After a failed call the circuit breaker skips Valkey for a while, so that one webhook waits for Valkey only once.
+    Then a read finds out whether Valkey answers again. A message whose answer was lost may be in both lanes, and comes
+    out of both. Since a read stores nothing, an outage leaves at most one such message per instance of ingest.
     """
 
     def __init__(
-        self, valkey_lane: Lane, dynamodb_lane: DynamoDbLane, telemetry: Telemetry, *, clock: Clock = system_clock
+        self, valkey_lane: ValkeyLane, dynamodb_lane: DynamoDbLane, telemetry: Telemetry, *, clock: Clock = system_clock
     ) -> None:
         self._valkey_lane = valkey_lane
         self._dynamodb_lane = dynamodb_lane
@@ -37,9 +40,10 @@ class LaneWithFallback:
         # `bufferctl verify` tries the fallback while Valkey is available.
         is_trial = conversation.startswith(TRIAL_OF_FALLBACK)
         outcome = None if is_trial else self._tried(
+            conversation,
             lambda: self._valkey_lane.buffer_message(
                 conversation, message_id, payload=payload, timing=timing, charge=charge
-            )
+            ),
         )  # fmt: skip
         if outcome is not None:
             return outcome
@@ -55,7 +59,7 @@ class LaneWithFallback:
         word again. If only the DynamoDB lane fails, the repeat cancels there.
         """
         was_used = self._dynamodb_lane.was_used(conversation)
-        outcome = self._tried(lambda: self._valkey_lane.cancel_buffer(conversation, cancel_id=cancel_id))
+        outcome = self._tried(conversation, lambda: self._valkey_lane.cancel_buffer(conversation, cancel_id=cancel_id))
         if outcome is None:
             raise StoreUnavailable("cancel: Valkey, where messages may wait, cannot be reached")
         if not was_used:
@@ -63,7 +67,7 @@ class LaneWithFallback:
         return o.cancelled_in_both(outcome, self._dynamodb_lane.cancel_buffer(conversation, cancel_id=cancel_id))
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
-        outcome = self._tried(lambda: self._valkey_lane.retime_buffer(conversation, timing=timing))
+        outcome = self._tried(conversation, lambda: self._valkey_lane.retime_buffer(conversation, timing=timing))
         in_valkey = None if isinstance(outcome, o.Empty) else outcome
         if (in_valkey is None or timing.flush_reason) and self._dynamodb_lane.was_used(conversation):
             in_dynamodb = self._dynamodb_lane.retime_buffer(conversation, timing=timing)
@@ -77,7 +81,7 @@ class LaneWithFallback:
         lane, and the caller holds it again later.
         """
         self._dynamodb_lane.hold_buffer(conversation, hold_ms=hold_ms)
-        held = self._tried(lambda: self._valkey_lane.hold_buffer(conversation, hold_ms=hold_ms))
+        held = self._tried(conversation, lambda: self._valkey_lane.hold_buffer(conversation, hold_ms=hold_ms))
         if held is None:
             raise StoreUnavailable("hold: Valkey, where messages may wait, cannot be reached")
         return held
@@ -85,14 +89,15 @@ class LaneWithFallback:
     def resume_buffer(self, conversation: str) -> o.Resumed | o.NotOnHold:
         """Resume the conversation in both lanes. Raise StoreUnavailable if the Valkey lane cannot be reached."""
         in_dynamodb = self._dynamodb_lane.resume_buffer(conversation)
-        resumed = self._tried(lambda: self._valkey_lane.resume_buffer(conversation))
+        resumed = self._tried(conversation, lambda: self._valkey_lane.resume_buffer(conversation))
         if resumed is None:
             raise StoreUnavailable("resume: Valkey, where messages may wait, cannot be reached")
         return resumed if isinstance(resumed, o.Resumed) else in_dynamodb
 
     def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended | o.Unmoved | o.Empty:
         outcome = self._tried(
-            lambda: self._valkey_lane.extend_wait(conversation, extend_ms=extend_ms, max_wait_ms=max_wait_ms)
+            conversation,
+            lambda: self._valkey_lane.extend_wait(conversation, extend_ms=extend_ms, max_wait_ms=max_wait_ms),
         )
         return outcome or self._dynamodb_lane.extend_wait(conversation, extend_ms=extend_ms, max_wait_ms=max_wait_ms)
 
@@ -125,7 +130,7 @@ class LaneWithFallback:
 
         Ask the DynamoDB lane too if it knows the conversation, since a message may be in both lanes.
         """
-        in_valkey = self._tried(lambda: look(self._valkey_lane))
+        in_valkey = self._tried(conversation, lambda: look(self._valkey_lane))
         if in_valkey is None:
             return False, look(self._dynamodb_lane)
         if not self._dynamodb_lane.was_used(conversation):
@@ -138,12 +143,15 @@ class LaneWithFallback:
             return True, in_valkey
         return True, in_dynamodb
 
-    def _tried(self, call: Callable[[], T]) -> T | None:
+    def _tried(self, conversation: str, call: Callable[[], T]) -> T | None:
         """Return the result of a call to the Valkey lane, or None if Valkey cannot be reached."""
         if self._breaker.should_skip:
             return None
         try:
-            result = call()
+            if self._breaker.is_open:
+                self._valkey_lane.peek_conversation(conversation)
+                self._breaker.succeeded()
+            return call()
         except StoreError as error:
             if not error.retryable:
                 raise
@@ -152,8 +160,6 @@ class LaneWithFallback:
                 self._telemetry.count("FallbackOpened")
                 self._telemetry.warn("the DynamoDB lane stands in", reason=str(error))
             return None
-        self._breaker.succeeded()
-        return result
 
 
 def _never_seen(found: object) -> bool:

@@ -14,8 +14,6 @@ RefusalReason = Literal[
     "account_messages", "account_conversations", "tenant_messages", "tenant_conversations", "waiting"
 ]
 """The quota that is used up, or `waiting` if too much waits in the conversation."""
-Counted = Literal["failures", "waits", "unasked"]
-"""Which count of a frozen batch `retry_batch` raises. `Taken` describes the counts."""
 
 
 def lane_of(name: object) -> LaneName:
@@ -161,14 +159,8 @@ class Taken:
     lane: LaneName = "valkey"
     until_ms: int = 0
     """When the token ends unless it is renewed. Until then no other run may take the batch. 0 in the DynamoDB lane."""
-    left_out: frozenset[int] | None = None
-    """Positions of the messages that the DynamoDB lane emits, or None if the lanes have not agreed on them yet."""
     failures: int = 0
     """How often the batch could not be emitted."""
-    waits: int = 0
-    """How often the batch was put back so that the DynamoDB lane could go first."""
-    unasked: int = 0
-    """How often the batch was put back because the DynamoDB lane's table failed."""
     deaths: int = 0
     """How many runs took the batch and neither completed nor retried it."""
     died_at_ms: int | None = None
@@ -184,11 +176,6 @@ class Completed:
     start_id: str | None
     ids_forgotten: int = 0
     """The number of message ids that were forgotten in less than a day, because the conversation has too many."""
-
-
-@dataclass(frozen=True, slots=True)
-class Excluded:
-    """Every later attempt leaves out the same messages. Emit the rest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,8 +98,8 @@ WHEN_SOMETHING_IS_WRONG = {
     "Retries", "DeadLetters", "StoreFailures", "Recovered", "Deaths", "SweepFailures",
     "StoreRetries", "SweepsCut", "LeaseLost",
     "ReplyRetries", "ReplyDeadLetters", "ProcessingErrors", "UnconfirmedSends",
-    "FallbackMessages", "FallbackOpened", "Deferred", "LeftToDynamoDbLane", "JournalFailures",
-    "TriggersReturned", "LockLost", "DisputedMessages", "DisputesGivenUp", "LostInValkey",
+    "FallbackMessages", "FallbackOpened",
+    "TriggersReturned", "LockLost",
     "CanaryFailures", "SignInsUnavailable", "TriggersResent",
 }  # fmt: skip
 

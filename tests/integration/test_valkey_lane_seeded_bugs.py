@@ -160,10 +160,6 @@ def delivered_again(machine: EngineMachine) -> None:
     machine.redelivery("ann", 0, 0)
 
 
-def excludes(left_out: set[int]) -> Step:
-    return lambda machine: machine.exclude(0, frozenset(left_out), 0, False)
-
-
 BUGS = (
     Bug(
         "a processor without the lease may claim",
@@ -461,7 +457,7 @@ BUGS = (
     Bug(
         "a retry counts nothing",
         "retry_batch",
-        "if counted ~= ''",
+        "if failures > 0",
         "if false",
         (vip, taken, failed, taken),
     ),
@@ -914,20 +910,6 @@ BUGS = (
         "redis.call('ZREM', pending_key, conversation)",
         "",
         (writes, lambda m: m.edit_or_delete("ann", 0, "here", True, False)),
-    ),
-    Bug(
-        "what was excluded is decided anew",
-        "exclude_messages",
-        "if taken[2] then return {'EXCLUDED'} end",
-        "",
-        (vip, taken, excludes({0}), excludes({1})),
-    ),
-    Bug(
-        "a conversation processor that lost the batch excludes messages",
-        "exclude_messages",
-        "if taken[1] ~= token then return {'STALE'} end",
-        "",
-        (vip, taken, given_away, excludes({0})),
     ),
     Bug(
         "a forget leaves the frozen batch",

@@ -111,8 +111,6 @@ def _frozen_batch_agrees(model: ConversationModel, taken: Key) -> None:
     if model.frozen:
         assert taken.ttl_ms == -1
         assert taken.pairs[b"batch_id"].decode() == model.frozen.batch_id
-        excluded = taken.pairs.get(b"left_out")
-        assert (None if excluded is None else set(map(int, excluded.split()))) == model.frozen.left_out
 
 
 def _memories_agree(model: ConversationModel, conv: Key, seen: Key, emitted: Key | None) -> None:

@@ -1,14 +1,18 @@
-"""Records what a test sent, and judges what came out: each message once, in order, in time."""
+"""Records what a test sent, and judges what came out: each message once, in order, in time.
+
+Across an outage of Valkey a few messages may come out of both lanes: see `judge_lanes`.
+"""
 
 import json
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jsonschema
 import urllib3
@@ -39,6 +43,8 @@ class Talk:
     accepted: list[Accepted] = field(default_factory=list)
     unanswered: set[str] = field(default_factory=set)
     """Sent, and neither accepted nor refused: these may come out, or not."""
+    sent: set[str] = field(default_factory=set)
+    sent_again: set[str] = field(default_factory=set)
     conversation_id: str = ""
 
     def body(self, message_id: str | None = None, **fields: Any) -> dict[str, Any]:
@@ -53,6 +59,7 @@ class Talk:
     def say(self, message_id: str | None = None, **fields: Any) -> Answer:
         """Send a message, and note it if it was accepted."""
         body = self.body(message_id, **fields)
+        (self.sent_again if body["id"] in self.sent else self.sent).add(body["id"])
         self.unanswered.add(body["id"])
         answer = self.stage.webhooks.post("generic", body)
         if answer.status < 500:
@@ -131,10 +138,54 @@ def judge(
     return [arrival for talk in talks for arrival in talk.arrivals()]
 
 
-def settle(talks: Sequence[Talk], *, timeout_seconds: float) -> None:
+def settle(talks: Sequence[Talk], *, timeout_seconds: float, perhaps_lost: Collection[str] = ()) -> None:
     """Wait until all accepted messages have come out, and neither lane holds anything of these conversations."""
-    _wait(talks, timeout_seconds)
+    _wait(talks, timeout_seconds, perhaps_lost)
     talks[0].stage.wait_until_settled(*(talk.conversation_id for talk in talks), timeout_seconds=timeout_seconds)
+
+
+class AcrossLanes(NamedTuple):
+    """What came out of a stage with a fallback."""
+
+    emitted: Mapping[str, Sequence[Arrival]]
+    """The batches of each lane."""
+    doubled: frozenset[str]
+    """The messages that came out of both lanes."""
+    lost: frozenset[str]
+
+
+def judge_lanes(talks: Sequence[Talk], *, openings: int, perhaps_lost: Collection[str] = ()) -> AcrossLanes:
+    """Assert that every accepted message came out, in one batch of each lane at most, and in order within a lane.
+
+    A message may be in both lanes if it was sent again, or if Valkey's answer to it was lost. The latter happens at
+    most once an `opening`, in which an instance of ingest turns to the fallback. `perhaps_lost` were sent before Valkey
+    was wiped.
+    """
+    emitted: dict[str, list[Arrival]] = defaultdict(list)
+    doubled: set[str] = set()
+    lost: set[str] = set()
+    for talk in talks:
+        known: dict[str, Arrival] = {}
+        for arrival in talk.arrivals():
+            judge_schema(arrival)
+            first = known.setdefault(arrival.batch["batchId"], arrival)
+            assert first.batch["messages"] == arrival.batch["messages"], "a batch came again with another content"
+        by_lane: dict[str, list[str]] = defaultdict(list)
+        for arrival in known.values():
+            by_lane[arrival.batch["lane"]] += ids_of(arrival)
+            emitted[arrival.batch["lane"]].append(arrival)
+        for lane, ids in by_lane.items():
+            assert len(set(ids)) == len(ids), f"a message in two batches of the {lane} lane"
+            accepted = [each for each in ids if each not in talk.unanswered]
+            assert accepted == [each for each in talk.ids if each in ids], f"in order in the {lane} lane"
+        came = Counter(message_id for ids in by_lane.values() for message_id in ids)
+        doubled |= {message_id for message_id, times in came.items() if times > 1}
+        lost |= set(talk.ids) - came.keys()
+    again = {message_id for talk in talks for message_id in talk.sent_again}
+    assert lost <= set(perhaps_lost), f"lost: {lost - set(perhaps_lost)}"
+    unasked = doubled - again
+    assert len(unasked) <= openings, f"{len(unasked)} messages in both lanes, after {openings} openings: {unasked}"
+    return AcrossLanes(emitted, frozenset(doubled), frozenset(lost))
 
 
 def judge_schema(arrival: Arrival) -> None:
@@ -143,15 +194,15 @@ def judge_schema(arrival: Arrival) -> None:
     assert arrival.event["detail-type"] == "messages.batch.ready"
 
 
-def _wait(talks: Sequence[Talk], timeout_seconds: float) -> None:
-    expected = {message_id for talk in talks for message_id in talk.ids}
+def _wait(talks: Sequence[Talk], timeout_seconds: float, perhaps_lost: Collection[str] = ()) -> None:
+    expected = {message_id for talk in talks for message_id in talk.ids} - set(perhaps_lost)
 
     def all_there(arrivals: Sequence[Arrival]) -> bool:
         return expected <= {message_id for arrival in arrivals for message_id in ids_of(arrival)}
 
     if not talks[0].stage.inbox.wait_until(all_there, timeout_seconds=timeout_seconds):
         came = {message_id for talk in talks for arrival in talk.arrivals() for message_id in ids_of(arrival)}
-        missing = [message_id for talk in talks for message_id in talk.ids if message_id not in came]
+        missing = sorted(expected - came)
         raise AssertionError(
             f"lost: {len(missing)} of {len(expected)} messages did not come out, such as {missing[:5]}"
         )

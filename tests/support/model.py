@@ -6,7 +6,6 @@ due and who may act on it.
 """
 
 import math
-from collections import Counter
 from dataclasses import dataclass, field
 
 from message_buffer.rules.due_time import (
@@ -54,20 +53,20 @@ class FrozenBatch:
     attempt: int = 0
     token: str | None = None
     token_until: int = 0
-    left_out: frozenset[int] | None = None
-    counts: Counter[str] = field(default_factory=Counter)
+    failures: int = 0
+    deaths: int = 0
     died_at: int | None = None
 
     def take(self, token: str, until: int) -> None:
         if self.token is not None and self.token_until:
-            self.counts["deaths"] += 1
+            self.deaths += 1
             self.died_at = self.token_until
         self.attempt += 1
         self.token, self.token_until = token, until
 
-    def retry(self, counted: str | None) -> None:
-        if counted and self.token_until:
-            self.counts[counted] += 1
+    def retry(self, failures: int) -> None:
+        if self.token_until:
+            self.failures += failures
         self.token_until, self.died_at = 0, None
 
 

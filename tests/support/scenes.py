@@ -158,11 +158,6 @@ def taken_and_abandoned(engine: Engine) -> None:
     engine.clock.advance(SETTINGS.token_ms)
 
 
-def taken_and_excluded(engine: Engine) -> None:
-    taken(engine)
-    engine.store.exclude_messages("c", "t1", left_out=[1])
-
-
 def completed(engine: Engine) -> None:
     taken(engine)
     engine.store.complete_batch("c", "t1")
@@ -337,13 +332,6 @@ SCENES = [
         Scene("renew_token", state, lambda store, _: store.renew_token("c", "t1"))
         for state in (taken, taken_and_abandoned, waiting_for_retry, completed, idle)
     ),
-    *(
-        Scene("exclude_messages", state, lambda store, engine: store.exclude_messages("c", "t1", left_out=[0]))
-        for state in (
-            taken, taken_and_more, taken_and_abandoned, taken_and_excluded, waiting_for_retry, completed, idle,
-        )
-    ),
-    Scene("take_batch", taken_and_excluded, take),
     *(
         Scene("complete_batch", state, complete)
         for state in (taken, taken_and_more, taken_and_abandoned, waiting_for_retry, completed, open_buffer)

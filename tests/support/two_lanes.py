@@ -5,6 +5,7 @@ the bus and Valkey passes through one wire. Before or after a request its maker 
 error, or be stopped while another actor does something.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,8 +14,6 @@ from typing import Any, Literal, NamedTuple
 
 from redis.exceptions import TimeoutError as NoAnswer
 
-from lambdas.conversation_processor.disputes import Disputes
-from lambdas.conversation_processor.lane_agreement import LaneAgreement
 from lambdas.conversation_processor.service import ConversationProcessor
 from message_buffer.errors import SendFailed, StoreError
 from message_buffer.events.emission import Emission, EmissionDestinations, Limits
@@ -34,8 +33,9 @@ RULES = Rules(silence_ms=2_000, typing_inference_ms=0, max_wait_ms=8_000)
 SETTINGS = STAGE_SETTINGS._replace(token_ms=20_000, claim_ms=20_000)
 # However long a history is, its batches are tried again to the end.
 MAX_ATTEMPTS = 1_000
-MOST_WAITS = 3
 INGESTERS = 2
+# The script that stores a message, as it is called.
+STORING = {load_script("buffer_message").sha, load_script("buffer_message").source}
 
 Role = Literal["ingest", "conversation_processor"]
 Cut = Literal["swallowed", "unanswered", "late"]
@@ -70,6 +70,14 @@ class Line:
         self._world, self._role = world, role
 
     def execute_command(self, *args: Any) -> Any:
+        try:
+            return self._send(*args)
+        except NoAnswer:
+            if self._role == "ingest" and args[1] in STORING:
+                self._world.note_lost_answer()
+            raise
+
+    def _send(self, *args: Any) -> Any:
         world, send = self._world, partial(self._world.server.execute_command, *args)
         match world.cuts.get(self._role):
             case None:
@@ -102,16 +110,25 @@ class Accepted:
 
 
 @dataclass
+class Delivery:
+    """A call of an ingester that stores a message."""
+
+    ingester: int
+    message_id: str
+    is_alone: bool
+    """False if the same ingester is in the middle of another call, which is possible only in a model."""
+
+
+@dataclass
 class TwoLanes:
     skew_ms: int = 0
-    max_waits: int = MOST_WAITS
-    max_attempts_of_agreement: int = MAX_ATTEMPTS
     scene: WindowScene = field(default_factory=WindowScene)
     server: Any = field(default_factory=open_imitation)
     cuts: dict[Role, Cut] = field(default_factory=dict)
     on_their_way: list[OnItsWay] = field(default_factory=list)
     sent: list[str] = field(default_factory=list)
     unanswered: set[str] = field(default_factory=set)
+    answered: set[str] = field(default_factory=set)
     accepted: dict[str, Accepted] = field(default_factory=dict)
     withdrawn: set[str] = field(default_factory=set)
     """It may come out, or not."""
@@ -123,6 +140,10 @@ class TwoLanes:
     """Only Valkey had it when Valkey was wiped, and nobody has accepted it since."""
     perhaps_twice: set[str] = field(default_factory=set)
     """It may have come out before Valkey forgot it."""
+    lost_answers: set[str] = field(default_factory=set)
+    """Valkey may have stored it, or may store it yet, but ingest has no answer."""
+    sent_again: set[str] = field(default_factory=set)
+    outages: int = 0
 
     def __post_init__(self) -> None:
         self.clock: ManualClock = self.scene.clock
@@ -132,16 +153,9 @@ class TwoLanes:
         self.engine.clock = self.clock
         self.engine.store = Store(Connection(lambda: self.server), SETTINGS, clock=self.clock)
         self.ingesters = [self._ingester(number * self.skew_ms) for number in range(INGESTERS)]
-        self.asked: list[str] = []
-        self.scene.processor = self.scene.new_processor(ask_valkey=self._ask_valkey)
+        self._deliveries: list[Delivery] = []
+        self._lost: Counter[tuple[int, int]] = Counter()
         self.conversation_processor = self._conversation_processor()
-        self.disputes = Disputes(
-            self._store("conversation_processor", self.clock),
-            self.scene.table,
-            self.scene.triggers,
-            self.scene.telemetry,
-            clock=self.clock,
-        )
         self._frames = [_Frame(None)]
         self._events = count()
         self.scene.wire.before = lambda request: self._interrupt("before", request)
@@ -166,14 +180,6 @@ class TwoLanes:
             lane=valkey_lane(self._store("conversation_processor", self.clock)),
             emission=Emission(destinations, telemetry, Limits(262_144, MAX_ATTEMPTS), clock=self.clock),
             telemetry=telemetry,
-            agreement=LaneAgreement(
-                self.scene.table,
-                self.scene.triggers,
-                telemetry,
-                max_waits=self.max_waits,
-                max_attempts_of_agreement=self.max_attempts_of_agreement,
-                clock=self.clock,
-            ),
             clock=self.clock,
             random=lambda: 0.0,
         )
@@ -202,7 +208,10 @@ class TwoLanes:
             case "kill":
                 raise Killed
             case "fail":
-                raise NoAnswer if request == "valkey" else SendFailed("ReadTimeoutError")
+                if request == "valkey":
+                    self.outages += 1
+                    raise NoAnswer
+                raise SendFailed("ReadTimeoutError")
             case list() as steps:
                 for step in steps:
                     self.do(step)
@@ -218,7 +227,7 @@ class TwoLanes:
     def deliver_past_valkey(self, ingester: int, how: Cut, pick: int | None = None) -> None:
         """Deliver as if Valkey could not be reached for this delivery alone."""
         before = self.cuts.get("ingest")
-        self.cuts["ingest"] = how
+        self.cut("ingest", how)
         try:
             self.deliver(ingester) if pick is None else self.redeliver(ingester, pick)
         finally:
@@ -228,10 +237,18 @@ class TwoLanes:
 
     def _deliver(self, ingester: int, message_id: str) -> None:
         lane, made = self.ingesters[ingester], self._frames[-1].made
+        if message_id in self.unanswered | self.answered:
+            self.sent_again.add(message_id)
         self.unanswered.add(message_id)
         before, asked, wipes = len(made), next(self._events), self.wipes
-        taken = lane.buffer_message(CONVERSATION, message_id, payload=payload(message_id), timing=RULES.timing)
+        is_alone = all(each.ingester != ingester for each in self._deliveries)
+        self._deliveries.append(Delivery(ingester, message_id, is_alone))
+        try:
+            taken = lane.buffer_message(CONVERSATION, message_id, payload=payload(message_id), timing=RULES.timing)
+        finally:
+            self._deliveries.pop()
         self.unanswered.discard(message_id)
+        self.answered.add(message_id)
         which = "dynamodb" if "put_item" in made[before:] else "valkey"
         if which == "dynamodb":
             self.in_table.add(message_id)
@@ -278,16 +295,8 @@ class TwoLanes:
         """Let the watchdog put back the claims of conversation processors that died."""
         self.engine.store.recover_expired(0)
 
-    def _ask_valkey(self, conversation: str) -> None:
-        self.scene.wire.call("invoke", lambda: self.asked.append(conversation))
-
     def empty_windows(self) -> None:
         self.scene.run()
-
-    def settle(self) -> None:
-        """Run the conversation processors that the DynamoDB processor has started to settle disputes."""
-        while self.asked:
-            self.disputes.settle(self.asked.pop())
 
     def wipe(self) -> None:
         """Empty Valkey, and record which messages this may lose or double."""
@@ -316,7 +325,15 @@ class TwoLanes:
         self.clock.advance(ms)
 
     def cut(self, role: Role, how: Cut) -> None:
+        self.outages += 1
         self.cuts[role] = how
+
+    def note_lost_answer(self) -> None:
+        """Note that ingest has no answer to the message that it has sent to Valkey."""
+        if self._deliveries:
+            delivery = self._deliveries[-1]
+            self.lost_answers.add(delivery.message_id)
+            self._lost[self.outages, delivery.ingester] += delivery.is_alone
 
     def mend(self, role: Role) -> None:
         self.cuts.pop(role, None)
@@ -343,7 +360,6 @@ class TwoLanes:
             self.recover()
             self.execute()
             self.empty_windows()
-            self.settle()
             if self._is_at_rest():
                 return
             if self._is_left_over():
@@ -355,23 +371,28 @@ class TwoLanes:
         return idle and not self.unanswered and self.scene.is_at_rest()
 
     def _is_left_over(self) -> bool:
-        """Return whether a message was stored without a window and then taken by the Valkey lane; the next window finds
-        it.
-        """
+        """Return whether a message was stored without a window; the next window finds it."""
         contents = self.scene.table.read(CONVERSATION)
         return not self.unanswered and bool(contents.stored) and not contents.window.is_open
 
-    def judge(self) -> None:
+    def judge(self) -> int:
+        """Fail unless the promises hold. Return how many messages came out of both lanes."""
         batches = self._batches()
         out = [message_id for _, ids in batches.values() for message_id in ids]
-        if "JournalFailures" not in self.scene.telemetry.counts:
-            twice = {each for each in out if out.count(each) > 1} - self.perhaps_twice
-            assert not twice, f"a message under two batch ids: {batches}"
+        for lane in ("valkey", "dynamodb"):
+            of_lane = [each for its, ids in batches.values() if its == lane for each in ids]
+            again = {each for each in of_lane if of_lane.count(each) > 1}
+            forgotten = self.perhaps_twice if lane == "valkey" else set()
+            assert not again - forgotten, f"a message under two batch ids of the {lane} lane: {batches}"
+            self._judge_order(lane, of_lane)
+        doubled = {each for each in out if out.count(each) > 1}
+        unexplained = doubled - self.lost_answers - self.sent_again
+        assert not unexplained, f"in both lanes, though Valkey answered and nobody sent it again: {unexplained}"
+        assert max(self._lost.values(), default=0) <= 1, "an ingester lost more than one answer in an outage"
         lost = set(self.sent) - set(out) - self.withdrawn - self.perhaps_lost
         assert not lost, f"lost: {lost}"
         assert not self.scene.letters.bodies
-        for lane in ("valkey", "dynamodb"):
-            self._judge_order(lane, [each for its, ids in batches.values() if its == lane for each in ids])
+        return len(doubled)
 
     def _batches(self) -> dict[str, tuple[str, list[str]]]:
         seen: dict[str, tuple[str, list[str]]] = {}
@@ -387,19 +408,3 @@ class TwoLanes:
         for earlier, later in combinations(taken, 2):
             turned = later.ingester == earlier.ingester and later.answered < earlier.asked
             assert not turned, f"out of order in the {lane} lane: {out}"
-
-
-def in_main(lanes: TwoLanes, *message_ids: str) -> None:
-    for message_id in message_ids:
-        lanes.engine.send(CONVERSATION, message_id, rules=RULES)
-
-
-def in_window(lanes: TwoLanes, *message_ids: str) -> None:
-    for message_id in message_ids:
-        lanes.scene.send(message_id, rules=RULES)
-
-
-def out_by_lane(lanes: TwoLanes) -> list[tuple[str, list[str]]]:
-    """Return lane and message ids of each batch. As for a consumer, events with the same batch id are one batch."""
-    seen = {each["batchId"]: (each["lane"], [m["id"] for m in each["messages"]]) for each in lanes.scene.events()}
-    return list(seen.values())

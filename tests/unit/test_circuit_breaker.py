@@ -1,4 +1,4 @@
-"""The breaker stops calls for a while after a failure, and then lets one through as a probe."""
+"""The breaker stops calls for a while after a failure, and is open until a success."""
 
 from message_buffer.lanes.circuit_breaker import CircuitBreaker
 from message_buffer.limits import MAX_BREAKER_PAUSE_MS, MIN_BREAKER_PAUSE_MS
@@ -29,6 +29,17 @@ def test_each_probe_that_fails_doubles_the_pause_up_to_a_bound() -> None:
             clock.advance(100)
         pauses.append(clock() - began_ms)
     assert pauses == [1_000, 2_000, 4_000, 8_000, 8_000, MAX_BREAKER_PAUSE_MS]
+
+
+def test_it_is_open_from_a_failure_until_a_success() -> None:
+    clock = ManualClock()
+    breaker = CircuitBreaker(clock=clock)
+    opened = [breaker.is_open]
+    breaker.failed()
+    clock.advance(MAX_BREAKER_PAUSE_MS)
+    opened.append(breaker.is_open)
+    breaker.succeeded()
+    assert [*opened, breaker.is_open] == [False, True, False]
 
 
 def test_a_success_forgets_all_failures() -> None:

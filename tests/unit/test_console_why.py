@@ -354,7 +354,7 @@ def reasons_of_the_stage() -> set[str]:
 
 
 def _reasons_of(path: Path) -> set[str]:
-    """Return the texts in a `Due(…)` of this file, and those of `due_for=`, `flush_reason=` and DISPUTED."""
+    """Return the texts in a `Due(…)` of this file, and those of `due_for=` and `flush_reason=`."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         parts: list[ast.AST] = []
@@ -362,10 +362,6 @@ def _reasons_of(path: Path) -> set[str]:
             parts = [each.value for each in node.keywords if each.arg in ("due_for", "flush_reason")]
             if isinstance(node.func, ast.Name) and node.func.id == "Due":
                 parts += node.args[1:]
-        elif isinstance(node, ast.Assign) and any(
-            isinstance(to, ast.Name) and to.id == "DISPUTED" for to in node.targets
-        ):
-            parts = [node.value]
         constants = [each for part in parts for each in ast.walk(part) if isinstance(each, ast.Constant)]
         found |= {
             each.value for each in constants if isinstance(each.value, str) and re.fullmatch("[a-z_]+", each.value)
@@ -376,7 +372,6 @@ def _reasons_of(path: Path) -> set[str]:
 def test_every_reason_that_a_stage_can_give_has_a_sentence() -> None:
     reasons = reasons_of_the_stage()
     assert {"silence", "max_wait", "max_messages", "max_bytes", "priority", "flush", "hold", "resume"} <= reasons
-    assert "disputed" in reasons
     assert reasons <= set(CAUSES)
 
 
@@ -392,5 +387,5 @@ def test_presses_and_files_without_captions_are_those_of_ingest() -> None:
 
 def test_the_panel_of_the_page_has_a_line_for_every_cause() -> None:
     named = set(re.findall(r'"([^"]+)"', (ROOT / "console" / "page" / "when_due.js").read_text()))
-    # No rule of a conversation causes these: one follows from an outage, and the others mean that no rule was found.
-    assert set(CAUSES) - named == {"silence", "deleted", "disputed"}
+    # These mean that no rule was found.
+    assert set(CAUSES) - named == {"silence", "deleted"}

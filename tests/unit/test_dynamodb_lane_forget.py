@@ -5,12 +5,9 @@ from uuid import uuid4
 
 import pytest
 
-from lambdas.conversation_processor.lane_agreement import LaneAgreement
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.valkey.keys import batch_prefix
 from tests.support.engine import payload
-from tests.support.fakes import RecordedTelemetry
 from tests.support.window import CONVERSATION, RULES, WINDOW_MS, WindowScene, due, failing, lock, settle
 
 STEPS = [
@@ -37,12 +34,11 @@ def items(window: WindowScene) -> list[str]:
 def test_nothing_is_left_but_hashes_and_the_window(window: WindowScene) -> None:
     due(window, "m1")
     window.run()
-    window.table.journal(CONVERSATION, "batch", ["of the Valkey lane"], expires_at_ms=window.clock() + 1)
     window.send("m2")
     forget(window)
     left = items(window)
     assert left[0] == "!"
-    assert [each[:2] for each in left[1:]] == ["h#", "h#", "h#"]
+    assert [each[:2] for each in left[1:]] == ["h#", "h#"]
 
 
 @pytest.mark.parametrize("step", range(2, len(STEPS) + 1))
@@ -57,7 +53,7 @@ def test_a_forget_that_fails_at_any_request_can_be_repeated(window: WindowScene,
         forget(window)
     window.clock.advance(60_000)
     forget(window)
-    assert not [each for each in items(window) if each.startswith(("m#", "b#"))]
+    assert not [each for each in items(window) if each.startswith("m#")]
     for message_id in ("m1", "m2"):
         assert isinstance(window.send(message_id), o.Duplicate)
     settle(window)
@@ -99,27 +95,6 @@ def test_while_the_processor_empties_the_window_a_forget_says_so(window: WindowS
     window.table.acquire_to_cancel(CONVERSATION, "processor", now_ms=now_ms, until_ms=now_ms + 30_000)
     with pytest.raises(StoreUnavailable, match="try again"):
         forget(window)
-
-
-def test_the_valkey_lane_leaves_out_what_was_erased(window: WindowScene) -> None:
-    """Its platform delivers a message again that this lane emitted, and that the Valkey lane never knew."""
-    due(window, "m1")
-    window.run()
-    forget(window)
-    agreement = LaneAgreement(window.table, window.triggers, RecordedTelemetry(), clock=window.clock)
-    taken = o.Taken("batch", 1, 1, 0, 0, 0, "silence", [payload("m1"), payload("m2")])
-    assert agreement.agree(CONVERSATION, taken).left_out == {0}
-
-
-def test_a_forget_that_goes_on_erases_what_the_valkey_lane_has_recorded_since(window: WindowScene) -> None:
-    window.send("m1")
-    forget(window, "f")
-    window.table.journal(CONVERSATION, "batch", ["m0"], expires_at_ms=window.clock() + 60_000)
-    window.send("m2")
-    forget(window, "f")
-    assert {each[:2] for each in items(window)} == {"!", "h#", "m#"}
-    settle(window)
-    assert window.batches() == [["m2"]]
 
 
 def test_a_message_that_comes_while_a_forget_works_leaves_as_a_newer_one(window: WindowScene) -> None:
@@ -191,19 +166,6 @@ def test_a_batch_of_a_clock_far_ahead_does_not_move_a_forget(window: WindowScene
     window.clock.advance(WINDOW_MS)
     window.run()
     assert forget(window).at_ms == window.clock()
-
-
-@pytest.mark.parametrize("goes_on", [False, True])
-def test_a_newer_batch_of_the_valkey_lane_is_not_left_out(window: WindowScene, goes_on: bool) -> None:
-    window.send("m1")
-    at_ms = forget(window, "f").at_ms if goes_on else window.clock()
-    window.clock.advance(5_000)
-    batch_id = f"{batch_prefix(CONVERSATION)}-{window.clock()}-3"
-    window.table.journal(CONVERSATION, batch_id, ["m2"], expires_at_ms=window.clock() + 60_000)
-    window.lane.forget_conversation(CONVERSATION, forget_id="f", secret="secret", goes_on=goes_on, at_ms=at_ms)
-    agreement = LaneAgreement(window.table, window.triggers, RecordedTelemetry(), clock=window.clock)
-    taken = o.Taken(batch_id, 9, 3, 0, 0, 0, "silence", [payload("m2")])
-    assert agreement.agree(CONVERSATION, taken).left_out == set()
 
 
 def test_a_forget_that_goes_on_after_another_forget_erases_no_message(window: WindowScene) -> None:

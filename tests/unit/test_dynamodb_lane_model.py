@@ -316,16 +316,19 @@ class WindowMachine(RuleBasedStateMachine):
         assert not set(waiting) & {each for each, _, _ in accepted}, f"never emitted: {waiting}"
 
     def judge_waits(self, name: str) -> None:
-        """Check that no batch was cut before silence: no typed message that was noted by its due time still waited."""
+        """Check that no batch was cut before silence.
+
+        No typed message that was noted by its due time still waited, and neither did its first message.
+        """
         for event in self.scene.events():
             if event["conversationId"] != name or event["flushReason"] not in {"silence", "max_wait"}:
                 continue
             metadata = event["metadata"]
             due_at_ms = metadata["firstMessageAt"] + metadata["waitMs"]
             latest_at_ms = metadata["firstMessageAt"] + RULES.max_wait_ms
-            for message in event["messages"]:
+            for position, message in enumerate(event["messages"]):
                 arrived_at_ms, answered_at_ms = self.times.get((name, message["id"]), (0, due_at_ms))
-                if answered_at_ms < due_at_ms:
+                if answered_at_ms < due_at_ms or (position == 0 and arrived_at_ms):
                     silent_at_ms = min(arrived_at_ms + RULES.silence_ms, latest_at_ms)
                     assert due_at_ms >= silent_at_ms, f"cut before silence: {message['id']} of {event}"
 

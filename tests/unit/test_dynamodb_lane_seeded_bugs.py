@@ -65,8 +65,8 @@ BUGS = (
     ),
     Bug(
         "the facts of a frozen batch count for the messages behind it", message_table,
-        'remove = f"{FACTS}, {remove}"', 'remove = "#found_at"',
-        Crossing("cross_processor", 5, "deliver", LOSE),
+        'remove = f"{FACTS}, {remove}"', 'remove = "#expires_at"',
+        Crossing("cross_processor", 6, "deliver", GO),
     ),
     Bug(
         "the facts of a message that came before the freeze are removed", message_table,

@@ -128,18 +128,12 @@ def test_a_lane_without_a_cache_asks_for_none() -> None:
 
 
 def test_beside_the_valkey_lane_its_functions_are_told_where_the_dynamodb_lane_is() -> None:
-    conversation_processor = config.read_conversation_processor(CONVERSATION_PROCESSOR | DYNAMODB_LANE)
-    for settings in (
-        config.read_ingest(INGEST | DYNAMODB_LANE),
-        config.read_admin(ADMIN | DYNAMODB_LANE),
-        conversation_processor,
-    ):
+    for settings in (config.read_ingest(INGEST | DYNAMODB_LANE), config.read_admin(ADMIN | DYNAMODB_LANE)):
         assert settings.dynamodb_lane == ("h", "https://t")
 
 
 def test_without_a_fallback_nothing_is_held() -> None:
-    conversation_processor = config.read_conversation_processor(CONVERSATION_PROCESSOR)
-    for settings in (config.read_ingest(INGEST), config.read_admin(ADMIN), conversation_processor):
+    for settings in (config.read_ingest(INGEST), config.read_admin(ADMIN)):
         assert settings.dynamodb_lane is None
 
 

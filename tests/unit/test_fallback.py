@@ -9,6 +9,7 @@ from redis.exceptions import TimeoutError as NoAnswer
 
 from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.valkey.scripts import load_script
 from message_buffer.limits import MIN_BREAKER_PAUSE_MS
 from message_buffer.messages.conversation_id import TRIAL_OF_FALLBACK
 from tests.support.engine import accepted, payload
@@ -123,7 +124,34 @@ def test_one_webhook_waits_for_valkey_once(lanes: TwoLanes, monkeypatch: pytest.
     assert lanes.scene.telemetry.counts["FallbackOpened"] == 1
 
 
-def test_one_call_finds_out_that_valkey_is_back(lanes: TwoLanes) -> None:
+@pytest.mark.promise("P10")
+def test_an_outage_leaves_one_message_in_both_lanes(lanes: TwoLanes) -> None:
+    lanes.cut("ingest", "unanswered")
+    for number in range(20):
+        send(lanes, f"m{number}")
+        lanes.clock.advance(2_000)
+    assert (len(held(lanes)), waiting(lanes)) == (20, 1)
+
+
+def test_a_full_valkey_is_tried_with_one_message_a_second_and_refuses_it(
+    lanes: TwoLanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute, store = lanes.server.execute_command, load_script("buffer_message")
+
+    def full(*args: Any) -> Any:
+        if args[1] in (store.sha, store.source):
+            raise OutOfMemoryError("command not allowed when used memory > 'maxmemory'.")
+        return execute(*args)
+
+    monkeypatch.setattr(lanes.server, "execute_command", full)
+    for number in range(8):
+        send(lanes, f"m{number}")
+        lanes.clock.advance(MIN_BREAKER_PAUSE_MS // 2)
+    assert (len(held(lanes)), waiting(lanes)) == (8, 0)
+    assert lanes.scene.telemetry.counts["StoreFailures"] == 4
+
+
+def test_one_read_finds_out_that_valkey_is_back(lanes: TwoLanes) -> None:
     lanes.cut("ingest", "swallowed")
     send(lanes, "m1")
     lanes.mend("ingest")
@@ -230,17 +258,6 @@ def test_a_message_in_both_lanes_is_edited_and_deleted_in_both(lanes: TwoLanes) 
     assert (held(lanes), waiting(lanes)) == ([], 0)
 
 
-@pytest.mark.parametrize(("change", "copies"), [(edit, ["m1"]), (delete, []), (find, ["m1"])])
-def test_a_change_to_what_the_valkey_lane_has_taken_is_published_and_made_in_the_copy(
-    lanes: TwoLanes, change: Call, copies: list[str]
-) -> None:
-    lanes.cut("ingest", "unanswered")
-    send(lanes, "m1")
-    lanes.scene.table.journal(CONVERSATION, "b-1", ["m1"], expires_at_ms=lanes.clock() + 1)
-    assert change(lanes) == o.Absent(known=True, batch_id=None)
-    assert held(lanes) == copies  # the copy is emitted if Valkey loses the batch
-
-
 @pytest.mark.parametrize("change", [edit, delete, find])
 def test_what_nobody_has_is_told_as_such(lanes: TwoLanes, change: Call) -> None:
     assert change(lanes) == o.Absent(known=False, batch_id=None)
@@ -318,16 +335,6 @@ def test_a_stop_that_fails_in_the_table_is_to_come_again_and_then_drops_what_is_
     assert (held(lanes), waiting(lanes)) == ([], 0)
     # The first call knew what Valkey dropped, so the sum is not known any more.
     assert isinstance(again, o.AlreadyCancelled if valkey_is_cancelled else o.Cancelled)
-
-
-def test_a_stop_leaves_to_the_valkey_lane_what_that_has_taken(lanes: TwoLanes) -> None:
-    lanes.cut("ingest", "unanswered")
-    send(lanes, "m1")
-    lanes.scene.table.journal(CONVERSATION, "b-1", ["m1"], expires_at_ms=lanes.clock() + 1)
-    lanes.mend("ingest")
-    go_by(lanes)
-    stop(lanes)
-    assert lanes.scene.table.find(CONVERSATION, ["m1"]) == {"m1": "!main"}
 
 
 def test_a_flush_word_ends_the_wait_in_the_lane_that_waits(lanes: TwoLanes) -> None:

@@ -9,7 +9,7 @@ import pytest
 from bufferctl.events import Arrival
 from local.webhooks import Answer
 from message_buffer.clock import system_clock
-from tests.support.judge import Talk, judge
+from tests.support.judge import AcrossLanes, Talk, judge, judge_lanes
 from tests.support.local_stage import LocalStage
 from tests.unit.test_event_schema import message, whole
 
@@ -40,9 +40,9 @@ def answer(status: int, *, due_at_ms: int | None = None) -> Answer:
     return Answer(status, json.dumps(state).encode(), "application/json")
 
 
-def batch(batch_id: str, *message_ids: str, at_ms: int) -> Arrival:
+def batch(batch_id: str, *message_ids: str, at_ms: int = 0, lane: str = "valkey") -> Arrival:
     messages = [message() | {"id": each} for each in message_ids]
-    detail = whole() | {"batchId": batch_id, "messages": messages, "messageCount": len(messages)}
+    detail = whole() | {"batchId": batch_id, "messages": messages, "messageCount": len(messages), "lane": lane}
     event: Any = {"source": "message-buffer", "detail-type": "messages.batch.ready", "detail": detail}
     return Arrival(event, at_ms)
 
@@ -85,3 +85,54 @@ def test_a_message_that_was_refused_does_not_come_out() -> None:
     both = [answer(400), answer(200, due_at_ms=now_ms)]
     with pytest.raises(AssertionError, match="each message in one batch"):
         judged(both, [batch("b-1", "m1", "m2", at_ms=now_ms)], "m1", "m2")
+
+
+# -- across an outage --------------------------------------------------------------------------------------------------
+
+
+def across(arrivals: Sequence[Arrival], *message_ids: str, **allowed: Any) -> AcrossLanes:
+    """Send these messages, each accepted at once, and judge these batches."""
+    answers = [answer(200, due_at_ms=0)] * len(message_ids)
+    talk = Talk(cast(LocalStage, StageOfAnswers(answers, arrivals)))
+    for message_id in message_ids:
+        talk.say(message_id)
+    return judge_lanes([talk], **{"openings": 0, **allowed})
+
+
+BOTH = [batch("b-1", "m1", "m2"), batch("w-1", "m1", lane="dynamodb")]
+
+
+def test_a_message_in_both_lanes_needs_an_instance_that_turned_to_the_fallback() -> None:
+    assert across(BOTH, "m1", "m2", openings=1).doubled == {"m1"}
+    with pytest.raises(AssertionError, match="1 messages in both lanes, after 0 openings"):
+        across(BOTH, "m1", "m2")
+
+
+def test_each_turn_to_the_fallback_explains_one_message_in_both_lanes() -> None:
+    two = [batch("b-1", "m1", "m2"), batch("w-1", "m1", "m2", lane="dynamodb")]
+    assert across(two, "m1", "m2", openings=2).doubled == {"m1", "m2"}
+    with pytest.raises(AssertionError, match="2 messages in both lanes, after 1 openings"):
+        across(two, "m1", "m2", openings=1)
+
+
+def test_a_message_that_was_sent_again_may_be_in_both_lanes() -> None:
+    assert across(BOTH, "m1", "m2", "m1").doubled == {"m1"}
+    with pytest.raises(AssertionError, match="after 0 openings"):
+        across(BOTH, "m1", "m2", "m2")
+
+
+def test_a_message_is_in_one_batch_of_a_lane_whatever_happened() -> None:
+    with pytest.raises(AssertionError, match="two batches of the valkey lane"):
+        across([batch("b-1", "m1"), batch("b-2", "m1")], "m1", "m1", openings=5)
+
+
+def test_only_a_wiped_valkey_loses_a_message() -> None:
+    assert across([batch("b-1", "m2")], "m1", "m2", perhaps_lost={"m1"}).lost == {"m1"}
+    with pytest.raises(AssertionError, match="lost"):
+        across([batch("b-1", "m2")], "m1", "m2", openings=5)
+
+
+def test_the_order_is_judged_within_each_lane() -> None:
+    assert across([batch("b-1", "m1", "m3"), batch("w-1", "m2", lane="dynamodb")], "m1", "m2", "m3").doubled == set()
+    with pytest.raises(AssertionError, match="in order in the valkey lane"):
+        across([batch("b-1", "m2"), batch("b-2", "m1")], "m1", "m2")

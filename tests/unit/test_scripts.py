@@ -363,8 +363,6 @@ class Recorder:
 
     @staticmethod
     def _value(item: str) -> bytes | int:
-        if item.startswith("left_out"):
-            return b"1 3"
         return b"text" if re.search(r"_id|reason|cursor", item) else 7
 
 
@@ -373,9 +371,8 @@ CALLS: dict[str, dict[str, Any]] = {
     "buffer_message": {"message_id": "m", "payload": b"p", "timing": TIMING},
     "take_batch": {"token": "t"},
     "renew_token": {"token": "t"},
-    "exclude_messages": {"token": "t", "left_out": [3, 1]},
     "complete_batch": {"token": "t"},
-    "retry_batch": {"token": "t", "retry_at_ms": NOW_MS, "counted": "failures"},
+    "retry_batch": {"token": "t", "retry_at_ms": NOW_MS, "failures": 1},
     "flush_buffer": {},
     "cancel_buffer": {},
     "forget_conversation": {"forget_id": "f", "secret": "k"},

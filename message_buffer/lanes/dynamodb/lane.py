@@ -15,7 +15,7 @@ from uuid import uuid4
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.dynamodb.table import DROPPED, VALKEY_LANE, Contents, Hold, MessageTable, hash_of, name_of
+from message_buffer.lanes.dynamodb.table import DROPPED, Contents, Hold, MessageTable, hash_of, name_of
 from message_buffer.lanes.dynamodb.triggers import Triggers
 from message_buffer.lanes.dynamodb.window import Note, Window
 from message_buffer.limits import (
@@ -271,14 +271,10 @@ class DynamoDbLane:
             if cancel_id is not None and self._has_left(conversation, name_of(cancel_id), contents):
                 return o.AlreadyCancelled(window.generation, lane="dynamodb")
             frozen = set(window.frozen.names) if window.frozen else set()
-            # The Valkey lane emits or drops the messages that it has taken, except those in this lane's frozen batch.
-            theirs = contents.journaled - frozen
-            taken = [each.name for each in contents.stored if each.name in theirs]
-            dropped = [each.name for each in contents.stored if each.name not in theirs]
+            dropped = [each.name for each in contents.stored]
             marks = [name_of(cancel_id)] if cancel_id is not None else []
             expires_at_ms = self._clock() + REMEMBERED_MS
             self._table.erase(conversation, bodies=[each.name for each in contents.stored if each.is_apart])
-            self._table.leave_tombstones(conversation, taken, batch_id=VALKEY_LANE, expires_at_ms=expires_at_ms)
             self._table.leave_tombstones(conversation, dropped, batch_id=DROPPED, expires_at_ms=expires_at_ms)
             # Write the cancel's mark last, so that a repeat that finds the mark has nothing left to drop.
             self._table.leave_tombstones(conversation, marks, batch_id=DROPPED, expires_at_ms=expires_at_ms)
@@ -298,32 +294,24 @@ class DynamoDbLane:
     ) -> o.Forgotten:
         """Erase all items under the window's lock, and leave hashes of the messages' names.
 
-        `at_ms` is the time until which the Valkey lane has forgotten the conversation. Records of that lane's batches
-        whose last message arrived later are kept. A call that continues an earlier one (`goes_on`, or the same
-        `forget_id`) erases only what a slow processor of the Valkey lane has recorded since then about older batches.
-        Raise StoreUnavailable if a processor has, or gets, the window's lock.
+        `at_ms` is the time until which the Valkey lane has forgotten the conversation. A call that continues an earlier
+        one (`goes_on`, or the same `forget_id`) erases nothing. Raise StoreUnavailable if a processor has, or gets, the
+        window's lock.
         """
         # Read the clock before the items, so that a message that arrives in between counts as newer.
         owner, now_ms = uuid4().hex, self._clock()
         window = self._lock(conversation, owner, partial(self._table.acquire_to_forget, secret=secret))
         try:
-            contents = self._table.read(conversation, with_tombstones=True)
-            goes_on, expires_at_ms = goes_on or window.forget_id == forget_id, now_ms + REMEMBERED_MS
-            stored = [] if goes_on else contents.stored
-            newest_ms = max([now_ms if at_ms is None else at_ms, *_arrivals(contents, now_ms)])
-            at_ms = window.forgotten_at_ms if goes_on else newest_ms
-            taken = {batch_id: names for batch_id, names in contents.journals.items() if not _is_newer(batch_id, at_ms)}
-            of_taken: frozenset[str] = frozenset().union(*taken.values())
-            newer, mine = contents.journaled - of_taken, {each.name for each in stored}
-            # A call that continues keeps other tombstones, because their messages may be newer than the forgotten ones.
-            left = {name for name in contents.tombstones if name in of_taken or not (goes_on or name in newer)}
+            if goes_on or window.forget_id == forget_id:
+                return o.Forgotten(window.forgotten_at_ms, window.generation, 0, 0, leaving_until_ms=None)
+            contents, expires_at_ms = self._table.read(conversation, with_tombstones=True), now_ms + REMEMBERED_MS
+            at_ms = max([now_ms if at_ms is None else at_ms, *_arrivals(contents, now_ms)])
+            mine = {each.name for each in contents.stored}
+            names = contents.tombstones | mine
             # Write the hashes before erasing, so that a run that ends early leaves no erased message without a hash.
-            hashes = [hash_of(window.id_secret, name) for name in (left | mine | of_taken) - newer]
+            hashes = [hash_of(window.id_secret, name) for name in names]
             self._table.leave_hashes(conversation, hashes, expires_at_ms=expires_at_ms)
-            bodies = [] if goes_on else self._table.names_of_bodies(conversation)
-            self._table.erase(conversation, names=left | mine, bodies=bodies, journals=taken)
-            if goes_on:
-                return o.Forgotten(at_ms, window.generation, 0, 0, leaving_until_ms=None)
+            self._table.erase(conversation, names=names, bodies=self._table.names_of_bodies(conversation))
             if not self._table.mark_forgotten(conversation, owner, forget_id, at_ms=at_ms):
                 raise StoreUnavailable("the DynamoDB processor has acquired the window's lock; try again")
             # A message that came since the lock keeps the window open.
@@ -389,9 +377,6 @@ class DynamoDbLane:
             contents = self._table.read(conversation)
             found = self._find(conversation, name, contents)
             if not isinstance(found, o.Waiting):
-                if name in {each.name for each in contents.disputed}:
-                    # Change the disputed copy, too, because this lane emits it if Valkey has lost the message.
-                    change(name)
                 return found
             if change(name):
                 return _Changed(len(contents.waiting) - found.position - 1)
@@ -404,15 +389,10 @@ class DynamoDbLane:
         frozen = contents.window.frozen
         if frozen and name in frozen.names:
             return o.Frozen(frozen.batch_id, lane="dynamodb")
-        if name in contents.journaled:
-            # The Valkey lane has emitted the message, or will emit it.
-            return o.Absent(known=True, batch_id=None)
         for position, each in enumerate(contents.waiting):
             if each.name == name:
                 return o.Waiting(position, lane="dynamodb")
         left_in = self._table.tombstone(conversation, name)
-        if left_in == VALKEY_LANE:
-            return o.Absent(known=True, batch_id=None)
         is_known = bool(left_in) or contents.was_erased(name)
         return o.Absent(known=is_known, batch_id=None if left_in in {"", DROPPED} else left_in, lane="dynamodb")
 
@@ -424,7 +404,7 @@ class DynamoDbLane:
         """Return the conversation's state, with at most `limit` of the messages that wait.
 
         A conversation may have a great many tombstones, among which its messages are searched. After some pages, return
-        the number that the window counts, which includes disputed messages, and the messages found by then.
+        the number that the window counts, and the messages found by then.
         """
         window = self._table.window(conversation)
         contents = Contents(window)
@@ -484,9 +464,3 @@ def _arrivals(contents: Contents, now_ms: int) -> list[int]:
     """Return the messages' known times of arrival. Leave out those a minute ahead, because they are wrong."""
     emitted = [contents.window.last_at_ms, contents.window.forgotten_at_ms]
     return [at for at in (*emitted, *(each.arrived_at_ms for each in contents.stored)) if at < now_ms + MINUTE_MS]
-
-
-def _is_newer(batch_id: str, at_ms: int) -> bool:
-    """Return whether the last message of the Valkey lane's batch arrived after `at_ms`, according to the batch's id."""
-    _, _, rest = batch_id.rpartition("-")[0].rpartition("-")
-    return rest.isdecimal() and int(rest) > at_ms

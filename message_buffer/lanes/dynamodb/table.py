@@ -5,8 +5,7 @@ the same time.
     <id>           !             the conversation's window: see `window.py`
     <id>           m#<name>      a stored message: arrived_at, and body, or `apart`, if the body is an item of its own
     <id>           p#<name>      the body of a large message
-    <id>           m#<name>      a tombstone: batch_id (its batch, VALKEY_LANE or DROPPED), expires_at
-    <id>           b#<batch id>  the journal, a batch that the Valkey lane has taken: names, expires_at
+    <id>           m#<name>      a tombstone: batch_id (its batch, or DROPPED), expires_at
     <id>           h#<hash>      what remains of a message's name after its conversation was forgotten: expires_at
 
 A message's name is its id, or the hash of a long id. DynamoDB may delete an item after its `expires_at`, so no item
@@ -15,18 +14,16 @@ a time at or before their due time, which does not move with each message.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from hashlib import blake2s
 from itertools import islice
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar
 from zlib import crc32
 
 from message_buffer.aws import clients as aws
-from message_buffer.aws.dynamodb import Item, Table, Value, Values, encode, expressions, number, text, texts
+from message_buffer.aws.dynamodb import Item, Table, Value, Values, encode, expressions, number, text
 from message_buffer.errors import SendFailed
 from message_buffer.lanes.dynamodb.window import (
-    DISPUTED,
     FACTS,
     FOUND,
     TENTHS,
@@ -51,11 +48,11 @@ from message_buffer.rules.due_time import Due, Rhythm
 from message_buffer.rules.timing import Timing
 
 # A query reads a conversation without its `BODY` items, which are sorted after all others.
-WINDOW, JOURNAL, HASHED, MESSAGE, BODY = "!", "b#", "h#", "m#", "p#"
+WINDOW, HASHED, MESSAGE, BODY = "!", "h#", "m#", "p#"
 OPEN_INDEX = "open"
 FIRST_ATTEMPT = 1
-# Values of a tombstone's `batch_id` that are not batches of this lane.
-VALKEY_LANE, DROPPED = "!main", "!dropped"
+# A tombstone's `batch_id` if the message is in no batch.
+DROPPED = "!dropped"
 BATCH_WRITES, BATCH_READS = 25, 100
 
 IS_STORED = "attribute_exists(#arrived_at)"
@@ -64,13 +61,13 @@ NOTHING_NEW = " AND #generation = :generation"
 # A condition: the conversation is not on hold.
 NOT_HELD = "(attribute_not_exists(#held_until) OR #held_until <= :now)"
 # The attributes that a query without bodies reads.
-LIGHT = ("item", "arrived_at", "apart", "batch_id", "names", *WINDOW_ATTRIBUTES)
+LIGHT = ("item", "arrived_at", "apart", "batch_id", *WINDOW_ATTRIBUTES)
 
 T = TypeVar("T")
 
 
 Put = Literal["new", "stored before", "left before"]
-"""The result of `put_message`. A message that "left before" was emitted, dropped, or left to the Valkey lane."""
+"""The result of `put_message`. A message that "left before" was emitted or dropped."""
 Hold = Literal["obey", "ignore", "end"]
 """What a request that makes a window due does about a hold."""
 
@@ -92,10 +89,6 @@ class Contents(NamedTuple):
     """In order of arrival."""
     tombstones: frozenset[str] = frozenset()
     """The names of messages that have left. Empty unless the caller has asked for them."""
-    journaled: frozenset[str] = frozenset()
-    """Names of messages that the Valkey lane has taken."""
-    journals: Mapping[str, frozenset[str]] = MappingProxyType({})
-    """The id of a batch that the Valkey lane has taken -> the names of its messages."""
     hashes: frozenset[str] = frozenset()
     is_whole: bool = True
     """False if the caller has asked for fewer pages than there are."""
@@ -107,16 +100,7 @@ class Contents(NamedTuple):
 
     @property
     def waiting(self) -> list[StoredMessage]:
-        """Return the messages that are in no batch of either lane, in order of arrival."""
-        return [each for each in self._not_frozen if each.name not in self.journaled]
-
-    @property
-    def disputed(self) -> list[StoredMessage]:
-        """Return the stored messages that the Valkey lane has taken, but may lose before it emits them."""
-        return [each for each in self._not_frozen if each.name in self.journaled and not self.was_erased(each.name)]
-
-    @property
-    def _not_frozen(self) -> list[StoredMessage]:
+        """Return the messages that are not frozen, in order of arrival."""
         frozen = set(self.window.frozen.names) if self.window.frozen else set()
         return [each for each in self.stored if each.name not in frozen]
 
@@ -172,25 +156,14 @@ class MessageTable(Table):
         missing = self._new({**_key(conversation, BODY + name), "body": body}, only_if="attribute_not_exists(#item)")
         self._transact("store body", [message, missing])
 
-    def leave_to_valkey_lane(self, conversation: str, name: str, *, expires_at_ms: int) -> bool:
-        """Replace a message with a tombstone, because the Valkey lane has emitted it.
-
-        Return False if the message is not stored, or if a batch of this lane contains it, because without
-        its body it would look emitted.
-        """
-        return self._remove_stored("leave message", conversation, name, VALKEY_LANE, expires_at_ms=expires_at_ms)
-
     def drop_message(self, conversation: str, name: str, *, expires_at_ms: int) -> bool:
         """Remove a stored message. Return False if the message is not stored, or already in a batch."""
-        return self._remove_stored("drop stored message", conversation, name, DROPPED, expires_at_ms=expires_at_ms)
-
-    def _remove_stored(self, doing: str, conversation: str, name: str, batch_id: str, *, expires_at_ms: int) -> bool:
         return self._change_stored(
-            doing,
+            "drop stored message",
             conversation,
             name,
             do="SET #batch_id = :batch, #expires_at = :expires REMOVE #body, #arrived_at, #apart",
-            values={"batch": batch_id, "expires": _seconds(expires_at_ms)},
+            values={"batch": DROPPED, "expires": _seconds(expires_at_ms)},
             body=self._delete(_key(conversation, BODY + name)),
             less=1,
         )
@@ -241,17 +214,9 @@ class MessageTable(Table):
         expires: Values = {"expires_at": _seconds(expires_at_ms)}
         self._put_all({**_key(conversation, HASHED + each), **expires} for each in hashes)
 
-    def erase(
-        self,
-        conversation: str,
-        *,
-        names: Iterable[str] = (),
-        bodies: Iterable[str] = (),
-        journals: Iterable[str] = (),
-    ) -> None:
-        """Delete bodies, messages and tombstones by their names, and journals by the ids of their batches."""
-        items = [BODY + name for name in bodies]
-        items += [*(MESSAGE + name for name in names), *(JOURNAL + batch_id for batch_id in journals)]
+    def erase(self, conversation: str, *, names: Iterable[str] = (), bodies: Iterable[str] = ()) -> None:
+        """Delete bodies, messages and tombstones by their names."""
+        items = [*(BODY + name for name in bodies), *(MESSAGE + name for name in names)]
         self._write_all([{"DeleteRequest": {"Key": encode(_key(conversation, item))}} for item in items])
 
     def _put_all(self, items: Iterable[Values]) -> None:
@@ -267,15 +232,22 @@ class MessageTable(Table):
         undone: list[Any] = answer.get("UnprocessedItems", {}).get(self.name, [])
         return undone
 
-    def find(self, conversation: str, names: Sequence[str]) -> dict[str, str | None]:
-        """Return the names that this table knows, each with its tombstone's batch_id, or None while it is stored."""
-        found = self._get_all(conversation, [MESSAGE + name for name in names], only=("item", "batch_id"))
-        return {item.removeprefix(MESSAGE): text(found[item], "batch_id") or None for item in found}
-
     def bodies(self, conversation: str, messages: Iterable[StoredMessage]) -> dict[str, bytes]:
         """Return the bodies by the messages' names. A message that is no longer stored, or not yet, has none."""
         items = {(BODY if each.is_apart else MESSAGE) + each.name: each.name for each in messages}
-        found = self._get_all(conversation, list(items), only=("item", "body"))
+        found: dict[str, Item] = {}
+        attributes = expressions(ProjectionExpression="#item, #body")
+
+        def get(keys: Sequence[Any]) -> list[Any]:
+            request = {self.name: {"Keys": keys, "ConsistentRead": True, **attributes}}
+            with aws.errors_as_ours("find messages"):
+                answer = self._client.batch_get_item(RequestItems=request)
+            found.update({text(item, "item"): item for item in answer["Responses"].get(self.name, [])})
+            undone: list[Any] = answer.get("UnprocessedKeys", {}).get(self.name, {}).get("Keys", [])
+            return undone
+
+        for some in _chunks(list(items), BATCH_READS):
+            self._all_of([encode(_key(conversation, item)) for item in some], get)
         return {items[item]: found[item]["body"]["B"] for item in found if "body" in found[item]}
 
     def names_of_bodies(self, conversation: str) -> list[str]:
@@ -287,27 +259,6 @@ class MessageTable(Table):
         )
         items = self._pages("list bodies", "query", {"ConsistentRead": True, **query})
         return [text(item, "item").removeprefix(BODY) for item in items]
-
-    def erased(self, conversation: str, secret: str, names: Sequence[str]) -> set[str]:
-        """Return the names of those messages that were erased when the conversation was forgotten."""
-        items = {HASHED + hash_of(secret, name): name for name in names}
-        return {items[item] for item in self._get_all(conversation, list(items))}
-
-    def _get_all(self, conversation: str, items: Sequence[str], *, only: Sequence[str] = ("item",)) -> dict[str, Item]:
-        found: dict[str, Item] = {}
-        attributes = expressions(ProjectionExpression=_attributes(only))
-
-        def get(keys: Sequence[Any]) -> list[Any]:
-            request = {self.name: {"Keys": keys, "ConsistentRead": True, **attributes}}
-            with aws.errors_as_ours("find messages"):
-                answer = self._client.batch_get_item(RequestItems=request)
-            found.update({text(item, "item"): item for item in answer["Responses"].get(self.name, [])})
-            undone: list[Any] = answer.get("UnprocessedKeys", {}).get(self.name, {}).get("Keys", [])
-            return undone
-
-        for some in _chunks(items, BATCH_READS):
-            self._all_of([encode(_key(conversation, item)) for item in some], get)
-        return found
 
     def was_erased(self, conversation: str, secret: str, name: str) -> bool:
         """Return whether the message was erased when the conversation was forgotten."""
@@ -359,7 +310,7 @@ class MessageTable(Table):
         return contents._replace(is_whole=is_whole)
 
     def tombstone(self, conversation: str, name: str) -> str:
-        """Return the id of the batch in which the message has left, VALKEY_LANE or DROPPED, or "" if it has not."""
+        """Return the id of the batch in which the message has left, DROPPED, or "" if it has not left."""
         return text(self._get("find tombstone", _key(conversation, MESSAGE + name)), "batch_id")
 
     def window(self, conversation: str) -> Window:
@@ -699,34 +650,18 @@ class MessageTable(Table):
             values={"id": forget_id, "at": at_ms},
         )
 
-    def dispute(self, conversation: str, owner: str, *, due_at_ms: int, generation: int) -> bool:
-        """Release the lock; the window is due at `due_at_ms`. Return False if a message has come since `generation`."""
-        return self._owned(
-            "dispute window",
-            conversation,
-            owner,
-            do="SET #due_at = :due, #found_at = :due, #reason = :reason"
-            " REMOVE #owner, #owner_until, #attempt, #failures, #unended,"
-            " #first, #last, #prev, #timing, #computed, #successor_at",
-            values={"due": due_at_ms, "reason": DISPUTED, "generation": generation},
-            only_if=NOTHING_NEW,
-        )
-
     def reopen(
-        self, conversation: str, owner: str, *, due: Due, stands: bool | None = None, generation: int | None = None
+        self, conversation: str, owner: str, *, due_at_ms: int, keeps_found: bool, generation: int | None = None
     ) -> bool:
-        """Release the lock, and begin the conversation's next window, which is due as the caller has computed.
+        """Release the lock, and begin the conversation's next window, which is listed at `due_at_ms`.
 
-        If the due time does not stand, the messages' facts move it; None leaves that as the window says. With a
-        generation, also return False if a message has come since.
+        Unless `keeps_found`, the messages' facts move its due time. With a generation, also return False if a message
+        has come since.
         """
         do = "SET #due_at = :due, #open = :slice"
-        values: dict[str, Value] = {"due": due.due_at_ms, "slice": _slice_of(conversation)}
+        values: dict[str, Value] = {"due": due_at_ms, "slice": _slice_of(conversation)}
         remove = "#frozen, #owner, #owner_until, #attempt, #failures, #unended, #successor_at"
-        if stands:
-            do += ", #found_at = :due, #reason = :reason"
-            values["reason"] = due.reason
-        elif stands is not None:
+        if not keeps_found:
             remove += f", {FOUND}"
         if generation is not None:
             values["generation"] = generation
@@ -762,35 +697,14 @@ class MessageTable(Table):
             found += [(text(item, "conversation"), number(item, "due_at")) for item in islice(items, limit)]
         return sorted(found, key=lambda each: each[1])[:limit]
 
-    # -- between the lanes -------------------------------------------------------------------------------------
-
-    def journal(self, conversation: str, batch_id: str, names: Sequence[str], *, expires_at_ms: int) -> None:
-        """Record that the Valkey lane has taken this batch."""
-        key = _key(conversation, JOURNAL + batch_id)
-        self._put("journal batch", {**key, "names": names, "expires_at": _seconds(expires_at_ms)})
-
-    def rewrite_journal(self, conversation: str, batch_id: str, names: Sequence[str]) -> None:
-        """Replace the names in the journal's record of a batch, if the record still exists."""
-        key = _key(conversation, JOURNAL + batch_id)
-        self._update(
-            "rewrite journal", key, "SET #names = :names", {"names": names}, only_if="attribute_exists(#names)"
-        )
-
-    def fence(self, conversation: str) -> Window:
-        """Count a change, so that a processor which has read the conversation cannot freeze it. Return the window."""
-        key = _key(conversation, WINDOW)
-        return window_of(self._update("fence window", key, "ADD #changes :one", {"one": 1}, answer="ALL_NEW").item)
-
 
 def _contents(items: Iterable[Item]) -> Contents:
-    window, stored, tombstones, journals, hashes = Window(), [], set(), {}, set()
+    window, stored, tombstones, hashes = Window(), [], set(), set()
     for item in items:
         kind = text(item, "item")
         name = kind.removeprefix(MESSAGE)
         if kind == WINDOW:
             window = window_of(item)
-        elif kind.startswith(JOURNAL):
-            journals[kind.removeprefix(JOURNAL)] = frozenset(texts(item, "names"))
         elif kind.startswith(HASHED):
             hashes.add(kind.removeprefix(HASHED))
         elif "arrived_at" in item:
@@ -799,8 +713,7 @@ def _contents(items: Iterable[Item]) -> Contents:
         else:
             tombstones.add(name)
     stored.sort(key=lambda each: (each.arrived_at_ms, each.name))
-    journaled: frozenset[str] = frozenset().union(*journals.values())
-    return Contents(window, stored, frozenset(tombstones), journaled, journals, frozenset(hashes))
+    return Contents(window, stored, frozenset(tombstones), frozenset(hashes))
 
 
 def _key(conversation: str, item: str) -> dict[str, str]:

@@ -27,8 +27,6 @@ from message_buffer.rules.due_time import (
 )
 from message_buffer.rules.timing import Timing
 
-# The reason of a window that only waits until Valkey has answered whether its messages were emitted.
-DISPUTED = "disputed"
 # The rhythm is stored in whole tenths of a millisecond.
 TENTHS = 10
 
@@ -58,8 +56,8 @@ class Window(NamedTuple):
     generation: int = 0
     """Grows each time ingest delivers a message, even a repeated one, and with each cancel."""
     changes: int = 0
-    """Grows when a stored message is edited or removed, when the due time is changed by anything but a message, and
-    when the Valkey lane takes a batch. A run that finds this number changed must read the messages again."""
+    """Grows when a stored message is edited or removed, and when the due time is changed by anything but a message. A
+    run that finds this number changed must read the messages again."""
     waiting: int = 0
     """The number of stored messages that are not frozen."""
     large_bytes: int = 0
@@ -112,32 +110,21 @@ class Window(NamedTuple):
     @property
     def due_of_waiting(self) -> Due:
         """Return when the messages that are not frozen are due."""
-        if not self._stands:
+        if not self.reason:
             # A hold that was over when the newest message arrived has no effect.
             is_held = self.held_until_ms > self.newest_at_ms
             return due_after_hold(self._due_by_messages(), self.held_until_ms if is_held else 0)
         # A run that failed before it froze a batch has listed the window later than it was found due.
-        due = Due(max(self.found_at_ms, self.listed_at_ms), self.reason)
-        return due_after_hold(due, self.held_until_ms) if self.reason == DISPUTED else due
+        return Due(max(self.found_at_ms, self.listed_at_ms), self.reason)
 
     @property
     def due_of_batch(self) -> Due:
         """Return the due time of the batch that a run freezes: as it was found, even if the run had to be repeated."""
-        return Due(self.found_at_ms, self.reason) if self._stands else self.due_of_waiting
-
-    @property
-    def is_disputed(self) -> bool:
-        """Return whether the window waits for nothing but Valkey's answer."""
-        return self.reason == DISPUTED and not self.has_facts
+        return Due(self.found_at_ms, self.reason) if self.reason else self.due_of_waiting
 
     @property
     def has_facts(self) -> bool:
         return self.timing is not None
-
-    @property
-    def _stands(self) -> bool:
-        """Return whether later messages do not move the due time. A hold removes the reason, so it moves the time."""
-        return bool(self.reason) and not (self.reason == DISPUTED and self.has_facts)
 
     def retimed(self, timing: Timing) -> "Window":
         """Return the window under other rules, by which its newest message counts as typed."""

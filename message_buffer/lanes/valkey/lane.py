@@ -31,10 +31,8 @@ class ValkeyLane:
     def complete_batch(self, conversation: str, token: str) -> o.Completed | o.Stale:
         return self._started(conversation, self.store.complete_batch(conversation, token))
 
-    def retry_batch(
-        self, conversation: str, token: str, *, retry_at_ms: int, counted: o.Counted | None = None
-    ) -> o.Retried | o.Stale:
-        retried = self.store.retry_batch(conversation, token, retry_at_ms=retry_at_ms, counted=counted)
+    def retry_batch(self, conversation: str, token: str, *, retry_at_ms: int, failures: int = 0) -> o.Retried | o.Stale:
+        retried = self.store.retry_batch(conversation, token, retry_at_ms=retry_at_ms, failures=failures)
         return self._started(conversation, retried)
 
     def flush_buffer(self, conversation: str) -> o.Flushed | o.Empty:

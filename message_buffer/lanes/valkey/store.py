@@ -5,7 +5,7 @@ with the time and the call id of the first try.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2s
 from os import urandom
@@ -120,9 +120,7 @@ class Store:
                 return o.Taken(
                     reply.batch_id.decode(), reply.attempt, reply.generation, reply.first_at_ms, reply.last_at_ms,
                     reply.due_at_ms, reply.reason.decode(), reply.payloads, until_ms=now_ms + self._token_ms,
-                    left_out=None if reply.left_out is None else _positions(reply.left_out),
-                    failures=reply.failures, waits=reply.waits, unasked=reply.unasked, deaths=reply.deaths,
-                    died_at_ms=reply.died_at_ms,
+                    failures=reply.failures, deaths=reply.deaths, died_at_ms=reply.died_at_ms,
                 )  # fmt: skip
             case b"BUSY":
                 return o.Busy(reply.until_ms)
@@ -135,11 +133,6 @@ class Store:
         )
         return o.Stale() if reply.word == b"STALE" else o.Renewed(reply.until_ms)
 
-    def exclude_messages(self, conversation: str, token: str, *, left_out: Iterable[int]) -> o.Excluded | o.Stale:
-        positions = " ".join(map(str, sorted(left_out)))
-        reply = self._run("exclude_messages", conversation=conversation, token=token, left_out=positions)
-        return o.Stale() if reply.word == b"STALE" else o.Excluded()
-
     def complete_batch(self, conversation: str, token: str) -> o.Completed | o.Stale:
         s = self.settings
         start = self._start()
@@ -151,13 +144,11 @@ class Store:
             return o.Stale()
         return o.Completed(_or_none(reply.due_at_ms), reply.count, _reserved(start, reply.start), reply.forgotten)
 
-    def retry_batch(
-        self, conversation: str, token: str, *, retry_at_ms: int, counted: o.Counted | None = None
-    ) -> o.Retried | o.Stale:
+    def retry_batch(self, conversation: str, token: str, *, retry_at_ms: int, failures: int = 0) -> o.Retried | o.Stale:
         start = self._start()
         reply = self._run(
             "retry_batch", conversation=conversation, now_ms=self._clock(), token=token, retry_at_ms=retry_at_ms,
-            counted=counted or "", **start,
+            failures=failures, **start,
         )  # fmt: skip
         return o.Stale() if reply.word == b"STALE" else o.Retried(reply.due_at_ms, _reserved(start, reply.start))
 
@@ -527,10 +518,6 @@ def _costs_us(quota: Quota, shards: int, messages: int) -> str:
     """
     minute_us = MINUTE_MS * 1_000 * shards
     return f"{minute_us * messages // quota.messages_per_minute} {minute_us // quota.conversations_per_minute}"
-
-
-def _positions(words: bytes) -> frozenset[int]:
-    return frozenset(map(int, words.split()))
 
 
 def _reserved(start: dict[str, Any], is_reserved: int) -> str | None:

@@ -3,10 +3,8 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from message_buffer.lanes.outcomes import Busy, Completed, Excluded, Renewed, Retried, Stale, Taken
+from message_buffer.lanes.outcomes import Busy, Completed, Renewed, Retried, Stale, Taken
 from tests.support.machine.base import SETTINGS, Base, Run, pick, seldom, skews
-
-COUNTED = ("failures", "waits", "unasked", None)
 
 
 class ConversationProcessors(Base):
@@ -41,9 +39,7 @@ class ConversationProcessors(Base):
         assert outcome.batch_id == batch.batch_id
         assert outcome.attempt == batch.attempt
         assert outcome.payloads == [text for _, text in batch.messages]
-        assert outcome.left_out == batch.left_out
-        counts = {"failures": outcome.failures, "waits": outcome.waits, "unasked": outcome.unasked}
-        assert counts | {"deaths": outcome.deaths} == {name: batch.counts[name] for name in (*counts, "deaths")}
+        assert (outcome.failures, outcome.deaths) == (batch.failures, batch.deaths)
         assert outcome.died_at_ms == batch.died_at
         if not crash:
             self.runs.append(Run(name, token, outcome.batch_id, outcome.payloads))
@@ -75,19 +71,6 @@ class ConversationProcessors(Base):
             return
         model.take(now + SETTINGS.token_ms)
         assert outcome == Renewed(batch.token_until)
-
-    @precondition(lambda self: self.runs)
-    @rule(which=pick, left_out=st.frozensets(st.integers(0, 9), max_size=3), skew=skews, twice=seldom)
-    def exclude(self, which: int, left_out: frozenset[int], skew: int, twice: bool) -> None:
-        run = self.runs[which % len(self.runs)]
-        batch = self.model[run.conversation].frozen
-        outcome = self.call(skew, twice, "exclude_messages", run.conversation, run.token, left_out=left_out)
-        if batch is None or batch.token != run.token:
-            assert outcome == Stale()
-            return
-        if batch.left_out is None:
-            batch.left_out = left_out
-        assert outcome == Excluded()
 
     @precondition(lambda self: any(run.done for run in self.runs))
     @rule(which=pick, skew=skews, twice=seldom)
@@ -121,14 +104,14 @@ class ConversationProcessors(Base):
         self.runs.remove(run)
         model = self.model[run.conversation]
         retry_at = now + delay
-        counted = COUNTED[delay % len(COUNTED)]
+        failures = 1 - delay % 2
         outcome = self.call(
-            skew, twice, "retry_batch", run.conversation, run.token, retry_at_ms=retry_at, counted=counted
+            skew, twice, "retry_batch", run.conversation, run.token, retry_at_ms=retry_at, failures=failures
         )
         if model.frozen is None or model.frozen.token != run.token:
             assert outcome == Stale()
             return
-        model.frozen.retry(counted)
+        model.frozen.retry(failures)
         model.back_to_pending(retry_at)
         self.must_not_wait_for_a_slot(now)
         assert isinstance(outcome, Retried)

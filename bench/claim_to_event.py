@@ -1,0 +1,99 @@
+"""Compare how long a healthy batch of the Valkey lane takes from its claim to its event in two checkouts.
+
+The conversation processor's handler runs as deployed, warm, in a process of its own for each checkout, and the two take
+turns. Valkey runs on this machine. A local server answers each of AWS's requests after 5 ms. The time runs from the
+handler's call for a claimed conversation until PutEvents is answered. It does not contain the start of the function,
+which is Lambda's.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.aws import answering_as_aws
+from bench.handler import ENVIRONMENT
+from bench.measure import figure, ratio
+from bench.report import Target, print_targets
+from tests.support.valkey_server import ValkeyServer
+
+ROOT = Path(__file__).parents[1]
+ANSWER_MS = 5
+BATCHES, WARM_UP_BATCHES = 150, 10
+MAX_RATIO = 0.6
+LAST_EVENT_SECONDS = 10
+MARK = "began"
+
+CONVERSATION_PROCESSOR = {
+    "STAGE": "bench", "SHARDS": "1", "START_MS": "4000", "CLAIM_TIMEOUT_MS": "10000", "TOKEN_MS": "6000",
+    "VALKEY_CONNECT_MS": "3200", "VALKEY_ANSWER_MS": "800", "PROCESSOR_FUNCTION_NAME": "processor",
+    "EVENT_BUS_NAME": "bus", "MAX_EVENT_BYTES": "262144", "OVERSIZE_BUCKET": "bucket", "MAX_ATTEMPTS": "20",
+    "DEAD_LETTER_QUEUE_URL": "https://queue", "MESSAGE_TABLE": "table", "TRIGGER_QUEUE_URL": "https://queue",
+    "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "none",
+    "AWS_SECRET_ACCESS_KEY": "none",
+}  # fmt: skip
+# The program stores and claims each batch with the engine of its own checkout.
+PROGRAM = f"""
+import os, sys, time
+from types import SimpleNamespace
+from lambdas.conversation_processor.handler import handler
+from message_buffer.lanes.valkey.connection import connect
+from message_buffer.lanes.valkey.from_environment import ConnectionSettings
+from tests.support.engine import SETTINGS, Engine
+client = connect(ConnectionSettings(os.environ["REDIS_URL"], 1_000, 1_000))
+engine, clock = Engine(client, client), lambda: int(time.time() * 1_000)
+context = SimpleNamespace(get_remaining_time_in_millis=lambda: 60_000)
+for line in sys.stdin:
+    conversation = line.strip()
+    engine.clock.now_ms = clock() - 60_000
+    engine.send(conversation, conversation)
+    engine.clock.now_ms = clock()
+    assert engine.claim() == [conversation]
+    event = dict(conversation=conversation, shard=0, deadline=engine.clock.now_ms + SETTINGS.claim_ms)
+    began = time.monotonic()
+    handler(event, context)
+    print("{MARK}", began, flush=True)
+"""
+
+
+class _Checkout:
+    def __init__(self, folder: Path, variables: dict[str, str]) -> None:
+        kept = {name: os.environ[name] for name in ("HOME", "LANG", "PATH", "TZ") if name in os.environ}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder,
+            env=kept | ENVIRONMENT | CONVERSATION_PROCESSOR | variables,
+        )  # fmt: skip
+
+    def emit(self, conversation: str) -> float:
+        """Emit a batch. Return when its handler began."""
+        assert self.process.stdin
+        assert self.process.stdout
+        print(conversation, file=self.process.stdin, flush=True)
+        for line in self.process.stdout:
+            if line.startswith(MARK):
+                return float(line.split()[1])
+        raise AssertionError("the conversation processor has ended")
+
+
+def compare(other: Path) -> None:
+    """Measure this checkout and the other one in turns, and print the ratio."""
+    found: dict[str, list[float]] = {"here": [], "there": []}
+    server = ValkeyServer().start()
+    try:
+        with answering_as_aws(delay_ms=ANSWER_MS) as aws:
+            variables = {**aws.addresses, "REDIS_URL": f"valkey://127.0.0.1:{server.port}?cluster=true"}
+            checkouts = {"here": _Checkout(ROOT, variables), "there": _Checkout(other, variables)}
+            try:
+                for number in range(WARM_UP_BATCHES + BATCHES):
+                    for name, checkout in checkouts.items():
+                        began = checkout.emit(f"default/generic/bench/{name}-{number}")
+                        assert aws.events.poll(LAST_EVENT_SECONDS), "the batch was not emitted"
+                        found[name].append((aws.events.recv() - began) * 1_000)
+            finally:
+                for checkout in checkouts.values():
+                    checkout.process.kill()
+    finally:
+        server.stop()
+    here, there = (times[WARM_UP_BATCHES:] for times in found.values())
+    print(f"From claim to event, ms: here {figure(here)}, there {figure(there)}")
+    print_targets([Target("from claim to event, of that before", MAX_RATIO, ratio(here, there))])
