@@ -389,15 +389,12 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
             {
                 ("lambda:InvokeFunction", PROCESSOR),
                 *EMISSION,
-                *held("GetItem", "PutItem", "UpdateItem", "DeleteItem", "BatchGetItem", "Query"),
             },
         ),
         (
             "dynamodb_processor",
             {
                 *EMISSION,
-                # The DynamoDB processor cannot reach Valkey, so it lets the conversation processor ask Valkey.
-                ("lambda:InvokeFunction", "<ConversationProcessor>"),
                 *held("GetItem", "UpdateItem", "Query", "BatchGetItem", "BatchWriteItem"),
                 ("dynamodb:Query", "<Holding>/index/open"),
                 # The processor gives a trigger back, and keeps it while it works.
@@ -473,7 +470,7 @@ def test_only_functions_that_call_valkey_may_sign_in_to_it(stage: str, synthesiz
     assert connect == callers == functions(template).keys() - {"dynamodb_processor"}
 
 
-@pytest.mark.parametrize("role", ["ingest", "conversation_processor", "admin", "gate"])
+@pytest.mark.parametrize("role", ["ingest", "admin", "gate"])
 def test_without_a_fallback_nobody_may_hold_anything(role: str, synthesize: Synthesize) -> None:
     found = own(synthesize("prod", fallback=False)["Buffer"], role)
     assert not {resource for _, resource in found} & {"<Holding>", "<Holding>/index/open", "<Triggers>"}

@@ -233,7 +233,8 @@ def test_a_large_message_is_written_by_the_kilobyte() -> None:
 def test_a_fallback_costs_two_sweeps_a_minute_and_nothing_a_batch() -> None:
     traffic = Traffic(messages_per_day=1_000, fragments_per_batch=4)
     beside, without = lines(PLAIN, traffic), lines(changed(fallback=False), traffic)
-    assert [name for name in beside if name.startswith("DynamoDB: ")] == ["DynamoDB: sweep, reads"]
+    added, idle = beside.keys() - without.keys(), lines(PLAIN, NOBODY)
+    assert {name: beside[name] for name in added} == {name: idle[name] for name in added}
     # Eight slices, half a read each.
     assert beside["DynamoDB: sweep, reads"].quantity == pytest.approx(2 * 43_800 * 4 / 1e6)
     assert beside["Lambda: sweep, requests"].quantity == pytest.approx(0.0876)

@@ -142,7 +142,7 @@ def test_without_valkey_a_function_is_told_where_messages_are_held_instead(
 
 
 @pytest.mark.parametrize(("variant", "told"), [("prod", True), ("without a fallback", False)])
-@pytest.mark.parametrize("role", ["ingest", "conversation_processor", "admin", "gate"])
+@pytest.mark.parametrize("role", ["ingest", "admin", "gate"])
 def test_beside_a_fallback_functions_know_where_it_holds_messages(
     variant: str, told: bool, role: str, functions: Callable[[str], dict[str, dict[str, Any]]]
 ) -> None:

@@ -138,8 +138,8 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
             "PROCESSOR_IDLE_MS",
             "PROCESSOR_HANDOVER_MS",
         },
-        "conversation_processor": {"PROCESSOR_FUNCTION_NAME", "CLAIM_TIMEOUT_MS", "TOKEN_MS", *emitting, *holding},
-        "dynamodb_processor": {"CONVERSATION_PROCESSOR_FUNCTION_NAME", *emitting, *holding},
+        "conversation_processor": {"PROCESSOR_FUNCTION_NAME", "CLAIM_TIMEOUT_MS", "TOKEN_MS", *emitting},
+        "dynamodb_processor": {*emitting, *holding},
         "watchdog": {"PROCESSOR_FUNCTION_NAME", "CLAIM_TIMEOUT_MS", "NOTICE_QUEUE_URL"},
         "admin": {
             "LANE",

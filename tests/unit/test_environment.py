@@ -98,7 +98,6 @@ READERS: list[tuple[Callable[..., object], dict[str, str]]] = [
     (config.read_gate, without_a_cache(GATE)),
     (config.read_ingest, INGEST | DYNAMODB_LANE),
     (config.read_admin, ADMIN | DYNAMODB_LANE),
-    (config.read_conversation_processor, CONVERSATION_PROCESSOR | DYNAMODB_LANE),
 ]
 
 
