@@ -9,7 +9,6 @@
 -- KEYS[7]  {b<shard>}:seen:<id>   zset  message id -> arrived_at_ms
 -- KEYS[8]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
 -- KEYS[9]  {b<shard>}:quota       hash  account or tenant -> until when its quota is used up; counts of refusals (README.md)
--- KEYS[10] {b<shard>}:vip         zset  a VIP's conversation -> its score in pending, or earlier
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  message_id             str   the platform's id of the message, unique in its conversation
@@ -27,8 +26,7 @@
 -- ARGV[15] known_as               str   '' or the name under which older code remembers the message
 -- ARGV[16] every                  int   check the limits with messages 1, 1 + every, 1 + 2 every, … of a buffer
 -- ARGV[17] limits                 str   bounds, and the quotas that are charged, in the form that README.md describes
--- ARGV[18] priority               str   'vip' = claim the conversation first once it is due; else ''
--- ARGV[19] pressed                str   '' = the message was typed; otherwise the milliseconds that a press waits
+-- ARGV[18] pressed                str   '' = the message was typed; otherwise the milliseconds that a press waits
 -- Returns  {"BUFFERED", due_at_ms, count, start} | {"DUPLICATE", due_at_ms | -1, count, start}
 --          | {"REFUSED", reason, wait_ms}
 -- Repeat   returns DUPLICATE, with the same start reservation; after REFUSED, tries again, and counts again if refused
@@ -36,14 +34,14 @@
 
 local call, sub = redis.call, string.sub
 local pending_key, open_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local conv_key, msgs_key, seen_key, holds_key, quota_key, vip_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local conv_key, msgs_key, seen_key, holds_key, quota_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local now, conversation, message_id, payload = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 -- This script is the hot path. The arguments below remain strings, because Lua's arithmetic converts them by itself. The
 -- positions in the buffer's line are bare numbers, because the functions of include/open_buffer cost 6 % of the time.
 local silence_ms, typing_ms, max_wait_ms = ARGV[5], ARGV[6], ARGV[7]
 local max_messages, min_messages, flush_reason = ARGV[8], ARGV[9], ARGV[10]
 local adaptive, start_id, start_ms, horizon_ms = ARGV[11], ARGV[12], ARGV[13], ARGV[14]
-local known_as, every, limits, priority, pressed = ARGV[15], ARGV[16], ARGV[17], ARGV[18], ARGV[19]
+local known_as, every, limits, pressed = ARGV[15], ARGV[16], ARGV[17], ARGV[18]
 
 local now_ms = now + 0
 local state = call('HMGET', open_key, conversation, '', 'forgotten')
@@ -190,11 +188,6 @@ else
       -- Only an earlier time is written to pending; claim_due reads a later time from the open buffer.
       call('ZADD', pending_key, 'XX', due_at, conversation)
     end
-  end
-  if priority ~= '' then
-    local is_moved = mode ~= 'f' and (not buffer or due_at < old_due_at)
-    -- If a scheduled conversation becomes a VIP without a new due time, claim_due corrects the score 0.
-    if is_moved then call('ZADD', vip_key, due_at, conversation) else call('ZADD', vip_key, 'NX', 0, conversation) end
   end
 end
 

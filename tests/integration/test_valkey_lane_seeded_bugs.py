@@ -62,20 +62,6 @@ def all_are_due(machine: EngineMachine) -> None:
     vip(machine)
 
 
-def claims_one(machine: EngineMachine) -> None:
-    machine.acquire("p1", 0, False)
-    machine.claim("p1", 1, 0, False, False)
-
-
-def taken_and_out(machine: EngineMachine) -> None:
-    """Take, emit and complete the batches of all claimed conversations."""
-    while machine.invocations:
-        machine.take(0, False, False, 0, False)
-    while machine.runs:
-        machine.emit(0, False)
-        machine.complete(0, 0, False)
-
-
 def claims_expire(machine: EngineMachine) -> None:
     machine.engine.clock.advance(SETTINGS.claim_ms)
 
@@ -1038,95 +1024,6 @@ BUGS = (
         "if (tonumber(redis.call('HGET', taken_key, 'token_until')) or 0) > now_ms then return {'BUSY'} end",
         "",
         (vip, claimed, lambda m: m.invocation_fails(0, "p1", 0, "arrived", 0, False)),
-    ),
-    Bug(
-        "a VIP is not claimed first",
-        "claim_due",
-        "if #vips > 0 then",
-        "if false then",
-        (others_are_due, vip, claims_one),
-    ),
-    Bug(
-        "VIPs take all claims",
-        "claim_due",
-        "math.floor((limit - old_debt + 4) / 5)",
-        "limit",
-        (others_are_due, vip, claims_one, taken_and_out, vip, claims_one),
-    ),
-    Bug(
-        "the share that VIPs owe to others is not stored",
-        "claim_due",
-        "redis.call('HSET', processor_key, 'vip_debt', debt)",
-        "",
-        (others_are_due, vip, claims_one, taken_and_out, vip, claims_one),
-    ),
-    Bug(
-        "a VIP that is not due yet is lost from the fast lane",
-        "claim_due",
-        "if #vip_moves > 0 then redis.call('ZADD', vip_key, 'XX', unpack(vip_moves)) end",
-        "if #vip_moves > 0 then redis.call('ZADD', vip_key, 'XX', unpack(vip_moves)) redis.call('DEL', vip_key) end",
-        (vip, claimed),
-    ),
-    Bug(
-        "a VIP loses its priority when its batch fails",
-        "retry_batch",
-        "redis.call('ZADD', vip_key, 'XX', due_at, conversation)",
-        "",
-        (vip, taken, lambda m: m.emitting_fails(0, 0, 0, False)),
-    ),
-    Bug(
-        "a VIP loses its priority when its conversation processor dies",
-        "recover_expired",
-        "redis.call('ZADD', vip_key, 'XX', unpack(back))",
-        "",
-        (
-            vip,
-            claims_one,
-            lambda m: m.take(0, False, False, 0, False),
-            expired_token,
-        ),
-    ),
-    Bug(
-        "a completed batch leaves its conversation in the set of VIPs",
-        "complete_batch",
-        "redis.call('ZREM', vip_key, conversation)",
-        "",
-        (vip, goes_out),
-    ),
-    Bug(
-        "a cancel leaves the conversation in the set of VIPs",
-        "cancel_buffer",
-        "redis.call('ZREM', vip_key, conversation)",
-        "",
-        (vip, lambda m: m.cancel("ann", 0, False, True)),
-    ),
-    Bug(
-        "a forget leaves the conversation in the set of VIPs",
-        "forget_conversation",
-        "redis.call('ZREM', vip_key, conversation)",
-        "",
-        (vip, forgotten),
-    ),
-    Bug(
-        "deleting the last message leaves the conversation in the set of VIPs",
-        "delete_message",
-        "redis.call('ZREM', vip_key, conversation)",
-        "",
-        (vip, lambda m: m.edit_or_delete("ann", 0, "here", True, False)),
-    ),
-    Bug(
-        "new rules do not end a priority",
-        "retime_buffer",
-        "redis.call('ZREM', vip_key, conversation)",
-        "",
-        (lambda m: m.burst("ann", RULES[5], 1, 0, False), lambda m: m.rules_change("ann", RULES[0], 0, False)),
-    ),
-    Bug(
-        "new rules give no priority",
-        "retime_buffer",
-        "if priority ~= '' then redis.call('ZADD', vip_key, 0, conversation) end",
-        "",
-        (writes, lambda m: m.rules_change("ann", RULES[5], 0, False)),
     ),
     Bug(
         "more conversations are in flight than there are slots",

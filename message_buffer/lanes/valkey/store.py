@@ -102,7 +102,6 @@ class Store:
             known_as=known_as,
             every=1 if charge is None or charge.is_exact else LOOK_EVERY,
             limits=_limits(self.settings, charge),
-            priority=timing.priority,
             pressed="" if timing.pressed_ms is None else timing.pressed_ms,
         )
         if reply.word == b"BUFFERED":

@@ -64,7 +64,6 @@ class Base(RuleBasedStateMachine):
         self.model = {name: ConversationModel() for name in CONVERSATIONS}
         self.quota = QuotaModel()
         self.lease: tuple[str, int] | None = None
-        self.vip_debt = 0
         self.invocations: list[str] = []
         self.runs: list[Run] = []
         self.emitted: list[tuple[str, str, list[bytes]]] = []  # conversation, batch id, payloads
