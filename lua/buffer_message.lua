@@ -8,7 +8,7 @@
 -- KEYS[6]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
 -- KEYS[7]  {b<shard>}:seen:<id>   zset  message id -> arrived_at_ms
 -- KEYS[8]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
--- KEYS[9]  {b<shard>}:quota       hash  account or tenant -> until when its quota is used up; counts of refusals (README.md)
+-- KEYS[9]  {b<shard>}:quota       hash  account or tenant -> until when its quota is used up (README.md)
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  message_id             str   the platform's id of the message, unique in its conversation
@@ -29,7 +29,7 @@
 -- ARGV[18] pressed                str   '' = the message was typed; otherwise the milliseconds that a press waits
 -- Returns  {"BUFFERED", due_at_ms, count, start} | {"DUPLICATE", due_at_ms | -1, count, start}
 --          | {"REFUSED", reason, wait_ms}
--- Repeat   returns DUPLICATE, with the same start reservation; after REFUSED, tries again, and counts again if refused
+-- Repeat   returns DUPLICATE, with the same start reservation; after REFUSED, tries again
 -- Keeps    due <= first arrival + max wait, unless a hold ends later; a frozen batch's retry does not move
 
 local call, sub = redis.call, string.sub
@@ -101,22 +101,6 @@ else
   if refused then
     call('LREM', msgs_key, -1, payload)
     call('ZREM', seen_key, message_id)
-    -- Count the refusal for list_refusals, whose list of names is bounded: tenants that no longer fit share one count.
-    local names, name = nil, '//' .. refused .. '/'
-    local of_tenant = name .. string.match(conversation, '^[^/]*')
-    if call('HINCRBY', quota_key, of_tenant, 1) == 1 then
-      names = call('HGET', quota_key, '') or now
-      if #names + #of_tenant <= 4096 then
-        name = of_tenant
-      else
-        call('HDEL', quota_key, of_tenant)
-        if call('HINCRBY', quota_key, name, 1) > 1 then names = nil end
-      end
-    end
-    if names then
-      call('HSET', quota_key, '', names .. name)
-      call('PEXPIRE', quota_key, 3600000, 'NX')
-    end
     return {'REFUSED', refused, wait_ms}
   end
   -- Times are 13 digits in the open buffer, and remain strings where the script only copies them.

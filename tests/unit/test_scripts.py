@@ -397,7 +397,6 @@ CALLS: dict[str, dict[str, Any]] = {
     "end_processor": {"dead_id": "d"},
     "end_claim": {"deadline_ms": NOW_MS},
     "list_conversations": {},
-    "list_refusals": {},
 }
 # What an argument of this name must be, wherever it stands.
 EXPECTED = {
