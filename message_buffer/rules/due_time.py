@@ -1,8 +1,8 @@
 """The one formula of the due time: when a batch is due, and why.
 
 The functions are pure. They take the facts of an open buffer, the rules of its newest message and the time now, and
-return a due time with its reason. lua/include/due_time.lua states the same formula a second time, because the scripts must
-decide inside Valkey; `test_due_time_formula.py` runs both on the same histories and requires equal milliseconds.
+return a due time with its reason. lua/include/due_time.lua states the same formula a second time, because the scripts
+must decide inside Valkey; `test_due_time_formula.py` runs both on the same histories and requires equal milliseconds.
 
 A lane may compute the due time after each message (`due_after_message`), or only when it looks at a buffer
 (`due_at_look`). Both give the same time unless a message came after its buffer was due, or after a typing event or a
