@@ -189,7 +189,7 @@ bootstrap: $(READY) ## prepare the account and region of a stage for CDK, once
 	@$(CDK) bootstrap -c stage=$(STAGE)
 
 bench: $(READY) ## measure everything beside the others, on a quiet machine: a quarter of an hour; needs node
-	@for each in engine growth ingest editors live fairness fast_lane handler starts cold stage outage crashes lateness model document; do \
+	@for each in engine growth ingest editors live fairness handler starts cold stage outage crashes lateness model document; do \
 	  $(BIN)/python -m bench.$$each || exit 1; done
 
 bench-quick: $(READY) ## a look at most of it: two minutes, writes nothing; needs node

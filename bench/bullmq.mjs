@@ -14,20 +14,19 @@ const listOf = (conversation) => `{bull}:list:${conversation}`;
 
 // Debounce mode as documented. The variant that keeps all messages has them in a list, and its job says only that
 // there is work; keepLastIfActive makes a job of what comes while the last one is worked on.
-const options = (conversation, delay, priority) => ({
+const options = (conversation, delay) => ({
   delay,
-  priority,
   removeOnComplete: true,
   deduplication: {
     id: conversation, ttl: delay, extend: true, replace: true, ...(given.keepAll && { keepLastIfActive: true }),
   },
 });
 
-async function add(queue, redis, { conversation, body, delay, priority }) {
-  if (!delay) return queue.add(NAME, { conversation, body }, { priority, removeOnComplete: true });
-  if (!given.keepAll) return queue.add(NAME, { conversation, body }, options(conversation, delay, priority));
+async function add(queue, redis, { conversation, body, delay }) {
+  if (!delay) return queue.add(NAME, { conversation, body }, { removeOnComplete: true });
+  if (!given.keepAll) return queue.add(NAME, { conversation, body }, options(conversation, delay));
   const kept = redis.rpush(listOf(conversation), body);
-  const added = queue.add(NAME, { conversation }, options(conversation, delay, priority));
+  const added = queue.add(NAME, { conversation }, options(conversation, delay));
   return Promise.all([kept, added]);
 }
 
@@ -101,7 +100,7 @@ async function work() {
       say({ ...line, bodies: bodies.map((body) => body.slice(0, 100)), taken: now() });
       if (given.keepAll) await redis.ltrim(listOf(line.c), bodies.length, -1);
     },
-    { connection: connect(), prefix: "{bull}", concurrency: given.slots ?? 100 },
+    { connection: connect(), prefix: "{bull}", concurrency: 100 },
   );
   worker.on("error", (error) => process.stderr.write(`${error}\n`));
   await worker.waitUntilReady();

@@ -418,32 +418,19 @@ def due_to_event_dynamodb() -> str:
     return _table(heads, rows)
 
 
-def fast_lane() -> str:
-    found = results("fast_lane")["rounds"]
-    rows = []
-    for name in ("ours", "bullmq"):
-        beside, alone = found[f"{name}, with VIPs"], found[f"{name}, without VIPs"]
-        late = [told(figure([each["vips"][part] for each in beside]), 0) for part in ("p50", "p99", "max")]
-        seconds = [told(figure([each["seconds"] for each in rounds]), 2) for rounds in (alone, beside)]
-        rows.append([NAMES[name].partition(",")[0], " / ".join(late), *seconds])
-    heads = ["", "VIPs' lateness, p50 / p99 / max, ms", "5,000 others without VIPs, s", "with VIPs, s"]
-    return _table(heads, rows)
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "summary": summary,
     "conditions": conditions,
     "shares": shares,
     "cold": cold,
     "targets": lambda: targets(
-        "live", "handler", "cold", "outage", "growth", "editors", "fairness", "fast_lane", "lateness_dynamodb"
+        "live", "handler", "cold", "outage", "growth", "editors", "fairness", "lateness_dynamodb"
     ),
     "engine": engine,
     "growth": growth,
     "editors": editors,
     "due_to_event": due_to_event,
     "due_to_event_dynamodb": due_to_event_dynamodb,
-    "fast_lane": fast_lane,
     "ingest": ingest,
     "lateness": lateness,
     "systems": systems,

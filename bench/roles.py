@@ -72,7 +72,7 @@ def send(given: Given) -> None:
             message["conversation"],
             message["id"],
             payload=message["body"].encode(),
-            timing=timing(message["delay"])._replace(priority="vip" if message["priority"] == 1 else ""),
+            timing=timing(message["delay"]),
             charge=charge,
         )
         if not isinstance(outcome, Refused) and outcome.start_id:
@@ -102,9 +102,8 @@ def process(given: Given) -> None:
     """Run the deployed code of the processor with its own client, without Lambda and CloudWatch."""
     address = ConnectionSettings(f"valkey://127.0.0.1:{given['port']}?cluster=true")
     telemetry, functions = RecordedTelemetry(), _Pipe()
-    settings = SETTINGS._replace(slots=given["slots"] or SETTINGS.slots)
     processor = Processor(
-        store=Store(Connection(lambda: connect(address)), settings),
+        store=Store(Connection(lambda: connect(address)), SETTINGS),
         wake=Wake(lambda: connect(address), 0),
         conversation_processors=ConversationProcessors(functions, "conversation_processor"),
         starter=ProcessorStarter(functions, "processor", telemetry),

@@ -28,8 +28,6 @@ class Planned(NamedTuple):
     conversation: int
     number: int
     delay_ms: int
-    priority: int = 0
-    """1 is a VIP. BullMQ runs jobs of 0 first, then 1, then 2."""
 
 
 class Batch(NamedTuple):
@@ -44,11 +42,9 @@ class System:
     name = ""
     worker: subprocess.Popen[bytes]
 
-    def __init__(self, *, work_ms: int = 0, idle_ms: int = 60_000, slots: int | None = None) -> None:
+    def __init__(self, *, work_ms: int = 0, idle_ms: int = 60_000) -> None:
         self.server = ValkeyServer()
         self.work_ms, self.idle_ms = work_ms, idle_ms
-        # The number of conversations that may be in flight at once. None means 10,000 for ours, 100 for BullMQ.
-        self.slots = slots
         self.batches: list[Batch] = []
         self._ready = 0
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -138,7 +134,7 @@ class OurSystem(System):
 
     def start_worker(self) -> None:
         self.worker = self.spawn(
-            _role("process", port=self.server.port, idleMs=self.idle_ms, slots=self.slots),
+            _role("process", port=self.server.port, idleMs=self.idle_ms),
             stdin=subprocess.DEVNULL,
             stdout=self._starts,
         )
@@ -166,7 +162,7 @@ class BullMqSystem(System):
     keep_all = False
 
     def start_worker(self) -> None:
-        options = {"port": self.server.port, "workMs": self.work_ms, "keepAll": self.keep_all, "slots": self.slots}
+        options = {"port": self.server.port, "workMs": self.work_ms, "keepAll": self.keep_all}
         self.worker = self.spawn(bullmq.command("work", **options))
 
     def sender(self) -> list[str]:
@@ -203,7 +199,6 @@ def _require_setting(planned: Planned, began_ms: float) -> dict[str, Any]:
         "number": planned.number,
         "body": payload(planned.conversation, planned.number).decode(),
         "delay": planned.delay_ms,
-        "priority": planned.priority,
     }
 
 

@@ -4,7 +4,6 @@ A column shows the field of the same name in the admin function's response.
 """
 
 SHARDS = ("shard", "pending", "inflight", "nextDueAt", "overdueMs", "heartbeatAt")
-REFUSALS = ("tenant", "reason", "count")
 LISTED = ("conversation", "lane", "shard", "state", "count", "frozen", "reason", "dueAt", "replyUntil")
 LETTERS = ("batchId", "conversationId", "messages", "attempt", "lastAt", "reason")
 RULES = ("scope", "version", "updatedAt", "updatedBy", "problem")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
-from bufferctl.columns import AGES_OUT, EXPLAINED, LETTERS, LISTED, REFUSALS, RULES, SHARDS, WAITS
+from bufferctl.columns import AGES_OUT, EXPLAINED, LETTERS, LISTED, RULES, SHARDS, WAITS
 from bufferctl.errors import Failed, Incomplete, Misused, Unreachable, errors_of_aws
 from bufferctl.events import EVERYTHING, Event, subscribe
 from bufferctl.forgetting import erase
@@ -33,9 +33,6 @@ def status(stage: Stage, given: Namespace) -> None:
     if result["shards"]:
         totals = {name: result[name] for name in ("pending", "inflight", "nextDueAt", "overdueMs")}
         shown += [table(result["shards"], SHARDS), Pairs(totals)]
-    if refused := result.get("refusals", {}).get("counts"):
-        rows = [{**each, "tenant": each["tenant"] or "(all others)"} for each in refused]
-        shown += [f"Refused since {moment(result['refusals']['sinceAt'])}", table(rows, REFUSALS)]
     if "windows" in result:
         shown += ["DynamoDB lane", Pairs(result["windows"])]
     show_result(given, result, *shown)

@@ -8,7 +8,7 @@ RULES_IN_WORDS: Mapping[str, str] = {
     "maxWaitMs": "the longest wait of the first message",
     "maxMessages": "with this many messages a batch leaves at once",
     "minMessages": "with fewer messages, the batch waits until the longest wait is over",
-    "priority": "vip: only vipSilenceMs sets the wait, and the batch goes before others",
+    "priority": "vip: only vipSilenceMs sets the wait",
     "vipSilenceMs": "the silence after a VIP's message; 0 means at once",
     "adaptive": "whether the wait follows the author's own rhythm",
     "adaptiveFloorMs": "the shortest wait by rhythm",

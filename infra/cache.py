@@ -32,7 +32,7 @@ ACCESS = " ".join(
         "+del +persist +pexpire +rename +unlink",
         "+hdel +hexists +hget +hincrby +hmget +hscan +hset",
         "+llen +lmove +lpush +lrange +lrem +lset +ltrim +rpush",
-        "+zadd +zcard +zcount +zmscore +zrange +zrem +zremrangebyrank +zremrangebyscore +zscan +zscore",
+        "+zadd +zcard +zcount +zrange +zrem +zremrangebyrank +zremrangebyscore +zscan +zscore",
     ]
 )
 

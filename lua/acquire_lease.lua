@@ -5,7 +5,6 @@
 -- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
 -- KEYS[4]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
--- KEYS[6]  {b<shard>}:vip         zset  a VIP's conversation -> its score in pending, or earlier
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  lease_id               str   unique to this run of the processor
 -- ARGV[3]  lease_ms               int
@@ -14,7 +13,7 @@
 -- Keeps    at most one processor has the lease; acquiring it ends the start reservation; a taken batch stays in flight
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
-local processor_key, wake_key, vip_key = KEYS[4], KEYS[5], KEYS[6]
+local processor_key, wake_key = KEYS[4], KEYS[5]
 local now, now_ms, lease_id, lease_ms = ARGV[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 
 local alive, owner = redis.call('HGET', open_key, ''), redis.call('HGET', processor_key, 'lease_id')
@@ -37,7 +36,6 @@ if owner and owner ~= lease_id then
   if #untaken > 0 then
     redis.call('ZREM', inflight_key, unpack(untaken))
     redis.call('ZADD', pending_key, unpack(due))
-    redis.call('ZADD', vip_key, 'XX', unpack(due))
   end
 end
 redis.call('HDEL', processor_key, 'starting_until', 'starting_by')

@@ -8,7 +8,6 @@
 -- KEYS[6]  {b<shard>}:batch:<id>  list  the frozen batch
 -- KEYS[7]  {b<shard>}:taken:<id>  hash  the frozen batch's id, times and owner
 -- KEYS[8]  {b<shard>}:seen:<id>   zset  message id -> arrived_at_ms
--- KEYS[9]  {b<shard>}:vip         zset  a VIP's conversation -> its score in pending, or earlier
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  cancel_id              str   names this call, or the message that asked for the cancel; a retry sends the same
@@ -19,7 +18,7 @@
 -- Keeps    a dropped batch is not retried; if leaving = 1, a conversation processor may still emit it once
 
 local pending_key, open_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local msgs_key, batch_key, taken_key, seen_key, vip_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local msgs_key, batch_key, taken_key, seen_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local now_ms, conversation, cancel_id = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 local seen_ms, max_seen = tonumber(ARGV[4]), tonumber(ARGV[5])
 
@@ -41,7 +40,6 @@ redis.call('DEL', msgs_key, batch_key, taken_key)
 redis.call('HDEL', open_key, conversation)
 redis.call('ZREM', pending_key, conversation)
 redis.call('ZREM', inflight_key, conversation)
-redis.call('ZREM', vip_key, conversation)
 redis.call('HDEL', conv_key, 'frozen')
 local generation = (redis.call('HGET', conv_key, 'generation') or 0) + 1
 if buffer then

@@ -6,7 +6,6 @@
 -- KEYS[4]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
 -- KEYS[6]  {b<shard>}:claimed     list  what the last claim that found something returned, for its repeat
--- KEYS[7]  {b<shard>}:vip         zset  a VIP's conversation -> its score in pending, or earlier
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  lease_id               str
 -- ARGV[3]  limit                  int   claim at most this many conversations, and put back at most this many, 1..1000
@@ -20,13 +19,13 @@
 --          conversation processors die before their take
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
-local processor_key, wake_key, claimed_key, vip_key = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local processor_key, wake_key, claimed_key = KEYS[4], KEYS[5], KEYS[6]
 local now, now_ms, lease_id, limit = ARGV[1], tonumber(ARGV[1]), ARGV[2], math.min(tonumber(ARGV[3]), 1000)
 local claim_ms, look_ms, call_id, slots = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
 
 -- include open_buffer: due_at_of, mode_of
 
-local owner = redis.call('HMGET', processor_key, 'lease_id', 'claimed_by', 'vip_debt', 'untaken_deaths')
+local owner = redis.call('HMGET', processor_key, 'lease_id', 'claimed_by', 'untaken_deaths')
 local alive = redis.call('HGET', open_key, '')
 if owner[1] ~= lease_id or alive < now then return {'LOST'} end
 
@@ -41,37 +40,15 @@ end
 
 local reply = {'CLAIMED', -1, #expired, 0}
 -- After two deaths in a row, claim one at a time, until a run shows that conversation processors work again.
-if (tonumber(owner[4]) or 0) > 1 then slots = 1 end
+if (tonumber(owner[3]) or 0) > 1 then slots = 1 end
 local free = slots - redis.call('ZCARD', inflight_key)
 limit = math.max(math.min(limit, free), 0)
-local vips = redis.call('ZRANGE', vip_key, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit > 0 and 1000 or 0)
-local found = redis.call('ZRANGE', pending_key, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit + #vips, 'WITHSCORES')
+local found = redis.call('ZRANGE', pending_key, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
 if owner[2] == call_id then
   reply = {'CLAIMED', -1, 0, 0, unpack(redis.call('LRANGE', claimed_key, 0, -1))}
 elseif limit > 0 and #found > 0 then
-  local conversations, scores, vip_moves, old_debt = {}, {}, {}, tonumber(owner[3]) or 0
-  if #vips > 0 then
-    local is_vip, others = {}, {}
-    for _, vip in ipairs(vips) do is_vip[vip] = true end
-    for i = 1, #found, 2 do
-      if not is_vip[found[i]] then others[#others + 1], others[#others + 2] = found[i], found[i + 1] end
-    end
-    found = others
-    -- VIPs get a fifth of a claim, and the places that others do not need. In a claim of fewer than five, a VIP adds a
-    -- debt of four: four others are claimed before the next VIP.
-    local share = math.max(math.floor((limit - old_debt + 4) / 5), limit - #others / 2)
-    for i, score in ipairs(redis.call('ZMSCORE', pending_key, unpack(vips))) do
-      if not score and not redis.call('ZSCORE', inflight_key, vips[i]) then redis.call('ZREM', vip_key, vips[i]) end
-      score = tonumber(score or now_ms + claim_ms)
-      if score > now_ms then
-        vip_moves[#vip_moves + 1], vip_moves[#vip_moves + 2] = score, vips[i]
-      elseif #conversations < share then
-        conversations[#conversations + 1], scores[#scores + 1] = vips[i], score
-      end
-    end
-  end
-  local chosen_vips, debt = #conversations, old_debt
-  for i = 1, math.min(#found, 2 * (limit - chosen_vips)), 2 do
+  local conversations, scores = {}, {}
+  for i = 1, #found, 2 do
     conversations[#conversations + 1], scores[#scores + 1] = found[i], tonumber(found[i + 1])
   end
   local buffers = redis.call('HMGET', open_key, unpack(conversations))
@@ -85,15 +62,12 @@ elseif limit > 0 and #found > 0 then
       list, score = later, due_at
     else
       reply[#reply + 1], reply[#reply + 2] = conversation, due_at
-      debt = debt + (i <= chosen_vips and 4 or -1)
     end
     list[#list + 1], list[#list + 2] = score, conversation
-    if i <= chosen_vips then vip_moves[#vip_moves + 1], vip_moves[#vip_moves + 2] = score, conversation end
   end
   -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
   redis.call('ZREM', pending_key, unpack(conversations))
   if #later > 0 then redis.call('ZADD', pending_key, unpack(later)) end
-  if #vip_moves > 0 then redis.call('ZADD', vip_key, 'XX', unpack(vip_moves)) end
   if #claimed > 0 then
     redis.call('ZADD', inflight_key, unpack(claimed))
     next_deadline = math.min(next_deadline or math.huge, now_ms + claim_ms)
@@ -101,8 +75,6 @@ elseif limit > 0 and #found > 0 then
     redis.call('RPUSH', claimed_key, unpack(reply, 5))
     redis.call('HSET', processor_key, 'claimed_by', call_id)
   end
-  debt = math.max(0, math.min(debt, 4))
-  if debt ~= old_debt then redis.call('HSET', processor_key, 'vip_debt', debt) end
   free = free - #claimed / 2
 end
 

@@ -12,7 +12,6 @@
 -- KEYS[10] {b<shard>}:seen:<id>    zset  message id -> arrived_at_ms
 -- KEYS[11] {b<shard>}:emitted:<id> zset  batch id -> its last_at_ms
 -- KEYS[12] {b<shard>}:held         zset  conversation -> held_until_ms; a time in the past has no effect
--- KEYS[13] {b<shard>}:vip          zset  a VIP's conversation -> its score in pending, or earlier
 -- ARGV[1]  now_ms                  int
 -- ARGV[2]  conversation            str
 -- ARGV[3]  token                   str   the token that took the batch
@@ -28,7 +27,7 @@
 
 local pending_key, open_key, inflight_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local conv_key, batch_key, taken_key, msgs_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local seen_key, emitted_key, holds_key, vip_key = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+local seen_key, emitted_key, holds_key = KEYS[10], KEYS[11], KEYS[12]
 local now, now_ms, conversation, token, seen_ms = ARGV[1], tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 local max_emitted, max_seen = tonumber(ARGV[5]), tonumber(ARGV[6])
 local start_id, start_ms, horizon_ms = ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])
@@ -63,9 +62,7 @@ if first_call then
     local mode = redis.call('ZSCORE', holds_key, conversation) and 'h' or '-'
     redis.call('HSET', open_key, conversation, with_mode(buffer, mode))
     redis.call('ZADD', pending_key, due_at, conversation)
-    redis.call('ZADD', vip_key, 'XX', due_at, conversation)
   else
-    redis.call('ZREM', vip_key, conversation)
     redis.call('PEXPIRE', conv_key, seen_ms)
     redis.call('PEXPIRE', seen_key, seen_ms)
   end

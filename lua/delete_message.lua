@@ -8,7 +8,6 @@
 -- KEYS[6]  {b<shard>}:batch:<id>   list  the frozen batch
 -- KEYS[7]  {b<shard>}:seen:<id>    zset  message id -> arrived_at_ms
 -- KEYS[8]  {b<shard>}:emitted:<id> zset  batch id -> its last_at_ms
--- KEYS[9]  {b<shard>}:vip          zset  a VIP's conversation -> its score in pending, or earlier
 -- ARGV[1]  conversation            str
 -- ARGV[2]  message_id              str
 -- ARGV[3]  id_line                 bytes the first line of this message's payload
@@ -23,7 +22,7 @@
 -- Keeps    a frozen batch; the id remains known, so that a redelivery does not bring the message back
 
 local pending_key, open_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local msgs_key, batch_key, seen_key, emitted_key, vip_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local msgs_key, batch_key, seen_key, emitted_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local conversation, message_id, id_line, cursor = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local limit, page_bytes, seen_ms, max_emitted = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 local max_seen = tonumber(ARGV[9])
@@ -48,7 +47,6 @@ else
   if redis.call('HEXISTS', conv_key, 'frozen') == 0 then
     redis.call('ZREM', pending_key, conversation)
     redis.call('ZREM', inflight_key, conversation)
-    redis.call('ZREM', vip_key, conversation)
     forget_ids('+inf')
     redis.call('PEXPIRE', conv_key, seen_ms)
     redis.call('PEXPIRE', seen_key, seen_ms)

@@ -6,7 +6,6 @@
 -- KEYS[4]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
 -- KEYS[6]  {b<shard>}:taken:<id>  hash  the frozen batch's id, times and owner
--- KEYS[7]  {b<shard>}:vip         zset  a VIP's conversation -> its score in pending, or earlier
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  deadline_ms            int   names the claim for which the run was started
@@ -22,7 +21,7 @@
 -- Keeps    the claim and the batch of every other run; the next take counts the death of a run that had taken the batch
 
 local pending_key, open_key, inflight_key, processor_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local wake_key, taken_key, vip_key = KEYS[5], KEYS[6], KEYS[7]
+local wake_key, taken_key = KEYS[5], KEYS[6]
 local now, now_ms, conversation, deadline, claim_ms = ARGV[1], tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 local calm_ms, pause_ms, most_pause_ms = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local start_id, start_ms, horizon_ms = ARGV[8], tonumber(ARGV[9]), tonumber(ARGV[10])
@@ -58,7 +57,6 @@ else
 end
 local due_at = now_ms + pause
 redis.call('ZADD', pending_key, due_at, conversation)
-redis.call('ZADD', vip_key, 'XX', due_at, conversation)
 
 local alive = redis.call('HGET', open_key, '')
 -- include slot_freed

@@ -6,7 +6,6 @@
 -- KEYS[4]  {b<shard>}:wake        list  at most one element
 -- KEYS[5]  {b<shard>}:conv:<id>   hash  facts that outlast a buffer: generation, frozen batch, rhythm
 -- KEYS[6]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
--- KEYS[7]  {b<shard>}:vip         zset  a VIP's conversation -> its score in pending, or earlier
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  start_id               str   names this call; a retry sends the same
@@ -17,7 +16,7 @@
 -- Keeps    a frozen batch's content; a hold continues for later messages
 
 local pending_key, open_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local conv_key, msgs_key, vip_key = KEYS[5], KEYS[6], KEYS[7]
+local conv_key, msgs_key = KEYS[5], KEYS[6]
 local now, now_ms, conversation = ARGV[1], tonumber(ARGV[1]), ARGV[2]
 local start_id, start_ms, horizon_ms = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
@@ -37,7 +36,6 @@ if not frozen then scheduled_at = scheduled_at > 0 and math.max(scheduled_at, du
 if scheduled_at > now_ms then
   redis.call('ZREM', pending_key, conversation)
   redis.call('ZADD', pending_key, now_ms, conversation)
-  redis.call('ZADD', vip_key, 'XX', now_ms, conversation)
 end
 if due_at > now_ms then
   due_at = now_ms

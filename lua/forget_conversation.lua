@@ -11,7 +11,6 @@
 -- KEYS[9]  {b<shard>}:taken:<id>   hash  the frozen batch's id, times and owner
 -- KEYS[10] {b<shard>}:seen:<id>    zset  message id -> arrived_at_ms
 -- KEYS[11] {b<shard>}:emitted:<id> zset  batch id -> its last_at_ms
--- KEYS[12] {b<shard>}:vip          zset  a VIP's conversation -> its score in pending, or earlier
 -- ARGV[1]  now_ms                  int
 -- ARGV[2]  conversation            str
 -- ARGV[3]  forget_id               str   names this request to forget; the calls that continue it send the same
@@ -27,8 +26,8 @@
 -- Keeps    all that was erased arrived until at_ms, and every newer message arrives later; the ids remain known
 
 local pending_key, open_key, inflight_key, holds_key, claimed_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local conv_key, msgs_key, batch_key, taken_key, seen_key, emitted_key, vip_key =
-  KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
+local conv_key, msgs_key, batch_key, taken_key, seen_key, emitted_key =
+  KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local now_ms, conversation, forget_id, secret, skip = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 local limit, goes_on, seen_ms, not_before_ms = math.min(tonumber(ARGV[6]), 1000), ARGV[7] == '1', tonumber(ARGV[8]), ARGV[9]
 
@@ -55,7 +54,6 @@ if erases then
   redis.call('HDEL', open_key, conversation)
   redis.call('ZREM', pending_key, conversation)
   redis.call('ZREM', inflight_key, conversation)
-  redis.call('ZREM', vip_key, conversation)
   redis.call('ZREM', holds_key, conversation)
   for i, name in ipairs(redis.call('LRANGE', claimed_key, 0, -1)) do
     if i % 2 == 1 and name == conversation then

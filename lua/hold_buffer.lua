@@ -7,7 +7,6 @@
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
 -- KEYS[6]  {b<shard>}:conv:<id>   hash  facts that outlast a buffer: generation, frozen batch, rhythm
 -- KEYS[7]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
--- KEYS[8]  {b<shard>}:vip         zset  a VIP's conversation -> its score in pending, or earlier
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  held_until_ms          int   the hold ends at this time, unless an operator resumes earlier
@@ -19,7 +18,7 @@
 -- Keeps    a frozen batch; the end of an earlier, longer hold. A buffer that was claimed but not taken returns to pending
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
-local processor_key, wake_key, conv_key, holds_key, vip_key = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local processor_key, wake_key, conv_key, holds_key = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local now, now_ms, conversation, held_until = ARGV[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local start_id, start_ms, horizon_ms = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
 
@@ -38,7 +37,6 @@ if buffer then
     if not frozen then
       redis.call('ZREM', inflight_key, conversation)
       redis.call('ZADD', pending_key, due_at, conversation)
-      redis.call('ZADD', vip_key, 'XX', due_at, conversation)
     end
   end
   redis.call('HSET', open_key, conversation, with_due_at(with_mode(buffer, mode), due_at, reason))

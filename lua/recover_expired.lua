@@ -6,7 +6,6 @@
 -- KEYS[4]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
 -- KEYS[6]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
--- KEYS[7]  {b<shard>}:vip         zset  a VIP's conversation -> its score in pending, or earlier
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  limit                  int   put back at most this many claims, 1..1000
 -- ARGV[3]  start_id               str   names this call; a retry sends the same
@@ -17,7 +16,7 @@
 -- Keeps    no conversation remains in flight beyond its deadline; holds that have not ended
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
-local processor_key, wake_key, holds_key, vip_key = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local processor_key, wake_key, holds_key = KEYS[4], KEYS[5], KEYS[6]
 local now, now_ms, limit = ARGV[1], tonumber(ARGV[1]), math.min(tonumber(ARGV[2]), 1000)
 local start_id, start_ms, horizon_ms = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 

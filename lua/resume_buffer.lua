@@ -5,7 +5,6 @@
 -- KEYS[3]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[4]  {b<shard>}:wake        list  at most one element
 -- KEYS[5]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
--- KEYS[6]  {b<shard>}:vip         zset  a VIP's conversation -> its score in pending, or earlier
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  start_id               str   names this call; a retry sends the same
@@ -15,7 +14,7 @@
 -- Repeat   returns NOT_ON_HOLD, with the same start reservation
 -- Keeps    messages behind a frozen batch wait until it is completed
 
-local pending_key, open_key, processor_key, wake_key, holds_key, vip_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local pending_key, open_key, processor_key, wake_key, holds_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local now, now_ms, conversation = ARGV[1], tonumber(ARGV[1]), ARGV[2]
 local start_id, start_ms, horizon_ms = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
@@ -35,7 +34,6 @@ if held_until then
       due_at, reason = now_ms, 'resume'
       if mode ~= 'f' then
         redis.call('ZADD', pending_key, 'XX', due_at, conversation) -- XX: only if it is in pending
-        redis.call('ZADD', vip_key, 'XX', due_at, conversation)
       end
     end
     redis.call('HSET', open_key, conversation, with_due_at(with_mode(buffer, mode), due_at, reason))

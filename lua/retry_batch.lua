@@ -6,7 +6,6 @@
 -- KEYS[4]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
 -- KEYS[6]  {b<shard>}:taken:<id>  hash  the frozen batch's id, times and owner
--- KEYS[7]  {b<shard>}:vip         zset  a VIP's conversation -> its score in pending, or earlier
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  token                  str   the token that took the batch
@@ -21,7 +20,7 @@
 -- Keeps    the batch's id and content; new messages do not move the retry
 
 local pending_key, open_key, inflight_key, processor_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local wake_key, taken_key, vip_key = KEYS[5], KEYS[6], KEYS[7]
+local wake_key, taken_key = KEYS[5], KEYS[6]
 local now, now_ms, conversation, token, due_at = ARGV[1], tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 local start_id, start_ms, horizon_ms, failures = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 
@@ -34,7 +33,6 @@ redis.call('HDEL', processor_key, 'untaken_deaths') -- this run shows that they 
 if failures > 0 and taken[2] ~= '0' then redis.call('HSET', taken_key, 'failures', (tonumber(taken[3]) or 0) + failures) end
 redis.call('HSET', taken_key, 'token_until', 0)
 redis.call('ZADD', pending_key, due_at, conversation)
-redis.call('ZADD', vip_key, 'XX', due_at, conversation)
 
 local alive, start = redis.call('HGET', open_key, ''), 0
 -- include slot_freed

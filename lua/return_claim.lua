@@ -6,7 +6,6 @@
 -- KEYS[4]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
 -- KEYS[6]  {b<shard>}:taken:<id>  hash  the frozen batch's id, times and owner
--- KEYS[7]  {b<shard>}:vip         zset  a VIP's conversation -> its score in pending, or earlier
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  lease_id               str
@@ -16,7 +15,7 @@
 -- Keeps    a conversation processor that started after all keeps its batch
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
-local processor_key, wake_key, taken_key, vip_key = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local processor_key, wake_key, taken_key = KEYS[4], KEYS[5], KEYS[6]
 local now, now_ms, conversation, lease_id, due_at = ARGV[1], tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 
 local alive = redis.call('HGET', open_key, '')
@@ -28,7 +27,6 @@ if (tonumber(redis.call('HGET', taken_key, 'token_until')) or 0) > now_ms then r
 
 redis.call('ZREM', inflight_key, conversation)
 redis.call('ZADD', pending_key, due_at, conversation)
-redis.call('ZADD', vip_key, 'XX', due_at, conversation)
 if due_at < tonumber(string.sub(alive, 14)) then
   redis.call('DEL', wake_key)
   redis.call('LPUSH', wake_key, 1)

@@ -7,7 +7,6 @@ import { ask } from "./store.js";
 const STEP_MS = 10_000;
 const MINUTES = 15;
 const HEARTBEAT_MS = 6_000;
-const REFUSALS_SHOWN = 50;
 
 export function Health({ store }) {
   const status = store.look?.status;
@@ -124,29 +123,9 @@ function Letters({ store }) {
       <button class="plain" onClick=${() => setAsked(null)}>Do nothing</button></div>`}</section>`;
 }
 
-const REFUSED = {
-  account_messages: "messages of an account, by its quota",
-  account_conversations: "new buffers of an account, by its quota",
-  tenant_messages: "messages of the tenant, by its quota",
-  tenant_conversations: "new buffers of the tenant, by its quota",
-  waiting: "messages of a conversation in which too much waits",
-};
-
-// Valkey counts what buffer_message refuses, by tenant. The page counts the responses to its own webhooks.
+// How the stage responded to this page's own webhooks.
 function Refusals({ store }) {
-  const status = store.look?.status;
-  const refusals = status?.refusals;
   const own = Object.entries(store.refused);
-  const counts = refusals?.counts ?? [];
-  return html`<section><h2>Refused messages</h2>
-    ${!status ? html`<p class="empty">Looking …</p>`
-    : !refusals ? html`<p class="empty">This stage counts no refused messages. The DynamoDB lane has no quotas.</p>`
-    : !counts.length ? html`<p class="empty">No refused message is counted. The counts begin again within an hour.</p>` : html`
-      <p>Since <${Moment} at=${refusals.sinceAt} />. The counts begin again within an hour. Later messages of a webhook are refused with its first one, and not counted.
-        Twilio would not send again, so its messages over a quota are counted, but buffered.</p>
-      <div class="scroll" tabindex="0" role="region" aria-label="Refused messages"><table><thead><tr><th scope="col">Tenant</th><th scope="col">Refused</th><th scope="col" class="n">Times</th></tr></thead>
-        <tbody>${counts.slice(0, REFUSALS_SHOWN).map((each) => html`<tr key=${`${each.tenant}/${each.reason}`}><td>${each.tenant || "all others"}</td>
-          <td>${REFUSED[each.reason] ?? each.reason}</td><td class="n">${each.count}</td></tr>`)}</tbody></table></div>
-      ${counts.length > REFUSALS_SHOWN && html`<p>These are the highest of ${counts.length} counts. bufferctl status shows all.</p>`}`}
-    ${own.length > 0 && html`<p>Responses to this page: ${own.map(([code, n]) => `${messagesOf(n)} ${code === "429" ? "refused by a quota" : "refused"} (${code})`).join(", ")}.</p>`}</section>`;
+  return own.length > 0 && html`<section><h2>Refused messages</h2>
+    <p>Responses to this page: ${own.map(([code, n]) => `${messagesOf(n)} ${code === "429" ? "refused by a quota" : "refused"} (${code})`).join(", ")}.</p></section>`;
 }

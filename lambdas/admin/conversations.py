@@ -1,7 +1,6 @@
 """Shows conversations and shards to operators, and carries out their commands on a conversation."""
 
 import json
-from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
@@ -56,10 +55,7 @@ class Conversations:
         self._agent_of = agent_of
 
     def status(self, _request: Request) -> Json:
-        """Return the state of the shards and open windows, after putting expired claims back as the watchdog does.
-
-        `refusals` are missing on a stage without Valkey, where nothing is counted.
-        """
+        """Return the state of the shards and open windows, after putting expired claims back as the watchdog does."""
         lane = self._valkey_lane
         shards = [self._shard(lane, shard) for shard in range(lane.store.settings.shards)] if lane else []
         due = [shard["nextDueAt"] for shard in shards if shard["nextDueAt"] is not None]
@@ -70,8 +66,6 @@ class Conversations:
             "overdueMs": max((shard["overdueMs"] for shard in shards), default=0),
             "shards": shards,
         }
-        if lane:
-            shown["refusals"] = _refusals(lane)
         return shown | ({"windows": self._windows(self._dynamodb_lane)} if self._dynamodb_lane else {})
 
     def _windows(self, dynamodb_lane: DynamoDbLane) -> Json:
@@ -193,19 +187,6 @@ class Conversations:
         if not any(isinstance(each, o.Resumed) for each in outcomes):
             raise NotFound("This conversation is not on hold.")
         return {"dueAt": min((each.due_at_ms for each in outcomes if each.due_at_ms is not None), default=None)}
-
-
-def _refusals(valkey_lane: ValkeyLane) -> Json:
-    """Return how often messages were refused in up to an hour, by tenant and reason, the highest count first."""
-    store = valkey_lane.store
-    seen = [store.list_refusals(shard) for shard in range(store.settings.shards)]
-    counts: Counter[tuple[str, str]] = Counter()
-    for each in (count for refusals in seen for count in refusals.counts):
-        counts[each.tenant, each.reason] += each.count
-    return {
-        "sinceAt": min((each.since_ms for each in seen if each.since_ms is not None), default=None),
-        "counts": [{"tenant": tenant, "reason": why, "count": n} for (tenant, why), n in counts.most_common()],
-    }
 
 
 def _name(request: OfConversation) -> str:

@@ -26,6 +26,7 @@ class Buffering:
             look = refusals.in_conversation if message.control_word else refusals.around
             if reason := look(message.conversation):
                 done.refused[reason] += 1
+                done.note_limited(message.conversation)
                 refusals.add_unasked(message.conversation, reason)
                 continue
             match message.control_word:
@@ -39,6 +40,8 @@ class Buffering:
 
     def _buffer(self, message: PreparedMessage, done: Done, refusals: Refusals, *, comes_again: bool) -> None:
         outcome = self._store(message, charged=True)
+        if isinstance(outcome, o.Refused):
+            done.note_limited(message.conversation)
         if isinstance(outcome, o.Refused) and outcome.reason != "waiting" and not comes_again:
             outcome = self._store(message, charged=False)
             done.over_quota += isinstance(outcome, o.Buffered)

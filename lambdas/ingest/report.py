@@ -7,6 +7,8 @@ from message_buffer.lanes import outcomes as o
 from message_buffer.messages.conversation_id import ConversationId, is_trial
 from message_buffer.telemetry import Telemetry
 
+MAX_ACCOUNTS_LOGGED = 10
+
 
 @dataclass
 class Done:
@@ -23,6 +25,8 @@ class Done:
     """Messages that were edited or deleted in their buffer."""
     refused: Counter[str] = field(default_factory=Counter)
     """Messages that were not buffered, counted by reason."""
+    limited: set[str] = field(default_factory=set)
+    """The tenant and account of each message that was refused, or buffered over a quota."""
     over_quota: int = 0
     """Messages that were buffered over a quota, because their platform would not send them again."""
     amended: int = 0
@@ -47,6 +51,10 @@ class Done:
             "ignored": self.ignored.total(),
             "conversations": self.conversations,
         }
+
+    def note_limited(self, conversation: ConversationId) -> None:
+        """Record whose message was refused, or buffered over a quota."""
+        self.limited.add(str(conversation).rpartition("/")[0])
 
     def note_wait(self, conversation: ConversationId, outcome: o.Buffered | o.Duplicate | o.Retimed) -> None:
         """Set the due time and the count in the response's entry for this conversation."""
@@ -107,4 +115,5 @@ def _report_refusals(telemetry: Telemetry, platform: str, done: Done) -> None:
     if done.over_quota:
         telemetry.count("OverQuotaTaken", done.over_quota)
     if done.refused or done.over_quota:
-        telemetry.warn("over quota", platform=platform, taken=done.over_quota, **done.refused)
+        accounts = sorted(done.limited)[:MAX_ACCOUNTS_LOGGED]
+        telemetry.warn("over quota", platform=platform, taken=done.over_quota, accounts=accounts, **done.refused)

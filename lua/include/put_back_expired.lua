@@ -1,6 +1,6 @@
 -- put_back_expired: return conversations whose claim or token has ended to pending, at most `limit` of them.
 --
--- Reads    inflight_key, pending_key, vip_key, now_ms, limit
+-- Reads    inflight_key, pending_key, now_ms, limit
 -- Sets     expired: these conversations
 
 expired = redis.call('ZRANGE', inflight_key, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit)
@@ -10,5 +10,4 @@ if #expired > 0 then
   -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
   redis.call('ZREM', inflight_key, unpack(expired))
   redis.call('ZADD', pending_key, unpack(back))
-  redis.call('ZADD', vip_key, 'XX', unpack(back))
 end

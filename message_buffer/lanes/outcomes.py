@@ -394,22 +394,6 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class RefusalCount:
-    reason: RefusalReason
-    tenant: str
-    """The escaped tenant, or empty for all tenants that have no count of their own."""
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Refusals:
-    """How many messages a shard refused since `since_ms`, which is at most an hour ago, or None if it refused none."""
-
-    since_ms: int | None
-    counts: list[RefusalCount]
-
-
-@dataclass(frozen=True, slots=True)
 class Conversation:
     """A conversation as an operator sees it."""
 

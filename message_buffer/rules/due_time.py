@@ -1,8 +1,8 @@
 """The one formula of the due time: when a batch is due, and why.
 
 The functions are pure. They take the facts of an open buffer, the rules of its newest message and the time now, and
-return a due time with its reason. The scripts in lua/ state the same formula a second time, because they must decide
-inside Valkey; `test_due_time_formula.py` runs both on the same histories and requires equal milliseconds.
+return a due time with its reason. lua/include/due_time.lua states the same formula a second time, because the scripts
+must decide inside Valkey; `test_due_time_formula.py` runs both on the same histories and requires equal milliseconds.
 """
 
 import math

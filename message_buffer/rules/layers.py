@@ -386,7 +386,6 @@ class Rules(_RuleFields):
             min_messages=1 if vip else self.min_messages,
             flush_reason="priority" if vip and self.vip_silence_ms == 0 else "",
             adaptive=self._adaptive(),
-            priority="vip" if vip else "",
         )
 
     def timing_of(

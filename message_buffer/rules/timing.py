@@ -16,8 +16,6 @@ class Timing(NamedTuple):
     adaptive: str
     """Three numbers, separated by spaces: deviations above the mean gap, floor, ceiling. Empty if the wait is not
     adaptive."""
-    priority: str = ""
-    """`vip` if the Valkey lane claims the batch before others that are due; else empty."""
     pressed_ms: int | None = None
     """The wait of a message that was pressed, not typed, instead of the silence. None if the message was typed."""
 
@@ -35,5 +33,4 @@ class Timing(NamedTuple):
             "min_messages": self.min_messages,
             "flush_reason": self.flush_reason,
             "adaptive": self.adaptive,
-            "priority": self.priority,
         }

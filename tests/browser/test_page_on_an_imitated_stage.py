@@ -45,7 +45,6 @@ def test_hostile_text_is_shown_as_text_in_every_field(browser: Browser) -> None:
         fields = {"text": text, "author": text, "reason": text, "state": text, "lane": text}
         stage.rows.append(row(name, due_at_ms=due_at_ms + number, **fields))
         stage.letters.append({"batchId": text, "conversationId": text, "reason": text, "failedAt": 1})
-    stage.refusals = {"sinceAt": 1, "counts": [{"tenant": text, "reason": text, "count": 1} for text in HOSTILE]}
     with page_of(ImitatedPlace(stage, show_words=True), browser) as page:
         page.get_by_role("tab", name="Live").click()
         for number, text in enumerate(HOSTILE):
@@ -56,9 +55,6 @@ def test_hostile_text_is_shown_as_text_in_every_field(browser: Browser) -> None:
             page.get_by_role("button", name="Close").click()
         page.get_by_role("tab", name="Health").click()
         expect(page.locator("td code")).to_have_text(list(HOSTILE))
-        expect(page.get_by_role("region", name="Refused messages").locator("td:first-child")).to_have_text(
-            list(HOSTILE)
-        )
         assert page.locator("img, svg, script:not([src]), style").count() == 0
 
 
@@ -251,33 +247,6 @@ def test_a_console_of_a_deployed_stage_only_reads_and_hides_words(browser: Brows
     assert all(not fields["messages"] for name, fields in stage.asked if name == "conversation.show")
 
 
-def test_health_shows_what_was_refused_by_tenant(browser: Browser) -> None:
-    stage = ImitatedStage()
-    with page_of(ImitatedPlace(stage), browser) as page:
-        page.get_by_role("tab", name="Health").click()
-        refused = page.get_by_role("heading", name="Refused messages").locator("..")
-        expect(refused).to_contain_text("The DynamoDB lane has no quotas")
-        stage.refusals = {"sinceAt": None, "counts": []}
-        expect(refused).to_contain_text("No refused message is counted", timeout=30_000)
-        counts = [
-            {"tenant": "acme", "reason": "tenant_messages", "count": 1_204},
-            {"tenant": "beta", "reason": "waiting", "count": 3},
-            {"tenant": "", "reason": "account_conversations", "count": 2},
-        ]
-        stage.refusals = {"sinceAt": now_ms() - 60_000, "counts": counts}
-        rows = refused.locator("tbody tr")
-        expect(rows).to_have_count(3, timeout=30_000)
-        expect(rows.nth(0).locator("td")).to_have_text(["acme", "messages of the tenant, by its quota", "1204"])
-        expect(rows.nth(1)).to_contain_text("too much waits")
-        expect(rows.nth(2)).to_contain_text("all others")
-        expect(refused).to_contain_text("Since")
-        expect(refused).not_to_contain_text("highest")
-        counts = [{"tenant": f"t{n}", "reason": "waiting", "count": 99 - n} for n in range(60)]
-        stage.refusals = {"sinceAt": now_ms(), "counts": counts}
-        expect(refused).to_contain_text("These are the highest of 60 counts", timeout=30_000)
-        expect(rows).to_have_count(50)
-
-
 def test_the_tabs_work_by_keyboard(browser: Browser) -> None:
     with page_of(ImitatedPlace(ImitatedStage()), browser) as page:
         page.get_by_role("tab", name="Simulator").focus()
@@ -295,7 +264,6 @@ def test_axe_finds_no_serious_fault(browser: Browser, tab: str, colours: str) ->
     stage = ImitatedStage()
     stage.rows = [row(f"acme/whatsapp/1065/{n}", due_at_ms=now_ms() + 60_000) for n in range(3)]
     stage.letters = [{"batchId": "b1", "conversationId": "acme/whatsapp/1065/9", "reason": "attempts", "failedAt": 1}]
-    stage.refusals = {"sinceAt": 1, "counts": [{"tenant": "acme", "reason": "waiting", "count": 3}]}
     with page_of(ImitatedPlace(stage, allow_changes=True), browser, color_scheme=colours) as page:
         page.get_by_role("tab", name=tab).click()
         if tab == "Live":

@@ -51,10 +51,15 @@ DIFFERENCES = (
     Planted(
         "the first message is typing",
         "buffer_message",
-        "not rhythm and buffer and gap_ms",
-        "not rhythm and gap_ms and gap_ms",
+        "elseif count > 1 and gap_ms",
+        "elseif gap_ms and gap_ms",
     ),
-    Planted("the rhythm does not replace the inference", "buffer_message", "if not rhythm and buffer", "if buffer"),
+    Planted(
+        "the rhythm does not replace the inference",
+        "buffer_message",
+        "elseif mean then",
+        "elseif mean and not (count > 1 and gap_ms - typing_ms < 0) then",
+    ),
     Planted(
         "the wait is that of the rhythm before rounding",
         "buffer_message",
@@ -81,7 +86,9 @@ DIFFERENCES = (
         "math.max(floor_ms, math.min(ceiling_ms, ",
         "math.min(ceiling_ms, math.max(floor_ms, ",
     ),
-    Planted("a lag of exactly a minute is a wrong clock", "buffer_message", "gap_ms >= -60000", "gap_ms > -60000"),
+    Planted(
+        "a lag of exactly a minute is a wrong clock", "buffer_message", "gap_ms >= -minute_ms", "gap_ms > -minute_ms"
+    ),
     Planted("time runs back", "buffer_message", "then arrived_at = last_at end", "then end"),
     Planted(
         "the wait counts from the host's clock",
@@ -116,8 +123,8 @@ DIFFERENCES = (
     Planted(
         "the bytes are counted after the flush",
         "buffer_message",
-        "due_bytes >= 0 and due_at >= now_ms",
-        "due_bytes >= 0 and due_at > now_ms",
+        "has_max_bytes and due_at >= now_ms",
+        "has_max_bytes and due_at > now_ms",
     ),
     Planted(
         "the bytes are reached one byte later", "buffer_message", "large - due_bytes >= 0", "large - due_bytes > 0"
@@ -144,20 +151,22 @@ DIFFERENCES = (
     Planted(
         "a press cuts off what waits already",
         "buffer_message",
-        "if is_pressed and buffer and old_due_at > due_at then",
+        "if is_pressed and old_due_at and old_due_at > due_at then",
         "if false then",
     ),
     Planted(
         "a press keeps the time, not the reason",
         "buffer_message",
-        "then due_at, reason = old_due_at, sub(buffer, 51) end",
-        "then due_at = old_due_at end",
+        "due_at then due_at, reason = old_due_at, string.sub(buffer, 51) end",
+        "due_at then due_at = old_due_at end",
     ),
-    Planted("a press waits as if it was typed", "buffer_message", "if is_pressed then wait_ms = pressed end", ""),
+    Planted(
+        "a press waits as if it was typed", "buffer_message", "if is_pressed then wait_ms", "if false then wait_ms"
+    ),
     Planted(
         "a press keeps the time of messages that lacked company",
         "buffer_message",
-        "and (not buffer or count - min_messages > 0)",
+        "and (count == 1 or count - min_messages > 0)",
         "",
     ),
     Planted(
@@ -166,17 +175,17 @@ DIFFERENCES = (
         "or count - min_messages > 0)",
         "or count - min_messages > 1)",
     ),
-    Planted("retime moves what is due", "retime_buffer", "if old_due_at > now_ms then", "if old_due_at >= now_ms then"),
-    Planted("retime may choose the past", "retime_buffer", "due_at = math.max(due_at, now_ms)", "due_at = due_at + 0"),
-    Planted("retime counts the messages, not the gaps", "retime_buffer", "/ (count - 1) <", "/ count <"),
-    Planted("retime forgets the rhythm", "retime_buffer", "if adaptive ~= '' and conv[1] then", "if false then"),
-    Planted("retime forgets the minimum", "retime_buffer", "if count < min_messages or", "if"),
-    Planted("retime forgets the count", "retime_buffer", "if count >= max_messages then", "if false then"),
+    Planted("retime moves what is due", "retime_buffer", "old_due_at <= now_ms then", "old_due_at < now_ms then"),
+    Planted("retime may choose the past", "retime_buffer", "earliest_at = now_ms", "earliest_at = 0"),
+    Planted("retime counts the messages, not the gaps", "retime_buffer", "/ (count - 1)", "/ count"),
+    Planted("retime forgets the rhythm", "retime_buffer", "if adaptive ~= '' then", "if false then"),
+    Planted("retime forgets the minimum", "retime_buffer", "if count - min_messages < 0 or", "if"),
+    Planted("retime forgets the count", "retime_buffer", "if count - max_messages >= 0 and", "if false and"),
     Planted(
         "retime counts before it bounds",
         "retime_buffer",
-        "if flush_reason ~= '' then due_at",
-        "if flush_reason ~= '' and due_at > now_ms then due_at",
+        "if flush_reason ~= '' and due_at >= now_ms",
+        "if flush_reason ~= '' and due_at > now_ms",
     ),
     Planted(
         "retime ends a hold", "retime_buffer", "if held_until > now_ms and due_at < held_until then", "if false then"

@@ -114,7 +114,7 @@ BUGS = (
     Bug(
         "a backlog is started although every run dies",
         "claim_due",
-        "if (tonumber(owner[4]) or 0) > 1 then slots = 1 end",
+        "if (tonumber(owner[3]) or 0) > 1 then slots = 1 end",
         "",
         (vip, claimed, reported_dead, a_moment, claimed, a_moment, reported_dead, all_are_due, claimed),
     ),

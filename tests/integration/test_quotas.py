@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from message_buffer.lanes.outcomes import Buffered, Duplicate, RefusalCount, Refusals, Refused, Taken
+from message_buffer.lanes.outcomes import Buffered, Duplicate, Refused, Taken
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.limits import LOOK_EVERY, MAX_REMEMBERED_ID_BYTES
 from message_buffer.rules.layers import Rules
@@ -77,85 +77,13 @@ def test_a_refusal_says_what_is_spent_and_when_something_fits_again(engine: Engi
     assert isinstance(sender.send(account), Buffered)
 
 
-def test_a_refused_message_leaves_nothing_behind_but_a_count(engine: Engine, sender: Sender) -> None:
+def test_a_refused_message_leaves_nothing_behind(engine: Engine, sender: Sender) -> None:
     account = charge(messages=1, conversations=1)
     sender.fits(account, 3)
-    before = engine.settle_without_counts()
+    before = engine.settle()
     for conversation in ("c", "another"):
         assert isinstance(sender.send(account, conversation), Refused)
-        assert engine.settle_without_counts() == before
-
-
-# -- counts of refusals ----------------------------------------------------------------------------
-
-
-def counts(engine: Engine, **options: int) -> dict[tuple[str, str], int]:
-    listed = engine.store.list_refusals(0, **options).counts
-    found: dict[tuple[str, str], int] = {(each.reason, each.tenant): each.count for each in listed}
-    assert len(found) == len(listed)
-    return found
-
-
-def test_refusals_are_counted_by_reason_and_tenant(engine: Engine, sender: Sender) -> None:
-    account = charge(messages=2, conversations=1)
-    assert sender.fits(account, 1) == 1
-    assert engine.store.list_refusals(0) == Refusals(None, [])
-    engine.clock.advance(500)
-    for conversation in ("c", "c", "c", "acme/generic/shop/u1", "acme/generic/shop/u2"):
-        sender.send(account, conversation)
-    engine.clock.advance(500)
-    sender.send(charge(messages=1, account="generic/second"), "beta/generic/second/u1")
-    sender.send(charge(messages=1, account="generic/second"), "beta/generic/second/u1")
-    listed = engine.store.list_refusals(0)
-    assert listed.since_ms == engine.clock.now_ms - 500
-    assert listed.counts == [
-        RefusalCount("account_messages", "c", 2),
-        RefusalCount("account_messages", "acme", 2),
-        RefusalCount("account_messages", "beta", 1),
-    ]
-
-
-def test_a_full_conversation_is_counted_without_any_quota(engine: Engine) -> None:
-    full = Sender(engine, engine.another_store(SETTINGS._replace(max_waiting=1)))
-    full.send(None)
-    for _ in range(3):
-        assert full.send(None) == Refused("waiting", 0)
-    assert counts(engine) == {("waiting", "c"): 3}
-    assert 0 < engine.keys()["{b0}:quota"].ttl_ms <= 3_600_000
-
-
-def test_an_accepted_message_writes_no_count(engine: Engine, sender: Sender) -> None:
-    assert sender.fits(charge(), 20) == 20
-    assert all(name and not name.startswith(b"//") for name in engine.keys()["{b0}:quota"].pairs)
-
-
-def test_the_names_are_bounded_and_the_other_tenants_share_a_count(engine: Engine, sender: Sender) -> None:
-    account = charge(messages=1)
-    sender.fits(account, 2)
-    for n in range(200):
-        sender.send(account, f"{'t' * 90}-{n}/generic/shop/u")
-    for _ in range(2):
-        sender.send(account, f"{'t' * 90}-0/generic/shop/u")
-    found = counts(engine)
-    named = len(found) - 1
-    assert 20 < named < 45
-    assert found["account_messages", "t" * 90 + "-0"] == 3
-    assert found["account_messages", ""] == 201 + 2 - (named + 2)
-    quota = engine.keys()["{b0}:quota"].pairs
-    assert len(quota[b""]) < 4_096 + 100
-    assert len(quota) < 60
-    assert len(counts(engine, limit=7)) == 7
-
-
-def test_many_tenants_with_short_names_are_all_listed_and_the_others_last(engine: Engine, sender: Sender) -> None:
-    account = charge(messages=1)
-    sender.fits(account, 2)
-    for n in range(400):
-        sender.send(account, f"t{n}/generic/shop/u")
-    listed = engine.store.list_refusals(0).counts
-    assert len(listed) > 100
-    assert listed[-1].tenant == ""
-    assert sum(each.count for each in listed) == 401
+        assert engine.settle() == before
 
 
 def test_a_repeat_costs_nothing_even_when_all_is_spent(engine: Engine, sender: Sender) -> None:

@@ -74,7 +74,6 @@ class ImitatedStage:
         self.posted: list[Webhook] = []
         self.rows: list[Json] = []
         self.letters: list[Json] = []
-        self.refusals: Json | None = None
         self.is_away = False
         self.asked: list[tuple[str, Json]] = []
 
@@ -86,8 +85,7 @@ class ImitatedStage:
             case "status":
                 counts = {"pending": len(self.rows), "inflight": 0, "nextDueAt": None, "overdueMs": 0}
                 windows = {"open": 0, "nextDueAt": None, "overdueMs": 0}
-                refusals = {"refusals": self.refusals} if self.refusals else {}
-                return {**counts, "shards": [], "windows": windows} | refusals
+                return {**counts, "shards": [], "windows": windows}
             case "conversation.list":
                 return self._page(fields)
             case "dead.list":

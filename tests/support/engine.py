@@ -140,17 +140,6 @@ class Engine:
             for name, key in self.keys().items()
         }
 
-    def settle_without_counts(self) -> dict[str, tuple[str, list[bytes]]]:
-        """Return the same without the counts of refusals, because a refused call that is repeated counts again."""
-        found = self.settle()
-        for name, key in self.keys().items():
-            if name.endswith(":quota"):
-                kept = [
-                    part for pair in key.pairs.items() if pair[0] and not pair[0].startswith(b"//") for part in pair
-                ]
-                found[name] = (key.kind, sorted(kept))
-        return {name: each for name, each in found.items() if each != ("hash", [])}
-
 
 class InterruptedSearch(Connection):
     """A connection on which other things happen between the calls of one search for a message."""
@@ -195,7 +184,7 @@ _TWO_KEYS = {b"rename"}
 _ONE_KEY = {
     b"exists", b"hdel", b"hexists", b"hget", b"hincrby", b"hmget", b"hscan", b"hset", b"linsert", b"llen", b"lpush",
     b"lrange", b"lrem", b"lset", b"ltrim", b"persist", b"pexpire", b"rpush", b"zadd", b"zcard", b"zcount",
-    b"zmscore", b"zrange", b"zrem", b"zremrangebyrank", b"zremrangebyscore", b"zscan", b"zscore",
+    b"zrange", b"zrem", b"zremrangebyrank", b"zremrangebyscore", b"zscan", b"zscore",
 }  # fmt: skip
 
 

@@ -83,8 +83,6 @@ class ConversationModel:
     last_at: int | None = None
     ended_at: int | None = None  # last arrival of the last buffer that was taken, cancelled or emptied
     held_until: int = 0
-    is_vip: bool = False
-    is_found_late: bool = False  # a message by other rules made a VIP due earlier, but not its entry in `vip`
     generation: int = 0
     rhythm: Rhythm | None = None
     forgotten: set[str] = field(default_factory=set)  # ids that are known as hashes
@@ -101,7 +99,6 @@ class ConversationModel:
 
     def buffer(self, message_id: str, payload: bytes, timing: Timing, now: int) -> None:
         self.seen[message_id] = now
-        self.is_vip = self.is_vip or timing.priority == "vip"
         self.generation += 1
         self.last_at, gap = arrival_of(now, self.last_at)
         self.rhythm = rhythm_after(self.rhythm, gap, timing)
@@ -110,18 +107,14 @@ class ConversationModel:
             self.first_at = self.last_at
         self.waiting.append((message_id, payload))
         self.due = due_after_message(self._facts(gap)._replace(due=old_due), timing, now)
-        if old_due is None or old_due.due_at_ms > now:
-            if old_due is not None and self.due.due_at_ms < old_due.due_at_ms:
-                self.is_found_late = self.is_vip and timing.priority == ""
-            if self.frozen is None and self.state != "INFLIGHT":
-                if old_due is None or self.due.due_at_ms < old_due.due_at_ms:
-                    self.back_to_pending(self.due.due_at_ms)
-                self.scheduled_at = max(self.not_before, self.due.due_at_ms)
+        if (old_due is None or old_due.due_at_ms > now) and self.frozen is None and self.state != "INFLIGHT":
+            if old_due is None or self.due.due_at_ms < old_due.due_at_ms:
+                self.back_to_pending(self.due.due_at_ms)
+            self.scheduled_at = max(self.not_before, self.due.due_at_ms)
 
     def retime(self, timing: Timing, now: int) -> None:
         if not self.waiting:
             return
-        self.is_vip, self.is_found_late = timing.priority == "vip", False
         old_due = self.due
         assert old_due is not None
         facts = self._facts(None)
@@ -145,7 +138,7 @@ class ConversationModel:
         )
 
     def claim(self, deadline: int) -> None:
-        self.state, self.scheduled_at, self.is_taken, self.is_found_late = "INFLIGHT", deadline, False, False
+        self.state, self.scheduled_at, self.is_taken = "INFLIGHT", deadline, False
 
     def take(self, until: int) -> None:
         """Let the frozen batch's token last until this time."""
@@ -183,7 +176,7 @@ class ConversationModel:
             assert self.due_at is not None
             self.back_to_pending(self.due_at)
         else:
-            self.state, self.is_vip = "IDLE", False
+            self.state = "IDLE"
 
     def _when_emitted(self, batch_id: str) -> tuple[int, str]:
         return self.emitted[batch_id], batch_id
@@ -205,7 +198,7 @@ class ConversationModel:
         self.generation += 1
         if self.waiting:
             self.ended_at = self.last_at
-        self.waiting, self.frozen, self.state, self.is_vip = [], None, "IDLE", False
+        self.waiting, self.frozen, self.state = [], None, "IDLE"
 
     def forget(self, now: int) -> int:
         """Erase everything but the ids. Return the time by which all erased messages had arrived.
@@ -263,4 +256,4 @@ class ConversationModel:
         if had and not self.waiting:
             self.ended_at = self.last_at
         if had and self.is_idle:
-            self.state, self.is_vip = "IDLE", False
+            self.state = "IDLE"

@@ -75,8 +75,6 @@ class Scene(NamedTuple):
     state: Callable[[Engine], object]
     call: Callable[[Store, Engine], Answer]
     again: Again = the_same
-    may_change: tuple[str, ...] = ()
-    """Fields that the header allows a repeat to change."""
 
     @property
     def name(self) -> str:
@@ -172,11 +170,6 @@ def quota_spent(engine: Engine) -> None:
     open_buffer(engine)
     for n in range(2):
         engine.store.buffer_message("d", f"m{n}", payload=payload(f"m{n}"), timing=ADAPTIVE.timing, charge=SPENT)
-
-
-def quota_refused(engine: Engine) -> None:
-    quota_spent(engine)
-    send_over_quota(engine.store, engine)
 
 
 def held(engine: Engine) -> None:
@@ -296,7 +289,7 @@ SCENES = [
                       held, processor_that_sleeps)
         for rules in (ADAPTIVE, NOW)
     ),
-    Scene("buffer_message", quota_spent, send_over_quota, may_change=("//account_messages/c",)),
+    Scene("buffer_message", quota_spent, send_over_quota),
     *(
         Scene("acquire_lease", state, lambda store, engine: store.acquire_lease(0, engine.processor))
         for state in (idle, open_buffer, processor_that_sleeps)
@@ -415,6 +408,5 @@ SCENES = [
         Scene("list_conversations", state, lambda store, engine: store.list_conversations(0))
         for state in (idle, due_with_a_processor, taken_and_more)
     ),
-    *(Scene("list_refusals", state, lambda store, engine: store.list_refusals(0)) for state in (idle, quota_refused)),
     Scene("peek_conversation", taken_and_more, lambda store, engine: store.peek_conversation("c", limit=9)),
 ]  # fmt: skip

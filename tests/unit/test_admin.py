@@ -627,7 +627,6 @@ def test_status_counts_what_waits_and_says_what_is_late(behind_it: Desk) -> None
     empty = {"shard": 0, "pending": 0, "inflight": 0, "nextDueAt": None, "overdueMs": 0, "heartbeatAt": None}
     nothing: Json = {
         "pending": 0, "inflight": 0, "nextDueAt": None, "overdueMs": 0, "shards": [empty],
-        "refusals": {"sinceAt": None, "counts": []},
     }  # fmt: skip
     assert desk.result("status") == nothing
     due_at_ms = desk.engine.send(NAME, "m1").due_at_ms
@@ -637,24 +636,6 @@ def test_status_counts_what_waits_and_says_what_is_late(behind_it: Desk) -> None
     status = desk.result("status")
     assert (status["pending"], status["nextDueAt"], status["overdueMs"]) == (1, due_at_ms, 7_000)
     assert status["shards"][0]["heartbeatAt"] == desk.engine.clock.now_ms
-
-
-def test_status_counts_refusals_of_all_shards_by_tenant_and_reason(desk: Desk) -> None:
-    engine = desk.engine
-    store = engine.store = engine.another_store(SETTINGS._replace(shards=4, max_waiting=1))
-    for tenant, users in (("default", 5), ("acme", 9)):
-        for user in range(users):
-            for n in range(2):
-                store.buffer_message(
-                    f"{tenant}/generic/shop/{user}", f"m{n}", payload=b"p", timing=Rules().timing, charge=None
-                )
-                engine.clock.advance(10)
-    refusals = desk.result("status")["refusals"]
-    assert refusals["counts"] == [
-        {"tenant": "acme", "reason": "waiting", "count": 9},
-        {"tenant": "default", "reason": "waiting", "count": 5},
-    ]
-    assert engine.clock.now_ms - 14 * 20 <= refusals["sinceAt"] < engine.clock.now_ms
 
 
 # -- rules -----------------------------------------------------------------------------------------

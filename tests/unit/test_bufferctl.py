@@ -231,28 +231,6 @@ def test_the_state_of_the_shards_is_a_table(aws: FakeAws, capsys: pytest.Capture
     assert lines[1].endswith("1.2 s      -")
 
 
-def test_status_shows_by_tenant_how_many_messages_were_refused(
-    aws: FakeAws, capsys: pytest.CaptureFixture[str]
-) -> None:
-    nothing = {"pending": 0, "inflight": 0, "nextDueAt": None, "overdueMs": 0, "heartbeatAt": None}
-    result: Json = {**nothing, "shards": [{"shard": 0, **nothing}], "refusals": {"sinceAt": None, "counts": []}}
-    aws.answer("status", result)
-    assert run("status") == 0
-    assert "Refused" not in capsys.readouterr().out
-    counts = [
-        {"tenant": "acme", "reason": "tenant_messages", "count": 1_204},
-        {"tenant": "", "reason": "waiting", "count": 3},
-    ]
-    aws.answer("status", result | {"refusals": {"sinceAt": NOON_MS, "counts": counts}})
-    assert run("status") == 0
-    _, _, refused = capsys.readouterr().out.partition("Refused since 2023-11-14 22:13:20.000\n\n")
-    assert [line.split("  ") for line in re.sub(" {3,}", "  ", refused).splitlines()] == [
-        ["tenant", "reason", "count"],
-        ["acme", "tenant_messages", "1204"],
-        ["(all others)", "waiting", "3"],
-    ]
-
-
 def row(name: str, *, due_at_ms: int | None = NOON_MS, lane: str = "valkey") -> Json:
     return {
         "conversation": name, "lane": lane, "shard": 0, "state": "pending", "count": 2, "frozen": 0,

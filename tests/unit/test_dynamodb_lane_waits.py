@@ -400,7 +400,7 @@ def test_rules_of_a_later_version_are_read_without_their_new_fields(window: Wind
     window.table._client.update_item(
         TableName="holding", Key={"conversation": {"S": CONVERSATION}, "item": {"S": WINDOW}},
         UpdateExpression="SET #t = :t", ExpressionAttributeNames={"#t": "timing"},
-        ExpressionAttributeValues={":t": {"S": '[7000,0,20000,20,1,"","","",null,"a new field"]'}},
+        ExpressionAttributeValues={":t": {"S": '[7000,0,20000,20,1,"","",null,"a new field"]'}},
     )  # fmt: skip
     assert due_in(window) == 7_000
 

@@ -65,7 +65,9 @@ def test_what_fits_is_buffered_and_the_rest_is_refused(scene: Scene) -> None:
     assert texts(scene) == [f"fragment {n}" for n in range(1, 6)]
     assert scene.telemetry.counts["Messages"] == 5
     assert scene.telemetry.counts["OverQuota"] == 3
-    assert scene.telemetry.said("over quota") == [{"platform": "generic", "taken": 0, "account_messages": 3}]
+    assert scene.telemetry.said("over quota") == [
+        {"platform": "generic", "taken": 0, "accounts": ["default/generic/shop"], "account_messages": 3}
+    ]
 
 
 def test_the_refusal_says_when_to_come_again(scene: Scene) -> None:
@@ -97,6 +99,8 @@ def test_of_a_mixed_body_only_the_tenant_over_its_quota_is_refused(scene: Scene)
     assert scene.post("generic", mixed)[0] == 429
     assert len(texts(scene)) == 8
     assert len(texts(scene, "greedy/generic/shop/c9")) == 5
+    (said,) = scene.telemetry.said("over quota")
+    assert (said["accounts"], said["tenant_messages"]) == (["greedy/generic/shop"], 3)
     scene.engine.clock.advance(60_000)
     assert scene.post("generic", mixed)[0] == 200
     assert len(texts(scene)) == 8
@@ -210,6 +214,7 @@ def test_twilio_does_not_come_again_so_its_messages_are_taken(scene: Scene) -> N
     assert [scene.post("twilio", form)[0] for form in (*forms, forms[-1])] == [200] * 5
     assert len(texts(scene, "default/twilio/15558675310/49170")) == 4
     assert scene.telemetry.counts["OverQuotaTaken"] == 3
+    assert scene.telemetry.said("over quota")[0]["accounts"] == ["default/twilio/15558675310"]
     assert "OverQuota" not in scene.telemetry.counts
 
 

@@ -365,7 +365,7 @@ def test_min_messages_always_come_with_a_bound() -> None:
 
 def test_timing_has_the_order_of_the_scripts_arguments() -> None:
     rules = Rules(silence_ms=1, typing_inference_ms=2, max_wait_ms=30, max_messages=4, min_messages=3)
-    assert tuple(rules.timing.for_scripts.values()) == (1, 2, 30, 4, 3, "", "", "")
+    assert tuple(rules.timing.for_scripts.values()) == (1, 2, 30, 4, 3, "", "")
     assert tuple(name for name in Timing._fields if name != "pressed_ms") == (
         "silence_ms",
         "typing_ms",
@@ -374,7 +374,6 @@ def test_timing_has_the_order_of_the_scripts_arguments() -> None:
         "min_messages",
         "flush_reason",
         "adaptive",
-        "priority",
     )
 
 

@@ -31,7 +31,7 @@ RELEASES = {"leave_if_idle", "hand_over"}
 
 # Below the header. The hot path does in one round trip what would otherwise take five.
 MAX_LINES = 60
-MAX_LINES_OF = {"buffer_message": 168, "claim_due": 100, "forget_conversation": 62, "take_batch": 70}
+MAX_LINES_OF = {"buffer_message": 101, "claim_due": 74, "forget_conversation": 62, "take_batch": 70}
 
 # Keys whose name in the code is another than on the server.
 CALLED = {"held": "holds"}
@@ -180,9 +180,8 @@ def test_a_line_fits_the_screen(name: str) -> None:
 
 
 @every_script
-def test_only_includes_and_the_hot_path_know_the_places_of_an_open_buffer(name: str) -> None:
-    text = "\n".join(Source(name).body)
-    assert name == "buffer_message" or not re.search(r"\bsub\(buffer\b", text)
+def test_only_includes_know_the_places_of_an_open_buffer(name: str) -> None:
+    assert not re.search(r"\bsub\(buffer\b", "\n".join(Source(name).body))
 
 
 @every_script
@@ -204,7 +203,7 @@ def test_a_script_takes_time_and_payloads_from_outside_and_loops_a_bounded_numbe
 def test_only_the_memories_of_an_idle_conversation_expire(name: str) -> None:
     for call in Source(name).calls():
         if re.search(r"EXPIRE|SETEX|'P?X'|GETEX", call):
-            of_quota = call == "redis.call('PEXPIRE', quota_key, 3600000, 'NX')"
+            of_quota = call == "redis.call('PEXPIRE', quota_key, hour_ms, 'NX')"
             assert of_quota or re.match(r"redis\.call\('PEXPIRE', (conv|seen|emitted)_key, .*seen_ms\)", call), call
 
 
@@ -285,8 +284,8 @@ def test_a_script_includes_the_functions_that_it_calls_and_no_other(name: str) -
 
 
 @every_include
-def test_what_is_included_is_shared(include: str) -> None:
-    assert len([name for name in NAMES if include in Source(name).includes]) > 1
+def test_every_include_is_included(include: str) -> None:
+    assert [name for name in NAMES if include in Source(name).includes]
 
 
 @every_include
@@ -394,7 +393,6 @@ CALLS: dict[str, dict[str, Any]] = {
     "end_processor": {"dead_id": "d"},
     "end_claim": {"deadline_ms": NOW_MS},
     "list_conversations": {},
-    "list_refusals": {},
 }
 # What an argument of this name must be, wherever it stands.
 EXPECTED = {

@@ -100,7 +100,6 @@ class Store:
             horizon_ms=self.settings.horizon_ms,
             every=1 if charge is None or charge.is_exact else LOOK_EVERY,
             limits=_limits(self.settings, charge),
-            priority=timing.priority,
             pressed="" if timing.pressed_ms is None else timing.pressed_ms,
         )
         if reply.word == b"BUFFERED":
@@ -384,17 +383,6 @@ class Store:
         reply = self._run_shard("list_conversations", shard, cursor=cursor, limit=limit)
         listed = [o.Listed(conversation.decode(), state.decode(), at) for conversation, state, at in reply.rows]
         return o.Page(reply.next_cursor.decode() or None, listed)
-
-    def list_refusals(self, shard: int, *, limit: int = 1000) -> o.Refusals:
-        """Return how many messages of each tenant were refused, by reason.
-
-        The default is more than the shard counts, because the names have 4 KiB. The count of all other tenants is last.
-        """
-        _whole("limit", limit, 1, 1000)
-        reply = self._run_shard("list_refusals", shard, limit=limit)
-        # Only buffer_message writes these reasons.
-        counts = [o.RefusalCount(reason.decode(), tenant.decode(), count) for reason, tenant, count in reply.rows]
-        return o.Refusals(_or_none(reply.since_ms), counts)
 
     # -- how a call is made ------------------------------------------------------------------------------------
 

@@ -64,7 +64,6 @@ class Base(RuleBasedStateMachine):
         self.model = {name: ConversationModel() for name in CONVERSATIONS}
         self.quota = QuotaModel()
         self.lease: tuple[str, int] | None = None
-        self.vip_debt = 0
         self.invocations: list[str] = []
         self.runs: list[Run] = []
         self.emitted: list[tuple[str, str, list[bytes]]] = []  # conversation, batch id, payloads
@@ -98,9 +97,9 @@ class Base(RuleBasedStateMachine):
             clock.now_ms = true_now
 
     def _repeat(self, answer: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        before = self.engine.settle_without_counts()
+        before = self.engine.settle()
         again = getattr(self.store, method)(*args, **kwargs)
-        after = self.engine.settle_without_counts()
+        after = self.engine.settle()
         assert before == after, f"repeating {method} changed something"
         if method == "claim_due" and isinstance(answer, Claimed):
             assert again == replace(answer, expired=0), "the repeated claim forgot what it had claimed"

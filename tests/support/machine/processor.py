@@ -87,9 +87,6 @@ class Processors(ConversationProcessors):
         assert set(claimed) <= due
         if not early and all(model.scheduled_at <= now for model in expired):
             assert len(claimed) == min(len(due), room)
-            if not any(self.model[name].is_found_late for name in due):
-                self._vips_come_first(claimed, due, room)
-        self._count_debt(claimed)
         for name in claimed:
             self.model[name].claim(now + SETTINGS.claim_ms)
         left = [m.scheduled_at for m in self.model.values() if m.state != "IDLE"]
@@ -101,18 +98,6 @@ class Processors(ConversationProcessors):
         assert outcome.waits_for_slot == (more_is_due and is_full and all_put_back)
         if not crash:
             self.invocations += claimed
-
-    def _vips_come_first(self, claimed: list[str], due: set[str], room: int) -> None:
-        vips = {name for name in due if self.model[name].is_vip}
-        share = max((room - self.vip_debt + 4) // 5, room - len(due - vips), 0)
-        first = claimed[: min(len(vips), share)]
-        assert set(first) <= vips, "a conversation that is no VIP was claimed before a VIP"
-        assert not vips.intersection(claimed[len(first) :]), "VIPs got more than a fifth of the claim"
-
-    def _count_debt(self, claimed: list[str]) -> None:
-        for name in claimed:
-            self.vip_debt += 4 if self.model[name].is_vip else -1
-        self.vip_debt = max(0, min(self.vip_debt, 4))
 
     def _score(self, name: str) -> int:
         pending = self.engine.keys().get("{b0}:pending")
