@@ -3,16 +3,15 @@
 On a local stage, messages of new conversations arrive at a fixed rate. Each round kills the processes of the processor,
 the conversation processor or both with -9. The emulator starts a new process at the next invocation. *Next* is the time
 from the kill to the first event of a batch that was due after the kill. *Last* is the lateness of the latest batch.
-With `--notices off`, Lambda sends no notices of failed runs.
 """
 
 import argparse
 import signal
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, cast
 
 import psutil
@@ -22,7 +21,6 @@ from bench.measure import figure
 from bench.report import Target, print_targets, save
 from bufferctl.events import Arrival
 from local.events import collect
-from local.outputs import Outputs
 from local.stage import Stage
 from tests.support.aws_proxy import PUT_EVENTS, AwsProxy, aws_proxy
 from tests.support.local_stage import LocalStage
@@ -38,8 +36,8 @@ WARM_UP_SECONDS = 5.0
 # Without a fallback, no batch waits for the DynamoDB table, which answers late when the emulator is busy.
 OVERRIDES = {"rules": {"silenceMs": 500, "typingInferenceMs": 0}, "fallback": False}
 PROCESSOR, CONVERSATION_PROCESSOR = "processor", "conversation_processor"
-# How many seconds *next* and *last* may take at most, without notices of failed runs and with them.
-MOST = {"off": (8.0, 12.0), "on": (2.0, 3.0)}
+# How many seconds *next* and *last* may take at most.
+MOST = {"next_s": 8.0, "last_s": 12.0}
 
 
 class Scene:
@@ -141,38 +139,18 @@ def _id(arrival: Arrival) -> str:
     return str(arrival.batch["messages"][0]["id"])
 
 
-@contextmanager
-def notices(outputs: Outputs, *, are_on: bool) -> Iterator[None]:
-    """Remove the destinations of notices from both functions, unless `are_on`."""
-    if not are_on:
-        functions = outputs.client("lambda")
-        for role in (PROCESSOR, CONVERSATION_PROCESSOR):
-            functions.put_function_event_invoke_config(
-                FunctionName=outputs.Functions[role], MaximumRetryAttempts=0, MaximumEventAgeInSeconds=60
-            )
-    yield
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.crashes", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one round, writes nothing")
-    parser.add_argument(
-        "--notices", choices=("on", "off", "both"), default="both", help="whether Lambda sends notices of failed runs"
-    )
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM also stops the stage
-    wanted = ("on", "off") if given.notices == "both" else (given.notices,)
-    result: dict[str, Any] = {"rate": RATE, "rounds": {}}
-    targets = []
     with own_stage(OVERRIDES) as outputs, collect(outputs) as inbox, aws_proxy(outputs.AwsEndpointUrl) as aws:
         stage = LocalStage(cast(Stage, None), outputs, inbox)
         with stage.configured(CONVERSATION_PROCESSOR, AWS_ENDPOINT_URL=aws.url):
-            for mode in wanted:
-                with notices(outputs, are_on=mode == "on"):
-                    result["rounds"][mode] = found = measure(Scene(stage, aws), rounds=1 if given.quick else ROUNDS)
-                targets += targets_of(mode, found)
+            found = measure(Scene(stage, aws), rounds=1 if given.quick else ROUNDS)
+    targets = targets_of(found)
     print_targets(targets)
-    save("crashes", result, targets, quick=given.quick)
+    save("crashes", {"rate": RATE, "rounds": found}, targets, quick=given.quick)
 
 
 def measure(scene: Scene, *, rounds: int) -> dict[str, list[dict[str, Any]]]:
@@ -188,16 +166,14 @@ def measure(scene: Scene, *, rounds: int) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def targets_of(mode: str, found: dict[str, list[dict[str, Any]]]) -> list[Target]:
-    targets = []
-    for name, rounds in found.items():
-        for column, most in zip(("next_s", "last_s"), MOST[mode], strict=True):
-            said = f"{column[:4]} batch after kill -9 of {name}, notices {mode}, s"
-            targets.append(Target(said, most, figure([each[column] for each in rounds])))
-    targets.append(
-        Target(f"lost after kill -9, notices {mode}", 0, figure([sum(r["lost"] for rs in found.values() for r in rs)]))
-    )
-    return targets
+def targets_of(found: dict[str, list[dict[str, Any]]]) -> list[Target]:
+    targets = [
+        Target(f"{column[:4]} batch after kill -9 of {name}, s", most, figure([each[column] for each in rounds]))
+        for name, rounds in found.items()
+        for column, most in MOST.items()
+    ]
+    lost = sum(each["lost"] for rounds in found.values() for each in rounds)
+    return [*targets, Target("lost after kill -9", 0, figure([lost]))]
 
 
 if __name__ == "__main__":

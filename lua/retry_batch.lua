@@ -14,7 +14,7 @@
 -- ARGV[5]  start_id               str   names this call; a retry sends the same
 -- ARGV[6]  start_ms               int   lifetime of a start reservation
 -- ARGV[7]  horizon_ms             int   work due further ahead than this is left to the watchdog
--- ARGV[8]  counted                str   the count that this retry raises: failures, waits, unasked, or "" for none
+-- ARGV[8]  counted                str   the count that this retry raises: waits, unasked, or "" for none
 -- Returns  {"RETRIED", due_at_ms, start} | {"STALE"}
 -- Repeat   returns RETRIED again, with the same start reservation, until another conversation processor has taken the batch;
 --          counts nothing
@@ -29,8 +29,6 @@ local taken = redis.call('HMGET', taken_key, 'token', 'token_until', counted)
 if taken[1] ~= token then return {'STALE'} end
 
 redis.call('ZREM', inflight_key, conversation)
-redis.call('HDEL', taken_key, 'died_at')
-redis.call('HDEL', processor_key, 'untaken_deaths') -- this run shows that they start
 if counted ~= '' and taken[2] ~= '0' then redis.call('HSET', taken_key, counted, (tonumber(taken[3]) or 0) + 1) end
 redis.call('HSET', taken_key, 'token_until', 0)
 redis.call('ZADD', pending_key, due_at, conversation)

@@ -80,7 +80,6 @@ def handler(event: Any, context: Any) -> dict[str, Any]:
                 rules=RulesTable(settings.rules_table),
                 objects=ObjectStore(settings.oversize_bucket),
                 dead_letters=DeadLetterQueue(settings.dead_letter_queue_url),
-                undelivered=DeadLetterQueue(settings.undelivered_queue_url) if settings.undelivered_queue_url else None,
                 takeovers=takeovers,
                 ages_out=settings.ages_out,
                 aliases=AliasesTable(settings.aliases_table),

@@ -2,8 +2,7 @@
 
 Events:
 
-- `{"conversation": id, "shard": n, "deadline": ms}` from the processor, asynchronously: emit the conversation's batch.
-  The deadline is that of the claim; older code sends none.
+- `{"conversation": id}` from the processor, asynchronously: emit the conversation's batch.
 - `{"settle": id}` from the DynamoDB processor, which cannot reach Valkey: settle the conversation's disputes.
 - `{"redrive": <body of a dead letter>}` from the admin function: emit the batch; return `{"redriven": id}` or fail.
 - `{"warm": true}` from the processor: only open connections. If that fails, the first batch opens them.
@@ -68,7 +67,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str] | None:
             if disputes is not None:
                 disputes.settle(event["settle"])
         else:
-            processor.process(event["conversation"], time, deadline_ms=event.get("deadline"))
+            processor.process(event["conversation"], time)
     except StoreError as error:
         # When the claim or the token has expired, the processor puts the conversation back, with the same batch and id.
         # If this was a call to settle disputes, the DynamoDB processor repeats it.

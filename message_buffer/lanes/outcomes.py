@@ -21,7 +21,7 @@ RefusalReason = Literal[
     "account_messages", "account_conversations", "tenant_messages", "tenant_conversations", "waiting"
 ]
 """The quota that is used up, or `waiting` if too much waits in the conversation."""
-Counted = Literal["failures", "waits", "unasked"]
+Counted = Literal["waits", "unasked"]
 """Which count of a frozen batch `retry_batch` raises. `Taken` describes the counts."""
 
 
@@ -111,7 +111,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """Start a conversation processor for each conversation, and pass it the deadline, which identifies its claim.
+    """Start a conversation processor for each conversation. The claims end at `deadline_ms`.
 
     `next_due_at_ms` may be too early, but never too late.
     """
@@ -168,16 +168,10 @@ class Taken:
     """When the token ends unless it is renewed. Until then no other run may take the batch. 0 in the DynamoDB lane."""
     left_out: frozenset[int] | None = None
     """Positions of the messages that the DynamoDB lane emits, or None if the lanes have not agreed on them yet."""
-    failures: int = 0
-    """How often the batch could not be emitted."""
     waits: int = 0
     """How often the batch was put back so that the DynamoDB lane could go first."""
     unasked: int = 0
     """How often the batch was put back because the DynamoDB lane's table failed."""
-    deaths: int = 0
-    """How many runs took the batch and neither completed nor retried it."""
-    died_at_ms: int | None = None
-    """When the token of the last of those runs ended, or None if the batch was retried since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,26 +211,6 @@ class Recovered:
     heartbeat_at_ms: int | None
     start_id: str | None
     conversations: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessorEnded:
-    """The lease and the reservation of a dead processor are free. `ended` is False if it no longer had either.
-
-    If `wait_ms` is not 0, several processors have died in a row. Call again after this time to start the next one.
-    """
-
-    ended: bool
-    wait_ms: int
-    start_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimEnded:
-    """The conversation of a dead run is due again at `due_at_ms`, which is None if the run no longer had it."""
-
-    due_at_ms: int | None
-    start_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,6 @@ from message_buffer.lanes.outcomes import (
     Retried,
     Taken,
 )
-from message_buffer.limits import MAX_RETRY_MS
 from message_buffer.messages.message import decode, encode
 from message_buffer.messages.wire_form import decode_fields
 from message_buffer.rules.layers import Rules
@@ -110,22 +109,6 @@ def test_what_version_1_claimed_is_taken_by_todays_conversation_processor(shard:
     assert (taken.attempt, taken.generation, taken.flush_reason) == (1, 1, "priority")
     assert decode(taken.payloads[0]).text == "taken soon"
     assert isinstance(shard.store.complete_batch(CLAIMED, "token-of-today"), Completed)
-
-
-def test_a_batch_that_version_1_tried_often_begins_its_counts_anew(shard: Engine) -> None:
-    """Version 1 counted only takes. Many takes may have been waits, so this version counts none as a failure."""
-    (key,) = (name for name in shard.keys() if name.endswith(f":taken:{RETRYING}"))  # noqa: SIM118 - the engine is no mapping
-    shard.admin.hset(key, "attempt", 19)
-    shard.clock.advance(MAX_RETRY_MS)
-    assert RETRYING in shard.claim()
-    taken = shard.store.take_batch(RETRYING, "token-of-today")
-    assert isinstance(taken, Taken)
-    assert (taken.attempt, taken.failures, taken.waits, taken.unasked, taken.deaths) == (20, 0, 0, 0, 0)
-    shard.store.retry_batch(RETRYING, "token-of-today", retry_at_ms=shard.clock.now_ms, counted="failures")
-    assert RETRYING in shard.claim()
-    again = shard.store.take_batch(RETRYING, "another-token")
-    assert isinstance(again, Taken)
-    assert (again.attempt, again.failures, again.deaths) == (21, 1, 0)
 
 
 def test_the_lease_of_version_1_holds_until_it_runs_out(shard: Engine) -> None:

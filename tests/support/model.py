@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
+from message_buffer.events.emission import longest_pause_ms
 from message_buffer.rules.due_time import (
     Due,
     Facts,
@@ -56,22 +57,20 @@ class FrozenBatch:
     last_at: int
     attempt: int = 0
     token: str | None = None
+    token_ms: int = 0
     token_until: int = 0
     left_out: frozenset[int] | None = None
     counts: Counter[str] = field(default_factory=Counter)
-    died_at: int | None = None
 
-    def take(self, token: str, until: int) -> None:
-        if self.token is not None and self.token_until:
-            self.counts["deaths"] += 1
-            self.died_at = self.token_until
+    def take(self, token: str, now: int, token_ms: int) -> None:
         self.attempt += 1
-        self.token, self.token_until = token, until
+        self.token, self.token_ms = token, token_ms + longest_pause_ms(self.attempt - 1)
+        self.token_until = now + self.token_ms
 
     def retry(self, counted: str | None) -> None:
         if counted and self.token_until:
             self.counts[counted] += 1
-        self.token_until, self.died_at = 0, None
+        self.token_until = 0
 
 
 @dataclass

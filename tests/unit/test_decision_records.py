@@ -17,7 +17,8 @@ STATUS = re.compile(r"accepted|superseded (?:in part )?by (\d{4})")
 
 def test_the_index_lists_every_record_once_in_order() -> None:
     assert [file for _, file, _, _ in INDEX] == [path.name for path in RECORDS]
-    assert [int(number) for number, _, _, _ in INDEX] == list(range(1, len(RECORDS) + 1))
+    numbers = [number for number, _, _, _ in INDEX]
+    assert numbers == sorted(set(numbers))
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name[:4])

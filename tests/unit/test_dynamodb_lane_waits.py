@@ -358,7 +358,7 @@ def test_a_window_of_the_last_version_ends_when_that_version_said(window: Window
 
 def close_as_the_last_version(window: WindowScene) -> None:
     """Close the window as a processor that does not know the facts."""
-    names = ("open", "due_at", "reason", "frozen", "owner", "owner_until", "attempt", "failures", "unended")
+    names = ("open", "due_at", "reason", "frozen", "owner", "owner_until", "attempt")
     window.table.leave_tombstones(CONVERSATION, ["m1"], batch_id="w-1", expires_at_ms=window.clock() + HOUR_MS)
     window.table._client.update_item(
         TableName="holding", Key={"conversation": {"S": CONVERSATION}, "item": {"S": WINDOW}},

@@ -8,9 +8,8 @@ import pytest
 from lambdas.conversation_processor import lane_agreement as emitting
 from lambdas.limits import MAX_ATTEMPTS_TO_AGREE, WINDOW_LOCK_MS
 from message_buffer.errors import SendFailed
-from message_buffer.events.emission import Limits, TimeLeft
 from message_buffer.lanes.outcomes import Taken
-from message_buffer.limits import MAX_RETRY_MS, MIN_RETRY_MS
+from message_buffer.limits import MAX_RETRY_MS
 from tests.support.engine import payload
 from tests.support.two_lanes import MOST_WAITS, RULES, Step, TwoLanes, in_main, in_window, out_by_lane
 from tests.support.window import CONVERSATION, Killed, failing, killed, make_message_table
@@ -256,46 +255,6 @@ def test_an_outage_of_the_table_delays_the_valkey_lane_and_does_not_stop_it(
     lanes.execute()
     assert batches(lanes) == [("valkey", ["m1"])]
     assert lanes.scene.telemetry.counts["JournalFailures"] == 1
-
-
-@pytest.mark.case(30)
-def test_waits_for_a_silent_table_do_not_lengthen_the_pause_after_a_failed_publish(
-    lanes: TwoLanes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_main(lanes, "m1")
-    with monkeypatch.context() as patched:
-        patched.setattr(lanes.scene.wire, "before", table_is_away)
-        for _ in range(7):
-            lanes.wait(MAX_RETRY_MS)
-            lanes.execute()
-    lanes.scene.bus.failures = [SendFailed("put event: Throttling")]
-    lanes.wait(MAX_RETRY_MS)
-    lanes.execute()
-    (line,) = lanes.scene.telemetry.said("emit failed")
-    assert line["retry_in_ms"] == MIN_RETRY_MS
-
-
-@pytest.mark.case(30)
-def test_outages_of_other_parts_dead_letter_no_batch(lanes: TwoLanes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here one failure of the bus would dead-letter the batch. More failures of the table do not."""
-    in_main(lanes, "m1")
-    lanes.conversation_processor._emission._limits = Limits(262_144, max_attempts=1)
-    with monkeypatch.context() as patched:
-        patched.setattr(lanes.scene.wire, "before", table_is_away)
-        for _ in range(MAX_ATTEMPTS_TO_AGREE - 1):
-            lanes.wait(MAX_RETRY_MS)
-            lanes.execute()
-    late = TimeLeft(iter([20_000, *[1_000] * 9]).__next__)
-    for _ in range(3):
-        lanes.wait(MAX_RETRY_MS)
-        lanes.engine.claim()
-        lanes.conversation_processor.process(CONVERSATION, late)
-    reasons = [line["reason"] for line in lanes.scene.telemetry.said("emit failed")]
-    assert reasons == ["too little time is left for another call"] * 3
-    lanes.wait(MAX_RETRY_MS)
-    lanes.execute()
-    assert batches(lanes) == [("valkey", ["m1"])]
-    assert lanes.scene.letters.bodies == []
 
 
 def table_is_away(request: str) -> None:
