@@ -115,7 +115,7 @@ def test_both_killed_and_then_the_watchdog_at_its_first_pass(
 
 @pytest.mark.case(6)
 @pytest.mark.promise("P7")
-def test_both_killed_and_repaired_by_the_record_of_the_processors_failure_alone(
+def test_both_killed_and_repaired_by_the_record_of_the_processors_failure(
     stage: LocalStage, aws: AwsProxy, talks: list[Talk]
 ) -> None:
     held = aws.hold(PUT_EVENTS, about=common_name(talks))
