@@ -1,18 +1,18 @@
 """Measure how late batches are after functions are killed under load: `python -m bench.crashes [--quick]`.
 
-On a local stage, messages of new conversations arrive at a fixed rate. Each round kills the processes of the processor,
-the conversation processor or both with -9. The emulator starts a new process at the next invocation. *Next* is the time
-from the kill to the first event of a batch that was due after the kill. *Last* is the lateness of the latest batch.
-With `--notices off`, Lambda sends no notices of failed runs.
+On a local stage, messages of new conversations arrive at a fixed rate, except after the last kind of kill. Each round
+kills the processes of the processor, the conversation processor or both with -9. The emulator starts a new process at
+the next invocation. *Next* is the time from the kill to the first event of a batch that was due after the kill, or if
+none was, to the first event. *Last* is the lateness of the latest batch.
 """
 
 import argparse
 import signal
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, cast
 
 import psutil
@@ -22,7 +22,6 @@ from bench.measure import figure
 from bench.report import Target, print_targets, save
 from bufferctl.events import Arrival
 from local.events import collect
-from local.outputs import Outputs
 from local.stage import Stage
 from tests.support.aws_proxy import PUT_EVENTS, AwsProxy, aws_proxy
 from tests.support.local_stage import LocalStage
@@ -38,8 +37,9 @@ WARM_UP_SECONDS = 5.0
 # Without a fallback, no batch waits for the DynamoDB table, which answers late when the emulator is busy.
 OVERRIDES = {"rules": {"silenceMs": 500, "typingInferenceMs": 0}, "fallback": False}
 PROCESSOR, CONVERSATION_PROCESSOR = "processor", "conversation_processor"
-# How many seconds *next* and *last* may take at most, without notices of failed runs and with them.
-MOST = {"off": (8.0, 12.0), "on": (2.0, 3.0)}
+NOBODY_WRITES = "both, while a message waits, and nobody writes again"
+# How many seconds *next* and *last* may take at most.
+MOST = {"next_s": 8.0, "last_s": 12.0}
 
 
 class Scene:
@@ -75,6 +75,9 @@ class Scene:
     def kill_both(self) -> None:
         self._kill_while_it_emits(PROCESSOR, CONVERSATION_PROCESSOR)
 
+    def kill_now(self) -> None:
+        assert self.stage.kill(PROCESSOR, CONVERSATION_PROCESSOR)
+
     def _kill_while_it_emits(self, *roles: str) -> None:
         held = self.aws.hold(PUT_EVENTS)
         held.wait()
@@ -88,6 +91,7 @@ KILLS: dict[str, Callable[[Scene], None]] = {
     "conversation processor, before the take": Scene.kill_before_take,
     "conversation processor, after the take": Scene.kill_after_take,
     "both, after the take": Scene.kill_both,
+    NOBODY_WRITES: Scene.kill_now,
 }
 
 
@@ -104,22 +108,26 @@ def send_at_rate(stage: LocalStage, due_at_ms: dict[str, int], seconds: float) -
         due_at_ms[name] = state["dueAt"]
 
 
-def one_round(scene: Scene, kill: Callable[[Scene], None]) -> dict[str, Any]:
-    """Kill under load. Return *next* and *last* in seconds, and how many batches were lost or came twice."""
+def one_round(scene: Scene, kill: Callable[[Scene], None], *, after_seconds: float) -> dict[str, Any]:
+    """Kill under load, which continues for `after_seconds`.
+
+    Return *next* and *last* in seconds, and how many batches were lost or came twice.
+    """
     stage, due_at_ms = scene.stage, dict[str, int]()
     send_at_rate(stage, due_at_ms, BEFORE_SECONDS)
     with ThreadPoolExecutor(1) as pool:
         # Send messages during the kill, because some kills wait until a function reaches a certain step.
         killing = pool.submit(_killed_ms, scene, kill)
-        send_at_rate(stage, due_at_ms, AFTER_SECONDS)
+        send_at_rate(stage, due_at_ms, after_seconds)
         killed_ms = killing.result()
     wanted = set(due_at_ms)
     _wait_for(stage, wanted)
     came = [each for each in stage.inbox.arrivals if _id(each) in wanted]
     first = {_id(each): each.at_ms for each in reversed(came)}
     after = [each.at_ms for each in came if due_at_ms[_id(each)] >= killed_ms]
+    after = after or [each.at_ms for each in came if each.at_ms >= killed_ms]
     return {
-        "next_s": round((min(after) - killed_ms) / 1_000, 2) if after else None,
+        "next_s": round((min(after) - killed_ms) / 1_000, 2),
         "last_s": round(max(at_ms - due_at_ms[name] for name, at_ms in first.items()) / 1_000, 2),
         "lost": len(wanted - first.keys()),
         "twice": len(came) - len(first),
@@ -141,38 +149,18 @@ def _id(arrival: Arrival) -> str:
     return str(arrival.batch["messages"][0]["id"])
 
 
-@contextmanager
-def notices(outputs: Outputs, *, are_on: bool) -> Iterator[None]:
-    """Remove the destinations of notices from both functions, unless `are_on`."""
-    if not are_on:
-        functions = outputs.client("lambda")
-        for role in (PROCESSOR, CONVERSATION_PROCESSOR):
-            functions.put_function_event_invoke_config(
-                FunctionName=outputs.Functions[role], MaximumRetryAttempts=0, MaximumEventAgeInSeconds=60
-            )
-    yield
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.crashes", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one round, writes nothing")
-    parser.add_argument(
-        "--notices", choices=("on", "off", "both"), default="both", help="whether Lambda sends notices of failed runs"
-    )
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM also stops the stage
-    wanted = ("on", "off") if given.notices == "both" else (given.notices,)
-    result: dict[str, Any] = {"rate": RATE, "rounds": {}}
-    targets = []
     with own_stage(OVERRIDES) as outputs, collect(outputs) as inbox, aws_proxy(outputs.AwsEndpointUrl) as aws:
         stage = LocalStage(cast(Stage, None), outputs, inbox)
         with stage.configured(CONVERSATION_PROCESSOR, AWS_ENDPOINT_URL=aws.url):
-            for mode in wanted:
-                with notices(outputs, are_on=mode == "on"):
-                    result["rounds"][mode] = found = measure(Scene(stage, aws), rounds=1 if given.quick else ROUNDS)
-                targets += targets_of(mode, found)
+            found = measure(Scene(stage, aws), rounds=1 if given.quick else ROUNDS)
+    targets = targets_of(found)
     print_targets(targets)
-    save("crashes", result, targets, quick=given.quick)
+    save("crashes", {"rate": RATE, "rounds": found}, targets, quick=given.quick)
 
 
 def measure(scene: Scene, *, rounds: int) -> dict[str, list[dict[str, Any]]]:
@@ -182,22 +170,20 @@ def measure(scene: Scene, *, rounds: int) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in KILLS}
     for _ in range(rounds):
         for name, kill in KILLS.items():
-            told = one_round(scene, kill)
+            told = one_round(scene, kill, after_seconds=0 if name == NOBODY_WRITES else AFTER_SECONDS)
             found[name].append(told)
-            print(f"{name:42}{told}", flush=True)
+            print(f"{name:54}{told}", flush=True)
     return found
 
 
-def targets_of(mode: str, found: dict[str, list[dict[str, Any]]]) -> list[Target]:
-    targets = []
-    for name, rounds in found.items():
-        for column, most in zip(("next_s", "last_s"), MOST[mode], strict=True):
-            said = f"{column[:4]} batch after kill -9 of {name}, notices {mode}, s"
-            targets.append(Target(said, most, figure([each[column] for each in rounds])))
-    targets.append(
-        Target(f"lost after kill -9, notices {mode}", 0, figure([sum(r["lost"] for rs in found.values() for r in rs)]))
-    )
-    return targets
+def targets_of(found: dict[str, list[dict[str, Any]]]) -> list[Target]:
+    targets = [
+        Target(f"{column[:4]} batch after kill -9 of {name}, s", most, figure([each[column] for each in rounds]))
+        for name, rounds in found.items()
+        for column, most in MOST.items()
+    ]
+    lost = sum(each["lost"] for rounds in found.values() for each in rounds)
+    return [*targets, Target("lost after kill -9", 0, figure([lost]))]
 
 
 if __name__ == "__main__":

@@ -206,27 +206,26 @@ def crashes() -> str:
     found = results("crashes")["rounds"]
     by_name = {each["what"]: each for each in results("crashes")["targets"]}
     columns = {
-        (mode, column): [by_name[f"{column} batch after kill -9 of {name}, notices {mode}, s"] for name in found[mode]]
-        for mode in ("on", "off")
-        for column in ("next", "last")
+        column: [by_name[f"{column} batch after kill -9 of {name}, s"] for name in found] for column in ("next", "last")
     }
 
-    def cell(mode: str, name: str, column: str, verdict: str) -> str:
-        seconds = [each[f"{column}_s"] for each in found[mode][name]]
+    def cell(name: str, column: str, verdict: str) -> str:
+        seconds = [each[f"{column}_s"] for each in found[name]]
         return f"{median(seconds):.1f} / {max(seconds):.1f} {verdict.lower()}"
 
     heads = []
-    for (mode, column), judged in columns.items():
+    for column, judged in columns.items():
         (at_most,) = {each["at_most"] for each in judged}
-        heads.append(f"{column}, notices {mode}, at most {at_most:g}")
+        heads.append(f"{column}, at most {at_most:g}")
     rows = [
-        [name, *(cell(mode, name, column, judged[row]["verdict"]) for (mode, column), judged in columns.items())]
-        for row, name in enumerate(found["on"])
+        [name, *(cell(name, column, judged[row]["verdict"]) for column, judged in columns.items())]
+        for row, name in enumerate(found)
     ]
-    lost = [by_name[f"lost after kill -9, notices {mode}"] for mode in ("on", "off")]
-    number = sum(_figure(each["found"]).median for each in lost)
-    verdict = "pass" if {each["verdict"] for each in lost} == {"PASS"} else "miss"
-    return f"{_table(['killed', *heads], rows)}\nMessages lost, at most 0: {number:g} {verdict}.\n"
+    lost = by_name["lost after kill -9"]
+    return (
+        f"{_table(['killed', *heads], rows)}\n"
+        f"Messages lost, at most 0: {_figure(lost['found']).median:g} {lost['verdict'].lower()}.\n"
+    )
 
 
 def handler() -> str:

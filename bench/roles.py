@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.contestants import NAIVE_KINDS, Naive, Sender
 from bench.wire import Wire, encode
-from lambdas.processor.service import ConversationProcessors, Processor, Start, Timings
+from lambdas.processor.service import ConversationProcessors, Processor, Timings
 from message_buffer.lanes.outcomes import Completed, Refused, Taken
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.from_environment import ConnectionSettings, StoreSettings
@@ -109,7 +109,7 @@ def process(given: Given) -> None:
         starter=ProcessorStarter(functions, "processor", telemetry),
         telemetry=telemetry,
         timings=Timings(idle_ms=given["idleMs"], handover_ms=0),
-        start=Start(0, "bench"),
+        shard=0,
     )
     say({"ready": True})
     processor.run(lambda: 10**9)

@@ -53,7 +53,7 @@ def start_all(conversation_processors: ConversationProcessors, count: int) -> tu
     """Starts a second, and ms of CPU for each."""
     began, cpu = time.perf_counter(), time.process_time()
     for number in range(count):
-        conversation_processors.send(f"default/generic/a/{number}", 0, deadline_ms=FAR, start_until_ms=FAR)
+        conversation_processors.send(f"default/generic/a/{number}", start_until_ms=FAR)
     while conversation_processors.any_under_way:
         conversation_processors.wait(10, for_all=True)
         for _, error in conversation_processors.ended():

@@ -80,7 +80,6 @@ FAILED_ATTEMPTS: Mapping[str, Mapping[str, str]] = {
     },
     "watchdog": {
         "processor could not be started": "processor-start-failures",
-        "notice not handled": "undelivered-starts",
     },
     "responder": {
         "reply is tried again": "reply-dead-letters",
@@ -490,10 +489,9 @@ def canary(facts: Facts) -> Iterator[Finding]:
 
 
 def queues(facts: Facts) -> Iterator[Finding]:
-    """Count dead letters and undelivered starts. Read the reasons from the logs, because receiving hides messages."""
+    """Count dead letters. Read the reasons from the logs, because receiving hides messages."""
     kinds = (
         ("DeadLetterQueueUrl", "dead letters", BROKEN, "dead-letters", EMITTERS, "dead letter"),
-        ("UndeliveredQueueUrl", "starts that Lambda could not carry out", FAILING, "undelivered-starts", (), ""),
         ("ReplyDeadLetterQueueUrl", "batches without an answer", BROKEN, "reply-dead-letters", ("responder",),
          "reply was given up"),
     )  # fmt: skip

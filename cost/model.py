@@ -122,7 +122,7 @@ def _valkey_lane(config: StageConfig, traffic: Traffic) -> list[Line]:
         Line("watchdog", "Lambda: watchdog, requests", "lambda_requests", PASSES / MILLION, "passes, two a minute"),
         Line("watchdog", "Lambda: watchdog, duration", "lambda_arm", pass_seconds * memory.watchdog / 1_024,
              "passes x shards x billed time"),
-        Line("watchdog", "SQS: watchdog's second pass, notices", "sqs_requests",
+        Line("watchdog", "SQS: watchdog's second pass, records of failed processors", "sqs_requests",
              (2 * used("queue_polls") + QUEUED_PASSES * 3) / MILLION,
              "polls of two queues + every other pass x (send, receive, delete)"),
         *_valkey_lane_logs(config, traffic),

@@ -392,20 +392,6 @@ def _causes_in_lambda(metrics: Metrics) -> Iterable[Watch]:
             periods=3,
             out_of=5,
         )
-    if metrics.notices:
-        yield Watch(
-            heading="Notices wait",
-            says="The watchdog does not read Lambda's notices of runs that failed, so repairs take longer.",
-            metric=metrics.waiting_in(metrics.notices, label="notices"),
-            periods=3,
-            out_of=5,
-        )
-    if metrics.undelivered:
-        yield Watch(
-            heading="Undelivered starts",
-            says="The watchdog could not handle some of Lambda's notices of runs that failed.",
-            metric=metrics.waiting_in(metrics.undelivered, label="undelivered"),
-        )
 
 
 def _throttles(metrics: Metrics, role: str, *, above: float = 0) -> Watch:

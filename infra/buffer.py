@@ -127,11 +127,6 @@ class BufferStack(cdk.Stack):
             for other in placed:
                 function.depend_on_role_of(other)
 
-    @property
-    def undelivered(self) -> Queue | None:
-        """Return the queue of notices that an operator must read, or None in a stage without the Valkey lane."""
-        return self.valkey_lane.undelivered if self.valkey_lane else None
-
     def _make_ingest(self) -> Function:
         function = Function(
             self,
@@ -183,7 +178,6 @@ class BufferStack(cdk.Stack):
                 rules_table=self.rules_table,
                 takeovers_table=self.takeovers_table,
                 aliases_table=self.aliases_table,
-                undelivered=self.undelivered,
             ),
         )
 
@@ -222,8 +216,6 @@ class BufferStack(cdk.Stack):
         }
         if commit := self.node.try_get_context("commit"):
             outputs["Commit"] = commit
-        if self.undelivered is not None:
-            outputs["UndeliveredQueueUrl"] = self.undelivered.queue_url
         if self.whatsapp_queues is not None:
             outputs["UnreadableWebhooksQueueUrl"] = self.whatsapp_queues.unreadable.queue_url
         if self._windows is not None:

@@ -92,8 +92,6 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
             former_api=buffer.former_webhooks.api if buffer.former_webhooks else None,
             cache_name=cache.name if cache else None,
             dead_letters=buffer.dead_letters,
-            notices=buffer.valkey_lane.notices if buffer.valkey_lane else None,
-            undelivered=buffer.undelivered,
             whatsapp_queues=buffer.whatsapp_queues,
             reply_dead_letters=responder.dead_letters if responder else None,
         )

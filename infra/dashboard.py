@@ -95,8 +95,6 @@ def _percentiles(metrics: Metrics, name: str, service: str, label: str) -> list[
 
 def _health(metrics: Metrics) -> list[cloudwatch.IWidget]:
     queues = [metrics.waiting_in(metrics.dead_letters, label="dead letters")]
-    if metrics.undelivered:
-        queues.append(metrics.waiting_in(metrics.undelivered, label="undelivered starts"))
     if metrics.whatsapp_queues:
         queues.append(metrics.waiting_in(metrics.whatsapp_queues.unreadable, label="unreadable webhooks"))
     overdue, lateness = _promptness(metrics)
@@ -112,7 +110,7 @@ def _health(metrics: Metrics) -> list[cloudwatch.IWidget]:
     return [
         overdue,
         _graph("Lateness, after the due time", lateness, unit="ms"),
-        _graph("Dead letters and undelivered starts", queues, unit="messages in the queue"),
+        _graph("Dead letters", queues, unit="messages in the queue"),
         _graph("Failures", failures, unit="per minute"),
     ]
 

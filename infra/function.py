@@ -79,7 +79,7 @@ class Function(lambda_.Function):
         room: str | None = None,
         name: str | None = None,
         in_a_loop: bool = False,
-        notices: sqs.IQueue | None = None,
+        failures: sqs.IQueue | None = None,
         warmth: Warmth | None = None,
         has_url: bool = False,
     ) -> None:
@@ -88,7 +88,7 @@ class Function(lambda_.Function):
         Pass `has_url` if the function gets an address of its own.
 
         Pass `in_a_loop` if functions or queues invoke this function in a loop on purpose; it turns off Lambda's loop
-        detection. The queue `notices` receives Lambda's records of asynchronous invocations that failed or were given
+        detection. The queue `failures` receives Lambda's records of asynchronous invocations that failed or were given
         up.
         """
         construct_id = CONSTRUCT_IDS.get(role) or "".join(word.capitalize() for word in role.split("_"))
@@ -125,7 +125,7 @@ class Function(lambda_.Function):
             snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS if _uses_snap_start(warmth) else None,
             retry_attempts=MAX_ASYNC_RETRIES,
             max_event_age=cdk.Duration.seconds(MAX_ASYNC_AGE_SECONDS),
-            on_failure=destinations.SqsDestination(notices) if notices else None,
+            on_failure=destinations.SqsDestination(failures) if failures else None,
             recursive_loop=lambda_.RecursiveLoop.ALLOW if in_a_loop else lambda_.RecursiveLoop.TERMINATE,
             vpc=placement.vpc if placement else None,
             vpc_subnets=placement.subnets if placement else None,

@@ -28,7 +28,7 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | PROCESSOR_FUNCTION_NAME | ingest, admin, gate, conversation_processor, watchdog | Valkey | the function to start |
 | CONVERSATION_PROCESSOR_FUNCTION_NAME | processor | Valkey | the function to start |
 | LEASE_MS | processor | Valkey | how long the lease on a shard lasts |
-| CLAIM_TIMEOUT_MS | processor, conversation_processor, watchdog | Valkey | how long a conversation stays claimed |
+| CLAIM_TIMEOUT_MS | processor | Valkey | how long a conversation stays claimed |
 | SLOTS | processor | Valkey | how many conversations of a shard may be in flight at once |
 | PROCESSOR_IDLE_MS | processor | Valkey | how long the processor runs without work |
 | PROCESSOR_HANDOVER_MS | processor | Valkey | how long before its end the processor hands over |
@@ -47,14 +47,12 @@ tests/infra/test_environment_table.py compares this table with the templates, fu
 | MAX_WAITING_BYTES | ingest | Valkey | the same, in bytes of its large messages |
 | WHATSAPP_QUEUE_URL | ingest | WhatsApp by SNS | the queue of webhooks of AWS End User Messaging Social |
 | UNREADABLE_QUEUE_URL | ingest | WhatsApp by SNS | the queue for those of them that cannot be read |
-| NOTICE_QUEUE_URL | watchdog | Valkey | the queue for Lambda's notices of runs that failed |
-| UNDELIVERED_QUEUE_URL | admin | Valkey | the queue for notices that the watchdog could not handle |
 | AGES_OUT | admin | | JSON: the copies that `conversation.forget` cannot erase, and for how many days they remain |
 | REDRIVE_FUNCTION | admin | | the function that emits dead letters again |
 | EVENT_BUS_NAME | ingest, admin, conversation_processor, dynamodb_processor, responder | | the event bus |
 | MAX_EVENT_BYTES | conversation_processor, dynamodb_processor | | the size above which a batch goes to the bucket |
 | OVERSIZE_BUCKET | admin, conversation_processor, dynamodb_processor, responder | | the bucket for larger batches |
-| MAX_ATTEMPTS | conversation_processor, dynamodb_processor | | after how many failures a batch is a dead letter |
+| MAX_ATTEMPTS | conversation_processor, dynamodb_processor | | after how many attempts a batch is a dead letter |
 | DEAD_LETTER_QUEUE_URL | admin, conversation_processor, dynamodb_processor | | the queue for dead letters |
 | DEAD_LETTER_QUEUE_URL | responder | | the queue for batches that the responder cannot answer |
 | RESPONDER | responder | | JSON: the settings `Responder` of `infra/settings_and_defaults.py`, and two times |
@@ -233,7 +231,7 @@ def processor(*, config: StageConfig, conversation_processor: lambda_.IFunction)
     return {
         "CONVERSATION_PROCESSOR_FUNCTION_NAME": conversation_processor.function_name,
         "LEASE_MS": str(config.timings.lease_ms),
-        **_claims(config),
+        "CLAIM_TIMEOUT_MS": str(config.timings.claim_timeout_ms),
         "SLOTS": str(config.slots_of_a_shard),
         "PROCESSOR_IDLE_MS": str(config.timings.processor_idle_ms),
         "PROCESSOR_HANDOVER_MS": str(config.timings.processor_handover_ms),
@@ -247,7 +245,6 @@ def conversation_processor(
     destinations: EventDestinations,
 ) -> Environment:
     return {
-        **_claims(config),
         "TOKEN_MS": str(config.timings.token_ms),
         **_emitting(config, destinations),
         **_starting(processor),
@@ -258,11 +255,11 @@ def dynamodb_processor(*, config: StageConfig, windows: WindowStorage, destinati
     return {**_emitting(config, destinations), **_windows(windows)}
 
 
-def watchdog(*, config: StageConfig, processor: lambda_.IFunction, notices: sqs.IQueue) -> Environment:
-    return {**_claims(config), "NOTICE_QUEUE_URL": notices.queue_url, **_starting(processor)}
+def watchdog(*, processor: lambda_.IFunction) -> Environment:
+    return _starting(processor)
 
 
-def admin(  # noqa: PLR0913 - each is a variable
+def admin(
     *,
     config: StageConfig,
     processor: lambda_.IFunction | None,
@@ -272,7 +269,6 @@ def admin(  # noqa: PLR0913 - each is a variable
     rules_table: dynamodb.ITable,
     takeovers_table: dynamodb.ITable,
     aliases_table: dynamodb.ITable,
-    undelivered: sqs.IQueue | None,
 ) -> Environment:
     return {
         "LANE": config.lane,
@@ -281,7 +277,6 @@ def admin(  # noqa: PLR0913 - each is a variable
         "DEAD_LETTER_QUEUE_URL": destinations.dead_letters.queue_url,
         "OVERSIZE_BUCKET": destinations.oversize.bucket_name,
         "AGES_OUT": json.dumps(ages_out(config), separators=(",", ":")),
-        **({"UNDELIVERED_QUEUE_URL": undelivered.queue_url} if undelivered else {}),
         "RULES": _rules(config),
         "RULES_TABLE": rules_table.table_name,
         "TAKEOVERS_TABLE": takeovers_table.table_name,
@@ -314,10 +309,6 @@ def _emitting(config: StageConfig, destinations: EventDestinations) -> Environme
         "MAX_ATTEMPTS": str(config.limits.max_attempts),
         "DEAD_LETTER_QUEUE_URL": destinations.dead_letters.queue_url,
     }
-
-
-def _claims(config: StageConfig) -> Environment:
-    return {"CLAIM_TIMEOUT_MS": str(config.timings.claim_timeout_ms)}
 
 
 def _starting(processor: lambda_.IFunction | None) -> Environment:

@@ -24,8 +24,8 @@ DYNAMODB_PROCESSOR_TIMEOUT_SECONDS = 30
 
 # -- Asynchronous invocations --
 
-# Lambda's first retry comes after a minute. By then a notice or the watchdog's pass has started another run. Without
-# retries Lambda sends the notice at once.
+# Lambda's first retry comes after a minute. By then the watchdog's pass has started another run. Without retries Lambda
+# sends its record of a failed run at once.
 MAX_ASYNC_RETRIES = 0
 # The shortest age that Lambda accepts. If a start is older, the watchdog has already repeated it.
 MAX_ASYNC_AGE_SECONDS = 60
@@ -42,10 +42,8 @@ WATCHDOG_PASS_SECONDS = WATCHDOG_PASS_MS // SECOND_MS
 RULE_SECONDS = 60
 # The rule starts only every second pass, so a queue delays a message that starts the pass in between.
 WATCHDOG_SECOND_PASS_DELAY_SECONDS = RULE_SECONDS - WATCHDOG_PASS_SECONDS
-# The watchdog handles a notice within seconds. An unread notice, which names a conversation, is useless after a day.
-NOTICE_RETENTION_DAYS = 1
-# A second pass that is late is superfluous, because the rule starts the next pass within the minute.
-SECOND_PASS_RETENTION_SECONDS = 300
+# A message that starts a pass is superfluous when it is late, because the rule starts the next pass within the minute.
+PASS_RETENTION_SECONDS = 300
 # The sweep of the DynamoDB lane finds windows whose trigger was lost.
 SWEEP_SECONDS = RULE_SECONDS
 
@@ -68,14 +66,10 @@ VISIBILITY_TIMEOUTS = 6
 MAX_TRIGGERS_IN_A_BATCH = 1
 # A reply takes as long as the assistant, so several deliveries in one run would wait for each other.
 MAX_DELIVERIES_IN_A_BATCH = 1
-MAX_WATCHDOG_PASSES_IN_A_BATCH = 1
-# Each notice needs one call to Valkey. If many runs die at once, larger batches save most of the invocations.
-MAX_NOTICES_IN_A_BATCH = 10
+# One pass repairs all shards, however many of Lambda's records of failed processors have started it.
+MAX_RECORDS_FOR_A_PASS = 10
 # Lambda accepts no smaller number.
-MAX_WATCHDOGS_WITH_NOTICES = 2
-# AWS recommends at least five, because Lambda may receive a message and then find no free run for it. A notice of a
-# processor that must pause is received twice.
-MAX_NOTICE_RECEIVES = 5
+MAX_WATCHDOGS_OF_A_QUEUE = 2
 # A delivery that waits for its turn is received many times. Only a delivery that keeps crashing its function reaches
 # this number, and becomes a dead letter.
 MAX_DELIVERY_RECEIVES = 100

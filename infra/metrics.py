@@ -62,10 +62,8 @@ class Metrics:
     former_api: Api | None = None
     """The API of `api.former_kind`, at which platforms may still call."""
     cache_name: str | None
+    """`None` in a stage without the Valkey lane."""
     dead_letters: sqs.IQueue
-    notices: sqs.IQueue | None
-    undelivered: sqs.IQueue | None
-    """`None`, like `notices` and `cache_name`, in a stage without the Valkey lane."""
     whatsapp_queues: WhatsAppQueues | None = None
     """`None` in a stage without AWS End User Messaging Social."""
     reply_dead_letters: sqs.IQueue | None = None

@@ -28,8 +28,6 @@ def grant_to_entrances(stack: BufferStack) -> None:
     stack.dead_letters.grant_look_through(stack.admin)
     # For `conversation.forget`, which erases objects.
     stack.oversize.grant_forget(stack.admin)
-    if stack.undelivered:
-        stack.undelivered.grant_look_through(stack.admin)
     stack.rules_table.grant_change_rules(stack.admin)
     stack.takeovers_table.grant_resume_and_forget(stack.admin)
     stack.aliases_table.grant_forget(stack.admin)

@@ -117,7 +117,7 @@ class Concurrency(Settings):
     """Limits how many batches of the Valkey lane are emitted at the same time. The shards share these slots equally, so
     there must be at least one slot for each shard. Without a number there are `DEFAULT_SLOTS` (`infra/limits.py`)."""
     watchdog: Instances | None = None
-    """Three are enough: one for a pass, and two for notices of runs that failed."""
+    """Three are enough: one for a regular pass, and two for passes after a processor has failed."""
     dynamodb_processor: Instances | None = None
     """Limits how many windows are emptied at the same time."""
     admin: Instances | None = None
@@ -224,8 +224,9 @@ class Limits(Settings):
     max_event_bytes: Annotated[int, Field(ge=1_024, le=1_048_576)] = 262_144
     """If an event would be larger, its messages are put into the bucket, and the event contains a reference to them."""
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 20
-    """A batch becomes a dead letter after this many failures of the bus or the bucket. The pauses between attempts grow
-    to a minute, so 20 attempts take a quarter of an hour, in which a short outage can end."""
+    """A batch becomes a dead letter after this many attempts that failed or did not end. The pauses between attempts
+    grow to a minute, so 20 attempts take more than ten minutes, in which a short outage can end, or a bad deployment
+    can be undone."""
     max_waiting_messages: Annotated[int, Field(ge=1_000, le=100_000)] = 5_000
     """If so many messages wait in a conversation of the Valkey lane, because it is on hold or its batch cannot be
     emitted, new messages are answered 503. The number is checked with every eighth message."""

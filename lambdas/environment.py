@@ -62,7 +62,6 @@ class DynamoDbProcessorSettings(NamedTuple):
 
 class WatchdogSettings(NamedTuple):
     valkey: ValkeySettings
-    notice_queue_url: str
 
 
 class AdminSettings(NamedTuple):
@@ -79,8 +78,6 @@ class AdminSettings(NamedTuple):
     takeovers_table: str
     aliases_table: str
     oversize_bucket: str
-    undelivered_queue_url: str | None
-    """None on a stage without the Valkey lane."""
     ages_out: Sequence[Mapping[str, Any]]
     """The copies that remain when a conversation is forgotten, as parsed JSON."""
 
@@ -194,7 +191,7 @@ def read_processor(environ: Mapping[str, str] | None = None) -> ProcessorSetting
 def read_conversation_processor(environ: Mapping[str, str] | None = None) -> ConversationProcessorSettings:
     env = _environment(environ)
     return ConversationProcessorSettings(
-        valkey=env.valkey(claim_ms=env.whole("CLAIM_TIMEOUT_MS"), token_ms=env.whole("TOKEN_MS")),
+        valkey=env.valkey(token_ms=env.whole("TOKEN_MS")),
         emission=env.emission(),
     )
 
@@ -208,8 +205,7 @@ def read_dynamodb_processor(environ: Mapping[str, str] | None = None) -> DynamoD
 
 
 def read_watchdog(environ: Mapping[str, str] | None = None) -> WatchdogSettings:
-    env = _environment(environ)
-    return WatchdogSettings(env.valkey(claim_ms=env.whole("CLAIM_TIMEOUT_MS")), env.text("NOTICE_QUEUE_URL"))
+    return WatchdogSettings(_environment(environ).valkey())
 
 
 def read_admin(environ: Mapping[str, str] | None = None) -> AdminSettings:
@@ -226,7 +222,6 @@ def read_admin(environ: Mapping[str, str] | None = None) -> AdminSettings:
         takeovers_table=env.text("TAKEOVERS_TABLE"),
         aliases_table=env.text("ALIASES_TABLE"),
         oversize_bucket=env.text("OVERSIZE_BUCKET"),
-        undelivered_queue_url=env.optional("UNDELIVERED_QUEUE_URL"),
         ages_out=[{"place": place, "days": days} for place, days in env.object("AGES_OUT").items()],
     )
 

@@ -151,7 +151,7 @@ MAX_CONVERSATIONS_IN_A_RECOVERY = 500
 # If more claims have expired on a shard, the next pass puts back the rest.
 MAX_CONVERSATIONS_RECOVERED_IN_A_PASS = 50_000
 # A step of a pass is a call to Valkey, whose longest time follows from the stage's settings, and a processor's start,
-# which takes up to this time. With less time left, a pass ends, and a failed processor does not end its lease.
+# which takes up to this time. With less time left, a pass ends.
 MAX_PROCESSOR_START_MS = MAX_CALL_MS
 
 # -- conversation processor ----------------------------------------------------------------------------------

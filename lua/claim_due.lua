@@ -15,8 +15,7 @@
 -- ARGV[7]  slots                  int   number of conversations that may be in flight
 -- Returns  {"CLAIMED", next_due_at_ms | -1, expired, full, (conversation, due_at_ms)...} | {"LOST"}
 -- Repeat   returns the same claims again, until the next claim; puts nothing back
--- Keeps    a conversation is in pending or in inflight, never in both; no more than `slots` are in flight, or one while
---          conversation processors die before their take
+-- Keeps    a conversation is in pending or in inflight, never in both; no more than `slots` are in flight
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
 local processor_key, wake_key, claimed_key = KEYS[4], KEYS[5], KEYS[6]
@@ -25,7 +24,7 @@ local claim_ms, look_ms, call_id, slots = tonumber(ARGV[4]), tonumber(ARGV[5]), 
 
 -- include open_buffer: due_at_of, mode_of
 
-local owner = redis.call('HMGET', processor_key, 'lease_id', 'claimed_by', 'untaken_deaths')
+local owner = redis.call('HMGET', processor_key, 'lease_id', 'claimed_by')
 local alive = redis.call('HGET', open_key, '')
 if owner[1] ~= lease_id or alive < now then return {'LOST'} end
 
@@ -39,8 +38,6 @@ if next_deadline and next_deadline <= now_ms and owner[2] ~= call_id then
 end
 
 local reply = {'CLAIMED', -1, #expired, 0}
--- After two deaths in a row, claim one at a time, until a run shows that conversation processors work again.
-if (tonumber(owner[3]) or 0) > 1 then slots = 1 end
 local free = slots - redis.call('ZCARD', inflight_key)
 limit = math.max(math.min(limit, free), 0)
 local found = redis.call('ZRANGE', pending_key, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')

@@ -53,7 +53,6 @@ if first_call then
   redis.call('ZREMRANGEBYSCORE', seen_key, '-inf', math.min(now_ms - seen_ms, waiting_ms))
   forgotten = forget_ids(waiting_ms)
   redis.call('HDEL', conv_key, 'frozen')
-  redis.call('HDEL', processor_key, 'untaken_deaths') -- this run shows that conversation processors start
   redis.call('HSET', conv_key, 'completed_by', token)
   redis.call('ZADD', emitted_key, taken[3], taken[2])
   redis.call('ZREMRANGEBYRANK', emitted_key, 0, -max_emitted - 1)

@@ -13,24 +13,18 @@
 -- ARGV[5]  start_id               str   names this call; a retry sends the same
 -- ARGV[6]  start_ms               int   lifetime of a start reservation
 -- ARGV[7]  horizon_ms             int   work due further ahead than this is left to the watchdog
--- ARGV[8]  failures               int   1 if the batch could not be emitted, otherwise 0
 -- Returns  {"RETRIED", due_at_ms, start} | {"STALE"}
--- Repeat   returns RETRIED again, with the same start reservation, until another conversation processor has taken the batch;
---          counts nothing
+-- Repeat   returns RETRIED again, with the same start reservation, until another conversation processor has taken the batch
 -- Keeps    the batch's id and content; new messages do not move the retry
 
 local pending_key, open_key, inflight_key, processor_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local wake_key, taken_key = KEYS[5], KEYS[6]
 local now, now_ms, conversation, token, due_at = ARGV[1], tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
-local start_id, start_ms, horizon_ms, failures = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+local start_id, start_ms, horizon_ms = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 
-local taken = redis.call('HMGET', taken_key, 'token', 'token_until', 'failures')
-if taken[1] ~= token then return {'STALE'} end
+if redis.call('HGET', taken_key, 'token') ~= token then return {'STALE'} end
 
 redis.call('ZREM', inflight_key, conversation)
-redis.call('HDEL', taken_key, 'died_at')
-redis.call('HDEL', processor_key, 'untaken_deaths') -- this run shows that they start
-if failures > 0 and taken[2] ~= '0' then redis.call('HSET', taken_key, 'failures', (tonumber(taken[3]) or 0) + failures) end
 redis.call('HSET', taken_key, 'token_until', 0)
 redis.call('ZADD', pending_key, due_at, conversation)
 

@@ -10,26 +10,27 @@
 -- ARGV[2]  conversation           str
 -- ARGV[3]  token                  str   unique to this run of the conversation processor
 -- ARGV[4]  token_ms               int   time that the conversation processor has to complete the batch, or to renew the token
--- ARGV[5]  batch_prefix           str   first part of the batch id, unique to the conversation
--- ARGV[6]  limit                  int   put at most this many messages into one batch, 1..1000
--- ARGV[7]  max_bytes              int   put at most this many bytes of payload into one batch, but always one message
--- Returns  {"TAKEN", batch_id, attempt, failures, deaths, died_at_ms | nil, generation, first_at_ms, last_at_ms,
---           due_at_ms, reason, payloads...}
+-- ARGV[5]  pause_ms               int   the second attempt's token lasts longer by this; it doubles with each attempt
+-- ARGV[6]  max_pause_ms           int   no token lasts longer than token_ms by more than this
+-- ARGV[7]  batch_prefix           str   first part of the batch id, unique to the conversation
+-- ARGV[8]  limit                  int   put at most this many messages into one batch, 1..1000
+-- ARGV[9]  max_bytes              int   put at most this many bytes of payload into one batch, but always one message
+-- Returns  {"TAKEN", batch_id, attempt, until_ms, generation, first_at_ms, last_at_ms, due_at_ms, reason, payloads...}
 --          | {"BUSY", until_ms} | {"STALE"}
 -- Repeat   returns the same batch, attempt and counts
 -- Keeps    once taken, the id and the content of a batch never change
 
 local open_key, inflight_key, conv_key, msgs_key, batch_key, taken_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local now_ms, conversation, token, token_ms = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
-local batch_prefix, limit, max_bytes = ARGV[5], math.min(tonumber(ARGV[6]), 1000), tonumber(ARGV[7])
+local pause_ms, max_pause_ms = tonumber(ARGV[5]), tonumber(ARGV[6])
+local batch_prefix, limit, max_bytes = ARGV[7], math.min(tonumber(ARGV[8]), 1000), tonumber(ARGV[9])
 
 -- include open_buffer: first_at_of, last_at_of, due_at_of, base_of, reason_of
 
 if not redis.call('ZSCORE', inflight_key, conversation) then return {'STALE'} end
 local taken = redis.call('HMGET', taken_key, 'batch_id', 'attempt', 'token', 'token_until', 'generation', 'first_at', 'last_at',
-  'due_at', 'why', 'failures', 'deaths', 'died_at')
+  'due_at', 'why')
 local batch_id, attempt, owner, token_until = taken[1], tonumber(taken[2]) or 0, taken[3], tonumber(taken[4]) or 0
-local failures, deaths, died_at = tonumber(taken[10]) or 0, tonumber(taken[11]) or 0, tonumber(taken[12]) or false
 local generation, first_at, last_at, due_at, reason = taken[5], taken[6], taken[7], taken[8], taken[9]
 if owner ~= token and token_until > now_ms then
   -- Another run has the batch. If that run has died, its batch is put back at its token's end, not at this claim's end.
@@ -79,12 +80,12 @@ if not batch_id then
 end
 
 if owner ~= token then attempt = attempt + 1 end
--- A run that neither completed nor retried the batch has died.
-if owner and owner ~= token and token_until > 0 then deaths, died_at = deaths + 1, token_until end
+-- A later attempt's token lasts longer, so that a batch whose runs die is tried again after longer and longer pauses.
+if attempt > 1 then token_ms = token_ms + math.min(pause_ms * 2 ^ (attempt - 2), max_pause_ms) end
+token_until = now_ms + token_ms
 -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
 redis.call('HDEL', taken_key, 'token_until')
-redis.call('HSET', taken_key, 'attempt', attempt, 'token', token, 'token_until', now_ms + token_ms)
-if died_at then redis.call('HSET', taken_key, 'deaths', deaths, 'died_at', died_at) end
-redis.call('ZADD', inflight_key, 'XX', now_ms + token_ms - 0.5, conversation) -- the fraction says that the batch is taken
-return {'TAKEN', batch_id, attempt, failures, deaths, died_at, tonumber(generation), tonumber(first_at),
-  tonumber(last_at), tonumber(due_at), reason, unpack(payloads or redis.call('LRANGE', batch_key, 0, -1))}
+redis.call('HSET', taken_key, 'attempt', attempt, 'token', token, 'token_until', token_until, 'token_ms', token_ms)
+redis.call('ZADD', inflight_key, 'XX', token_until - 0.5, conversation) -- the fraction says that the batch is taken
+return {'TAKEN', batch_id, attempt, token_until, tonumber(generation), tonumber(first_at), tonumber(last_at),
+  tonumber(due_at), reason, unpack(payloads or redis.call('LRANGE', batch_key, 0, -1))}

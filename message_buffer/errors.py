@@ -10,7 +10,6 @@ MessageBufferError
 ├── RulesConflict               another operator has changed these rules since they were read
 ├── LockLost                    (retryable) the lock has expired, and another run may have it
 ├── SendFailed                  (retryable) an AWS service refused a call, or did not respond in time
-│   ├── NotEmitted              a destination failed; after `max_attempts` such errors the batch is a dead letter
 │   └── TooLittleTime           the function has too little time left for another call
 └── StoreError                  Valkey did not carry out a call
     ├── StoreUnavailable        (retryable) no connection, no reply in time, or a fail-over is in progress
@@ -62,10 +61,6 @@ class LockLost(MessageBufferError):
 
 class SendFailed(MessageBufferError):
     retryable = True
-
-
-class NotEmitted(SendFailed):
-    pass
 
 
 class TooLittleTime(SendFailed):

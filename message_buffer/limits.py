@@ -32,12 +32,10 @@ MAX_MESSAGES_IN_A_BATCH = 1_000
 MAX_BYTES_IN_A_BATCH = 4 * 1024 * 1024
 # A platform redelivers a message for hours, so a lane remembers a message's id for this long after emitting its batch.
 REMEMBERED_MS = DAY_MS
-# The first pause before another attempt to emit a batch. The pause doubles with each failure, up to MAX_RETRY_MS.
+# The pause after the first attempt to emit a batch. It doubles with each attempt, up to MAX_RETRY_MS. With the default
+# `limits.max_attempts` the pauses take more than ten minutes together, which leaves time to undo a bad deployment.
 MIN_RETRY_MS = 1 * SECOND_MS
 MAX_RETRY_MS = 60 * SECOND_MS
-# If this many of a batch's runs have died, the batch becomes a dead letter. With the pauses between the runs that
-# takes more than ten minutes, which leaves time to undo a bad deployment.
-MAX_DEATHS = 20
 
 # -- rules ---------------------------------------------------------------------------------------------------
 
@@ -158,12 +156,6 @@ METRICS_EVERY_MS = 30 * SECOND_MS
 START_HORIZON_MS = 3 * WATCHDOG_PASS_MS
 # The processor looks at its shard at least this often.
 PROCESSOR_LOOK_MS = 500
-# After one death the next run starts at once. After the second death in a row the pause is MIN_PAUSE_AFTER_DEATH_MS. It
-# doubles with each further death, up to MAX_PAUSE_AFTER_DEATH_MS, or for a processor up to 1.5 times `START_MS`.
-MIN_PAUSE_AFTER_DEATH_MS = 1 * SECOND_MS
-MAX_PAUSE_AFTER_DEATH_MS = MINUTE_MS
-# Two deaths are in a row if the second comes within this time after the first one's pause. A longer run did some work.
-CALM_AFTER_DEATH_MS = 10 * SECOND_MS
 # A script searches for a message where it should be, then among this many of the newest messages. A full batch has half
 # as many.
 MAX_MESSAGES_SEARCHED = 2_000

@@ -9,20 +9,16 @@ from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
-from aws_cdk import aws_sqs as sqs
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
 from infra import function_variables as environment
 from infra.function import Function, Runtime, grant
 from infra.limits import (
-    MAX_NOTICE_RECEIVES,
-    MAX_NOTICES_IN_A_BATCH,
-    MAX_WATCHDOG_PASSES_IN_A_BATCH,
-    MAX_WATCHDOGS_WITH_NOTICES,
-    NOTICE_RETENTION_DAYS,
+    MAX_RECORDS_FOR_A_PASS,
+    MAX_WATCHDOGS_OF_A_QUEUE,
+    PASS_RETENTION_SECONDS,
     RULE_SECONDS,
-    SECOND_PASS_RETENTION_SECONDS,
     VISIBILITY_TIMEOUTS,
     WATCHDOG_SECOND_PASS_DELAY_SECONDS,
     WATCHDOG_TIMEOUT_SECONDS,
@@ -41,16 +37,9 @@ class ValkeyLane:
         destinations: EventDestinations,
     ) -> None:
         self._scope, self._runtime, self._config = scope, runtime, runtime.config
-        self.undelivered = Queue(
-            scope, "Undelivered", config=self._config, no_dead_letters_because="It is itself a queue of dead letters."
-        )
-        self.notices = Queue(
-            scope,
-            "Notices",
-            config=self._config,
-            retention=cdk.Duration.days(NOTICE_RETENTION_DAYS),
-            visibility=cdk.Duration.seconds(VISIBILITY_TIMEOUTS * WATCHDOG_TIMEOUT_SECONDS),
-            dead_letters=sqs.DeadLetterQueue(queue=self.undelivered, max_receive_count=MAX_NOTICE_RECEIVES),
+        # A dead processor's lease ends by itself. A second later another processor can take it over.
+        self._failures = self._passes_after(
+            "ProcessorFailures", seconds=math.ceil(self._config.timings.lease_ms / 1_000) + 1
         )
         # The processor starts its successor, and a conversation processor may start a processor. CloudFormation can
         # resolve this circular reference only if the name is fixed in advance.
@@ -62,7 +51,6 @@ class ValkeyLane:
         # CloudFormation does not see a reference by name as a dependency, and might create the watchdog first.
         self.watchdog.node.add_dependency(self.processor)
         self._schedule_watchdog()
-        self._give_notices_to_watchdog()
 
     def grant_start_processor(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` start the processor of a shard."""
@@ -78,7 +66,7 @@ class ValkeyLane:
             timeout=cdk.Duration.seconds(self._config.timings.processor_life_seconds),
             environment=environment.processor(config=self._config, conversation_processor=self.conversation_processor),
             in_a_loop=True,
-            notices=self.notices,
+            failures=self._failures,
         )
 
     def _make_conversation_processor(self, destinations: EventDestinations) -> Function:
@@ -94,7 +82,6 @@ class ValkeyLane:
                 destinations=destinations,
             ),
             in_a_loop=True,
-            notices=self.notices,
         )
 
     def _make_watchdog(self) -> Function:
@@ -104,25 +91,20 @@ class ValkeyLane:
             runtime=self._runtime,
             memory_mb=self._config.memory.watchdog,
             timeout=cdk.Duration.seconds(WATCHDOG_TIMEOUT_SECONDS),
-            environment=environment.watchdog(config=self._config, processor=self.startable, notices=self.notices),
-            # The watchdog starts processors, and is invoked with notices of processors that failed.
+            environment=environment.watchdog(processor=self.startable),
+            # The watchdog starts processors, and is invoked when one of them has failed.
             in_a_loop=True,
         )
 
     def _schedule_watchdog(self) -> None:
-        """Invoke the watchdog every minute by a rule, and for the pass in between by a queue with a delay."""
+        """Invoke the watchdog every minute, between these passes, and after each failure of a processor."""
         rate = cdk.Duration.seconds(RULE_SECONDS)
-        second_pass = Queue(
-            self._scope,
-            # The logical id of a queue cannot change without replacing it.
-            "WatchdogEcho",
-            config=self._config,
-            delay=cdk.Duration.seconds(WATCHDOG_SECOND_PASS_DELAY_SECONDS),
-            visibility=cdk.Duration.seconds(VISIBILITY_TIMEOUTS * WATCHDOG_TIMEOUT_SECONDS),
-            retention=cdk.Duration.seconds(SECOND_PASS_RETENTION_SECONDS),
-            no_dead_letters_because="A late pass is useless. Alarms report passes that fail or do not happen.",
+        # The logical id of a queue cannot change without replacing it.
+        second_pass = self._passes_after("WatchdogEcho", seconds=WATCHDOG_SECOND_PASS_DELAY_SECONDS)
+        self.watchdog.add_event_source(SqsEventSource(second_pass, batch_size=1))
+        self.watchdog.add_event_source(
+            SqsEventSource(self._failures, batch_size=MAX_RECORDS_FOR_A_PASS, max_concurrency=MAX_WATCHDOGS_OF_A_QUEUE)
         )
-        self.watchdog.add_event_source(SqsEventSource(second_pass, batch_size=MAX_WATCHDOG_PASSES_IN_A_BATCH))
         events.Rule(
             self._scope,
             "EveryMinute",
@@ -133,13 +115,14 @@ class ValkeyLane:
             ],
         )
 
-    def _give_notices_to_watchdog(self) -> None:
-        """Invoke the watchdog with notices, because its passes keep it warm, and it already may start processors."""
-        self.watchdog.add_event_source(
-            SqsEventSource(
-                self.notices,
-                batch_size=MAX_NOTICES_IN_A_BATCH,
-                report_batch_item_failures=True,
-                max_concurrency=MAX_WATCHDOGS_WITH_NOTICES,
-            )
+    def _passes_after(self, construct_id: str, *, seconds: int) -> Queue:
+        """Create a queue that delivers each message after this time, to start a pass of the watchdog."""
+        return Queue(
+            self._scope,
+            construct_id,
+            config=self._config,
+            delay=cdk.Duration.seconds(seconds),
+            visibility=cdk.Duration.seconds(VISIBILITY_TIMEOUTS * WATCHDOG_TIMEOUT_SECONDS),
+            retention=cdk.Duration.seconds(PASS_RETENTION_SECONDS),
+            no_dead_letters_because="A late pass is useless. Alarms report passes that fail or do not happen.",
         )

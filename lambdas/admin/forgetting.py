@@ -4,7 +4,6 @@ Each step may be repeated. The lanes are erased first, so that they write nothin
 is deleted after the object that it names, so that a later call can still find the object.
 """
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from secrets import token_hex
 from typing import Any, NamedTuple, Protocol
@@ -63,8 +62,6 @@ class Places(NamedTuple):
     rules: RulesOfScopes
     objects: Objects
     dead_letters: Queue
-    undelivered: Queue | None
-    """None in a stage without the Valkey lane."""
     takeovers: Takeovers
     ages_out: Sequence[Mapping[str, Any]]
     """The copies that this function cannot erase, each with the number of days for which it is kept."""
@@ -122,12 +119,12 @@ class Forgetting:
             counts["takeovers"] = self._places.takeovers.forget(name)
             counts["aliases"] = self._places.aliases.forget(parse_conversation_id(name), now_ms=self._clock())
         until_ms = None if first else at_ms
-        letters, starts = self._letters(name, until_ms=until_ms, keep=False), self._starts(name, keep=False)
+        letters = self._letters(name, until_ms=until_ms, keep=False)
         keys = self._keys(name, until_ms=until_ms)
         self._places.objects.delete(keys)
-        counts |= _counts(letters, starts, keys)
+        counts |= _counts(letters, keys)
         self._telemetry.count("ErasedMessages", counts["waiting"] + counts["frozen"] + letters.messages)
-        again_in_ms = self._again_in_ms(forgotten, finished=letters.finished and starts.finished)
+        again_in_ms = self._again_in_ms(forgotten, finished=letters.finished)
         return self._answer(name, counts, other) | {"forgetId": forget_id, "at": at_ms, "againInMs": again_in_ms}
 
     def _last_arrival_in_fallback(self, name: str) -> int | None:
@@ -144,8 +141,7 @@ class Forgetting:
             "takeovers": self._places.takeovers.count(name),
             "aliases": self._places.aliases.count(parse_conversation_id(name), now_ms=self._clock()),
         }
-        letters, starts = self._letters(name, until_ms=None, keep=True), self._starts(name, keep=True)
-        counts |= _counts(letters, starts, self._keys(name, until_ms=None))
+        counts |= _counts(self._letters(name, until_ms=None, keep=True), self._keys(name, until_ms=None))
         return self._answer(name, counts, self._other_name(name))
 
     def _answer(self, name: str, counts: Json, other: ConversationId | None) -> Json:
@@ -183,43 +179,29 @@ class Forgetting:
         return [key for keys in found for key in keys if until_ms is None or not is_newer(key, until_ms)]
 
     def _letters(self, name: str, *, until_ms: int | None, keep: bool) -> "_Found":
+        """Read the dead letters and return those of the conversation. Unless `keep`, delete them and their objects."""
+
         def is_wanted(letter: Letter) -> bool:
             parsed = parse_letter(letter)
             last_at = parsed.get("lastAt")
             is_old = until_ms is None or not isinstance(last_at, int) or last_at <= until_ms
             return parsed.get("conversationId") == name and is_old
 
-        return self._through(self._places.dead_letters, is_wanted, self._drop_object, keep=keep)
-
-    def _starts(self, name: str, *, keep: bool) -> "_Found":
-        return self._through(self._places.undelivered, lambda letter: _is_start_of(name, letter), keep=keep)
+        found: list[Letter] = []
+        with Look.at(self._places.dead_letters, self._time_left) as letters:
+            for letter in letters:
+                if not is_wanted(letter):
+                    continue
+                if not keep:
+                    self._drop_object(letter)
+                    letters.delete(letter)
+                found.append(letter)
+        return _Found(found, finished=letters.finished)
 
     def _drop_object(self, letter: Letter) -> None:
         reference = parse_letter(letter).get("payloadsRef")
         if isinstance(reference, dict) and str(reference.get("key")).startswith(f"{DEAD_LETTERS}/"):
             self._places.objects.delete([str(reference["key"])])
-
-    def _through(
-        self,
-        queue: Queue | None,
-        is_wanted: Callable[[Letter], bool],
-        before: Callable[[Letter], None] = lambda _letter: None,
-        *,
-        keep: bool,
-    ) -> "_Found":
-        """Read the queue, and return the wanted letters. Unless `keep`, run `before` on each, then delete it."""
-        found: list[Letter] = []
-        if queue is None:
-            return _Found(found, finished=True)
-        with Look.at(queue, self._time_left) as letters:
-            for letter in letters:
-                if not is_wanted(letter):
-                    continue
-                if not keep:
-                    before(letter)
-                    letters.delete(letter)
-                found.append(letter)
-        return _Found(found, finished=letters.finished)
 
 
 class _Found(NamedTuple):
@@ -234,18 +216,9 @@ class _Found(NamedTuple):
         return sum(len(each) for each in payloads if isinstance(each, list))
 
 
-def _counts(letters: _Found, starts: _Found, keys: Sequence[str]) -> dict[str, int]:
+def _counts(letters: _Found, keys: Sequence[str]) -> dict[str, int]:
     return {
         "deadLetters": len(letters.found),
         "messagesInDeadLetters": letters.messages,
-        "undeliveredStarts": len(starts.found),
         "objects": len(keys),
     }
-
-
-def _is_start_of(name: str, letter: Letter) -> bool:
-    """Return whether the letter records an invocation for this conversation that Lambda could not carry out."""
-    try:
-        return bool(json.loads(letter.body)["requestPayload"]["conversation"] == name)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return False

@@ -71,7 +71,6 @@ def _parts() -> _Parts:
                 rules=rules_table,
                 objects=ObjectStore(settings.oversize_bucket),
                 dead_letters=dead_letters,
-                undelivered=DeadLetterQueue(settings.undelivered_queue_url) if settings.undelivered_queue_url else None,
                 takeovers=takeovers,
                 ages_out=settings.ages_out,
                 aliases=AliasesTable(settings.aliases_table),

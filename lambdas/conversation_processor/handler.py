@@ -2,8 +2,7 @@
 
 Events:
 
-- `{"conversation": id, "shard": n, "deadline": ms}` from the processor, asynchronously: emit the conversation's batch.
-  The deadline is that of the claim.
+- `{"conversation": id}` from the processor, asynchronously: emit the conversation's batch.
 - `{"redrive": <body of a dead letter>}` from the admin function: emit the batch; return `{"redriven": id}` or fail.
 - `{"warm": true}` from the processor: only open connections. If that fails, the first batch opens them.
 """
@@ -51,7 +50,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str] | None:
         if "warm" in event:
             _warm_up(processor, telemetry)
         else:
-            processor.process(event["conversation"], time, deadline_ms=event["deadline"])
+            processor.process(event["conversation"], time)
     except StoreError as error:
         # When the claim or the token has expired, the processor puts the conversation back, with the same batch and id.
         telemetry.count("StoreFailures")

@@ -30,7 +30,7 @@ from lambdas.limits import (
 )
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import LockLost, MessageBufferError, SendFailed
-from message_buffer.events.emission import Emission, TimeLeft, back_off_ms, is_failure
+from message_buffer.events.emission import Emission, TimeLeft, back_off_ms, longest_pause_ms
 from message_buffer.heartbeat import Heartbeat
 from message_buffer.lanes.dynamodb.table import FIRST_ATTEMPT, Contents, MessageTable, StoredMessage
 from message_buffer.lanes.dynamodb.triggers import Trigger, Triggers
@@ -110,7 +110,11 @@ class DynamoDbProcessor:
             if not window.is_open or window.is_locked(now_ms) or window.due.due_at_ms > now_ms:
                 return self._not_ours(trigger, window)
             window = self._table.acquire(
-                trigger.conversation, owner, window=window, now_ms=now_ms, until_ms=now_ms + WINDOW_LOCK_MS
+                trigger.conversation,
+                owner,
+                window=window,
+                now_ms=now_ms,
+                until_ms=now_ms + _lock_ms(window.attempt + 1),
             )
             if window.owner != owner:
                 return self._not_ours(trigger, window)
@@ -191,8 +195,10 @@ class DynamoDbProcessor:
         return True
 
     def _work(self, trigger: Trigger, locked: _Locked, time: TimeLeft) -> bool:
+        lock_ms = _lock_ms(locked.window.attempt)
+
         def beat() -> None:
-            if not self._table.keep(locked.conversation, locked.owner, until_ms=self._clock() + WINDOW_LOCK_MS):
+            if not self._table.keep(locked.conversation, locked.owner, until_ms=self._clock() + lock_ms):
                 raise LockLost("the lock ran out, and another run has the window now")
             self._triggers.rest(trigger, for_ms=WINDOW_LOCK_MS)
 
@@ -260,7 +266,7 @@ class DynamoDbProcessor:
                 now_ms=now_ms,
                 may_have_come=read + 1 == MAX_READS_OF_A_WINDOW,
             ):
-                first = window._replace(attempt=FIRST_ATTEMPT, failures=0, unended=1)
+                first = window._replace(attempt=FIRST_ATTEMPT)
                 apart = [each.name for each in fitting.messages if each.is_apart]
                 return _Batch(frozen, first, fitting.bodies, fitting.left, apart)
         raise SendFailed("the window could not be frozen: its messages keep being edited")
@@ -356,8 +362,7 @@ class DynamoDbProcessor:
 
     def _try_later(self, trigger: Trigger, locked: _Locked, error: Exception) -> None:
         conversation, attempt = locked.conversation, locked.window.attempt
-        failures = 1 if is_failure(error) else 0
-        wait_ms = back_off_ms(locked.window.failures + 1 if failures else attempt, self._random)
+        wait_ms = back_off_ms(attempt, self._random)
         fields: dict[str, str | int] = {"conversation": conversation, "attempt": attempt, "retry_in_ms": wait_ms}
         if isinstance(error, MessageBufferError):
             self._telemetry.warn("window failed", **fields, reason=str(error))
@@ -366,7 +371,7 @@ class DynamoDbProcessor:
         self._telemetry.count("Retries")
         try:
             due_at_ms = self._clock() + wait_ms
-            self._table.retry(conversation, locked.owner, due_at_ms=due_at_ms, failures=failures)
+            self._table.retry(conversation, locked.owner, due_at_ms=due_at_ms)
         except SendFailed as failed:
             self._telemetry.warn("window not released", conversation=conversation, reason=str(failed))
         self._rest(trigger, wait_ms)
@@ -377,6 +382,14 @@ class DynamoDbProcessor:
         except SendFailed as error:
             # The queue delivers the trigger again anyway, once it is no longer hidden.
             self._telemetry.warn("trigger not put back", conversation=trigger.conversation, reason=str(error))
+
+
+def _lock_ms(attempt: int) -> int:
+    """Return how long a run locks the window.
+
+    A later attempt locks it for longer, so that a window whose runs die is tried again after longer and longer pauses.
+    """
+    return WINDOW_LOCK_MS + longest_pause_ms(attempt - 1)
 
 
 def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, left: bool) -> Frozen:
@@ -409,7 +422,4 @@ def _taken(batch: _Batch, payloads: list[bytes]) -> Taken:
         flush_reason=frozen.reason,
         payloads=payloads,
         lane="dynamodb",
-        failures=batch.window.failures,
-        # Do not count this run, which has not ended either.
-        deaths=max(batch.window.unended - 1, 0),
     )

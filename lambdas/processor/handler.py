@@ -1,7 +1,4 @@
-"""Lambda entry of the processor, which is invoked asynchronously with `{"shard": n, "start": id}`.
-
-The start id is the id under which a script reserved this start.
-"""
+"""Lambda entry of the processor, which is invoked asynchronously with `{"shard": n}`."""
 
 from contextlib import suppress
 from functools import cache
@@ -10,7 +7,7 @@ from typing import Any, NamedTuple
 
 from lambdas import environment as config
 from lambdas.limits import MAX_STARTS_AT_ONCE
-from lambdas.processor.service import ConversationProcessors, Exit, Processor, Start, Timings
+from lambdas.processor.service import ConversationProcessors, Exit, Processor, Timings
 from message_buffer.aws.functions import Functions
 from message_buffer.errors import SendFailed
 from message_buffer.lanes.opening import open_valkey
@@ -71,14 +68,14 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str]:
         timings=Timings(
             parts.settings.idle_ms, parts.settings.handover_ms, parts.settings.valkey.connection.max_call_ms
         ),
-        start=Start(shard, event["start"]),
+        shard=shard,
     )
     reason = "error"
     try:
         leave: Exit = processor.run(context.get_remaining_time_in_millis)
         reason = leave.value
     except Exception as error:
-        # Raise again, because the alarm counts failed invocations. The next message or the watchdog starts a processor.
+        # Raise again, because an alarm counts failed invocations. Lambda's record of this one starts a pass.
         parts.telemetry.crash("processor failed", error, shard=shard)
         raise
     finally:

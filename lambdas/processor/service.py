@@ -4,18 +4,18 @@ At most one processor acts on a shard, because the scripts check its lease. It r
 Lambda's time-out is near. It then releases the lease, and starts a successor if more work is near.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from enum import StrEnum
 from time import monotonic_ns, sleep
 from typing import NamedTuple, Protocol
+from uuid import uuid4
 
 from lambdas.limits import (
     CLAIM_LEFT_FOR_A_START,
     MAX_CONVERSATIONS_IN_A_CLAIM,
     MAX_MS_WITHOUT_VALKEY,
     MAX_PAUSE_MS,
-    MAX_PROCESSOR_START_MS,
     MAX_RETURN_MS,
     MAX_STARTS_AT_ONCE,
     MAX_STARTS_UNDER_WAY,
@@ -23,7 +23,6 @@ from lambdas.limits import (
     MIN_PAUSE_MS,
     MIN_RETURN_MS,
 )
-from lambdas.run_ids import new_run_id
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreError
 from message_buffer.lanes.outcomes import Claimed, LeaseTaken, Lost, Released, WorkIsNear
@@ -42,13 +41,6 @@ class Exit(StrEnum):
     HANDED_OVER = "handed_over"
     LOST = "lost"  # its lease expired, and another processor has the shard
     STORE_UNAVAILABLE = "store_unavailable"
-
-
-class Start(NamedTuple):
-    """The shard of a run, and the id of its reserved start."""
-
-    shard: int
-    start_id: str
 
 
 class Timings(NamedTuple):
@@ -95,14 +87,13 @@ class ConversationProcessors:
         """Connect to Lambda in a thread, so that the first start need not wait for that."""
         self._pool.submit(self._functions.prepare)
 
-    def send(self, conversation: str, shard: int, *, deadline_ms: int, start_until_ms: int) -> None:
-        payload = {"conversation": conversation, "shard": shard, "deadline": deadline_ms}
-        self._under_way[self._pool.submit(self._start, payload, start_until_ms)] = conversation
+    def send(self, conversation: str, *, start_until_ms: int) -> None:
+        self._under_way[self._pool.submit(self._start, conversation, start_until_ms)] = conversation
 
-    def _start(self, payload: Mapping[str, object], until_ms: int) -> None:
+    def _start(self, conversation: str, until_ms: int) -> None:
         if self._clock() > until_ms:
             raise SendFailed("no thread was free in time")
-        self._functions.start(self._function, payload)
+        self._functions.start(self._function, {"conversation": conversation})
 
     def wait(self, seconds: float, *, for_all: bool = False) -> None:
         wait(self._under_way, timeout=seconds, return_when=ALL_COMPLETED if for_all else FIRST_COMPLETED)
@@ -136,7 +127,7 @@ class Processor:
         starter: ProcessorStarter,
         telemetry: Telemetry,
         timings: Timings,
-        start: Start,
+        shard: int,
         time: Time | None = None,
     ) -> None:
         self._store = store
@@ -145,8 +136,8 @@ class Processor:
         self._starter = starter
         self._telemetry = telemetry
         self._timings = timings
-        self._shard, self._start_id = start
-        self._lease_id = new_run_id(start.start_id)
+        self._shard = shard
+        self._lease_id = uuid4().hex
         self._clock, self._monotonic_ms, self._sleep = time or Time()
         self._renew_ms = min(MAX_MS_BETWEEN_LEASE_RENEWALS, store.settings.lease_ms // LEASE_RENEWALS)
         self._renewed_at = self._busy_at = self._reported_at = self._monotonic_ms()
@@ -164,9 +155,6 @@ class Processor:
                 if self._down_since is None:
                     step = self._work_once
                 self._report()
-        except Exception:
-            self._give_up(remaining_ms)
-            raise
         finally:
             self._wake.close()
             self._conversation_processors.close()
@@ -233,9 +221,7 @@ class Processor:
             return
         start_until_ms = claimed.deadline_ms - int(self._store.settings.claim_ms * CLAIM_LEFT_FOR_A_START)
         for due in claimed.conversations:
-            self._conversation_processors.send(
-                due.conversation, self._shard, deadline_ms=claimed.deadline_ms, start_until_ms=start_until_ms
-            )
+            self._conversation_processors.send(due.conversation, start_until_ms=start_until_ms)
         now_ms = self._clock()
         for due in claimed.conversations:
             if not is_trial(due.conversation):
@@ -300,25 +286,10 @@ class Processor:
         match self._store.hand_over(self._shard, self._lease_id):
             case Released(start_id=start_id):
                 if start_id is not None:
-                    self._starter.start(self._shard, start_id)
+                    self._starter.start(self._shard)
                 return Exit.HANDED_OVER
             case _:
                 return Exit.LOST
-
-    def _give_up(self, remaining_ms: Callable[[], int]) -> None:
-        """End the lease after an unexpected error, so that a successor need not wait for its end.
-
-        The successor starts after the same pause as after a death, because the error may come again in every run.
-        """
-        if remaining_ms() < self._timings.max_call_ms + MAX_PROCESSOR_START_MS:
-            return
-        try:
-            ended = self._store.end_processor(self._shard, self._start_id)
-        except StoreError as error:
-            self._telemetry.warn("lease not ended", shard=self._shard, reason=str(error))
-            return
-        if ended.start_id is not None:
-            self._starter.start(self._shard, ended.start_id)
 
     def _report(self) -> None:
         """Publish the metrics if METRICS_EVERY_MS have passed, so that those of a long run do not wait for its end."""

@@ -1,59 +1,33 @@
-"""Lambda entry of the watchdog.
+"""Lambda entry of the watchdog, which makes a pass whatever the event says.
 
-A rule starts a pass every minute, and a queue starts the next pass 30 seconds later. The queue of notices invokes the
-watchdog with some notices, and the watchdog returns those that the queue must deliver again.
+A rule starts a pass every minute, and a queue starts the next one 30 seconds later. Another queue has Lambda's
+records of failed runs of the processor. It delivers each record when the dead processor's lease has expired.
 """
 
-from contextlib import suppress
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from lambdas import environment as config
 from lambdas.limits import MAX_PROCESSOR_START_MS
-from lambdas.watchdog.notices import NoticeQueue, Notices
 from lambdas.watchdog.service import Watchdog
-from message_buffer.aws.functions import Functions
-from message_buffer.errors import SendFailed
 from message_buffer.lanes.opening import open_valkey_lane
 from message_buffer.telemetry import Telemetry
 
 
-class _Parts(NamedTuple):
-    watchdog: Watchdog
-    notices: Notices
-    notice_queue: str
-    """A colon and the name of the queue with the notices, which is the end of its ARN."""
-    telemetry: Telemetry
-
-
 @cache
-def _parts() -> _Parts:
-    settings, telemetry = config.read_watchdog(), Telemetry(config.read_log_settings())
-    lane = open_valkey_lane(settings.valkey, telemetry)
-    max_step_ms = settings.valkey.connection.max_call_ms + MAX_PROCESSOR_START_MS
-    return _Parts(
-        Watchdog(lane, telemetry, max_step_ms=max_step_ms),
-        Notices(lane, NoticeQueue(settings.notice_queue_url), telemetry, max_step_ms=max_step_ms),
-        f":{settings.notice_queue_url.rpartition('/')[2]}",
-        telemetry,
-    )
+def _parts() -> tuple[Watchdog, Telemetry]:
+    valkey, telemetry = config.read_watchdog().valkey, Telemetry(config.read_log_settings())
+    max_step_ms = valkey.connection.max_call_ms + MAX_PROCESSOR_START_MS
+    return Watchdog(open_valkey_lane(valkey, telemetry), telemetry, max_step_ms=max_step_ms), telemetry
 
 
-def handler(event: dict[str, Any], context: Any) -> dict[str, Any] | None:
-    watchdog, notices, notice_queue, telemetry = _parts()
-    records = event.get("Records") or []
+def handler(_event: dict[str, Any], context: Any) -> None:
+    watchdog, telemetry = _parts()
     try:
-        if records and records[0]["eventSourceARN"].endswith(notice_queue):
-            again = notices.handle(records, context.get_remaining_time_in_millis)
-            return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in again]}
         watchdog.run_pass(context.get_remaining_time_in_millis)
-        # The passes keep this instance warm. With an open connection it can act on a notice at once.
-        with suppress(SendFailed):
-            Functions().prepare()
     except Exception as error:
         # Raise again, because the alarm counts failed invocations. The next pass comes in half a minute.
         telemetry.crash("pass failed", error)
         raise
     finally:
         telemetry.flush()
-    return None

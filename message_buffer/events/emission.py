@@ -10,18 +10,15 @@ from typing import Any, NamedTuple, Protocol
 
 from message_buffer.aws.object_store import ObjectStore
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import InvalidInput, MessageBufferError, NotEmitted, SendFailed, TooLittleTime
+from message_buffer.errors import InvalidInput, SendFailed, TooLittleTime
 from message_buffer.events import batch_ready as batch
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus, Publishes, entry_bytes
 from message_buffer.events.from_environment import EmissionSettings
 from message_buffer.lanes.outcomes import Taken
-from message_buffer.limits import MAX_CALL_MS, MAX_DEAD_LETTER_BYTES, MAX_DEATHS, MAX_RETRY_MS, MIN_RETRY_MS, RELEASE_MS
+from message_buffer.limits import MAX_CALL_MS, MAX_DEAD_LETTER_BYTES, MAX_RETRY_MS, MIN_RETRY_MS, RELEASE_MS
 from message_buffer.messages.conversation_id import is_trial
 from message_buffer.telemetry import Telemetry
-
-# The function that emits the batches of each lane.
-RUNS = {"valkey": "conversation processor", "dynamodb": "DynamoDB processor"}
 
 
 class Limits(NamedTuple):
@@ -80,14 +77,10 @@ class Emission:
     def send(self, conversation: str, taken: Taken, time: TimeLeft) -> None:
         """Emit a batch, or dead-letter it.
 
-        Raise SendFailed if the caller must try the batch again later. NotEmitted means that a destination failed.
+        Raise SendFailed if the caller must try the batch again later.
         """
-        if taken.deaths >= MAX_DEATHS:
-            reason = f"the {RUNS[taken.lane]} died {taken.deaths} times"
-            self._dead_letter(conversation, taken, time, reason=reason)
-            return
-        if taken.failures >= self._limits.max_attempts:
-            # This happens if the last failure was an unexpected error, or if the dead-letter queue failed, too.
+        if taken.attempt > self._limits.max_attempts:
+            # The run of the last attempt died or had an unexpected error, or the dead-letter queue failed, too.
             self._dead_letter(conversation, taken, time, reason="attempts exhausted")
             return
         try:
@@ -95,15 +88,12 @@ class Emission:
         except InvalidInput as error:
             self._dead_letter(conversation, taken, time, reason=f"unreadable: {error}")
         except TooLittleTime:
-            # Earlier calls, such as those to a slow table, have used up the time. That is no failure of a destination.
+            # Earlier calls have used up the time, so there is none for a dead letter either.
             raise
         except SendFailed as error:
-            if taken.failures + 1 < self._limits.max_attempts:
-                raise NotEmitted(str(error)) from error
-            try:
-                self._dead_letter(conversation, taken, time, reason=str(error))
-            except SendFailed as failure:
-                raise NotEmitted(str(failure)) from failure
+            if taken.attempt < self._limits.max_attempts:
+                raise
+            self._dead_letter(conversation, taken, time, reason=str(error))
 
     def redrive(self, letter: Mapping[str, Any], time: TimeLeft) -> str:
         """Emit the batch of a dead letter under its old id, and return that id. Raise the error if that fails.
@@ -177,12 +167,11 @@ def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
     return Emission(destinations, telemetry, Limits(settings.max_event_bytes, settings.max_attempts))
 
 
-def is_failure(error: Exception) -> bool:
-    """Return whether the error counts toward `max_attempts`, because a destination failed or the error is a bug."""
-    return isinstance(error, NotEmitted) or not isinstance(error, MessageBufferError)
+def back_off_ms(attempt: int, random: Callable[[], float]) -> int:
+    """Return the pause after an attempt. A random part of the longest pause is subtracted, to spread the retries."""
+    return int(longest_pause_ms(attempt) * (1 - random() / 4))
 
 
-def back_off_ms(nth: int, random: Callable[[], float]) -> int:
-    """Return the pause after the nth failure. It doubles each time; a random part is subtracted to spread retries."""
-    longest = min(MIN_RETRY_MS << min(nth - 1, 16), MAX_RETRY_MS)
-    return int(longest * (1 - random() / 2))
+def longest_pause_ms(attempt: int) -> int:
+    """Return the longest pause after an attempt, which doubles with each attempt. It is 0 for attempt 0."""
+    return min(MIN_RETRY_MS << min(attempt - 1, 16), MAX_RETRY_MS) if attempt > 0 else 0

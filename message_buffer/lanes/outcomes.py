@@ -104,7 +104,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """Start a conversation processor for each conversation, and pass it the deadline, which identifies its claim.
+    """Start a conversation processor for each conversation. The claims end at `deadline_ms`.
 
     `next_due_at_ms` may be too early, but never too late.
     """
@@ -159,12 +159,6 @@ class Taken:
     lane: LaneName = "valkey"
     until_ms: int = 0
     """When the token ends unless it is renewed. Until then no other run may take the batch. 0 in the DynamoDB lane."""
-    failures: int = 0
-    """How often the batch could not be emitted."""
-    deaths: int = 0
-    """How many runs took the batch and neither completed nor retried it."""
-    died_at_ms: int | None = None
-    """When the token of the last of those runs ended, or None if the batch was retried since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,26 +193,6 @@ class Recovered:
     heartbeat_at_ms: int | None
     start_id: str | None
     conversations: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessorEnded:
-    """The lease and the reservation of a dead processor are free. `ended` is False if it no longer had either.
-
-    If `wait_ms` is not 0, several processors have died in a row. Call again after this time to start the next one.
-    """
-
-    ended: bool
-    wait_ms: int
-    start_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimEnded:
-    """The conversation of a dead run is due again at `due_at_ms`, which is None if the run no longer had it."""
-
-    due_at_ms: int | None
-    start_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

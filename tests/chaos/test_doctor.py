@@ -98,14 +98,6 @@ def a_dead_letter(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @contextmanager
-def an_undelivered_start(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
-    sqs, url = stage.outputs.client("sqs"), facts_of(stage).outputs["UndeliveredQueueUrl"]
-    sqs.send_message(QueueUrl=url, MessageBody="{}")
-    yield
-    sqs.purge_queue(QueueUrl=url)
-
-
-@contextmanager
 def an_unreachable_valkey(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
     with stage.configured("watchdog", REDIS_URL="valkey://127.0.0.1:1?cluster=true"):
         stage.invoke("watchdog", wait=True)
@@ -188,7 +180,6 @@ FAULTS: dict[str, tuple[Plant, Severity, str]] = {
     "a missing variable": (a_missing_variable, FAILING, "The function gate differs.*the variable LANE is missing"),
     "a broken secret": (a_broken_secret, BROKEN, "The secret of the webhooks is not a JSON object"),
     "a dead letter": (a_dead_letter, BROKEN, "A queue has dead letters: 1"),
-    "an undelivered start": (an_undelivered_start, FAILING, "A queue has starts that Lambda could not carry out: 1"),
     "an unreachable Valkey": (an_unreachable_valkey, BROKEN, "The watchdog cannot check shard 0: .*"),
     "an overdue conversation": (an_overdue_conversation, BROKEN, "In shard 0 the oldest of 1 waiting .* no processor"),
     "an emitter without its rights": (

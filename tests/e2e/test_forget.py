@@ -115,11 +115,6 @@ def operate(running: LocalStage, capsys: pytest.CaptureFixture[str], *command: s
     return dict(json.loads(capsys.readouterr().out))
 
 
-def undelivered_url(running: LocalStage) -> str:
-    urls = running.outputs.client("sqs").list_queues()["QueueUrls"]
-    return str(next(url for url in urls if "Undelivered" in url))
-
-
 def plant(running: LocalStage, person: Person, places: Places, capsys: pytest.CaptureFixture[str]) -> None:
     """Put the person's word into every place."""
     large = WORD + "x" * MAX_EVENT_BYTES
@@ -129,8 +124,6 @@ def plant(running: LocalStage, person: Person, places: Places, capsys: pytest.Ca
     wait_for(lambda: "table Conversation !" in places.having(WORD), "no turn")
     rules = json.dumps({"stopWords": [WORD]})
     operate(running, capsys, "rules", "set", f"conversation:{person.name}", rules)
-    record = {"requestPayload": {"conversation": person.name, "shard": 0}}
-    running.outputs.client("sqs").send_message(QueueUrl=undelivered_url(running), MessageBody=json.dumps(record))
     with running.denied("conversation_processor", "events:PutEvents"):
         person.write(f"{WORD} again")
         wait_for(lambda: "queue DeadLetters" in places.having(WORD), "no dead letter")
@@ -143,7 +136,7 @@ def plant(running: LocalStage, person: Person, places: Places, capsys: pytest.Ca
         person.write(f"{WORD} again")
         planted = places.having(WORD, person.name)
         assert planted >= {
-            "valkey msgs", "bucket batches", "bucket dead-letters", "queue DeadLetters", "queue Undelivered",
+            "valkey msgs", "bucket batches", "bucket dead-letters", "queue DeadLetters",
             "table Rules", "table Conversation !", "table Conversation o#",
         }, planted  # fmt: skip
         assert "valkey seen" in places.having(*person.ids)

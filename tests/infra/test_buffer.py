@@ -352,17 +352,15 @@ def held(*actions: str) -> set[tuple[str, str]]:
 
 
 def own(template: Template, role: str) -> set[tuple[str, str]]:
-    """Return the statements without those granted where a thing is set up: connecting to the cache, queueing lost
-    starts, polling a queue.
-    """
+    """Return the statements without those granted where a thing is set up: connecting to the cache, polling a queue."""
     polling = {"sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueUrl", "sqs:GetQueueAttributes"}
-    queueing_starts = {"sqs:SendMessage", "sqs:GetQueueUrl", *({"sqs:GetQueueAttributes"} if role != "admin" else ())}
     return {
         (action, resource)
         for action, resource in allowed(template, role)
         if action != "elasticache:Connect" and resource != "<WatchdogEcho>"
-        if not (action in queueing_starts and resource == "<Notices>")
+        if (role, resource) != ("watchdog", "<ProcessorFailures>")
         if (action, resource) not in {(polled, "<Triggers>") for polled in polling}
+        if (role, resource) != ("processor", "<ProcessorFailures>") or action not in polling
     }
 
 
@@ -383,7 +381,15 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
                 *held("GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query", "BatchWriteItem"),
             },
         ),
-        ("processor", {("lambda:InvokeFunction", PROCESSOR), ("lambda:InvokeFunction", "<ConversationProcessor>")}),
+        (
+            "processor",
+            {
+                ("lambda:InvokeFunction", PROCESSOR),
+                ("lambda:InvokeFunction", "<ConversationProcessor>"),
+                # Lambda sends its record of a failed run with this role.
+                ("sqs:SendMessage", "<ProcessorFailures>"),
+            },
+        ),
         (
             "conversation_processor",
             {
@@ -403,13 +409,7 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
         ),
         (
             "watchdog",
-            # Lambda polls the notices with this role. The watchdog hides a notice while the pause after a death lasts.
-            {
-                ("lambda:InvokeFunction", PROCESSOR),
-                ("sqs:ReceiveMessage", "<Notices>"),
-                ("sqs:ChangeMessageVisibility", "<Notices>"),
-                ("sqs:DeleteMessage", "<Notices>"),
-            },
+            {("lambda:InvokeFunction", PROCESSOR)},
         ),
         (
             "admin",
@@ -421,10 +421,6 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
                 ("sqs:ChangeMessageVisibility", "<DeadLetters>"),
                 ("sqs:DeleteMessage", "<DeadLetters>"),
                 ("sqs:GetQueueAttributes", "<DeadLetters>"),
-                ("sqs:ReceiveMessage", "<Undelivered>"),
-                ("sqs:ChangeMessageVisibility", "<Undelivered>"),
-                ("sqs:DeleteMessage", "<Undelivered>"),
-                ("sqs:GetQueueAttributes", "<Undelivered>"),
                 ("s3:ListBucket", "<Oversize>"),
                 ("s3:DeleteObject", "<Oversize>/batches/*"),
                 ("s3:DeleteObject", "<Oversize>/dead-letters/*"),
@@ -569,8 +565,7 @@ def test_the_schemas_of_events_are_published_as_they_are_documented(synthesize: 
 def test_letters_wait_two_weeks_and_what_they_refer_to_waits_longer(synthesize: Synthesize) -> None:
     template = synthesize("prod")["Buffer"]
     queues = template.find_resources("AWS::SQS::Queue")
-    for name in ("DeadLetters", "Undelivered"):
-        assert queues[name]["Properties"]["MessageRetentionPeriod"] == 14 * 86_400
+    assert queues["DeadLetters"]["Properties"]["MessageRetentionPeriod"] == 14 * 86_400
     rules = only(template, "AWS::S3::Bucket")["LifecycleConfiguration"]["Rules"]
     assert {rule["Prefix"]: rule["ExpirationInDays"] for rule in rules} == {"batches/": 30, "dead-letters/": 15}
 

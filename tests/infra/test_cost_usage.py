@@ -95,7 +95,7 @@ WHEN_SOMETHING_IS_WRONG = {
     "Refused", "BodiesRefused", "Unauthentic", "NoSecret", "RulesSkipped", "RulesUnreachable", "Crashes",
     "AliasesUnreachable",
     "ConversationProcessorStartFailures", "ProcessorStartFailures",
-    "Retries", "DeadLetters", "StoreFailures", "Recovered", "Deaths", "SweepFailures",
+    "Retries", "DeadLetters", "StoreFailures", "Recovered", "SweepFailures",
     "StoreRetries", "SweepsCut", "LeaseLost",
     "ReplyRetries", "ReplyDeadLetters", "ProcessingErrors", "UnconfirmedSends",
     "FallbackMessages", "FallbackOpened",
@@ -165,7 +165,7 @@ class Scene:
             telemetry=self.telemetry,
             clock=self.engine.clock,
         )
-        conversation_processor.process(CONVERSATION, TimeLeft(lambda: 20_000), deadline_ms=1)
+        conversation_processor.process(CONVERSATION, TimeLeft(lambda: 20_000))
         return entry_bytes(DETAIL_TYPE, self.bus.published[-1][1].encode())
 
 
@@ -252,7 +252,7 @@ def test_a_claim_writes_as_much_as_the_model_says(scene: Scene) -> None:
 
 
 def test_a_run_of_a_processor_writes_as_much_as_the_model_says(scene: Scene) -> None:
-    scene.starter.start(0, "start-1")
+    scene.starter.start(0)
     scene.telemetry.info("processor began", shard=0)
     scene.telemetry.count_by("ProcessorExits", reason="idle")
     scene.telemetry.info("processor left", shard=0, reason="idle")

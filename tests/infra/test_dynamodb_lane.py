@@ -132,6 +132,6 @@ def test_lost_triggers_are_looked_for_every_minute(
 
 def test_alone_its_alarms_and_graphs_ask_for_nothing_that_is_not_there(synthesize: Callable[..., Stacks]) -> None:
     operability = str(synthesize("prod", lane="dynamodb")["Operability"].to_json())
-    for gone in ("AWS/ElastiCache", "watchdog", "conversation_processor", "Undelivered", "NATGateway"):
+    for gone in ("AWS/ElastiCache", "watchdog", "conversation_processor", "ProcessorFailures", "NATGateway"):
         assert gone not in operability
     assert "OldestWindowOverdueMs" in operability

@@ -339,17 +339,8 @@ def test_dropped_starts_show_in_the_alarms_of_their_causes(synthesize: Callable[
     alarms = _alarms(template)
     for role in ("processor", "conversation-processor"):
         assert {f"{role}-errors", f"throttles-{role}", f"starts-wait-{role}"} <= alarms.keys()
-    assert {"watchdog-errors", "throttles-watchdog", "watchdog-silent", "undelivered-starts"} <= alarms.keys()
+    assert {"watchdog-errors", "throttles-watchdog", "watchdog-silent"} <= alarms.keys()
     assert "AsyncEventsDropped" in json.dumps(_all(template, "AWS::CloudWatch::Dashboard"))
-
-
-def test_undelivered_starts_are_watched_where_they_are_kept(
-    synthesize: Callable[..., Mapping[str, Template]],
-) -> None:
-    template = synthesize("prod", api=REST)["Operability"]
-    queue = _metric(_alarms(template)["undelivered-starts"])["Dimensions"]
-    assert queue != _metric(_alarms(template)["dead-letters"])["Dimensions"]
-    assert len(_widget(template, "Dead letters and undelivered starts")["metrics"]) == 2
 
 
 def test_the_queues_of_end_user_messaging_are_watched_where_it_is_used(

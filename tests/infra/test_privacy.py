@@ -89,7 +89,7 @@ def of_type(stores: dict[str, Resource], kind: str) -> Iterator[tuple[str, Resou
 def test_queues_are_encrypted_and_kept_as_the_page_says(stores: dict[str, Resource]) -> None:
     for name, queue, (_, _, days, key, _) in of_type(stores, "AWS::SQS::Queue"):
         assert (queue["SqsManagedSseEnabled"], key) == (True, "SQS's")
-        assert name == "WatchdogEcho" or days == str(queue["MessageRetentionPeriod"] // 86_400)
+        assert name in ("WatchdogEcho", "ProcessorFailures") or days == str(queue["MessageRetentionPeriod"] // 86_400)
 
 
 def test_tables_are_encrypted_and_backed_up_as_the_page_says(stores: dict[str, Resource]) -> None:

@@ -138,16 +138,15 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
             "PROCESSOR_IDLE_MS",
             "PROCESSOR_HANDOVER_MS",
         },
-        "conversation_processor": {"PROCESSOR_FUNCTION_NAME", "CLAIM_TIMEOUT_MS", "TOKEN_MS", *emitting},
+        "conversation_processor": {"PROCESSOR_FUNCTION_NAME", "TOKEN_MS", *emitting},
         "dynamodb_processor": {*emitting, *holding},
-        "watchdog": {"PROCESSOR_FUNCTION_NAME", "CLAIM_TIMEOUT_MS", "NOTICE_QUEUE_URL"},
+        "watchdog": {"PROCESSOR_FUNCTION_NAME"},
         "admin": {
             "LANE",
             "PROCESSOR_FUNCTION_NAME",
             "REDRIVE_FUNCTION",
             "EVENT_BUS_NAME",
             "DEAD_LETTER_QUEUE_URL",
-            "UNDELIVERED_QUEUE_URL",
             "OVERSIZE_BUCKET",
             "AGES_OUT",
             "RULES",
@@ -164,18 +163,26 @@ def test_each_function_is_told_what_it_needs_and_no_more(stage: str, synthesize:
 
 
 @pytest.mark.parametrize("stage", EVERYWHERE)
-def test_starts_that_fail_are_kept(stage: str, synthesize: Callable[..., Stacks]) -> None:
-    """Check the functions that functions start; the watchdog's next pass makes up for a lost start of its own."""
+def test_only_a_failed_processor_starts_a_pass_when_its_lease_has_ended(
+    stage: str, synthesize: Callable[..., Stacks], stage_config: Callable[..., StageConfig]
+) -> None:
     buffer = synthesize(stage)["Buffer"]
-    kept = {
-        config["FunctionName"]["Ref"]: config["DestinationConfig"]["OnFailure"]["Destination"]["Fn::GetAtt"][0]
+    functions = buffer.find_resources("AWS::Lambda::Function")
+    recorded = {
+        functions[config["FunctionName"]["Ref"]]["Properties"]["Handler"]: config["DestinationConfig"]
         for config in _resources(buffer, "AWS::Lambda::EventInvokeConfig")
         if "DestinationConfig" in config
     }
-    functions = buffer.find_resources("AWS::Lambda::Function")
-    roles = {functions[name]["Properties"]["Handler"].split(".")[-3] for name in kept}
-    assert roles == {"processor", "conversation_processor"}
-    assert set(kept.values()) <= set(buffer.find_resources("AWS::SQS::Queue"))
+    destination = {"Destination": {"Fn::GetAtt": ["ProcessorFailures", "Arn"]}}
+    assert recorded == {"lambdas.processor.handler.handler": {"OnFailure": destination}}
+    queue = buffer.find_resources("AWS::SQS::Queue")["ProcessorFailures"]["Properties"]
+    assert queue["DelaySeconds"] * 1_000 == stage_config(stage).timings.lease_ms + 1_000
+    consumers = [
+        mapping["FunctionName"]["Ref"]
+        for mapping in _resources(buffer, "AWS::Lambda::EventSourceMapping")
+        if mapping["EventSourceArn"] == destination["Destination"]
+    ]
+    assert [functions[name]["Properties"]["Handler"] for name in consumers] == ["lambdas.watchdog.handler.handler"]
 
 
 def test_a_stage_decides_how_many_instances_a_function_has(synthesize: Callable[..., Stacks]) -> None:
@@ -284,8 +291,7 @@ def test_the_watchdog_comes_twice_a_minute(synthesize: Callable[..., Stacks]) ->
     targets = {target["Arn"]["Fn::GetAtt"][0].rstrip("0123456789ABCDEF") for target in rule["Targets"]}
     assert targets == {"Watchdog", "WatchdogEcho"}
     watchdog = _functions(buffer)["watchdog"]
-    (echo,) = [queue for queue in _resources(buffer, "AWS::SQS::Queue") if queue.get("DelaySeconds")]
-    assert echo["DelaySeconds"] == 30
+    (echo,) = [queue for queue in _resources(buffer, "AWS::SQS::Queue") if queue.get("DelaySeconds") == 30]
     assert echo["VisibilityTimeout"] >= 6 * watchdog["Timeout"]
     ((echo_name, _),) = buffer.find_resources("AWS::SQS::Queue", {"Properties": {"DelaySeconds": 30}}).items()
     polled = [each["EventSourceArn"]["Fn::GetAtt"][0] for each in _resources(buffer, "AWS::Lambda::EventSourceMapping")]
@@ -343,7 +349,7 @@ def test_what_holds_state_keeps_its_logical_id(synthesize: Callable[..., Stacks]
 
     This is the only place where logical ids are asserted; whatever else is renamed is merely replaced.
     """
-    queues = {"DeadLetters", "Undelivered", "Notices", "WatchdogEcho", "Triggers"}
+    queues = {"DeadLetters", "ProcessorFailures", "WatchdogEcho", "Triggers"}
     functions = ("Ingest", "Processor", "ConversationProcessor", "Watchdog", "WindowProcessor", "Admin", "Gate")
     logs = {"ApiAccess", *(f"{name}Logs" for name in functions)}
     retained = {

@@ -26,7 +26,7 @@ ACCOUNT = transitions.PSEUDO["AWS::AccountId"]
 App = Mapping[str, transitions.Template]
 Deployable = Callable[..., App]
 
-PROCESSORS = {"ProcessorLogs", "ConversationProcessorLogs", "WatchdogLogs", "WatchdogEcho", "Undelivered", "Notices"}
+PROCESSORS = {"ProcessorLogs", "ConversationProcessorLogs", "WatchdogLogs", "WatchdogEcho", "ProcessorFailures"}
 FALLBACK = {"Holding", "Triggers", "WindowProcessorLogs"}
 RESPONDER = {"Batches", "Conversations", "ReplyDeadLetters", "ResponderLogs", "ResponderSecrets"}
 
@@ -271,7 +271,7 @@ def test_with_exports_a_change_of_lane_would_be_refused(
     account = Stage()
     account.deploy({stack.stack_name: stack.template for stack in assembly.stacks})
     problems = account.deploy(deployable("dev", lane="dynamodb"))
-    assert len(problems) == len({"processor", "conversation processor", "watchdog", "undelivered", "notices"})
+    assert len(problems) == len({"processor", "conversation processor", "watchdog"})
     assert all("is in use by MessageBuffer-dev-Operability" in problem for problem in problems)
 
 

@@ -46,12 +46,6 @@ FOUND: dict[str, tuple[Callable[[EngineMachine], object], ...]] = {
         lambda m: m.forget("ann", -60_000, False, True),
         lambda m: m.burst("ann", RULES[0], 1, 0, False),
     ),
-    "a take by another clock than the claim's brings the end forward, before which the processor looks anyway": (
-        lambda m: m.burst("ann", RULES[4], 1, 0, False),
-        lambda m: m.started_processor_works("s1.a", 60_000),
-        lambda m: m.take(0, False, False, 0, False),
-        lambda m: m.processor_reported_dead("s2", 0, False),
-    ),
 }
 
 

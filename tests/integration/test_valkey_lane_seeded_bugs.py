@@ -255,8 +255,8 @@ BUGS = (
     Bug(
         "a taken batch looks like a claim",
         "take_batch",
-        "now_ms + token_ms - 0.5, conversation)",
-        "now_ms + token_ms, conversation)",
+        "'XX', token_until - 0.5, conversation)",
+        "'XX', token_until, conversation)",
         (vip, taken),
     ),
     Bug(
@@ -283,9 +283,23 @@ BUGS = (
     Bug(
         "a renewed token keeps its old score",
         "renew_token",
-        "redis.call('ZADD', inflight_key, 'XX', now_ms + token_ms - 0.5, conversation)",
+        "redis.call('ZADD', inflight_key, 'XX', token_until - 0.5, conversation)",
         "",
         (vip, taken, lambda m: m.time_passes(1_000), lambda m: m.renew_token(0, 0, False)),
+    ),
+    Bug(
+        "every attempt's token lasts as long as the first one's",
+        "take_batch",
+        "if attempt > 1 then token_ms",
+        "if false then token_ms",
+        (vip, taken, failed, taken),
+    ),
+    Bug(
+        "a renewed token lasts as long as the first attempt's",
+        "renew_token",
+        "now_ms + taken[3]",
+        "now_ms + 6000",
+        (vip, taken, failed, taken, lambda m: m.renew_token(0, 0, False)),
     ),
     Bug(
         "read the list, then delete it",
@@ -429,44 +443,9 @@ BUGS = (
     Bug(
         "anybody may send a batch to its retry",
         "retry_batch",
-        "if taken[1] ~= token then return {'STALE'} end",
+        "if redis.call('HGET', taken_key, 'token') ~= token then return {'STALE'} end",
         "",
         (vip, lambda m: m.conversation_processor_stalls(0, "p1", "fails")),
-    ),
-    Bug(
-        "a repeated retry is counted again",
-        "retry_batch",
-        " and taken[2] ~= '0'",
-        "",
-        (vip, taken, lambda m: m.emitting_fails(0, 4, 0, True)),
-    ),
-    Bug(
-        "a retry counts nothing",
-        "retry_batch",
-        "if failures > 0",
-        "if false",
-        (vip, taken, failed, taken),
-    ),
-    Bug(
-        "a retry keeps the time of the last death",
-        "retry_batch",
-        "redis.call('HDEL', taken_key, 'died_at')",
-        "",
-        (vip, taken, lambda m: m.conversation_processor_stalls(0, "p1", "dies"), failed, taken),
-    ),
-    Bug(
-        "a death is not counted",
-        "take_batch",
-        "if owner and owner ~= token and token_until > 0 then",
-        "if false then",
-        (vip, taken, lambda m: m.conversation_processor_stalls(0, "p1", "dies")),
-    ),
-    Bug(
-        "a retry counts as a death",
-        "take_batch",
-        "if owner and owner ~= token and token_until > 0 then",
-        "if owner and owner ~= token then",
-        (vip, taken, failed, taken),
     ),
     Bug(
         "a retry keeps the token alive",

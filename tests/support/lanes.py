@@ -59,7 +59,7 @@ class RunningValkeyLane:
                 if self._meanwhile:
                     action, self._meanwhile = self._meanwhile, None
                     action()
-                self._conversation_processor.process(conversation, AMPLE, deadline_ms=1)
+                self._conversation_processor.process(conversation, AMPLE)
             if self.clock() >= until_ms:
                 return
             self.clock.advance(min(500, until_ms - self.clock()))

@@ -34,7 +34,7 @@ SILENCE_MS = 600
 TYPING_MS = 1_200
 MAX_WAIT_MS = 4_000
 MAX_MESSAGES = 20
-MAX_ATTEMPTS = 3
+MAX_ATTEMPTS = 4
 MAX_EVENT_BYTES = 65_536
 LEASE_MS = 3_000
 START_MS = 3_000
@@ -211,13 +211,13 @@ class LocalStage:
             patrolling.join()
 
     @contextmanager
-    def without_notices(self) -> Iterator[None]:
-        """Stop the watchdog's reading of notices of failed runs. At the end, delete the notices that have come."""
+    def without_failure_records(self) -> Iterator[None]:
+        """Let Lambda's records of failed processors start no pass. At the end, delete the records that have come."""
         client, sqs = self.outputs.client("lambda"), self.outputs.client("sqs")
         found = client.list_event_source_mappings(FunctionName=self.outputs.Functions["watchdog"])[
             "EventSourceMappings"
         ]
-        (mapping,) = [each for each in found if "Notices" in each["EventSourceArn"]]
+        (mapping,) = [each for each in found if "ProcessorFailures" in each["EventSourceArn"]]
         queue_name = mapping["EventSourceArn"].rpartition(":")[2]
         client.update_event_source_mapping(UUID=mapping["UUID"], Enabled=False)
         try:

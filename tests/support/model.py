@@ -8,6 +8,7 @@ due and who may act on it.
 import math
 from dataclasses import dataclass, field
 
+from message_buffer.events.emission import longest_pause_ms
 from message_buffer.rules.due_time import (
     Due,
     Facts,
@@ -52,22 +53,16 @@ class FrozenBatch:
     last_at: int
     attempt: int = 0
     token: str | None = None
+    token_ms: int = 0
     token_until: int = 0
-    failures: int = 0
-    deaths: int = 0
-    died_at: int | None = None
 
-    def take(self, token: str, until: int) -> None:
-        if self.token is not None and self.token_until:
-            self.deaths += 1
-            self.died_at = self.token_until
+    def take(self, token: str, now: int, token_ms: int) -> None:
         self.attempt += 1
-        self.token, self.token_until = token, until
+        self.token, self.token_ms = token, token_ms + longest_pause_ms(self.attempt - 1)
+        self.token_until = now + self.token_ms
 
-    def retry(self, failures: int) -> None:
-        if self.token_until:
-            self.failures += failures
-        self.token_until, self.died_at = 0, None
+    def retry(self) -> None:
+        self.token_until = 0
 
 
 @dataclass

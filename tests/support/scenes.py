@@ -11,7 +11,6 @@ from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.outcomes import changed, parts
 
 NOW = Rules(priority="vip")
-DEAD = "start-of-the-dead"
 ADAPTIVE = Rules(adaptive=True)
 SPENT = Charge("generic/shop", Quota(messages_per_minute=1, conversations_per_minute=1), is_exact=True)
 
@@ -51,13 +50,6 @@ def nothing_more_recovered(first: Answer) -> Answer:
 def nothing_more_dropped(first: Answer) -> Answer:
     assert isinstance(first, o.Cancelled)
     return o.AlreadyCancelled(first.generation)
-
-
-def nothing_more_ended(first: Answer) -> Answer:
-    if isinstance(first, o.ProcessorEnded):
-        return changed(first, ended=False)
-    assert isinstance(first, o.ClaimEnded)
-    return changed(first, due_at_ms=None)
 
 
 def not_on_hold_any_more(first: Answer) -> Answer:
@@ -191,35 +183,6 @@ def processor_that_sleeps(engine: Engine) -> None:
     engine.store.claim_due(0, engine.processor)
 
 
-def reserved_by_the_dead(engine: Engine) -> None:
-    engine.store = engine.another_store(new_call_id=lambda: DEAD)
-    open_buffer(engine)
-
-
-def leased_by_the_dead(engine: Engine) -> None:
-    reserved_by_the_dead(engine)
-    engine.store.acquire_lease(0, f"{DEAD}.run")
-
-
-def leased_by_the_dead_again(engine: Engine) -> None:
-    leased_by_the_dead(engine)
-    engine.store.end_processor(0, DEAD)
-    engine.store.acquire_lease(0, f"{DEAD}.run")
-
-
-def taken_by_the_dead(engine: Engine) -> None:
-    claimed(engine)
-    engine.store.take_batch("c", f"{deadline_of(engine)}.run")
-    engine.store.hand_over(0, engine.processor)
-
-
-def claimed_by_the_dead(engine: Engine) -> None:
-    claimed(engine)
-    engine.store.hand_over(0, engine.processor)
-    # The reservation of the successor runs out, because the successor does not come.
-    engine.clock.advance(SETTINGS.start_ms)
-
-
 def open_with_a_processor_that_sleeps(engine: Engine) -> None:
     open_buffer(engine)
     processor_that_sleeps(engine)
@@ -264,22 +227,6 @@ def in_steps(store: Store) -> Store:
 
 def recover(store: Store, engine: Engine) -> Answer:
     return store.recover_expired(0)
-
-
-def end_processor(store: Store, engine: Engine) -> Answer:
-    return store.end_processor(0, DEAD)
-
-
-def end_claim(store: Store, engine: Engine) -> Answer:
-    return store.end_claim("c", deadline_ms=deadline_of(engine))
-
-
-def deadline_of(engine: Engine) -> int:
-    """Return the deadline of c's claim. Without one, return the deadline that a claim would have now."""
-    if taken := engine.keys().get("{b0}:taken:c"):
-        return int(taken.pairs[b"token"].partition(b".")[0])
-    inflight = engine.keys().get("{b0}:inflight")
-    return int(inflight.pairs[b"c"]) if inflight else engine.clock.now_ms + SETTINGS.claim_ms
 
 
 SCENES = [
@@ -336,17 +283,6 @@ SCENES = [
     *(
         Scene("recover_expired", state, recover, nothing_more_recovered)
         for state in (taken_and_abandoned, due, waiting_for_retry, idle)
-    ),
-    *(
-        Scene("end_processor", state, end_processor, nothing_more_ended)
-        for state in (
-            reserved_by_the_dead, leased_by_the_dead, leased_by_the_dead_again, processor_that_sleeps,
-            claimed_by_the_dead, idle,
-        )
-    ),
-    *(
-        Scene("end_claim", state, end_claim, nothing_more_ended)
-        for state in (claimed, claimed_by_the_dead, taken_by_the_dead, open_buffer, idle)
     ),
     *(
         Scene("flush_buffer", state, lambda store, engine: store.flush_buffer("c"))

@@ -289,7 +289,7 @@ class TwoLanes:
     def execute(self) -> None:
         """Run the processor and its conversation processors."""
         for conversation in self.engine.claim():
-            self.conversation_processor.process(conversation, AMPLE, deadline_ms=1)
+            self.conversation_processor.process(conversation, AMPLE)
 
     def recover(self) -> None:
         """Let the watchdog put back the claims of conversation processors that died."""

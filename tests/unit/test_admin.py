@@ -150,7 +150,7 @@ class Desk:
         self.engine = engine
         self.functions, self.bus, self.telemetry = FakeFunctions(), FakeBus(), RecordedTelemetry()
         self.queue, self.conversation_processor, self.table = FakeLetters(), FakeConversationProcessor(), FakeTable()
-        self.undelivered, self.objects = FakeLetters(), FakeObjects()
+        self.objects = FakeObjects()
         self.takeovers = FakeTakeovers()
         self.aliases = FakeAliases()
         self.time_left_ms = 60_000
@@ -173,7 +173,7 @@ class Desk:
             DeadLetters(self.queue, self.conversation_processor, CONVERSATION_PROCESSOR, lambda: self.time_left_ms),
             forgetting=Forgetting(
                 [lane, *self.fallback],
-                Places(self.table, self.objects, self.queue, self.undelivered, self.takeovers, AGES_OUT, self.aliases),
+                Places(self.table, self.objects, self.queue, self.takeovers, AGES_OUT, self.aliases),
                 bus=self.bus,
                 telemetry=self.telemetry,
                 time_left=lambda: self.time_left_ms,

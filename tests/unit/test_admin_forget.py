@@ -22,7 +22,6 @@ OTHER = "default/generic/shop/c2"
 NOTHING = dict.fromkeys(
     (
         "waiting", "frozen", "rules", "aliases", "takeovers", "objects", "deadLetters", "messagesInDeadLetters",
-        "undeliveredStarts",
     ),
     0,
 )  # fmt: skip
@@ -31,12 +30,6 @@ NOTHING = dict.fromkeys(
 @pytest.fixture
 def desk(fake: Engine) -> Desk:
     return Desk(fake)
-
-
-def start_of(conversation: str) -> str:
-    return json.dumps(
-        {"requestContext": {"condition": "x"}, "requestPayload": {"conversation": conversation, "shard": 0}}
-    )
 
 
 def keys_of(desk: Desk, conversation: str) -> list[str]:
@@ -63,12 +56,11 @@ def fill(desk: Desk) -> None:
             desk.objects.put(key_of(name, 5, folder=folder), b"words")
         desk.aliases.name(name, f"{name}-id")
     desk.queue = FakeLetters(letter("mine", "a", "b"), letter("other", "a", conversationId=OTHER), "not a letter")
-    desk.undelivered = FakeLetters(start_of(OTHER), start_of(NAME), "not a record", '{"requestPayload": {"shard": 1}}')
 
 
 HELD = {
     "waiting": 1, "frozen": 1, "rules": 1, "aliases": 2, "objects": 2, "deadLetters": 1, "messagesInDeadLetters": 2,
-    "undeliveredStarts": 1, "takeovers": 1,
+    "takeovers": 1,
 }  # fmt: skip
 
 
@@ -79,7 +71,6 @@ def everything(desk: Desk) -> Json:
         "takeovers": dict(desk.takeovers.states),
         "objects": dict(desk.objects.kept),
         "letters": list(desk.queue.letters),
-        "starts": list(desk.undelivered.letters),
     }
 
 
@@ -90,7 +81,7 @@ def test_a_dry_run_counts_and_changes_nothing(desk: Desk) -> None:
     assert answer == {"conversation": NAME, "counts": HELD, "agesOut": AGES_OUT, "otherName": f"{NAME}-id"}
     assert everything(desk) == before
     assert desk.bus.published == []
-    assert desk.queue.hidden == desk.undelivered.hidden == set()
+    assert desk.queue.hidden == set()
 
 
 def test_a_forget_erases_every_place_and_no_other_conversation(desk: Desk) -> None:
@@ -105,7 +96,6 @@ def test_a_forget_erases_every_place_and_no_other_conversation(desk: Desk) -> No
     }
     assert keys_of(desk, OTHER) == others
     assert [each.body for each in desk.queue.letters][1:] == ["not a letter"]
-    assert len(desk.undelivered.letters) == 3
 
 
 def test_consumers_are_told_and_the_erased_messages_counted(desk: Desk) -> None:

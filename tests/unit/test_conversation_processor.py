@@ -13,15 +13,30 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from infra.settings_and_defaults import Timings
+from infra.settings_and_defaults import StageConfig, Timings
 from lambdas.conversation_processor.service import ConversationProcessor
 from message_buffer.aws import clients as aws
 from message_buffer.errors import InvalidInput, ScriptInvariantBroken, SendFailed, StoreUnavailable
 from message_buffer.events import batch_ready as batch
-from message_buffer.events.emission import Emission, EmissionDestinations, Limits, TimeLeft, back_off_ms
+from message_buffer.events.emission import (
+    Emission,
+    EmissionDestinations,
+    Limits,
+    TimeLeft,
+    back_off_ms,
+    longest_pause_ms,
+)
 from message_buffer.events.event_bus import entry_bytes
 from message_buffer.lanes.outcomes import Busy, Renewed, Stale, Taken
-from message_buffer.limits import DAY_MS, MAX_CALL_MS, MAX_DEAD_LETTER_BYTES, MAX_DEATHS, MAX_RETRY_MS, RELEASE_MS
+from message_buffer.limits import (
+    DAY_MS,
+    MAX_CALL_MS,
+    MAX_DEAD_LETTER_BYTES,
+    MAX_RETRY_MS,
+    MIN_RETRY_MS,
+    MINUTE_MS,
+    RELEASE_MS,
+)
 from message_buffer.messages.conversation_id import TRIAL_TENANT
 from message_buffer.messages.message import Attachment, Message, encode
 from message_buffer.rules.layers import Rules
@@ -76,25 +91,20 @@ class Scene:
     def run(self) -> None:
         """Make one pass of the processor, and run the conversation processors that it starts."""
         for conversation in self.engine.claim():
-            self.conversation_processor.process(conversation, AMPLE, deadline_ms=1)
+            self.conversation_processor.process(conversation, AMPLE)
 
     def fail_once(
         self,
         monkeypatch: pytest.MonkeyPatch,
         call: str,
         error: Exception,
-        *,
-        claimed_before_ms: int = 0,
-        time: TimeLeft = AMPLE,
     ) -> None:
         """Claim the conversation, and run a conversation processor in which this call of the store fails."""
         self.engine.claim()
-        deadline_ms = self.engine.clock.now_ms + self.engine.store.settings.claim_ms - claimed_before_ms
-        self.engine.clock.advance(5)
         with monkeypatch.context() as patched:
             patched.setattr(self.engine.store, call, raising(error))
             with pytest.raises(type(error)):
-                self.conversation_processor.process(CONVERSATION, time, deadline_ms=deadline_ms)
+                self.conversation_processor.process(CONVERSATION, AMPLE)
 
     def run_until_idle(self) -> None:
         for _ in range(30):
@@ -168,21 +178,12 @@ def test_a_batch_becomes_one_event(scene: Scene) -> None:
 
 
 def test_of_two_runs_of_one_claim_only_one_has_the_batch(scene: Scene) -> None:
-    deadline_ms = 1_700_000_030_000
     scene.send("m1")
     scene.engine.claim()
-    owners: list[bytes] = []
-
-    def run_the_twin() -> None:
-        owners.append(scene.engine.keys()["{b0}:taken:" + CONVERSATION].pairs[b"token"])
-        scene.conversation_processor.process(CONVERSATION, AMPLE, deadline_ms=deadline_ms)
-
-    scene.bus.on_publish = run_the_twin
-    scene.conversation_processor.process(CONVERSATION, AMPLE, deadline_ms=deadline_ms)
+    scene.bus.on_publish = lambda: scene.conversation_processor.process(CONVERSATION, AMPLE)
+    scene.conversation_processor.process(CONVERSATION, AMPLE)
     assert scene.ids() == [["m1"]]
     assert scene.telemetry.said("nothing to take") == [{"conversation": CONVERSATION, "outcome": "Busy"}]
-    assert owners[0].startswith(b"1700000030000.")
-    assert len(owners[0]) > len(b"1700000030000."), "the token also contains a part of this run"
 
 
 def test_a_run_that_was_paused_until_its_token_had_ended_does_not_emit(
@@ -208,7 +209,7 @@ def test_a_run_that_was_paused_until_its_token_had_ended_does_not_emit(
     assert scene.is_idle()
 
 
-def test_a_run_whose_token_ended_puts_the_batch_back_at_once_if_no_other_run_came(
+def test_a_run_whose_token_ended_puts_the_batch_back_if_no_other_run_came(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take = scene.engine.store.take_batch
@@ -223,6 +224,7 @@ def test_a_run_whose_token_ended_puts_the_batch_back_at_once_if_no_other_run_cam
     scene.run()
     assert scene.events() == []
     monkeypatch.undo()
+    scene.engine.clock.advance(MIN_RETRY_MS)
     scene.run()
     assert scene.ids() == [["m1"]]
 
@@ -456,42 +458,25 @@ def test_a_crash_between_publish_and_completion_repeats_the_event_under_its_id(
     assert first["bufferedAt"] < second["bufferedAt"]
 
 
-@pytest.mark.parametrize("call", ["take_batch", "complete_batch"])
 @pytest.mark.parametrize("error", [StoreUnavailable("gone"), ScriptInvariantBroken("bug")])
-def test_a_run_that_fails_gives_up_its_claim_so_that_another_may_begin(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, call: str, error: Exception
+def test_a_run_that_fails_before_its_take_uses_up_no_attempt(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     scene.send("m1")
-    scene.fail_once(monkeypatch, call, error)
-    assert scene.engine.claim() == [CONVERSATION]
-    assert len(scene.events()) == (call == "complete_batch")
-
-
-def test_a_run_of_an_older_claim_gives_up_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene.send("m1")
-    scene.fail_once(monkeypatch, "take_batch", StoreUnavailable("gone"), claimed_before_ms=5)
-    assert scene.engine.claim() == []
-
-
-@pytest.mark.parametrize(("left_ms", "error"), [(LIFE_MS, StoreUnavailable("gone")), (0, None)])
-def test_without_valkey_or_without_time_the_claim_runs_out_by_itself(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, left_ms: int, error: Exception | None
-) -> None:
-    scene.send("m1")
-    if error:
-        monkeypatch.setattr(scene.engine.store, "end_claim", raising(error))
-    left = iter([LIFE_MS, *[left_ms] * 9])
-    scene.fail_once(monkeypatch, "take_batch", StoreUnavailable("gone"), time=TimeLeft(lambda: next(left)))
-    assert scene.telemetry.said("claim not given up")
-    assert scene.engine.claim() == []
+    for _ in range(MAX_ATTEMPTS + 1):
+        scene.fail_once(monkeypatch, "take_batch", error)
+        scene.engine.clock.advance(scene.engine.store.settings.claim_ms)
+        scene.engine.store.recover_expired(0)
+    scene.run()
+    assert [event["attempt"] for event in scene.events()] == [1]
 
 
 def test_a_second_invocation_for_the_same_conversation_does_nothing(scene: Scene) -> None:
     scene.send("m1")
     scene.engine.claim()
-    scene.bus.on_publish = lambda: scene.conversation_processor.process(CONVERSATION, AMPLE, deadline_ms=1)
-    scene.conversation_processor.process(CONVERSATION, AMPLE, deadline_ms=1)
-    scene.conversation_processor.process(CONVERSATION, AMPLE, deadline_ms=1)
+    scene.bus.on_publish = lambda: scene.conversation_processor.process(CONVERSATION, AMPLE)
+    scene.conversation_processor.process(CONVERSATION, AMPLE)
+    scene.conversation_processor.process(CONVERSATION, AMPLE)
     assert scene.ids() == [["m1"]]
     assert [line["outcome"] for line in scene.telemetry.said("nothing to take")] == [Busy.__name__, "Stale"]
 
@@ -508,7 +493,7 @@ def test_who_is_too_late_does_not_complete_the_next_ones_batch(scene: Scene) -> 
         scene.engine.store.take_batch(CONVERSATION, "somebody-else")
 
     scene.bus.on_publish = take_over
-    scene.conversation_processor.process(CONVERSATION, AMPLE, deadline_ms=1)
+    scene.conversation_processor.process(CONVERSATION, AMPLE)
     assert scene.engine.store.peek_conversation(CONVERSATION).frozen == 1
     assert scene.telemetry.said("completed too late")
 
@@ -522,7 +507,7 @@ def test_messages_that_came_meanwhile_start_a_processor_if_none_lives(scene: Sce
         scene.engine.clock.advance(scene.engine.store.settings.lease_ms + 1)
 
     scene.bus.on_publish = a_message_comes_and_the_processor_dies
-    scene.conversation_processor.process(CONVERSATION, AMPLE, deadline_ms=1)
+    scene.conversation_processor.process(CONVERSATION, AMPLE)
     assert scene.functions.processors() == [0]
     assert_invariants(scene.engine)
 
@@ -584,56 +569,52 @@ def test_after_its_last_attempt_a_batch_is_put_aside_and_the_lane_goes_on(scene:
     assert scene.telemetry.counts["DeadLetters"] == 1
 
 
+def die(scene: Scene) -> None:
+    """Let a run take the batch and die. Advance the clock until the batch has been put back."""
+    assert scene.engine.claim() == [CONVERSATION]
+    taken = scene.engine.store.take_batch(CONVERSATION, f"dies-{scene.engine.clock.now_ms}")
+    assert isinstance(taken, Taken)
+    scene.engine.clock.now_ms = taken.until_ms
+    scene.engine.store.recover_expired(0)
+
+
 def test_a_batch_whose_conversation_processors_all_died_is_put_aside(scene: Scene) -> None:
     scene.send("m1")
-    for n in range(MAX_DEATHS):
-        die(scene, f"dies-{n}")
+    for _ in range(MAX_ATTEMPTS):
+        die(scene)
     scene.run_until_idle()
     assert scene.events() == []
-    assert scene.letters()[0]["reason"] == f"the conversation processor died {MAX_DEATHS} times"
+    assert scene.letters()[0]["reason"] == "attempts exhausted"
     assert scene.is_idle()
-
-
-def die(scene: Scene, token: str) -> None:
-    """Let a run take the batch and die."""
-    assert scene.engine.claim() == [CONVERSATION]
-    assert isinstance(scene.engine.store.take_batch(CONVERSATION, token), Taken)
-    scene.engine.clock.advance(scene.engine.store.settings.token_ms)
-    scene.engine.store.recover_expired(0)
 
 
 def test_a_batch_whose_runs_die_waits_longer_each_time_but_not_after_the_first_death(scene: Scene) -> None:
     scene.send("m1")
-    for deaths in range(1, 9):
-        die(scene, f"dies-{deaths}")
-        if deaths > 1:
-            scene.run()
-            assert scene.telemetry.said("batch rests")[-1]["retry_in_ms"] == min(1_000 << deaths - 2, MAX_RETRY_MS)
-            scene.engine.clock.advance(MAX_RETRY_MS)
-    scene.run()
-    assert [event["attempt"] for event in scene.events()] == [16]
-    assert len(scene.telemetry.said("batch rests")) == 7
+    token_ms, lasted_ms = scene.engine.store.settings.token_ms, []
+    for _ in range(9):
+        taken_at_ms = scene.engine.clock.now_ms
+        die(scene)
+        lasted_ms.append(scene.engine.clock.now_ms - taken_at_ms - token_ms)
+    assert lasted_ms == [0, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, MAX_RETRY_MS, MAX_RETRY_MS]
 
 
-def test_a_batch_does_not_rest_if_its_last_run_died_long_ago(scene: Scene) -> None:
+def test_a_death_and_a_refused_emission_are_attempts_alike(scene: Scene) -> None:
     scene.send("m1")
-    for deaths in range(3):
-        die(scene, f"dies-{deaths}")
-    scene.engine.clock.advance(2_000)
-    scene.run()
-    assert scene.ids() == [["m1"]]
-
-
-def test_deaths_are_no_failures_of_the_bus(scene: Scene) -> None:
-    scene.send("m1")
-    for n in range(MAX_ATTEMPTS + 1):
-        die(scene, f"dies-{n}")
-        scene.engine.clock.advance(MAX_RETRY_MS)
+    die(scene)
     scene.bus.failures = [SendFailed("put event: Throttling")]
     scene.run()
-    assert scene.telemetry.said("emit failed")[-1]["retry_in_ms"] == 1_000
-    scene.run_until_idle()
-    assert scene.ids() == [["m1"]]
+    assert scene.telemetry.said("emit failed")[-1]["retry_in_ms"] == 2_000
+    scene.engine.clock.advance(2_000)
+    scene.run()
+    assert [event["attempt"] for event in scene.events()] == [3]
+
+
+def test_ten_minutes_of_any_failures_do_not_use_up_the_default_attempts() -> None:
+    attempts = StageConfig.model_fields["limits"].get_default().max_attempts
+    refused_ms = sum(back_off_ms(attempt, lambda: 1.0) for attempt in range(1, attempts))
+    # The token of an attempt is longer by the pause after the attempt before it.
+    died_ms = sum(Timings().token_ms + longest_pause_ms(attempt - 1) for attempt in range(1, attempts + 1))
+    assert min(refused_ms, died_ms) > 10 * MINUTE_MS
 
 
 @pytest.mark.parametrize(
@@ -698,7 +679,7 @@ class SlowAws:
         time = TimeLeft(lambda: LIFE_MS - self.used_ms)
         self.used_ms = take_ms
         for conversation in self.scene.engine.claim():
-            self.scene.conversation_processor.process(conversation, time, deadline_ms=1)
+            self.scene.conversation_processor.process(conversation, time)
         self.scene.engine.clock.advance(MAX_RETRY_MS)
 
 

@@ -1,6 +1,7 @@
 """The DynamoDB processor: batches of a window, retries, dead letters, triggers, and the heartbeat."""
 
 import json
+from contextlib import ExitStack
 from threading import enumerate as enumerate_threads
 from unittest.mock import patch
 
@@ -11,7 +12,7 @@ from lambdas.limits import MAX_TRIGGER_REST_MS, WINDOW_LOCK_MS
 from message_buffer.errors import SendFailed
 from message_buffer.lanes.dynamodb.triggers import Trigger
 from message_buffer.limits import (
-    MAX_DEATHS,
+    MAX_RETRY_MS,
     WINDOW_GRACE_MS,
 )
 from message_buffer.rules.layers import Rules
@@ -107,29 +108,32 @@ def test_attempts_that_a_busy_table_ends_are_none_of_the_batch(window: WindowSce
     assert [event["attempt"] for event in window.events()] == [1]
 
 
-def test_a_table_that_fails_after_the_freeze_uses_up_no_attempt_of_the_bus(window: WindowScene) -> None:
+def test_an_outage_of_the_table_uses_up_at_most_the_attempt_that_it_interrupts(window: WindowScene) -> None:
+    out_of_order = SendFailed("DynamoDB: ServiceUnavailable")
     window.send("m1")
-    window.bus.failures = [SendFailed("put event: Throttling")]
-    window.pass_time(SILENCE_MS)
-    with patch.object(window.table, "read", side_effect=SendFailed("read conversation: Throttling")) as read:
-        window.pass_time(300_000)
-    assert read.call_count > MAX_ATTEMPTS
-    window.bus.failures = [SendFailed("put event: Throttling")]
-    window.pass_time(60_000)
-    assert window.telemetry.said("window failed")[-1]["retry_in_ms"] == 2_000
-    assert window.batches() == [["m1"]]
-    assert window.letters.bodies == []
+
+    def goes_out() -> None:
+        stack.enter_context(patch.object(window.table, "_update", side_effect=out_of_order))
+        raise SendFailed("put event: ServiceUnavailable")
+
+    with ExitStack() as stack:
+        window.bus.on_publish = goes_out
+        window.pass_time(600_000)
+    window.bus.on_publish = lambda: None
+    window.pass_time(120_000)
+    assert [event["attempt"] for event in window.events()] == [1, 2]
+    assert window.is_at_rest()
 
 
 @pytest.mark.case(30)
 def test_a_batch_whose_runs_all_die_becomes_a_dead_letter(window: WindowScene) -> None:
     due(window, "m1")
-    for _ in range(MAX_DEATHS):
+    for _ in range(MAX_ATTEMPTS):
         with window.wire.at("put_events", killed), pytest.raises(Killed):
             window.run()
-        window.clock.advance(WINDOW_LOCK_MS + 1)
+        window.clock.advance(WINDOW_LOCK_MS + MAX_RETRY_MS + 1)
     window.run()
-    assert json.loads(window.letters.bodies[0])["reason"] == f"the DynamoDB processor died {MAX_DEATHS} times"
+    assert json.loads(window.letters.bodies[0])["reason"] == "attempts exhausted"
     assert window.is_at_rest()
 
 

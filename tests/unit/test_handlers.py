@@ -11,7 +11,6 @@ from lambdas.dynamodb_processor import handler as dynamodb_processor
 from lambdas.processor import handler as processor
 from lambdas.processor.service import Exit, Processor
 from lambdas.watchdog import handler as watchdog
-from message_buffer.aws.functions import Functions
 from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
 from message_buffer.lanes.dynamodb.triggers import SWEEP
 from message_buffer.lanes.valkey.from_environment import ConnectionSettings
@@ -163,7 +162,6 @@ def test_what_the_store_deals_with_itself_is_counted(
 ) -> None:
     variables = {
         "REDIS_URL": "valkey://127.0.0.1:1", "SHARDS": "1", "START_MS": "1", "PROCESSOR_FUNCTION_NAME": "p",
-        "CLAIM_TIMEOUT_MS": "1", "NOTICE_QUEUE_URL": "http://sqs/notices",
         "VALKEY_CONNECT_MS": "1000", "VALKEY_ANSWER_MS": "100",
         "POWERTOOLS_METRICS_NAMESPACE": "MessageBuffer", "POWERTOOLS_SERVICE_NAME": "watchdog-without-valkey",
     }  # fmt: skip
@@ -187,36 +185,14 @@ def test_a_pass_that_failed_fails_the_invocation_so_that_the_alarm_sees_it(
 
 
 def watchdog_with(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry, **methods: Any) -> None:
-    parts = watchdog._Parts(SimpleNamespace(**methods), SimpleNamespace(**methods), ":Notices-1", telemetry)  # type: ignore[arg-type]
-    monkeypatch.setattr(watchdog, "_parts", lambda: parts)
+    monkeypatch.setattr(watchdog, "_parts", lambda: (SimpleNamespace(**methods), telemetry))
 
 
-def records_of(queue: str) -> dict[str, Any]:
-    return {"Records": [{"messageId": n, "eventSourceARN": f"arn:aws:sqs:r:1:{queue}"} for n in ("a", "b")]}
-
-
-def test_notices_that_were_not_handled_are_delivered_again(
-    monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry
+@pytest.mark.parametrize("event", [{}, {"Records": [{"body": "{}"}, {"body": "no record"}]}, {"Records": None}])
+def test_whatever_the_event_says_the_watchdog_makes_one_pass(
+    monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry, event: dict[str, Any]
 ) -> None:
-    watchdog_with(monkeypatch, telemetry, handle=lambda records, _left: [records[1]["messageId"]])
-    assert watchdog.handler(records_of("Notices-1"), CONTEXT) == {"batchItemFailures": [{"itemIdentifier": "b"}]}
-    assert telemetry.flushes == 1
-
-
-def test_a_message_of_another_queue_is_a_pass_after_which_the_next_start_needs_no_client(
-    monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry
-) -> None:
-    done: list[str] = []
-    monkeypatch.setattr(Functions, "prepare", lambda _: done.append("prepared"))
-    watchdog_with(monkeypatch, telemetry, run_pass=lambda _left: done.append("pass"))
-    for event in (records_of("WatchdogEcho-1"), {}):
-        assert watchdog.handler(event, CONTEXT) is None
-    assert done == ["pass", "prepared"] * 2
-
-
-def test_a_pass_is_no_failure_if_lambda_cannot_be_reached_after_it(
-    monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry
-) -> None:
-    monkeypatch.setattr(Functions, "prepare", raising(SendFailed("connect to Lambda: TimeoutError")))
-    watchdog_with(monkeypatch, telemetry, run_pass=lambda _left: None)
-    assert watchdog.handler({}, CONTEXT) is None
+    passes: list[int] = []
+    watchdog_with(monkeypatch, telemetry, run_pass=lambda left: passes.append(left()))
+    watchdog.handler(event, CONTEXT)
+    assert len(passes) == telemetry.flushes == 1

@@ -25,7 +25,7 @@ def test_a_lock_outlives_one_heartbeat_that_fails() -> None:
 
 
 def test_both_lanes_have_room_for_the_largest_batch() -> None:
-    cap = re.search(r"math\.min\(tonumber\(ARGV\[6\]\), (\d+)\)", load_script("take_batch").source.decode())
+    cap = re.search(r"math\.min\(tonumber\(ARGV\[8\]\), (\d+)\)", load_script("take_batch").source.decode())
     assert cap
     assert int(cap[1]) >= MAX_MESSAGES_IN_A_BATCH, "raise the script's own cap with it"
     assert MAX_MESSAGES_IN_A_BATCH * MAX_NAME_BYTES < MAX_ITEM_BYTES, "a frozen batch is one item, with all its names"

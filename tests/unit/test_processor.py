@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lambdas.processor.service import ConversationProcessors, Exit, Processor, Start, Time, Timings
+from lambdas.processor.service import ConversationProcessors, Exit, Processor, Time, Timings
 from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
 from message_buffer.lanes.outcomes import Acquired, LeaseTaken
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
@@ -57,7 +57,7 @@ class Scene:
             self.engine.store.take_batch(str(conversation), "t")
             self.engine.store.complete_batch(str(conversation), "t")
 
-    def make(self, *, start_id: str = "s0") -> Processor:
+    def make(self) -> Processor:
         return Processor(
             store=self.engine.store,
             wake=self.wake,
@@ -65,7 +65,7 @@ class Scene:
             starter=ProcessorStarter(self.functions, PROCESSOR, self.telemetry),
             telemetry=self.telemetry,
             timings=TIMINGS,
-            start=Start(0, start_id),
+            shard=0,
             time=Time(self.engine.clock, self.engine.clock, self._sleep),
         )
 
@@ -120,11 +120,8 @@ def test_a_conversation_processor_is_sent_for_each_conversation_that_is_due(scen
     for n in range(3):
         scene.engine.send(f"c{n}", "m1", rules=NOW)
     scene.engine.send("later", "m1")
-    deadline_ms = scene.engine.clock.now_ms + scene.engine.store.settings.claim_ms
     scene.run()
-    assert scene.functions.started[:3] == [
-        (CONVERSATION_PROCESSOR, {"conversation": f"c{n}", "shard": 0, "deadline": deadline_ms}) for n in range(3)
-    ]
+    assert scene.functions.started[:3] == [(CONVERSATION_PROCESSOR, {"conversation": f"c{n}"}) for n in range(3)]
     assert scene.functions.conversations() == ["c0", "c1", "c2", "later"]
 
 
@@ -231,37 +228,13 @@ def test_a_message_between_the_last_look_and_the_leave_keeps_it(scene: Scene, mo
 
 
 def test_of_two_runs_of_one_start_only_one_has_the_lease(scene: Scene) -> None:
-    start_id = scene.engine.send("c", "m1", rules=NOW).start_id
-    assert start_id
-    twin = scene.make(start_id=start_id)
-    scene.processor = scene.make(start_id=start_id)
+    scene.engine.send("c", "m1", rules=NOW)
+    twin = scene.make()
     left: list[Exit] = []
     scene.once(lambda: left.append(twin.run(lambda: LIFE_MS)))
     assert scene.run() is Exit.IDLE
     assert left == [Exit.HELD]
     assert scene.functions.conversations() == ["c"]
-
-
-def test_the_name_of_a_lease_begins_with_the_start_id(scene: Scene) -> None:
-    owners: list[bytes] = []
-
-    def look() -> bool:
-        owners.append(scene.engine.keys()["{b0}:processor"].pairs[b"lease_id"])
-        return False
-
-    scene.wake.meanwhile = look
-    scene.processor = scene.make(start_id="1a2b")
-    scene.run()
-    (name,) = set(owners)
-    assert name.startswith(b"1a2b.")
-    assert len(name) > len(b"1a2b."), "the name also contains a part of this run"
-
-
-def test_a_successor_is_started_under_the_id_of_its_reservation(scene: Scene) -> None:
-    scene.engine.send("c", "m1", rules=Rules(silence_ms=20_000, typing_inference_ms=0))
-    scene.run(life_ms=31_000)
-    reserved = scene.engine.keys()["{b0}:processor"].pairs[b"starting_by"].decode()
-    assert scene.functions.started == [(PROCESSOR, {"shard": 0, "start": reserved})]
 
 
 # -- hand-over -------------------------------------------------------------------------------------
@@ -477,50 +450,17 @@ def test_a_bug_is_not_tried_again(scene: Scene, monkeypatch: pytest.MonkeyPatch)
     assert scene.wake.closed
 
 
-def failing_run(scene: Scene, monkeypatch: pytest.MonkeyPatch, start_id: str, *, life_ms: int = LIFE_MS) -> None:
-    """Run a processor with this start id, whose first claim fails because of a bug."""
-    scene.engine.send("c", f"m {scene.engine.clock.now_ms}", rules=NOW)
-    scene.processor = scene.make(start_id=start_id)
+def test_a_processor_that_fails_keeps_its_lease_until_that_expires(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.engine.send("c", "m1", rules=NOW)
     with monkeypatch.context() as patched:
         patched.setattr(scene.engine.store, "claim_due", fail(ScriptInvariantBroken("bug")))
         with pytest.raises(ScriptInvariantBroken):
-            scene.run(life_ms=life_ms)
-
-
-def test_a_processor_that_fails_ends_its_lease_and_starts_its_successor(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failing_run(scene, monkeypatch, "s1")
-    assert scene.functions.processors() == [0]
+            scene.run()
+    assert isinstance(scene.engine.store.acquire_lease(0, "successor"), LeaseTaken)
+    scene.engine.clock.advance(scene.engine.store.settings.lease_ms)
     assert isinstance(scene.engine.store.acquire_lease(0, "successor"), Acquired)
-
-
-def test_processors_that_fail_one_after_the_other_start_no_successor_before_a_pause(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failing_run(scene, monkeypatch, "s1")
-    failing_run(scene, monkeypatch, "s2")
-    assert len(scene.functions.processors()) == 1
-    assert scene.engine.store.recover_expired(0).start_id is None
-
-
-def test_without_time_a_failed_processor_keeps_its_lease(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scene, "make", lambda *, start_id: _impatient(scene, start_id))
-    failing_run(scene, monkeypatch, "s1", life_ms=1_000)
-    assert isinstance(scene.engine.store.acquire_lease(0, "successor"), LeaseTaken)
-
-
-def _impatient(scene: Scene, start_id: str) -> Processor:
-    processor = Scene.make(scene, start_id=start_id)
-    processor._timings = Timings(idle_ms=500, handover_ms=0)
-    return processor
-
-
-def test_if_valkey_fails_too_the_lease_runs_out_by_itself(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scene.engine.store, "end_processor", fail(StoreUnavailable("gone")))
-    failing_run(scene, monkeypatch, "s1")
-    assert scene.telemetry.said("lease not ended")
-    assert isinstance(scene.engine.store.acquire_lease(0, "successor"), LeaseTaken)
 
 
 def test_a_long_run_reports_meanwhile(scene: Scene) -> None:

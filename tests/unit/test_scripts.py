@@ -390,8 +390,6 @@ CALLS: dict[str, dict[str, Any]] = {
     "claim_due": {"lease_id": "l"},
     "return_claim": {"lease_id": "l", "due_at_ms": NOW_MS},
     "recover_expired": {},
-    "end_processor": {"dead_id": "d"},
-    "end_claim": {"deadline_ms": NOW_MS},
     "list_conversations": {},
 }
 # What an argument of this name must be, wherever it stands.
@@ -408,8 +406,6 @@ EXPECTED = {
     "held_until_ms": NOW_MS + 5,
     "retry_at_ms": NOW_MS,
     "due_at_ms": NOW_MS,
-    "deadline_ms": NOW_MS,
-    "dead_id": "d",
     "extend_ms": 5,
 } | {name: value for name, value in SETTINGS._asdict().items() if name.endswith("_ms")}
 

@@ -501,7 +501,7 @@ class MessageTable(Table):
         """
         due = window.due_of_batch
         values: dict[str, Value] = {}
-        change = "ADD #attempt :one, #unended :one"
+        change = "ADD #attempt :one"
         only_if = " AND attribute_exists(#open)"
         if window.frozen is not None:
             only_if += " AND attribute_exists(#frozen) AND #due_at <= :now"
@@ -565,14 +565,14 @@ class MessageTable(Table):
     def release(self, conversation: str, owner: str) -> bool:
         return self._owned("release lock", conversation, owner, do="REMOVE #owner, #owner_until")
 
-    def retry(self, conversation: str, owner: str, *, due_at_ms: int, failures: int = 0) -> bool:
-        """Release the lock, count `failures`, and make the window due again at `due_at_ms`."""
+    def retry(self, conversation: str, owner: str, *, due_at_ms: int) -> bool:
+        """Release the lock, and make the window due again at `due_at_ms`."""
         return self._owned(
             "retry window",
             conversation,
             owner,
-            do="SET #due_at = :due REMOVE #owner, #owner_until ADD #failures :failures, #unended :less",
-            values={"due": due_at_ms, "failures": failures, "less": -1},
+            do="SET #due_at = :due REMOVE #owner, #owner_until",
+            values={"due": due_at_ms},
         )
 
     def freeze(
@@ -593,15 +593,14 @@ class MessageTable(Table):
         Return False if a stored message was edited or removed, a hold has begun, or a message has come, since the
         caller read the window. If messages `may_have_come`, their facts stay, and the first came now or later.
         """
-        # Begin the counts with this run, because runs that ended before the freeze do not count.
-        do = "SET #frozen = :frozen, #last_at = :last, #attempt = :one, #failures = :none, #unended = :one"
+        # Begin the count with this run, because runs that ended before the freeze do not count.
+        do = "SET #frozen = :frozen, #last_at = :last, #attempt = :one"
         values: dict[str, Value] = {
             "frozen": frozen_item(frozen),
             "last": max(frozen.last_at_ms, window.last_at_ms),
             "changes": window.changes,
             "less": -len(frozen.names),
             "one": FIRST_ATTEMPT,
-            "none": 0,
         }
         only_if = " AND attribute_not_exists(#frozen) AND #changes = :changes"
         if rhythm is not None:
@@ -614,6 +613,7 @@ class MessageTable(Table):
             values |= {"now": now_ms, "left": "max_messages"}
         if not may_have_come and not frozen.has_left:
             do += ", #large = :none"
+            values["none"] = 0
         elif large_bytes:
             less += ", #large :less_bytes"
             values["less_bytes"] = -large_bytes
@@ -635,7 +635,7 @@ class MessageTable(Table):
             conversation,
             owner,
             do="SET #waiting = :none, #large = :none, #expires_at = :expires"
-            f" REMOVE #open, #due_at, #frozen, #owner, #owner_until, #attempt, #failures, #unended, {FACTS}, {FOUND}",
+            f" REMOVE #open, #due_at, #frozen, #owner, #owner_until, #attempt, {FACTS}, {FOUND}",
             values={"generation": generation, "none": 0, "expires": _seconds(expires_at_ms)},
             only_if=NOTHING_NEW,
         )
@@ -646,7 +646,7 @@ class MessageTable(Table):
             "forget batch",
             conversation,
             owner,
-            do="SET #forget_id = :id, #forgotten_at = :at REMOVE #frozen, #attempt, #failures, #unended, #held_until",
+            do="SET #forget_id = :id, #forgotten_at = :at REMOVE #frozen, #attempt, #held_until",
             values={"id": forget_id, "at": at_ms},
         )
 
@@ -660,7 +660,7 @@ class MessageTable(Table):
         """
         do = "SET #due_at = :due, #open = :slice"
         values: dict[str, Value] = {"due": due_at_ms, "slice": _slice_of(conversation)}
-        remove = "#frozen, #owner, #owner_until, #attempt, #failures, #unended, #successor_at"
+        remove = "#frozen, #owner, #owner_until, #attempt, #successor_at"
         if not keeps_found:
             remove += f", {FOUND}"
         if generation is not None:

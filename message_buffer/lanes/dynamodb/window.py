@@ -85,10 +85,7 @@ class Window(NamedTuple):
     owner: str = ""
     owner_until_ms: int = 0
     attempt: int = 0
-    failures: int = 0
-    """How often the frozen batch could not be emitted."""
-    unended: int = 0
-    """The number of runs that have locked the window since its batch was frozen, and have not released it."""
+    """How often the window has been locked since its batch was frozen."""
     frozen: Frozen | None = None
     id_secret: str = ""
     """The key with which names are hashed; empty if the conversation was never forgotten."""
@@ -241,8 +238,6 @@ _NUMBERS: Mapping[str, str] = {
     "held_until_ms": "held_until",
     "owner_until_ms": "owner_until",
     "attempt": "attempt",
-    "failures": "failures",
-    "unended": "unended",
     "forgotten_at_ms": "forgotten_at",
     "last_at_ms": "last_at",
 }

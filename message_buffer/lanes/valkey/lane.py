@@ -11,7 +11,6 @@ from message_buffer.rules.timing import Timing
 
 MayStart = (
     o.Buffered | o.Duplicate | o.Flushed | o.OnHold | o.Resumed | o.NotOnHold | o.Retimed | o.Completed | o.Retried
-    | o.ClaimEnded
 )  # fmt: skip
 
 T = TypeVar("T", bound=MayStart | o.Unmoved | o.Empty | o.Stale | o.Refused)
@@ -31,8 +30,8 @@ class ValkeyLane:
     def complete_batch(self, conversation: str, token: str) -> o.Completed | o.Stale:
         return self._started(conversation, self.store.complete_batch(conversation, token))
 
-    def retry_batch(self, conversation: str, token: str, *, retry_at_ms: int, failures: int = 0) -> o.Retried | o.Stale:
-        retried = self.store.retry_batch(conversation, token, retry_at_ms=retry_at_ms, failures=failures)
+    def retry_batch(self, conversation: str, token: str, *, retry_at_ms: int) -> o.Retried | o.Stale:
+        retried = self.store.retry_batch(conversation, token, retry_at_ms=retry_at_ms)
         return self._started(conversation, retried)
 
     def flush_buffer(self, conversation: str) -> o.Flushed | o.Empty:
@@ -97,22 +96,12 @@ class ValkeyLane:
         """Put expired claims of a shard back, and start its processor if it has none."""
         recovered = self.store.recover_expired(shard, limit=limit)
         if recovered.start_id is not None:
-            self._starter.start(shard, recovered.start_id)
+            self._starter.start(shard)
         return recovered
-
-    def end_processor(self, shard: int, dead_id: str) -> o.ProcessorEnded:
-        """End the lease and the reservation of a dead processor. Start the next processor, unless it has to wait."""
-        ended = self.store.end_processor(shard, dead_id)
-        if ended.start_id is not None:
-            self._starter.start(shard, ended.start_id)
-        return replace(ended, start_id=None)
-
-    def end_claim(self, conversation: str, *, deadline_ms: int) -> o.ClaimEnded:
-        return self._started(conversation, self.store.end_claim(conversation, deadline_ms=deadline_ms))
 
     def _started(self, conversation: str, outcome: T) -> T:
         """Start the shard's processor if the outcome has a start id. Return the outcome without that id."""
         if isinstance(outcome, o.Unmoved | o.Empty | o.Stale | o.Refused) or outcome.start_id is None:
             return outcome
-        self._starter.start(self.store.shard_of(conversation), outcome.start_id)
+        self._starter.start(self.store.shard_of(conversation))
         return replace(outcome, start_id=None)

@@ -17,13 +17,13 @@ class ProcessorStarter:
         self._processor_function = processor_function
         self._telemetry = telemetry
 
-    def start(self, shard: int, start_id: str) -> None:
-        """Start the shard's processor for this reservation. Log and count a failure, but do not raise it.
+    def start(self, shard: int) -> None:
+        """Start the shard's processor. Log and count a failure, but do not raise it.
 
         The messages are stored, and the watchdog starts a missing processor.
         """
         try:
-            self._functions.start(self._processor_function, {"shard": shard, "start": start_id})
+            self._functions.start(self._processor_function, {"shard": shard})
         except SendFailed as error:
             self._telemetry.count("ProcessorStartFailures")
             self._telemetry.warn("processor could not be started", shard=shard, reason=str(error))

@@ -20,16 +20,15 @@ from message_buffer.lanes.valkey.from_environment import NOT_SET, StoreSettings
 from message_buffer.lanes.valkey.keys import batch_prefix, script_keys, shard_of, shard_of_encoded
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script, load_script
 from message_buffer.limits import (
-    CALM_AFTER_DEATH_MS,
     DAY_MS,
     LOOK_EVERY,
     MAX_CALL_MS,
     MAX_CHARGES_KEPT,
     MAX_HOLD_MS,
     MAX_IDS_HASHED_IN_A_CALL,
-    MAX_PAUSE_AFTER_DEATH_MS,
     MAX_REMEMBERED_ID_BYTES,
-    MIN_PAUSE_AFTER_DEATH_MS,
+    MAX_RETRY_MS,
+    MIN_RETRY_MS,
     MINUTE_MS,
 )
 from message_buffer.messages.conversation_id import encode_conversation
@@ -109,17 +108,17 @@ class Store:
         return o.Duplicate(_or_none(reply.due_at_ms), reply.count, start_id if reply.start else None)
 
     def take_batch(self, conversation: str, token: str) -> o.Taken | o.Busy | o.Stale:
-        s, now_ms = self.settings, self._clock()
+        s = self.settings
         reply = self._run(
-            "take_batch", conversation=conversation, now_ms=now_ms, token=token, token_ms=self._token_ms,
-            batch_prefix=batch_prefix(conversation), limit=s.max_batch, max_bytes=s.max_batch_bytes,
+            "take_batch", conversation=conversation, now_ms=self._clock(), token=token, token_ms=self._token_ms,
+            pause_ms=MIN_RETRY_MS, max_pause_ms=MAX_RETRY_MS, batch_prefix=batch_prefix(conversation),
+            limit=s.max_batch, max_bytes=s.max_batch_bytes,
         )  # fmt: skip
         match reply.word:
             case b"TAKEN":
                 return o.Taken(
                     reply.batch_id.decode(), reply.attempt, reply.generation, reply.first_at_ms, reply.last_at_ms,
-                    reply.due_at_ms, reply.reason.decode(), reply.payloads, until_ms=now_ms + self._token_ms,
-                    failures=reply.failures, deaths=reply.deaths, died_at_ms=reply.died_at_ms,
+                    reply.due_at_ms, reply.reason.decode(), reply.payloads, until_ms=reply.until_ms,
                 )  # fmt: skip
             case b"BUSY":
                 return o.Busy(reply.until_ms)
@@ -127,9 +126,7 @@ class Store:
                 return o.Stale()
 
     def renew_token(self, conversation: str, token: str) -> o.Renewed | o.Stale:
-        reply = self._run(
-            "renew_token", conversation=conversation, now_ms=self._clock(), token=token, token_ms=self._token_ms
-        )
+        reply = self._run("renew_token", conversation=conversation, now_ms=self._clock(), token=token)
         return o.Stale() if reply.word == b"STALE" else o.Renewed(reply.until_ms)
 
     def complete_batch(self, conversation: str, token: str) -> o.Completed | o.Stale:
@@ -143,11 +140,11 @@ class Store:
             return o.Stale()
         return o.Completed(_or_none(reply.due_at_ms), reply.count, _reserved(start, reply.start), reply.forgotten)
 
-    def retry_batch(self, conversation: str, token: str, *, retry_at_ms: int, failures: int = 0) -> o.Retried | o.Stale:
+    def retry_batch(self, conversation: str, token: str, *, retry_at_ms: int) -> o.Retried | o.Stale:
         start = self._start()
         reply = self._run(
             "retry_batch", conversation=conversation, now_ms=self._clock(), token=token, retry_at_ms=retry_at_ms,
-            failures=failures, **start,
+            **start,
         )  # fmt: skip
         return o.Stale() if reply.word == b"STALE" else o.Retried(reply.due_at_ms, _reserved(start, reply.start))
 
@@ -351,26 +348,6 @@ class Store:
             start_id=_reserved(start, reply.start),
             conversations=[conversation.decode() for conversation in reply.conversations],
         )
-
-    def end_processor(self, shard: int, dead_id: str) -> o.ProcessorEnded:
-        """End the lease and reservation with this start id. If that run is alive, its next call returns Lost."""
-        start = self._start()
-        reply = self._run_shard(
-            "end_processor", shard, now_ms=self._clock(), dead_id=dead_id, calm_ms=CALM_AFTER_DEATH_MS,
-            pause_ms=MIN_PAUSE_AFTER_DEATH_MS, **start,
-        )  # fmt: skip
-        return o.ProcessorEnded(reply.word == b"ENDED", reply.wait_ms, _reserved(start, reply.start))
-
-    def end_claim(self, conversation: str, *, deadline_ms: int) -> o.ClaimEnded:
-        """Put back the conversation that the run of this claim has. If the run is alive, it may still complete it."""
-        start = self._start()
-        reply = self._run(
-            "end_claim", conversation=conversation, now_ms=self._clock(), deadline_ms=deadline_ms,
-            claim_ms=_require_setting("claim_ms", self.settings.claim_ms), calm_ms=CALM_AFTER_DEATH_MS,
-            pause_ms=MIN_PAUSE_AFTER_DEATH_MS, most_pause_ms=MAX_PAUSE_AFTER_DEATH_MS, **start,
-        )  # fmt: skip
-        due_at_ms = reply.due_at_ms if reply.word == b"ENDED" else None
-        return o.ClaimEnded(due_at_ms, _reserved(start, reply.start))
 
     def list_conversations(self, shard: int, *, cursor: str = FIRST_PAGE, limit: int = 100) -> o.Page:
         """Return one page of a shard's conversations. A buffer that is open during all calls is on at least one page.

@@ -33,14 +33,12 @@ class ConversationProcessors(Base):
             model.freeze(outcome.batch_id, SETTINGS.max_batch, now)
         assert model.frozen is not None
         batch = model.frozen
-        batch.take(token, now + SETTINGS.token_ms)
+        batch.take(token, now, SETTINGS.token_ms)
         model.take(batch.token_until)
         assert outcome.until_ms == batch.token_until
         assert outcome.batch_id == batch.batch_id
         assert outcome.attempt == batch.attempt
         assert outcome.payloads == [text for _, text in batch.messages]
-        assert (outcome.failures, outcome.deaths) == (batch.failures, batch.deaths)
-        assert outcome.died_at_ms == batch.died_at
         if not crash:
             self.runs.append(Run(name, token, outcome.batch_id, outcome.payloads))
 
@@ -69,7 +67,7 @@ class ConversationProcessors(Base):
         if batch is None or batch.token != run.token or not batch.token_until or model.state != "INFLIGHT":
             assert outcome == Stale()
             return
-        model.take(now + SETTINGS.token_ms)
+        model.take(now + batch.token_ms)
         assert outcome == Renewed(batch.token_until)
 
     @precondition(lambda self: any(run.done for run in self.runs))
@@ -104,14 +102,11 @@ class ConversationProcessors(Base):
         self.runs.remove(run)
         model = self.model[run.conversation]
         retry_at = now + delay
-        failures = 1 - delay % 2
-        outcome = self.call(
-            skew, twice, "retry_batch", run.conversation, run.token, retry_at_ms=retry_at, failures=failures
-        )
+        outcome = self.call(skew, twice, "retry_batch", run.conversation, run.token, retry_at_ms=retry_at)
         if model.frozen is None or model.frozen.token != run.token:
             assert outcome == Stale()
             return
-        model.frozen.retry(failures)
+        model.frozen.retry()
         model.back_to_pending(retry_at)
         self.must_not_wait_for_a_slot(now)
         assert isinstance(outcome, Retried)

@@ -1,7 +1,7 @@
 """Random interleavings of all actors of the engine, judged after every step against a model.
 
-Actors: authors, two processors, conversation processors (each is invoked once, twice or never), a watchdog, notices of
-deaths, operators. Any actor may stop for good between two steps, be slow for minutes, have a clock that is a minute
+Actors: authors, two processors, conversation processors (each is invoked once, twice or never), a watchdog,
+operators. Any actor may stop for good between two steps, be slow for minutes, have a clock that is a minute
 off, or repeat a call because its answer was lost.
 """
 
@@ -12,10 +12,10 @@ from hypothesis.stateful import invariant
 from tests.support.engine import payload
 from tests.support.invariants import assert_agrees_with, assert_keys_hold
 from tests.support.machine.base import SETTINGS
-from tests.support.machine.notices import Notices
+from tests.support.machine.courses import Courses
 
 
-class EngineMachine(Notices):
+class EngineMachine(Courses):
     """All actors on one shard. A subclass says on which server, by `open_engine`."""
 
     @invariant()

@@ -65,8 +65,6 @@ class Processors(ConversationProcessors):
     @rule(processor=processors, limit=st.sampled_from((1, 100, 100)), skew=skews, twice=seldom, crash=seldom)
     def claim(self, processor: str, limit: int, skew: int, twice: bool, crash: bool) -> None:
         now = self.now(skew)
-        key = self.engine.keys().get("{b0}:processor")
-        slots = 1 if key and int(key.pairs.get(b"untaken_deaths", b"0")) > 1 else SETTINGS.slots
         early = {n for n, m in self.model.items() if m.state == "PENDING" and self._score(n) <= now < m.scheduled_at}
         twice = twice and not early  # a call that only corrects early scores is not remembered, so its repeat may claim
         outcome = self.call(skew, twice, "claim_due", 0, processor, limit=limit)
@@ -81,7 +79,7 @@ class Processors(ConversationProcessors):
             model.back_to_pending(now)
         due = {n for n, m in self.model.items() if m.state == "PENDING" and m.scheduled_at <= now}
         in_flight = sum(m.state == "INFLIGHT" for m in self.model.values())
-        room = max(min(limit, slots - in_flight), 0)
+        room = max(min(limit, SETTINGS.slots - in_flight), 0)
         claimed = [due.conversation for due in outcome.conversations]
         assert len(claimed) == len(set(claimed)) <= room
         assert set(claimed) <= due
@@ -94,7 +92,7 @@ class Processors(ConversationProcessors):
         assert outcome.next_due_at_ms is None or outcome.next_due_at_ms <= min(left)
         more_is_due = any(float(score) <= now for score in self._scores("pending"))
         all_put_back = len(expired) == sum(score <= now for score, _, _ in flying)
-        is_full = in_flight + len(claimed) >= slots
+        is_full = in_flight + len(claimed) >= SETTINGS.slots
         assert outcome.waits_for_slot == (more_is_due and is_full and all_put_back)
         if not crash:
             self.invocations += claimed
