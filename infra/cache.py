@@ -24,14 +24,13 @@ MAJOR_VERSION = "8"
 PUBLIC_MAJOR_VERSION = "9"
 # The commands that the scripts and the processor's sleep run on our keys, and those that the client library sends to a
 # cluster. Each is named, because a category contains far more commands, and new ones with each version of Valkey.
-# `lmove` is for functions of the previous version, which still run while a deployment has already changed this user.
 ACCESS = " ".join(
     [
         "on resetchannels ~{b*}:* -@all",
         "+eval +evalsha +blpop +command +cluster|slots",
         "+del +persist +pexpire +rename +unlink",
         "+hdel +hexists +hget +hincrby +hmget +hscan +hset",
-        "+llen +lmove +lpush +lrange +lrem +lset +ltrim +rpush",
+        "+llen +lpush +lrange +lrem +lset +ltrim +rpush",
         "+zadd +zcard +zcount +zrange +zrem +zremrangebyrank +zremrangebyscore +zscan +zscore",
     ]
 )

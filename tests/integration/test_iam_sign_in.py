@@ -201,9 +201,8 @@ def test_the_access_string_allows_what_the_scripts_and_the_client_use_and_nothin
         for name in re.findall(r"'([A-Z]+)'", command)
     }
     allowed = set(re.findall(r"\+(\S+)", ACCESS))
-    used_by_the_version_before = {"lmove"}
     of_the_client = {"eval", "evalsha", "blpop", "command", "cluster|slots"}
-    assert allowed - called == of_the_client | used_by_the_version_before
+    assert allowed - called == of_the_client
     assert called <= allowed
 
 

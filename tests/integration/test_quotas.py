@@ -340,16 +340,6 @@ def test_two_thousand_long_ids_take_a_fraction_of_what_they_took(strict: Engine)
     assert strict.admin.memory_usage("{b0}:seen:c", samples=0) < 400_000
 
 
-@pytest.mark.parametrize("message_id", ["m1", LONG])
-def test_ids_that_older_code_kept_whole_are_recognised(engine: Engine, sender: Sender, message_id: str) -> None:
-    engine.admin.execute_command("ZADD", "{b0}:seen:c", engine.clock.now_ms - 5, message_id)
-    assert isinstance(sender.send(None, message_id=message_id), Duplicate)
-    assert engine.store.find_message("c", message_id).known  # type: ignore[union-attr]
-    sender.send(None, message_id="newer")
-    engine.store.cancel_buffer("c", cancel_id=message_id)
-    assert engine.store.peek_conversation("c").count == 1, "the stop word was obeyed by the older code"
-
-
 def test_long_ids_can_be_edited_deleted_and_found(engine: Engine, sender: Sender) -> None:
     sender.send(None, message_id=LONG)
     engine.store.edit_message("c", LONG, payload=payload(LONG, "edited"))

@@ -9,7 +9,6 @@ from message_buffer.errors import SendFailed
 from message_buffer.events import batch_ready as batch
 from message_buffer.events.dead_letters import Letter
 from message_buffer.lanes.outcomes import Taken
-from message_buffer.lanes.valkey.keys import batch_prefix
 from message_buffer.limits import MAX_CALL_MS
 from message_buffer.log_settings import LogSettings
 from message_buffer.rules.layers import Rules
@@ -142,15 +141,6 @@ def test_while_a_batch_leaves_the_answer_says_when_to_go_on(desk: Desk) -> None:
     assert ["new" in each.body for each in desk.queue.letters] == [True]
     assert desk.engine.store.peek_conversation(NAME).count == 1
     assert len(desk.bus.published) == 1
-
-
-def test_objects_of_the_version_before_are_found(desk: Desk) -> None:
-    old = f"batches/{batch_prefix(NAME)}-1794999550438-2.json"
-    desk.objects.put(old, b"words")
-    assert batch.is_newer(old, 1794999550437)
-    assert not batch.is_newer(old, 1794999550438)
-    desk.result("conversation.forget", conversation=NAME)
-    assert desk.objects.kept == {}
 
 
 def test_a_dead_letter_goes_after_the_object_that_it_names(desk: Desk) -> None:

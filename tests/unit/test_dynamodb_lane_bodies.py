@@ -80,7 +80,7 @@ class Meter:
 
 
 def store(window: WindowScene, count: int, text: str, *, is_apart: bool = True) -> None:
-    """Store messages without their notes yet, or as the last version stored them."""
+    """Store messages without their notes, with bodies of their own or not."""
     written: list[Values] = []
     for number in range(count):
         name = f"m{number:05}"

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 # Made by tools, and in no clone.
 BUILT = {".venv", ".venvs", ".local", ".build", ".pytest_cache", "node_modules", "cdk.out"}
 DOCUMENTS = sorted(path for path in ROOT.rglob("*.md") if not BUILT & set(path.relative_to(ROOT).parts))
-# A decision record is not edited when a file or a test gets another name; the changelog has old names.
+# Decision records and the changelog are not edited when a file or a test gets another name.
 LIVING = [
     path
     for path in DOCUMENTS

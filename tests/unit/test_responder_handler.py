@@ -158,17 +158,6 @@ def test_an_event_cannot_lead_to_other_objects(reference: dict[str, str]) -> Non
         read_batch(json.dumps(body), FakeObjects())
 
 
-def test_an_event_of_a_version_before_lanes_is_of_the_valkey_lane() -> None:
-    body = json.loads(event("b-1", 1, "Hey"))
-    del body["detail"]["lane"]
-    assert read_batch(json.dumps(body), FakeObjects()).lane == "valkey"
-
-
-@pytest.mark.parametrize(("old", "lane"), [("debounce", "valkey"), ("window", "dynamodb")])
-def test_a_batch_with_a_lanes_old_name_is_of_that_lane(old: str, lane: str) -> None:
-    assert read_batch(event("b-1", 1, "Hey", lane=old), FakeObjects()).lane == lane
-
-
 def test_a_batch_too_large_for_any_assistant_is_refused_before_it_is_fetched() -> None:
     body = json.loads(event("b-1", 1, ""))
     reference = {"bucket": FakeObjects.bucket, "key": "batches/b-1.json", "bytes": 64_000_000}
