@@ -361,7 +361,8 @@ def _reasons_of(path: Path) -> set[str]:
         if isinstance(node, ast.Call):
             parts = [each.value for each in node.keywords if each.arg in ("due_for", "flush_reason")]
             if isinstance(node.func, ast.Name) and node.func.id == "Due":
-                parts += node.args[1:]
+                # An argument that is a call reads a due time that was stored.
+                parts += [each for each in node.args[1:] if not isinstance(each, ast.Call)]
         constants = [each for part in parts for each in ast.walk(part) if isinstance(each, ast.Constant)]
         found |= {
             each.value for each in constants if isinstance(each.value, str) and re.fullmatch("[a-z_]+", each.value)

@@ -371,7 +371,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "take_batch": {"token": "t"},
     "renew_token": {"token": "t"},
     "complete_batch": {"token": "t"},
-    "retry_batch": {"token": "t", "retry_at_ms": NOW_MS, "failures": 1},
+    "retry_batch": {"token": "t", "retry_at_ms": NOW_MS},
     "flush_buffer": {},
     "cancel_buffer": {},
     "forget_conversation": {"forget_id": "f", "secret": "k"},
