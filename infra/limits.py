@@ -37,7 +37,7 @@ DEFAULT_SLOTS = 200
 # -- The watchdog and the sweep --
 
 # The time between two passes of the watchdog. `lambdas/`, which may not import this module, repeats this number;
-# tests/infra/test_environment_table.py compares the two.
+# tests/infra/test_environment_contract.py compares the two.
 WATCHDOG_PASS_SECONDS = 30
 # A rule of EventBridge runs once a minute at most.
 RULE_SECONDS = 60

@@ -6,7 +6,6 @@ An event is `{"operation": "conversation.show", "by": "arn:…", "conversation":
 from functools import cache
 from typing import Any, NamedTuple
 
-from lambdas import environment as config
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.forgetting import Forgetting, Places
@@ -22,14 +21,16 @@ from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.rules.rules_table import RulesTable
+from message_buffer.settings import AdminSettings
 from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
+from message_buffer.variables import read_settings
 
 
 class _Parts(NamedTuple):
     """The parts that an instance keeps from one call to the next."""
 
-    settings: config.AdminSettings
+    settings: AdminSettings
     valkey_lane: ValkeyLane | None
     dynamodb_lane: DynamoDbLane | None
     functions: Functions
@@ -38,7 +39,8 @@ class _Parts(NamedTuple):
 
 @cache
 def _parts() -> _Parts:
-    settings, telemetry = config.read_admin(), Telemetry(config.read_log_settings())
+    settings = read_settings(AdminSettings)
+    telemetry = Telemetry(settings.log)
     return _Parts(
         settings,
         open_valkey_lane(settings.valkey, telemetry) if settings.valkey else None,
@@ -82,7 +84,7 @@ def handler(event: Any, context: Any) -> dict[str, Any]:
                 dead_letters=DeadLetterQueue(settings.dead_letter_queue_url),
                 undelivered=DeadLetterQueue(settings.undelivered_queue_url) if settings.undelivered_queue_url else None,
                 takeovers=takeovers,
-                ages_out=settings.ages_out,
+                ages_out=[{"place": place, "days": days} for place, days in settings.ages_out.items()],
                 aliases=AliasesTable(settings.aliases_table),
             ),
             bus=EventBus(settings.event_bus),

@@ -8,14 +8,15 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
-from lambdas import environment as config
 from lambdas.limits import MAX_PROCESSOR_START_MS
 from lambdas.watchdog.notices import NoticeQueue, Notices
 from lambdas.watchdog.service import Watchdog
 from message_buffer.aws.functions import Functions
 from message_buffer.errors import SendFailed
 from message_buffer.lanes.opening import open_valkey_lane
+from message_buffer.settings import WatchdogSettings
 from message_buffer.telemetry import Telemetry
+from message_buffer.variables import read_settings
 
 
 class _Parts(NamedTuple):
@@ -28,7 +29,8 @@ class _Parts(NamedTuple):
 
 @cache
 def _parts() -> _Parts:
-    settings, telemetry = config.read_watchdog(), Telemetry(config.read_log_settings())
+    settings = read_settings(WatchdogSettings)
+    telemetry = Telemetry(settings.log)
     lane = open_valkey_lane(settings.valkey, telemetry)
     max_step_ms = settings.valkey.connection.max_call_ms + MAX_PROCESSOR_START_MS
     return _Parts(

@@ -12,11 +12,7 @@ CLAIM_TIMEOUT_MS = 7_000
 TOKEN_MS = 4_000
 CONVERSATION_PROCESSOR_TIMEOUT_MS = 6_000
 # Shorter than those of the stage, since tests wait until they are over.
-TIMEOUTS = {
-    "processor": {"CLAIM_TIMEOUT_MS": str(CLAIM_TIMEOUT_MS)},
-    "conversation_processor": {"CLAIM_TIMEOUT_MS": str(CLAIM_TIMEOUT_MS), "TOKEN_MS": str(TOKEN_MS)},
-    "watchdog": {"CLAIM_TIMEOUT_MS": str(CLAIM_TIMEOUT_MS)},
-}
+TIMEOUTS = {"valkey.store.claim_ms": CLAIM_TIMEOUT_MS, "valkey.store.token_ms": TOKEN_MS}
 # The killed functions start cold, on a machine that also runs other tests.
 MARGIN_MS = 15_000
 # The watchdog puts a batch back in its first pass after the claim, or the conversation processor's token, has expired.
@@ -35,8 +31,8 @@ def faulty_aws(stage: LocalStage) -> Iterator[AwsProxy]:
                 stage.configured(
                     role,
                     timeout_seconds=FUNCTION_SECONDS.get(role),
+                    settings=TIMEOUTS if role in ("processor", "conversation_processor", "watchdog") else None,
                     AWS_ENDPOINT_URL=proxy.url,
-                    **TIMEOUTS.get(role, {}),
                 )
             )
         stage.warm_up()
