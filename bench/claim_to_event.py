@@ -15,6 +15,15 @@ from bench.aws import answering_as_aws
 from bench.handler import ENVIRONMENT
 from bench.measure import figure, ratio
 from bench.report import Target, print_targets
+from message_buffer.settings import (
+    ConnectionSettings,
+    ConversationProcessorSettings,
+    EmissionSettings,
+    LogSettings,
+    ValkeySettings,
+)
+from message_buffer.variables import to_variables
+from tests.support.engine import SETTINGS
 from tests.support.valkey_server import ValkeyServer
 
 ROOT = Path(__file__).parents[1]
@@ -24,11 +33,25 @@ MAX_RATIO = 0.6
 LAST_EVENT_SECONDS = 10
 MARK = "began"
 
-CONVERSATION_PROCESSOR = {
+CONVERSATION_PROCESSOR = ConversationProcessorSettings(
+    log=LogSettings(level="INFO"),
+    valkey=ValkeySettings(
+        ConnectionSettings("its variable has the URL", connect_timeout_ms=3_200, answer_timeout_ms=800),
+        iam=None, store=SETTINGS, processor_function="processor",
+    ),
+    emission=EmissionSettings(
+        event_bus="bus", max_event_bytes=262_144, oversize_bucket="bucket", max_attempts=20,
+        dead_letter_queue_url="https://queue",
+    ),
+)  # fmt: skip
+# A checkout without SETTINGS reads single variables.
+WITHOUT_SETTINGS = {
     "STAGE": "bench", "SHARDS": "1", "START_MS": "4000", "CLAIM_TIMEOUT_MS": "10000", "TOKEN_MS": "6000",
     "VALKEY_CONNECT_MS": "3200", "VALKEY_ANSWER_MS": "800", "PROCESSOR_FUNCTION_NAME": "processor",
     "EVENT_BUS_NAME": "bus", "MAX_EVENT_BYTES": "262144", "OVERSIZE_BUCKET": "bucket", "MAX_ATTEMPTS": "20",
     "DEAD_LETTER_QUEUE_URL": "https://queue", "MESSAGE_TABLE": "table", "TRIGGER_QUEUE_URL": "https://queue",
+}  # fmt: skip
+VARIABLES = WITHOUT_SETTINGS | to_variables(CONVERSATION_PROCESSOR) | {
     "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "none",
     "AWS_SECRET_ACCESS_KEY": "none",
 }  # fmt: skip
@@ -37,8 +60,7 @@ PROGRAM = f"""
 import os, sys, time
 from types import SimpleNamespace
 from lambdas.conversation_processor.handler import handler
-from message_buffer.lanes.valkey.connection import connect
-from message_buffer.lanes.valkey.from_environment import ConnectionSettings
+from message_buffer.lanes.valkey.connection import ConnectionSettings, connect
 from tests.support.engine import SETTINGS, Engine
 client = connect(ConnectionSettings(os.environ["REDIS_URL"], 1_000, 1_000))
 engine, clock = Engine(client, client), lambda: int(time.time() * 1_000)
@@ -61,7 +83,7 @@ class _Checkout:
         kept = {name: os.environ[name] for name in ("HOME", "LANG", "PATH", "TZ") if name in os.environ}
         self.process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder,
-            env=kept | ENVIRONMENT | CONVERSATION_PROCESSOR | variables,
+            env=kept | ENVIRONMENT | VARIABLES | variables,
         )  # fmt: skip
 
     def emit(self, conversation: str) -> float:

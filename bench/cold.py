@@ -33,16 +33,33 @@ from bufferctl.events import Arrival
 from local.events import Inbox, collect
 from local.outputs import Outputs
 from local.webhooks import Webhooks
+from message_buffer.settings import ConnectionSettings, IngestSettings, LogSettings, ValkeySettings
+from message_buffer.variables import to_variables
+from tests.support.engine import SETTINGS
 from tests.support.valkey_server import ValkeyServer
 
 ROOT = Path(__file__).parents[1]
-INGEST = {
+INGEST = IngestSettings(
+    log=LogSettings(level="INFO"),
+    valkey=ValkeySettings(
+        ConnectionSettings("its variable has the URL", connect_timeout_ms=6_000, answer_timeout_ms=700),
+        iam=None, store=SETTINGS, processor_function="processor",
+    ),
+    dynamodb_lane=None, webhook_ms=3_000, time_is_required=False, event_bus="bus", rules={},
+    webhook_secret_id="id",  # noqa: S106 - not the secret itself
+    rules_table="rules", takeovers_table="takeovers", aliases_table="aliases", account_messages_per_minute=600,
+    account_conversations_per_minute=60, whatsapp_queue=None,
+)  # fmt: skip
+# A checkout without SETTINGS reads single variables.
+WITHOUT_SETTINGS = {
     "LANE": "valkey", "STAGE": "bench", "SHARDS": "1", "START_MS": "10000", "PROCESSOR_FUNCTION_NAME": "processor",
-    "WEBHOOK_SECRET_ID": "secret", "GENERIC_TIMESTAMP": "optional", "EVENT_BUS_NAME": "bus", "RULES": "{}",
+    "WEBHOOK_SECRET_ID": "id", "GENERIC_TIMESTAMP": "optional", "EVENT_BUS_NAME": "bus", "RULES": "{}",
     "RULES_TABLE": "rules", "ACCOUNT_MESSAGES_PER_MINUTE": "600", "ACCOUNT_CONVERSATIONS_PER_MINUTE": "60",
-    "TAKEOVERS_TABLE": "takeovers", "ALIASES_TABLE": "aliases",
-    "MAX_WAITING_MESSAGES": "5000", "MAX_WAITING_BYTES": "33554432",
-    "VALKEY_CONNECT_MS": "6000", "VALKEY_ANSWER_MS": "700", "VALKEY_WEBHOOK_MS": "3000",
+    "TAKEOVERS_TABLE": "takeovers", "ALIASES_TABLE": "aliases", "MAX_WAITING_MESSAGES": "5000",
+    "MAX_WAITING_BYTES": "33554432", "VALKEY_CONNECT_MS": "6000", "VALKEY_ANSWER_MS": "700",
+    "VALKEY_WEBHOOK_MS": "3000",
+}  # fmt: skip
+VARIABLES = WITHOUT_SETTINGS | to_variables(INGEST) | {
     "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "none",
     "AWS_SECRET_ACCESS_KEY": "none",
 }  # fmt: skip
@@ -69,7 +86,7 @@ def first_request(checkout: Path, addresses: dict[str, str]) -> dict[str, float]
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(event)],
         stdout=subprocess.PIPE, text=True, check=False, cwd=checkout,
-        env=kept | ENVIRONMENT | INGEST | addresses,
+        env=kept | ENVIRONMENT | VARIABLES | addresses,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout
     told: dict[str, float] = json.loads(run.stdout.splitlines()[-1])

@@ -26,9 +26,9 @@ from lambdas.ingest.platforms import PLATFORMS as ALL_PLATFORMS
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.lanes.valkey.connection import Connection, connect
-from message_buffer.lanes.valkey.from_environment import ConnectionSettings
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.rule_book import RuleBook
+from message_buffer.settings import ConnectionSettings
 from tests.support.engine import SETTINGS
 from tests.support.fakes import FakeBus, FakeRules, FakeSecrets, valkey_lane
 from tests.support.ingest_scene import ACCOUNT_QUOTA, SECRET, SECRETS, account, gateway, request
@@ -39,7 +39,6 @@ from tests.support.valkey_server import ValkeyServer
 ENVIRONMENT = {
     "POWERTOOLS_SERVICE_NAME": "ingest",
     "POWERTOOLS_METRICS_NAMESPACE": "MessageBuffer",
-    "POWERTOOLS_LOG_LEVEL": "INFO",
 }
 PLATFORMS = ("generic", "whatsapp", "telegram")
 TEXTS = {"whatsapp": "text_in_reply.json", "telegram": "text.json"}

@@ -33,8 +33,8 @@ from bench.measure import Cost, Figure, Meter, figure, ratio
 from bench.report import Target, arguments, print_targets, save
 from bench.wire import Wire
 from message_buffer.lanes.valkey.connection import Connection, connect
-from message_buffer.lanes.valkey.from_environment import ConnectionSettings
 from message_buffer.lanes.valkey.store import Store
+from message_buffer.settings import ConnectionSettings
 from tests.support.engine import SETTINGS
 from tests.support.valkey_server import ValkeyServer
 

@@ -18,7 +18,6 @@ from bench.wire import Wire, encode
 from lambdas.processor.service import ConversationProcessors, Processor, Timings
 from message_buffer.lanes.outcomes import Completed, Refused, Taken
 from message_buffer.lanes.valkey.connection import Connection, connect
-from message_buffer.lanes.valkey.from_environment import ConnectionSettings, StoreSettings
 from message_buffer.lanes.valkey.keys import script_keys
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
@@ -27,6 +26,7 @@ from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.limits import MAX_QUOTA
 from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.timing import Timing
+from message_buffer.settings import ConnectionSettings, StoreSettings
 from tests.support.engine import SETTINGS
 from tests.support.fakes import RecordedTelemetry
 

@@ -338,7 +338,7 @@ def _has_sent(facts: Facts, platform: str, *, minutes: float) -> bool | None:
     """
     lines = facts.log_lines("ingest", f'{{ $.message = "buffered" && $.platform = "{platform}" }}', minutes=minutes)
     found = any((line.fields.get("message"), line.fields.get("platform")) == ("buffered", platform) for line in lines)
-    return None if not found and "LOG_SHARE" in _variables(facts, "ingest") else found
+    return None if not found and "share" in _log_settings(facts, "ingest") else found
 
 
 # -- the work inside -------------------------------------------------------------------------------
@@ -401,7 +401,8 @@ def _has_emitted_since(facts: Facts, role: str, at_ms: int) -> bool | None:
     """Return whether the function has emitted a batch, or None if its log lines may not show it."""
     if facts.said(role, "emitted", minutes=facts.minutes_since(at_ms)):
         return True
-    return None if "LOG_SHARE" in _variables(facts, role) or not _logs_info(facts, role) else False
+    settings = _log_settings(facts, role)
+    return None if "share" in settings or not _logs_info(settings) else False
 
 
 def throttles(facts: Facts) -> Iterator[Finding]:
@@ -426,7 +427,7 @@ def watchdog(facts: Facts) -> Iterator[Finding]:
         for line in facts.said("watchdog", message, minutes=MAX_SILENCE_MINUTES)
     ]
     checked = {line["shard"]: line for line in sorted(lines, key=lambda line: int(line["atMs"]))}
-    if not checked and not _logs_info(facts, "watchdog"):
+    if not checked and not _logs_info(_log_settings(facts, "watchdog")):
         raise Unreadable("lease, heartbeat and oldest due: the stage's log_level hides the watchdog's log lines")
     if not checked:
         _require_age(facts, "the watchdog")
@@ -458,7 +459,7 @@ def sweep(facts: Facts) -> Iterator[Finding]:
     if "dynamodb_processor" not in facts.functions:
         return
     swept = facts.said("dynamodb_processor", "swept", minutes=MAX_SILENCE_MINUTES)
-    if not swept and not _logs_info(facts, "dynamodb_processor"):
+    if not swept and not _logs_info(_log_settings(facts, "dynamodb_processor")):
         raise Unreadable("the DynamoDB lane's windows: the stage's log_level hides the sweep's log lines")
     if not swept:
         _require_age(facts, "the sweep")
@@ -722,15 +723,16 @@ def _require_age(facts: Facts, who: str) -> None:
         )
 
 
-def _logs_info(facts: Facts, role: str) -> bool:
-    return _variables(facts, role).get("POWERTOOLS_LOG_LEVEL") in ("INFO", "DEBUG", None)
+def _logs_info(settings: Json) -> bool:
+    return settings.get("level") in ("INFO", "DEBUG", None)
 
 
-def _variables(facts: Facts, role: str) -> Json:
-    """Return a function's environment variables, or none if they cannot be read."""
+def _log_settings(facts: Facts, role: str) -> Json:
+    """Return how a function logs, without what has the default, or nothing if that cannot be read."""
     found = _read_or_none(facts, "lambda", "get_function_configuration", FunctionName=facts.functions[role])
-    variables: Json = (found or {}).get("Environment", {}).get("Variables", {})
-    return variables
+    settings = (found or {}).get("Environment", {}).get("Variables", {}).get("SETTINGS", "{}")
+    log: Json = json.loads(settings).get("log", {})
+    return log
 
 
 def _role_of(facts: Facts, function: Resource) -> str:

@@ -3,19 +3,21 @@
 from functools import cache
 from typing import Any
 
-from canary.environment import read_canary, read_log_settings
 from canary.listening import Subscription
 from canary.service import Canary
 from canary.webhook import GenericWebhook, generic_secret
 from message_buffer.aws import clients as aws
 from message_buffer.aws.secrets import Secrets
 from message_buffer.errors import InvalidSettings
+from message_buffer.settings import CanarySettings
 from message_buffer.telemetry import Telemetry
+from message_buffer.variables import read_settings
 
 
 @cache
-def _telemetry() -> Telemetry:
-    return Telemetry(read_log_settings())
+def _parts() -> tuple[CanarySettings, Telemetry]:
+    settings = read_settings(CanarySettings)
+    return settings, Telemetry(settings.log)
 
 
 def _is_being_deployed(stack: str) -> bool:
@@ -26,9 +28,8 @@ def _is_being_deployed(stack: str) -> bool:
 
 def handler(event: dict[str, Any], context: Any) -> None:
     """Try the stage once. Raise an unexpected error, because the alarm counts failed invocations."""
-    telemetry = _telemetry()
+    settings, telemetry = _parts()
     try:
-        settings = read_canary()
         # Read the secret in each run, because it may have been replaced.
         secret = generic_secret(Secrets().read(settings.webhook_secret_id))
         if secret is None:

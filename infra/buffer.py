@@ -6,14 +6,13 @@ import aws_cdk as cdk
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
-from infra import function_variables as environment
 from infra import permissions
 from infra.api import open_webhooks
 from infra.bus import BatchBus
 from infra.canary import Canary
+from infra.copies import ages_out
 from infra.end_user_messaging import WhatsAppQueues
 from infra.function import Function, Placement, Runtime, keep_identity, source_code
-from infra.function_variables import ValkeyAccess
 from infra.lanes.dynamodb import DynamoDbLane
 from infra.lanes.valkey import ValkeyLane
 from infra.limits import ADMIN_TIMEOUT_SECONDS, GATE_TIMEOUT_SECONDS, INGEST_TIMEOUT_SECONDS
@@ -28,6 +27,7 @@ from infra.storage import (
     WebhookSecrets,
     key_of_logged_ids,
 )
+from message_buffer.settings import AdminSettings, GateSettings, IngestSettings, LogSettings, ValkeySettings
 
 
 class BufferStack(cdk.Stack):
@@ -42,22 +42,26 @@ class BufferStack(cdk.Stack):
         env: cdk.Environment,
         source: Path,
         layer: Path,
-        valkey: ValkeyAccess | None = None,
+        valkey: ValkeySettings | None = None,
         placement: Placement | None = None,
     ) -> None:
         # The emulator has no TLS, without which the bootstrap's bucket refuses all roles, so deploy with the caller's
         # own credentials.
         synthesizer = cdk.CliCredentialsStackSynthesizer() if config.is_local else None
         super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
-        self._config = config
-        self.log_id_key = key_of_logged_ids(self, config)
+        self._config, self._valkey = config, valkey
+        self.log = LogSettings(
+            id_key=key_of_logged_ids(self, config),
+            share=config.log_share,
+            followed=config.log_followed if config.log_share < 1 else (),
+            level=config.log_level,
+        )
         self._runtime = Runtime(
             config=config,
             code=source_code(source),
             layer=lambda_.LayerVersion(self, "Dependencies", code=lambda_.Code.from_asset(str(layer))),
-            valkey=valkey,
             placement=placement,
-            log_id_key=self.log_id_key,
+            log=self.log,
         )
         self.bus = BatchBus(self, "Bus", config=config)
         self.dead_letters = Queue(
@@ -77,7 +81,7 @@ class BufferStack(cdk.Stack):
         )
         self._windows = self.dynamodb_lane.windows if self.dynamodb_lane else None
         self.valkey_lane = (
-            ValkeyLane(self, runtime=self._runtime, destinations=self.destinations) if config.has_valkey_lane else None
+            ValkeyLane(self, runtime=self._runtime, valkey=valkey, destinations=self.destinations) if valkey else None
         )
         self.whatsapp_queues = (
             WhatsAppQueues(self, config=config, settings=config.end_user_messaging)
@@ -134,16 +138,21 @@ class BufferStack(cdk.Stack):
             runtime=self._runtime,
             memory_mb=self._config.memory.ingest,
             timeout=cdk.Duration.seconds(INGEST_TIMEOUT_SECONDS),
-            environment=environment.ingest(
-                config=self._config,
-                processor=self.valkey_lane.startable if self.valkey_lane else None,
-                windows=self._windows,
-                webhook_secrets=self.webhook_secrets,
-                rules_table=self.rules_table,
-                takeovers_table=self.takeovers_table,
-                aliases_table=self.aliases_table,
-                bus=self.bus,
-                whatsapp_queues=self.whatsapp_queues,
+            settings=IngestSettings(
+                log=self.log,
+                valkey=self._valkey,
+                dynamodb_lane=self._windows.settings if self._windows else None,
+                webhook_ms=self._config.timings.webhook_ms,
+                webhook_secret_id=self.webhook_secrets.secret_arn,
+                time_is_required=self._config.api.generic_timestamp == "required",
+                event_bus=self.bus.event_bus_name,
+                rules=self._config.rules,
+                rules_table=self.rules_table.table_name,
+                takeovers_table=self.takeovers_table.table_name,
+                aliases_table=self.aliases_table.table_name,
+                account_messages_per_minute=self._config.quota.account_messages_per_minute,
+                account_conversations_per_minute=self._config.quota.account_conversations_per_minute,
+                whatsapp_queue=self.whatsapp_queues.settings if self.whatsapp_queues else None,
             ),
             warmth=self._config.warmth,
             has_url=self._config.api.has_url,
@@ -169,15 +178,19 @@ class BufferStack(cdk.Stack):
             runtime=self._runtime,
             memory_mb=self._config.memory.admin,
             timeout=cdk.Duration.seconds(ADMIN_TIMEOUT_SECONDS),
-            environment=environment.admin(
-                config=self._config,
-                processor=self.valkey_lane.startable if self.valkey_lane else None,
-                windows=self._windows,
-                redrive=self.emitter,
-                destinations=self.destinations,
-                rules_table=self.rules_table,
-                takeovers_table=self.takeovers_table,
-                aliases_table=self.aliases_table,
+            settings=AdminSettings(
+                log=self.log,
+                valkey=self._valkey,
+                dynamodb_lane=self._windows.settings if self._windows else None,
+                redrive_function=self.emitter.function_name,
+                event_bus=self.bus.event_bus_name,
+                dead_letter_queue_url=self.dead_letters.queue_url,
+                rules=self._config.rules,
+                rules_table=self.rules_table.table_name,
+                takeovers_table=self.takeovers_table.table_name,
+                aliases_table=self.aliases_table.table_name,
+                oversize_bucket=self.oversize.bucket_name,
+                ages_out=ages_out(self._config),
             ),
         )
 
@@ -189,10 +202,10 @@ class BufferStack(cdk.Stack):
             runtime=self._runtime,
             memory_mb=self._config.memory.gate,
             timeout=cdk.Duration.seconds(GATE_TIMEOUT_SECONDS),
-            environment=environment.gate(
-                config=self._config,
-                processor=self.valkey_lane.startable if self.valkey_lane else None,
-                windows=self._windows,
+            settings=GateSettings(
+                log=self.log,
+                valkey=self._valkey,
+                dynamodb_lane=self._windows.settings if self._windows else None,
             ),
         )
 

@@ -14,8 +14,8 @@ from aws_cdk import aws_kms as kms
 from constructs import Construct
 
 from infra.function import keep_identity, removal_policy, suppress_finding
-from infra.function_variables import ValkeyAccess
 from infra.settings_and_defaults import StageConfig
+from message_buffer.settings import IamAccess
 
 # In UTC. At this time it is early morning in Europe and night in America.
 SNAPSHOT_TIME = "06:00"
@@ -119,11 +119,8 @@ class CacheStack(cdk.Stack):
         endpoint = f"{self._cache.attr_endpoint_address}:{self._cache.attr_endpoint_port}"
         # The value is `host:port`. The cache accepts only TLS, and only connections from its network, if it is in one.
         cdk.CfnOutput(self, "CacheEndpoint", value=endpoint)
-        self.access = ValkeyAccess(
-            url=f"valkeys://{endpoint}?cluster=true",
-            iam_user=name,
-            cache_name=name,
-        )
+        self.url = f"valkeys://{endpoint}?cluster=true"
+        self.iam = IamAccess(user=name, cache_name=name, region=config.region)
 
     def _accept_public_endpoint(self) -> None:
         """Let the checks accept the property `ConnectionType`, which their copy of AWS's schema lacks."""

@@ -8,11 +8,11 @@ from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
-from infra import function_variables as environment
 from infra.bus import SOURCE, TRIAL_TENANT, BatchBus
 from infra.function import Function, Runtime, grant
 from infra.limits import CANARY_RETENTION_SECONDS, CANARY_RUN_SECONDS, CANARY_TIMEOUT_SECONDS
 from infra.storage import Queue, WebhookSecrets
+from message_buffer.settings import CanarySettings
 
 # The beginning of the ids of the canary's conversations.
 CONVERSATIONS = f"{TRIAL_TENANT}/generic/canary/"
@@ -36,11 +36,15 @@ class Canary:
             scope,
             "canary",
             room="canary",
-            runtime=replace(runtime, valkey=None, placement=None),
+            runtime=replace(runtime, placement=None),
             memory_mb=config.memory.canary,
             timeout=cdk.Duration.seconds(CANARY_TIMEOUT_SECONDS),
-            environment=environment.canary(
-                api_url=api_url, webhook_secrets=webhook_secrets, queue=self.queue, stack=self._stack
+            settings=CanarySettings(
+                log=runtime.log,
+                api_endpoint=api_url,
+                webhook_secret_id=webhook_secrets.secret_arn,
+                queue_url=self.queue.queue_url,
+                stack=self._stack.stack_id,
             ),
         )
         events.Rule(

@@ -8,7 +8,7 @@ from constructs import Construct
 
 from infra.buffer import BufferStack
 from infra.cache import CacheStack
-from infra.function_variables import ValkeyAccess
+from infra.lanes.valkey import valkey_settings
 from infra.metrics import Metrics
 from infra.network import NetworkStack
 from infra.operability import OperabilityStack
@@ -62,7 +62,7 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
         env=env,
         source=source,
         layer=layer,
-        valkey=cache.access if cache else _local_valkey(config),
+        valkey=valkey_settings(config, cache) if config.has_valkey_lane else None,
         placement=network.placement if network else None,
     )
     buffer.termination_protection = config.termination_protection
@@ -97,10 +97,6 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
         )
         OperabilityStack(scope, f"{prefix}-Operability", metrics=metrics, env=env)
     return buffer
-
-
-def _local_valkey(config: StageConfig) -> ValkeyAccess | None:
-    return ValkeyAccess(config.valkey_url) if config.valkey_url else None
 
 
 def enforce_cdk_nag(app: cdk.App) -> None:

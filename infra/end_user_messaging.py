@@ -15,6 +15,7 @@ from infra.limits import (
 )
 from infra.settings_and_defaults import EndUserMessaging, StageConfig
 from infra.storage import Queue
+from message_buffer.settings import WhatsAppQueueSettings
 
 
 class WhatsAppQueues:
@@ -35,6 +36,11 @@ class WhatsAppQueues:
         topic = sns.Topic.from_topic_arn(scope, "WhatsAppTopic", settings.topic_arn)
         # The subscription's policy lets only this topic send to the queue.
         topic.add_subscription(SqsSubscription(self.webhooks, raw_message_delivery=True))
+
+    @property
+    def settings(self) -> WhatsAppQueueSettings:
+        """Return what ingest must know."""
+        return WhatsAppQueueSettings(queue_url=self.webhooks.queue_url, unreadable_queue_url=self.unreadable.queue_url)
 
     def invoke(self, ingest: lambda_.IFunction) -> None:
         """Let Lambda invoke ingest with the webhooks of the queue."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,20 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct, IConstruct
 
-from infra.function_variables import Environment, ValkeyAccess, check_size, common
 from infra.limits import MAX_ASYNC_AGE_SECONDS, MAX_ASYNC_RETRIES
-from infra.settings_and_defaults import StageConfig, Warmth
+from infra.settings_and_defaults import ConfigError, StageConfig, Warmth
+from message_buffer.settings import LogSettings
+from message_buffer.variables import to_variables
 
 # ONLY_SOURCE excludes everything except these folders, which form the one code asset that all functions share.
 ROOMS = ("message_buffer", "lambdas", "responder", "canary", "lua")
 ONLY_SOURCE = ["/*", *(f"!/{room}" for room in ROOMS), "/lambdas/requirements.*", "__pycache__", "*.md"]
+
+# Lambda's limit for the names and values of a function's variables together.
+MAX_VARIABLES_BYTES = 4_096
+# What a value that is known only after the deployment counts. Names are shorter. Only the URL of a queue is about as
+# long, in a stage with the longest name.
+BYTES_OF_AN_UNKNOWN_VALUE = 120
 
 # The permissions that Lambda requires of a role before it places the function in a network.
 NETWORK_ACTIONS = [
@@ -53,12 +61,9 @@ class Runtime:
     config: StageConfig
     code: lambda_.Code
     layer: lambda_.ILayerVersion
-    valkey: ValkeyAccess | None
-    """`None` for functions that do not call Valkey."""
+    log: LogSettings
     placement: Placement | None
     """`None` for functions outside of any network."""
-    log_id_key: str | None = None
-    """The key under which ids are hashed in logs. `None` if ids are logged unchanged."""
 
 
 class Function(lambda_.Function):
@@ -75,7 +80,7 @@ class Function(lambda_.Function):
         runtime: Runtime,
         memory_mb: int,
         timeout: cdk.Duration,
-        environment: Environment,
+        settings: tuple[Any, ...],
         room: str | None = None,
         name: str | None = None,
         in_a_loop: bool = False,
@@ -83,7 +88,7 @@ class Function(lambda_.Function):
         warmth: Warmth | None = None,
         has_url: bool = False,
     ) -> None:
-        """Create the function.
+        """Create the function. `settings` is its object of `message_buffer/settings.py`.
 
         Pass `has_url` if the function gets an address of its own.
 
@@ -101,10 +106,11 @@ class Function(lambda_.Function):
         )
         keep_identity(log_group, f"{construct_id}Logs")
         variables = {
-            **common(role, config=config, valkey=runtime.valkey, log_id_key=runtime.log_id_key),
-            **environment,
+            "POWERTOOLS_SERVICE_NAME": role,
+            "POWERTOOLS_METRICS_NAMESPACE": f"MessageBuffer/{config.name}",
+            **to_variables(settings),
         }
-        check_size(role, variables)
+        _check_size(role, cdk.Stack.of(scope).resolve(variables))
         super().__init__(
             scope,
             construct_id,
@@ -131,7 +137,7 @@ class Function(lambda_.Function):
             vpc_subnets=placement.subnets if placement else None,
             security_groups=[placement.security_group] if placement else None,
         )
-        self.calls_valkey = runtime.valkey is not None
+        self.calls_valkey = "REDIS_URL" in variables
         self.is_in_network = placement is not None
         self.entrance = _entrance(self, warmth, has_url=has_url)
         """The API invokes this: the alias of a published version, or the function."""
@@ -166,6 +172,21 @@ class Function(lambda_.Function):
                 "AwsSolutions-IAM5[Resource::*]",
                 "X-Ray has no resource that a policy could name for sending trace segments.",
             )
+
+
+def _check_size(role: str, variables: Mapping[str, Any]) -> None:
+    """Raise ConfigError, with the settings to shorten, if Lambda would refuse the variables."""
+    if (size := sum(len(name) + _bytes_of(value) for name, value in variables.items())) > MAX_VARIABLES_BYTES:
+        raise ConfigError(
+            f"The environment variables of the function {role} would have {size:,} bytes, but Lambda accepts"
+            f" {MAX_VARIABLES_BYTES:,}. Shorten in cdk.json: `rules`, `log_followed` or `responder.instructions`."
+        )
+
+
+def _bytes_of(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(map(_bytes_of, value["Fn::Join"][1])) if "Fn::Join" in value else BYTES_OF_AN_UNKNOWN_VALUE
+    return len(str(value).encode())
 
 
 def _execution_role(scope: Construct, construct_id: str, *, log_group: logs.ILogGroup, in_network: bool) -> iam.Role:

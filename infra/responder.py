@@ -14,14 +14,21 @@ from aws_cdk import aws_sqs as sqs
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
-from infra import function_variables as environment
 from infra import permissions
 from infra.buffer import BufferStack
 from infra.bus import SOURCE, TRIAL_TENANT, bus_name
 from infra.function import Function, Runtime, grant, refer_weakly, source_code, suppress_finding
-from infra.limits import MAX_DELIVERIES_IN_A_BATCH, MAX_DELIVERY_RECEIVES, VISIBILITY_TIMEOUTS
+from infra.limits import (
+    HIDDEN_SECONDS,
+    LOCK_MARGIN_SECONDS,
+    MAX_DELIVERIES_IN_A_BATCH,
+    MAX_DELIVERY_RECEIVES,
+    RESPONDER_MARGIN_SECONDS,
+    VISIBILITY_TIMEOUTS,
+)
 from infra.settings_and_defaults import Responder, StageConfig
 from infra.storage import ConversationsTable, Queue, ResponderSecrets
+from message_buffer.settings import ResponderOptions, ResponderSettings
 
 CONSUMED = ["messages.batch.ready", "messages.conversation.forgotten"]
 # The prefixes of inference profiles that span regions.
@@ -46,7 +53,7 @@ class ResponderStack(cdk.Stack):
         synthesizer = cdk.CliCredentialsStackSynthesizer() if config.is_local else None
         super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
         refer_weakly(self)
-        timeout = cdk.Duration.seconds(environment.responder_seconds(responder))
+        timeout = cdk.Duration.seconds(responder.assistant_seconds + RESPONDER_MARGIN_SECONDS)
         self.dead_letters = Queue(
             self, "ReplyDeadLetters", config=config, no_dead_letters_because="It contains the replies that failed."
         )
@@ -71,21 +78,25 @@ class ResponderStack(cdk.Stack):
                 # This stack has a layer of its own, because every change makes a new version, and CloudFormation cannot
                 # replace a version that another stack imports.
                 layer=lambda_.LayerVersion(self, "Dependencies", code=lambda_.Code.from_asset(str(layer))),
-                valkey=None,
                 placement=None,
-                log_id_key=buffer.log_id_key,
+                log=buffer.log,
             ),
             memory_mb=config.memory.responder,
             timeout=timeout,
-            environment=environment.responder(
-                config=responder,
-                table=self.table,
-                queue=self.queue,
-                dead_letters=self.dead_letters,
-                secret=self.secrets,
-                gate=buffer.gate,
-                bus=buffer.bus,
-                oversize=buffer.oversize,
+            settings=ResponderSettings(
+                log=buffer.log,
+                conversations_table=self.table.table_name,
+                queue_url=self.queue.queue_url,
+                dead_letter_queue_url=self.dead_letters.queue_url,
+                secret_id=self.secrets.secret_arn,
+                gate_function=buffer.gate.function_name,
+                event_bus=buffer.bus.event_bus_name,
+                oversize_bucket=buffer.oversize.bucket_name,
+                options=ResponderOptions(
+                    **responder.model_dump(),
+                    lock_ms=(int(timeout.to_seconds()) + LOCK_MARGIN_SECONDS) * 1_000,
+                    hidden_seconds=HIDDEN_SECONDS,
+                ),
             ),
         )
         self._model = responder.model if responder.assistant == "bedrock" else None

@@ -17,7 +17,8 @@ from constructs import Construct
 from infra.bus import BatchBus
 from infra.function import Function, grant, keep_identity, removal_policy, suppress_finding
 from infra.limits import DEAD_LETTER_RETENTION_DAYS, OVERSIZE_DEAD_LETTER_RETENTION_DAYS
-from infra.settings_and_defaults import StageConfig
+from infra.settings_and_defaults import Limits, StageConfig
+from message_buffer.settings import DynamoDbLaneSettings, EmissionSettings
 
 DEAD_LETTER_RETENTION = cdk.Duration.days(DEAD_LETTER_RETENTION_DAYS)
 # The bucket's folders for batches that are too large for an event, and for batches that are too large for a dead
@@ -142,6 +143,16 @@ class EventDestinations:
     oversize: OversizeBucket
     dead_letters: Queue
 
+    def settings(self, limits: Limits) -> EmissionSettings:
+        """Return what a function that emits batches must know."""
+        return EmissionSettings(
+            event_bus=self.bus.event_bus_name,
+            max_event_bytes=limits.max_event_bytes,
+            oversize_bucket=self.oversize.bucket_name,
+            max_attempts=limits.max_attempts,
+            dead_letter_queue_url=self.dead_letters.queue_url,
+        )
+
     def grant_emit(self, function: Function) -> None:
         """Let `function` emit batches and dead-letter those that it cannot emit."""
         self.bus.grant_publish(function)
@@ -255,6 +266,11 @@ class WindowStorage:
 
     table: MessageTable
     triggers: Queue
+
+    @property
+    def settings(self) -> DynamoDbLaneSettings:
+        """Return what a function that uses the lane must know."""
+        return DynamoDbLaneSettings(table=self.table.table_name, queue_url=self.triggers.queue_url)
 
 
 def _text(name: str) -> dynamodb.Attribute:

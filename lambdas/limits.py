@@ -180,8 +180,3 @@ SECOND_SWEEP_DELAY_MS = 30_000
 # A batch's bodies are read in pieces of this many messages, until the batch is full. If all have the largest size, a
 # piece has as many bytes as a batch.
 MAX_BODIES_READ_AT_ONCE = 64
-
-# -- settings ------------------------------------------------------------------------------------------------
-
-# An event whose messages are in the object store is at most this large, so `max_event_bytes` cannot be less.
-MIN_MAX_EVENT_BYTES = 1_024

@@ -126,7 +126,8 @@ def read_back(
     if "canary" in functions:
         # The emulator's CloudFormation returns a wrong address of the API, so set the right one.
         configuration = client("lambda").get_function_configuration(FunctionName=functions["canary"])
-        told = configuration["Environment"]["Variables"] | {"API_ENDPOINT": api_endpoint}
+        told = configuration["Environment"]["Variables"]
+        told["SETTINGS"] = json.dumps({**json.loads(told["SETTINGS"]), "api_endpoint": api_endpoint})
         client("lambda").update_function_configuration(
             FunctionName=functions["canary"], Environment={"Variables": told}
         )

@@ -24,7 +24,7 @@ from aws_lambda_powertools.metrics import Metrics, MetricUnit, single_metric
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import MessageBufferError
 from message_buffer.limits import MAX_METRICS_AGE_MS
-from message_buffer.log_settings import ALL, LogSettings
+from message_buffer.settings import ALL, LogSettings
 
 Value = str | int | float | bool | None | list[str]
 

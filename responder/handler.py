@@ -15,7 +15,9 @@ from message_buffer.errors import SendFailed
 from message_buffer.events.event_bus import EventBus
 from message_buffer.heartbeat import Heartbeat
 from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.settings import ResponderOptions, ResponderSettings
 from message_buffer.telemetry import Telemetry
+from message_buffer.variables import read_settings
 from responder.assistants.base import Assistant
 from responder.assistants.bedrock import Bedrock
 from responder.assistants.echo import Echo
@@ -30,7 +32,6 @@ from responder.collaborators import Collaborators
 from responder.conversations_table import ConversationsTable
 from responder.credentials import CredentialStore
 from responder.deliveries import Deliveries, Delivery
-from responder.environment import ResponderOptions, read_log_settings, read_responder
 from responder.forgetting import Forgetting
 from responder.gate_client import BufferClient
 from responder.http_client import Http
@@ -59,7 +60,8 @@ class _Components(NamedTuple):
 
 @cache
 def _components() -> _Components:
-    settings, telemetry = read_responder(), Telemetry(read_log_settings())
+    settings = read_settings(ResponderSettings)
+    telemetry = Telemetry(settings.log)
     options = settings.options
     table = ConversationsTable(
         settings.conversations_table, outbox_days=options.outbox_days, turn_days=options.turn_days

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import MessageBufferError, SendFailed
+from message_buffer.settings import ResponderOptions
 from message_buffer.telemetry import Telemetry
 from responder import history
 from responder.assistants.base import Prompt
@@ -24,7 +25,6 @@ from responder.conversations_table import (
     UnknownConversation,
 )
 from responder.deliveries import Delivery, Later
-from responder.environment import ResponderOptions
 from responder.errors import Busy, Refused, Unconfirmed
 from responder.forgetting import Forgetting
 from responder.gate import Gate

@@ -1,11 +1,11 @@
 """Handles batches that the settings of the stage, the tenant or the conversation do not let the responder answer."""
 
 from message_buffer.clock import Clock
+from message_buffer.settings import ResponderOptions
 from message_buffer.telemetry import Telemetry
 from responder.batch import Batch
 from responder.collaborators import Collaborators
 from responder.conversations_table import ConversationsTable
-from responder.environment import ResponderOptions
 from responder.events import publish_reply_withheld
 from responder.history import ASSISTANT, USER, Turn, estimate_tokens
 from responder.owned_batch import OwnedBatch

@@ -7,7 +7,7 @@ import pytest
 from aws_lambda_powertools.metrics import Metrics
 
 from message_buffer.lanes.valkey.connection import connect
-from message_buffer.lanes.valkey.from_environment import ConnectionSettings
+from message_buffer.settings import ConnectionSettings
 from tests.support.cases import markers, numbered
 from tests.support.engine import Engine, monitored
 from tests.support.imitation import open_imitation

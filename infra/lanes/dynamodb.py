@@ -12,10 +12,10 @@ from aws_cdk import aws_iam as iam
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
-from infra import function_variables as environment
 from infra.function import Function, Runtime
 from infra.limits import DYNAMODB_PROCESSOR_TIMEOUT_SECONDS, MAX_TRIGGERS_IN_A_BATCH, SWEEP_SECONDS
 from infra.storage import EventDestinations, MessageTable, Queue, WindowStorage
+from message_buffer.settings import DynamoDbProcessorSettings
 
 TIMEOUT = cdk.Duration.seconds(DYNAMODB_PROCESSOR_TIMEOUT_SECONDS)
 SWEEP_RATE = cdk.Duration.seconds(SWEEP_SECONDS)
@@ -44,10 +44,14 @@ class DynamoDbLane:
             scope,
             "dynamodb_processor",
             # It calls only the table, even in a stage with Valkey, so it needs neither the cache nor its network.
-            runtime=replace(runtime, valkey=None, placement=None),
+            runtime=replace(runtime, placement=None),
             memory_mb=config.memory.dynamodb_processor,
             timeout=TIMEOUT,
-            environment=environment.dynamodb_processor(config=config, windows=self.windows, destinations=destinations),
+            settings=DynamoDbProcessorSettings(
+                log=runtime.log,
+                dynamodb_lane=self.windows.settings,
+                emission=destinations.settings(config.limits),
+            ),
             # Messages that arrive while the processor empties a window are stored in the next window, so a lively
             # conversation is an endless chain of triggers.
             in_a_loop=True,

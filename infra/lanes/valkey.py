@@ -12,7 +12,7 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
-from infra import function_variables as environment
+from infra.cache import CacheStack
 from infra.function import Function, Runtime, grant
 from infra.limits import (
     MAX_RECORDS_FOR_A_PASS,
@@ -23,7 +23,42 @@ from infra.limits import (
     WATCHDOG_SECOND_PASS_DELAY_SECONDS,
     WATCHDOG_TIMEOUT_SECONDS,
 )
+from infra.settings_and_defaults import StageConfig
 from infra.storage import EventDestinations, Queue
+from message_buffer.settings import (
+    ConnectionSettings,
+    ConversationProcessorSettings,
+    ProcessorSettings,
+    StoreSettings,
+    ValkeySettings,
+    WatchdogSettings,
+)
+
+
+def valkey_settings(config: StageConfig, cache: CacheStack | None) -> ValkeySettings:
+    """Return what a function that calls Valkey must know. Without a cache, the stage is local and has Valkey's URL."""
+    timings = config.timings
+    return ValkeySettings(
+        connection=ConnectionSettings(
+            url=cache.url if cache else str(config.valkey_url),
+            connect_timeout_ms=timings.connect_ms,
+            answer_timeout_ms=timings.answer_ms,
+        ),
+        iam=cache.iam if cache else None,
+        store=StoreSettings(
+            shards=config.shards,
+            start_ms=timings.start_ms,
+            lease_ms=timings.lease_ms,
+            claim_ms=timings.claim_timeout_ms,
+            slots=config.slots_of_a_shard,
+            token_ms=timings.token_ms,
+            max_waiting=config.limits.max_waiting_messages,
+            max_waiting_bytes=config.limits.max_waiting_bytes,
+        ),
+        # The processor starts its successor, and a conversation processor may start a processor. CloudFormation can
+        # resolve this circular reference only if the name is fixed in advance.
+        processor_function=f"message-buffer-{config.name}-processor",
+    )
 
 
 class ValkeyLane:
@@ -34,17 +69,15 @@ class ValkeyLane:
         scope: Construct,
         *,
         runtime: Runtime,
+        valkey: ValkeySettings,
         destinations: EventDestinations,
     ) -> None:
-        self._scope, self._runtime, self._config = scope, runtime, runtime.config
+        self._scope, self._runtime, self._config, self._valkey = scope, runtime, runtime.config, valkey
         # A dead processor's lease ends by itself. A second later another processor can take it over.
         self._failures = self._passes_after(
             "ProcessorFailures", seconds=math.ceil(self._config.timings.lease_ms / 1_000) + 1
         )
-        # The processor starts its successor, and a conversation processor may start a processor. CloudFormation can
-        # resolve this circular reference only if the name is fixed in advance.
-        self._name = f"message-buffer-{self._config.name}-processor"
-        self.startable = lambda_.Function.from_function_name(scope, "StartableProcessor", self._name)
+        self._startable = lambda_.Function.from_function_name(scope, "StartableProcessor", valkey.processor_function)
         self.conversation_processor = self._make_conversation_processor(destinations)
         self.processor = self._make_processor()
         self.watchdog = self._make_watchdog()
@@ -54,17 +87,23 @@ class ValkeyLane:
 
     def grant_start_processor(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` start the processor of a shard."""
-        return grant(grantee, "lambda:InvokeFunction", on=self.startable.function_arn)
+        return grant(grantee, "lambda:InvokeFunction", on=self._startable.function_arn)
 
     def _make_processor(self) -> Function:
         return Function(
             self._scope,
             "processor",
-            name=self._name,
+            name=self._valkey.processor_function,
             runtime=self._runtime,
             memory_mb=self._config.memory.processor,
             timeout=cdk.Duration.seconds(self._config.timings.processor_life_seconds),
-            environment=environment.processor(config=self._config, conversation_processor=self.conversation_processor),
+            settings=ProcessorSettings(
+                log=self._runtime.log,
+                valkey=self._valkey,
+                conversation_processor_function=self.conversation_processor.function_name,
+                idle_ms=self._config.timings.processor_idle_ms,
+                handover_ms=self._config.timings.processor_handover_ms,
+            ),
             in_a_loop=True,
             failures=self._failures,
         )
@@ -76,10 +115,10 @@ class ValkeyLane:
             runtime=self._runtime,
             memory_mb=self._config.memory.conversation_processor,
             timeout=cdk.Duration.seconds(math.ceil(self._config.timings.conversation_processor_timeout_ms / 1_000)),
-            environment=environment.conversation_processor(
-                config=self._config,
-                processor=self.startable,
-                destinations=destinations,
+            settings=ConversationProcessorSettings(
+                log=self._runtime.log,
+                valkey=self._valkey,
+                emission=destinations.settings(self._config.limits),
             ),
             in_a_loop=True,
         )
@@ -91,7 +130,7 @@ class ValkeyLane:
             runtime=self._runtime,
             memory_mb=self._config.memory.watchdog,
             timeout=cdk.Duration.seconds(WATCHDOG_TIMEOUT_SECONDS),
-            environment=environment.watchdog(processor=self.startable),
+            settings=WatchdogSettings(log=self._runtime.log, valkey=self._valkey),
             # The watchdog starts processors, and is invoked when one of them has failed.
             in_a_loop=True,
         )

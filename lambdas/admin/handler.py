@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from lambdas import environment as config
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.forgetting import Forgetting, Places
@@ -22,8 +21,10 @@ from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
 from message_buffer.rules.rules_table import RulesTable
+from message_buffer.settings import AdminSettings
 from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
+from message_buffer.variables import read_settings
 
 
 class _Call:
@@ -43,7 +44,8 @@ class _Parts(NamedTuple):
 
 @cache
 def _parts() -> _Parts:
-    settings, telemetry, call = config.read_admin(), Telemetry(config.read_log_settings()), _Call()
+    settings = read_settings(AdminSettings)
+    telemetry, call = Telemetry(settings.log), _Call()
     valkey_lane = open_valkey_lane(settings.valkey, telemetry) if settings.valkey else None
     dynamodb_lane = open_dynamodb_lane(settings.dynamodb_lane) if settings.dynamodb_lane else None
     bus, rules_table = EventBus(settings.event_bus), RulesTable(settings.rules_table)
@@ -72,7 +74,7 @@ def _parts() -> _Parts:
                 objects=ObjectStore(settings.oversize_bucket),
                 dead_letters=dead_letters,
                 takeovers=takeovers,
-                ages_out=settings.ages_out,
+                ages_out=[{"place": place, "days": days} for place, days in settings.ages_out.items()],
                 aliases=AliasesTable(settings.aliases_table),
             ),
             bus=bus,

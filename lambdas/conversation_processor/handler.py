@@ -10,12 +10,13 @@ Events:
 from functools import cache
 from typing import Any, NamedTuple
 
-from lambdas import environment as config
 from lambdas.conversation_processor.service import ConversationProcessor
 from message_buffer.errors import MessageBufferError, StoreError
 from message_buffer.events.emission import Emission, TimeLeft, open_emission
 from message_buffer.lanes.opening import open_valkey_lane
+from message_buffer.settings import ConversationProcessorSettings
 from message_buffer.telemetry import Telemetry
+from message_buffer.variables import read_settings
 
 
 class _Parts(NamedTuple):
@@ -26,7 +27,8 @@ class _Parts(NamedTuple):
 
 @cache
 def _parts() -> _Parts:
-    settings, telemetry = config.read_conversation_processor(), Telemetry(config.read_log_settings())
+    settings = read_settings(ConversationProcessorSettings)
+    telemetry = Telemetry(settings.log)
     emission, lane = open_emission(settings.emission, telemetry), open_valkey_lane(settings.valkey, telemetry)
     processor = ConversationProcessor(lane=lane, emission=emission, telemetry=telemetry)
     return _Parts(processor, emission, telemetry)

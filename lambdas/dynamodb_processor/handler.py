@@ -8,13 +8,14 @@ minute with `{"sweep": true}`, and the queue delivers the same half a minute lat
 from functools import cache
 from typing import Any, NamedTuple
 
-from lambdas import environment as config
 from lambdas.dynamodb_processor.service import DynamoDbProcessor
 from message_buffer.errors import InvalidInput, MessageBufferError
 from message_buffer.events.emission import Emission, TimeLeft, open_emission
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import TriggerQueue, is_sweep, read_trigger
+from message_buffer.settings import DynamoDbProcessorSettings
 from message_buffer.telemetry import Telemetry
+from message_buffer.variables import read_settings
 
 
 class _Parts(NamedTuple):
@@ -25,7 +26,8 @@ class _Parts(NamedTuple):
 
 @cache
 def _parts() -> _Parts:
-    settings, telemetry = config.read_dynamodb_processor(), Telemetry(config.read_log_settings())
+    settings = read_settings(DynamoDbProcessorSettings)
+    telemetry = Telemetry(settings.log)
     emission = open_emission(settings.emission, telemetry)
     processor = DynamoDbProcessor(
         table=MessageTable(settings.dynamodb_lane.table),

@@ -6,16 +6,18 @@ Its permissions suffice for these two operations and for nothing else. For event
 from functools import cache
 from typing import Any
 
-from lambdas import environment as config
 from lambdas.gate.service import Gate, operations_of
 from lambdas.operations import Operations
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
+from message_buffer.settings import GateSettings
 from message_buffer.telemetry import Telemetry
+from message_buffer.variables import read_settings
 
 
 @cache
 def _parts() -> tuple[Operations, Telemetry]:
-    settings, telemetry = config.read_gate(), Telemetry(config.read_log_settings())
+    settings = read_settings(GateSettings)
+    telemetry = Telemetry(settings.log)
     gate = Gate(
         open_valkey_lane(settings.valkey, telemetry) if settings.valkey else None,
         dynamodb_lane=open_dynamodb_lane(settings.dynamodb_lane) if settings.dynamodb_lane else None,

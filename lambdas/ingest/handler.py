@@ -13,7 +13,6 @@ from functools import cache
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlencode
 
-from lambdas import environment as config
 from lambdas.ingest.platforms.base import Webhook
 from lambdas.ingest.queued_webhooks import QueuedWebhooks, SqsWebhookQueues
 from lambdas.ingest.responses import Request, Response, refuse
@@ -30,27 +29,36 @@ from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
 from message_buffer.lanes.valkey.patience import WebhookPatience
 from message_buffer.limits import RETRY_IF_FAILED_WITHIN_MS
+from message_buffer.rules.quota import Quota
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_table import RulesTable
+from message_buffer.settings import IngestSettings
 from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
+from message_buffer.variables import read_settings
+
+
+@cache
+def _settings() -> IngestSettings:
+    return read_settings(IngestSettings)
 
 
 @cache
 def _telemetry() -> Telemetry:
-    return Telemetry(config.read_log_settings())
+    return Telemetry(_settings().log)
 
 
 @cache
 def _ingest() -> Ingest:
-    settings, telemetry = config.read_ingest(), _telemetry()
+    settings, telemetry = _settings(), _telemetry()
     patience = _patience(settings)
+    quota = Quota(settings.account_messages_per_minute, settings.account_conversations_per_minute)
     return Ingest(
         lane=_lane(settings, telemetry, patience),
         secrets=WebhookSecrets(Secrets(), settings.webhook_secret_id, telemetry),
         bus=EventBus(settings.event_bus),
         telemetry=telemetry,
-        book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry, quota=settings.account_quota),
+        book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry, quota=quota),
         takeovers=TakeoversTable(settings.takeovers_table),
         aliases=Aliases(AliasesTable(settings.aliases_table), telemetry),
         time_is_required=settings.time_is_required,
@@ -58,14 +66,14 @@ def _ingest() -> Ingest:
     )
 
 
-def _patience(settings: config.IngestSettings) -> WebhookPatience | None:
+def _patience(settings: IngestSettings) -> WebhookPatience | None:
     if settings.valkey is None:
         return None
     _, connect_ms, answer_ms, _ = settings.valkey.connection
     return WebhookPatience(connect_ms=connect_ms, answer_ms=answer_ms, webhook_ms=settings.webhook_ms)
 
 
-def _lane(settings: config.IngestSettings, telemetry: Telemetry, patience: WebhookPatience | None) -> Lane:
+def _lane(settings: IngestSettings, telemetry: Telemetry, patience: WebhookPatience | None) -> Lane:
     if settings.valkey is not None and settings.dynamodb_lane is None:
         valkey_lane = open_valkey_lane(settings.valkey, telemetry, patience=patience)
         valkey_lane.store.prepare()
@@ -85,7 +93,7 @@ def _lane(settings: config.IngestSettings, telemetry: Telemetry, patience: Webho
 
 @cache
 def _queued_webhooks() -> QueuedWebhooks:
-    settings = config.read_ingest()
+    settings = _settings()
     assert settings.whatsapp_queue is not None, "only a stage with this queue invokes ingest with its batches"
     return QueuedWebhooks(_ingest(), SqsWebhookQueues(*settings.whatsapp_queue), _telemetry())
 

@@ -5,7 +5,6 @@ from functools import cache
 from threading import Thread
 from typing import Any, NamedTuple
 
-from lambdas import environment as config
 from lambdas.limits import MAX_STARTS_AT_ONCE
 from lambdas.processor.service import ConversationProcessors, Exit, Processor, Timings
 from message_buffer.aws.functions import Functions
@@ -15,13 +14,15 @@ from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.sign_in import Opener, open_store
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.lanes.valkey.wake import Wake
+from message_buffer.settings import ProcessorSettings
 from message_buffer.telemetry import Telemetry
+from message_buffer.variables import read_settings
 
 
 class _Parts(NamedTuple):
     """The parts that an instance keeps from one run to the next."""
 
-    settings: config.ProcessorSettings
+    settings: ProcessorSettings
     opener: Opener
     store: Store
     functions: Functions
@@ -30,7 +31,8 @@ class _Parts(NamedTuple):
 
 @cache
 def _parts() -> _Parts:
-    settings, telemetry = config.read_processor(), Telemetry(config.read_log_settings())
+    settings = read_settings(ProcessorSettings)
+    telemetry = Telemetry(settings.log)
     opener = open_valkey(settings.valkey, telemetry)
     store = open_store(settings.valkey, opener)
     return _Parts(settings, opener, store, Functions(connections=MAX_STARTS_AT_ONCE), telemetry)

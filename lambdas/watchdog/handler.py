@@ -7,18 +7,21 @@ records of failed runs of the processor. It delivers each record when the dead p
 from functools import cache
 from typing import Any
 
-from lambdas import environment as config
 from lambdas.limits import MAX_PROCESSOR_START_MS
 from lambdas.watchdog.service import Watchdog
 from message_buffer.lanes.opening import open_valkey_lane
+from message_buffer.settings import WatchdogSettings
 from message_buffer.telemetry import Telemetry
+from message_buffer.variables import read_settings
 
 
 @cache
 def _parts() -> tuple[Watchdog, Telemetry]:
-    valkey, telemetry = config.read_watchdog().valkey, Telemetry(config.read_log_settings())
-    max_step_ms = valkey.connection.max_call_ms + MAX_PROCESSOR_START_MS
-    return Watchdog(open_valkey_lane(valkey, telemetry), telemetry, max_step_ms=max_step_ms), telemetry
+    settings = read_settings(WatchdogSettings)
+    telemetry = Telemetry(settings.log)
+    lane = open_valkey_lane(settings.valkey, telemetry)
+    max_step_ms = settings.valkey.connection.max_call_ms + MAX_PROCESSOR_START_MS
+    return Watchdog(lane, telemetry, max_step_ms=max_step_ms), telemetry
 
 
 def handler(_event: dict[str, Any], context: Any) -> None:

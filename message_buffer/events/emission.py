@@ -14,10 +14,10 @@ from message_buffer.errors import InvalidInput, SendFailed, TooLittleTime
 from message_buffer.events import batch_ready as batch
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus, Publishes, entry_bytes
-from message_buffer.events.from_environment import EmissionSettings
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.limits import MAX_CALL_MS, MAX_DEAD_LETTER_BYTES, MAX_RETRY_MS, MIN_RETRY_MS, RELEASE_MS
 from message_buffer.messages.conversation_id import is_trial
+from message_buffer.settings import EmissionSettings
 from message_buffer.telemetry import Telemetry
 
 

@@ -3,15 +3,14 @@
 from message_buffer.aws import clients as aws
 from message_buffer.aws.cache_token import sign_cache_token
 from message_buffer.aws.functions import Functions
-from message_buffer.lanes.dynamodb.from_environment import DynamoDbLaneSettings
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import TriggerQueue
-from message_buffer.lanes.valkey.from_environment import ValkeySettings
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.patience import Patience
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.sign_in import Opener, open_store
+from message_buffer.settings import DynamoDbLaneSettings, ValkeySettings
 from message_buffer.telemetry import Telemetry
 
 

@@ -14,10 +14,7 @@ LEASE_MS = Timings().lease_ms
 TOKEN_MS = 4_000
 CONVERSATION_PROCESSOR_TIMEOUT_MS = 6_000
 # Shorter than those of the stage, since tests wait until they are over.
-TIMEOUTS = {
-    "processor": {"CLAIM_TIMEOUT_MS": str(CLAIM_TIMEOUT_MS)},
-    "conversation_processor": {"TOKEN_MS": str(TOKEN_MS)},
-}
+TIMEOUTS = {"valkey.store.claim_ms": CLAIM_TIMEOUT_MS, "valkey.store.token_ms": TOKEN_MS}
 # The killed functions start cold, on a machine that also runs other tests.
 MARGIN_MS = 15_000
 # A living processor puts a batch back when the claim or the token has ended. If the processor was killed, Lambda's
@@ -39,8 +36,8 @@ def faulty_aws(stage: LocalStage) -> Iterator[AwsProxy]:
                 stage.configured(
                     role,
                     timeout_seconds=FUNCTION_SECONDS.get(role),
+                    settings=TIMEOUTS if role in ("processor", "conversation_processor") else None,
                     AWS_ENDPOINT_URL=proxy.url,
-                    **TIMEOUTS.get(role, {}),
                 )
             )
         stage.warm_up()

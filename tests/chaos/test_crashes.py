@@ -130,7 +130,8 @@ def test_conversation_processors_that_crash_at_their_start_lose_nothing(
     stage: LocalStage, aws: AwsProxy, talks: list[Talk]
 ) -> None:
     """Deploy a setting with which every conversation processor crashes at its start, then restore the setting."""
-    with stage.configured("conversation_processor", MAX_EVENT_BYTES="none", AWS_ENDPOINT_URL=aws.url):
+    wrong = {"emission.max_event_bytes": "none"}
+    with stage.configured("conversation_processor", settings=wrong, AWS_ENDPOINT_URL=aws.url):
         say(talks, 2)
         time.sleep(10)
     judge(talks, within_ms=HEALED_BY_PROCESSOR_MS + 10_000)
@@ -198,7 +199,8 @@ def test_a_chain_of_twenty_hand_overs_under_steady_traffic(stage: LocalStage, aw
     stage.wait_until_idle()
     processor = stage.outputs.Functions["processor"]
     talks = [Talk(stage) for _ in range(4)]
-    with stage.configured("processor", timeout_seconds=20, PROCESSOR_HANDOVER_MS="19250", AWS_ENDPOINT_URL=aws.url):
+    short = {"handover_ms": 19_250}
+    with stage.configured("processor", timeout_seconds=20, settings=short, AWS_ENDPOINT_URL=aws.url):
         aws.reset()
         aws.count_chain(processor)
         deadline = time.monotonic() + 90

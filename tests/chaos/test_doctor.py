@@ -74,7 +74,7 @@ def a_changed_function(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[Non
 def a_missing_variable(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
     functions, name = stage.outputs.client("lambda"), stage.outputs.Functions["gate"]
     kept = functions.get_function_configuration(FunctionName=name)["Environment"]["Variables"]
-    less = {variable: value for variable, value in kept.items() if variable != "LANE"}
+    less = {variable: value for variable, value in kept.items() if variable != "SETTINGS"}
     functions.update_function_configuration(FunctionName=name, Environment={"Variables": less})
     yield
     functions.update_function_configuration(FunctionName=name, Environment={"Variables": kept})
@@ -177,7 +177,7 @@ FAULTS: dict[str, tuple[Plant, Severity, str]] = {
     ),
     "a stopped intake": (a_stopped_intake, BROKEN, "The function ingest is stopped, because its reserved concurrency"),
     "a changed function": (a_changed_function, FAILING, "The function gate differs.*Timeout is 3 s instead of"),
-    "a missing variable": (a_missing_variable, FAILING, "The function gate differs.*the variable LANE is missing"),
+    "a missing variable": (a_missing_variable, FAILING, "The function gate differs.*the variable SETTINGS is missing"),
     "a broken secret": (a_broken_secret, BROKEN, "The secret of the webhooks is not a JSON object"),
     "a dead letter": (a_dead_letter, BROKEN, "A queue has dead letters: 1"),
     "an unreachable Valkey": (an_unreachable_valkey, BROKEN, "The watchdog cannot check shard 0: .*"),
@@ -206,7 +206,7 @@ def test_doctor_names_a_planted_fault_and_not_when_it_is_repaired(
 
 def test_doctor_names_a_function_that_crashed_and_its_error(stage: LocalStage) -> None:
     stage.invoke("watchdog", wait=True)
-    with stage.configured("watchdog", SHARDS="none"):
+    with stage.configured("watchdog", settings={"valkey.store.shards": "none"}):
         stage.invoke("watchdog", wait=True)
         report = examine(facts_of(stage))
     assert found(report, FAILING, "The watchdog failed .* within the hour, last at .*: an uncaught error"), report

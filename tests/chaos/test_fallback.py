@@ -36,7 +36,7 @@ BEFORE_SECONDS, OUTAGE_SECONDS, AFTER_SECONDS = PAUSE_SECONDS, 20.0, PAUSE_SECON
 # If a trigger is lost, its window has to be overdue for a minute until the sweep, which comes once a minute, sends
 # another. If the run of that one is killed, its lock and its trigger come back after half a minute: twice at most.
 DRAIN_SECONDS = (WINDOW_GRACE_MS + 2 * WINDOW_LOCK_MS) / 1_000 + SWEEP_SECONDS
-ATTEMPTS, CONVERSATION_PROCESSOR_SECONDS = "20", 20
+ATTEMPTS, CONVERSATION_PROCESSOR_SECONDS = 20, 20
 # As many messages a second as the stage bears on a small machine.
 LONG_OUTAGE_SECONDS, BUSY_PAUSE_SECONDS = 180.0, 1.5
 SLOW_MS = 900
@@ -172,9 +172,9 @@ def many_attempts(stage: LocalStage) -> Iterator[None]:
         stage.configured(
             "conversation_processor",
             timeout_seconds=CONVERSATION_PROCESSOR_SECONDS,
-            MAX_ATTEMPTS=ATTEMPTS,
+            settings={"emission.max_attempts": ATTEMPTS},
         ),
-        stage.configured("dynamodb_processor", MAX_ATTEMPTS=ATTEMPTS),
+        stage.configured("dynamodb_processor", settings={"emission.max_attempts": ATTEMPTS}),
     ):
         yield
 

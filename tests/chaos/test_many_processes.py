@@ -11,8 +11,8 @@ import pytest
 
 from message_buffer.lanes.outcomes import Buffered, Duplicate
 from message_buffer.lanes.valkey.connection import Connection, connect
-from message_buffer.lanes.valkey.from_environment import ConnectionSettings
 from message_buffer.lanes.valkey.store import Store
+from message_buffer.settings import ConnectionSettings
 from tests.support.crowd import RULES, Place, execute, process, write
 from tests.support.engine import SETTINGS, accepted, payload
 from tests.support.valkey_server import STRICT_SHEBANG, ValkeyServer

@@ -178,15 +178,11 @@ def test_a_conversation_that_was_handed_to_a_human_is_held_until_it_is_resumed(
 
 @contextmanager
 def reconfigured(running: LocalStage, *, AWS_ENDPOINT_URL: str = "", **options: Any) -> Iterator[None]:  # noqa: N803
-    name = running.outputs.Functions["responder"]
-    found = running.outputs.client("lambda").get_function_configuration(FunctionName=name)
-    told = json.loads(found["Environment"]["Variables"]["RESPONDER"]) | options
-    variables: dict[str, Any] = {"RESPONDER": json.dumps(told)}
-    if AWS_ENDPOINT_URL:
-        variables["AWS_ENDPOINT_URL"] = AWS_ENDPOINT_URL
+    settings = {f"options.{name}": value for name, value in options.items()}
+    variables: dict[str, Any] = {"AWS_ENDPOINT_URL": AWS_ENDPOINT_URL} if AWS_ENDPOINT_URL else {}
     # A process that is at work while its configuration changes would go on with the old one.
     wait_until(lambda: all_is_delivered(running))
-    with running.configured("responder", **variables):
+    with running.configured("responder", settings=settings, **variables):
         yield
         wait_until(lambda: all_is_delivered(running))
 
@@ -197,7 +193,7 @@ def all_is_delivered(running: LocalStage) -> bool:
         FunctionName=running.outputs.Functions["responder"]
     )
     attributes = running.outputs.client("sqs").get_queue_attributes(
-        QueueUrl=found["Environment"]["Variables"]["QUEUE_URL"],
+        QueueUrl=json.loads(found["Environment"]["Variables"]["SETTINGS"])["queue_url"],
         AttributeNames=["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"],
     )["Attributes"]
     return not any(map(int, attributes.values()))

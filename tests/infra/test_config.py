@@ -25,9 +25,9 @@ from lambdas.limits import (
     MIN_PAUSE_MS,
     TOKEN_RENEWALS,
 )
-from message_buffer.lanes.valkey.from_environment import ConnectionSettings
 from message_buffer.limits import AWS_ATTEMPTS, AWS_HURRIED_ANSWER_SECONDS, LEASE_RENEWALS, RELEASE_MS, VALKEY_ATTEMPTS
 from message_buffer.rules.layers import Rules
+from message_buffer.settings import ConnectionSettings
 from tests.support.engine import SETTINGS
 
 STAGES = {"local": {}, "dev": {}, "prod": {"memory": {"ingest": 1024}}}

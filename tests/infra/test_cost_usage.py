@@ -36,8 +36,8 @@ from message_buffer.lanes.dynamodb.table import MESSAGE, WINDOW
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.limits import INDEX_SLICES, LARGE_MESSAGE_BYTES, MAX_METRICS_AGE_MS
-from message_buffer.log_settings import LogSettings
 from message_buffer.rules.rule_book import RuleBook
+from message_buffer.settings import LogSettings
 from message_buffer.telemetry import Telemetry
 from tests.support.engine import Engine
 from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeObjects, FakeQueue, FakeSecrets

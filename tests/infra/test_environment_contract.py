@@ -8,16 +8,14 @@ import pytest
 from aws_cdk.assertions import Template
 
 from bufferctl import verify
-from canary import environment as canary_environment
 from canary import limits as canary_limits
 from canary import service as canary_service
 from canary.burst import Burst
 from canary.webhook import GenericWebhook
 from infra import bus, canary, responder, storage
-from infra.limits import CANARY_RUN_SECONDS, CANARY_TIMEOUT_SECONDS
-from lambdas import environment as config
+from infra.limits import CANARY_RUN_SECONDS, CANARY_TIMEOUT_SECONDS, WATCHDOG_PASS_SECONDS
 from lambdas.gate.service import Gate
-from message_buffer.errors import InvalidInput, InvalidSettings
+from message_buffer.errors import InvalidInput
 from message_buffer.events import amended, cancelled, event_bus, forgotten, taken_over
 from message_buffer.events import batch_ready as batch
 from message_buffer.lanes.outcomes import Taken
@@ -25,8 +23,19 @@ from message_buffer.lanes.valkey.connection import connect
 from message_buffer.limits import MAX_MESSAGE_BYTES
 from message_buffer.messages import conversation_id
 from message_buffer.rules.layers import RuleLayer, resolve_rules
+from message_buffer.settings import (
+    AdminSettings,
+    CanarySettings,
+    ConversationProcessorSettings,
+    DynamoDbProcessorSettings,
+    GateSettings,
+    IngestSettings,
+    ProcessorSettings,
+    ResponderSettings,
+    WatchdogSettings,
+)
+from message_buffer.variables import read_settings
 from responder import batch as responder_batch
-from responder import environment as responder_environment
 from responder import events as responder_events
 from responder import limits
 from tests.support.engine import Engine
@@ -74,34 +83,31 @@ WITHOUT_VALKEY: Mapping[str, tuple[str, dict[str, Any]]] = {
     "DynamoDB lane": ("prod", {"lane": "dynamodb"}),
     "local DynamoDB lane": ("local", {"lane": "dynamodb"}),
 }
-READERS: Mapping[str, Callable[[Mapping[str, str]], Any]] = {
-    "ingest": config.read_ingest,
-    "processor": config.read_processor,
-    "conversation_processor": config.read_conversation_processor,
-    "watchdog": config.read_watchdog,
-    "admin": config.read_admin,
-    "gate": config.read_gate,
-    "dynamodb_processor": config.read_dynamodb_processor,
+KINDS: Mapping[str, Any] = {
+    "ingest": IngestSettings,
+    "processor": ProcessorSettings,
+    "conversation_processor": ConversationProcessorSettings,
+    "watchdog": WatchdogSettings,
+    "admin": AdminSettings,
+    "gate": GateSettings,
+    "dynamodb_processor": DynamoDbProcessorSettings,
+    "responder": ResponderSettings,
+    "canary": CanarySettings,
 }
-RESPONDERS = ["local", "responder"]
-# What all functions are told, whether they need it or not.
-COMMON = {"STAGE"} | {f"POWERTOOLS_{name}" for name in ("SERVICE_NAME", "METRICS_NAMESPACE", "LOG_LEVEL")}
-# Each variant with each function of the Valkey lane, and of the lane without it.
-TOLD = [(variant, role) for variant in VARIANTS for role in READERS if role != "dynamodb_processor"]
-ALONE = [(variant, role) for variant in WITHOUT_VALKEY for role in ("ingest", "admin", "gate")]
-# The same function everywhere: it knows no Valkey.
-DYNAMODB_PROCESSORS = [
-    (variant, "dynamodb_processor") for variant in {**VARIANTS, **WITHOUT_VALKEY} if variant != "without a fallback"
-]
-# What Lambda itself adds.
-RESERVED = {"AWS_LAMBDA_FUNCTION_NAME": "the-function", "AWS_REGION": "us-east-1"}
+Functions = Callable[[str], dict[str, dict[str, Any]]]
 
 
 @pytest.fixture(scope="session")
-def functions(synthesize: Callable[..., Mapping[str, Template]]) -> Callable[[str], dict[str, dict[str, Any]]]:
+def functions(synthesize: Callable[..., Mapping[str, Template]]) -> Functions:
     def of(variant: str) -> dict[str, dict[str, Any]]:
         stage, overrides = {**VARIANTS, **WITHOUT_VALKEY}[variant]
-        found = synthesize(stage, **overrides)["Buffer"].find_resources("AWS::Lambda::Function").values()
+        stacks = synthesize(stage, **overrides)
+        found = [
+            function
+            for stack in ("Buffer", "Responder")
+            if stack in stacks
+            for function in stacks[stack].find_resources("AWS::Lambda::Function").values()
+        ]
         return {each["Properties"]["Handler"].split(".")[-3]: each["Properties"] for each in found}
 
     return of
@@ -109,7 +115,7 @@ def functions(synthesize: Callable[..., Mapping[str, Template]]) -> Callable[[st
 
 def environment(function: dict[str, Any]) -> dict[str, str]:
     """As CloudFormation will fill it in: references become words, joins are joined."""
-    return RESERVED | {name: _filled_in(value) for name, value in function["Environment"]["Variables"].items()}
+    return {name: _filled_in(value) for name, value in function["Environment"]["Variables"].items()}
 
 
 def _filled_in(value: Any) -> str:
@@ -123,79 +129,56 @@ def _filled_in(value: Any) -> str:
     return "6379" if "Port" in str(argument) else re.sub(r"[^A-Za-z0-9]", "-", str(name))
 
 
-@pytest.mark.parametrize(("variant", "role"), TOLD)
-def test_what_a_function_is_told_is_what_it_reads(
-    variant: str, role: str, functions: Callable[[str], dict[str, dict[str, Any]]]
-) -> None:
-    settings = READERS[role](environment(functions(variant)[role]))
-    assert (settings.valkey.iam is None) == (variant == "local")
-    assert settings.valkey.connection.url.startswith("valkey://" if variant == "local" else "valkeys://")
+def settings_of(function: dict[str, Any]) -> Any:
+    return read_settings(KINDS[function["Handler"].split(".")[-3]], environment(function))
 
 
-@pytest.mark.parametrize(("variant", "role"), ALONE)
-def test_without_valkey_a_function_is_told_where_messages_are_held_instead(
-    variant: str, role: str, functions: Callable[[str], dict[str, dict[str, Any]]]
-) -> None:
-    settings = READERS[role](environment(functions(variant)[role]))
-    assert settings.valkey is None
-    assert settings.dynamodb_lane.table
+@pytest.mark.parametrize("variant", [*VARIANTS, *WITHOUT_VALKEY])
+def test_each_function_of_a_stage_reads_its_settings(variant: str, functions: Functions) -> None:
+    found = functions(variant)
+    assert found.keys() >= {"ingest", "admin", "gate"}
+    for role, function in found.items():
+        settings = settings_of(function)
+        stage, overrides = {**VARIANTS, **WITHOUT_VALKEY}[variant]
+        assert bool(settings.log.id_key) == (overrides.get("log_ids") == "hashed")
+        assert settings.log.share == overrides.get("log_share", 1)
+        assert settings.log.followed == tuple(overrides.get("log_followed", ()))
+        if "valkey" in settings._fields:
+            assert (settings.valkey is None) == (variant in WITHOUT_VALKEY)
+            if settings.valkey:
+                assert (settings.valkey.iam is None) == (stage == "local")
+                assert settings.valkey.connection.url.startswith("valkey://" if stage == "local" else "valkeys://")
+        if "dynamodb_lane" in settings._fields:
+            assert (settings.dynamodb_lane is None) == (variant == "without a fallback"), role
 
 
-@pytest.mark.parametrize(("variant", "told"), [("prod", True), ("without a fallback", False)])
-@pytest.mark.parametrize("role", ["ingest", "admin", "gate"])
-def test_beside_a_fallback_functions_know_where_it_holds_messages(
-    variant: str, told: bool, role: str, functions: Callable[[str], dict[str, dict[str, Any]]]
-) -> None:
-    settings = READERS[role](environment(functions(variant)[role]))
-    assert (settings.dynamodb_lane is not None) == told
-
-
-@pytest.mark.parametrize(("variant", "role"), TOLD + ALONE + DYNAMODB_PROCESSORS)
-def test_a_function_reads_all_that_it_is_told(
-    variant: str, role: str, functions: Callable[[str], dict[str, dict[str, Any]]]
-) -> None:
-    read: set[str] = set()
-
-    class Watched(dict[str, str]):
-        def get(self, name: str, default: Any = None) -> Any:
-            read.add(name)
-            return super().get(name, default)
-
-    told = environment(functions(variant)[role])
-    READERS[role](Watched(told))
-    logged, (_, overrides) = config.read_log_settings(Watched(told)), {**VARIANTS, **WITHOUT_VALKEY}[variant]
-    assert bool(logged.id_key) == (overrides.get("log_ids") == "hashed")
-    assert logged.share == overrides.get("log_share", 1)
-    assert logged.followed == set(overrides.get("log_followed", ()))
-    unread = told.keys() - read - RESERVED.keys()
-    assert {name for name in unread if not name.startswith("POWERTOOLS_")} == {"STAGE"}
+def test_the_variants_have_every_function(functions: Functions) -> None:
+    assert {role for variant in VARIANTS for role in functions(variant)} == KINDS.keys()
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_processor_lives_long_enough_to_leave(
-    variant: str, functions: Callable[[str], dict[str, dict[str, Any]]]
-) -> None:
+def test_a_processor_lives_long_enough_to_leave(variant: str, functions: Functions) -> None:
     found = functions(variant)["processor"]
-    settings = config.read_processor(environment(found))
+    settings = settings_of(found)
     assert found["Timeout"] * 1_000 > settings.handover_ms + settings.valkey.store.lease_ms // 3
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_every_stages_rules_are_rules(variant: str, functions: Callable[[str], dict[str, dict[str, Any]]]) -> None:
-    rules = config.read_ingest(environment(functions(variant)["ingest"])).rules
+def test_every_stages_rules_are_rules(variant: str, functions: Functions) -> None:
+    rules = settings_of(functions(variant)["ingest"]).rules
     layer = RuleLayer.model_validate({**rules, "name": "stage"})
     for platform in ("", "generic", "whatsapp"):
         assert resolve_rules([layer], platform).skipped == ()
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_one_message_fits_an_event(variant: str, functions: Callable[[str], dict[str, dict[str, Any]]]) -> None:
-    settings = config.read_conversation_processor(environment(functions(variant)["conversation_processor"]))
+def test_one_message_fits_an_event(variant: str, functions: Functions) -> None:
+    settings = settings_of(functions(variant)["conversation_processor"])
     assert settings.emission.max_event_bytes > MAX_MESSAGE_BYTES
 
 
-def test_a_stages_url_is_one_that_the_store_can_open(functions: Callable[[str], dict[str, dict[str, Any]]]) -> None:
-    settings = config.read_watchdog(environment(functions("local")["watchdog"]))
+def test_a_stages_url_is_one_that_the_store_can_open(functions: Functions) -> None:
+    settings = settings_of(functions("local")["watchdog"])
     # Standalone clients do not connect until they are used.
     connect(settings.valkey.connection._replace(url=settings.valkey.connection.url.partition("?")[0])).close()
 
@@ -208,31 +191,14 @@ def test_what_the_bus_lets_consumers_ask_for_is_what_is_published() -> None:
     assert set(bus.EVENTS) == published
 
 
-@pytest.mark.parametrize("variant", RESPONDERS)
-def test_a_responder_reads_what_its_stage_tells_it(
-    variant: str, synthesize: Callable[..., Mapping[str, Template]]
-) -> None:
-    stage, overrides = VARIANTS[variant]
-    (function,) = synthesize(stage, **overrides)["Responder"].find_resources("AWS::Lambda::Function").values()
-    told = environment(function["Properties"])
-    options = responder_environment.read_responder(told).options
+@pytest.mark.parametrize("variant", ["local", "responder"])
+def test_a_responder_has_time_for_an_answer_and_its_lock_outlives_it(variant: str, functions: Functions) -> None:
+    function, (_, overrides) = functions(variant)["responder"], VARIANTS[variant]
+    options = settings_of(function).options
     assert options.assistant == overrides.get("responder", {}).get("assistant", "echo")
-    assert options.lock_ms > function["Properties"]["Timeout"] * 1_000, "a lock outlives who holds it"
+    assert options.lock_ms > function["Timeout"] * 1_000
     longest_seconds = options.assistant_seconds + limits.MAX_SEND_SECONDS + limits.MIN_TIME_TO_FINISH_MS / 1_000
-    assert function["Properties"]["Timeout"] > longest_seconds, "there is time to be told the answer and send it"
-    assert bool(responder_environment.read_log_settings(told).id_key) == ("log_ids" in overrides)
-    for name in told.keys() - RESERVED.keys() - COMMON - {"LOG_ID_KEY"}:
-        with pytest.raises(InvalidSettings, match=name):
-            responder_environment.read_responder({key: value for key, value in told.items() if key != name})
-
-
-def test_a_canary_reads_the_environment_of_its_stage(functions: Callable[[str], dict[str, dict[str, Any]]]) -> None:
-    told = environment(functions("responder")["canary"])
-    assert canary_environment.read_canary(told).api_endpoint
-    assert canary_environment.read_log_settings(told).id_key
-    for name in told.keys() - RESERVED.keys() - COMMON - {"LOG_ID_KEY"}:
-        with pytest.raises(InvalidSettings, match=name):
-            canary_environment.read_canary({key: value for key, value in told.items() if key != name})
+    assert function["Timeout"] > longest_seconds
 
 
 def test_the_tenant_of_trials_has_one_name() -> None:
@@ -265,3 +231,12 @@ def test_the_folders_that_a_function_may_write_to_are_those_it_writes_to() -> No
     taken = Taken("b-1", 1, 1, 1, 2, 3, "silence", [])
     keys = (batch.object_key("c", taken), batch.letter_key("c", taken))
     assert tuple(f"{key.partition('/')[0]}/*" for key in keys) == (storage.BATCHES, storage.DEAD_LETTERS)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_watchdogs_second_pass_comes_half_way_between_two_runs_of_its_rule(
+    variant: str, synthesize: Callable[..., Mapping[str, Template]]
+) -> None:
+    stage, overrides = VARIANTS[variant]
+    queue = synthesize(stage, **overrides)["Buffer"].to_json()["Resources"]["WatchdogEcho"]["Properties"]
+    assert queue["DelaySeconds"] == WATCHDOG_PASS_SECONDS == 60 - WATCHDOG_PASS_SECONDS

@@ -1,6 +1,5 @@
 """The responder's stack: its permissions, what it keeps, and that no other stack needs it."""
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +8,7 @@ from aws_cdk.assertions import Match, Template
 
 from infra.bus import TRIAL_TENANT
 from infra.settings_and_defaults import ConfigError, StageConfig
+from tests.infra.test_environment_contract import settings_of
 
 pytestmark = pytest.mark.xdist_group("synth")
 
@@ -130,8 +130,7 @@ def test_the_dynamodb_lane_alone_may_have_a_responder_with_any_gate(
     gate: str, synthesize: Callable[..., Stacks]
 ) -> None:
     template = synthesize("dev", responder={"gate": gate}, lane="dynamodb")["Responder"]
-    function = _one(template, "AWS::Lambda::Function")["Properties"]
-    assert json.loads(function["Environment"]["Variables"]["RESPONDER"])["gate"] == gate
+    assert settings_of(_one(template, "AWS::Lambda::Function")["Properties"]).options.gate == gate
 
 
 def test_who_asks_another_ai_may_not_ask_bedrock(synthesize: Callable[..., Stacks]) -> None:

@@ -19,7 +19,6 @@ from infra.cache import ACCESS
 from message_buffer.errors import SendFailed, SignInUnavailable, StoreSignInRefused, StoreUnavailable
 from message_buffer.lanes.outcomes import Buffered
 from message_buffer.lanes.valkey.connection import Connection
-from message_buffer.lanes.valkey.from_environment import ConnectionSettings, IamAccess, ValkeySettings
 from message_buffer.lanes.valkey.keys import wake_key
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
 from message_buffer.lanes.valkey.sign_in import Opener
@@ -27,6 +26,7 @@ from message_buffer.lanes.valkey.store import Store
 from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.limits import SIGN_IN_LIFE_MS, SIGN_IN_TOKEN_REUSE_MS
 from message_buffer.rules.layers import Rules
+from message_buffer.settings import ConnectionSettings, IamAccess, ValkeySettings
 from tests.support.emission import Bus, run_until_idle
 from tests.support.engine import SETTINGS, Engine, ManualClock, open_line, payload
 from tests.support.proxy import Proxy, PublicEndpoint, behind_proxy

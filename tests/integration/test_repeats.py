@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from message_buffer.lanes.valkey.connection import Connection, connect
-from message_buffer.lanes.valkey.from_environment import ConnectionSettings
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
 from message_buffer.lanes.valkey.store import Store
+from message_buffer.settings import ConnectionSettings
 from tests.support.engine import Engine
 from tests.support.outcomes import same
 from tests.support.proxy import behind_proxy

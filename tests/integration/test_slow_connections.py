@@ -11,12 +11,12 @@ import trustme
 from message_buffer.errors import StoreUnavailable
 from message_buffer.lanes.outcomes import Buffered, Duplicate
 from message_buffer.lanes.valkey.connection import Connection, connect
-from message_buffer.lanes.valkey.from_environment import ConnectionSettings
 from message_buffer.lanes.valkey.keys import wake_key
 from message_buffer.lanes.valkey.patience import Patience, WebhookPatience
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.rules.layers import Rules
+from message_buffer.settings import ConnectionSettings
 from tests.support.bad_servers import black_hole
 from tests.support.engine import SETTINGS, Engine, ManualClock, open_line, payload
 from tests.support.proxy import Proxy

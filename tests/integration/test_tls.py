@@ -9,8 +9,8 @@ import trustme
 
 from message_buffer.errors import StoreUnavailable
 from message_buffer.lanes.valkey.connection import Connection, connect
-from message_buffer.lanes.valkey.from_environment import ConnectionSettings
 from message_buffer.lanes.valkey.store import Store
+from message_buffer.settings import ConnectionSettings
 from tests.support.emission import Bus, run_until_idle
 from tests.support.engine import SETTINGS, Engine
 from tests.support.proxy import Proxy, behind_proxy

@@ -11,11 +11,11 @@ from redis import Redis, SSLConnection
 from message_buffer.errors import InvalidInput, ScriptInvariantBroken, StoreSignInRefused, StoreUnavailable
 from message_buffer.lanes.outcomes import Buffered, Duplicate
 from message_buffer.lanes.valkey.connection import Connection, connect
-from message_buffer.lanes.valkey.from_environment import ConnectionSettings
 from message_buffer.lanes.valkey.patience import Patience
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.layers import Rules
+from message_buffer.settings import ConnectionSettings
 from tests.support.bad_servers import black_hole, hanging_up
 from tests.support.emission import Bus, run_until_idle
 from tests.support.engine import SETTINGS, Engine, accepted, payload

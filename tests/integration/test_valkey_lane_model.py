@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from message_buffer.lanes.valkey.connection import connect
-from message_buffer.lanes.valkey.from_environment import ConnectionSettings
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY
+from message_buffer.settings import ConnectionSettings
 from tests.support.engine import Engine
 from tests.support.machine.base import RULES, SETTINGS
 from tests.support.machine.machine import EngineMachine

@@ -10,9 +10,9 @@ import pytest
 
 from message_buffer.lanes.valkey import wake as wake_module
 from message_buffer.lanes.valkey.connection import Client, connect
-from message_buffer.lanes.valkey.from_environment import ConnectionSettings
 from message_buffer.lanes.valkey.keys import wake_key
 from message_buffer.lanes.valkey.wake import Wake
+from message_buffer.settings import ConnectionSettings
 from tests.support.engine import open_line
 from tests.support.valkey_server import ValkeyServer
 

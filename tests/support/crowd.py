@@ -14,9 +14,9 @@ from typing import Any
 from message_buffer.clock import system_clock
 from message_buffer.lanes.outcomes import Acquired, Buffered, Claimed, Taken
 from message_buffer.lanes.valkey.connection import Connection, connect
-from message_buffer.lanes.valkey.from_environment import ConnectionSettings
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.layers import Rules
+from message_buffer.settings import ConnectionSettings
 from tests.support.engine import SETTINGS as STAGE_SETTINGS
 from tests.support.engine import payload
 

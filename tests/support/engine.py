@@ -10,12 +10,12 @@ from typing import Any
 from message_buffer.clock import Clock
 from message_buffer.lanes.outcomes import Buffered, Cancelled, Duplicate, Refused
 from message_buffer.lanes.valkey.connection import Client, Connection
-from message_buffer.lanes.valkey.from_environment import StoreSettings
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script, load_script
 from message_buffer.lanes.valkey.store import FIRST_LOOK, Store
 from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.layers import Rules
+from message_buffer.settings import StoreSettings
 
 START_OF_TIME_MS = 1_700_000_000_000
 # The times of a stage without settings of its own.

@@ -6,7 +6,7 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from functools import cached_property
@@ -175,15 +175,24 @@ class LocalStage:
         psutil.wait_procs([worker], timeout=5)
 
     @contextmanager
-    def configured(self, role: str, *, timeout_seconds: int | None = None, **variables: str) -> Iterator[None]:
-        """Change a function's configuration for the block; its processes start again at both ends."""
+    def configured(
+        self,
+        role: str,
+        *,
+        timeout_seconds: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+        **variables: str,
+    ) -> Iterator[None]:
+        """Change a function's configuration for the block; its processes start again at both ends.
+
+        `settings` has new values by their paths in SETTINGS, such as `valkey.store.claim_ms`.
+        """
         client, name = self.outputs.client("lambda"), self.outputs.Functions[role]
         before = client.get_function_configuration(FunctionName=name)
         kept = before["Environment"]["Variables"]
         timeout = timeout_seconds or before["Timeout"]
-        client.update_function_configuration(
-            FunctionName=name, Timeout=timeout, Environment={"Variables": kept | variables}
-        )
+        changed = kept | {"SETTINGS": _with(settings or {}, kept["SETTINGS"])} | variables
+        client.update_function_configuration(FunctionName=name, Timeout=timeout, Environment={"Variables": changed})
         try:
             yield
         finally:
@@ -309,3 +318,15 @@ def _talks_from(process: psutil.Process, port: int) -> bool:
         return any(connection.laddr.port == port for connection in process.net_connections("tcp"))
     except psutil.Error:
         return False
+
+
+def _with(changes: Mapping[str, Any], settings: str) -> str:
+    """Return the settings of a function, as JSON, with other values at some paths."""
+    changed: dict[str, Any] = json.loads(settings)
+    for path, value in changes.items():
+        place = changed
+        *parents, field = path.split(".")
+        for parent in parents:
+            place = place[parent]
+        place[field] = value
+    return json.dumps(changed)

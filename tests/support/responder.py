@@ -12,6 +12,7 @@ from moto import mock_aws
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
 from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.settings import ResponderOptions
 from message_buffer.telemetry import Telemetry
 from responder.assistants.base import Prompt, Reply
 from responder.batch import FORGOTTEN, Batch
@@ -19,7 +20,6 @@ from responder.channels.base import Channel
 from responder.collaborators import Collaborators
 from responder.conversations_table import ConversationsTable
 from responder.deliveries import Delivery, Letters
-from responder.environment import ResponderOptions
 from responder.errors import Busy, Unconfirmed
 from responder.forgetting import Forgetting
 from responder.gate import ParkedBatch
@@ -52,7 +52,7 @@ OPTIONS = ResponderOptions(
     gate="deliver",
     gate_wait_seconds=40,
     channel="platform",
-    allowed_channels=[],
+    allowed_channels=(),
     typing_indicator=False,
     unknown_conversation="create",
     inactive_project="drop",

@@ -10,7 +10,7 @@ from cfnlint.config import ConfigMixIn, ManualArgs
 from cfnlint.decode.decode import decode_str
 from cfnlint.runner import Runner
 
-from infra.function_variables import BYTES_OF_AN_UNKNOWN_VALUE, MAX_ENVIRONMENT_BYTES
+from infra.function import MAX_VARIABLES_BYTES
 
 Template = dict[str, Any]
 
@@ -29,9 +29,20 @@ LIMITS = {
     "resources of a stack": 500,
     "outputs of a stack": 200,
     "parameters of a stack": 200,
-    "bytes of a function's variables": MAX_ENVIRONMENT_BYTES,
+    "bytes of a function's variables": MAX_VARIABLES_BYTES,
     "characters of a role's own policies": 10_240,
 }
+
+# The longest names, or URLs and ARNs if a reference returns these, in a region whose name has 14 characters.
+LONGEST = {
+    "AWS::DynamoDB::Table": 255,
+    "AWS::Lambda::Function": 64,
+    "AWS::S3::Bucket": 63,
+    "AWS::SQS::Queue": len("https://sqs.ap-southeast-2.amazonaws.com/111122223333/") + 80,
+    "AWS::SecretsManager::Secret": len("arn:aws:secretsmanager:ap-southeast-2:111122223333:secret:") + 512 + 7,
+}
+# Of an event bus, which has the longest of the other names, and of an exported value.
+MAX_BYTES_OF_A_NAME = 256
 
 
 def findings_of_lint(template: Template, *, regions: Sequence[str]) -> list[str]:
@@ -114,10 +125,19 @@ def exceeded(template: Template, note: Callable[[str, object], None]) -> list[st
 def _environments(template: Template) -> Iterator[int]:
     for function in _of_kind(template, "AWS::Lambda::Function").values():
         variables = function.get("Environment", {}).get("Variables", {})
-        yield sum(
-            len(name) + (len(value.encode()) if isinstance(value, str) else BYTES_OF_AN_UNKNOWN_VALUE)
-            for name, value in variables.items()
-        )
+        yield sum(len(name) + _longest(value, template["Resources"]) for name, value in variables.items())
+
+
+def _longest(value: Any, resources: Template) -> int:
+    """Return the bytes of a value after the deployment, if AWS gives each resource the longest name."""
+    match value:
+        case str():
+            return len(value.encode())
+        case {"Fn::Join": [_, parts]}:
+            return sum(_longest(part, resources) for part in parts)
+        case {"Ref": str(name)} | {"Fn::GetAtt": [str(name), "Arn"]}:
+            return LONGEST.get(resources.get(name, {}).get("Type"), MAX_BYTES_OF_A_NAME)
+    return MAX_BYTES_OF_A_NAME
 
 
 def _policies(template: Template) -> Counter[str]:

@@ -10,8 +10,8 @@ from message_buffer.events import batch_ready as batch
 from message_buffer.events.dead_letters import Letter
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.limits import MAX_CALL_MS
-from message_buffer.log_settings import LogSettings
 from message_buffer.rules.layers import Rules
+from message_buffer.settings import LogSettings
 from message_buffer.telemetry import Telemetry
 from tests.support.engine import Engine
 from tests.support.window import WindowScene

@@ -21,9 +21,9 @@ from message_buffer.aws.secrets import Secrets
 from message_buffer.errors import SendFailed
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus, entry_bytes
-from message_buffer.lanes.valkey.from_environment import IamAccess
 from message_buffer.lanes.valkey.sign_in import IamTokens
 from message_buffer.limits import MAX_CALL_MS, SIGN_IN_TOKEN_REUSE_MS
+from message_buffer.settings import IamAccess
 
 
 @pytest.fixture(autouse=True)

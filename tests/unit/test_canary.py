@@ -16,6 +16,7 @@ from canary.webhook import Answer, GenericWebhook, Unreachable, generic_secret
 from lambdas.ingest.report import Done, report
 from message_buffer.lanes import outcomes as o
 from message_buffer.messages.conversation_id import TRIAL_TENANT, ConversationId, is_trial
+from message_buffer.settings import CanarySettings, LogSettings
 from tests.support.fakes import RecordedTelemetry
 
 NOW_MS = 1_700_000_100_000
@@ -154,10 +155,9 @@ def test_the_secret_of_the_generic_webhook_is_found(secrets: str, secret: str | 
 
 def test_a_canary_without_its_secret_fails_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
     telemetry = RecordedTelemetry()
-    monkeypatch.setattr(handler, "_telemetry", lambda: telemetry)
+    settings = CanarySettings(LogSettings(), api_endpoint="x", webhook_secret_id="x", queue_url="x", stack="x")
+    monkeypatch.setattr(handler, "_parts", lambda: (settings, telemetry))
     monkeypatch.setattr("canary.handler.Secrets.read", lambda *_: "{}")
-    for name in ("API_ENDPOINT", "WEBHOOK_SECRET_ID", "QUEUE_URL", "STACK"):
-        monkeypatch.setenv(name, "x")
     with pytest.raises(Exception, match="no secret for the generic webhook"):
         handler.handler({"id": "e"}, SimpleNamespace())
 

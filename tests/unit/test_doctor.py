@@ -360,6 +360,11 @@ def of_emitter(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> Facts:
     return facts(aws)
 
 
+def logging(**settings: Any) -> Json:
+    """Return a function's configuration with these settings of its log."""
+    return {"Environment": {"Variables": {"SETTINGS": json.dumps({"log": settings})}}}
+
+
 FAILED_EMISSIONS = [
     ("WARNING", "emit failed", 90, {"reason": "publish batch: InternalFailure"}),
     ("ERROR", "emit failed", 80, {"error": "ValueError"}),
@@ -369,18 +374,18 @@ FAILED_EMISSIONS = [
 
 
 @pytest.mark.parametrize(
-    ("emitted", "variables", "severity", "since"),
+    ("emitted", "log", "severity", "since"),
     [
         (False, {}, BROKEN, ", and has emitted no batch since"),
         (True, None, FAILING, ""),
-        (False, {"LOG_SHARE": "0.01"}, FAILING, ""),
-        (False, {"POWERTOOLS_LOG_LEVEL": "WARNING"}, FAILING, ""),
+        (False, {"share": 0.01}, FAILING, ""),
+        (False, {"level": "WARNING"}, FAILING, ""),
     ],
     ids=["nothing emitted", "emitted since", "a share is logged", "no INFO is logged"],
 )
 def test_failed_emissions_are_counted_with_the_last_reason_and_time(
     aws: Aws, monkeypatch: pytest.MonkeyPatch,
-    emitted: bool, variables: Json | None, severity: Severity, since: str,
+    emitted: bool, log: Json | None, severity: Severity, since: str,
 ) -> None:  # fmt: skip
     given = of_emitter(aws, monkeypatch)
     aws.answers("logs", "filter_log_events", {"events": log_of(*FAILED_EMISSIONS)})
@@ -388,9 +393,9 @@ def test_failed_emissions_are_counted_with_the_last_reason_and_time(
     aws.answers(
         "logs", "filter_log_events", {"events": log_of(*[("INFO", "emitted", 10, {})] if emitted else [])}, later
     )
-    # The level is read only if it matters, so each answer must be asked for.
-    for _ in range(0 if variables is None else 1 if "LOG_SHARE" in variables else 2):
-        aws.answers("lambda", "get_function_configuration", {"Environment": {"Variables": variables}})
+    # The settings are read only if they matter, so each answer must be asked for.
+    if log is not None:
+        aws.answers("lambda", "get_function_configuration", logging(**log))
     counted, last = "The conversation processor logged `emit failed` 2 times within the hour", moment(NOW_MS - 30_000)
     assert whats(diagnoses.attempts, given) == [
         (severity, f"{counted}, last at {last}{since}: publish batch: AccessDeniedException.")
@@ -459,14 +464,14 @@ def test_a_platform_that_has_sent_nothing_for_days_is_reported(aws: Aws) -> None
     given = facts(aws)
     aws.answers("secretsmanager", "get_secret_value", {"SecretString": '{"generic": "x", "twilio": {"secret": "y"}}'})
     aws.answers("logs", "filter_log_events", {"events": []})
-    aws.answers("lambda", "get_function_configuration", {"Environment": {"Variables": {}}})
+    aws.answers("lambda", "get_function_configuration", logging())
     assert whats(diagnoses.secrets, given) == [
         (ADVICE, "twilio has a webhook secret, but has sent nothing for 3 days.")
     ]
 
 
 def test_a_platform_is_not_said_to_be_silent_if_the_stage_logs_only_a_share(aws: Aws) -> None:
-    given, sampled = facts(aws), {"Environment": {"Variables": {"LOG_SHARE": "0.01"}}}
+    given, sampled = facts(aws), logging(share=0.01)
     aws.answers("secretsmanager", "get_secret_value", {"SecretString": '{"generic": "x", "twilio": {"secret": "y"}}'})
     aws.answers("logs", "filter_log_events", {"events": []})
     aws.answers("lambda", "get_function_configuration", sampled)

@@ -13,7 +13,9 @@ from lambdas.processor.service import Exit, Processor
 from lambdas.watchdog import handler as watchdog
 from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
 from message_buffer.lanes.dynamodb.triggers import SWEEP
-from message_buffer.lanes.valkey.from_environment import ConnectionSettings
+from message_buffer.settings import ConnectionSettings, LogSettings, ValkeySettings, WatchdogSettings
+from message_buffer.variables import to_variables
+from tests.support.engine import SETTINGS
 from tests.support.fakes import FakeFunctions, RecordedTelemetry
 
 CONTEXT = SimpleNamespace(get_remaining_time_in_millis=lambda: 900_000)
@@ -160,12 +162,13 @@ def test_a_processor_that_fails_says_so_and_fails_the_invocation(run: Any, telem
 def test_what_the_store_deals_with_itself_is_counted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    variables = {
-        "REDIS_URL": "valkey://127.0.0.1:1", "SHARDS": "1", "START_MS": "1", "PROCESSOR_FUNCTION_NAME": "p",
-        "VALKEY_CONNECT_MS": "1000", "VALKEY_ANSWER_MS": "100",
+    connection = ConnectionSettings("valkey://127.0.0.1:1", connect_timeout_ms=1_000, answer_timeout_ms=100)
+    valkey = ValkeySettings(connection, iam=None, store=SETTINGS, processor_function="p")
+    powertools = {
         "POWERTOOLS_METRICS_NAMESPACE": "MessageBuffer", "POWERTOOLS_SERVICE_NAME": "watchdog-without-valkey",
     }  # fmt: skip
-    for name, value in variables.items():
+    variables = to_variables(WatchdogSettings(LogSettings(), valkey))
+    for name, value in (variables | powertools).items():
         monkeypatch.setenv(name, value)
     watchdog._parts.cache_clear()
     with pytest.raises(StoreUnavailable):

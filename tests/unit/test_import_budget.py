@@ -91,7 +91,7 @@ def test_the_first_message_and_the_first_batch_need_no_sdk() -> None:
     used = """
 from message_buffer.aws import clients
 from message_buffer.aws.cache_token import sign_cache_token
-from message_buffer.lanes.valkey.from_environment import IamAccess
+from message_buffer.settings import IamAccess
 for service in ("secretsmanager", "dynamodb", "lambda", "events", "sqs"):
     try:
         with clients.errors_as_ours("ask"):

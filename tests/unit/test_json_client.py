@@ -23,7 +23,7 @@ from message_buffer.aws import json_client, signing
 from message_buffer.aws.cache_token import sign_cache_token
 from message_buffer.aws.json_client import JsonClient
 from message_buffer.errors import SendFailed
-from message_buffer.lanes.valkey.from_environment import IamAccess
+from message_buffer.settings import IamAccess
 from tests.support.web_server import RESET, SLOW, Request, WebServer, web_server
 
 NOW_MS = 1_700_000_000_000

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from infra.settings_and_defaults import Responder
+from message_buffer.settings import ResponderOptions
 from responder import limits
 from responder.channels.fake import Fake
 from responder.channels.messenger import Messenger
 from responder.channels.telegram import Telegram
 from responder.channels.twilio import Twilio
 from responder.channels.whatsapp import WhatsApp
-from responder.environment import ResponderOptions
 from responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE
 
 # In one line, since a sentence may be broken anywhere.

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from message_buffer.errors import InvalidSettings, StoreUnavailable
+from message_buffer.errors import StoreUnavailable
 from message_buffer.limits import MAX_METRICS_AGE_MS
-from message_buffer.log_settings import LogSettings, read_log_settings
+from message_buffer.settings import LogSettings
 from message_buffer.telemetry import MAY_WAIT, Telemetry
-from message_buffer.variables import Variables
 from tests.support.engine import ManualClock
 
 # Powertools keeps a logger for each service, and with it the standard output that a test captured.
@@ -99,7 +98,7 @@ def test_the_stages_level_holds_even_if_lambda_has_a_lower_one(
 ) -> None:
     # Lambda sets this in a stage that logs a share of its conversations.
     monkeypatch.setenv("AWS_LAMBDA_LOG_LEVEL", "DEBUG" if level == "DEBUG" else "INFO")
-    telemetry = Telemetry(read_log_settings(Variables({"POWERTOOLS_LOG_LEVEL": level} if level else {})))
+    telemetry = Telemetry(LogSettings(level=level))
     telemetry.crash("failed", StoreUnavailable("gone"))
     telemetry.warn("refused for now")
     telemetry.info("taken over")
@@ -165,7 +164,7 @@ class Sampling:
         self.functions = []
         for _ in range(2):
             monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", f"service-{next(_services)}")
-            settings = LogSettings(share=share, followed=frozenset(followed))
+            settings = LogSettings(share=share, followed=tuple(followed))
             telemetry = Telemetry(settings, clock=self.clock, chance=lambda: self.chance)
             telemetry.info("made")  # Powertools reads the service's name with the first line
             self.functions.append(telemetry)
@@ -298,15 +297,3 @@ def test_a_stage_that_logs_all_writes_its_metrics_after_each_run(
         telemetry.flush_soon()
     assert len(written(capsys)) == 2
     assert "Messages" in MAY_WAIT
-
-
-def test_the_settings_are_read_from_the_environment() -> None:
-    found = read_log_settings(Variables({"LOG_ID_KEY": "k", "LOG_SHARE": "0.25", "LOG_FOLLOWED": "a/b/c/d\ne/f/g/h"}))
-    assert found == LogSettings("k", 0.25, frozenset({"a/b/c/d", "e/f/g/h"}))
-    assert read_log_settings(Variables({})) == LogSettings(None, 1, frozenset())
-
-
-@pytest.mark.parametrize("share", ["-0.1", "1.1", "nan", "many"])
-def test_an_impossible_share_is_refused(share: str) -> None:
-    with pytest.raises(InvalidSettings, match="LOG_SHARE must be a number from 0 to 1"):
-        read_log_settings(Variables({"LOG_SHARE": share}))

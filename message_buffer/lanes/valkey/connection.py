@@ -41,10 +41,10 @@ from message_buffer.errors import (
     StoreUnavailable,
 )
 from message_buffer.lanes.valkey.dial import Dial, dialled, open_node
-from message_buffer.lanes.valkey.from_environment import ConnectionSettings
 from message_buffer.lanes.valkey.patience import Patience
 from message_buffer.lanes.valkey.scripts import Argument, Script
 from message_buffer.limits import SIGN_IN_LIFE_MS, VALKEY_ATTEMPTS
+from message_buffer.settings import ConnectionSettings
 
 # RedisClusterException does not descend from RedisError.
 FAILURES = (RedisError, RedisClusterException)

@@ -14,10 +14,10 @@ from message_buffer.lanes.valkey.connection import (
     is_sign_in_refused,
     is_sign_in_unavailable,
 )
-from message_buffer.lanes.valkey.from_environment import IamAccess, ValkeySettings
 from message_buffer.lanes.valkey.patience import Patience
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.limits import SIGN_IN_TOKEN_REUSE_MS
+from message_buffer.settings import IamAccess, ValkeySettings
 
 SignToken = Callable[[IamAccess], str]
 

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import InvalidId, InvalidInput, InvalidSettings, ScriptInvariantBroken
+from message_buffer.errors import InvalidId, InvalidInput, ScriptInvariantBroken
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.valkey.connection import Connection
-from message_buffer.lanes.valkey.from_environment import NOT_SET, StoreSettings
 from message_buffer.lanes.valkey.keys import batch_prefix, script_keys, shard_of, shard_of_encoded
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script, load_script
 from message_buffer.limits import (
@@ -35,6 +34,7 @@ from message_buffer.messages.conversation_id import encode_conversation
 from message_buffer.messages.wire_form import id_line
 from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.timing import Timing
+from message_buffer.settings import StoreSettings
 
 FIRST_PAGE = "open:0"  # the cursor of the first page of list_conversations
 FIRST_LOOK = "near:0"  # the cursor of the first call of a search for a message
@@ -110,7 +110,7 @@ class Store:
     def take_batch(self, conversation: str, token: str) -> o.Taken | o.Busy | o.Stale:
         s = self.settings
         reply = self._run(
-            "take_batch", conversation=conversation, now_ms=self._clock(), token=token, token_ms=self._token_ms,
+            "take_batch", conversation=conversation, now_ms=self._clock(), token=token, token_ms=s.token_ms,
             pause_ms=MIN_RETRY_MS, max_pause_ms=MAX_RETRY_MS, batch_prefix=batch_prefix(conversation),
             limit=s.max_batch, max_bytes=s.max_batch_bytes,
         )  # fmt: skip
@@ -279,14 +279,16 @@ class Store:
 
     def acquire_lease(self, shard: int, lease_id: str) -> o.Acquired | o.LeaseTaken:
         reply = self._run_shard(
-            "acquire_lease", shard, now_ms=self._clock(), lease_id=lease_id, lease_ms=self._lease_ms
+            "acquire_lease", shard, now_ms=self._clock(), lease_id=lease_id, lease_ms=self.settings.lease_ms
         )
         if reply.word == b"LEASED":
             return o.LeaseTaken(reply.expires_at_ms)
         return o.Acquired(reply.expires_at_ms, reply.returned)
 
     def renew_lease(self, shard: int, lease_id: str) -> o.Renewed | o.Lost:
-        reply = self._run_shard("renew_lease", shard, now_ms=self._clock(), lease_id=lease_id, lease_ms=self._lease_ms)
+        reply = self._run_shard(
+            "renew_lease", shard, now_ms=self._clock(), lease_id=lease_id, lease_ms=self.settings.lease_ms
+        )
         return o.Renewed(reply.expires_at_ms) if reply.word == b"RENEWED" else o.Lost()
 
     def leave_if_idle(self, shard: int, lease_id: str) -> o.Released | o.WorkIsNear | o.Lost:
@@ -308,17 +310,16 @@ class Store:
 
     def claim_due(self, shard: int, lease_id: str, *, limit: int = 100) -> o.Claimed | o.Lost:
         s, now_ms = self.settings, self._clock()
-        claim_ms = _require_setting("claim_ms", s.claim_ms)
         reply = self._run_shard(
-            "claim_due", shard, now_ms=now_ms, lease_id=lease_id, limit=limit, claim_ms=claim_ms,
-            look_ms=s.look_ms, call_id=self._new_call_id(), slots=_require_setting("slots", s.slots),
+            "claim_due", shard, now_ms=now_ms, lease_id=lease_id, limit=limit, claim_ms=s.claim_ms,
+            look_ms=s.look_ms, call_id=self._new_call_id(), slots=s.slots,
         )  # fmt: skip
         if reply.word == b"LOST":
             return o.Lost()
         # In a repeated call the script returns the times as strings.
         due = [o.Due(conversation.decode(), int(due_at_ms)) for conversation, due_at_ms in reply.rows]
         return o.Claimed(
-            _or_none(reply.next_due_at_ms), due, now_ms + claim_ms, reply.expired, waits_for_slot=bool(reply.full)
+            _or_none(reply.next_due_at_ms), due, now_ms + s.claim_ms, reply.expired, waits_for_slot=bool(reply.full)
         )
 
     def return_claim(
@@ -388,14 +389,6 @@ class Store:
                 return reply
             cursor = reply.next_cursor
 
-    @property
-    def _lease_ms(self) -> int:
-        return _require_setting("lease_ms", self.settings.lease_ms)
-
-    @property
-    def _token_ms(self) -> int:
-        return _require_setting("token_ms", self.settings.token_ms)
-
     def _run(self, name: str, *, conversation: str, **arguments: Argument) -> Any:
         """Run a script on a conversation; return the answer as a tuple whose fields the script's header names."""
         script = self._loaded.get(name) or self._load(name)
@@ -429,12 +422,6 @@ class Store:
             raise ScriptInvariantBroken(f"{script.name} returned values that do not fit its header") from error
 
 
-def _require_setting(name: str, value: int) -> int:
-    if value == NOT_SET:
-        raise InvalidSettings(f"{name} is not among this function's settings, so the function must not make this call")
-    return value
-
-
 def _whole(name: str, value: int, low: int, high: int) -> None:
     """Raise InvalidInput unless the value is a whole number in these bounds.
 
@@ -463,9 +450,7 @@ def remembered_name(message_id: str) -> bytes:
 @lru_cache(maxsize=MAX_CHARGES_KEPT)
 def _limits(settings: StoreSettings, charge: Charge | None) -> str:
     """Return the bounds of a buffer and the quotas, in the form that buffer_message reads."""
-    max_waiting = _require_setting("max_waiting", settings.max_waiting)
-    max_bytes = _require_setting("max_waiting_bytes", settings.max_waiting_bytes)
-    bounds = f"{max_waiting} {settings.max_batch_bytes} {max_bytes}"
+    bounds = f"{settings.max_waiting} {settings.max_batch_bytes} {settings.max_waiting_bytes}"
     if charge is None:
         return f"{bounds} 0 0 //"
     messages = 1 if charge.is_exact else LOOK_EVERY

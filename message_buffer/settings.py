@@ -1,0 +1,244 @@
+"""The settings of each function, and the parts that several functions share.
+
+`infra/` builds these objects, and `variables.py` passes them to the functions. The numbers come from the stage's
+settings: `infra/settings_and_defaults.py` explains them and checks their bounds.
+"""
+
+from typing import Any, NamedTuple
+
+from message_buffer import limits
+
+ALL = 1.0
+
+# -- parts that several functions share ----------------------------------------------------------------------
+
+
+class LogSettings(NamedTuple):
+    """How a function logs."""
+
+    id_key: str | None = None
+    """The key under which ids are logged as hashes, or None if they are logged as they are."""
+    share: float = ALL
+    """The share of the conversations whose messages and batches have log lines. Warnings and errors are always
+    logged."""
+    followed: tuple[str, ...] = ()
+    """The ids of conversations that always have these lines."""
+    level: str | None = None
+    """The least severe lines that are written, or None if the logger decides."""
+
+
+class ConnectionSettings(NamedTuple):
+    """Valkey's address, and its time-outs."""
+
+    url: str  # valkey://[user:password@]host:port[?cluster=true], valkeys:// for TLS
+    connect_timeout_ms: int = limits.VALKEY_CONNECT_MS  # for TCP, TLS and the sign-in together
+    answer_timeout_ms: int = limits.VALKEY_ANSWER_MS  # for an answer on an open connection
+    ca_file: str | None = None
+
+    @property
+    def max_call_ms(self) -> int:
+        """Return how long a call may take. All its tries together wait for a connection only once."""
+        return self.connect_timeout_ms + limits.VALKEY_ATTEMPTS * self.answer_timeout_ms
+
+
+class IamAccess(NamedTuple):
+    """The user that signs in to a cache that accepts IAM tokens."""
+
+    user: str
+    cache_name: str
+    region: str
+
+
+class StoreSettings(NamedTuple):
+    """The times and bounds of the Valkey lane, which are the same in each function of a stage."""
+
+    shards: int
+    start_ms: int  # a reserved start has failed if no processor has acquired the lease in this time
+    lease_ms: int  # a processor that has not renewed its lease for this long is dead
+    claim_ms: int  # the time from the claim to the take
+    slots: int  # conversations of a shard that may be in flight at once
+    token_ms: int  # the time from the take, or from a renewal, to the completion
+    max_waiting: int  # messages in one conversation
+    max_waiting_bytes: int  # bytes of messages of more than 4 KiB, in one conversation
+    horizon_ms: int = limits.START_HORIZON_MS
+    look_ms: int = limits.PROCESSOR_LOOK_MS
+    seen_ms: int = limits.REMEMBERED_MS
+    max_batch: int = limits.MAX_MESSAGES_IN_A_BATCH
+    max_batch_bytes: int = limits.MAX_BYTES_IN_A_BATCH
+    max_search: int = limits.MAX_MESSAGES_SEARCHED
+    search_bytes: int = limits.MAX_BYTES_SEARCHED_IN_A_CALL
+    max_emitted: int = limits.MAX_BATCHES_REMEMBERED
+    max_seen: int = limits.MAX_IDS_REMEMBERED
+
+
+class ValkeySettings(NamedTuple):
+    connection: ConnectionSettings
+    iam: IamAccess | None
+    """None if the URL contains the user and the password, or Valkey has none."""
+    store: StoreSettings
+    processor_function: str
+    """The function to start when a script has reserved the start of a processor."""
+
+
+class DynamoDbLaneSettings(NamedTuple):
+    """The table that stores messages, and the queue whose triggers end windows."""
+
+    table: str
+    queue_url: str
+
+
+class EmissionSettings(NamedTuple):
+    """The addresses of the destinations, and the bounds of what is sent there."""
+
+    event_bus: str
+    max_event_bytes: int
+    oversize_bucket: str
+    max_attempts: int
+    dead_letter_queue_url: str
+
+
+class WhatsAppQueueSettings(NamedTuple):
+    """The queue of the webhooks of AWS End User Messaging Social, and the queue of those that cannot be read."""
+
+    queue_url: str
+    unreadable_queue_url: str
+
+
+# -- functions of the buffer ---------------------------------------------------------------------------------
+#
+# `valkey` is None in a stage with the DynamoDB lane alone. `dynamodb_lane` is None if the Valkey lane has no fallback.
+
+
+class IngestSettings(NamedTuple):
+    log: LogSettings
+    valkey: ValkeySettings | None
+    dynamodb_lane: DynamoDbLaneSettings | None
+    webhook_ms: int
+    """The time that one webhook may wait until Valkey is connected."""
+    webhook_secret_id: str
+    """The secret that `lambdas/ingest/webhook_secrets.py` describes."""
+    time_is_required: bool
+    """True if webhooks of the generic platform must be signed together with their time."""
+    event_bus: str
+    rules: dict[str, Any]
+    """The rules layer that is deployed with the stage."""
+    rules_table: str
+    takeovers_table: str
+    aliases_table: str
+    account_messages_per_minute: int
+    """The quota of an account for which the rules set none."""
+    account_conversations_per_minute: int
+    """The same, in opened buffers."""
+    whatsapp_queue: WhatsAppQueueSettings | None
+    """None in a stage without AWS End User Messaging Social."""
+
+
+class ProcessorSettings(NamedTuple):
+    log: LogSettings
+    valkey: ValkeySettings
+    conversation_processor_function: str
+    idle_ms: int
+    """How long the processor runs without work."""
+    handover_ms: int
+    """How long before its end the processor hands over."""
+
+
+class ConversationProcessorSettings(NamedTuple):
+    log: LogSettings
+    valkey: ValkeySettings
+    emission: EmissionSettings
+
+
+class DynamoDbProcessorSettings(NamedTuple):
+    log: LogSettings
+    dynamodb_lane: DynamoDbLaneSettings
+    emission: EmissionSettings
+
+
+class WatchdogSettings(NamedTuple):
+    log: LogSettings
+    valkey: ValkeySettings
+
+
+class AdminSettings(NamedTuple):
+    log: LogSettings
+    valkey: ValkeySettings | None
+    dynamodb_lane: DynamoDbLaneSettings | None
+    redrive_function: str
+    """The function that emits dead letters again."""
+    event_bus: str
+    dead_letter_queue_url: str
+    rules: dict[str, Any]
+    """The rules layer that is deployed with the stage."""
+    rules_table: str
+    takeovers_table: str
+    aliases_table: str
+    oversize_bucket: str
+    ages_out: dict[str, int]
+    """The copies that remain when a conversation is forgotten, each with the days until it expires."""
+
+
+class GateSettings(NamedTuple):
+    log: LogSettings
+    valkey: ValkeySettings | None
+    dynamodb_lane: DynamoDbLaneSettings | None
+
+
+# -- functions beside the buffer -----------------------------------------------------------------------------
+
+
+class ResponderOptions(NamedTuple):
+    """The stage's settings for its responder. `Responder` in `infra/settings_and_defaults.py` explains each field."""
+
+    assistant: str
+    model: str
+    instructions: str
+    assistant_url: str
+    assistant_seconds: int
+    max_reply_tokens: int
+    max_history_tokens: int
+    max_question_tokens: int
+    max_replies_an_hour: int
+    gate: str
+    gate_wait_seconds: int
+    channel: str
+    allowed_channels: tuple[str, ...]
+    typing_indicator: bool
+    unknown_conversation: str
+    inactive_project: str
+    channel_not_allowed: str
+    handed_to_human: str
+    hold_seconds: int
+    max_attempts: int
+    outbox_days: int
+    turn_days: int
+    lock_ms: int
+    """How long a run owns its conversation. This is longer than the function's time-out."""
+    hidden_seconds: int
+    """How long each call hides a delivery. After a crash the queue delivers it again when this time is over."""
+
+
+class ResponderSettings(NamedTuple):
+    log: LogSettings
+    conversations_table: str
+    queue_url: str
+    """The queue that the responder consumes."""
+    dead_letter_queue_url: str
+    """The queue for batches that the responder cannot answer."""
+    secret_id: str
+    """The secret that `responder/credentials.py` describes."""
+    gate_function: str
+    """The function that the responder asks about a buffer."""
+    event_bus: str
+    oversize_bucket: str
+    options: ResponderOptions
+
+
+class CanarySettings(NamedTuple):
+    log: LogSettings
+    api_endpoint: str
+    webhook_secret_id: str
+    queue_url: str
+    """The queue that receives the events of the canary's conversations."""
+    stack: str
+    """The id of the stack that contains the functions. The canary reads from it whether a deployment is running."""
