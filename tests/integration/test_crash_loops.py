@@ -135,10 +135,10 @@ class World:
 @pytest.mark.case(30)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "crashing", [{"processor"}, {"conversation_processor"}, {"processor", "conversation_processor"}], ids="+".join
+    "crashing", [("processor",), ("conversation_processor",), ("processor", "conversation_processor")], ids="+".join
 )
 def test_a_deployment_whose_starts_all_crash_makes_no_dead_letter_and_starts_no_more_than_the_slots(
-    strict: Engine, crashing: set[str]
+    strict: Engine, crashing: tuple[str, ...]
 ) -> None:
     world = World(strict, crashing=set(crashing), conversations=5_000)
     world.run_for(BAD_MS)
