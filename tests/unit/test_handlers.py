@@ -53,7 +53,7 @@ def test_a_sweep_of_the_queue_that_fails_does_not_come_again(
 
 
 def conversation_processor_with(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry, **methods: Any) -> None:
-    parts = (SimpleNamespace(**methods), None, SimpleNamespace(**methods), telemetry)
+    parts = (SimpleNamespace(**methods), SimpleNamespace(**methods), telemetry)
     monkeypatch.setattr(conversation_processor, "_parts", lambda: parts)
 
 
