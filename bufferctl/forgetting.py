@@ -20,6 +20,6 @@ def erase(stage: Stage, conversation: str) -> Json:
             break
         print(f"Not everything is erased yet; trying again in {result['againInMs'] / 1_000:.0f} s.", file=sys.stderr)
         time.sleep(result["againInMs"] / 1_000)
-        result = stage.ask("conversation.forget", conversation=conversation, forgetId=result["forgetId"])
+        result = stage.ask("conversation.forget", conversation=conversation, at=result["at"])
         counts.update(result["counts"])
     return first | result | {"counts": counts}

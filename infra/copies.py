@@ -1,13 +1,12 @@
 """The copies of a conversation that `conversation forget` cannot erase, and when each of them expires."""
 
-from infra.limits import DEAD_LETTER_RETENTION_DAYS, REMEMBERED_DAYS, TABLE_BACKUP_DAYS
+from infra.limits import DEAD_LETTER_RETENTION_DAYS, TABLE_BACKUP_DAYS
 from infra.settings_and_defaults import LOG_RETENTION_DAYS, StageConfig
 
 
 def ages_out(config: StageConfig) -> dict[str, int]:
     """Return the places of the copies, each with the days for which it keeps them."""
     found = {
-        "the conversation's id, and hashes of its message ids": REMEMBERED_DAYS,
         "the conversation's id in the responder's table": config.responder.outbox_days if config.responder else 0,
         "logs, which contain ids and no words": LOG_RETENTION_DAYS[config.log_retention],
         "continuous backups of the tables": 0 if config.is_local else TABLE_BACKUP_DAYS,

@@ -6,7 +6,7 @@ alarms are in `infra/alarms.py`. Numbers that AWS prescribes, such as ports and 
 Nothing here imports the CDK: `infra/settings_and_defaults.py` and `cost/` use these numbers without it.
 """
 
-from message_buffer.limits import DAY_MS, REMEMBERED_MS, SECOND_MS, WATCHDOG_PASS_MS
+from message_buffer.limits import SECOND_MS, WATCHDOG_PASS_MS
 
 # -- Time-outs of functions. Those of the processor, the conversation processor and the responder are settings. --
 
@@ -81,8 +81,6 @@ MAX_INGESTS_WITH_QUEUED_WEBHOOKS = 20
 
 # -- What remains of a forgotten conversation --
 
-# The hashes of a forgotten conversation's message ids are kept for this long.
-REMEMBERED_DAYS = REMEMBERED_MS // DAY_MS
 # DynamoDB keeps a table's continuous backups for this long.
 TABLE_BACKUP_DAYS = 35
 

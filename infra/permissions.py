@@ -39,6 +39,7 @@ def grant_to_entrances(stack: BufferStack) -> None:
     if dynamodb := stack.dynamodb_lane:
         dynamodb.grant_store_messages(stack.ingest)
         dynamodb.grant_end_windows(stack.admin)
+        dynamodb.windows.table.grant_forget(stack.admin)
         dynamodb.windows.table.grant_hold(stack.gate)
 
 

@@ -254,6 +254,10 @@ class MessageTable(Table):
         """Let `grantee` read the window of a conversation, and put it on hold."""
         return self._grant(grantee, "GetItem", "UpdateItem")
 
+    def grant_forget(self, grantee: iam.IGrantable) -> iam.Grant:
+        """Let `grantee` erase the window of a conversation."""
+        return self._grant(grantee, "DeleteItem")
+
     def grant_end_windows(self, grantee: iam.IGrantable) -> None:
         """Let `grantee` find open windows, freeze their batches, and erase messages or mark them as emitted."""
         self._grant(grantee, "GetItem", "UpdateItem", "Query", "BatchGetItem", "BatchWriteItem")

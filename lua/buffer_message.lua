@@ -42,10 +42,8 @@ local adaptive, start_id, start_ms, horizon_ms = ARGV[11], ARGV[12], ARGV[13], A
 local every, limits, pressed = ARGV[15], ARGV[16], ARGV[17]
 
 local now_ms, minute_ms, small_bytes = now + 0, 60000, 4096 -- smaller messages are bounded by their number
-local state = call('HMGET', open_key, conversation, '', 'forgotten')
+local state = call('HMGET', open_key, conversation, '')
 local buffer, alive = state[1], state[2]
--- For a day after a conversation of this shard was forgotten, a message may be known only by its hash (include/hashed_id).
-local secret = state[3] and state[3] > now and call('HGET', conv_key, 'id_secret')
 local word, start, count, due_at, reason = 'BUFFERED', 0, nil, nil, nil
 local first_at, last_at, old_due_at, mode, rest
 if buffer then
@@ -53,8 +51,7 @@ if buffer then
 end
 
 -- Known? A repeat stores nothing, but it asks for a processor again.
-if secret and call('ZSCORE', seen_key, '\255' .. redis.sha1hex(secret .. message_id))
-  or call('ZADD', seen_key, 'NX', now, message_id) == 0 then
+if call('ZADD', seen_key, 'NX', now, message_id) == 0 then
   word, count, due_at = 'DUPLICATE', call('LLEN', msgs_key), old_due_at
 else
   -- Quota. The message is in the list already, because RPUSH counts those that wait; a refused one is removed.

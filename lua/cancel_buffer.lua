@@ -24,12 +24,9 @@ local seen_ms, max_seen = tonumber(ARGV[4]), tonumber(ARGV[5])
 
 -- include open_buffer: last_at_of, base_of
 -- include forget_ids: forget_ids
--- include hashed_id: hash_of
 
 local buffer = redis.call('HGET', open_key, conversation)
-local secret = redis.call('HGET', conv_key, 'id_secret')
-if redis.call('ZSCORE', seen_key, cancel_id)
-  or secret and redis.call('ZSCORE', seen_key, hash_of(secret, cancel_id)) then
+if redis.call('ZSCORE', seen_key, cancel_id) then
   local generation = tonumber(redis.call('HGET', conv_key, 'generation')) or 0
   if buffer then generation = base_of(buffer) + redis.call('LLEN', msgs_key) end
   return {'REPEATED', generation}

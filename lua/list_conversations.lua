@@ -26,7 +26,7 @@ local reply = {'PAGE', next_cursor}
 for i = 1, #page[2], 2 do
   local conversation = page[2][i]
   local buffer = redis.call('HGET', open_key, conversation)
-  if conversation ~= '' and conversation ~= 'forgotten' and (source == 'open' or not buffer) then
+  if conversation ~= '' and (source == 'open' or not buffer) then
     local state, scheduled_at = 'PENDING', tonumber(redis.call('ZSCORE', pending_key, conversation))
     if not scheduled_at then
       state, scheduled_at = 'INFLIGHT', math.ceil(redis.call('ZSCORE', inflight_key, conversation))

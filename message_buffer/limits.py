@@ -165,8 +165,6 @@ MAX_BYTES_SEARCHED_IN_A_CALL = 64 * 1024
 MAX_REMEMBERED_ID_BYTES = 96
 # A conversation with more message ids than this forgets the oldest, but never those of waiting messages.
 MAX_IDS_REMEMBERED = 5_000
-# A page is small, because the script that hashes the ids of a forgotten conversation blocks Valkey.
-MAX_IDS_HASHED_IN_A_CALL = 200
 # The stage's quota and the number of waiting messages are checked only with messages 1, 9, 17, … of a buffer, for eight
 # messages at once, because a check takes several commands. If a rule sets the quota, every message is checked.
 LOOK_EVERY = 8

@@ -5,12 +5,12 @@ from typing import Any
 import hypothesis
 import pytest
 from aws_lambda_powertools.metrics import Metrics
+from fakeredis import FakeServer, FakeStrictRedis
 
 from message_buffer.lanes.valkey.connection import connect
 from message_buffer.settings import ConnectionSettings
 from tests.support.cases import markers, numbered
 from tests.support.engine import Engine, monitored
-from tests.support.imitation import open_imitation
 from tests.support.local_stage import LocalStage, local_stage
 from tests.support.valkey_server import STRICT_SHEBANG, ValkeyMissing, ValkeyServer
 from tests.support.window import WindowScene, dynamodb, make_message_table
@@ -87,7 +87,7 @@ def strict(unwatched: Engine) -> Iterator[Engine]:
 @pytest.fixture
 def fake() -> Iterator[Engine]:
     """Yield the engine on fakeredis: quick, and without a server. It is not the judge: see tests/README.md."""
-    client = open_imitation()
+    client = FakeStrictRedis(server=FakeServer())
     yield Engine(client, client)
     client.close()
 

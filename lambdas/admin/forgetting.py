@@ -5,7 +5,6 @@ is deleted after the object that it names, so that a later call can still find t
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from secrets import token_hex
 from typing import Any, NamedTuple, Protocol
 
 from lambdas.admin.dead_letters import Look, Queue, parse_letter
@@ -18,7 +17,6 @@ from message_buffer.events.batch_ready import BATCHES, DEAD_LETTERS, is_newer
 from message_buffer.events.dead_letters import Letter
 from message_buffer.events.event_bus import Publishes
 from message_buffer.events.forgotten import DETAIL_TYPE, forgotten_event
-from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.valkey.keys import batch_prefix
 from message_buffer.lanes.valkey.lane import ValkeyLane
@@ -78,7 +76,6 @@ class Forgetting:
         telemetry: Telemetry,
         time_left: TimeLeft,
         clock: Clock = system_clock,
-        new_secret: Callable[[], str] = lambda: token_hex(16),
     ) -> None:
         self._lanes = lanes
         self._places = places
@@ -86,50 +83,52 @@ class Forgetting:
         self._telemetry = telemetry
         self._time_left = time_left
         self._clock = clock
-        self._new_secret = new_secret
 
     def forget(self, request: ForgetConversation) -> Json:
         """Erase the conversation, or count what would be erased.
 
         `againInMs` is set if a conversation processor may still emit a batch, or if there was too much for one call.
-        Call again after that time, with the `forgetId` of this answer. The later call keeps messages that arrived after
-        the first. Raise Refused if the event could not be published.
+        Call again after that time, with the `at` of this answer. The later call erases only objects and dead letters of
+        messages that arrived until `at`. Raise Refused if the event could not be published.
         """
         name = str(parse_conversation_id(request.conversation))
         if request.dry_run:
             return self._listed(name)
-        first, forget_id, secret = request.forget_id is None, request.forget_id or token_hex(8), self._new_secret()
-        forgotten: list[o.Forgotten] = []
-        # Both lanes must erase up to the same time, because consumers drop what arrived until the later of their times.
-        # So pass the last arrival in the DynamoDB lane to the Valkey lane.
-        lane_at_ms = self._last_arrival_in_fallback(name) if first else None
-        for lane in self._lanes:
-            forgotten.append(
-                lane.forget_conversation(name, forget_id=forget_id, secret=secret, goes_on=not first, at_ms=lane_at_ms)
-            )
-            lane_at_ms = forgotten[0].at_ms
-        at_ms = max(each.at_ms for each in forgotten)
-        counts = dict.fromkeys(("waiting", "frozen", "rules", "aliases", "takeovers"), 0)
-        other = self._other_name(name)
-        if first:
-            self._tell(name, at_ms)
-            counts["waiting"] = sum(each.waiting for each in forgotten)
-            counts["frozen"] = sum(each.frozen for each in forgotten)
-            counts["rules"] = self._drop_rules(name, request.by)
-            counts["takeovers"] = self._places.takeovers.forget(name)
-            counts["aliases"] = self._places.aliases.forget(parse_conversation_id(name), now_ms=self._clock())
-        until_ms = None if first else at_ms
+        if request.at_ms is not None:
+            counts, finished = self._erase_copies(name, until_ms=request.at_ms)
+            return self._answer(name, counts, None) | {
+                "at": request.at_ms,
+                "againInMs": None if finished else MIN_MS_BEFORE_A_FORGET_GOES_ON,
+            }
+        begun_ms, other = self._clock(), self._other_name(name)
+        forgotten = [lane.forget_conversation(name) for lane in self._lanes]
+        # Consumers drop batches up to this time. It is the last arrival if one is known, because a message that comes
+        # next, through a host whose clock lags, may seem to arrive before now.
+        at_ms = max((each.last_at_ms for each in forgotten if each.last_at_ms is not None), default=begun_ms)
+        self._tell(name, at_ms)
+        counts = {
+            "waiting": sum(each.waiting for each in forgotten),
+            "frozen": sum(each.frozen for each in forgotten),
+            "rules": self._drop_rules(name, request.by),
+            "takeovers": self._places.takeovers.forget(name),
+            "aliases": self._places.aliases.forget(parse_conversation_id(name), now_ms=self._clock()),
+        }
+        copies, finished = self._erase_copies(name, until_ms=None)
+        self._telemetry.count("ErasedMessages", counts["waiting"] + counts["frozen"])
+        # A conversation processor that read the batch before it was erased may still write an object or a dead letter.
+        leaving_ms = max((each.leaving_until_ms or 0) - self._clock() for each in forgotten)
+        is_done = finished and leaving_ms <= 0
+        again_in_ms = None if is_done else max(MIN_MS_BEFORE_A_FORGET_GOES_ON, leaving_ms)
+        return self._answer(name, counts | copies, other) | {"at": at_ms, "againInMs": again_in_ms}
+
+    def _erase_copies(self, name: str, *, until_ms: int | None) -> tuple[dict[str, int], bool]:
+        """Erase objects and dead letters. Return their counts, and whether the dead letters were read to the end."""
         letters = self._letters(name, until_ms=until_ms, keep=False)
         keys = self._keys(name, until_ms=until_ms)
         self._places.objects.delete(keys)
-        counts |= _counts(letters, keys)
-        self._telemetry.count("ErasedMessages", counts["waiting"] + counts["frozen"] + letters.messages)
-        again_in_ms = self._again_in_ms(forgotten, finished=letters.finished)
-        return self._answer(name, counts, other) | {"forgetId": forget_id, "at": at_ms, "againInMs": again_in_ms}
-
-    def _last_arrival_in_fallback(self, name: str) -> int | None:
-        fallback = [lane for lane in self._lanes[1:] if isinstance(lane, DynamoDbLane)]
-        return fallback[0].last_arrival(name) if fallback else None
+        if letters.messages:
+            self._telemetry.count("ErasedMessages", letters.messages)
+        return _counts(letters, keys), letters.finished
 
     def _listed(self, name: str) -> Json:
         seen = [lane.peek_conversation(name) for lane in self._lanes]
@@ -162,16 +161,6 @@ class Forgetting:
             raise Refused(
                 f"The lanes are erased, but the event was not published ({error}), and the rest remains; forget again."
             ) from error
-
-    def _again_in_ms(self, forgotten: Sequence[o.Forgotten], *, finished: bool) -> int | None:
-        """Return the time after which to call again, or None if nothing can be left.
-
-        A conversation processor that read the batch before it was erased may still write an object or a dead letter.
-        """
-        leaving = [(each.leaving_until_ms or 0) - self._clock() for each in forgotten]
-        if max(leaving) <= 0 and finished:
-            return None
-        return max([MIN_MS_BEFORE_A_FORGET_GOES_ON, *leaving])
 
     def _keys(self, name: str, *, until_ms: int | None) -> list[str]:
         """Return the keys of the conversation's objects."""

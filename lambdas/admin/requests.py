@@ -52,8 +52,8 @@ class HoldConversation(OfConversation):
 class ForgetConversation(OfConversation):
     dry_run: Annotated[bool, Field(alias="dryRun")] = False
     """Only count what would be erased."""
-    forget_id: Annotated[Name | None, Field(alias="forgetId", pattern="^[0-9a-f]+$")] = None
-    """The `forgetId` that the first call returned. This call continues that one."""
+    at_ms: Annotated[int | None, Field(alias="at", ge=0)] = None
+    """The `at` that the first call returned. This call continues that one."""
 
 
 class LookUpId(Request):

@@ -226,12 +226,24 @@ class DynamoDbProcessor:
         if batch.payloads is not None:
             heartbeat.check()
             self._emission.send(conversation, _taken(batch, batch.payloads), time)
+        heartbeat.check()
+        self._require_lock(locked, until_ms=batch.window.owner_until_ms)
         expires_at_ms = self._clock() + REMEMBERED_MS
         self._table.leave_tombstones(
             conversation, frozen.names, batch_id=frozen.batch_id, expires_at_ms=expires_at_ms, apart=batch.apart
         )
-        heartbeat.check()
         self._close(locked, generation=frozen.generation, left=batch.left)
+
+    def _require_lock(self, locked: _Locked, *, until_ms: int) -> None:
+        """Raise LockLost if the lock, which lasted until `until_ms` when it was read, is lost.
+
+        Otherwise a run that was stopped for long would leave tombstones of a conversation that was forgotten meanwhile.
+        """
+        now_ms = self._clock()
+        if now_ms >= until_ms and not self._table.keep(
+            locked.conversation, locked.owner, until_ms=now_ms + _lock_ms(locked.window.attempt)
+        ):
+            raise LockLost("the lock ran out while the batch was emitted, and another call has the window now")
 
     def _batch(self, locked: _Locked) -> _Batch | None:
         """Return the frozen batch, or freeze a new one. If no message waits, close the window and return None."""
@@ -248,7 +260,7 @@ class DynamoDbProcessor:
             if window.frozen is not None:
                 # An earlier attempt has frozen the batch, or this attempt has, but DynamoDB's response was lost.
                 return self._again(conversation, window.frozen, contents)
-            fitting = self._fitting(conversation, self._not_erased(conversation, contents))
+            fitting = self._fitting(conversation, list(contents.stored))
             if not fitting.messages:
                 self._telemetry.sampled("nothing stored", conversation=conversation)
                 self._close(locked, generation=window.generation)
@@ -310,17 +322,6 @@ class DynamoDbProcessor:
         known = {each.name: each.body for each in messages if each.body is not None}
         unread = [each for each in messages if each.body is None]
         return known | (self._table.bodies(conversation, unread) if unread else {})
-
-    def _not_erased(self, conversation: str, contents: Contents) -> list[StoredMessage]:
-        """Return the stored messages, without those that were erased with their conversation and delivered again.
-
-        Erase these again.
-        """
-        erased = [each for each in contents.stored if contents.was_erased(each.name)]
-        self._table.erase(
-            conversation, names=[each.name for each in erased], bodies=[each.name for each in erased if each.is_apart]
-        )
-        return [each for each in contents.stored if each not in erased]
 
     def _close(self, locked: _Locked, *, generation: int, left: bool = False) -> None:
         """Close the window, or begin the next one if messages remain.
@@ -402,8 +403,7 @@ def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, l
         names=names,
         generation=max(window.generation, 1),
         first_at_ms=stored[0].arrived_at_ms,
-        # Must be after the forgotten time, even if the host's clock lags, because consumers drop earlier batches.
-        last_at_ms=max(stored[-1].arrived_at_ms, window.forgotten_at_ms + 1),
+        last_at_ms=stored[-1].arrived_at_ms,
         due_at_ms=due.due_at_ms,
         reason=due.reason,
         has_left=left,

@@ -76,9 +76,9 @@ class Table:
         found = expressions(values, ConditionExpression=only_if)
         return {"Put": {"TableName": self.name, "Item": encode(item), **found}}
 
-    def _delete(self, key: Values, *, only_if: str = "") -> dict[str, Any]:
+    def _delete(self, key: Values, values: Values | None = None, *, only_if: str = "") -> dict[str, Any]:
         """Return a deletion as a part of a transaction."""
-        found = expressions(ConditionExpression=only_if)
+        found = expressions(values, ConditionExpression=only_if)
         return {"Delete": {"TableName": self.name, "Key": encode(key), **found}}
 
     def _asked(self, doing: str, call: str, request: dict[str, Any]) -> Updated:

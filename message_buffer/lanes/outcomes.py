@@ -228,19 +228,14 @@ class AlreadyCancelled:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """The conversation is erased in this lane, except for message ids on further pages.
+    """The conversation is erased in this lane."""
 
-    Whatever arrived until `at_ms` is erased. A conversation processor that already had the `frozen` messages may emit
-    them once until `leaving_until_ms`; forget the conversation again after that time.
-    """
-
-    at_ms: int
-    generation: int
+    last_at_ms: int | None
+    """When the newest of its messages arrived, including those already emitted. None if the lane knew no message."""
     waiting: int
     frozen: int
     leaving_until_ms: int | None
-    next_page: int | None = None
-    """The page of message ids that the next call hashes, or None if all of them are hashes now."""
+    """Until this time, a conversation processor that already had the `frozen` messages may emit them once."""
 
 
 def cancelled_in_both(

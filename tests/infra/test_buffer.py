@@ -432,7 +432,7 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
                 ("dynamodb:UpdateItem", "<Takeovers>"),
                 ("dynamodb:DeleteItem", "<Takeovers>"),
                 *((f"dynamodb:{action}", "<Aliases>") for action in ("GetItem", "DeleteItem")),
-                *held("GetItem", "UpdateItem", "Query", "BatchGetItem", "BatchWriteItem"),
+                *held("GetItem", "UpdateItem", "Query", "BatchGetItem", "BatchWriteItem", "DeleteItem"),
                 ("dynamodb:Query", "<Holding>/index/open"),
             },
         ),

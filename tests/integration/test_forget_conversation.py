@@ -1,179 +1,98 @@
-"""A forget erases everything of a conversation but hashes of its message ids, a page at a time."""
+"""A forget erases everything of a conversation in one call."""
 
 import pytest
 
-from message_buffer.lanes.outcomes import Buffered, Deleted, Duplicate, Edited, Forgotten, Stale
-from message_buffer.limits import MAX_IDS_HASHED_IN_A_CALL
+from message_buffer.lanes.outcomes import Buffered, Duplicate, Forgotten, Stale
 from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, emit_due, run_until_idle, take
-from tests.support.engine import Engine, payload
-from tests.support.invariants import assert_invariants, assert_nothing_left_behind
-
-MANY = 2 * MAX_IDS_HASHED_IN_A_CALL + 7
+from tests.support.engine import Engine
 
 
-def forget(engine: Engine, forget_id: str = "f", page: int = 0, *, goes_on: bool = False) -> Forgotten:
-    return engine.store.forget_conversation("c", forget_id=forget_id, secret="secret", page=page, goes_on=goes_on)
-
-
-def forget_all(engine: Engine) -> list[Forgotten]:
-    """Call until the last page, as the lane does."""
-    answers = [forget(engine)]
-    while (page := answers[-1].next_page) is not None:
-        answers.append(forget(engine, page=page))
-    return answers
-
-
-def raw_ids(engine: Engine) -> set[bytes]:
-    return {each for each in engine.keys()["{b0}:seen:c"].pairs if not each.startswith(b"\xff")}
+def of_shard(engine: Engine) -> set[str]:
+    """Return the keys that belong to no conversation."""
+    return {name for name in iter(engine.keys()) if name.count(":") == 1}
 
 
 def test_waiting_messages_and_a_frozen_batch_are_gone_and_nothing_is_emitted(engine: Engine) -> None:
+    engine.store.hold_buffer("c", hold_ms=1)
     engine.send("c", "m1", "a word")
     engine.clock.advance(10_000)
     engine.claim()
     take(engine, "c")
     engine.send("c", "m2", "a word")
-    forgotten = forget(engine)
+    forgotten = engine.store.forget_conversation("c")
     assert (forgotten.waiting, forgotten.frozen) == (1, 1)
     assert forgotten.leaving_until_ms is not None
-    assert_nothing_left_behind(engine)
-    assert not any(b"a word" in value for key in engine.keys().values() for value in key.value)
+    keys = engine.keys()
+    assert set(iter(keys)) == of_shard(engine)
+    assert not any(b"c" in key.value for key in keys.values())
     bus = Bus()
     run_until_idle(engine, bus)
     assert bus.events == []
 
 
-def test_a_conversation_processor_at_work_finds_the_batch_gone(engine: Engine) -> None:
+@pytest.mark.parametrize("writes_again", [False, True])
+def test_a_run_at_work_finds_the_batch_gone_and_makes_nothing_anew(engine: Engine, *, writes_again: bool) -> None:
     engine.send("c", "m1")
     engine.clock.advance(10_000)
     engine.claim()
     engine.store.take_batch("c", "t1")
-    forget(engine)
-    assert engine.store.complete_batch("c", "t1") == Stale()
+    engine.store.forget_conversation("c")
+    if writes_again:
+        engine.send("c", "m1")
+    left = engine.settle()
+    assert engine.store.renew_token("c", "t1") == Stale()
     assert engine.store.retry_batch("c", "t1", retry_at_ms=engine.clock.now_ms) == Stale()
+    assert engine.store.complete_batch("c", "t1") == Stale()
     assert engine.store.take_batch("c", "t2") == Stale()
+    assert engine.settle() == left
 
 
-def test_every_id_of_a_long_talk_becomes_a_hash_and_remains_known(engine: Engine) -> None:
-    for number in range(MANY):
-        engine.send("c", f"m{number}")
-        engine.clock.advance(number % 3 // 2)
-    answers = forget_all(engine)
-    assert len(answers) == 3
-    assert {answer.waiting for answer in answers} == {MANY}
-    assert raw_ids(engine) == set()
-    engine.send("c", "new")
-    for number in (0, 1, MAX_IDS_HASHED_IN_A_CALL, MANY - 1):
-        assert isinstance(engine.send("c", f"m{number}"), Duplicate)
-    assert engine.store.peek_conversation("c").count == 1
-
-
-def test_messages_that_come_between_two_pages_are_kept(engine: Engine) -> None:
-    for number in range(MANY):
-        engine.send("c", f"m{number}")
-    page: int | None = 0
-    answers = 0
-    while page is not None:
-        page, answers = forget(engine, page=page).next_page, answers + 1
-        assert isinstance(engine.send("c", f"new{answers}"), Buffered)
-        assert_invariants(engine)
-    assert not raw_ids(engine) & {b"m%d" % number for number in range(MANY)}
-    assert engine.store.peek_conversation("c").count == answers
+def test_a_message_that_is_delivered_again_begins_a_new_conversation(engine: Engine) -> None:
+    engine.send("c", "m1")
+    engine.store.forget_conversation("c")
+    assert isinstance(engine.send("c", "m1"), Buffered)
+    assert engine.store.peek_conversation("c").generation == 1
     bus = Bus()
     engine.clock.advance(60_000)
     emit_due(engine, bus)
     assert len(bus.events) == 1
 
 
-def test_a_forget_that_ended_early_is_finished_by_the_next(engine: Engine) -> None:
-    for number in range(MANY):
-        engine.send("c", f"m{number}")
-    forget(engine, "interrupted")
-    assert raw_ids(engine)
-    assert forget_all(engine)[0].waiting == 0
-    assert raw_ids(engine) == set()
-    assert isinstance(engine.send("c", "m3"), Duplicate)
-
-
-def test_a_hash_is_remembered_for_a_day_and_the_secret_with_it(engine: Engine) -> None:
-    engine.send("c", "m1")
-    forget(engine)
-    keys = engine.keys()
-    for kind in ("conv", "seen"):
-        assert 0 < keys[f"{{b0}}:{kind}:c"].ttl_ms <= engine.store.settings.seen_ms
-    assert keys["{b0}:conv:c"].pairs[b"id_secret"] == b"secret"
-
-
-def test_whatever_was_erased_arrived_before_whatever_comes(engine: Engine) -> None:
-    """So a consumer can tell by a batch's last arrival whether it was to be forgotten."""
-    ahead = engine.another_store(clock=lambda: engine.clock.now_ms + 50_000)
-    ahead.buffer_message("c", "m1", payload=b'"m1"\n{}', timing=Rules().timing)
-    forgotten = forget(engine)
-    assert forgotten.at_ms == engine.clock.now_ms + 50_000
+def test_it_says_when_the_last_message_arrived(engine: Engine) -> None:
+    """Consumers drop batches up to this time, and no newer ones."""
+    assert engine.store.forget_conversation("c") == Forgotten(None, 0, 0, None)
+    engine.send("c", "m1", rules=Rules(priority="vip"))
+    emitted_at_ms = engine.clock.now_ms
+    emit_due(engine, Bus())
+    engine.clock.advance(5_000)
+    assert engine.store.forget_conversation("c").last_at_ms == emitted_at_ms
     engine.send("c", "m2")
-    assert (engine.store.peek_conversation("c").last_at_ms or 0) > forgotten.at_ms
+    arrived_at_ms = engine.clock.now_ms
+    engine.clock.advance(5_000)
+    assert engine.store.forget_conversation("c").last_at_ms == arrived_at_ms
+    assert engine.store.forget_conversation("c").last_at_ms is None
 
 
-def test_whatever_comes_is_newer_than_what_the_other_lane_held(engine: Engine) -> None:
-    at_ms = engine.clock.now_ms + 50_000
-    forgotten = engine.store.forget_conversation("c", forget_id="f", secret="secret", not_before_ms=at_ms)
-    assert forgotten.at_ms == at_ms
-    assert forget(engine).at_ms == at_ms
-    engine.send("c", "m1")
-    assert (engine.store.peek_conversation("c").last_at_ms or 0) > at_ms
+@pytest.mark.parametrize(("ahead_ms", "counts"), [(50_000, True), (60_000, False)])
+def test_a_time_that_only_a_wrong_clock_can_have_does_not_count(engine: Engine, ahead_ms: int, *, counts: bool) -> None:
+    ahead = engine.another_store(clock=lambda: engine.clock.now_ms + ahead_ms)
+    ahead.buffer_message("c", "m1", payload=b'"m1"\n{}', timing=Rules().timing)
+    last_at_ms = engine.store.forget_conversation("c").last_at_ms
+    assert last_at_ms == (engine.clock.now_ms + ahead_ms if counts else None)
 
 
 def test_other_conversations_keep_everything(engine: Engine) -> None:
     engine.send("d", "m1")
     before = {name: key.value for name, key in engine.keys().items() if name.endswith(":d")}
     engine.send("c", "m1")
-    forget(engine)
+    engine.store.forget_conversation("c")
     assert {name: key.value for name, key in engine.keys().items() if name.endswith(":d")} == before
     assert isinstance(engine.send("d", "m1"), Duplicate)
-    assert isinstance(engine.send("d", "m2"), Buffered)
-
-
-def test_the_mark_of_a_forget_is_not_listed(engine: Engine) -> None:
-    engine.send("c", "m1")
-    forget(engine)
-    assert engine.store.list_conversations(0).conversations == []
 
 
 @pytest.mark.parametrize("held_ms", [1, 300_000])
 def test_a_hold_is_forgotten(engine: Engine, held_ms: int) -> None:
     engine.store.hold_buffer("c", hold_ms=held_ms)
-    forget(engine)
+    engine.store.forget_conversation("c")
     assert engine.store.peek_conversation("c").held_until_ms is None
-
-
-def test_a_forget_that_goes_on_leaves_newer_ids_as_they_are(engine: Engine) -> None:
-    """Otherwise a person could not delete or edit what they wrote since."""
-    engine.send("c", "m1")
-    forget(engine)
-    engine.clock.advance(5_000)
-    engine.send("c", "m2")
-    forget(engine, goes_on=True)
-    assert raw_ids(engine) == {b"m2"}
-    assert isinstance(engine.store.edit_message("c", "m2", payload=payload("m2", "edited")), Edited)
-    assert engine.store.delete_message("c", "m2") == Deleted()
-
-
-def test_a_forget_that_goes_on_after_another_forget_erases_no_message(engine: Engine) -> None:
-    engine.send("c", "m1")
-    forget(engine, "first")
-    engine.clock.advance(5_000)
-    other = forget(engine, "other")
-    engine.clock.advance(5_000)
-    engine.send("c", "m2")
-    assert forget(engine, "first", goes_on=True).at_ms == other.at_ms
-    assert forget(engine, "first", page=200, goes_on=True).at_ms == other.at_ms
-    assert engine.store.peek_conversation("c").count == 1
-    assert_invariants(engine)
-
-
-def test_a_forget_that_nobody_remembers_erases_nothing_when_it_goes_on(engine: Engine) -> None:
-    engine.send("c", "m1")
-    assert forget(engine, goes_on=True).at_ms == 0
-    assert raw_ids(engine) == {b"m1"}
-    assert engine.store.peek_conversation("c").count == 1

@@ -99,11 +99,6 @@ def test_the_imitation_lacks_libraries(real: Any, imitation: Any, library: str) 
     assert run(imitation, script) == b"nil"
 
 
-def test_the_imitation_cannot_hash(real: Any, imitation: Any) -> None:
-    assert run(real, "return redis.sha1hex('')") == b"da39a3ee5e6b4b0d3255bfef95601890afd80709"
-    assert run(imitation, "return type(redis.sha1hex)") == b"nil"
-
-
 def test_the_imitation_cannot_answer_infinity(real: Any, imitation: Any) -> None:
     assert run(real, "return math.huge") == -(2**63)
     with pytest.raises(OverflowError):

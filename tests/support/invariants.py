@@ -40,7 +40,7 @@ def assert_keys_hold(keys: Keys) -> None:
 
 
 def open_buffers(keys: Keys) -> set[bytes]:
-    return keys.get("{b0}:open", _NOTHING).pairs.keys() - {b"", b"forgotten"}
+    return keys.get("{b0}:open", _NOTHING).pairs.keys() - {b""}
 
 
 def assert_nothing_expires(keys: Keys, conversation: str) -> None:

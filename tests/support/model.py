@@ -80,7 +80,6 @@ class ConversationModel:
     held_until: int = 0
     generation: int = 0
     rhythm: Rhythm | None = None
-    forgotten: set[str] = field(default_factory=set)  # ids that are known as hashes
     seen: dict[str, int] = field(default_factory=dict)  # when each message was received, by its host's clock
     emitted: dict[str, int] = field(default_factory=dict)  # the last batches, and the last arrival in each
 
@@ -195,19 +194,13 @@ class ConversationModel:
             self.ended_at = self.last_at
         self.waiting, self.frozen, self.state = [], None, "IDLE"
 
-    def forget(self, now: int) -> int:
-        """Erase everything but the ids. Return the time by which all erased messages had arrived.
+    def last_arrival(self, now: int) -> int | None:
+        """Return when the newest message arrived, or None if none is known.
 
         An arrival more than a minute ahead comes from a wrong clock, so an older arrival counts instead.
         """
-        latest = (self.last_at, self.ended_at, self.frozen.last_at if self.frozen else None)
-        at = max(now, *(each for each in latest if each is not None and each < now + 60_000), now)
-        self.cancel()
-        self.forgotten |= self.seen.keys()
-        self.seen, self.emitted, self.held_until, self.rhythm = {}, {}, 0, None
-        self.last_at = self.ended_at = at + 1
-        self.first_at, self.due = None, None
-        return at
+        known = (self.last_at, self.ended_at, self.frozen.last_at if self.frozen else None)
+        return max((each for each in known if each is not None and each < now + 60_000), default=None)
 
     def hold(self, until: int) -> None:
         until = self.held_until = max(until, self.held_until)

@@ -47,6 +47,11 @@ def nothing_more_recovered(first: Answer) -> Answer:
     return changed(first, conversations=[])
 
 
+def nothing_left(_first: Answer) -> Answer:
+    """The first call has erased everything."""
+    return o.Forgotten(None, 0, 0, None)
+
+
 def nothing_more_dropped(first: Answer) -> Answer:
     assert isinstance(first, o.Cancelled)
     return o.AlreadyCancelled(first.generation)
@@ -294,8 +299,7 @@ SCENES = [
         for state in (idle, open_buffer, claimed, taken_and_more, waiting_for_retry, held)
     ),
     *(
-        Scene("forget_conversation", state,
-              lambda store, engine: store.forget_conversation("c", forget_id="f", secret="k"))
+        Scene("forget_conversation", state, lambda store, engine: store.forget_conversation("c"), nothing_left)
         for state in (idle, open_buffer, claimed, taken_and_more, waiting_for_retry, held)
     ),
     *(

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import combinations, count
 from typing import Any, Literal, NamedTuple
 
+from fakeredis import FakeServer, FakeStrictRedis
 from redis.exceptions import TimeoutError as NoAnswer
 
 from lambdas.conversation_processor.service import ConversationProcessor
@@ -26,7 +27,6 @@ from message_buffer.rules.layers import Rules
 from tests.support.engine import SETTINGS as STAGE_SETTINGS
 from tests.support.engine import Engine, ManualClock, payload
 from tests.support.fakes import valkey_lane
-from tests.support.imitation import open_imitation
 from tests.support.window import AMPLE, CONVERSATION, Killed, WindowScene
 
 RULES = Rules(silence_ms=2_000, typing_inference_ms=0, max_wait_ms=8_000)
@@ -123,7 +123,7 @@ class Delivery:
 class TwoLanes:
     skew_ms: int = 0
     scene: WindowScene = field(default_factory=WindowScene)
-    server: Any = field(default_factory=open_imitation)
+    server: Any = field(default_factory=lambda: FakeStrictRedis(server=FakeServer()))
     cuts: dict[Role, Cut] = field(default_factory=dict)
     on_their_way: list[OnItsWay] = field(default_factory=list)
     sent: list[str] = field(default_factory=list)

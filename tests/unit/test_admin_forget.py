@@ -134,8 +134,8 @@ def test_while_a_batch_leaves_the_answer_says_when_to_go_on(desk: Desk) -> None:
     desk.objects.put(newer, b"words")
     desk.engine.clock.advance(first["againInMs"])
     desk.engine.send(NAME, "m2")
-    again = desk.result("conversation.forget", conversation=NAME, forgetId=first["forgetId"])
-    assert again["counts"] == NOTHING | {"objects": 1, "deadLetters": 2, "messagesInDeadLetters": 1}
+    again = desk.result("conversation.forget", conversation=NAME, at=first["at"])
+    assert again["counts"] == {"objects": 1, "deadLetters": 2, "messagesInDeadLetters": 1}
     assert (again["at"], again["againInMs"]) == (first["at"], None)
     assert list(desk.objects.kept) == [newer]
     assert ["new" in each.body for each in desk.queue.letters] == [True]
@@ -176,7 +176,7 @@ def test_a_queue_that_takes_too_long_is_looked_through_by_the_next_call(desk: De
     first = desk.result("conversation.forget", conversation=NAME)
     assert (first["counts"]["deadLetters"], first["againInMs"]) == (2, 1_000)
     desk.time_left_ms = 60_000
-    again = desk.result("conversation.forget", conversation=NAME, forgetId=first["forgetId"])
+    again = desk.result("conversation.forget", conversation=NAME, at=first["at"])
     assert (again["counts"]["deadLetters"], again["againInMs"]) == (2, None)
 
 
@@ -189,8 +189,8 @@ def test_if_the_event_is_not_published_the_answer_says_so_and_a_repeat_finishes(
     assert counts == HELD | {"waiting": 0, "frozen": 0}
 
 
-def test_an_id_that_no_answer_gave_is_refused(desk: Desk) -> None:
-    assert desk.error("conversation.forget", conversation=NAME, forgetId="two words")[0] == "invalid"
+def test_a_time_that_no_answer_gave_is_refused(desk: Desk) -> None:
+    assert desk.error("conversation.forget", conversation=NAME, at=-1)[0] == "invalid"
     assert desk.error("conversation.forget", conversation="c")[0] == "invalid"
 
 
@@ -207,20 +207,22 @@ def test_an_operator_looks_up_how_the_logs_name_a_conversation(desk: Desk) -> No
     assert logged == Telemetry(LogSettings("a key")).logged_id(NAME) != NAME
 
 
-def test_both_lanes_are_forgotten_until_the_same_time(desk: Desk, window: WindowScene) -> None:
-    """What comes through Valkey while the other lane is erased is newer, so consumers must not drop its batch."""
+def test_consumers_drop_what_arrived_until_the_last_arrival_in_either_lane(desk: Desk, window: WindowScene) -> None:
+    """A message that comes next, through a host whose clock lags, must not count as erased."""
     desk.fallback.append(window.lane)
-    window.clock.now_ms = desk.engine.clock.now_ms + 50
+    desk.engine.send(NAME, "m1")
+    in_valkey_ms = desk.engine.clock.now_ms
+    window.clock.now_ms = in_valkey_ms + 500
+    desk.engine.clock.advance(1_000)
+    assert desk.result("conversation.forget", conversation=NAME)["at"] == in_valkey_ms
+    desk.engine.send(NAME, "m1")
+    window.send("m2", conversation=NAME)
+    assert desk.result("conversation.forget", conversation=NAME)["at"] == in_valkey_ms + 1_000
+    window.clock.advance(1)
+    window.send("m3", conversation=NAME)
+    assert desk.result("conversation.forget", conversation=NAME)["at"] == window.clock.now_ms
+
+
+def test_if_no_arrival_is_known_consumers_drop_what_arrived_until_now(desk: Desk, window: WindowScene) -> None:
+    desk.fallback.append(window.lane)
     assert desk.result("conversation.forget", conversation=NAME)["at"] == desk.engine.clock.now_ms
-
-
-def test_what_comes_through_valkey_is_newer_than_what_the_other_lane_held(desk: Desk, window: WindowScene) -> None:
-    """Otherwise consumers would drop a message that was written after the forget."""
-    desk.fallback.append(window.lane)
-    window.clock.now_ms = desk.engine.clock.now_ms + 50_000
-    window.send("m1", conversation=NAME)
-    window.clock.now_ms = desk.engine.clock.now_ms
-    at_ms = desk.result("conversation.forget", conversation=NAME)["at"]
-    assert at_ms == desk.engine.clock.now_ms + 50_000
-    desk.engine.send(NAME, "m2")
-    assert (desk.engine.store.peek_conversation(NAME).last_at_ms or 0) > at_ms

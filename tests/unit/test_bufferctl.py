@@ -426,7 +426,7 @@ def test_the_name_of_an_id_in_the_logs_is_looked_up(aws: FakeAws, capsys: pytest
 
 FORGOTTEN = {
     "conversation": NAME, "counts": {"waiting": 2, "objects": 1}, "agesOut": [{"place": "logs", "days": 14}],
-    "forgetId": "f1", "at": NOON_MS, "againInMs": None,
+    "at": NOON_MS, "againInMs": None,
 }  # fmt: skip
 
 
@@ -482,7 +482,7 @@ def test_a_forget_waits_for_what_is_leaving_and_then_has_the_responder_forget_as
     assert run("conversation", "forget", NAME, "--yes", "--json") == 0
     assert slept == [22.0, 1.0]
     assert aws.asked[0] == {"operation": "forget", "conversation": NAME, "dryRun": True}
-    assert [event.get("forgetId") for event in aws.asked[1:4]] == [None, "f1", "f1"]
+    assert [event.get("at") for event in aws.asked[1:4]] == [None, NOON_MS, NOON_MS]
     assert [event["at"] for event in aws.asked[4:]] == [NOON_MS, NOON_MS]
     captured = capsys.readouterr()
     assert json.loads(captured.out)["counts"] == {"waiting": 2, "objects": 2, "turns": 5, "outboxes": 2}

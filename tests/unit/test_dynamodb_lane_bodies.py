@@ -136,7 +136,7 @@ def test_a_message_that_never_gets_its_body_keeps_no_other_waiting(window: Windo
         row = window.table.window(CONVERSATION)
         assert (row.is_open, row.owner, row.waiting, window.triggers.waiting) == (False, "", 0, [])
     assert window.batches() == [["m2"], ["m3"]]
-    window.lane.forget_conversation(CONVERSATION, forget_id="f", secret="secret")
+    window.lane.forget_conversation(CONVERSATION)
     assert not [name for name in items(window) if "m1" in name]
 
 
@@ -225,7 +225,7 @@ def test_whatever_removes_a_message_removes_its_body(window: WindowScene, how: s
         case "stop":
             window.lane.cancel_buffer(CONVERSATION)
         case "forget":
-            window.lane.forget_conversation(CONVERSATION, forget_id="f", secret="secret")
+            window.lane.forget_conversation(CONVERSATION)
     assert "p#m1" not in items(window)
     settle(window)
     assert window.batches() == []
@@ -233,7 +233,7 @@ def test_whatever_removes_a_message_removes_its_body(window: WindowScene, how: s
 
 def test_a_forget_also_erases_a_body_that_lost_its_message(window: WindowScene) -> None:
     window.table._put("store body", {"conversation": CONVERSATION, "item": "p#m1", "body": b"words"})
-    window.lane.forget_conversation(CONVERSATION, forget_id="f", secret="secret")
+    window.lane.forget_conversation(CONVERSATION)
     assert "p#m1" not in items(window)
 
 

@@ -1,29 +1,19 @@
 """A forget in the DynamoDB lane: what is in the table before, between and after its requests."""
 
-import json
-from uuid import uuid4
-
 import pytest
 
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
+from message_buffer.limits import MAX_WINDOW_TRIES
 from tests.support.engine import payload
-from tests.support.window import CONVERSATION, RULES, WINDOW_MS, WindowScene, due, failing, lock, settle
+from tests.support.window import AMPLE, CONVERSATION, RULES, WindowScene, due, failing, lock, settle
 
-STEPS = [
-    "update_item",
-    "query",
-    "batch_write_item",
-    "query",
-    "batch_write_item",
-    "update_item",
-    "update_item",
-    "update_item",
-]
+STEPS = ["update_item", "query", "query", "batch_write_item", "delete_item", "update_item"]
+LONGER_THAN_A_LOCK_MS = 40_000
 
 
-def forget(window: WindowScene, forget_id: str = "") -> o.Forgotten:
-    return window.lane.forget_conversation(CONVERSATION, forget_id=forget_id or uuid4().hex, secret="secret")
+def forget(window: WindowScene) -> o.Forgotten:
+    return window.lane.forget_conversation(CONVERSATION)
 
 
 def items(window: WindowScene) -> list[str]:
@@ -31,17 +21,16 @@ def items(window: WindowScene) -> list[str]:
     return sorted(item["item"]["S"] for item in answer["Items"])
 
 
-def test_nothing_is_left_but_hashes_and_the_window(window: WindowScene) -> None:
+def test_nothing_is_left(window: WindowScene) -> None:
     due(window, "m1")
     window.run()
+    window.lane.hold_buffer(CONVERSATION, hold_ms=1_000)
     window.send("m2")
-    forget(window)
-    left = items(window)
-    assert left[0] == "!"
-    assert [each[:2] for each in left[1:]] == ["h#", "h#"]
+    assert forget(window) == o.Forgotten(window.clock(), 1, 0, None)
+    assert items(window) == []
 
 
-@pytest.mark.parametrize("step", range(2, len(STEPS) + 1))
+@pytest.mark.parametrize("step", range(1, len(STEPS)))
 def test_a_forget_that_fails_at_any_request_can_be_repeated(window: WindowScene, step: int) -> None:
     due(window, "m1")
     window.run()
@@ -53,9 +42,7 @@ def test_a_forget_that_fails_at_any_request_can_be_repeated(window: WindowScene,
         forget(window)
     window.clock.advance(60_000)
     forget(window)
-    assert not [each for each in items(window) if each.startswith("m#")]
-    for message_id in ("m1", "m2"):
-        assert isinstance(window.send(message_id), o.Duplicate)
+    assert items(window) == []
     settle(window)
     assert window.batches() == [["m1"]]
 
@@ -73,109 +60,97 @@ def test_a_message_that_comes_during_a_forget_is_erased_or_leaves_and_is_never_s
 ) -> None:
     window.send("m1")
     with window.wire.at_step(step, lambda: window.send("m2"), after=True):
-        forget(window)
+        forgotten = forget(window)
     settle(window)
-    # What came before the read was erased with the rest.
-    assert window.batches() == ([] if step == 1 else [["m2"]])
+    is_erased = step < len(STEPS) - 1
+    assert window.batches() == ([] if is_erased else [["m2"]])
+    assert (forgotten.waiting, items(window) == []) == (2 if is_erased else 1, is_erased)
 
 
-def test_a_redelivery_that_the_processor_finds_first_is_erased_again(window: WindowScene) -> None:
+def test_if_messages_keep_coming_a_forget_says_so(window: WindowScene) -> None:
+    window.send("m0")
+    names = iter(f"m{number}" for number in range(1, 100))
+
+    def before(request: str) -> None:
+        if request == "delete_item":
+            window.send(next(names))
+
+    window.wire.before = before
+    with pytest.raises(StoreUnavailable, match="messages keep arriving"):
+        forget(window)
+    assert window.wire.made.count("delete_item") == MAX_WINDOW_TRIES
+    assert not window.table.window(CONVERSATION).owner
+
+
+@pytest.mark.parametrize("is_erased", [True, False])
+def test_a_message_that_is_stored_before_and_noted_after_a_forget_leaves_no_open_window(
+    window: WindowScene, *, is_erased: bool
+) -> None:
+    with window.wire.at_step(1, lambda: forget(window), after=is_erased):
+        window.send("m1")
+    settle(window)
+    assert window.batches() == ([] if is_erased else [["m1"]])
+
+
+def emitted(window: WindowScene, *, message_id: str) -> list[str]:
+    """Return the requests of a run that emits one message."""
+    due(window, message_id)
+    window.wire.made.clear()
+    window.run()
+    return list(window.wire.made)
+
+
+RUN = ["get_item", "update_item", "query", "update_item", "put_events", "batch_write_item", "update_item"]
+
+
+def test_these_are_the_requests_of_a_run(window: WindowScene) -> None:
+    assert emitted(window, message_id="m1") == RUN
+
+
+# The run stops after this many requests. It has checked its lock just before it leaves the tombstones.
+@pytest.mark.parametrize("step", range(1, len(RUN)))
+@pytest.mark.parametrize("again", [False, True])
+def test_a_run_that_was_stopped_for_longer_than_its_lock_makes_nothing_anew(
+    window: WindowScene, step: int, *, again: bool
+) -> None:
+    def stopped() -> None:
+        window.clock.advance(LONGER_THAN_A_LOCK_MS)
+        forget(window)
+        assert items(window) == []
+        if again:
+            window.send("m1")
+
+    due(window, "m1")
+    trigger = window.triggers.receive()
+    assert trigger is not None
+    with window.wire.at_step(step, stopped, after=True):
+        window.new_processor().process(trigger, AMPLE)
+    assert items(window) == (["!", "m#m1"] if again else [])
+    settle(window)
+
+
+def test_a_cancel_that_waits_for_the_lock_finds_nothing_left(window: WindowScene) -> None:
+    window.send("m1")
+    with window.wire.at_step(4, lambda: window.clock.advance(LONGER_THAN_A_LOCK_MS), after=True):
+        forget(window)
+    assert window.lane.cancel_buffer(CONVERSATION) == o.Cancelled(1, 0, 0, leaving=False, lane="dynamodb")
+    assert window.is_at_rest()
+
+
+def test_a_message_that_is_delivered_again_is_a_new_message(window: WindowScene) -> None:
     window.send("m1")
     forget(window)
-    window.table.put_message(CONVERSATION, "m1", body=payload("m1"), arrived_at_ms=window.clock())
-    window.send("m2")
+    assert isinstance(window.send("m1"), o.Buffered)
     settle(window)
-    assert window.batches() == [["m2"]]
-    assert "m#m1" not in items(window)
+    assert window.batches() == [["m1"]]
 
 
 def test_while_the_processor_empties_the_window_a_forget_says_so(window: WindowScene) -> None:
     window.send("m1")
     now_ms = window.clock()
-    window.table.acquire_to_cancel(CONVERSATION, "processor", now_ms=now_ms, until_ms=now_ms + 30_000)
+    window.table.acquire_to_drop(CONVERSATION, "processor", now_ms=now_ms, until_ms=now_ms + 30_000)
     with pytest.raises(StoreUnavailable, match="try again"):
         forget(window)
-
-
-def test_a_message_that_comes_while_a_forget_works_leaves_as_a_newer_one(window: WindowScene) -> None:
-    """Consumers drop a batch whose last message arrived by the time of the forget."""
-
-    def message_arrives() -> None:
-        window.send("m2")
-        window.clock.advance(5)
-
-    window.send("m1")
-    with window.wire.at_step(2, message_arrives, after=True):
-        forgotten = forget(window)
-    settle(window)
-    ((_, batch),) = window.bus.published
-    assert json.loads(batch)["metadata"]["lastMessageAt"] > forgotten.at_ms
-
-
-def test_a_message_of_a_host_whose_clock_lags_leaves_as_a_newer_one(window: WindowScene) -> None:
-    window.send("m1")
-    forgotten = forget(window)
-    window.clock.advance(-20_000)
-    window.new_lane().buffer_message(CONVERSATION, "m2", payload=payload("m2"), timing=RULES.timing)
-    window.clock.advance(20_000)
-    settle(window)
-    ((_, batch),) = window.bus.published
-    assert json.loads(batch)["metadata"]["lastMessageAt"] > forgotten.at_ms
-
-
-def last_arrivals(window: WindowScene) -> list[int]:
-    return [json.loads(detail)["metadata"]["lastMessageAt"] for _, detail in window.bus.published]
-
-
-def send_ahead(window: WindowScene, message_id: str, *, ahead_ms: int) -> None:
-    """Buffer a message through a host whose clock is ahead by `ahead_ms`."""
-    window.clock.advance(ahead_ms)
-    window.new_lane().buffer_message(CONVERSATION, message_id, payload=payload(message_id), timing=RULES.timing)
-    window.clock.advance(-ahead_ms)
-
-
-def test_an_emitted_batch_of_a_host_whose_clock_is_ahead_is_older_than_the_forget(window: WindowScene) -> None:
-    window.send("m1")
-    send_ahead(window, "m2", ahead_ms=50_000)
-    window.lane.flush_buffer(CONVERSATION)
-    window.run()
-    due(window, "m3")
-    window.run()
-    assert window.batches() == [["m1", "m2"], ["m3"]]
-    assert forget(window).at_ms == max(last_arrivals(window))
-
-
-def test_a_second_forget_does_not_go_back_in_time(window: WindowScene) -> None:
-    """Each batch must be newer than the forget before it, because consumers drop batches up to a forget's time."""
-    window.send("m1")
-    send_ahead(window, "m2", ahead_ms=50_000)
-    first = forget(window)
-    due(window, "m3")
-    window.run()
-    second = forget(window)
-    due(window, "m4")
-    window.run()
-    assert window.batches() == [["m3"], ["m4"]]
-    of_m3, of_m4 = last_arrivals(window)
-    assert first.at_ms < of_m3 <= second.at_ms < of_m4
-
-
-def test_a_batch_of_a_clock_far_ahead_does_not_move_a_forget(window: WindowScene) -> None:
-    window.send("m1")
-    send_ahead(window, "m2", ahead_ms=3_600_000)
-    window.clock.advance(WINDOW_MS)
-    window.run()
-    assert forget(window).at_ms == window.clock()
-
-
-def test_a_forget_that_goes_on_after_another_forget_erases_no_message(window: WindowScene) -> None:
-    window.send("m1")
-    forget(window, "first")
-    forget(window, "other")
-    window.send("m2")
-    window.lane.forget_conversation(CONVERSATION, forget_id="first", secret="secret", goes_on=True)
-    settle(window)
-    assert window.batches() == [["m2"]]
 
 
 def test_a_forget_that_has_lost_the_lock_says_so(window: WindowScene) -> None:
@@ -189,3 +164,31 @@ def test_a_forget_that_has_lost_the_lock_says_so(window: WindowScene) -> None:
         pytest.raises(StoreUnavailable, match="try again"),
     ):
         forget(window)
+
+
+def send_ahead(window: WindowScene, message_id: str, *, ahead_ms: int) -> None:
+    """Buffer a message through a host whose clock is ahead by `ahead_ms`."""
+    window.clock.advance(ahead_ms)
+    window.new_lane().buffer_message(CONVERSATION, message_id, payload=payload(message_id), timing=RULES.timing)
+    window.clock.advance(-ahead_ms)
+
+
+def test_it_says_when_the_last_message_arrived(window: WindowScene) -> None:
+    """Consumers drop batches up to this time, and no newer ones."""
+    assert forget(window).last_at_ms is None
+    window.send("m1")
+    send_ahead(window, "m2", ahead_ms=50_000)
+    arrived_at_ms = window.clock() + 50_000
+    window.lane.flush_buffer(CONVERSATION)
+    window.run()
+    due(window, "m3")
+    window.run()
+    assert window.batches() == [["m1", "m2"], ["m3"]]
+    assert forget(window).last_at_ms == arrived_at_ms
+
+
+def test_a_batch_of_a_clock_far_ahead_does_not_count(window: WindowScene) -> None:
+    window.send("m1")
+    arrived_at_ms = window.clock()
+    send_ahead(window, "m2", ahead_ms=3_600_000)
+    assert forget(window).last_at_ms == arrived_at_ms

@@ -56,6 +56,7 @@ class WindowMachine(RuleBasedStateMachine):
         self.lanes = [self.scene.new_lane() for _ in range(2)]
         self.actors: list[Actor] = []
         self.sent = dict.fromkeys(CONVERSATIONS, 0)
+        self.sent_before_a_forget = dict.fromkeys(CONVERSATIONS, 0)
         # The messages that were answered 2xx, in the order of the answers, each with the time of its first request,
         # from which the test knows which came after which. A request that was never answered may have taken effect, so
         # a repeat of it does not begin anew.
@@ -79,8 +80,9 @@ class WindowMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.actors) < MOST_ACTORS)
     @rule(name=names, lane=st.integers(0, 1), again=st.booleans(), is_pressed=st.booleans(), steps=some_steps)
     def deliver(self, name: str, lane: int, again: bool, steps: int, is_pressed: bool = False) -> None:
-        if not again or not self.sent[name]:
-            self.sent[name] += 1
+        # After a forget, a message that is delivered again is a new message.
+        again = again and self.sent[name] > self.sent_before_a_forget[name]
+        self.sent[name] += not again
         message_id = f"m{self.sent[name]}"
         self.tick()
         asked = self.first_asked.setdefault((name, message_id), self.now)
@@ -94,7 +96,7 @@ class WindowMachine(RuleBasedStateMachine):
             if message_id not in [each for each, _, _ in self.accepted[name]]:
                 self.accepted[name].append((message_id, asked, self.now))
 
-        self._act(f"deliver {message_id}", work, steps)
+        self._act(f"redeliver {name}" if again else "deliver", work, steps)
 
     @precondition(lambda self: len(self.actors) < MOST_ACTORS)
     @rule(wait_ms=st.sampled_from((0, WINDOW_MS, 31_000)), steps=some_steps)
@@ -133,22 +135,16 @@ class WindowMachine(RuleBasedStateMachine):
     )
     def order(self, name: str, what: str, steps: int) -> None:
         lane = self.lanes[1]
+        if what == "forget" and any(actor.name == f"redeliver {name}" for actor in self.actors):
+            return
 
         def work() -> None:
             match what:
-                case "stop" | "forget":
-                    waiting = {each for each, _, _ in self.accepted[name]} - set(self._out(name))
-                    try:
-                        if what == "stop":
-                            lane.cancel_buffer(name)
-                        else:
-                            lane.forget_conversation(name, forget_id=f"f{self.now}", secret="secret")
-                    finally:
-                        # The stop may have begun long ago: it drops what it finds when it gets there.
-                        self.may_be_gone |= {(name, f"m{n}") for n in range(1, self.sent[name] + 1)}
-                    # A processor whose lock ran out while it emits may still finish that.
-                    if not any(actor.name == "processor" for actor in self.actors):
-                        self.must_be_gone |= {(name, each) for each in waiting - set(self._out(name))}
+                case "stop":
+                    self.drop(name, lane.cancel_buffer)
+                case "forget":
+                    self.sent_before_a_forget[name] = self.sent[name]
+                    self.drop(name, lane.forget_conversation)
                 case "flush":
                     lane.flush_buffer(name)
                 case "hold":
@@ -161,6 +157,17 @@ class WindowMachine(RuleBasedStateMachine):
                     lane.retime_buffer(name, timing=RULES.timing._replace(silence_ms=2 * RULES.silence_ms))
 
         self._act(what, self.hurrying(name, work) if what in {"forget", "flush", "resume"} else work, steps)
+
+    def drop(self, name: str, drop: Callable[[str], object]) -> None:
+        waiting = {each for each, _, _ in self.accepted[name]} - set(self._out(name))
+        try:
+            drop(name)
+        finally:
+            # The order may have begun long ago: it drops what it finds when it gets there.
+            self.may_be_gone |= {(name, f"m{n}") for n in range(1, self.sent[name] + 1)}
+        # A processor whose lock ran out while it emits may still finish that.
+        if not any(actor.name == "processor" for actor in self.actors):
+            self.must_be_gone |= {(name, each) for each in waiting - set(self._out(name))}
 
     @precondition(lambda self: self.actors)
     @rule(which=st.integers(0, MOST_ACTORS - 1), steps=some_steps, fate=st.sampled_from((GO, GO, *FATES)))
@@ -328,7 +335,9 @@ class WindowMachine(RuleBasedStateMachine):
             latest_at_ms = metadata["firstMessageAt"] + RULES.max_wait_ms
             for position, message in enumerate(event["messages"]):
                 arrived_at_ms, answered_at_ms = self.times.get((name, message["id"]), (0, due_at_ms))
-                if answered_at_ms < due_at_ms or (position == 0 and arrived_at_ms):
+                # A message that joins an overdue window leaves with it, even if those before it were removed meanwhile.
+                is_first = position == 0 and not any(gone == name for gone, _ in self.may_be_gone)
+                if answered_at_ms < due_at_ms or (is_first and arrived_at_ms):
                     silent_at_ms = min(arrived_at_ms + RULES.silence_ms, latest_at_ms)
                     assert due_at_ms >= silent_at_ms, f"cut before silence: {message['id']} of {event}"
 

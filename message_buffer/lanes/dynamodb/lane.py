@@ -8,14 +8,13 @@ request that makes the window due earlier sends another trigger.
 
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 from uuid import uuid4
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.dynamodb.table import DROPPED, Contents, Hold, MessageTable, hash_of, name_of
+from message_buffer.lanes.dynamodb.table import DROPPED, Contents, Hold, MessageTable, name_of
 from message_buffer.lanes.dynamodb.triggers import Triggers
 from message_buffer.lanes.dynamodb.window import Note, Window
 from message_buffer.limits import (
@@ -43,11 +42,10 @@ class Opened(NamedTuple):
 
 
 class _Noted(NamedTuple):
-    """A window after a message was noted: its due time, its number of messages, and the key of its hashes."""
+    """A window after a message was noted."""
 
     due_at_ms: int
     messages: int
-    secret: str
 
 
 class _Hurried(NamedTuple):
@@ -90,11 +88,6 @@ class DynamoDbLane:
         noted = self._note(conversation, name, note)
         if noted is None:
             return o.Refused("waiting", 0)
-        # The conversation was forgotten once. If this message was erased then, it is a redelivery, so erase it again. A
-        # processor that reads the message first finds the hash, too.
-        if noted.secret and self._table.was_erased(conversation, noted.secret, name):
-            self._table.erase(conversation, names=[name], bodies=[name])
-            return o.Duplicate(None, 0)
         if put == "new":
             return o.Buffered(noted.due_at_ms, noted.messages)
         # The request that stored the message may have failed, and removed the message before this request joined the
@@ -142,7 +135,7 @@ class DynamoDbLane:
             self._table.hasten(conversation, window=after, due=before.due)
             self._triggers.send(conversation, delay_ms=0)
             due = before.due
-        return _Noted(due.due_at_ms, after.waiting, before.id_secret)
+        return _Noted(due.due_at_ms, after.waiting)
 
     def _written(self, conversation: str, note: Note) -> tuple[bool, Window]:
         """Write the note, and return as `MessageTable.note` does.
@@ -265,10 +258,10 @@ class DynamoDbLane:
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
         """Lock the window and drop all messages. Raise StoreUnavailable if a processor keeps the window locked."""
         owner = uuid4().hex
-        window = self._lock(conversation, owner, self._table.acquire_to_cancel)
+        window = self._lock(conversation, owner)
         try:
             contents = self._table.read(conversation)
-            if cancel_id is not None and self._has_left(conversation, name_of(cancel_id), contents):
+            if cancel_id is not None and self._table.tombstone(conversation, name_of(cancel_id)):
                 return o.AlreadyCancelled(window.generation, lane="dynamodb")
             frozen = set(window.frozen.names) if window.frozen else set()
             dropped = [each.name for each in contents.stored]
@@ -289,52 +282,34 @@ class DynamoDbLane:
         finally:
             self._table.release(conversation, owner)
 
-    def forget_conversation(
-        self, conversation: str, *, forget_id: str, secret: str, goes_on: bool = False, at_ms: int | None = None
-    ) -> o.Forgotten:
-        """Erase all items under the window's lock, and leave hashes of the messages' names.
+    def forget_conversation(self, conversation: str) -> o.Forgotten:
+        """Erase all items under the window's lock, and at last the window, so that a run at work has lost its lock.
 
-        `at_ms` is the time until which the Valkey lane has forgotten the conversation. A call that continues an earlier
-        one (`goes_on`, or the same `forget_id`) erases nothing. Raise StoreUnavailable if a processor has, or gets, the
-        window's lock.
+        A message that comes before the window is gone is erased, too. Raise StoreUnavailable if messages keep coming,
+        or a processor has, or gets, the window's lock.
         """
-        # Read the clock before the items, so that a message that arrives in between counts as newer.
-        owner, now_ms = uuid4().hex, self._clock()
-        window = self._lock(conversation, owner, partial(self._table.acquire_to_forget, secret=secret))
+        owner, waiting, frozen = uuid4().hex, 0, 0
+        arrivals: list[int] = []
         try:
-            if goes_on or window.forget_id == forget_id:
-                return o.Forgotten(window.forgotten_at_ms, window.generation, 0, 0, leaving_until_ms=None)
-            contents, expires_at_ms = self._table.read(conversation, with_tombstones=True), now_ms + REMEMBERED_MS
-            at_ms = max([now_ms if at_ms is None else at_ms, *_arrivals(contents, now_ms)])
-            mine = {each.name for each in contents.stored}
-            names = contents.tombstones | mine
-            # Write the hashes before erasing, so that a run that ends early leaves no erased message without a hash.
-            hashes = [hash_of(window.id_secret, name) for name in names]
-            self._table.leave_hashes(conversation, hashes, expires_at_ms=expires_at_ms)
-            self._table.erase(conversation, names=names, bodies=self._table.names_of_bodies(conversation))
-            if not self._table.mark_forgotten(conversation, owner, forget_id, at_ms=at_ms):
-                raise StoreUnavailable("the DynamoDB processor has acquired the window's lock; try again")
-            # A message that came since the lock keeps the window open.
-            self._table.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
-            frozen = set(window.frozen.names) if window.frozen else set()
-            return o.Forgotten(
-                at_ms,
-                window.generation,
-                len([each for each in contents.waiting if not contents.was_erased(each.name)]),
-                len(frozen & mine),
-                leaving_until_ms=None,
-            )
+            for _ in range(MAX_WINDOW_TRIES):
+                window = self._lock(conversation, owner)
+                contents = self._table.read(conversation, with_tombstones=True)
+                mine = {each.name for each in contents.stored}
+                names = contents.tombstones | mine
+                self._table.erase(conversation, names=names, bodies=self._table.names_of_bodies(conversation))
+                arrivals += _arrivals(contents, self._clock())
+                waiting += len(contents.waiting)
+                frozen += len(mine.intersection(window.frozen.names if window.frozen else ()))
+                if self._table.delete_window(conversation, owner, generation=window.generation):
+                    return o.Forgotten(max(arrivals, default=None), waiting, frozen, leaving_until_ms=None)
+            raise StoreUnavailable("forget conversation: messages keep arriving; try again")
         finally:
             self._table.release(conversation, owner)
 
-    def last_arrival(self, conversation: str) -> int:
-        """Return the newest message's time of arrival, up to which a conversation must be forgotten; 0 if none came."""
-        return max(_arrivals(self._table.read(conversation), self._clock()))
-
-    def _lock(self, conversation: str, owner: str, acquire: Callable[..., Window]) -> Window:
+    def _lock(self, conversation: str, owner: str) -> Window:
         for attempt in range(MAX_CANCEL_LOCK_TRIES):
             now_ms = self._clock()
-            window = acquire(conversation, owner, now_ms=now_ms, until_ms=now_ms + CANCEL_LOCK_MS)
+            window = self._table.acquire_to_drop(conversation, owner, now_ms=now_ms, until_ms=now_ms + CANCEL_LOCK_MS)
             if window.owner == owner:
                 return window
             if attempt + 1 < MAX_CANCEL_LOCK_TRIES:
@@ -393,12 +368,7 @@ class DynamoDbLane:
             if each.name == name:
                 return o.Waiting(position, lane="dynamodb")
         left_in = self._table.tombstone(conversation, name)
-        is_known = bool(left_in) or contents.was_erased(name)
-        return o.Absent(known=is_known, batch_id=None if left_in in {"", DROPPED} else left_in, lane="dynamodb")
-
-    def _has_left(self, conversation: str, name: str, contents: Contents) -> bool:
-        """Return whether the message has left this lane, or was erased."""
-        return bool(self._table.tombstone(conversation, name)) or contents.was_erased(name)
+        return o.Absent(known=bool(left_in), batch_id=None if left_in in {"", DROPPED} else left_in, lane="dynamodb")
 
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
         """Return the conversation's state, with at most `limit` of the messages that wait.
@@ -462,5 +432,6 @@ class DynamoDbLane:
 
 def _arrivals(contents: Contents, now_ms: int) -> list[int]:
     """Return the messages' known times of arrival. Leave out those a minute ahead, because they are wrong."""
-    emitted = [contents.window.last_at_ms, contents.window.forgotten_at_ms]
-    return [at for at in (*emitted, *(each.arrived_at_ms for each in contents.stored)) if at < now_ms + MINUTE_MS]
+    window = contents.window
+    known = (window.last_at_ms, window.newest_at_ms, *(each.arrived_at_ms for each in contents.stored))
+    return [at for at in known if 0 < at < now_ms + MINUTE_MS]

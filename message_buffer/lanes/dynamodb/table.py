@@ -6,7 +6,6 @@ the same time.
     <id>           m#<name>      a stored message: arrived_at, and body, or `apart`, if the body is an item of its own
     <id>           p#<name>      the body of a large message
     <id>           m#<name>      a tombstone: batch_id (its batch, or DROPPED), expires_at
-    <id>           h#<hash>      what remains of a message's name after its conversation was forgotten: expires_at
 
 A message's name is its id, or the hash of a long id. DynamoDB may delete an item after its `expires_at`, so no item
 with a message has one. The index `open` contains the open windows, sorted within each of its slices by `due_at`,
@@ -48,7 +47,7 @@ from message_buffer.rules.due_time import Due, Rhythm
 from message_buffer.rules.timing import Timing
 
 # A query reads a conversation without its `BODY` items, which are sorted after all others.
-WINDOW, HASHED, MESSAGE, BODY = "!", "h#", "m#", "p#"
+WINDOW, MESSAGE, BODY = "!", "m#", "p#"
 OPEN_INDEX = "open"
 FIRST_ATTEMPT = 1
 # A tombstone's `batch_id` if the message is in no batch.
@@ -89,14 +88,8 @@ class Contents(NamedTuple):
     """In order of arrival."""
     tombstones: frozenset[str] = frozenset()
     """The names of messages that have left. Empty unless the caller has asked for them."""
-    hashes: frozenset[str] = frozenset()
     is_whole: bool = True
     """False if the caller has asked for fewer pages than there are."""
-
-    def was_erased(self, name: str) -> bool:
-        """Return whether the message was erased with its conversation. If it is stored, it was delivered again."""
-        secret = self.window.id_secret
-        return bool(secret) and hash_of(secret, name) in self.hashes
 
     @property
     def waiting(self) -> list[StoredMessage]:
@@ -108,10 +101,6 @@ class Contents(NamedTuple):
 def name_of(message_id: str) -> str:
     encoded = message_id.encode()
     return message_id if len(encoded) <= MAX_NAME_BYTES else f"blake2s:{blake2s(encoded).hexdigest()}"
-
-
-def hash_of(secret: str, name: str) -> str:
-    return blake2s(name.encode(), key=secret.encode(), digest_size=16).hexdigest()
 
 
 class MessageTable(Table):
@@ -210,10 +199,6 @@ class MessageTable(Table):
         self._put_all({**_key(conversation, MESSAGE + name), **left} for name in names)
         self.erase(conversation, bodies=apart)
 
-    def leave_hashes(self, conversation: str, hashes: Iterable[str], *, expires_at_ms: int) -> None:
-        expires: Values = {"expires_at": _seconds(expires_at_ms)}
-        self._put_all({**_key(conversation, HASHED + each), **expires} for each in hashes)
-
     def erase(self, conversation: str, *, names: Iterable[str] = (), bodies: Iterable[str] = ()) -> None:
         """Delete bodies, messages and tombstones by their names."""
         items = [*(BODY + name for name in bodies), *(MESSAGE + name for name in names)]
@@ -259,10 +244,6 @@ class MessageTable(Table):
         )
         items = self._pages("list bodies", "query", {"ConsistentRead": True, **query})
         return [text(item, "item").removeprefix(BODY) for item in items]
-
-    def was_erased(self, conversation: str, secret: str, name: str) -> bool:
-        """Return whether the message was erased when the conversation was forgotten."""
-        return bool(self._get("find hash", _key(conversation, HASHED + hash_of(secret, name))))
 
     @staticmethod
     def _all_of(requests: list[Any], call: Callable[[Sequence[Any]], list[Any]]) -> None:
@@ -519,22 +500,10 @@ class MessageTable(Table):
             conversation, owner, change=change, only_if=only_if, now_ms=now_ms, until_ms=until_ms, values=values
         )
 
-    def acquire_to_cancel(self, conversation: str, owner: str, *, now_ms: int, until_ms: int) -> Window:
-        """Lock a window, whether or not it is due or open, and raise its generation. Return it as `acquire` does."""
+    def acquire_to_drop(self, conversation: str, owner: str, *, now_ms: int, until_ms: int) -> Window:
+        """Lock a window, due or not, open or not, and raise its generation. Return it as `acquire` does."""
         return self._lock(
             conversation, owner, change="ADD #generation :one", only_if="", now_ms=now_ms, until_ms=until_ms
-        )
-
-    def acquire_to_forget(self, conversation: str, owner: str, *, now_ms: int, until_ms: int, secret: str) -> Window:
-        """Lock a window as `acquire_to_cancel` does, and give it the secret unless it has one."""
-        return self._lock(
-            conversation,
-            owner,
-            change=", #id_secret = if_not_exists(#id_secret, :secret) ADD #generation :one, #changes :one",
-            only_if="",
-            now_ms=now_ms,
-            until_ms=until_ms,
-            values={"secret": secret},
         )
 
     def _lock(
@@ -640,15 +609,11 @@ class MessageTable(Table):
             only_if=NOTHING_NEW,
         )
 
-    def mark_forgotten(self, conversation: str, owner: str, forget_id: str, *, at_ms: int) -> bool:
-        """Remove the frozen batch and the hold, and record `forget_id` and `at_ms`. The window stays open."""
-        return self._owned(
-            "forget batch",
-            conversation,
-            owner,
-            do="SET #forget_id = :id, #forgotten_at = :at REMOVE #frozen, #attempt, #held_until",
-            values={"id": forget_id, "at": at_ms},
-        )
+    def delete_window(self, conversation: str, owner: str, *, generation: int) -> bool:
+        """Delete the window's item. Return False if a message has arrived since the given generation."""
+        values: Values = {"me": owner, "generation": generation}
+        request = self._delete(_key(conversation, WINDOW), values, only_if=f"#owner = :me{NOTHING_NEW}")["Delete"]
+        return self._asked("delete window", "delete_item", request).done
 
     def reopen(
         self, conversation: str, owner: str, *, due_at_ms: int, keeps_found: bool, generation: int | None = None
@@ -699,21 +664,19 @@ class MessageTable(Table):
 
 
 def _contents(items: Iterable[Item]) -> Contents:
-    window, stored, tombstones, hashes = Window(), [], set(), set()
+    window, stored, tombstones = Window(), [], set()
     for item in items:
         kind = text(item, "item")
         name = kind.removeprefix(MESSAGE)
         if kind == WINDOW:
             window = window_of(item)
-        elif kind.startswith(HASHED):
-            hashes.add(kind.removeprefix(HASHED))
         elif "arrived_at" in item:
             body = item["body"]["B"] if "body" in item else None
             stored.append(StoredMessage(name, number(item, "arrived_at"), body, is_apart="apart" in item))
         else:
             tombstones.add(name)
     stored.sort(key=lambda each: (each.arrived_at_ms, each.name))
-    return Contents(window, stored, frozenset(tombstones), frozenset(hashes))
+    return Contents(window, stored, frozenset(tombstones))
 
 
 def _key(conversation: str, item: str) -> dict[str, str]:

@@ -87,11 +87,6 @@ class Window(NamedTuple):
     attempt: int = 0
     """How often the window has been locked since its batch was frozen."""
     frozen: Frozen | None = None
-    id_secret: str = ""
-    """The key with which names are hashed; empty if the conversation was never forgotten."""
-    forget_id: str = ""
-    """The id of the last `forget_conversation`, which erased what had arrived until `forgotten_at_ms`."""
-    forgotten_at_ms: int = 0
     last_at_ms: int = 0
     """When the newest message of all batches of this lane arrived."""
     rhythm: Rhythm | None = None
@@ -238,14 +233,11 @@ _NUMBERS: Mapping[str, str] = {
     "held_until_ms": "held_until",
     "owner_until_ms": "owner_until",
     "attempt": "attempt",
-    "forgotten_at_ms": "forgotten_at",
     "last_at_ms": "last_at",
 }
 _TEXTS: Mapping[str, str] = {
     "reason": "reason",
     "owner": "owner",
-    "id_secret": "id_secret",
-    "forget_id": "forget_id",
 }
 WINDOW_ATTRIBUTES = (
     *_NUMBERS.values(), *_TEXTS.values(), "open", "frozen", "timing", "computed", "gap_mean", "gap_dev",

@@ -40,23 +40,8 @@ class ValkeyLane:
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
         return self.store.cancel_buffer(conversation, cancel_id=cancel_id)
 
-    def forget_conversation(
-        self, conversation: str, *, forget_id: str, secret: str, goes_on: bool = False, at_ms: int | None = None
-    ) -> o.Forgotten:
-        """Erase the conversation, and replace its message ids with hashes, page by page.
-
-        `at_ms` is the last arrival in the DynamoDB lane; the outcome's `at_ms` is no earlier. With `goes_on`, continue
-        an earlier call, and erase no message.
-        """
-        forgotten = self.store.forget_conversation(
-            conversation, forget_id=forget_id, secret=secret, goes_on=goes_on, not_before_ms=at_ms or 0
-        )
-        page = forgotten.next_page
-        while page is not None:
-            page = self.store.forget_conversation(
-                conversation, forget_id=forget_id, secret=secret, page=page, goes_on=True
-            ).next_page
-        return replace(forgotten, next_page=None)
+    def forget_conversation(self, conversation: str) -> o.Forgotten:
+        return self.store.forget_conversation(conversation)
 
     def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
         return self._started(conversation, self.store.hold_buffer(conversation, hold_ms=hold_ms))

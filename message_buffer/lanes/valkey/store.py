@@ -24,7 +24,6 @@ from message_buffer.limits import (
     MAX_CALL_MS,
     MAX_CHARGES_KEPT,
     MAX_HOLD_MS,
-    MAX_IDS_HASHED_IN_A_CALL,
     MAX_REMEMBERED_ID_BYTES,
     MAX_RETRY_MS,
     MIN_RETRY_MS,
@@ -173,32 +172,13 @@ class Store:
             return o.AlreadyCancelled(reply.generation)
         return o.Cancelled(reply.generation, reply.buffered, reply.frozen, bool(reply.leaving))
 
-    def forget_conversation(
-        self,
-        conversation: str,
-        *,
-        forget_id: str,
-        secret: str,
-        page: int = 0,
-        goes_on: bool = False,
-        not_before_ms: int = 0,
-    ) -> o.Forgotten:
-        """Erase what the conversation holds, and replace one page of its message ids with hashes.
-
-        `secret` becomes the key of the hashes, unless the conversation already has one. Calls for further pages send
-        the same `forget_id`. With `goes_on`, the call continues an earlier one and erases no message. The outcome's
-        `at_ms` is no earlier than `not_before_ms`.
-        """
-        reply = self._run(
-            "forget_conversation", conversation=conversation, now_ms=self._clock(), forget_id=forget_id,
-            secret=secret, skip=page, limit=MAX_IDS_HASHED_IN_A_CALL, goes_on=int(goes_on),
-            seen_ms=self.settings.seen_ms, not_before_ms=not_before_ms,
-        )  # fmt: skip
+    def forget_conversation(self, conversation: str) -> o.Forgotten:
+        reply = self._run("forget_conversation", conversation=conversation, now_ms=self._clock())
         until_ms = _or_none(reply.leaving_until_ms)
         return o.Forgotten(
-            reply.at_ms, reply.generation, reply.waiting, reply.frozen,
+            _or_none(reply.last_at_ms), reply.waiting, reply.frozen,
             # A run may begin a call to the bus until its token ends.
-            None if until_ms is None else until_ms + MAX_CALL_MS, _or_none(reply.skip),
+            None if until_ms is None else until_ms + MAX_CALL_MS,
         )  # fmt: skip
 
     def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:

@@ -41,11 +41,16 @@ seldom = st.sampled_from((False, False, False, True))
 pick = st.integers(0, 1_000_000)
 
 
+Life = tuple[str, int]
+"""A conversation, and how often it was forgotten. After a forget, every message is a new one."""
+
+
 @dataclass
 class Run:
     """One run of a conversation processor, with the batch that it took."""
 
     conversation: str
+    life: Life
     token: str
     batch_id: str
     messages: list[bytes]
@@ -66,14 +71,18 @@ class Base(RuleBasedStateMachine):
         self.lease: tuple[str, int] | None = None
         self.invocations: list[str] = []
         self.runs: list[Run] = []
-        self.emitted: list[tuple[str, str, list[bytes]]] = []  # conversation, batch id, payloads
-        self.accepted: dict[str, list[str]] = defaultdict(list)
-        self.withdrawn: set[tuple[str, str]] = set()  # cancelled or deleted while waiting: must never come out
-        self.cancelled_batches: set[str] = set()  # frozen at the cancel: may come out, at any time, or not
-        self.cancelled_ids: dict[str, set[str]] = defaultdict(set)
+        self.forgets = dict.fromkeys(CONVERSATIONS, 0)
+        self.emitted: list[tuple[Life, str, list[bytes]]] = []  # with batch id and payloads
+        self.accepted: dict[Life, list[str]] = defaultdict(list)
+        self.withdrawn: set[tuple[Life, str]] = set()  # cancelled or deleted while waiting: must never come out
+        self.cancelled_batches: set[tuple[Life, str]] = set()  # frozen at the cancel: may come out, at any time, or not
+        self.cancelled_ids: dict[Life, set[str]] = defaultdict(set)
         self.sent = 0
         self.tokens = 0
         self.calls: list[tuple[int, str, str, tuple[Any, ...], dict[str, Any]]] = []
+
+    def life(self, name: str) -> Life:
+        return name, self.forgets[name]
 
     def now(self, skew: int) -> int:
         return self.engine.clock.now_ms + skew

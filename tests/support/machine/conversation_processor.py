@@ -29,7 +29,7 @@ class ConversationProcessors(Base):
             return
         assert isinstance(outcome, Taken)
         if model.frozen is None:
-            assert outcome.batch_id not in {batch_id for _, batch_id, _ in self.emitted}
+            assert (self.life(name), outcome.batch_id) not in {(life, batch_id) for life, batch_id, _ in self.emitted}
             model.freeze(outcome.batch_id, SETTINGS.max_batch, now)
         assert model.frozen is not None
         batch = model.frozen
@@ -40,7 +40,7 @@ class ConversationProcessors(Base):
         assert outcome.attempt == batch.attempt
         assert outcome.payloads == [text for _, text in batch.messages]
         if not crash:
-            self.runs.append(Run(name, token, outcome.batch_id, outcome.payloads))
+            self.runs.append(Run(name, self.life(name), token, outcome.batch_id, outcome.payloads))
 
     @precondition(lambda self: any(not run.done for run in self.runs))
     @rule(which=pick, crash=seldom)
@@ -54,7 +54,7 @@ class ConversationProcessors(Base):
 
     def _emit(self, run: Run) -> None:
         if not run.done:
-            self.emitted.append((run.conversation, run.batch_id, run.messages))
+            self.emitted.append((run.life, run.batch_id, run.messages))
             run.done = True
 
     @precondition(lambda self: self.runs)

@@ -65,11 +65,11 @@ class Courses(Processors, Watchdog, Operators):
 
     @rule(name=conversations, processor=processors, deletes=st.booleans())
     def a_message_changes_long_after_its_batch(self, name: str, processor: str, deletes: bool) -> None:
-        begin = len(self.accepted[name])
+        begin = len(self.accepted[self.life(name)])
         for _ in range(SETTINGS.max_emitted + 1):
             self.burst(name, RULES[4], 1, 0, False)
             self.batches_go_out(processor, 0, 0, 0, 0)
-        if len(self.accepted[name]) > begin:
+        if len(self.accepted[self.life(name)]) > begin:
             self.edit_or_delete(name, begin, "its own", deletes, False)
 
     @precondition(lambda self: self.sent)

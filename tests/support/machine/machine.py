@@ -11,7 +11,7 @@ from hypothesis.stateful import invariant
 
 from tests.support.engine import payload
 from tests.support.invariants import assert_agrees_with, assert_keys_hold
-from tests.support.machine.base import SETTINGS
+from tests.support.machine.base import SETTINGS, Life
 from tests.support.machine.courses import Courses
 
 
@@ -50,16 +50,16 @@ class EngineMachine(Courses):
 
     def check_history(self) -> None:
         """Fail unless each accepted message that was not withdrawn came out once, in order, under one batch id."""
-        contents: dict[str, list[bytes]] = {}
-        came_out: dict[str, list[str]] = defaultdict(list)
-        for name, batch_id, payloads in self.emitted:
-            assert contents.setdefault(batch_id, payloads) == payloads, "one batch id, two contents"
-            if batch_id not in came_out[name]:
-                came_out[name].append(batch_id)
-        for name, accepted in self.accepted.items():
-            self._check_conversation(name, accepted, [(batch_id, contents[batch_id]) for batch_id in came_out[name]])
+        contents: dict[tuple[Life, str], list[bytes]] = {}
+        came_out: dict[Life, list[str]] = defaultdict(list)
+        for life, batch_id, payloads in self.emitted:
+            assert contents.setdefault((life, batch_id), payloads) == payloads, "one batch id, two contents"
+            if batch_id not in came_out[life]:
+                came_out[life].append(batch_id)
+        for life, accepted in self.accepted.items():
+            self._check_life(life, accepted, [(batch_id, contents[life, batch_id]) for batch_id in came_out[life]])
 
-    def _check_conversation(self, name: str, accepted: list[str], batches: list[tuple[str, list[bytes]]]) -> None:
+    def _check_life(self, life: Life, accepted: list[str], batches: list[tuple[str, list[bytes]]]) -> None:
         ids = {line: message_id for message_id in accepted for line in [payload(message_id).split(b"\n")[0]]}
         batches_of: dict[str, list[str]] = defaultdict(list)
         order: list[str] = []
@@ -67,17 +67,17 @@ class EngineMachine(Courses):
             for text in payloads:
                 message_id = ids[text.split(b"\n")[0]]
                 batches_of[message_id].append(batch_id)
-                if batch_id not in self.cancelled_batches:
+                if (life, batch_id) not in self.cancelled_batches:
                     order.append(message_id)
         for message_id in accepted:
             count = len(batches_of[message_id])
             assert count <= 1, f"{message_id} came out under {count} batch ids"
-            if (name, message_id) in self.withdrawn:
+            if (life, message_id) in self.withdrawn:
                 assert count == 0, f"{message_id} was withdrawn and came out"
         expected = [m for m in accepted if m in set(order)]
         assert order == expected, "out of order"
-        missing = set(accepted) - set(order) - {m for n, m in self.withdrawn if n == name}
-        assert missing <= self.cancelled_ids[name], f"lost: {missing - self.cancelled_ids[name]}"
+        missing = set(accepted) - set(order) - {m for each, m in self.withdrawn if each == life}
+        assert missing <= self.cancelled_ids[life], f"lost: {missing - self.cancelled_ids[life]}"
 
     def teardown(self) -> None:
         if not hasattr(self, "engine"):

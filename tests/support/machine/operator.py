@@ -9,9 +9,7 @@ from message_buffer.limits import MAX_CALL_MS
 from message_buffer.rules.layers import Rules
 from tests.support.machine.base import RULES, conversations, seldom, skews
 from tests.support.machine.writer import Writers
-
-# The kinds of keys that a conversation may have.
-KINDS = ("conv", "msgs", "batch", "taken", "seen", "emitted")
+from tests.support.model import ConversationModel
 
 
 class Operators(Writers):
@@ -29,10 +27,7 @@ class Operators(Writers):
             return
         model, now = self.model[name], self.now(skew)
         buffered, frozen = len(model.waiting), len(model.frozen.messages) if model.frozen else 0
-        self.withdrawn |= {(name, message_id) for message_id, _ in model.waiting}
-        if model.frozen:
-            self.cancelled_batches.add(model.frozen.batch_id)
-            self.cancelled_ids[name] |= {message_id for message_id, _ in model.frozen.messages}
+        self._drop(name)
         leaving = model.frozen is not None and model.frozen.token_until > now
         outcome = self.call(skew, twice, "cancel_buffer", name)
         model.cancel()
@@ -45,32 +40,33 @@ class Operators(Writers):
             if model.frozen:
                 self.cancel(name, skew, False, sure)
 
+    def _drop(self, name: str) -> None:
+        """Note that nothing that waits may come out, and that the frozen batch may."""
+        model, life = self.model[name], self.life(name)
+        self.withdrawn |= {(life, message_id) for message_id, _ in model.waiting}
+        if model.frozen:
+            self.cancelled_batches.add((life, model.frozen.batch_id))
+            self.cancelled_ids[life] |= {message_id for message_id, _ in model.frozen.messages}
+
     @rule(name=conversations, skew=skews, twice=seldom, sure=seldom)
-    def forget(self, name: str, skew: int, twice: bool, sure: bool, secret: str = "secret") -> None:
+    def forget(self, name: str, skew: int, twice: bool, sure: bool) -> None:
         if not sure:
             return
         model, now = self.model[name], self.now(skew)
         waiting, frozen = len(model.waiting), model.frozen
-        self.withdrawn |= {(name, message_id) for message_id, _ in model.waiting}
-        if frozen:
-            self.cancelled_batches.add(frozen.batch_id)
-            self.cancelled_ids[name] |= {message_id for message_id, _ in frozen.messages}
+        self._drop(name)
         leaving_until = frozen.token_until + MAX_CALL_MS if frozen and frozen.token_until > now else None
-        self.tokens += 1
-        forget_id = f"forget-{self.tokens}"
-        outcome = self.call(skew, twice, "forget_conversation", name, forget_id=forget_id, secret=secret)
-        at = model.forget(now)
-        assert outcome == Forgotten(at, model.generation, waiting, len(frozen.messages) if frozen else 0, leaving_until)
-        self._nothing_is_left_but_hashes(name)
-
-    def _nothing_is_left_but_hashes(self, name: str) -> None:
-        keys = self.engine.keys()
-        own = {kind: key for kind in KINDS if (key := keys.get(f"{{b0}}:{kind}:{name}"))}
-        assert own.keys() <= {"conv", "seen"}
-        assert own["conv"].pairs.keys() == {b"generation", b"last_at", b"id_secret", b"forgotten"}
-        assert all(member.startswith(b"\xff") for member in own["seen"].pairs) if "seen" in own else True
-        claimed = keys.get("{b0}:claimed")
-        assert claimed is None or name.encode() not in claimed.value
+        outcome = self.call(skew, twice, "forget_conversation", name)
+        last_at = model.last_arrival(now)
+        assert outcome == Forgotten(last_at, waiting, len(frozen.messages) if frozen else 0, leaving_until)
+        for key, found in self.engine.keys().items():
+            assert not key.endswith(f":{name}"), f"{key} is left"
+            assert name.encode() not in found.value, f"{key} names the conversation"
+        self.model[name] = ConversationModel()
+        self.forgets[name] += 1
+        # Late repeats of these calls find a new conversation, in which they have an effect.
+        again = {"buffer_message", "cancel_buffer"}
+        self.calls = [each for each in self.calls if each[2] not in again or each[3][0] != name]
 
     @precondition(lambda self: any(m.frozen for m in self.model.values()))
     @rule(skew=skews, sure=seldom)

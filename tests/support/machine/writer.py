@@ -58,7 +58,7 @@ class Writers(Base):
         self, name: str, message_id: str, timing: Timing, skew: int, twice: bool, *, charge: Charge | None = None
     ) -> None:
         model, now = self.model[name], self.now(skew)
-        known = message_id in model.seen or message_id in model.forgotten
+        known = message_id in model.seen
         refused = None if known else self._refusal(model, now, charge)
         outcome = self.call(
             skew, twice, "buffer_message", name, message_id, payload=payload(message_id), timing=timing, charge=charge
@@ -72,7 +72,7 @@ class Writers(Base):
         else:
             assert isinstance(outcome, Buffered)
             model.buffer(message_id, payload(message_id), timing, now)
-            self.accepted[name].append(message_id)
+            self.accepted[self.life(name)].append(message_id)
             assert outcome.due_at_ms == model.due_at
             assert model.first_at is not None
             # I4; what was due already stays due.
@@ -122,8 +122,8 @@ class Writers(Base):
         here = [*model.waiting, *(model.frozen.messages if model.frozen else [])]
         if among == "here" and here:
             return here[which % len(here)][0]
-        if among != "anybody's" and self.accepted[name]:
-            return self.accepted[name][which % len(self.accepted[name])]
+        if among != "anybody's" and (accepted := self.accepted[self.life(name)]):
+            return accepted[which % len(accepted)]
         return f"m{which % self.sent + 1}"
 
     def _changed(self, name: str, message_id: str, deletes: bool, outcome: Any) -> None:
@@ -133,7 +133,7 @@ class Writers(Base):
             if deletes:
                 assert isinstance(outcome, Deleted)
                 model.delete(message_id)
-                self.withdrawn.add((name, message_id))
+                self.withdrawn.add((self.life(name), message_id))
             else:
                 assert isinstance(outcome, Edited)
                 model.edit(message_id, payload(message_id, "edited"))
