@@ -28,7 +28,8 @@ from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.rule_book import RuleBook
-from message_buffer.settings import ConnectionSettings
+from message_buffer.settings import ConnectionSettings, LogSettings
+from message_buffer.telemetry import Telemetry
 from tests.support.engine import SETTINGS
 from tests.support.fakes import FakeBus, FakeRules, FakeSecrets, valkey_lane
 from tests.support.ingest_scene import ACCOUNT_QUOTA, SECRET, SECRETS, account, gateway, request
@@ -82,7 +83,7 @@ class Commands:
 
 
 def warm_handler(port: int, commands: Commands, secrets: Mapping[str, Any] = SECRETS) -> Handler:
-    telemetry = ingest_handler._telemetry()
+    telemetry = Telemetry(LogSettings())
     address = ConnectionSettings(f"valkey://127.0.0.1:{port}?cluster=true")
 
     def opened() -> Any:
@@ -99,6 +100,7 @@ def warm_handler(port: int, commands: Commands, secrets: Mapping[str, Any] = SEC
 
     def handler(event: dict[str, Any], context: None) -> dict[str, Any]:
         ingest_handler._ingest = lambda: ingest  # type: ignore[assignment]
+        ingest_handler._telemetry = lambda: telemetry  # type: ignore[assignment]
         return ingest_handler.handler(event, context)
 
     return handler
