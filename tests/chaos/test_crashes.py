@@ -47,9 +47,7 @@ def test_the_processor_killed_in_its_loop(stage: LocalStage, aws: AwsProxy, talk
 
 @pytest.mark.case(6)
 @pytest.mark.promise("P7")
-def test_the_processor_killed_between_claim_and_invoke(
-    stage: LocalStage, aws: AwsProxy, talks: list[Talk], healed_ms: int
-) -> None:
+def test_the_processor_killed_between_claim_and_invoke(stage: LocalStage, aws: AwsProxy, talks: list[Talk]) -> None:
     conversation_processor = stage.outputs.Functions["conversation_processor"]
     held = aws.hold(INVOKE, function=conversation_processor)
     say(talks, 2)
@@ -78,7 +76,7 @@ def test_the_conversation_processor_killed_before_put_events(
 @pytest.mark.case(5)
 @pytest.mark.promise("P2", "P7")
 def test_the_conversation_processor_killed_after_put_events_emits_the_same_batch_again(
-    stage: LocalStage, aws: AwsProxy, talks: list[Talk], healed_ms: int
+    stage: LocalStage, aws: AwsProxy, talks: list[Talk]
 ) -> None:
     held = aws.hold_answer(PUT_EVENTS, about=common_name(talks))
     say(talks, 2)
