@@ -14,10 +14,12 @@ class Timing(NamedTuple):
     flush_reason: str
     """The reason why the batch is due at once; empty if it waits."""
     adaptive: str
-    """Three numbers, separated by spaces: deviations above the mean gap, floor, ceiling. Empty if the wait is not
-    adaptive."""
+    """Four words, separated by spaces: deviations above the mean gap, floor, ceiling, and the rule behind the floor. Empty
+    if the wait is not adaptive."""
     pressed_ms: int | None = None
     """The wait of a message that was pressed, not typed, instead of the silence. None if the message was typed."""
+    silence_rule: str = "silenceMs"
+    """The rule behind `silence_ms`, or behind `flush_reason` if there is one."""
 
     @property
     def for_scripts(self) -> dict[str, str | int]:
@@ -33,4 +35,5 @@ class Timing(NamedTuple):
             "min_messages": self.min_messages,
             "flush_reason": self.flush_reason,
             "adaptive": self.adaptive,
+            "silence_rule": self.silence_rule,
         }
