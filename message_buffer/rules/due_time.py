@@ -7,10 +7,10 @@ milliseconds, reasons and rules.
 """
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from message_buffer.limits import MINUTE_MS
-from message_buffer.rules.timing import Timing
+from message_buffer.rules.timing import RuleName, Timing
 
 
 class Due(NamedTuple):
@@ -19,9 +19,8 @@ class Due(NamedTuple):
     due_at_ms: int
     reason: str
     """The event's `flushReason`."""
-    rule: str
-    """The rule that set the due time; or, if no rule did, `typing`, `hold`, `resume`, `flush`, `maxBytes`, or `split` for
-    messages that did not fit into the batch before."""
+    rule: RuleName
+    """What set the due time."""
     wait_ms: int
     """The time until the due time from the last arrival before it was set. Negative if a host's clock lags."""
 
@@ -110,8 +109,9 @@ def due_after_typing(
     extended_ms = min(now_ms + extend_ms, latest_at_ms)
     if due.due_at_ms <= now_ms or extended_ms <= due.due_at_ms:
         return due
-    reason, rule = ("max_wait", "maxWaitMs") if extended_ms == latest_at_ms else ("silence", "typing")
-    return Due(extended_ms, reason, rule, extended_ms - last_at_ms)
+    if extended_ms == latest_at_ms:
+        return Due(extended_ms, "max_wait", "maxWaitMs", extended_ms - last_at_ms)
+    return Due(extended_ms, "silence", "typing", extended_ms - last_at_ms)
 
 
 def due_after_hold(due: Due, held_until_ms: int, last_at_ms: int) -> Due:
@@ -129,14 +129,14 @@ def _silence_is_over(facts: Facts, timing: Timing) -> Due:
     return facts.due if facts.due is not None and facts.due.due_at_ms > pressed.due_at_ms else pressed
 
 
-def _wait(facts: Facts, timing: Timing) -> tuple[int, str]:
+def _wait(facts: Facts, timing: Timing) -> tuple[int, RuleName]:
     """Return the silence for which the rules let a buffer wait after a typed message, and the rule that decides it."""
     if timing.adaptive and facts.rhythm is not None:
         bounds = _bounds(timing)
         learned_ms = math.ceil(facts.rhythm.mean_ms + bounds.deviations * facts.rhythm.deviation_ms)
         if min(learned_ms, bounds.ceiling_ms) < bounds.floor_ms:
             return bounds.floor_ms, bounds.floor_rule
-        return min((learned_ms, "adaptive"), (bounds.ceiling_ms, "adaptiveCeilingMs"))
+        return (learned_ms, "adaptive") if learned_ms <= bounds.ceiling_ms else (bounds.ceiling_ms, "adaptiveCeilingMs")
     if facts.message_count > 1 and facts.gap_ms is not None and facts.gap_ms < timing.typing_ms:
         return timing.typing_ms, "typingInferenceMs"
     return timing.silence_ms, timing.silence_rule
@@ -145,7 +145,7 @@ def _wait(facts: Facts, timing: Timing) -> tuple[int, str]:
 def _bounded(facts: Facts, timing: Timing, due: Due, now_ms: int) -> Due:
     """Return the due time after all bounds."""
 
-    def at(due_at_ms: int, reason: str, rule: str) -> Due:
+    def at(due_at_ms: int, reason: str, rule: RuleName) -> Due:
         return Due(due_at_ms, reason, rule, due_at_ms - facts.last_at_ms)
 
     latest_at_ms = facts.first_at_ms + timing.max_wait_ms
@@ -171,9 +171,9 @@ class _Bounds(NamedTuple):
     """Above the mean gap."""
     floor_ms: int
     ceiling_ms: int
-    floor_rule: str
+    floor_rule: RuleName
 
 
 def _bounds(timing: Timing) -> _Bounds:
     deviations, floor_ms, ceiling_ms, floor_rule = timing.adaptive.split()
-    return _Bounds(float(deviations), int(floor_ms), int(ceiling_ms), floor_rule)
+    return _Bounds(float(deviations), int(floor_ms), int(ceiling_ms), cast(RuleName, floor_rule))

@@ -44,7 +44,7 @@ from message_buffer.limits import (
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, PLATFORM_NAMES
 from message_buffer.rules.control_words import LANGUAGES, ControlWords, Language, compared_form, control_words
 from message_buffer.rules.quota import Quota
-from message_buffer.rules.timing import Timing
+from message_buffer.rules.timing import RuleName, Timing
 
 _UNREADABLE = 10**30
 
@@ -406,10 +406,11 @@ class Rules(_RuleFields):
             return timing
         if is_pressed and not is_pending:
             return timing._replace(pressed_ms=self.pressed_silence_ms)
-        least_ms, rule = max(
+        waits: list[tuple[int, RuleName]] = [
             (self.media_silence_ms * is_media, "mediaSilenceMs"),
             (self.transcript_wait_ms * is_pending, "transcriptWaitMs"),
-        )
+        ]
+        least_ms, rule = max(waits)
         if not least_ms:
             return timing
         if least_ms > timing.silence_ms:
@@ -423,7 +424,7 @@ class Rules(_RuleFields):
         """Return whether people type in this app, which is `UNNAMED_APP` if a message on Instagram names none."""
         return app in self.inbox_apps
 
-    def _adaptive(self, least_ms: int = 0, rule: str = "") -> str:
+    def _adaptive(self, least_ms: int = 0, rule: RuleName | Literal[""] = "") -> str:
         if not self.adaptive or self.priority == "vip":
             return ""
         floor_ms, floor_rule = max((self.adaptive_floor_ms, "adaptiveFloorMs"), (least_ms, rule))

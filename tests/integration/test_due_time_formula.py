@@ -296,7 +296,7 @@ DIFFERENCES = (
         "due if due.due_at_ms >= held_until_ms",
         "due if due.due_at_ms > held_until_ms",
     ),
-    Planted("typing keeps the reason", "due_time", "if extended_ms == latest_at_ms else", "if False else"),
+    Planted("typing keeps the reason", "due_time", "if extended_ms == latest_at_ms:", "if False:"),
 )
 
 

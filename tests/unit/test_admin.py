@@ -212,7 +212,8 @@ def letter(batch_id: str, *texts: str, **more: object) -> str:
     return json.dumps(
         {
             "version": 1, "reason": "put event: ThrottlingException", "batchId": batch_id, "conversationId": NAME,
-            "attempt": 20, "generation": 3, "firstAt": 1, "lastAt": 2, "dueAt": 3, "flushReason": "silence", "rule": "silenceMs", "appliedWaitMs": 1,
+            "attempt": 20, "generation": 3, "firstAt": 1, "lastAt": 2, "dueAt": 3, "flushReason": "silence",
+            "rule": "silenceMs", "appliedWaitMs": 1,
             "payloads": [payload(f"m{n}", text).decode() for n, text in enumerate(texts)], **more,
         }
     )  # fmt: skip
@@ -394,9 +395,9 @@ def test_a_conversation_is_shown_without_its_messages_unless_they_are_asked_for(
     now = desk.engine.clock.now_ms
     shown = desk.result("conversation.show", conversation=NAME)
     assert shown == {
-        "conversation": NAME, "shard": 0, "state": "pending", "count": 1, "dueAt": buffered.due_at_ms, "rule": "silenceMs", "appliedWaitMs": 1_000,
-        
-        "reason": "silence", "firstAt": now, "lastAt": now, "generation": 1, "heldUntil": None, "batch": None,
+        "conversation": NAME, "shard": 0, "state": "pending", "count": 1, "dueAt": buffered.due_at_ms,
+        "reason": "silence", "rule": "silenceMs", "appliedWaitMs": 1_000,
+        "firstAt": now, "lastAt": now, "generation": 1, "heldUntil": None, "batch": None,
         "takenOverAt": None,
     }  # fmt: skip
     with_words = desk.result("conversation.show", conversation=NAME, messages=True)

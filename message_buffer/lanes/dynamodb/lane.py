@@ -32,7 +32,7 @@ from message_buffer.limits import (
 )
 from message_buffer.rules.due_time import Due, due_after_typing
 from message_buffer.rules.quota import Charge
-from message_buffer.rules.timing import Timing
+from message_buffer.rules.timing import RuleName, Timing
 
 
 class Opened(NamedTuple):
@@ -176,7 +176,7 @@ class DynamoDbLane:
             self._table.take_back(conversation, new, generation=window.generation, expires_at_ms=expires_at_ms)
             raise
 
-    def _hurry(self, conversation: str, due_for: str, *, rule: str, hold: Hold) -> _Hurried:
+    def _hurry(self, conversation: str, due_for: str, *, rule: RuleName, hold: Hold) -> _Hurried:
         """Make an open window due now for this reason by this rule, and return it as it is then.
 
         Raise StoreUnavailable if other requests keep changing the window.

@@ -11,7 +11,7 @@ these facts, with the formula that both lanes share (`rules/due_time.py`). There
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from message_buffer.aws.dynamodb import Item, Values, number, text, texts
 from message_buffer.limits import LARGE_MESSAGE_BYTES, MAX_BYTES_IN_A_BATCH
@@ -25,7 +25,7 @@ from message_buffer.rules.due_time import (
     due_after_message,
     rhythm_after,
 )
-from message_buffer.rules.timing import Timing
+from message_buffer.rules.timing import RuleName, Timing
 
 # The rhythm is stored in whole tenths of a millisecond.
 TENTHS = 10
@@ -41,7 +41,7 @@ class Frozen(NamedTuple):
     last_at_ms: int
     due_at_ms: int
     reason: str
-    rule: str
+    rule: RuleName
     wait_ms: int
     has_left: bool = False
     """True if messages were stored that are not in this batch."""
@@ -294,7 +294,7 @@ def due_item(due: Due) -> Values:
 
 
 def _due(item: Item) -> Due:
-    return Due(number(item, "due_at"), text(item, "reason"), text(item, "rule"), number(item, "wait"))
+    return Due(number(item, "due_at"), text(item, "reason"), cast(RuleName, text(item, "rule")), number(item, "wait"))
 
 
 def frozen_item(frozen: Frozen) -> Values:
@@ -311,7 +311,7 @@ def _frozen(item: Item) -> Frozen:
         last_at_ms=number(item, "last_at"),
         due_at_ms=number(item, "due_at"),
         reason=text(item, "reason"),
-        rule=text(item, "rule"),
+        rule=cast(RuleName, text(item, "rule")),
         wait_ms=number(item, "wait"),
         has_left=bool(number(item, "has_left")),
     )
