@@ -61,7 +61,7 @@ class Recorder(Connection):
 
     def run(self, script: Script, keys: list[bytes], args: tuple[Word, ...]) -> list[Any]:
         self.request = encode("EVALSHA", script.sha, len(keys), *keys, *args)
-        return [b"DUPLICATE", 0, 0, 0]
+        return [b"DUPLICATE", 0, 0, 0, b""]
 
 
 class Sender(Recorder):

@@ -8,5 +8,5 @@ LISTED = ("conversation", "lane", "shard", "state", "count", "frozen", "reason",
 LETTERS = ("batchId", "conversationId", "messages", "attempt", "lastAt", "reason")
 RULES = ("scope", "version", "updatedAt", "updatedBy", "problem")
 AGES_OUT = ("place", "days")
-WAITS = ("example", "waitMs", "reason")
+WAITS = ("example", "waitMs", "rule")
 EXPLAINED = ("rule", "value", "layer", "via", "version")

@@ -5,6 +5,7 @@ from collections import deque
 from typing import Any
 
 from console.limits import BATCHES_KEPT, BATCHES_KEPT_MS
+from console.why import why_left
 
 Json = dict[str, Any]
 
@@ -21,7 +22,7 @@ def figures_of(detail: Json, *, arrived_at_ms: int) -> Json | None:
         "lateMs": max(arrived_at_ms - first_at_ms - wait_ms, 0),
         "waitMs": wait_ms,
         "size": detail.get("messageCount"),
-        "reason": detail.get("flushReason"),
+        "why": why["label"] if (why := why_left(detail)) else detail.get("flushReason"),
         "lane": detail.get("lane"),
         "attempt": detail.get("attempt"),
     }
@@ -37,13 +38,6 @@ class Batches:
             self._kept.append(figures)
             while self._kept[0]["at"] < figures["at"] - BATCHES_KEPT_MS:
                 self._kept.popleft()
-
-    def note_cause(self, batch_id: str, cause: Json) -> None:
-        """Replace what is known about why the batch left. An older batch is no longer kept."""
-        with self._lock:
-            for place, figures in enumerate(self._kept):
-                if figures.get("batchId") == batch_id:
-                    self._kept[place] = figures | {"cause": cause["label"]}
 
     def all(self) -> list[Json]:
         with self._lock:

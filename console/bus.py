@@ -10,11 +10,11 @@ from typing import Any
 
 from bufferctl.stage import ROOT
 from console.batches import Batches, figures_of
-from console.explained import Departures
 from console.hub import Hub
 from console.limits import MAX_PAUSE_BETWEEN_LISTENERS_SECONDS, PAUSE_AFTER_A_PROBLEM_SECONDS, SHUT_DOWN_SECONDS
 from console.looks import Looks
 from console.time_lines import TimeLines
+from console.why import why_left
 from console.words import shown
 
 Json = dict[str, Any]
@@ -29,7 +29,6 @@ class Takers:
     looks: Looks
     time_lines: TimeLines
     batches: Batches
-    departures: Departures
     scenarios: Callable[[str, Json], None]
 
 
@@ -70,17 +69,15 @@ class Bus:
     def take(self, kind: str, detail: Json, *, at_ms: int) -> None:
         seen: Json = {"type": kind, "at": at_ms, "detail": shown(detail, words=self._words)}
         if kind == BATCH_READY and (figures := figures_of(detail, arrived_at_ms=at_ms)):
-            cause = self._takers.departures.cause_of(detail)
-            figures |= {"cause": cause and cause["label"]}
             self._takers.batches.add(figures)
-            seen |= {"figures": figures, "cause": cause}
+            seen |= {"figures": figures, "why": why_left(detail)}
         if isinstance(conversation := detail.get("conversationId"), str):
             facts = {
                 "batchId": detail.get("batchId"),
                 "count": detail.get("messageCount"),
                 "reason": detail.get("flushReason") or detail.get("reason") or detail.get("change"),
                 "attempt": detail.get("attempt"),
-                "cause": seen.get("cause"),
+                "why": seen.get("why"),
                 "lateMs": seen.get("figures", {}).get("lateMs"),
             }
             self._takers.time_lines.add(conversation, kind, at_ms, **facts)

@@ -21,20 +21,6 @@ MAX_PAUSE_BETWEEN_LISTENERS_SECONDS = 60.0
 # After the end of a local stage, the listener looks this often for its next start, so that it listens before the first
 # batch is due.
 LOCAL_STAGE_POLL_SECONDS = 0.25
-RULES_KEPT_SECONDS = 10.0
-EXPLANATIONS_KEPT = 50
-
-# Batches whose rules are not known yet. If there are more, those that left longest ago keep the stage's reason alone.
-UNEXPLAINED_KEPT = 100
-
-# -- explanations --------------------------------------------------------------------------------------
-
-# Only the newest messages of a batch can have set its due time.
-MESSAGES_EXPLAINED = 50
-# An event has the time when ingest received a message. The message reaches its buffer a little later.
-ARRIVALS_DIFFER_BY_MS = 250
-# A typing event may take this long from the console to the stage's buffer.
-TYPING_ON_ITS_WAY_MS = 2_000
 
 # -- what is kept for the page -------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from console.limits import (
 from console.outage import in_words, is_outage
 from console.pace import PacedStage
 from console.time_lines import TimeLines, facts_of_look
+from console.why import why_due
 
 Json = dict[str, Any]
 Key = tuple[str, str]
@@ -149,12 +150,12 @@ class Looks:
         }
 
     def _completed(self, row: Json) -> Json:
-        """Add why the conversation is due, if that is known, and the agent that owns its account.
+        """Add why the conversation is due, and the agent that owns its account.
 
         A generic webhook may have named a different agent.
         """
         agent = self._agents.get(tuple(row["conversation"].split("/")[:3]))
-        return row | {"agent": agent, "cause": self._time_lines.cause_of(row)}
+        return row | {"agent": agent, "why": why_due(row)}
 
 
 def _agents(stored: list[Json]) -> dict[tuple[str, ...], str]:

@@ -12,7 +12,6 @@ from console.access import Access
 from console.accidents import Accidents
 from console.batches import Batches
 from console.bus import Bus, Takers
-from console.explained import Departures, Explained
 from console.hub import Hub
 from console.limits import SHUT_DOWN_SECONDS, TOKEN_BYTES
 from console.logs import Logs
@@ -47,8 +46,7 @@ def running(place: Place, *, port: int = 0) -> Iterator[str]:
         )
         server = uvicorn.Server(config)
         serving = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-        runs = (parts.looks.run, parts.bus.run, parts.departures.run)
-        watching = [threading.Thread(target=each, daemon=True) for each in runs]
+        watching = [threading.Thread(target=each, daemon=True) for each in (parts.looks.run, parts.bus.run)]
         for each in (serving, *watching):
             each.start()
         try:
@@ -57,7 +55,6 @@ def running(place: Place, *, port: int = 0) -> Iterator[str]:
             parts.player.end()
             parts.looks.end()
             parts.bus.end()
-            parts.departures.end()
             server.should_exit = True
             parts.hub.end()
             serving.join(2 * SHUT_DOWN_SECONDS)
@@ -67,11 +64,9 @@ def make_parts(place: Place) -> Parts:
     """Return the parts of a console of this stage. None of them runs yet."""
     hub, time_lines, batches, stage = Hub(), TimeLines(), Batches(), PacedStage(place)
     looks = Looks(stage, hub, time_lines)
-    explained = Explained(stage, time_lines, words=place.options.show_words)
-    departures = Departures(stage, hub, explained=explained, time_lines=time_lines, batches=batches)
-    simulator = Simulator(place, hub, explained=explained, looks=looks, time_lines=time_lines)
+    simulator = Simulator(place, hub, stage=stage, looks=looks, time_lines=time_lines)
     player = Player(read_scenarios(), simulator, hub, accidents=Accidents(place))
-    takers = Takers(hub, looks, time_lines, batches, departures, player.take)
+    takers = Takers(hub, looks, time_lines, batches, player.take)
     return Parts(
         place=place,
         stage=stage,
@@ -80,8 +75,6 @@ def make_parts(place: Place) -> Parts:
         bus=Bus(place.listener, takers, words=place.options.show_words),
         time_lines=time_lines,
         batches=batches,
-        departures=departures,
-        explained=explained,
         simulator=simulator,
         player=player,
         logs=Logs(place),

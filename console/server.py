@@ -17,9 +17,7 @@ from starlette.staticfiles import StaticFiles
 from bufferctl.errors import Failed, Unreachable
 from console.batches import Batches
 from console.bus import Bus
-from console.causes import LABELS
 from console.customers import CannotDo, Customer
-from console.explained import Departures, Explained
 from console.hub import Closed, Hub, framed
 from console.limits import KEEP_ALIVE_SECONDS, MAX_HOLD_MS, MAX_TEXT_CHARACTERS
 from console.logs import Logs
@@ -29,8 +27,9 @@ from console.pace import PacedStage
 from console.place import Place
 from console.player import Player
 from console.rules_in_words import RULES_IN_WORDS
-from console.simulator import Simulator
+from console.simulator import Simulator, waiting_part
 from console.time_lines import TimeLines
+from console.why import why_due
 
 Json = dict[str, Any]
 PAGE = Path(__file__).parent / "page"
@@ -49,8 +48,6 @@ class Parts:
     bus: Bus
     time_lines: TimeLines
     batches: Batches
-    departures: Departures
-    explained: Explained
     simulator: Simulator
     player: Player
     logs: Logs
@@ -176,7 +173,6 @@ class _Answers:
             "platforms": platforms,
             "scenarios": scenarios,
             "scenario": self._parts.player.progress,
-            "labels": LABELS,
             "rulesInWords": RULES_IN_WORDS,
             "batches": self._parts.batches.all(),
             "busProblem": self._parts.bus.problem,
@@ -186,11 +182,14 @@ class _Answers:
         }
 
     def conversation(self, wish: OfConversation) -> Json:
-        shown = self._parts.explained.show(wish.conversation)
-        return shown | {"timeLine": self._parts.time_lines.of(wish.conversation)}
+        shown = self._parts.stage.ask(
+            "conversation.show", conversation=wish.conversation, messages=self._parts.place.options.show_words
+        )
+        time_line = self._parts.time_lines.of(wish.conversation)
+        return shown | {"why": why_due(waiting_part(shown)), "timeLine": time_line}
 
     def rules(self, wish: OfConversation) -> Json:
-        return self._parts.explained.rules(wish.conversation)
+        return self._parts.stage.ask("rules.explain", conversation=wish.conversation)
 
     def log_lines(self, wish: OfConversation) -> Json:
         return {"lines": self._parts.logs.of(wish.conversation)}

@@ -7,23 +7,24 @@ from typing import Any
 
 from bufferctl.errors import Failed
 from console.customers import CannotDo, Customer, Customers
-from console.explained import Explained, waiting_part
 from console.hub import Hub
 from console.looks import Looks, now_ms
 from console.outage import NO_REASON, is_outage
+from console.pace import PacedStage
 from console.place import Place
 from console.time_lines import TimeLines
+from console.why import why_due
 
 Json = dict[str, Any]
 # The fields of `conversation.show` that the page shows beside the chat.
-BUFFER_FIELDS = ("state", "count", "dueAt", "reason", "firstAt", "lastAt", "heldUntil", "batch", "generation")
+BUFFER_FIELDS = ("state", "count", "dueAt", "firstAt", "lastAt", "heldUntil", "batch", "generation")
 
 
 class Simulator:
-    def __init__(self, place: Place, hub: Hub, *, explained: Explained, looks: Looks, time_lines: TimeLines) -> None:
+    def __init__(self, place: Place, hub: Hub, *, stage: PacedStage, looks: Looks, time_lines: TimeLines) -> None:
         self._place = place
         self._hub = hub
-        self._explained = explained
+        self._stage = stage
         self._looks = looks
         self._time_lines = time_lines
         self._customers = Customers()
@@ -109,7 +110,7 @@ class Simulator:
 
     def _publish_buffer(self, conversation: str) -> None:
         try:
-            shown = self._explained.show(conversation)
+            shown = self._stage.ask("conversation.show", conversation=conversation, messages=False)
         except Failed as error:
             if is_outage(error):
                 # The page already says what is out. Only this conversation's reason is missing.
@@ -123,7 +124,13 @@ class Simulator:
         with self._lock:
             if conversation not in self._unpublished:
                 of_lane = {"conversation": conversation, "lane": lane}
-                self._hub.publish("buffer", {**of_lane, **buffer, "why": shown["why"]})
+                self._hub.publish("buffer", {**of_lane, **buffer, "why": why_due(part)})
+
+
+def waiting_part(shown: Json) -> Json:
+    """Return the state in the lane where messages wait. After an outage, that may be the DynamoDB lane alone."""
+    waits_in_valkey = shown.get("count") or shown.get("batch")
+    return shown if waits_in_valkey else shown.get("dynamodb") or shown
 
 
 def _conversation(customer: Customer, answer: Json) -> tuple[str, Json]:

@@ -5,11 +5,12 @@ from collections import OrderedDict, deque
 from typing import Any
 
 from console.limits import ENTRIES_IN_A_TIME_LINE, TIME_LINES_KEPT
+from console.why import why_due
 
 Json = dict[str, Any]
 
 # A look becomes an entry if one of these has changed since the look before.
-COMPARED = ("state", "count", "dueAt", "reason", "frozen", "lane")
+COMPARED = ("state", "count", "dueAt", "rule", "frozen", "lane")
 
 
 def facts_of_look(row: Json) -> Json:
@@ -21,7 +22,6 @@ class TimeLines:
 
     def __init__(self) -> None:
         self._lines: OrderedDict[str, deque[Json]] = OrderedDict()
-        self._whys: dict[str, tuple[int, Json]] = {}
         self._lock = threading.Lock()
 
     def add(self, conversation: str, kind: str, at_ms: int, **facts: Any) -> None:
@@ -31,35 +31,7 @@ class TimeLines:
     def note_look(self, row: Json, at_ms: int) -> None:
         """Add an entry for a conversation that has changed since the look before."""
         with self._lock:
-            entry = {"at": at_ms, "kind": "look", **facts_of_look(row), "cause": self._cause_of(row)}
-            self._add(row["conversation"], entry)
-
-    def note_why(self, conversation: str, due_at_ms: int, cause: Json) -> None:
-        """Remember why the conversation is due at this time, and add that to the looks that saw this due time."""
-        with self._lock:
-            line = self._lines.get(conversation)
-            if line is None:
-                return
-            self._whys[conversation] = (due_at_ms, cause)
-            for entry in line:
-                if entry["kind"] == "look" and entry.get("dueAt") == due_at_ms:
-                    entry["cause"] = cause
-
-    def cause_of(self, row: Json) -> Json | None:
-        """Return why the conversation is due, or None if the console has not looked closely since the time changed."""
-        with self._lock:
-            return self._cause_of(row)
-
-    def _cause_of(self, row: Json) -> Json | None:
-        due_at_ms, cause = self._whys.get(row["conversation"], (None, None))
-        return cause if due_at_ms is not None and due_at_ms == row.get("dueAt") else None
-
-    def note_cause(self, conversation: str, batch_id: str, cause: Json) -> None:
-        """Replace what the entries of a batch say about why it left."""
-        with self._lock:
-            for entry in self._lines.get(conversation, ()):
-                if entry.get("batchId") == batch_id:
-                    entry["cause"] = cause
+            self._add(row["conversation"], {"at": at_ms, "kind": "look", **facts_of_look(row), "why": why_due(row)})
 
     def note_absence(self, conversation: str, at_ms: int) -> None:
         """Add an entry for a conversation that was open at the last look and is no longer."""
@@ -74,5 +46,4 @@ class TimeLines:
         self._lines.move_to_end(conversation)
         line.append(entry)
         while len(self._lines) > TIME_LINES_KEPT:
-            dropped, _ = self._lines.popitem(last=False)
-            self._whys.pop(dropped, None)
+            self._lines.popitem(last=False)

@@ -11,7 +11,7 @@ SHOWN = (
     "leaving", "until", "platform",
 )  # fmt: skip
 SHOWN_OF_A_MESSAGE = ("id", "type", "receivedAt", "timestamp", "platform")
-METADATA = ("platform", "firstMessageAt", "lastMessageAt", "waitMs")
+METADATA = ("platform", "firstMessageAt", "lastMessageAt", "waitMs", "rule", "appliedWaitMs")
 
 
 def shown(detail: Json, *, words: bool) -> Json:

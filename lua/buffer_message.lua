@@ -19,14 +19,15 @@
 -- ARGV[8]  max_messages           int
 -- ARGV[9]  min_messages           int
 -- ARGV[10] flush_reason           str   '' = wait; any other = due now, for this reason
--- ARGV[11] adaptive               str   '' = off; '<k> <floor_ms> <ceiling_ms>' = wait by the author's rhythm (include/adaptive)
+-- ARGV[11] adaptive               str   '' = off; otherwise wait by the author's rhythm, in the form of include/adaptive
 -- ARGV[12] start_id               str   names this call; a retry sends the same
 -- ARGV[13] start_ms               int   lifetime of a start reservation
 -- ARGV[14] horizon_ms             int   work due further ahead than this is left to the watchdog
 -- ARGV[15] every                  int   check the limits with messages 1, 1 + every, 1 + 2 every, … of a buffer
 -- ARGV[16] limits                 str   '<waiting> <bytes due> <bytes> <cost> <opening> <account>/[<cost> <opening> <tenant>]'
 -- ARGV[17] pressed                str   '' = the message was typed; otherwise the milliseconds that a press waits
--- Returns  {"BUFFERED", due_at_ms, count, start} | {"DUPLICATE", due_at_ms | -1, count, start}
+-- ARGV[18] silence_rule           str   the rule behind silence_ms, or behind flush_reason
+-- Returns  {"BUFFERED", due_at_ms, count, start, why} | {"DUPLICATE", due_at_ms | -1, count, start, why | ""}
 --          | {"REFUSED", reason, wait_ms}
 -- Repeat   returns DUPLICATE, with the same start reservation; after REFUSED, tries again
 -- Keeps    due <= first arrival + max wait, unless a hold ends later; a frozen batch's retry does not move
@@ -39,12 +40,12 @@ local now, conversation, message_id, payload = ARGV[1], ARGV[2], ARGV[3], ARGV[4
 local silence_ms, typing_ms, max_wait_ms = ARGV[5], ARGV[6], ARGV[7]
 local max_messages, min_messages, flush_reason = ARGV[8], ARGV[9], ARGV[10]
 local adaptive, start_id, start_ms, horizon_ms = ARGV[11], ARGV[12], ARGV[13], ARGV[14]
-local every, limits, pressed = ARGV[15], ARGV[16], ARGV[17]
+local every, limits, pressed, silence_rule = ARGV[15], ARGV[16], ARGV[17], ARGV[18]
 
 local now_ms, minute_ms, small_bytes = now + 0, 60000, 4096 -- smaller messages are bounded by their number
 local state = call('HMGET', open_key, conversation, '')
 local buffer, alive = state[1], state[2]
-local word, start, count, due_at, reason = 'BUFFERED', 0, nil, nil, nil
+local word, start, count, due_at, why = 'BUFFERED', 0, nil, nil, nil
 local first_at, last_at, old_due_at, mode, rest
 if buffer then
   -- include open_line
@@ -100,7 +101,7 @@ else
   end
 
   -- Due. Smooth the gaps as RFC 6298 smooths round-trip times; longer gaps do not belong to one thought.
-  local k, floor_ms, ceiling_ms, mean, dev, earliest_at = nil, nil, nil, nil, nil, 0
+  local k, floor_ms, ceiling_ms, floor_rule, mean, dev, earliest_at = nil, nil, nil, nil, nil, nil, 0
   -- include adaptive
   if k and gap_ms and gap_ms <= tonumber(ceiling_ms) and pressed == '' then
     dev = mean and 0.75 * dev + 0.25 * math.abs(mean - gap_ms) or gap_ms / 2
@@ -109,7 +110,7 @@ else
     call('HSET', conv_key, 'gap_mean', mean, 'gap_dev', dev)
   end
   -- include due_time
-  call('HSET', open_key, conversation, first_at .. arrived_at .. due_at .. rest .. reason)
+  call('HSET', open_key, conversation, first_at .. arrived_at .. due_at .. rest .. why)
 
   -- Schedule. While a batch is frozen, the conversation is scheduled for it; complete_batch schedules this buffer.
   if mode ~= 'f' then
@@ -126,4 +127,4 @@ end
 if due_at then
   -- include start_or_wake
 end
-return {word, due_at or -1, count, start}
+return {word, due_at or -1, count, start, why or ''}

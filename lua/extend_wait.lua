@@ -21,6 +21,7 @@ local old_due_at, latest_at = due_at_of(buffer), first_at_of(buffer) + max_wait_
 local due_at = math.min(now_ms + extend_ms, latest_at)
 if old_due_at <= now_ms or due_at <= old_due_at then return {'UNMOVED', old_due_at} end
 
-local reason = due_at == latest_at and 'max_wait' or 'silence'
-redis.call('HSET', open_key, conversation, with_due_at(buffer, due_at, reason))
+local reason, rule = 'silence', 'typing'
+if due_at == latest_at then reason, rule = 'max_wait', 'maxWaitMs' end
+redis.call('HSET', open_key, conversation, with_due_at(buffer, due_at, reason, rule))
 return {'EXTENDED', due_at}

@@ -41,7 +41,7 @@ if due_at > now_ms then
   due_at = now_ms
   -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
   redis.call('HDEL', open_key, conversation)
-  redis.call('HSET', open_key, conversation, with_due_at(buffer, due_at, 'flush'))
+  redis.call('HSET', open_key, conversation, with_due_at(buffer, due_at, 'flush', 'flush'))
 end
 
 -- include start_or_wake

@@ -22,7 +22,7 @@ local processor_key, wake_key, conv_key, holds_key = KEYS[4], KEYS[5], KEYS[6], 
 local now, now_ms, conversation, held_until = ARGV[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local start_id, start_ms, horizon_ms = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
 
--- include open_buffer: due_at_of, reason_of
+-- include open_buffer: due_at_of
 -- include changed_buffer: with_due_at, with_mode
 
 held_until = math.max(held_until, tonumber(redis.call('ZSCORE', holds_key, conversation)) or 0)
@@ -31,15 +31,16 @@ local state = redis.call('HMGET', open_key, conversation, '')
 local buffer, alive, start = state[1], state[2], 0
 if buffer then
   local frozen = redis.call('HEXISTS', conv_key, 'frozen') == 1
-  local due_at, mode, reason = due_at_of(buffer), frozen and 'f' or 'h', reason_of(buffer)
+  local due_at = due_at_of(buffer)
   if due_at < held_until then
-    due_at, reason = held_until, 'hold'
+    due_at = held_until
+    buffer = with_due_at(buffer, due_at, 'hold', 'hold')
     if not frozen then
       redis.call('ZREM', inflight_key, conversation)
       redis.call('ZADD', pending_key, due_at, conversation)
     end
   end
-  redis.call('HSET', open_key, conversation, with_due_at(with_mode(buffer, mode), due_at, reason))
+  redis.call('HSET', open_key, conversation, with_mode(buffer, frozen and 'f' or 'h'))
   -- include start_or_wake
 end
 return {'HELD', held_until, start}

@@ -10,7 +10,7 @@
 -- KEYS[8]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
 -- ARGV[1]  conversation           str
 -- ARGV[2]  limit                  int   return at most this many payloads, oldest first, 0..64
--- Returns  {"IDLE" | "PENDING" | "INFLIGHT", scheduled_at_ms | -1, due_at_ms | -1, reason | "", count, first_at_ms | -1,
+-- Returns  {"IDLE" | "PENDING" | "INFLIGHT", scheduled_at_ms | -1, due_at_ms | -1, why | "", count, first_at_ms | -1,
 --           last_at_ms | -1, generation, held_until_ms | -1, batch_id | "", attempt, frozen, payloads...}
 -- Repeat   reads again
 -- Keeps    everything: the script only reads
@@ -19,7 +19,7 @@ local pending_key, open_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3],
 local msgs_key, batch_key, taken_key, holds_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local conversation, limit = ARGV[1], math.min(tonumber(ARGV[2]), 64)
 
--- include open_buffer: first_at_of, last_at_of, due_at_of, base_of, reason_of
+-- include open_buffer: first_at_of, last_at_of, due_at_of, base_of, why_of
 
 local word, scheduled_at = 'PENDING', tonumber(redis.call('ZSCORE', pending_key, conversation))
 if not scheduled_at then
@@ -29,13 +29,13 @@ if not scheduled_at then
 end
 local buffer, count = redis.call('HGET', open_key, conversation), redis.call('LLEN', msgs_key)
 local conv = redis.call('HMGET', conv_key, 'last_at', 'generation', 'frozen')
-local first_at, last_at, due_at, generation, reason = -1, tonumber(conv[1]) or -1, -1, tonumber(conv[2]) or 0, ''
+local first_at, last_at, due_at, generation, why = -1, tonumber(conv[1]) or -1, -1, tonumber(conv[2]) or 0, ''
 if buffer then
   first_at, last_at = tonumber(first_at_of(buffer)), tonumber(last_at_of(buffer))
-  due_at, generation, reason = due_at_of(buffer), base_of(buffer) + count, reason_of(buffer)
+  due_at, generation, why = due_at_of(buffer), base_of(buffer) + count, why_of(buffer)
   if word == 'PENDING' and not conv[3] then scheduled_at = math.max(scheduled_at, due_at) end
 end
 local held_until = tonumber(redis.call('ZSCORE', holds_key, conversation)) or -1
-return {word, scheduled_at or -1, due_at, reason, count, first_at, last_at, generation, held_until,
+return {word, scheduled_at or -1, due_at, why, count, first_at, last_at, generation, held_until,
   conv[3] or '', tonumber(redis.call('HGET', taken_key, 'attempt')) or 0, redis.call('LLEN', batch_key),
   unpack(limit > 0 and redis.call('LRANGE', msgs_key, 0, limit - 1) or {})}

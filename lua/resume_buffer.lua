@@ -18,7 +18,7 @@ local pending_key, open_key, processor_key, wake_key, holds_key = KEYS[1], KEYS[
 local now, now_ms, conversation = ARGV[1], tonumber(ARGV[1]), ARGV[2]
 local start_id, start_ms, horizon_ms = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
--- include open_buffer: due_at_of, mode_of, reason_of
+-- include open_buffer: due_at_of, mode_of
 -- include changed_buffer: with_due_at, with_mode
 
 local state = redis.call('HMGET', open_key, conversation, '')
@@ -29,14 +29,15 @@ if held_until then
   redis.call('ZREM', holds_key, conversation)
   if held_until > now_ms then word = 'RESUMED' end -- otherwise the hold had ended by itself
   if buffer then
-    local mode, reason = mode_of(buffer) == 'f' and 'f' or '-', reason_of(buffer)
+    local mode = mode_of(buffer) == 'f' and 'f' or '-'
     if word == 'RESUMED' and due_at > now_ms then
-      due_at, reason = now_ms, 'resume'
+      due_at = now_ms
+      buffer = with_due_at(buffer, due_at, 'resume', 'resume')
       if mode ~= 'f' then
         redis.call('ZADD', pending_key, 'XX', due_at, conversation) -- XX: only if it is in pending
       end
     end
-    redis.call('HSET', open_key, conversation, with_due_at(with_mode(buffer, mode), due_at, reason))
+    redis.call('HSET', open_key, conversation, with_mode(buffer, mode))
   end
 end
 

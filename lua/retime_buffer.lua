@@ -15,11 +15,12 @@
 -- ARGV[6]  max_messages           int
 -- ARGV[7]  min_messages           int
 -- ARGV[8]  flush_reason           str   '' = wait; any other = due now, for this reason
--- ARGV[9]  adaptive               str   '' = off; '<k> <floor_ms> <ceiling_ms>' = wait by the author's rhythm (include/adaptive)
+-- ARGV[9]  adaptive               str   '' = off; otherwise wait by the author's rhythm, in the form of include/adaptive
 -- ARGV[10] start_id               str   names this call; a retry sends the same
 -- ARGV[11] start_ms               int   lifetime of a start reservation
 -- ARGV[12] horizon_ms             int   work due further ahead than this is left to the watchdog
--- Returns  {"RETIMED", due_at_ms, count, start} | {"UNMOVED", due_at_ms} | {"EMPTY"}
+-- ARGV[13] silence_rule           str   the rule behind silence_ms, or behind flush_reason
+-- Returns  {"RETIMED", due_at_ms, count, start, why} | {"UNMOVED", due_at_ms} | {"EMPTY"}
 -- Repeat   the same again, with the same start reservation
 -- Keeps    a due buffer remains due; due <= first arrival + max wait, unless a hold ends later; a frozen batch's retry
 --          does not move
@@ -29,12 +30,12 @@ local conv_key, msgs_key, holds_key = KEYS[5], KEYS[6], KEYS[7]
 local now, now_ms, conversation = ARGV[1], tonumber(ARGV[1]), ARGV[2]
 local silence_ms, typing_ms, max_wait_ms = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local max_messages, min_messages, flush_reason, adaptive = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9]
-local start_id, start_ms, horizon_ms = ARGV[10], tonumber(ARGV[11]), tonumber(ARGV[12])
+local start_id, start_ms, horizon_ms, silence_rule = ARGV[10], tonumber(ARGV[11]), tonumber(ARGV[12]), ARGV[13]
 
 local state = redis.call('HMGET', open_key, conversation, '')
 local buffer, alive, start = state[1], state[2], 0
 if not buffer then return {'EMPTY'} end
-local sub, first_at, last_at, old_due_at, mode, rest = string.sub
+local sub, first_at, last_at, old_due_at, mode, rest, why = string.sub
 -- include open_line
 if old_due_at < now_ms then return {'UNMOVED', old_due_at} end
 
@@ -42,13 +43,13 @@ if old_due_at < now_ms then return {'UNMOVED', old_due_at} end
 local count, arrived_at, pressed, has_max_bytes = redis.call('LLEN', msgs_key), last_at, '', false
 local gap_ms = count > 1 and math.max(0, (last_at - first_at) / (count - 1)) -- below 0 if clocks differ
 local earliest_at = now_ms -- by the new rules it may have been due already
-local k, floor_ms, ceiling_ms, mean, dev, due_at, reason
+local k, floor_ms, ceiling_ms, floor_rule, mean, dev, due_at
 -- include adaptive
 -- include due_time
 -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
 redis.call('HDEL', open_key, conversation)
-redis.call('HSET', open_key, conversation, first_at .. last_at .. due_at .. rest .. reason)
+redis.call('HSET', open_key, conversation, first_at .. last_at .. due_at .. rest .. why)
 if mode ~= 'f' and due_at < old_due_at then redis.call('ZADD', pending_key, 'XX', due_at, conversation) end
 
 -- include start_or_wake
-return {'RETIMED', due_at, count, start}
+return {'RETIMED', due_at, count, start, why}

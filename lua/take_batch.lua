@@ -15,7 +15,7 @@
 -- ARGV[7]  batch_prefix           str   first part of the batch id, unique to the conversation
 -- ARGV[8]  limit                  int   put at most this many messages into one batch, 1..1000
 -- ARGV[9]  max_bytes              int   put at most this many bytes of payload into one batch, but always one message
--- Returns  {"TAKEN", batch_id, attempt, until_ms, generation, first_at_ms, last_at_ms, due_at_ms, reason, payloads...}
+-- Returns  {"TAKEN", batch_id, attempt, until_ms, generation, first_at_ms, last_at_ms, due_at_ms, why, payloads...}
 --          | {"BUSY", until_ms} | {"STALE"}
 -- Repeat   returns the same batch, attempt and counts
 -- Keeps    once taken, the id and the content of a batch never change
@@ -25,13 +25,13 @@ local now_ms, conversation, token, token_ms = tonumber(ARGV[1]), ARGV[2], ARGV[3
 local pause_ms, max_pause_ms = tonumber(ARGV[5]), tonumber(ARGV[6])
 local batch_prefix, limit, max_bytes = ARGV[7], math.min(tonumber(ARGV[8]), 1000), tonumber(ARGV[9])
 
--- include open_buffer: first_at_of, last_at_of, due_at_of, base_of, reason_of
+-- include open_buffer: first_at_of, last_at_of, due_at_of, base_of, why_of
 
 if not redis.call('ZSCORE', inflight_key, conversation) then return {'STALE'} end
 local taken = redis.call('HMGET', taken_key, 'batch_id', 'attempt', 'token', 'token_until', 'generation', 'first_at', 'last_at',
   'due_at', 'why')
 local batch_id, attempt, owner, token_until = taken[1], tonumber(taken[2]) or 0, taken[3], tonumber(taken[4]) or 0
-local generation, first_at, last_at, due_at, reason = taken[5], taken[6], taken[7], taken[8], taken[9]
+local generation, first_at, last_at, due_at, why = taken[5], taken[6], taken[7], taken[8], taken[9]
 if owner ~= token and token_until > now_ms then
   -- Another run has the batch. If that run has died, its batch is put back at its token's end, not at this claim's end.
   redis.call('ZREM', inflight_key, conversation)
@@ -43,7 +43,7 @@ local payloads
 if not batch_id then
   local buffer, count = redis.call('HGET', open_key, conversation), redis.call('LLEN', msgs_key)
   first_at, last_at, due_at = first_at_of(buffer), last_at_of(buffer), due_at_of(buffer)
-  generation, reason = base_of(buffer) + count, reason_of(buffer)
+  generation, why = base_of(buffer) + count, why_of(buffer)
   batch_id = batch_prefix .. '-' .. last_at .. '-' .. generation
   -- Begin with a command that only removes, because a full server refuses a script whose first write might need memory.
   redis.call('HDEL', open_key, conversation)
@@ -66,7 +66,7 @@ if not batch_id then
     redis.call('LTRIM', msgs_key, fit, -1)
     -- The remaining messages form a buffer with a generation of its own, due as soon as this batch is completed.
     local base = string.format('%010d', generation + 1 - (count - fit))
-    redis.call('HSET', open_key, conversation, first_at .. last_at .. now_ms .. 'f' .. base .. 'max_messages')
+    redis.call('HSET', open_key, conversation, first_at .. last_at .. now_ms .. 'f' .. base .. 'max_messages split ' .. now_ms - last_at)
     -- Subtract this batch from `large`, but not below 0, because an edit may have enlarged a message after it was counted.
     local large = redis.call('HGET', conv_key, 'large') or ''
     if string.sub(large, 1, 13) == first_at then
@@ -76,7 +76,7 @@ if not batch_id then
   redis.call('HSET', conv_key, 'frozen', batch_id, 'generation', string.format('%010d', generation), 'last_at', last_at)
   redis.call('PERSIST', conv_key)
   redis.call('HSET', taken_key, 'batch_id', batch_id, 'generation', generation,
-    'first_at', first_at, 'last_at', last_at, 'due_at', due_at, 'why', reason)
+    'first_at', first_at, 'last_at', last_at, 'due_at', due_at, 'why', why)
 end
 
 if owner ~= token then attempt = attempt + 1 end
@@ -88,4 +88,4 @@ redis.call('HDEL', taken_key, 'token_until')
 redis.call('HSET', taken_key, 'attempt', attempt, 'token', token, 'token_until', token_until, 'token_ms', token_ms)
 redis.call('ZADD', inflight_key, 'XX', token_until - 0.5, conversation) -- the fraction says that the batch is taken
 return {'TAKEN', batch_id, attempt, token_until, tonumber(generation), tonumber(first_at), tonumber(last_at),
-  tonumber(due_at), reason, unpack(payloads or redis.call('LRANGE', batch_key, 0, -1))}
+  tonumber(due_at), why, unpack(payloads or redis.call('LRANGE', batch_key, 0, -1))}

@@ -1,7 +1,7 @@
 // One conversation: its state, its time line, its rules, and what an operator may do.
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { Countdown, DecidingRule, Moment, Until, causeOf, duration, layerOf, messagesOf, reasonOf } from "./format.js";
+import { Countdown, Moment, Until, becauseOf, duration, layerOf, messagesOf } from "./format.js";
 import { ask } from "./store.js";
 
 const ACTIONS = {
@@ -42,7 +42,7 @@ export function ConversationDialog({ conversation, store, close }) {
   return html`<dialog ref=${dialog} class="conversation" aria-labelledby="its-name" onClose=${close}>
     <header><h2 id="its-name">${conversation}</h2><button class="plain" onClick=${() => dialog.current.close()}>Close</button></header>
     ${!shown ? html`<p class="empty">Looking …</p>` : html`
-      <p class="why">${shown.why.text}${shown.why.layer ? html` <span class="layer"><${DecidingRule} why=${shown.why} /></span>` : ""}</p>
+      <p class="why">${shown.why?.text ?? "Nothing waits."}</p>
       <${Facts} shown=${shown} />
       ${shown.dynamodb && html`<h3>In the DynamoDB lane</h3><${Facts} shown=${shown.dynamodb} />`}
       ${store.hello.allowChanges && html`<${Actions} conversation=${conversation} shown=${shown} read=${read} />`}
@@ -83,7 +83,7 @@ function isPointless(name, shown) {
 function Facts({ shown }) {
   const facts = [
     ["State", shown.heldUntil && shown.state === "pending" ? "on hold" : shown.state], ["Messages", shown.count], ["Due", shown.dueAt && html`<${Countdown} at=${shown.dueAt} /> (<${Moment} at=${shown.dueAt} />)`],
-    ["Because of", shown.why?.label ?? reasonOf(shown.reason)], ["First waiting", shown.firstAt && html`<${Moment} at=${shown.firstAt} />`],
+    ["Because of", shown.rule && html`${shown.reason} <code>${shown.rule}</code>`], ["First waiting", shown.firstAt && html`<${Moment} at=${shown.firstAt} />`],
     ["Last message", html`<${Moment} at=${shown.lastAt} />`],
     ["Hold", shown.heldUntil ? html`<${Until} at=${shown.heldUntil} />${shown.takenOverAt ? ", a person has taken over" : ""}` : "none"],
     ...(shown.replyUntil ? [["Free replies until", html`<${Moment} at=${shown.replyUntil} /> (<${Countdown} at=${shown.replyUntil} />); later the platform refuses ordinary replies until the customer writes again`]] : []),
@@ -121,16 +121,16 @@ function LogLine({ entry }) {
     `${name}=${typeof value === "string" ? value : JSON.stringify(value)}`).join(" ")}</code>`;
 }
 
-const seen = (entry) => entry.state === "idle" ? "nothing waits" : `${entry.state}: ${entry.count} waiting${entry.frozen ? `, ${entry.frozen} taken` : ""}, because of ${causeOf(entry)}`;
+const seen = (entry) => entry.state === "idle" ? "nothing waits" : `${entry.state}: ${entry.count} waiting${entry.frozen ? `, ${entry.frozen} taken` : ""}, because of ${becauseOf(entry)}`;
 
 function told(entry) {
   const parts = [entry.kind.replace("messages.", "")];
   if (entry.count) parts.push(messagesOf(entry.count));
-  if (entry.reason) parts.push(`because of ${causeOf(entry)}`);
+  if (entry.reason) parts.push(`because of ${becauseOf(entry)}`);
   if (entry.lateMs != null) parts.push(`${duration(entry.lateMs)} after it was due`);
   if (entry.attempt > 1) parts.push(`attempt ${entry.attempt}`);
   if (entry.status && entry.status !== 200) parts.push(`answered ${entry.status}`);
-  return `${parts.join(", ")}${entry.cause?.text ? `. ${entry.cause.text}` : ""}`;
+  return `${parts.join(", ")}${entry.why ? `. ${entry.why.text}` : ""}`;
 }
 
 function Messages({ shown, words }) {

@@ -90,18 +90,8 @@ export function layerOf(layer) {
   return LAYERS[layer] ?? (name.length ? `the rules of the ${kind} ${name.join(":")}` : kind);
 }
 
-// The rule that decided, its value, and the layer that set it.
-export const DecidingRule = ({ why }) =>
-  html`<code>${why.rule}</code> is ${String(why.shown)}, set by <b>${layerOf(why.layer)}</b>.`;
-
-// The server's words for each reason and each cause, which it sends when the page connects.
-let labels = {};
-export const setLabels = (found) => (labels = found);
-export const reasonOf = (reason) => labels[reason] ?? reason ?? "–";
-
-// Why a batch left, in a few words, with the rule that decided.
-export function causeOf(batch) {
-  const { label, rule, shown } = batch.cause ?? {};
-  if (!label) return reasonOf(batch.reason);
-  return rule && (typeof shown === "number" || rule.endsWith("Ms")) ? `${label} (${rule} ${shown})` : label;
+// Why a batch is due, or has left, in a few words, with the rule that set its due time and the wait.
+export function becauseOf({ why, reason }) {
+  if (!why) return reason ?? "–";
+  return why.rule.endsWith("Ms") ? `${why.label} (${why.rule}, ${duration(why.waitMs)})` : why.label;
 }

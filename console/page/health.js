@@ -1,7 +1,7 @@
 // Processors, lateness, batches, and dead letters.
 
 import { html, useEffect, useMemo, useRef, useState } from "./vendor/htm-preact.js";
-import { Moment, duration, messagesOf, minuteOf, reasonOf, until } from "./format.js";
+import { Moment, duration, messagesOf, minuteOf, until } from "./format.js";
 import { ask } from "./store.js";
 
 const STEP_MS = 10_000;
@@ -45,7 +45,7 @@ function Charts({ batches }) {
         .map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
     ${recent.length ? html`<div class="charts">
       <${Chart} title="Lateness in ms, p50 and p99" data=${lateness} names=${["p50", "p99"]} />
-      <${Bars} title="Reasons" counts=${count(recent, (each) => each.cause ?? reasonOf(each.reason))} />
+      <${Bars} title="Reasons" counts=${count(recent, (each) => each.why)} />
       <${Bars} title="Messages in a batch" counts=${count(recent, (each) => sizeClass(each.size), SIZES)} />
       <${Bars} title="Wait of the first message" counts=${count(recent, (each) => waitClass(each.waitMs), WAITS)} /></div>`
     : html`<p class="empty">No batch has come yet. The charts begin with the first one.</p>`}</section>`;

@@ -1,7 +1,7 @@
 // The next open conversations by due time.
 
 import { html, useMemo, useState } from "./vendor/htm-preact.js";
-import { Countdown, Moment, causeOf, messagesOf, partsOf } from "./format.js";
+import { Countdown, Moment, becauseOf, messagesOf, partsOf } from "./format.js";
 
 const ROWS = 200;
 
@@ -38,7 +38,7 @@ export function Live({ store, choose }) {
             <small>${row.tenant} · ${row.platform} · ${row.account}${row.agent ? ` · agent ${row.agent}` : ""}</small></button></td>
           <td><span class=${`state ${row.state}`}>${row.reason === "hold" && row.state === "pending" ? "on hold" : row.state}</span></td>
           <td class="n">${row.count}${row.frozen ? ` + ${row.frozen} taken` : ""}</td>
-          <td>${causeOf(row)}</td><td>${row.lane}</td></tr>`)}</tbody>
+          <td>${becauseOf(row)}</td><td>${row.lane}</td></tr>`)}</tbody>
       </table>
       ${!rows.length && html`<p class="empty">${look ? "Nothing waits." : "Looking …"}</p>`}
     </div>

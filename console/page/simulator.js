@@ -1,9 +1,8 @@
 // A chat as on a phone, and beside it the buffer of its conversation.
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
-import { Countdown, DecidingRule, Moment, causeOf, duration, messagesOf, reasonOf, useRunning } from "./format.js";
+import { Countdown, Moment, becauseOf, duration, messagesOf, useRunning } from "./format.js";
 import { ask, chatOf, changed, isOpen, isOwn, isPlaying, newChat, state } from "./store.js";
-import { WhenDue } from "./when_due.js";
 
 const NAMES = {
   generic: "Generic", whatsapp: "WhatsApp", messenger: "Messenger", instagram: "Instagram", twilio: "Twilio SMS",
@@ -37,13 +36,10 @@ export function Simulator({ store, choose }) {
     <${Scenarios} store=${store} />
     <div class="chats">
       ${store.chats.map((chat) => html`<${Chat} key=${chat.pane} chat=${chat} store=${store} choose=${choose} />`)}
-      <aside class="beside">
-        ${store.chats[0] && html`<${WhenDue} chat=${store.chats[0]} store=${store} />`}
-        ${store.chats.length < 2 && html`<button class="second" onClick=${() => {
-          chatOf(newCustomer(first));
-          changed();
-        }}>Add a second customer</button>`}
-      </aside>
+      ${store.chats.length < 2 && html`<button class="second" onClick=${() => {
+        chatOf(newCustomer(first));
+        changed();
+      }}>Add a second customer</button>`}
     </div>`;
 }
 
@@ -108,10 +104,10 @@ function linesOf(steps) {
   return lines;
 }
 
-// The figures of a batch name its cause as the chat does. Its reason is less exact.
+// The figures of a batch say why it left, as the chat does. Its reason is less exact.
 function cameOf({ batches, events }, figures) {
-  const causes = Object.fromEntries(figures.map(({ batchId, cause }) => [batchId, cause]));
-  const each = batches.map((batch) => `${messagesOf(batch.messages)} because of ${causes[batch.batchId] ?? reasonOf(batch.reason)}${batch.lane === "dynamodb" ? ", by the DynamoDB lane" : ""}`);
+  const whys = Object.fromEntries(figures.map(({ batchId, why }) => [batchId, why]));
+  const each = batches.map((batch) => `${messagesOf(batch.messages)} because of ${whys[batch.batchId] ?? batch.reason}${batch.lane === "dynamodb" ? ", by the DynamoDB lane" : ""}`);
   const others = events.map((type) => `, and an event ${type}`);
   return `${batches.length} ${batches.length === 1 ? "batch" : "batches"}${each.length ? ` (${each.join("; ")})` : ""}${others.join("")}.`;
 }
@@ -247,7 +243,7 @@ function Item({ item, can, act, edit }) {
     case "reply":
       return html`<div class="bubble theirs"><p>${item.text}</p><small><${Moment} at=${item.at} /></small></div>`;
     case "batch":
-      return html`<p class="divider batch">One batch of ${messagesOf(item.count)}, because of ${causeOf(item)}${item.lateMs == null ? "" : `, ${duration(item.lateMs)} after it was due`}${item.attempt > 1 ? `, attempt ${item.attempt}` : ""}</p>`;
+      return html`<p class="divider batch">One batch of ${messagesOf(item.count)}, because of ${becauseOf(item)}${item.lateMs == null ? "" : `, ${duration(item.lateMs)} after it was due`}${item.attempt > 1 ? `, attempt ${item.attempt}` : ""}</p>`;
     default:
       return html`<p class="divider">${item.text}</p>`;
   }
@@ -276,21 +272,17 @@ function Buffer({ chat, store, choose }) {
       <p class="due">Due <${Countdown} at=${buffer.dueAt} /> <span class="at"><${Moment} at=${buffer.dueAt} /></span></p>
       <${Track} first=${buffer.firstAt ?? waiting[0]?.at} due=${buffer.dueAt} marks=${waiting.map((item) => item.at)} />
       <p class="why" role="status">${buffer.why?.text ?? "…"}</p>
-      <${Layer} why=${buffer.why} />
       <${Overdue} at=${buffer.dueAt} />
       <ol class="fragments">${waiting.map((item) => html`<li key=${item.messageId}><${Moment} at=${item.at} /> ${item.text || what(item)}</li>`)}</ol>`
     : html`<p class="empty">${waiting.length && store.look?.isOutage ? `In Valkey, ${messagesOf(waiting.length)} of this customer ${waiting.length === 1 ? "waits" : "wait"} until it answers again.`
       : "Nothing waits."}</p>`}
     ${last && html`<div class="last"><h3>Last batch</h3>
-      <p>${messagesOf(last.count)}, because of ${causeOf(last)}, <b>${duration(last.lateMs)}</b> after it was due.</p>
-      ${last.cause?.text && html`<p>${last.cause.text}</p>`}
-      <${Layer} why=${last.cause} />
+      <p>${messagesOf(last.count)}, because of ${becauseOf(last)}, <b>${duration(last.lateMs)}</b> after it was due.</p>
+      ${last.why && html`<p>${last.why.text}</p>`}
       <p class="id">${last.batchId}</p></div>`}
     ${chat.conversation && html`<button class="plain name" onClick=${() => choose(chat.conversation)}>Time line and rules of<small>${chat.conversation}</small></button>`}
   </div>`;
 }
-
-const Layer = ({ why }) => (why?.layer ? html`<p class="layer"><${DecidingRule} why=${why} /></p>` : null);
 
 // Appears when a batch has been overdue for a second, because the first start of a function takes about as long.
 function Overdue({ at }) {

@@ -1,6 +1,5 @@
 // The state of the page, and the connection to the console's server.
 
-import { setLabels } from "./format.js";
 import { useEffect, useReducer } from "./vendor/htm-preact.js";
 
 const BATCHES_KEPT = 3000;
@@ -111,7 +110,6 @@ export function connect() {
   });
   on("notice", ({ text }) => say(text));
   on("event", takeEvent);
-  on("cause", takeCause);
   on("sent", takeSent);
   on("buffer", takeBuffer);
   on("scenario", takeScenario);
@@ -130,7 +128,6 @@ function takeHello(hello) {
   if (known && hello.emptySince !== known.emptySince && hello.emptySince) forgetWaiting(hello.emptySince);
   // While the stage is down, the server cannot say what it offers. What is known stays on the screen.
   state.hello = known && hello.problem ? { ...known, problem: hello.problem } : hello;
-  setLabels(hello.labels);
   if (hello.problem) say(hello.problem);
 }
 
@@ -172,7 +169,7 @@ function takeEvent(event) {
   add(chat, { kind: "event", at: event.at, text: IN_WORDS[event.type] ?? event.type });
 }
 
-function takeBatch(chat, { at, detail, figures, cause }) {
+function takeBatch(chat, { at, detail, figures, why }) {
   const ids = new Set((detail.messages || []).map((message) => message.id));
   for (const item of chat.items) {
     // A large batch has a reference in place of its messages.
@@ -182,15 +179,9 @@ function takeBatch(chat, { at, detail, figures, cause }) {
   chat.left[detail.lane] = detail.generation;
   add(chat, {
     kind: "batch", at, batchId: detail.batchId, count: detail.messageCount,
-    reason: detail.flushReason, cause, lateMs: figures?.lateMs, attempt: detail.attempt,
+    reason: detail.flushReason, why, lateMs: figures?.lateMs, attempt: detail.attempt,
   });
   delete state.buffers[chat.conversation];
-}
-
-// The rules of a batch may become known only after it has left.
-function takeCause({ batchId, cause }) {
-  for (const chat of state.chats) for (const item of chat.items) if (item.kind === "batch" && item.batchId === batchId) item.cause = cause;
-  for (const figures of state.batches) if (figures.batchId === batchId) figures.cause = cause.label;
 }
 
 // Whether a message of the chat still waits. Stop words, flush words and messages that are gone do not.

@@ -121,6 +121,8 @@ class Conversations:
             "count": seen.count,
             "dueAt": seen.due_at_ms,
             "reason": seen.flush_reason,
+            "rule": seen.rule,
+            "appliedWaitMs": seen.applied_wait_ms,
             "firstAt": seen.first_at_ms,
             "lastAt": seen.last_at_ms,
             "generation": seen.generation,

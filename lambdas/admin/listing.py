@@ -104,6 +104,8 @@ def _row(lane: ValkeyLane | DynamoDbLane, kind: str, name: str) -> Json | None:
         "count": seen.count,
         "frozen": seen.frozen,
         "reason": seen.flush_reason,
+        "rule": seen.rule,
+        "appliedWaitMs": seen.applied_wait_ms,
         "dueAt": seen.due_at_ms,
         **reply_until(name, seen),
     }

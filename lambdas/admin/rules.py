@@ -225,7 +225,7 @@ def _waits(rules: Rules) -> list[Json]:
         "a file without a caption": due_after_message(first, rules.timing_of(is_media=True), 0),
         "a file with a pending transcript": due_after_message(first, rules.timing_of(is_pending=True), 0),
     }
-    return [{"example": name, "waitMs": due.due_at_ms, "reason": due.reason} for name, due in examples.items()]
+    return [{"example": name, "waitMs": due.due_at_ms, "rule": due.rule} for name, due in examples.items()]
 
 
 def _shown(stored: StoredRules) -> Json:

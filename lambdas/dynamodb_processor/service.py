@@ -254,7 +254,7 @@ class DynamoDbProcessor:
             window = contents.window
             if window.owner != owner:
                 raise LockLost("the lock ran out, and another run has the window now")
-            if window.frozen is None and not window.reason:
+            if window.frozen is None and window.found is None:
                 self._table.release(conversation, owner)
                 raise _PutOnHold
             if window.frozen is not None:
@@ -347,7 +347,7 @@ class DynamoDbProcessor:
             rest = window._replace(frozen=None)
             if window.frozen is None:
                 # The lock's due time was that of messages that are gone.
-                rest = rest._replace(reason="", found_at_ms=0, listed_at_ms=now_ms)
+                rest = rest._replace(found=None, listed_at_ms=now_ms)
             due_at_ms = rest.due.due_at_ms
             # Send the trigger before reopening, because a window without a trigger would wait for the sweep.
             self._triggers.send(conversation, delay_ms=max(due_at_ms - now_ms, 0))
@@ -406,6 +406,8 @@ def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, l
         last_at_ms=stored[-1].arrived_at_ms,
         due_at_ms=due.due_at_ms,
         reason=due.reason,
+        rule=due.rule,
+        wait_ms=due.wait_ms,
         has_left=left,
     )
 
@@ -420,6 +422,8 @@ def _taken(batch: _Batch, payloads: list[bytes]) -> Taken:
         last_at_ms=frozen.last_at_ms,
         due_at_ms=frozen.due_at_ms,
         flush_reason=frozen.reason,
+        rule=frozen.rule,
+        applied_wait_ms=frozen.wait_ms,
         payloads=payloads,
         lane="dynamodb",
     )

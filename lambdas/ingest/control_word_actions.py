@@ -33,14 +33,14 @@ class ControlWordActions:
         )
         self._bus.publish(CANCELLED, event)
         done.stopped += 1
-        done.conversations[name] = {"dueAt": None, "count": 0}
+        done.conversations[name] = {"dueAt": None, "count": 0, "rule": None}
 
     def flush(self, message: PreparedMessage, done: Done) -> None:
         """Make the buffer due now. Raises StoreError.
 
         A buffer on hold keeps waiting, because a person has taken over, and an author cannot end a hold.
         """
-        timing = message.timing._replace(flush_reason="flush")
+        timing = message.timing._replace(flush_reason="flush", silence_rule="flushWords")
         outcome = self._lane.retime_buffer(str(message.conversation), timing=timing)
         retimed = outcome if isinstance(outcome, o.Retimed) else None
         if retimed:

@@ -16,7 +16,7 @@ class Done:
 
     ignored: Counter[str]
     """Items that are not messages to us, counted by kind."""
-    conversations: dict[str, dict[str, int | None]] = field(default_factory=dict)
+    conversations: dict[str, dict[str, int | str | None]] = field(default_factory=dict)
     accepted: int = 0
     duplicates: int = 0
     stopped: int = 0
@@ -57,8 +57,12 @@ class Done:
         self.limited.add(str(conversation).rpartition("/")[0])
 
     def note_wait(self, conversation: ConversationId, outcome: o.Buffered | o.Duplicate | o.Retimed) -> None:
-        """Set the due time and the count in the response's entry for this conversation."""
-        self.conversations[str(conversation)] = {"dueAt": outcome.due_at_ms, "count": outcome.count}
+        """Set the due time, the count and the rule in the response's entry for this conversation."""
+        self.conversations[str(conversation)] = {
+            "dueAt": outcome.due_at_ms,
+            "count": outcome.count,
+            "rule": outcome.rule,
+        }
 
 
 def report(telemetry: Telemetry, platform: str, done: Done) -> None:

@@ -95,6 +95,8 @@ def _envelope(conversation: str, taken: Taken, content: Content, emitted_at_ms: 
             "lastMessageAt": taken.last_at_ms,
             # The time until the batch was due, not until it was emitted, so it is the same in every attempt.
             "waitMs": max(taken.due_at_ms - taken.first_at_ms, 0),
+            "rule": taken.rule,
+            "appliedWaitMs": max(taken.applied_wait_ms, 0),
         },
     }
 
@@ -131,6 +133,8 @@ def letter_of(conversation: str, taken: Taken, *, reason: str) -> Json:
         "lastAt": taken.last_at_ms,
         "dueAt": taken.due_at_ms,
         "flushReason": taken.flush_reason,
+        "rule": taken.rule,
+        "appliedWaitMs": taken.applied_wait_ms,
         "lane": taken.lane,
     }
 
@@ -161,6 +165,8 @@ def taken_from_letter(letter: Mapping[str, Any], payloads: list[Any]) -> tuple[s
             last_at_ms=letter["lastAt"],
             due_at_ms=letter["dueAt"],
             flush_reason=letter["flushReason"],
+            rule=letter["rule"],
+            applied_wait_ms=letter["appliedWaitMs"],
             payloads=[
                 payload.encode() if isinstance(payload, str) else b64decode(payload["base64"]) for payload in payloads
             ],

@@ -154,7 +154,8 @@ class Emission:
         self._telemetry.sampled(
             "emitted",
             conversation=conversation, batch=taken.batch_id, attempt=taken.attempt, messages=count,
-            flush_reason=taken.flush_reason, wait_ms=wait_ms, late_ms=late_ms, oversize=oversize,
+            flush_reason=taken.flush_reason, rule=taken.rule, applied_wait_ms=max(taken.applied_wait_ms, 0),
+            wait_ms=wait_ms, late_ms=late_ms, oversize=oversize,
         )  # fmt: skip
 
 

@@ -31,15 +31,18 @@ class Buffered:
 
     due_at_ms: int
     count: int
+    rule: str
+    """The rule by which the batch is due then."""
     start_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """The message was already buffered. Acknowledge it. `due_at_ms` is None if it no longer waits."""
+    """The message was already buffered. Acknowledge it. `due_at_ms` and `rule` are None if it no longer waits."""
 
     due_at_ms: int | None
     count: int
+    rule: str | None = None
     start_id: str | None = None
 
 
@@ -155,6 +158,9 @@ class Taken:
     last_at_ms: int
     due_at_ms: int
     flush_reason: str
+    rule: str
+    applied_wait_ms: int
+    """The time until `due_at_ms` from the last arrival before that time was set. Negative if a host's clock lagged."""
     payloads: list[bytes]
     lane: LaneName = "valkey"
     until_ms: int = 0
@@ -289,6 +295,7 @@ class Retimed:
 
     due_at_ms: int
     count: int
+    rule: str
     start_id: str | None = None
 
 
@@ -370,6 +377,8 @@ class Conversation:
     scheduled_at_ms: int | None  # pending: when the processor looks at it; in flight: its deadline
     due_at_ms: int | None
     flush_reason: str | None
+    rule: str | None
+    applied_wait_ms: int | None  # from the last arrival before the due time was set
     count: int
     first_at_ms: int | None
     last_at_ms: int | None

@@ -1,22 +1,31 @@
 """The one formula of the due time: when a batch is due, and why.
 
 The functions are pure. They take the facts of an open buffer, the rules of its newest message and the time now, and
-return a due time with its reason. lua/include/due_time.lua states the same formula a second time, because the scripts
-must decide inside Valkey; `test_due_time_formula.py` runs both on the same histories and requires equal milliseconds.
+return a due time with its reason and its rule. lua/include/due_time.lua states the same formula a second time, because
+the scripts must decide inside Valkey; `test_due_time_formula.py` runs both on the same histories and requires equal
+milliseconds, reasons and rules.
 """
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from message_buffer.limits import MINUTE_MS
-from message_buffer.rules.timing import Timing
+from message_buffer.rules.timing import RuleName, Timing
 
 
 class Due(NamedTuple):
-    """A due time and its reason, the event's `flushReason`."""
+    """A due time, and why the batch is due then."""
 
     due_at_ms: int
     reason: str
+    """The event's `flushReason`."""
+    rule: RuleName
+    """What set the due time."""
+    wait_ms: int
+    """The time until the due time from the last arrival before it was set. Negative if a host's clock lags."""
+
+    def moved_to(self, due_at_ms: int) -> "Due":
+        return self._replace(due_at_ms=due_at_ms, wait_ms=self.wait_ms + due_at_ms - self.due_at_ms)
 
 
 class Rhythm(NamedTuple):
@@ -71,7 +80,7 @@ def rhythm_after(rhythm: Rhythm | None, gap_ms: float | None, timing: Timing) ->
     """
     if not timing.adaptive or timing.pressed_ms is not None or gap_ms is None:
         return rhythm
-    _, _, ceiling_ms = _bounds(timing)
+    ceiling_ms = _bounds(timing).ceiling_ms
     if gap_ms > ceiling_ms:
         return rhythm
     if rhythm is None:
@@ -92,57 +101,79 @@ def due_after_message(facts: Facts, timing: Timing, now_ms: int) -> Due:
     return _bounded(facts, timing, _silence_is_over(facts, timing), now_ms)
 
 
-def due_after_typing(due: Due, *, first_at_ms: int, extend_ms: int, max_wait_ms: int, now_ms: int) -> Due:
+def due_after_typing(
+    due: Due, *, first_at_ms: int, last_at_ms: int, extend_ms: int, max_wait_ms: int, now_ms: int
+) -> Due:
     """Return when the buffer is due after typing: not earlier than before, and not after the longest wait."""
     latest_at_ms = first_at_ms + max_wait_ms
     extended_ms = min(now_ms + extend_ms, latest_at_ms)
     if due.due_at_ms <= now_ms or extended_ms <= due.due_at_ms:
         return due
-    return Due(extended_ms, "max_wait" if extended_ms == latest_at_ms else "silence")
+    if extended_ms == latest_at_ms:
+        return Due(extended_ms, "max_wait", "maxWaitMs", extended_ms - last_at_ms)
+    return Due(extended_ms, "silence", "typing", extended_ms - last_at_ms)
 
 
-def due_after_hold(due: Due, held_until_ms: int) -> Due:
+def due_after_hold(due: Due, held_until_ms: int, last_at_ms: int) -> Due:
     """Return when the buffer is due after the hold began. Only a hold moves a buffer that is due already."""
-    return due if due.due_at_ms >= held_until_ms else Due(held_until_ms, "hold")
+    return due if due.due_at_ms >= held_until_ms else Due(held_until_ms, "hold", "hold", held_until_ms - last_at_ms)
 
 
 def _silence_is_over(facts: Facts, timing: Timing) -> Due:
     """Return when the newest message's wait ends. A pressed message does not shorten the wait of earlier messages."""
     # A press that reaches minMessages finds messages that waited only for it, so it waits as a typed message does.
     if timing.pressed_ms is None or (facts.message_count > 1 and facts.message_count <= timing.min_messages):
-        return Due(facts.last_at_ms + _wait_ms(facts, timing), "silence")
-    pressed = Due(facts.last_at_ms + timing.pressed_ms, "silence")
+        wait_ms, rule = _wait(facts, timing)
+        return Due(facts.last_at_ms + wait_ms, "silence", rule, wait_ms)
+    pressed = Due(facts.last_at_ms + timing.pressed_ms, "silence", "pressedSilenceMs", timing.pressed_ms)
     return facts.due if facts.due is not None and facts.due.due_at_ms > pressed.due_at_ms else pressed
 
 
-def _wait_ms(facts: Facts, timing: Timing) -> int:
-    """Return the silence for which the rules let a buffer wait after a typed message."""
+def _wait(facts: Facts, timing: Timing) -> tuple[int, RuleName]:
+    """Return the silence for which the rules let a buffer wait after a typed message, and the rule that decides it."""
     if timing.adaptive and facts.rhythm is not None:
-        deviations, floor_ms, ceiling_ms = _bounds(timing)
-        learned_ms = math.ceil(facts.rhythm.mean_ms + deviations * facts.rhythm.deviation_ms)
-        return max(floor_ms, min(ceiling_ms, learned_ms))
+        bounds = _bounds(timing)
+        learned_ms = math.ceil(facts.rhythm.mean_ms + bounds.deviations * facts.rhythm.deviation_ms)
+        if min(learned_ms, bounds.ceiling_ms) < bounds.floor_ms:
+            return bounds.floor_ms, bounds.floor_rule
+        return (learned_ms, "adaptive") if learned_ms <= bounds.ceiling_ms else (bounds.ceiling_ms, "adaptiveCeilingMs")
     if facts.message_count > 1 and facts.gap_ms is not None and facts.gap_ms < timing.typing_ms:
-        return max(timing.silence_ms, timing.typing_ms)
-    return timing.silence_ms
+        return timing.typing_ms, "typingInferenceMs"
+    return timing.silence_ms, timing.silence_rule
 
 
 def _bounded(facts: Facts, timing: Timing, due: Due, now_ms: int) -> Due:
     """Return the due time after all bounds."""
+
+    def at(due_at_ms: int, reason: str, rule: RuleName) -> Due:
+        return Due(due_at_ms, reason, rule, due_at_ms - facts.last_at_ms)
+
     latest_at_ms = facts.first_at_ms + timing.max_wait_ms
-    if facts.message_count < timing.min_messages or due.due_at_ms >= latest_at_ms:
-        due = Due(latest_at_ms, "max_wait")
+    if facts.message_count < timing.min_messages:
+        due = at(latest_at_ms, "max_wait", "minMessages")
+    elif due.due_at_ms >= latest_at_ms:
+        due = at(latest_at_ms, "max_wait", "windowMs" if timing.silence_rule == "windowMs" else "maxWaitMs")
     # A later reason wins, but none makes the buffer due later.
     if due.due_at_ms >= now_ms:
         if facts.message_count >= timing.max_messages:
-            due = Due(now_ms, "max_messages")
+            due = at(now_ms, "max_messages", "maxMessages")
         if facts.has_max_bytes:
-            due = Due(now_ms, "max_bytes")
+            due = at(now_ms, "max_bytes", "maxBytes")
         if timing.flush_reason:
-            due = Due(now_ms, timing.flush_reason)
-    return due_after_hold(due, facts.held_until_ms) if facts.held_until_ms > now_ms else due
+            due = at(now_ms, timing.flush_reason, timing.silence_rule)
+    return due_after_hold(due, facts.held_until_ms, facts.last_at_ms) if facts.held_until_ms > now_ms else due
 
 
-def _bounds(timing: Timing) -> tuple[float, int, int]:
-    """Return the deviations above the mean gap, the floor and the ceiling of an adaptive wait."""
-    deviations, floor_ms, ceiling_ms = timing.adaptive.split()
-    return float(deviations), int(floor_ms), int(ceiling_ms)
+class _Bounds(NamedTuple):
+    """The bounds of an adaptive wait, which `Rules` packs into a text."""
+
+    deviations: float
+    """Above the mean gap."""
+    floor_ms: int
+    ceiling_ms: int
+    floor_rule: RuleName
+
+
+def _bounds(timing: Timing) -> _Bounds:
+    deviations, floor_ms, ceiling_ms, floor_rule = timing.adaptive.split()
+    return _Bounds(float(deviations), int(floor_ms), int(ceiling_ms), cast(RuleName, floor_rule))

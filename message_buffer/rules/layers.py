@@ -44,7 +44,7 @@ from message_buffer.limits import (
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, PLATFORM_NAMES
 from message_buffer.rules.control_words import LANGUAGES, ControlWords, Language, compared_form, control_words
 from message_buffer.rules.quota import Quota
-from message_buffer.rules.timing import Timing
+from message_buffer.rules.timing import RuleName, Timing
 
 _UNREADABLE = 10**30
 
@@ -376,6 +376,7 @@ class Rules(_RuleFields):
                 min_messages=1,
                 flush_reason="",
                 adaptive="",
+                silence_rule="windowMs" if self.window_ms <= self.max_wait_ms else "maxWaitMs",
             )
         return Timing(
             silence_ms=self.vip_silence_ms if vip else self.silence_ms,
@@ -386,6 +387,7 @@ class Rules(_RuleFields):
             min_messages=1 if vip else self.min_messages,
             flush_reason="priority" if vip and self.vip_silence_ms == 0 else "",
             adaptive=self._adaptive(),
+            silence_rule="vipSilenceMs" if vip else "silenceMs",
         )
 
     def timing_of(
@@ -404,23 +406,29 @@ class Rules(_RuleFields):
             return timing
         if is_pressed and not is_pending:
             return timing._replace(pressed_ms=self.pressed_silence_ms)
-        least_ms = max(self.media_silence_ms * is_media, self.transcript_wait_ms * is_pending)
+        waits: list[tuple[int, RuleName]] = [
+            (self.media_silence_ms * is_media, "mediaSilenceMs"),
+            (self.transcript_wait_ms * is_pending, "transcriptWaitMs"),
+        ]
+        least_ms, rule = max(waits)
         if not least_ms:
             return timing
+        if least_ms > timing.silence_ms:
+            timing = timing._replace(silence_ms=least_ms, silence_rule=rule)
         return timing._replace(
-            silence_ms=max(timing.silence_ms, least_ms),
             typing_ms=timing.typing_ms if timing.typing_ms > least_ms else 0,
-            adaptive=self._adaptive(floor_ms=least_ms),
+            adaptive=self._adaptive(least_ms, rule),
         )
 
     def is_of_a_person(self, app: str) -> bool:
         """Return whether people type in this app, which is `UNNAMED_APP` if a message on Instagram names none."""
         return app in self.inbox_apps
 
-    def _adaptive(self, floor_ms: int = 0) -> str:
+    def _adaptive(self, least_ms: int = 0, rule: RuleName | Literal[""] = "") -> str:
         if not self.adaptive or self.priority == "vip":
             return ""
-        return f"{self.adaptive_k} {max(self.adaptive_floor_ms, floor_ms)} {self.adaptive_ceiling_ms}"
+        floor_ms, floor_rule = max((self.adaptive_floor_ms, "adaptiveFloorMs"), (least_ms, rule))
+        return f"{self.adaptive_k} {floor_ms} {self.adaptive_ceiling_ms} {floor_rule}"
 
     @property
     def _has_fixed_window(self) -> bool:

@@ -1,6 +1,14 @@
 """The rules in the form that lanes use. This module does not import pydantic, because most functions do not need it."""
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+RuleName = Literal[
+    "silenceMs", "typingInferenceMs", "mediaSilenceMs", "transcriptWaitMs", "pressedSilenceMs", "vipSilenceMs",
+    "adaptive", "adaptiveFloorMs", "adaptiveCeilingMs", "windowMs", "maxWaitMs", "minMessages", "maxMessages",
+    "flushWords", "maxBytes", "typing", "hold", "resume", "flush", "split",
+]  # fmt: skip
+"""What may set a due time. The last six are not in the rules: 4 MiB of large messages, a typing event, a hold, an
+operator's two orders, and the batch before, into which some messages did not fit."""
 
 
 class Timing(NamedTuple):
@@ -14,10 +22,12 @@ class Timing(NamedTuple):
     flush_reason: str
     """The reason why the batch is due at once; empty if it waits."""
     adaptive: str
-    """Three numbers, separated by spaces: deviations above the mean gap, floor, ceiling. Empty if the wait is not
-    adaptive."""
+    """Four words, separated by spaces: deviations above the mean gap, floor, ceiling, and the rule behind the floor.
+    Empty if the wait is not adaptive."""
     pressed_ms: int | None = None
     """The wait of a message that was pressed, not typed, instead of the silence. None if the message was typed."""
+    silence_rule: RuleName = "silenceMs"
+    """The rule behind `silence_ms`, or behind `flush_reason` if there is one."""
 
     @property
     def for_scripts(self) -> dict[str, str | int]:
@@ -33,4 +43,5 @@ class Timing(NamedTuple):
             "min_messages": self.min_messages,
             "flush_reason": self.flush_reason,
             "adaptive": self.adaptive,
+            "silence_rule": self.silence_rule,
         }

@@ -23,11 +23,6 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def rules_of(**changed: Any) -> Json:
-    """Return the rules by their names in JSON, with the values that `rules.explain` would return."""
-    return Rules(**changed).model_dump(mode="json", by_alias=True)
-
-
 class Scene:
     """A page with a customer of the generic platform, on an imitated stage."""
 
@@ -66,7 +61,7 @@ class Scene:
 @pytest.fixture
 def stage() -> ImitatedStage:
     stage = ImitatedStage()
-    stage.rules = rules_of()
+    stage.rules = Rules().model_dump(mode="json", by_alias=True)
     return stage
 
 
@@ -90,18 +85,13 @@ def scene(place: ImitatedPlace, stage: ImitatedStage, bus: ImitatedBus, browser:
 # -- why a batch left ------------------------------------------------------------------------------
 
 
-def test_a_batch_names_its_rule_in_the_chat_beside_it_in_the_panel_the_time_line_and_the_chart(scene: Scene) -> None:
+def test_a_batch_names_its_rule_in_the_chat_beside_it_the_time_line_and_the_chart(scene: Scene) -> None:
     page = scene.page
-    scene.batch(scene.say("one"), scene.say("two"), waits_ms=3_000)
-    label = "because of a short gap (typingInferenceMs 3 s)"
+    scene.batch(scene.say("one"), scene.say("two"), waits_ms=3_000, rule="typingInferenceMs")
+    label = "because of a short gap (typingInferenceMs, 3.0 s)"
     expect(page.locator(".divider.batch")).to_contain_text(f"2 messages, {label}, 10 ms after it was due")
     expect(page.locator(".last")).to_contain_text(label)
-    expect(page.locator(".last")).to_contain_text("so the batch waited for 3 s of silence.")
-    expect(page.locator(".last .layer")).to_contain_text("set by the product's defaults")
-    expect(page.locator(".when .decided")).to_have_count(1)
-    expect(page.locator(".when .decided")).to_contain_text(
-        re.compile("typingInferenceMs.*decided the last batch", re.DOTALL)
-    )
+    expect(page.locator(".last")).to_contain_text("so the batch left after 3 s of silence.")
     page.get_by_role("button", name=re.compile("^Time line and rules")).click()
     expect(page.locator(".line")).to_contain_text(f"batch.ready, 2 messages, {label}")
     page.get_by_role("button", name="Close").click()
@@ -109,51 +99,26 @@ def test_a_batch_names_its_rule_in_the_chat_beside_it_in_the_panel_the_time_line
     expect(page.locator(".bars").filter(has_text="Reasons")).to_contain_text("a short gap")
 
 
-def test_the_cause_of_a_batch_is_shown_when_its_rules_become_known(scene: Scene) -> None:
-    """Use a customer of another page, for whose account the console has not asked for the rules."""
-    page = scene.page
-    at_ms = now_ms()
-    pressed = {"id": "m1", "type": "button", "text": "Yes", "receivedAt": at_ms}
-    scene.bus.publish_batch("acme/generic/other/ben", pressed, waits_ms=0)
-    page.get_by_role("tab", name="Health").click()
-    expect(page.locator(".bars").filter(has_text="Reasons")).to_contain_text("a button", timeout=WITHIN_MS)
-
-
-def test_while_a_batch_waits_the_panel_marks_the_rule_that_decides(scene: Scene) -> None:
+def test_while_a_batch_waits_the_page_says_why_beside_the_chat_and_under_live(scene: Scene) -> None:
     waiting = row(scene.conversation, due_at_ms=now_ms() + 60_000)
     scene.stage.rows = [waiting]
     scene.say("Hey")
-    decided = scene.page.locator(".when .decided")
-    expect(decided).to_contain_text(re.compile("silenceMs.*decides now", re.DOTALL), timeout=WITHIN_MS)
-    scene.stage.rows = [waiting | {"reason": "hold", "heldUntil": waiting["dueAt"]}]
+    why = scene.page.locator(".buffer .why")
+    expect(why).to_contain_text("The batch leaves after 1 s of silence.", timeout=WITHIN_MS)
+    held = {"reason": "hold", "rule": "hold", "heldUntil": waiting["dueAt"]}
+    scene.stage.rows = [waiting | held]
     scene.say("you")
-    expect(decided).to_contain_text("an operator puts the conversation on hold", timeout=WITHIN_MS)
+    expect(why).to_contain_text("put the conversation on hold", timeout=WITHIN_MS)
+    scene.page.get_by_role("tab", name="Live").click()
+    expect(scene.page.locator("tbody tr")).to_contain_text("a hold", timeout=WITHIN_MS)
 
 
-def test_the_panel_reads_the_rules_again_when_something_else_decides(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The scenarios, and operators, change rules while the page is open."""
-    monkeypatch.setattr("console.explained.RULES_KEPT_SECONDS", 0)
-    waiting = row(scene.conversation, due_at_ms=now_ms() + 60_000)
-    panel = scene.page.locator(".when")
-    expect(panel).to_contain_text("at once when 20 messages wait", timeout=WITHIN_MS)
-    scene.stage.rules = rules_of(max_messages=7)
-    taken_over = {"reason": "hold", "heldUntil": waiting["dueAt"], "takenOverAt": now_ms()}
-    scene.stage.rows = [waiting | taken_over]
-    scene.say("Hey")
-    expect(panel.locator(".decided")).to_contain_text(
-        re.compile(r"a person of the business answers\. onHumanReply.*decides now", re.DOTALL), timeout=WITHIN_MS
-    )
-    expect(panel).to_contain_text("at once when 7 messages wait", timeout=WITHIN_MS)
-
-
-def test_a_scenario_names_the_cause_of_its_batch_as_the_chat_does(scene: Scene) -> None:
+def test_a_scenario_says_why_its_batch_left_as_the_chat_does(scene: Scene) -> None:
     page, before = scene.page, scene.conversation
     page.get_by_role("button", name="Voice note", exact=True).click()
     expect(page.get_by_label("Customer", exact=True)).not_to_have_value(before.rpartition("/")[2], timeout=WITHIN_MS)
     picture = {"id": "m1", "type": "image", "attachments": [{"type": "image"}], "receivedAt": now_ms()}
-    scene.bus.publish_batch(scene.conversation, picture, waits_ms=2_000)
+    scene.bus.publish_batch(scene.conversation, picture, waits_ms=2_000, rule="mediaSilenceMs")
     result = page.locator(".played .result")
     expect(result).to_contain_text("1 batch (1 message because of a file without words)", timeout=WITHIN_MS)
     expect(page.locator(".divider.batch")).to_contain_text("1 message, because of a file without words")
@@ -171,51 +136,6 @@ def test_an_answer_that_is_older_than_the_batch_does_not_bring_the_buffer_back(s
     scene.bus.publish("messages.amended", at_ms=now_ms(), conversationId=scene.conversation)
     expect(page.locator(".divider").filter(has_text="a change to a message")).to_be_visible(timeout=WITHIN_MS)
     expect(page.locator(".buffer")).to_contain_text("Nothing waits.")
-
-
-@pytest.mark.parametrize(
-    ("changed", "lines", "absent"),
-    [
-        (
-            {},
-            ["1 s of silence", "must come before the first wait of 1 s is over", "after a typing event", "2 s, if",
-             "transcript of a voice note", "30 s after", "pressed a button", "20 messages", "flush word", "VIP",
-             "a flush word (these rules have none)", "on hold", "a person of the business answers (not by these rules)",
-             "the author writes a stop word (these rules have none)", "an operator cancels"],
-            ["rhythm", "fewer than", "window"],
-        ),
-        (
-            {"adaptive": True, "min_messages": 2},
-            ["between 0.5 s and 10 s", "fewer than 2", "With at most 2 messages, a press waits as if typed"],
-            [],
-        ),
-        ({"wait": "window"}, ["10 s after its first message, however many"], ["silence", "button"]),
-        ({"wait": "window", "max_wait_ms": 5_000}, ["5 s after its first message, however many"], ["10 s"]),
-        (
-            {"silence_ms": 2_500, "transcript_wait_ms": 500}, ["2.5 s of silence"],
-            ["file without words", "transcript", "0.5 s"],
-        ),
-        ({"priority": "vip", "vip_silence_ms": 700}, ["because the author is a VIP", "0.7 s of silence"], ["button"]),
-        ({"pressed_silence_ms": 5_000, "on_human_reply": {"hold": "12h"}}, ["5 s after the author has"], ["not by"]),
-        ({"stop_words": ["halt"]}, ["a stop word."], ["a stop word (these"]),
-        ({"control_languages": ["en"]}, ["a stop word.", "a flush word, or"], ["have none"]),
-    ],
-    ids=[
-        "defaults", "adaptive", "window", "window cut", "short waits", "vip", "press and takeover", "stop word",
-        "language",
-    ],
-)  # fmt: skip
-def test_the_panel_says_everything_that_can_decide_with_the_values_in_force(
-    scene: Scene, changed: Json, lines: list[str], absent: list[str]
-) -> None:
-    scene.stage.rules = rules_of(**changed)
-    scene.page.get_by_role("button", name="New customer").click()
-    panel = scene.page.locator(".when")
-    for line in lines:
-        expect(panel).to_contain_text(line, timeout=WITHIN_MS)
-    for line in absent:
-        expect(panel.locator("li").filter(has_text=line)).to_have_count(0)
-    expect(panel).not_to_contain_text(re.compile("undefined|NaN|null"))
 
 
 # -- what others do --------------------------------------------------------------------------------

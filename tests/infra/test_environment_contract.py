@@ -228,7 +228,7 @@ def test_the_gate_accepts_the_responders_longest_hold_and_no_longer_one(fake: En
 
 
 def test_the_folders_that_a_function_may_write_to_are_those_it_writes_to() -> None:
-    taken = Taken("b-1", 1, 1, 1, 2, 3, "silence", [])
+    taken = Taken("b-1", 1, 1, 1, 2, 3, "silence", "silenceMs", 0, [])
     keys = (batch.object_key("c", taken), batch.letter_key("c", taken))
     assert tuple(f"{key.partition('/')[0]}/*" for key in keys) == (storage.BATCHES, storage.DEAD_LETTERS)
 

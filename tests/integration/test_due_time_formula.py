@@ -83,8 +83,8 @@ DIFFERENCES = (
     Planted(
         "the ceiling goes before the floor",
         "buffer_message",
-        "math.max(floor_ms, math.min(ceiling_ms, ",
-        "math.min(ceiling_ms, math.max(floor_ms, ",
+        "if wait_ms - floor_ms < 0 then",
+        "if wait_ms - floor_ms < 0 and wait_ms - ceiling_ms < 0 then",
     ),
     Planted(
         "a lag of exactly a minute is a wrong clock", "buffer_message", "gap_ms >= -minute_ms", "gap_ms > -minute_ms"
@@ -93,20 +93,20 @@ DIFFERENCES = (
     Planted(
         "the wait counts from the host's clock",
         "buffer_message",
-        "due_at, reason = arrived_at + wait_ms, 'silence'",
-        "due_at, reason = now_ms + wait_ms, 'silence'",
+        "due_at = arrived_at + wait_ms",
+        "due_at = now_ms + wait_ms",
     ),
     Planted(
         "the longest wait is a silence if both end at once",
         "buffer_message",
-        "or due_at >= latest_at then",
-        "or due_at > latest_at then",
+        "elseif due_at >= latest_at then",
+        "elseif due_at > latest_at then",
     ),
     Planted(
         "a message that reaches the minimum waits",
         "buffer_message",
-        "count - min_messages < 0 or",
-        "count - min_messages <= 0 or",
+        "if count - min_messages < 0 then",
+        "if count - min_messages <= 0 then",
     ),
     Planted(
         "the count is reached one message later",
@@ -157,11 +157,11 @@ DIFFERENCES = (
     Planted(
         "a press keeps the time, not the reason",
         "buffer_message",
-        "due_at then due_at, reason = old_due_at, string.sub(buffer, 51) end",
+        "due_at then due_at, reason = old_due_at, nil end",
         "due_at then due_at = old_due_at end",
     ),
     Planted(
-        "a press waits as if it was typed", "buffer_message", "if is_pressed then wait_ms", "if false then wait_ms"
+        "a press waits as if it was typed", "buffer_message", "if is_pressed then wait_ms,", "if false then wait_ms,"
     ),
     Planted(
         "a press keeps the time of messages that lacked company",
@@ -179,7 +179,7 @@ DIFFERENCES = (
     Planted("retime may choose the past", "retime_buffer", "earliest_at = now_ms", "earliest_at = 0"),
     Planted("retime counts the messages, not the gaps", "retime_buffer", "/ (count - 1)", "/ count"),
     Planted("retime forgets the rhythm", "retime_buffer", "if adaptive ~= '' then", "if false then"),
-    Planted("retime forgets the minimum", "retime_buffer", "if count - min_messages < 0 or", "if"),
+    Planted("retime forgets the minimum", "retime_buffer", "if count - min_messages < 0 then", "if false then"),
     Planted("retime forgets the count", "retime_buffer", "if count - max_messages >= 0 and", "if false and"),
     Planted(
         "retime counts before it bounds",
@@ -198,7 +198,22 @@ DIFFERENCES = (
         "math.min(now_ms + extend_ms, latest_at)",
         "now_ms + extend_ms",
     ),
-    Planted("typing keeps the reason", "extend_wait", "due_at == latest_at and 'max_wait' or 'silence'", "'silence'"),
+    Planted("typing keeps the reason", "extend_wait", "if due_at == latest_at then", "if false then"),
+    Planted(
+        "the floor is named for the rhythm",
+        "buffer_message",
+        "floor_ms, floor_rule end",
+        "floor_ms, 'adaptive' end",
+    ),
+    Planted("a fixed window is named for its bound", "buffer_message", "silence_rule == 'windowMs' and", "false and"),
+    Planted(
+        "too few messages are named for the bound",
+        "buffer_message",
+        "'max_wait', 'minMessages'",
+        "'max_wait', 'maxWaitMs'",
+    ),
+    Planted("the wait counts from now", "buffer_message", "due_at - arrived_at end", "due_at - now_ms end"),
+    Planted("a hold keeps the rule", "hold_buffer", "'hold', 'hold')", "'hold', 'silenceMs')"),
     Planted("a hold makes a buffer due earlier", "hold_buffer", "if due_at < held_until then", "if true then"),
     Planted(
         "a hold leaves what is due",
@@ -281,9 +296,7 @@ DIFFERENCES = (
         "due if due.due_at_ms >= held_until_ms",
         "due if due.due_at_ms > held_until_ms",
     ),
-    Planted(
-        "typing keeps the reason", "due_time", '"max_wait" if extended_ms == latest_at_ms else "silence"', '"silence"'
-    ),
+    Planted("typing keeps the reason", "due_time", "if extended_ms == latest_at_ms:", "if False:"),
 )
 
 

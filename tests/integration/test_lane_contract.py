@@ -302,7 +302,7 @@ def test_a_flush_word_makes_due_what_waits_unless_it_is_on_hold(running: Running
     lane = running.lane
     assert lane.retime_buffer(C, timing=FLUSH) == o.Empty()
     send(running, "m1", "m2")
-    assert lane.retime_buffer(C, timing=FLUSH) == o.Retimed(running.clock(), 2)
+    assert lane.retime_buffer(C, timing=FLUSH) == o.Retimed(running.clock(), 2, FLUSH.silence_rule)
     running.pass_time(1_000)
     assert batches_of(running) == [["m1", "m2"]]
     assert events_of(running)[0]["flushReason"] == "flush"
@@ -511,11 +511,14 @@ def test_both_lanes_make_the_same_batches_of_a_history_that_keeps_clear_of_due_t
     for lane in lanes:
         lane.pass_time(120_000)
     both = [
-        [(event["flushReason"], [each["id"] for each in event["messages"]]) for event in events_of(lane)]
+        [
+            (event["flushReason"], event["metadata"]["rule"], [each["id"] for each in event["messages"]])
+            for event in events_of(lane)
+        ]
         for lane in lanes
     ]
     assert both[0] == both[1], history
-    assert sum(len(ids) for _, ids in both[0]) == len(history)
+    assert sum(len(ids) for _, _, ids in both[0]) == len(history)
 
 
 def _keep_clear(lanes: list[RunningLane]) -> None:
@@ -530,8 +533,8 @@ def _keep_clear(lanes: list[RunningLane]) -> None:
     raise AssertionError(f"a due time never goes by: {seen}")
 
 
-def _act(running: RunningLane, message_id: str, step: _Told, rules: Rules) -> int | None:
-    """Do what the step says, and send its message. Return the due time after it."""
+def _act(running: RunningLane, message_id: str, step: _Told, rules: Rules) -> tuple[int, str | None] | None:
+    """Do what the step says, and send its message. Return the due time after it, and its rule."""
     lane = running.lane
     match step.deed:
         case "typing":
@@ -541,7 +544,7 @@ def _act(running: RunningLane, message_id: str, step: _Told, rules: Rules) -> in
         case "resume":
             lane.resume_buffer(C)
         case "flush":
-            lane.retime_buffer(C, timing=rules.timing._replace(flush_reason="flush"))
+            lane.retime_buffer(C, timing=rules.timing._replace(flush_reason="flush", silence_rule="flushWords"))
             running.pass_time(CLEAR_MS)
         case "again":
             lane.buffer_message(C, "m0", payload=payload("m0"), timing=rules.timing)
@@ -552,9 +555,11 @@ def _act(running: RunningLane, message_id: str, step: _Told, rules: Rules) -> in
         is_pending=step.kind == "voice", in_album=step.kind == "album", is_pressed=step.kind == "press"
     )
     lane.buffer_message(C, message_id, payload=payload(message_id), timing=timing)
-    due_at_ms = lane.peek_conversation(C).due_at_ms
+    seen = lane.peek_conversation(C)
     # A buffer that is due at once leaves before the next step.
-    return None if due_at_ms is None or due_at_ms <= running.clock() else due_at_ms
+    if seen.due_at_ms is None or seen.due_at_ms <= running.clock():
+        return None
+    return seen.due_at_ms, seen.rule
 
 
 class _Step(NamedTuple):
@@ -582,6 +587,7 @@ def _typed_and_pressed(rng: Random) -> list[_Step]:
                     flush_reason="",
                     adaptive="",
                     pressed_ms=rng.choice((None, None, 0, 900, 2_000, 4_000)),
+                    silence_rule=rng.choice(("silenceMs", "mediaSilenceMs", "windowMs")),
                 ),
             )
         )
@@ -592,7 +598,7 @@ def _typed_and_pressed(rng: Random) -> list[_Step]:
 @pytest.mark.timeout(300)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**64 - 1))
-def test_both_lanes_compute_the_same_due_time_after_each_typed_or_pressed_message(
+def test_both_lanes_compute_the_same_due_time_by_the_same_rule_after_each_message(
     unwatched: Engine, database: Any, seed: int
 ) -> None:
     history = _typed_and_pressed(Random(seed))
@@ -614,7 +620,8 @@ def test_both_lanes_compute_the_same_due_time_after_each_typed_or_pressed_messag
                     running.lane.resume_buffer(C)
             running.lane.buffer_message(C, f"m{number}", payload=payload(f"m{number}"), timing=step.timing)
             conversation = running.lane.peek_conversation(C)
-            seen.append((conversation.due_at_ms, conversation.flush_reason, conversation.count))
+            why = conversation.flush_reason, conversation.rule, conversation.applied_wait_ms
+            seen.append((conversation.due_at_ms, why, conversation.count))
         assert seen[0] == seen[1], (number, history)
         due_at_ms, next_gap_ms = seen[0][0], sum(each.gap_ms for each in history[number + 1 : number + 2])
         if due_at_ms is None or due_at_ms <= scene.clock() + next_gap_ms:

@@ -37,8 +37,9 @@ def test_new_rules_time_an_open_buffer_as_if_it_had_begun_under_them(
         engine.clock.now_ms = began_ms + offset_ms
         engine.send("c", f"again {n}", rules=patient)
     retimed = engine.store.retime_buffer("c", timing=later.timing)
-    assert same(retimed, Retimed(began_ms + after_ms, len(sent), start_id=None))
-    assert engine.store.peek_conversation("c").flush_reason == reason
+    seen = engine.store.peek_conversation("c")
+    assert same(retimed, Retimed(began_ms + after_ms, len(sent), seen.rule or "", start_id=None))
+    assert seen.flush_reason == reason
     engine.clock.now_ms = began_ms + after_ms - 1
     assert engine.claim() == []
     engine.clock.advance(1)
@@ -50,7 +51,7 @@ def test_new_rules_that_adapt_use_the_rhythm_learnt_so_far(engine: Engine) -> No
     assert learnt.after_ms == 400 + 1200
     lower = Rules(adaptive=True, adaptive_ceiling_ms=700)
     retimed = engine.store.retime_buffer("c", timing=lower.timing)
-    assert same(retimed, Retimed(engine.clock.now_ms + 700, 2, start_id=None))
+    assert same(retimed, Retimed(engine.clock.now_ms + 700, 2, "adaptiveCeilingMs", start_id=None))
 
 
 def test_new_rules_that_do_not_wait_make_it_due_now(engine: Engine) -> None:
@@ -64,7 +65,7 @@ def test_new_rules_under_which_the_wait_is_over_make_it_due_now(engine: Engine) 
     engine.send("c", "m1", rules=Rules(silence_ms=9000))
     engine.clock.advance(3500)
     retimed = engine.store.retime_buffer("c", timing=FIXED.timing)
-    assert same(retimed, Retimed(engine.clock.now_ms, 1, start_id=None))
+    assert same(retimed, Retimed(engine.clock.now_ms, 1, "silenceMs", start_id=None))
     assert claim_and_take(engine, "c").flush_reason == "silence"
 
 
@@ -72,7 +73,7 @@ def test_new_rules_do_not_postpone_what_is_due(engine: Engine) -> None:
     due_at_ms = engine.send("c", "m1", rules=FIXED).due_at_ms or 0
     patient = Rules(silence_ms=20_000, max_wait_ms=60_000).timing
     engine.clock.now_ms = due_at_ms
-    assert same(engine.store.retime_buffer("c", timing=patient), Retimed(due_at_ms, 1, start_id=None))
+    assert same(engine.store.retime_buffer("c", timing=patient), Retimed(due_at_ms, 1, "silenceMs", start_id=None))
     engine.clock.advance(1)
     assert same(engine.store.retime_buffer("c", timing=patient), Unmoved(due_at_ms))
     assert engine.claim() == ["c"]
@@ -84,7 +85,7 @@ def test_new_rules_neither_end_a_hold_nor_open_a_buffer(engine: Engine) -> None:
     engine.send("c", "m1", rules=FIXED)
     held_until_ms = engine.store.hold_buffer("c", hold_ms=50_000).held_until_ms
     retimed = engine.store.retime_buffer("c", timing=Rules(priority="vip").timing)
-    assert same(retimed, Retimed(held_until_ms, 1, start_id=None))
+    assert same(retimed, Retimed(held_until_ms, 1, "hold", start_id=None))
 
 
 def test_new_rules_behind_a_frozen_batch_leave_its_retry_alone(engine: Engine) -> None:
@@ -112,4 +113,4 @@ def test_messages_of_hosts_whose_clocks_run_apart_do_not_shorten_a_wait_without_
     engine.clock.advance(-120_000)
     engine.send("c", "m2")
     retimed = engine.store.retime_buffer("c", timing=Rules(priority="vip", vip_silence_ms=300).timing)
-    assert retimed == Retimed(engine.clock.now_ms + 300, 2)
+    assert retimed == Retimed(engine.clock.now_ms + 300, 2, "vipSilenceMs")

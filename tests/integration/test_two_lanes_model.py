@@ -206,7 +206,7 @@ def put_again() -> Any:
 def lost_answers_are_good() -> Any:
     def buffer_message(lane: LaneWithFallback, conversation: str, *args: Any, **options: Any) -> Any:
         call = partial(lane._valkey_lane.buffer_message, conversation, *args, **options)
-        return lane._tried(conversation, call) or Buffered(0, 1, start_id=None)
+        return lane._tried(conversation, call) or Buffered(0, 1, "silenceMs", start_id=None)
 
     return patch.object(LaneWithFallback, "buffer_message", buffer_message)
 

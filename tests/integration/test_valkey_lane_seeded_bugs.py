@@ -481,8 +481,8 @@ BUGS = (
     Bug(
         "a buffer has the wrong reason",
         "extend_wait",
-        "due_at == latest_at and 'max_wait' or 'silence'",
-        "'typing'",
+        "if due_at == latest_at then",
+        "if true then",
         (writes, lambda m: m.typing("ann", 5_000, 0, False)),
     ),
     Bug(
@@ -616,8 +616,8 @@ BUGS = (
     Bug(
         "the longest wait has no bound",
         "buffer_message",
-        "if count - min_messages < 0 or due_at >= latest_at then",
-        "if count - min_messages < 0 then",
+        "elseif due_at >= latest_at then",
+        "elseif false then",
         (lambda m: m.burst("ann", RULES[2], 1, 0, False), later, lambda m: m.burst("ann", RULES[1], 1, 0, False)),
     ),
     Bug(
@@ -778,8 +778,8 @@ BUGS = (
     Bug(
         "new rules make a buffer wait without a bound",
         "retime_buffer",
-        "if count - min_messages < 0 or due_at >= latest_at then",
-        "if count - min_messages < 0 then",
+        "elseif due_at >= latest_at then",
+        "elseif false then",
         (lambda m: m.rules_bound_a_long_talk(name="ann"),),
     ),
     Bug(

@@ -48,11 +48,13 @@ class ImitatedBus:
         with self._path.open("a") as lines:
             lines.write(json.dumps(line) + "\n")
 
-    def publish_batch(self, conversation: str, *messages: Json, waits_ms: int, **detail: Any) -> None:
-        """Publish a batch of these messages that was due this long after the last one, and left 10 ms later."""
+    def publish_batch(
+        self, conversation: str, *messages: Json, waits_ms: int, rule: str = "silenceMs", **detail: Any
+    ) -> None:
+        """Publish a batch that was due this long after its last message by this rule, and left 10 ms later."""
         arrivals = [message["receivedAt"] for message in messages]
         first_at_ms, last_at_ms = min(arrivals), max(arrivals)
-        times = {"firstMessageAt": first_at_ms, "lastMessageAt": last_at_ms}
+        times = {"firstMessageAt": first_at_ms, "lastMessageAt": last_at_ms, "rule": rule, "appliedWaitMs": waits_ms}
         self.publish(
             "messages.batch.ready",
             at_ms=last_at_ms + waits_ms + 10,
@@ -110,6 +112,7 @@ class ImitatedStage:
         shown = {
             "conversation": fields["conversation"], "shard": 0, "state": row["state"] if row else "idle",
             "count": row["count"] if row else 0, "dueAt": due_at_ms, "reason": row and row["reason"],
+            "rule": row and row["rule"], "appliedWaitMs": row and row["appliedWaitMs"],
             "firstAt": due_at_ms and due_at_ms - 1_000, "lastAt": due_at_ms and due_at_ms - 1_000, "generation": 1,
             "heldUntil": row and row.get("heldUntil"), "batch": None,
         } | {name: row[name] for name in ("replyUntil", "takenOverAt") if row and name in row}  # fmt: skip
@@ -185,5 +188,6 @@ def page_of(place: Place, browser: Browser, **context: Any) -> Iterator[Page]:
 def row(name: str, *, due_at_ms: int, **changed: Any) -> Json:
     return {
         "conversation": name, "lane": "valkey", "shard": 0, "state": "pending", "count": 2, "frozen": 0,
-        "reason": "silence", "dueAt": due_at_ms, "author": "Ada", "text": "Hey", **changed,
+        "reason": "silence", "rule": "silenceMs", "appliedWaitMs": 1_000, "dueAt": due_at_ms,
+        "author": "Ada", "text": "Hey", **changed,
     }  # fmt: skip

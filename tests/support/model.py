@@ -157,7 +157,7 @@ class ConversationModel:
         self.waiting = self.waiting[limit:]
         if self.waiting:
             self.generation += 1
-            self.due = Due(now, "max_messages")
+            self.due = Due(now, "max_messages", "split", now - self.last_at)
         return self.frozen
 
     def completed(self, remembered: int) -> None:
@@ -181,10 +181,15 @@ class ConversationModel:
         # If the memory is full, an older batch that was forgotten may be the right one.
         return None if not later or len(later) == remembered else later[0]
 
+    @property
+    def _known_last_at(self) -> int:
+        assert self.last_at is not None
+        return self.last_at
+
     def flush(self, now: int) -> None:
         if self.waiting:
             assert self.due is not None
-            self.due = due_after_flush(self.due, now)
+            self.due = due_after_flush(self.due, last_at_ms=self._known_last_at, now_ms=now)
         if self.state == "PENDING" and self.scheduled_at > now:
             self.back_to_pending(now)
 
@@ -205,7 +210,7 @@ class ConversationModel:
     def hold(self, until: int) -> None:
         until = self.held_until = max(until, self.held_until)
         if self.waiting and self.due is not None and self.due.due_at_ms < until:
-            self.due = due_after_hold(self.due, until)
+            self.due = due_after_hold(self.due, until, self._known_last_at)
             if self.frozen is None:
                 self.back_to_pending(until)
 
@@ -219,7 +224,7 @@ class ConversationModel:
             return
         old_due = self.due
         assert old_due is not None
-        self.due = due_after_resume(old_due, held_until_ms=held_until, now_ms=now)
+        self.due = due_after_resume(old_due, held_until_ms=held_until, last_at_ms=self._known_last_at, now_ms=now)
         if self.due != old_due and self.frozen is None and self.state == "PENDING":
             self.back_to_pending(now)
 
@@ -230,7 +235,12 @@ class ConversationModel:
         assert old_due is not None
         assert self.first_at is not None
         self.due = due_after_typing(
-            old_due, first_at_ms=self.first_at, extend_ms=extend_ms, max_wait_ms=max_wait_ms, now_ms=now
+            old_due,
+            first_at_ms=self.first_at,
+            last_at_ms=self._known_last_at,
+            extend_ms=extend_ms,
+            max_wait_ms=max_wait_ms,
+            now_ms=now,
         )
         if self.due != old_due and self.frozen is None and self.state == "PENDING":
             self.scheduled_at = max(self.not_before, self.due.due_at_ms)

@@ -14,18 +14,19 @@ def due_after_retime(facts: Facts, timing: Timing, now_ms: int) -> Due:
     not_held, typed = facts._replace(held_until_ms=0), timing._replace(pressed_ms=None)
     due = due_after_message(not_held, typed, now_ms)
     if due.due_at_ms < now_ms:
-        due = due_after_message(not_held, typed, due.due_at_ms)._replace(due_at_ms=now_ms)
-    return due_after_hold(due, facts.held_until_ms) if facts.held_until_ms > now_ms else due
+        due = due_after_message(not_held, typed, due.due_at_ms).moved_to(now_ms)
+    return due_after_hold(due, facts.held_until_ms, facts.last_at_ms) if facts.held_until_ms > now_ms else due
 
 
-def due_after_resume(due: Due, *, held_until_ms: int, now_ms: int) -> Due:
+def due_after_resume(due: Due, *, held_until_ms: int, last_at_ms: int, now_ms: int) -> Due:
     """Return when the buffer is due after an operator ended a hold that had not ended by itself."""
-    return Due(now_ms, "resume") if held_until_ms > now_ms and due.due_at_ms > now_ms else due
+    ends_now = held_until_ms > now_ms and due.due_at_ms > now_ms
+    return Due(now_ms, "resume", "resume", now_ms - last_at_ms) if ends_now else due
 
 
-def due_after_flush(due: Due, now_ms: int) -> Due:
-    """Return when the buffer is due after an operator, or the author, asked for the batch now."""
-    return Due(now_ms, "flush") if due.due_at_ms > now_ms else due
+def due_after_flush(due: Due, *, last_at_ms: int, now_ms: int) -> Due:
+    """Return when the buffer is due after an operator asked for the batch now."""
+    return Due(now_ms, "flush", "flush", now_ms - last_at_ms) if due.due_at_ms > now_ms else due
 
 
 def mean_gap_of(facts: Facts) -> float | None:

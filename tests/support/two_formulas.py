@@ -64,10 +64,13 @@ class TwoFormulas:
 
     def check(self) -> None:
         line = self.engine.admin.hget("{b0}:open", NAME)
-        found = None if line is None else (int(line[26:39]), line[50:].decode())
+        found = None if line is None else (int(line[26:39]), *line[50:].decode().split())
+        expected = (
+            None if self.due is None else (self.due.due_at_ms, self.due.reason, self.due.rule, str(self.due.wait_ms))
+        )
         stored = self.engine.admin.hmget(f"{{b0}}:conv:{NAME}", "gap_mean", "gap_dev")
         rhythm = None if stored[0] is None else tuple(map(float, stored))
-        assert (found, rhythm) == (self.due, self.rhythm), "\n".join(
+        assert (found, rhythm) == (expected, self.rhythm), "\n".join(
             [f"the script says {found}, {rhythm}; the formula says {self.due}, {self.rhythm}", *self.log]
         )
 
@@ -97,6 +100,11 @@ class TwoFormulas:
     @property
     def now_ms(self) -> int:
         return self.engine.clock.now_ms
+
+    @property
+    def _known_last_at_ms(self) -> int:
+        assert self.last_at_ms is not None
+        return self.last_at_ms
 
     def _note(self, text: str) -> None:
         self.log.append(f"at {self.now_ms}: {text}")
@@ -134,9 +142,8 @@ class TwoFormulas:
         self.due = self.formula.due_after_message(facts, timing, self.now_ms)
 
     def _facts(self) -> Facts:
-        assert self.last_at_ms is not None
         return Facts(
-            self.first_at_ms, self.last_at_ms, len(self.waiting),
+            self.first_at_ms, self._known_last_at_ms, len(self.waiting),
             rhythm=self.rhythm, held_until_ms=self.held_until_ms, due=self.due,
         )  # fmt: skip
 
@@ -156,8 +163,8 @@ class TwoFormulas:
         self.store.extend_wait(NAME, extend_ms=extend_ms, max_wait_ms=max_wait_ms)
         if self.due is not None:
             self.due = self.formula.due_after_typing(
-                self.due, first_at_ms=self.first_at_ms, extend_ms=extend_ms, max_wait_ms=max_wait_ms,
-                now_ms=self.now_ms,
+                self.due, first_at_ms=self.first_at_ms, last_at_ms=self._known_last_at_ms, extend_ms=extend_ms,
+                max_wait_ms=max_wait_ms, now_ms=self.now_ms,
             )  # fmt: skip
 
     def hold(self) -> None:
@@ -165,20 +172,22 @@ class TwoFormulas:
         self._note(f"hold for {hold_ms} ms")
         self.held_until_ms = self.store.hold_buffer(NAME, hold_ms=hold_ms).held_until_ms
         if self.due is not None:
-            self.due = self.formula.due_after_hold(self.due, self.held_until_ms)
+            self.due = self.formula.due_after_hold(self.due, self.held_until_ms, self._known_last_at_ms)
 
     def resume(self) -> None:
         self._note("resume")
         self.store.resume_buffer(NAME)
         if self.due is not None:
-            self.due = script_model.due_after_resume(self.due, held_until_ms=self.held_until_ms, now_ms=self.now_ms)
+            self.due = script_model.due_after_resume(
+                self.due, held_until_ms=self.held_until_ms, last_at_ms=self._known_last_at_ms, now_ms=self.now_ms
+            )
         self.held_until_ms = 0
 
     def flush(self) -> None:
         self._note("flush")
         self.store.flush_buffer(NAME)
         if self.due is not None:
-            self.due = script_model.due_after_flush(self.due, self.now_ms)
+            self.due = script_model.due_after_flush(self.due, last_at_ms=self._known_last_at_ms, now_ms=self.now_ms)
 
     def delete(self) -> None:
         if not self.waiting:
@@ -197,7 +206,7 @@ class TwoFormulas:
             return
         taken = self.engine.store.take_batch(NAME, "token")  # this store's bounds leave the batch undivided
         assert isinstance(taken, Taken)
-        assert (taken.due_at_ms, taken.flush_reason) == self.due
+        assert (taken.due_at_ms, taken.flush_reason, taken.rule, taken.applied_wait_ms) == tuple(self.due)
         self.waiting, self.due, self.is_frozen = [], None, True
 
     def complete(self) -> None:
@@ -219,7 +228,10 @@ def draw_timing(rng: Random, gap_ms: int | None) -> Timing:
         max_messages=rng.choice((1, 3, 6, 100, 100, 100, 100)),
         min_messages=rng.choice((1, 1, 1, 2, 4)),
         flush_reason=rng.choice([""] * 5 + ["priority"]),
-        adaptive=rng.choice(("", "", f"{rng.choice((0.1, 1.0, 4.0))} {floor_ms} {rng.choice((200, 2_000, 5_000))}")),
+        adaptive=rng.choice(
+            ("", "", f"{rng.choice((0.1, 1.0, 4.0))} {floor_ms} {rng.choice((200, 2_000, 5_000))} adaptiveFloorMs")
+        ),
+        silence_rule=rng.choice(("silenceMs", "mediaSilenceMs", "windowMs")),
     )
 
 

@@ -213,6 +213,7 @@ def letter(batch_id: str, *texts: str, **more: object) -> str:
         {
             "version": 1, "reason": "put event: ThrottlingException", "batchId": batch_id, "conversationId": NAME,
             "attempt": 20, "generation": 3, "firstAt": 1, "lastAt": 2, "dueAt": 3, "flushReason": "silence",
+            "rule": "silenceMs", "appliedWaitMs": 1,
             "payloads": [payload(f"m{n}", text).decode() for n, text in enumerate(texts)], **more,
         }
     )  # fmt: skip
@@ -242,7 +243,8 @@ def test_conversations_are_listed_with_what_they_wait_for_and_no_words(behind_it
     assert listed(desk) == [
         {
             "conversation": NAME, "lane": "valkey", "shard": desk.engine.store.shard_of(NAME), "state": "pending",
-            "count": 2, "frozen": 0, "reason": "silence", "dueAt": waiting.due_at_ms,
+            "count": 2, "frozen": 0, "reason": "silence", "rule": "typingInferenceMs", "appliedWaitMs": 3_000,
+            "dueAt": waiting.due_at_ms,
         }
     ]  # fmt: skip
 
@@ -394,7 +396,8 @@ def test_a_conversation_is_shown_without_its_messages_unless_they_are_asked_for(
     shown = desk.result("conversation.show", conversation=NAME)
     assert shown == {
         "conversation": NAME, "shard": 0, "state": "pending", "count": 1, "dueAt": buffered.due_at_ms,
-        "reason": "silence", "firstAt": now, "lastAt": now, "generation": 1, "heldUntil": None, "batch": None,
+        "reason": "silence", "rule": "silenceMs", "appliedWaitMs": 1_000,
+        "firstAt": now, "lastAt": now, "generation": 1, "heldUntil": None, "batch": None,
         "takenOverAt": None,
     }  # fmt: skip
     with_words = desk.result("conversation.show", conversation=NAME, messages=True)
@@ -771,12 +774,13 @@ def test_an_explanation_has_examples_of_waits(desk: Desk) -> None:
 
     def waits_of(tenant: str) -> list[tuple[int, str]]:
         explained = desk.result("rules.explain", conversation=f"{tenant}/generic/shop/c1")
-        return [(each["waitMs"], each["reason"]) for each in explained["waits"]]
+        return [(each["waitMs"], each["rule"]) for each in explained["waits"]]
 
-    silences = [(2_000, "silence"), (4_000, "silence"), (0, "silence"), (2_000, "silence"), (15_000, "silence")]
-    assert waits_of("default") == silences
-    assert waits_of("pairs") == [(30_000, "max_wait"), (4_000, "silence")] + [(30_000, "max_wait")] * 3
-    assert waits_of("great") == [(0, "priority")] * 5
+    second = (4_000, "typingInferenceMs")
+    more = [(0, "pressedSilenceMs"), (2_000, "silenceMs"), (15_000, "transcriptWaitMs")]
+    assert waits_of("default") == [(2_000, "silenceMs"), second, *more]
+    assert waits_of("pairs") == [(30_000, "minMessages"), second] + [(30_000, "minMessages")] * 3
+    assert waits_of("great") == [(0, "vipSilenceMs")] * 5
 
 
 def test_open_buffers_in_scope_wait_by_the_new_rules_and_others_as_before(behind_it: Desk) -> None:

@@ -80,7 +80,7 @@ def test_open_windows_are_listed_after_the_shards(
     window.send("m1")
     row = {
         "conversation": CONVERSATION, "lane": "dynamodb", "shard": None, "state": "pending", "count": 1, "frozen": 0,
-        "reason": "silence", "dueAt": window.clock() + SILENCE_MS,
+        "reason": "silence", "rule": "silenceMs", "appliedWaitMs": SILENCE_MS, "dueAt": window.clock() + SILENCE_MS,
     }  # fmt: skip
     assert alone.conversations.list(everything) == {"conversations": [row], "next": None, "more": False}
     assert alone.conversations.list(ListConversations(by="operator", tenant="nobody"))["conversations"] == []

@@ -305,15 +305,15 @@ def test_an_explanation_names_value_layer_and_version_and_what_is_not_in_force(
 ) -> None:
     rule = {"value": 900, "layer": "tenant:acme", "via": "set here", "version": 3}
     skipped = [{"layer": "stage", "reason": "silenceM: unknown field"}]
-    waits = [{"example": "a message", "waitMs": 900, "reason": "silence"}]
+    waits = [{"example": "a message", "waitMs": 900, "rule": "silenceMs"}]
     aws.answer("rules.explain", {"rules": {"silenceMs": rule}, "waits": waits, "skipped": skipped})
     assert run("rules", "explain", NAME) == 0
     assert capsys.readouterr().out.splitlines() == [
         "rule       value  layer        via       version",
         "silenceMs  900    tenant:acme  set here  3",
         "",
-        "example    waitMs  reason",
-        "a message  900     silence",
+        "example    waitMs  rule",
+        "a message  900     silenceMs",
         "Not in force: stage: silenceM: unknown field",
     ]
 

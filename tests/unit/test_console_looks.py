@@ -19,7 +19,7 @@ Json = dict[str, Any]
 def row(name: str, *, due_at: int | None = 1_000, state: str = "pending", count: int = 1) -> Json:
     return {
         "conversation": f"t/p/a/{name}", "lane": "valkey", "shard": 0, "state": state, "count": count,
-        "frozen": 0, "reason": "silence", "dueAt": due_at,
+        "frozen": 0, "reason": "silence", "rule": "silenceMs", "appliedWaitMs": 1_000, "dueAt": due_at,
     }  # fmt: skip
 
 
@@ -78,30 +78,14 @@ def test_a_conversation_has_the_agent_that_owns_its_account() -> None:
     }
 
 
-def test_a_row_and_its_looks_have_the_cause_of_their_own_due_time() -> None:
-    stage, time_lines = Stage([row("a", due_at=1_000)]), TimeLines()
-    looks, name, cause = looks_at(stage, time_lines), "t/p/a/a", {"label": "a short gap"}
+def test_a_row_and_its_looks_say_why_the_conversation_is_due() -> None:
+    stage, time_lines = Stage([row("a")]), TimeLines()
+    looks = looks_at(stage, time_lines)
     looks.sweep()
-    time_lines.note_why(name, 1_000, cause)
-    assert [each["cause"] for each in looks.state()["conversations"]] == [cause]
-    stage.pages = [[row("a", due_at=1_000, count=2)]]
+    stage.pages = [[row("a") | {"rule": "hold", "appliedWaitMs": 9_000}]]
     looks.sweep()
-    assert [entry["cause"] for entry in time_lines.of(name)] == [cause, cause]
-    stage.pages = [[row("a", due_at=2_000)]]
-    looks.sweep()
-    assert [each["cause"] for each in looks.state()["conversations"]] == [None]
-    assert [entry["cause"] for entry in time_lines.of(name)] == [cause, cause, None]
-
-
-def test_causes_are_forgotten_with_their_time_lines() -> None:
-    time_lines = TimeLines()
-    for n in range(TIME_LINES_KEPT + 10):
-        time_lines.add(f"c{n}", "seen", n)
-        time_lines.note_why(f"c{n}", 1_000, {"label": "silence"})
-    time_lines.note_why("never seen", 1_000, {"label": "silence"})
-    kept = [n for n in range(TIME_LINES_KEPT + 10) if time_lines.cause_of({"conversation": f"c{n}", "dueAt": 1_000})]
-    assert kept == list(range(10, TIME_LINES_KEPT + 10))
-    assert time_lines.cause_of({"conversation": "never seen", "dueAt": 1_000}) is None
+    assert [each["why"]["label"] for each in looks.state()["conversations"]] == ["a hold"]
+    assert [entry["why"]["label"] for entry in time_lines.of("t/p/a/a")] == ["silence", "a hold"]
 
 
 def test_a_look_that_shows_nothing_new_is_no_entry() -> None:

@@ -124,8 +124,8 @@ class Foretold:
             case "human_reply":
                 assert waiting.rules["onHumanReply"] == {"hold": "1h"}
                 waiting.held_until_ms = now_ms + 3_600 * SECOND_MS
-                if waiting.due:
-                    waiting.change(due_after_hold(waiting.due, waiting.held_until_ms))
+                if waiting.due and waiting.facts:
+                    waiting.change(due_after_hold(waiting.due, waiting.held_until_ms, waiting.facts.last_at_ms))
                 self.events.append("messages.conversation.taken_over")
             case _:
                 self._change(step, waiting, now_ms)
@@ -143,15 +143,22 @@ class Foretold:
                 # The transcript ends the wait for it.
                 waiting.change(due_after_retime(facts, RULES.timing, now_ms))
             case "typing":
-                extend_ms, max_wait_ms = RULES.typing_inference_ms, RULES.max_wait_ms
-                first_at_ms = facts.first_at_ms
                 waiting.change(
                     due_after_typing(
-                        due, first_at_ms=first_at_ms, extend_ms=extend_ms, max_wait_ms=max_wait_ms, now_ms=now_ms
+                        due,
+                        first_at_ms=facts.first_at_ms,
+                        last_at_ms=facts.last_at_ms,
+                        extend_ms=RULES.typing_inference_ms,
+                        max_wait_ms=RULES.max_wait_ms,
+                        now_ms=now_ms,
                     )
                 )
             case "resume":
-                waiting.change(due_after_resume(due, held_until_ms=waiting.held_until_ms, now_ms=now_ms))
+                waiting.change(
+                    due_after_resume(
+                        due, held_until_ms=waiting.held_until_ms, last_at_ms=facts.last_at_ms, now_ms=now_ms
+                    )
+                )
                 waiting.held_until_ms = 0
             case _:
                 assert step.do in ("edit", "again"), step.do

@@ -32,9 +32,9 @@ class FailsOnce:
     def __init__(self) -> None:
         self.has_failed = threading.Event()
 
-    def show(self, _conversation: str) -> dict[str, Any]:
+    def ask(self, _operation: str, **_: Any) -> dict[str, Any]:
         if self.has_failed.is_set():
-            return {"count": 2, "why": {"text": "because"}}
+            return {"count": 2}
         self.has_failed.set()
         raise ValueError
 
@@ -46,38 +46,38 @@ class WritesAgain:
         self.simulator: Any = None
         self.counted = 0
 
-    def show(self, _conversation: str, **_: Any) -> dict[str, Any]:
+    def ask(self, _operation: str, **_: Any) -> dict[str, Any]:
         self.counted += 1
-        answer = {"count": self.counted, "why": {"text": "because"}}
+        answer = {"count": self.counted}
         if self.counted == 1:
             self.simulator.act(CUSTOMER, "text", text="two")
         return answer
 
 
-def simulator_of(published: Any, explained: Any) -> Simulator:
+def simulator_of(published: Any, stage: Any) -> Simulator:
     place: Any = Place(Options(stage="dev"))
     sender = MagicMock(kinds={"generic": ("text",)})
     sender.send.return_value = Answer(200, {"conversations": {"default/generic/shop/1": {"dueAt": 1, "count": 1}}})
     place._found = (0, MagicMock(), sender)
     unused: Any = MagicMock()
-    return Simulator(place, published, explained=explained, looks=unused, time_lines=unused)
+    return Simulator(place, published, stage=stage, looks=unused, time_lines=unused)
 
 
 def test_an_unforeseen_failure_hides_one_buffer_only() -> None:
     """Reproduce a defect: after one such failure, no page saw a buffer any more."""
-    published, explained = Published(), FailsOnce()
-    simulator = simulator_of(published, explained)
+    published, stage = Published(), FailsOnce()
+    simulator = simulator_of(published, stage)
     simulator.act(CUSTOMER, "text", text="one")
-    assert explained.has_failed.wait(30)
+    assert stage.has_failed.wait(30)
     simulator.act(CUSTOMER, "text", text="two")
     assert published.has_both.wait(30)
 
 
 def test_an_answer_from_before_the_newest_message_does_not_take_the_page_back() -> None:
     """Reproduce a defect: the due time on the page jumped back for a moment when a customer wrote quickly."""
-    published, explained = Published(), WritesAgain()
-    simulator = simulator_of(published, explained)
-    explained.simulator = simulator
+    published, stage = Published(), WritesAgain()
+    simulator = simulator_of(published, stage)
+    stage.simulator = simulator
     simulator.act(CUSTOMER, "text", text="one")
     assert published.has_both.wait(30)
     assert published.counts == [2]

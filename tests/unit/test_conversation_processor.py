@@ -364,7 +364,7 @@ def test_the_reply_window_ends_a_day_after_the_customers_last_message(
         encode(Message(id=f"m{n}", platform=conversation.split("/")[1], sent_at=sent, received_at=received))
         for n, (sent, received) in enumerate(times)
     ]
-    taken = Taken("b", 1, 1, 0, 0, 0, "silence", payloads)
+    taken = Taken("b", 1, 1, 0, 0, 0, "silence", "silenceMs", 0, payloads)
     content, reference = batch.content_of(payloads), {"bucket": "b", "key": "k", "bytes": 1}
     whole = batch.event_of(conversation, taken, content, emitted_at_ms=1)
     referring = batch.event_by_reference(conversation, taken, content, emitted_at_ms=1, reference=reference)
@@ -380,7 +380,9 @@ def test_the_texts_of_messages_without_one_leave_no_empty_lines(scene: Scene) ->
 
 
 def test_the_tenant_is_read_from_the_conversation() -> None:
-    taken = Taken("b", 1, 1, 0, 0, 0, "silence", [encode(Message(id="m", platform="generic", received_at=0))])
+    taken = Taken(
+        "b", 1, 1, 0, 0, 0, "silence", "silenceMs", 0, [encode(Message(id="m", platform="generic", received_at=0))]
+    )
     content = batch.content_of(taken.payloads)
     event = batch.event_of("ac%2Fme/generic/shop/c", taken, content, emitted_at_ms=1)
     assert event["tenant"] == "ac/me"
@@ -792,7 +794,7 @@ def test_whatever_people_write_the_event_is_valid(texts: list[str], oversize: bo
     payloads = [
         encode(Message(id=f"m{n}", text=text, platform="generic", received_at=n)) for n, text in enumerate(texts)
     ]
-    taken = Taken("b-1", 1, len(texts), 1, 2, 3, "silence", payloads)
+    taken = Taken("b-1", 1, len(texts), 1, 2, 3, "silence", "silenceMs", 0, payloads)
     content = batch.content_of(payloads)
     reference = {"bucket": "b", "key": batch.object_key("acme/sms/1/2", taken), "bytes": len(content.wire)}
     event = (

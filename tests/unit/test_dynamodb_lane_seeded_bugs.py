@@ -75,12 +75,12 @@ BUGS = (
     ),
     Bug(
         "a hold that comes after the lock does not hold", service,
-        "if window.frozen is None and not window.reason:", "if False:",
+        "if window.frozen is None and window.found is None:", "if False:",
         Crossing("cross_processor", 2, "hold", GO),
     ),
     Bug(
         "a hold that comes after the read does not hold", message_table,
-        '"REMOVE #found_at, #reason ADD #changes :one"', '"REMOVE #found_at, #reason ADD #other :one"',
+        '"REMOVE #found ADD #changes :one"', '"REMOVE #found ADD #other :one"',
         Crossing("cross_processor", 3, "hold", GO),
     ),
     Bug(

@@ -252,10 +252,10 @@ def test_a_message_that_comes_while_typing_is_written_counts_alone(window: Windo
 def test_new_rules_move_a_window_in_both_directions(window: WindowScene) -> None:
     due_at_ms = send(window, "m1")
     slow = Rules(silence_ms=10_000, max_wait_ms=30_000)
-    assert window.lane.retime_buffer(CONVERSATION, timing=slow.timing) == o.Retimed(due_at_ms + 8_000, 1)
+    assert window.lane.retime_buffer(CONVERSATION, timing=slow.timing) == o.Retimed(due_at_ms + 8_000, 1, "silenceMs")
     window.pass_time(5_000)
     assert window.batches() == []
-    assert window.lane.retime_buffer(CONVERSATION, timing=RULES.timing) == o.Retimed(window.clock(), 1)
+    assert window.lane.retime_buffer(CONVERSATION, timing=RULES.timing) == o.Retimed(window.clock(), 1, "silenceMs")
     window.run()
     assert window.batches() == [["m1"]]
 
@@ -370,29 +370,6 @@ def test_the_index_key_does_not_move_with_the_messages(window: WindowScene) -> N
     assert window.table.window(CONVERSATION).listed_at_ms == listed_at_ms
     window.pass_time(3_000)
     assert len(window.batches()) == 1
-
-
-def test_a_window_of_the_last_version_ends_when_that_version_said(window: WindowScene) -> None:
-    window.table.put_message(CONVERSATION, "m1", body=payload("m1"), arrived_at_ms=window.clock())
-    due_at_ms = window.clock() + 10_000
-    window.table._client.put_item(
-        TableName="holding",
-        Item={
-            "conversation": {"S": CONVERSATION}, "item": {"S": WINDOW}, "open": {"S": "0"}, "changes": {"N": "0"},
-            "generation": {"N": "1"}, "waiting": {"N": "1"}, "due_at": {"N": str(due_at_ms)},
-            "reason": {"S": "window"}, "window_ms": {"N": "10000"},
-        },
-    )  # fmt: skip
-    window.triggers.send(CONVERSATION, delay_ms=10_000)
-    window.clock.advance(5_000)
-    assert send(window, "m2") == due_at_ms
-    window.pass_time(5_000)
-    assert window.batches() == [["m1", "m2"]]
-    assert window.events()[0]["flushReason"] == "window"
-    send(window, "m3")
-    window.pass_time(2_000)
-    assert window.batches() == [["m1", "m2"], ["m3"]]
-    assert window.events()[-1]["flushReason"] == "silence"
 
 
 def test_rules_of_a_later_version_are_read_without_their_new_fields(window: WindowScene) -> None:

@@ -26,7 +26,10 @@ def whole() -> Json:
         "version": 1, "batchId": "b-1", "conversationId": "default/generic/shop/c1", "tenant": "default",
         "generation": 1, "attempt": 1, "messages": [message()], "text": "Hey", "messageCount": 1, "bufferedAt": TIME,
         "flushReason": "silence", "lane": "valkey",
-        "metadata": {"platform": "generic", "firstMessageAt": TIME, "lastMessageAt": TIME, "waitMs": 1_000},
+        "metadata": {
+            "platform": "generic", "firstMessageAt": TIME, "lastMessageAt": TIME, "waitMs": 1_000,
+            "rule": "silenceMs", "appliedWaitMs": 1_000,
+        },
     }  # fmt: skip
 
 

@@ -33,7 +33,8 @@ def test_a_signed_message_is_buffered_and_the_answer_says_when_it_is_due(scene: 
     due_at_ms = scene.engine.clock.now_ms + 1_000
     assert (status, answer) == (
         200,
-        NOTHING_DONE | {"accepted": 1, "conversations": {CONVERSATION: {"dueAt": due_at_ms, "count": 1}}},
+        NOTHING_DONE
+        | {"accepted": 1, "conversations": {CONVERSATION: {"dueAt": due_at_ms, "count": 1, "rule": "silenceMs"}}},
     )
     assert scene.buffered(CONVERSATION) == [
         {
@@ -80,7 +81,11 @@ def test_a_flood_by_one_person_ends_the_wait_and_no_message_of_it_is_dropped(sce
     for sent in (100, 200, 300):
         status, answer = scene.post("generic", [message(f"m{n}") for n in range(sent - 100, sent)])
         assert (status, answer["accepted"]) == (200, 100)
-        assert answer["conversations"][CONVERSATION] == {"dueAt": scene.engine.clock.now_ms, "count": sent}
+        assert answer["conversations"][CONVERSATION] == {
+            "dueAt": scene.engine.clock.now_ms,
+            "count": sent,
+            "rule": "maxMessages",
+        }
     assert [each["id"] for each in scene.buffered(CONVERSATION)] == [f"m{n}" for n in range(300)]
 
 

@@ -365,7 +365,7 @@ def test_min_messages_always_come_with_a_bound() -> None:
 
 def test_timing_has_the_order_of_the_scripts_arguments() -> None:
     rules = Rules(silence_ms=1, typing_inference_ms=2, max_wait_ms=30, max_messages=4, min_messages=3)
-    assert tuple(rules.timing.for_scripts.values()) == (1, 2, 30, 4, 3, "", "")
+    assert tuple(rules.timing.for_scripts.values()) == (1, 2, 30, 4, 3, "", "", "silenceMs")
     assert tuple(name for name in Timing._fields if name != "pressed_ms") == (
         "silence_ms",
         "typing_ms",
@@ -374,12 +374,13 @@ def test_timing_has_the_order_of_the_scripts_arguments() -> None:
         "min_messages",
         "flush_reason",
         "adaptive",
+        "silence_rule",
     )
 
 
 def test_adaptive_rules_carry_their_deviations() -> None:
     assert Rules(adaptive_k=2.5).timing.adaptive == ""
-    assert Rules(adaptive=True, adaptive_k=2.5).timing.adaptive == "2.5 500 10000"
+    assert Rules(adaptive=True, adaptive_k=2.5).timing.adaptive == "2.5 500 10000 adaptiveFloorMs"
 
 
 def test_typing_inference_that_would_not_lengthen_the_wait_is_left_out() -> None:
@@ -726,14 +727,16 @@ def test_the_nearest_layers_words_replace_those_beneath() -> None:
 def test_files_alone_wait_a_little_longer_for_their_caption() -> None:
     rules = Rules(silence_ms=500, typing_inference_ms=1_000, media_silence_ms=4_000)
     assert rules.timing_of() == rules.timing
-    assert rules.timing_of(is_media=True) == rules.timing._replace(silence_ms=4_000, typing_ms=0)
+    assert rules.timing_of(is_media=True) == rules.timing._replace(
+        silence_ms=4_000, typing_ms=0, silence_rule="mediaSilenceMs"
+    )
     patient = Rules(silence_ms=6_000, media_silence_ms=4_000)
     assert patient.timing_of(is_media=True) == patient.timing
 
 
 def test_a_wait_for_more_is_no_shorter_than_the_authors_rhythm_allows() -> None:
     rules = Rules(adaptive=True, transcript_wait_ms=20_000)
-    assert rules.timing_of(is_pending=True).adaptive == "4.0 20000 10000"
+    assert rules.timing_of(is_pending=True).adaptive == "4.0 20000 10000 transcriptWaitMs"
 
 
 def test_a_vips_message_waits_for_nothing_else() -> None:

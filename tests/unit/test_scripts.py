@@ -362,6 +362,8 @@ class Recorder:
 
     @staticmethod
     def _value(item: str) -> bytes | int:
+        if item.startswith("why"):
+            return b"silence silenceMs 7"
         return b"text" if re.search(r"_id|reason|cursor", item) else 7
 
 

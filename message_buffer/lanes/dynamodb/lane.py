@@ -31,7 +31,7 @@ from message_buffer.limits import (
 )
 from message_buffer.rules.due_time import Due, due_after_typing
 from message_buffer.rules.quota import Charge
-from message_buffer.rules.timing import Timing
+from message_buffer.rules.timing import RuleName, Timing
 
 
 class Opened(NamedTuple):
@@ -44,7 +44,7 @@ class Opened(NamedTuple):
 class _Noted(NamedTuple):
     """A window after a message was noted."""
 
-    due_at_ms: int
+    due: Due
     messages: int
 
 
@@ -89,12 +89,12 @@ class DynamoDbLane:
         if noted is None:
             return o.Refused("waiting", 0)
         if put == "new":
-            return o.Buffered(noted.due_at_ms, noted.messages)
+            return o.Buffered(noted.due.due_at_ms, noted.messages, noted.due.rule)
         # The request that stored the message may have failed, and removed the message before this request joined the
         # window. It can no longer remove the message now, so store the message if it is missing.
         if self._table.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms) == "new":
             noted = self._note(conversation, name, note._replace(is_new=True)) or noted
-        return o.Duplicate(noted.due_at_ms, noted.messages)
+        return o.Duplicate(noted.due.due_at_ms, noted.messages, noted.due.rule)
 
     def _arrival(self) -> int:
         """Return the time of arrival of the next message. Times grow, so that an instance's messages stay in order."""
@@ -123,7 +123,7 @@ class DynamoDbLane:
         elif due.due_at_ms < before.due.due_at_ms:
             # The window's trigger may come too late. Messages do not move a due time that has come.
             stands = due.due_at_ms <= max(now_ms, note.at_ms)
-            due = due._replace(due_at_ms=min(due.due_at_ms, now_ms)) if stands else due
+            due = due.moved_to(min(due.due_at_ms, now_ms)) if stands else due
             if self._table.hasten(conversation, window=after, due=due, stands=stands):
                 self._triggers.send(conversation, delay_ms=max(due.due_at_ms - now_ms, 0))
         elif not note.is_new:
@@ -135,7 +135,7 @@ class DynamoDbLane:
             self._table.hasten(conversation, window=after, due=before.due)
             self._triggers.send(conversation, delay_ms=0)
             due = before.due
-        return _Noted(due.due_at_ms, after.waiting)
+        return _Noted(due, after.waiting)
 
     def _written(self, conversation: str, note: Note) -> tuple[bool, Window]:
         """Write the note, and return as `MessageTable.note` does.
@@ -169,8 +169,8 @@ class DynamoDbLane:
             self._table.take_back(conversation, new, generation=window.generation, expires_at_ms=expires_at_ms)
             raise
 
-    def _hurry(self, conversation: str, due_for: str, *, hold: Hold) -> _Hurried:
-        """Make an open window due now for this reason, and return it as it is then.
+    def _hurry(self, conversation: str, due_for: str, *, rule: RuleName, hold: Hold) -> _Hurried:
+        """Make an open window due now for this reason by this rule, and return it as it is then.
 
         Raise StoreUnavailable if other requests keep changing the window.
         """
@@ -184,45 +184,44 @@ class DynamoDbLane:
                 return _Hurried(window, ends_hold and self._table.end_hold(conversation, now_ms=now_ms))
             if is_held and hold == "obey":
                 return _Hurried(window, hold_ended=False)
-            due = Due(now_ms, due_for)
+            due = Due(now_ms, due_for, rule, now_ms - window.last_arrival_ms)
             if self._table.hasten(conversation, window=window, due=due, hold=hold):
                 self._triggers.send(conversation, delay_ms=0)
                 listed_at_ms = min(window.listed_at_ms, now_ms)
-                return _Hurried(
-                    window._replace(found_at_ms=now_ms, reason=due_for, listed_at_ms=listed_at_ms), ends_hold
-                )
+                return _Hurried(window._replace(found=due, listed_at_ms=listed_at_ms), ends_hold)
         raise StoreUnavailable("hasten window: another request is changing the conversation; try again")
 
     # -- what operators, control words and typing events do to it ----------------------------------------------
 
     def flush_buffer(self, conversation: str) -> o.Flushed | o.Empty:
-        window = self._hurry(conversation, "flush", hold="ignore").window
+        window = self._hurry(conversation, "flush", rule="flush", hold="ignore").window
         return o.Flushed(window.due.due_at_ms, window.waiting) if window.is_open else o.Empty()
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
         if timing.flush_reason:
-            window = self._hurry(conversation, timing.flush_reason, hold="obey").window
+            reason, rule = timing.flush_reason, timing.silence_rule
+            window = self._hurry(conversation, reason, rule=rule, hold="obey").window
             if not window.is_open:
                 return o.Empty()
             if window.held_until_ms > self._clock():
                 return o.Unmoved(window.due.due_at_ms)
-            return o.Retimed(window.due.due_at_ms, window.waiting)
+            return o.Retimed(window.due.due_at_ms, window.waiting, window.due.rule)
         for _ in range(MAX_WINDOW_TRIES):
             window, now_ms = self._table.window(conversation), self._clock()
             if not window.is_open or not window.has_facts:
                 return o.Unmoved(window.due.due_at_ms) if window.is_open else o.Empty()
             before = window.due_of_waiting
-            if before.due_at_ms <= now_ms or window.reason:
+            if before.due_at_ms <= now_ms or window.found:
                 return o.Unmoved(before.due_at_ms)
             if self._table.retime(conversation, window=window, timing=timing):
                 after = window.retimed(timing)
                 due = after.due_of_waiting
                 if due.due_at_ms < before.due_at_ms and window.frozen is None:
-                    due = due._replace(due_at_ms=max(due.due_at_ms, now_ms))
+                    due = due.moved_to(max(due.due_at_ms, now_ms))
                     stands = due.due_at_ms <= now_ms
                     if self._table.hasten(conversation, window=after, due=due, stands=stands):
                         self._triggers.send(conversation, delay_ms=max(due.due_at_ms - now_ms, 0))
-                return o.Retimed(due.due_at_ms, window.waiting)
+                return o.Retimed(due.due_at_ms, window.waiting, due.rule)
         raise StoreUnavailable("retime window: messages keep arriving; try again")
 
     def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended | o.Unmoved | o.Empty:
@@ -230,10 +229,15 @@ class DynamoDbLane:
         if not window.is_open:
             return o.Empty()
         before = window.due_of_waiting
-        if window.reason or not window.has_facts:
+        if window.found or not window.has_facts:
             return o.Unmoved(before.due_at_ms)
         due = due_after_typing(
-            before, first_at_ms=window.first_at_ms, extend_ms=extend_ms, max_wait_ms=max_wait_ms, now_ms=now_ms
+            before,
+            first_at_ms=window.first_at_ms,
+            last_at_ms=window.last_arrival_ms,
+            extend_ms=extend_ms,
+            max_wait_ms=max_wait_ms,
+            now_ms=now_ms,
         )
         # A message that has come since the read tells more about its author than the typing before it.
         if due == before or not self._table.extend(conversation, window=window, due=due):
@@ -251,7 +255,7 @@ class DynamoDbLane:
         now_ms, window = self._clock(), self._table.window(conversation)
         was_held = window.held_until_ms > now_ms
         if was_held:
-            window, was_held = self._hurry(conversation, "resume", hold="end")
+            window, was_held = self._hurry(conversation, "resume", rule="resume", hold="end")
         outcome = o.Resumed if was_held else o.NotOnHold
         return outcome(window.due.due_at_ms if window.is_open else None)
 
@@ -391,6 +395,8 @@ class DynamoDbLane:
             scheduled_at_ms=window.owner_until_ms if is_locked else due and due.due_at_ms,
             due_at_ms=due and due.due_at_ms,
             flush_reason=due and due.reason,
+            rule=due and due.rule,
+            applied_wait_ms=due and due.wait_ms,
             count=len(waiting) if contents.is_whole else max(window.waiting, len(waiting)),
             first_at_ms=waiting[0].arrived_at_ms if waiting else None,
             last_at_ms=waiting[-1].arrived_at_ms if waiting and contents.is_whole else newest_at_ms or None,

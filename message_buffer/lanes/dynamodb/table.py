@@ -24,7 +24,6 @@ from message_buffer.aws.dynamodb import Item, Table, Value, Values, encode, expr
 from message_buffer.errors import SendFailed
 from message_buffer.lanes.dynamodb.window import (
     FACTS,
-    FOUND,
     TENTHS,
     WINDOW_ATTRIBUTES,
     Frozen,
@@ -359,7 +358,7 @@ class MessageTable(Table):
         window = self._change(
             _key(conversation, WINDOW),
             "SET #expires_at = :expires, #waiting = :none, #large = :none ADD #changes :one"
-            f" REMOVE #open, #due_at, {FACTS}, {FOUND}",
+            f" REMOVE #open, #due_at, {FACTS}, #found",
             {"generation": generation, "expires": _seconds(expires_at_ms), "none": 0, "one": 1},
             only_if="#generation = :generation AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)",
         )
@@ -383,14 +382,15 @@ class MessageTable(Table):
         would stand against a hold. If the hold is ignored, it continues for later messages.
         """
         sets, remove = [], " REMOVE #held_until" if hold == "end" else ""
-        values: dict[str, Value] = {"one": 1, "due": due.due_at_ms}
+        values: dict[str, Value] = {"one": 1}
         frozen = "attribute_exists(#frozen)" if window.frozen else "attribute_not_exists(#frozen)"
         only_if = f"attribute_exists(#open) AND {frozen}"
         if window.listed_at_ms > due.due_at_ms:
             sets.append("#due_at = :due")
+            values["due"] = due.due_at_ms
         if stands:
-            sets.append("#found_at = :due, #reason = :reason, #computed = :computed")
-            values |= {"reason": due.reason, "computed": due_item(due)}
+            sets.append("#found = :found, #computed = :found")
+            values["found"] = due_item(due)
         if stands and hold == "obey":
             only_if += f" AND {NOT_HELD}"
             values["now"] = due.due_at_ms  # a due time that stands has come
@@ -449,7 +449,7 @@ class MessageTable(Table):
         """
         key, longer = _key(conversation, WINDOW), "(attribute_not_exists(#held_until) OR #held_until < :until)"
         until, expires = {"until": until_ms}, {"expires": _seconds(expires_at_ms)}
-        counted, unfound = {**until, "one": 1}, "REMOVE #found_at, #reason ADD #changes :one"
+        counted, unfound = {**until, "one": 1}, "REMOVE #found ADD #changes :one"
 
         def hold_closed() -> bool:
             # The row of a closed window expires soon, or does not exist yet. The row of an open window never expires.
@@ -491,9 +491,9 @@ class MessageTable(Table):
             only_if += " AND attribute_not_exists(#frozen) AND " + (
                 "#first = :seen" if window.first_at_ms else "attribute_not_exists(#first) AND #due_at <= :now"
             )
-            only_if += f" AND ({NOT_HELD} OR attribute_exists(#reason))"
-            change = f", #found_at = :due, #reason = :reason {change}"
-            values = {"due": due.due_at_ms, "reason": due.reason}
+            only_if += f" AND ({NOT_HELD} OR attribute_exists(#found))"
+            change = f", #found = :found {change}"
+            values = {"found": due_item(due)}
             if window.first_at_ms:
                 values["seen"] = window.first_at_ms
         return self._lock(
@@ -576,10 +576,10 @@ class MessageTable(Table):
             do += ", #gap_mean = :mean, #gap_dev = :dev"
             values |= {"mean": round(rhythm.mean_ms * TENTHS), "dev": round(rhythm.deviation_ms * TENTHS)}
         less = "#waiting :less"
-        remove = FOUND
+        remove = "#found"
         if frozen.has_left:
-            do, remove = f"{do}, #found_at = :now, #reason = :left", ""
-            values |= {"now": now_ms, "left": "max_messages"}
+            do, remove = f"{do}, #found = :found", ""
+            values["found"] = due_item(Due(now_ms, "max_messages", "split", now_ms - window.last_arrival_ms))
         if not may_have_come and not frozen.has_left:
             do += ", #large = :none"
             values["none"] = 0
@@ -604,7 +604,7 @@ class MessageTable(Table):
             conversation,
             owner,
             do="SET #waiting = :none, #large = :none, #expires_at = :expires"
-            f" REMOVE #open, #due_at, #frozen, #owner, #owner_until, #attempt, {FACTS}, {FOUND}",
+            f" REMOVE #open, #due_at, #frozen, #owner, #owner_until, #attempt, {FACTS}, #found",
             values={"generation": generation, "none": 0, "expires": _seconds(expires_at_ms)},
             only_if=NOTHING_NEW,
         )
@@ -627,7 +627,7 @@ class MessageTable(Table):
         values: dict[str, Value] = {"due": due_at_ms, "slice": _slice_of(conversation)}
         remove = "#frozen, #owner, #owner_until, #attempt, #successor_at"
         if not keeps_found:
-            remove += f", {FOUND}"
+            remove += ", #found"
         if generation is not None:
             values["generation"] = generation
         return self._owned(

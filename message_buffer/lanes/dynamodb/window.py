@@ -11,7 +11,7 @@ these facts, with the formula that both lanes share (`rules/due_time.py`). There
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from message_buffer.aws.dynamodb import Item, Values, number, text, texts
 from message_buffer.limits import LARGE_MESSAGE_BYTES, MAX_BYTES_IN_A_BATCH
@@ -25,7 +25,7 @@ from message_buffer.rules.due_time import (
     due_after_message,
     rhythm_after,
 )
-from message_buffer.rules.timing import Timing
+from message_buffer.rules.timing import RuleName, Timing
 
 # The rhythm is stored in whole tenths of a millisecond.
 TENTHS = 10
@@ -41,6 +41,8 @@ class Frozen(NamedTuple):
     last_at_ms: int
     due_at_ms: int
     reason: str
+    rule: RuleName
+    wait_ms: int
     has_left: bool = False
     """True if messages were stored that are not in this batch."""
 
@@ -75,10 +77,8 @@ class Window(NamedTuple):
     listed_at_ms: int = 0
     """The time under which the index of open windows lists the window: its due time, or an earlier time. For a frozen
     batch, the time of its next attempt."""
-    found_at_ms: int = 0
-    """The due time that stands, if there is a `reason`."""
-    reason: str = ""
-    """Why the due time stands. Empty while messages move it."""
+    found: Due | None = None
+    """The due time that stands. None while messages move it."""
     successor_at_ms: int = 0
     """When the successor arrives that a trigger has left in the queue; 0 if there is none."""
     held_until_ms: int = 0
@@ -96,23 +96,32 @@ class Window(NamedTuple):
     def due(self) -> Due:
         """Return when a run may empty the window, and why: the next attempt of a frozen batch comes first."""
         if self.frozen is not None:
-            return Due(self.listed_at_ms, self.frozen.reason)
+            return Due(self.listed_at_ms, self.frozen.reason, self.frozen.rule, self.frozen.wait_ms)
         return self.due_of_waiting
 
     @property
     def due_of_waiting(self) -> Due:
         """Return when the messages that are not frozen are due."""
-        if not self.reason:
+        if self.found is None:
             # A hold that was over when the newest message arrived has no effect.
             is_held = self.held_until_ms > self.newest_at_ms
-            return due_after_hold(self._due_by_messages(), self.held_until_ms if is_held else 0)
+            return due_after_hold(self._due_by_messages(), self.held_until_ms if is_held else 0, self.last_arrival_ms)
         # A run that failed before it froze a batch has listed the window later than it was found due.
-        return Due(max(self.found_at_ms, self.listed_at_ms), self.reason)
+        return self.found._replace(due_at_ms=max(self.found.due_at_ms, self.listed_at_ms))
 
     @property
     def due_of_batch(self) -> Due:
         """Return the due time of the batch that a run freezes: as it was found, even if the run had to be repeated."""
-        return Due(self.found_at_ms, self.reason) if self.reason else self.due_of_waiting
+        return self.found or self.due_of_waiting
+
+    @property
+    def last_arrival_ms(self) -> int:
+        """Return the time that counts as the newest message's arrival, even if its host's clock lags."""
+        return self._arrival.at_ms
+
+    @property
+    def _arrival(self) -> Arrival:
+        return arrival_of(self.newest_at_ms, self.previous_at_ms or None)
 
     @property
     def has_facts(self) -> bool:
@@ -137,8 +146,8 @@ class Window(NamedTuple):
         if self.computed is not None:
             return self.computed
         if self.timing is None:
-            return Due(self.listed_at_ms, "silence")
-        arrival = arrival_of(self.newest_at_ms, self.previous_at_ms or None)
+            return Due(self.listed_at_ms, "silence", "silenceMs", 0)
+        arrival = self._arrival
         # The gap before a window's first message began with the last message of the batch before it, if there was one.
         gap_ms = (
             arrival.gap_ms if self.previous_at_ms else arrival_of(self.newest_at_ms, self.last_at_ms or None).gap_ms
@@ -185,7 +194,7 @@ class Note(NamedTuple):
         due_at_ms = due_after_message(facts, self.timing, self.at_ms).due_at_ms
         if self.timing.adaptive and not self.is_pressed:
             # The author's rhythm is in the item, which ingest has not read.
-            _, floor_ms, _ = self.timing.adaptive.split()
+            _, floor_ms, _, _ = self.timing.adaptive.split()
             due_at_ms = min(due_at_ms, self.at_ms + int(floor_ms))
         return due_at_ms
 
@@ -228,7 +237,6 @@ _NUMBERS: Mapping[str, str] = {
     "newest_at_ms": "last",
     "previous_at_ms": "prev",
     "listed_at_ms": "due_at",
-    "found_at_ms": "found_at",
     "successor_at_ms": "successor_at",
     "held_until_ms": "held_until",
     "owner_until_ms": "owner_until",
@@ -236,16 +244,13 @@ _NUMBERS: Mapping[str, str] = {
     "last_at_ms": "last_at",
 }
 _TEXTS: Mapping[str, str] = {
-    "reason": "reason",
     "owner": "owner",
 }
 WINDOW_ATTRIBUTES = (
-    *_NUMBERS.values(), *_TEXTS.values(), "open", "frozen", "timing", "computed", "gap_mean", "gap_dev",
+    *_NUMBERS.values(), *_TEXTS.values(), "open", "frozen", "timing", "computed", "found", "gap_mean", "gap_dev",
 )  # fmt: skip
 # Attributes with the facts of waiting messages.
 FACTS = "#first, #last, #prev, #timing, #computed, #successor_at"
-# Those of a due time that stands.
-FOUND = "#found_at, #reason"
 
 
 def window_of(item: Item) -> Window:
@@ -258,6 +263,7 @@ def window_of(item: Item) -> Window:
         is_open="open" in item,
         timing=timing_in(text(item, "timing")),
         computed=_due(item["computed"]["M"]) if "computed" in item else None,
+        found=_due(item["found"]["M"]) if "found" in item else None,
         frozen=_frozen(item["frozen"]["M"]) if "frozen" in item else None,
         rhythm=rhythm,
     )
@@ -276,11 +282,11 @@ def timing_in(stored: str) -> Timing | None:
 
 
 def due_item(due: Due) -> Values:
-    return {"due_at": due.due_at_ms, "reason": due.reason}
+    return {"due_at": due.due_at_ms, "reason": due.reason, "rule": due.rule, "wait": due.wait_ms}
 
 
 def _due(item: Item) -> Due:
-    return Due(number(item, "due_at"), text(item, "reason"))
+    return Due(number(item, "due_at"), text(item, "reason"), cast(RuleName, text(item, "rule")), number(item, "wait"))
 
 
 def frozen_item(frozen: Frozen) -> Values:
@@ -297,5 +303,7 @@ def _frozen(item: Item) -> Frozen:
         last_at_ms=number(item, "last_at"),
         due_at_ms=number(item, "due_at"),
         reason=text(item, "reason"),
+        rule=cast(RuleName, text(item, "rule")),
+        wait_ms=number(item, "wait"),
         has_left=bool(number(item, "has_left")),
     )

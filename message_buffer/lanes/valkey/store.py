@@ -10,7 +10,7 @@ from functools import lru_cache
 from hashlib import blake2s
 from os import urandom
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidId, InvalidInput, ScriptInvariantBroken
@@ -99,12 +99,14 @@ class Store:
             every=1 if charge is None or charge.is_exact else LOOK_EVERY,
             limits=_limits(self.settings, charge),
             pressed="" if timing.pressed_ms is None else timing.pressed_ms,
+            silence_rule=timing.silence_rule,
         )
         if reply.word == b"BUFFERED":
-            return o.Buffered(reply.due_at_ms, reply.count, start_id if reply.start else None)
+            return o.Buffered(reply.due_at_ms, reply.count, _why(reply.why).rule, start_id if reply.start else None)
         if reply.word == b"REFUSED":
             return o.Refused(reply.reason.decode(), reply.wait_ms)
-        return o.Duplicate(_or_none(reply.due_at_ms), reply.count, start_id if reply.start else None)
+        rule = _why(reply.why).rule if reply.why else None
+        return o.Duplicate(_or_none(reply.due_at_ms), reply.count, rule, start_id if reply.start else None)
 
     def take_batch(self, conversation: str, token: str) -> o.Taken | o.Busy | o.Stale:
         s = self.settings
@@ -117,7 +119,7 @@ class Store:
             case b"TAKEN":
                 return o.Taken(
                     reply.batch_id.decode(), reply.attempt, reply.generation, reply.first_at_ms, reply.last_at_ms,
-                    reply.due_at_ms, reply.reason.decode(), reply.payloads, until_ms=reply.until_ms,
+                    reply.due_at_ms, *_why(reply.why), reply.payloads, until_ms=reply.until_ms,
                 )  # fmt: skip
             case b"BUSY":
                 return o.Busy(reply.until_ms)
@@ -218,7 +220,7 @@ class Store:
         )
         match reply.word:
             case b"RETIMED":
-                return o.Retimed(reply.due_at_ms, reply.count, _reserved(start, reply.start))
+                return o.Retimed(reply.due_at_ms, reply.count, _why(reply.why).rule, _reserved(start, reply.start))
             case b"UNMOVED":
                 return o.Unmoved(reply.due_at_ms)
             case _:
@@ -239,11 +241,14 @@ class Store:
 
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
         reply = self._run("peek_conversation", conversation=conversation, limit=limit)
+        why = _why(reply.why) if reply.why else None
         return o.Conversation(
             state=reply.word.decode(),
             scheduled_at_ms=_or_none(reply.scheduled_at_ms),
             due_at_ms=_or_none(reply.due_at_ms),
-            flush_reason=reply.reason.decode() or None,
+            flush_reason=why and why.reason,
+            rule=why and why.rule,
+            applied_wait_ms=why and why.wait_ms,
             count=reply.count,
             first_at_ms=_or_none(reply.first_at_ms),
             last_at_ms=_or_none(reply.last_at_ms),
@@ -453,6 +458,18 @@ def _costs_us(quota: Quota, shards: int, messages: int) -> str:
 def _reserved(start: dict[str, Any], is_reserved: int) -> str | None:
     """Return the id of the start that the script has reserved, or None if it has reserved none."""
     return start["start_id"] if is_reserved else None
+
+
+class _Why(NamedTuple):
+    reason: str
+    rule: str
+    wait_ms: int
+
+
+def _why(packed: bytes) -> _Why:
+    """Unpack a line's `why`, which the include `due_time` packs."""
+    reason, rule, wait_ms = packed.decode().split()
+    return _Why(reason, rule, int(wait_ms))
 
 
 def _or_none(value: int) -> int | None:
