@@ -295,6 +295,19 @@ def test_ingest_that_dies_or_fails_at_any_step_is_made_good_by_the_platform(
     assert sorted(each for batch in batches for each in batch) == ["m1", "m2"]
 
 
+def test_an_edit_is_kept_if_the_request_that_stored_its_message_fails(window: WindowScene) -> None:
+    def edit_and_fail() -> None:
+        edited = window.new_lane().edit_message(CONVERSATION, "m1", payload=payload("m1", "edited"))
+        assert isinstance(edited, o.Edited)
+        raise SendFailed("no trigger")
+
+    with window.wire.at("send_message", edit_and_fail), pytest.raises(SendFailed):
+        window.send("m1")
+    window.send("m1")
+    settle(window)
+    assert [event["text"] for event in window.events()] == ["edited"]
+
+
 @pytest.mark.parametrize("step", [1, 2, 3])
 def test_two_webhooks_at_once_open_one_window(window: WindowScene, step: int) -> None:
     with window.wire.at_step(step, lambda: window.send("m2")):

@@ -54,8 +54,8 @@ BUGS = (
     ),
     Bug(
         "a window others rely on is closed with the request that failed", message_table,
-        "#generation = :generation AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)",
-        "#generation >= :generation AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)",
+        "#generation = :generation AND #changes = :changes",
+        "#generation >= :generation AND #changes >= :changes",
         Crossing("cross_ingest", 2, "deliver", LOSE),
     ),
     Bug(

@@ -166,7 +166,7 @@ class DynamoDbLane:
             # window emits it. If another request has joined this window already, leave the window open; the sweep then
             # sends its trigger.
             expires_at_ms = self._clock() + REMEMBERED_MS
-            self._table.take_back(conversation, new, generation=window.generation, expires_at_ms=expires_at_ms)
+            self._table.take_back(conversation, new, window=window, expires_at_ms=expires_at_ms)
             raise
 
     def _hurry(self, conversation: str, due_for: str, *, rule: RuleName, hold: Hold) -> _Hurried:

@@ -350,20 +350,28 @@ class MessageTable(Table):
         )
         return updated.done, window_of(updated.item)
 
-    def take_back(self, conversation: str, name: str | None, *, generation: int, expires_at_ms: int) -> bool:
+    def take_back(self, conversation: str, name: str | None, *, window: Window, expires_at_ms: int) -> bool:
         """Close a window whose trigger could not be sent, and remove the message that opened it.
 
-        Without a name, remove no message. Return False, and change nothing, if another request has joined the window.
+        Without a name, remove no message. Return False, and change nothing, if another request has joined the window
+        since this one opened it, or has edited the message.
         """
-        window = self._change(
+        closed = self._change(
             _key(conversation, WINDOW),
             "SET #expires_at = :expires, #waiting = :none, #large = :none ADD #changes :one"
             f" REMOVE #open, #due_at, {FACTS}, #found",
-            {"generation": generation, "expires": _seconds(expires_at_ms), "none": 0, "one": 1},
-            only_if="#generation = :generation AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)",
+            {
+                "generation": window.generation,
+                "changes": window.changes,
+                "expires": _seconds(expires_at_ms),
+                "none": 0,
+                "one": 1,
+            },
+            only_if="#generation = :generation AND #changes = :changes"
+            " AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)",
         )
         return self._transact(
-            "take back message", [window, *([] if name is None else self._removal(conversation, name))]
+            "take back message", [closed, *([] if name is None else self._removal(conversation, name))]
         )
 
     def remove_message(self, conversation: str, name: str) -> bool:
