@@ -290,7 +290,7 @@ def test_screenshots_for_the_documents_can_be_made(page: Page, tmp_path: Path) -
     the_batch(page)
     for fragment in FRAGMENTS[1:4]:
         say(page, fragment)
-    expect(page.locator(".when .decided")).to_contain_text("typingInferenceMs", timeout=WITHIN_MS)
+    expect(page.locator(".buffer .why")).to_contain_text("was short", timeout=WITHIN_MS)
     for colours in ("light", "dark"):
         page.emulate_media(color_scheme=colours)
         picture = folder / f"console-{colours}.png"
