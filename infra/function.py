@@ -27,8 +27,8 @@ ONLY_SOURCE = ["/*", *(f"!/{room}" for room in ROOMS), "/lambdas/requirements.*"
 
 # Lambda's limit for the names and values of a function's variables together.
 MAX_VARIABLES_BYTES = 4_096
-# What a value that is known only after the deployment counts. Names are shorter. Only the URL of a queue is about as
-# long, in a stage with the longest name.
+# A value that is known only after the deployment counts as this many bytes. Names are shorter. Only the URL of a queue
+# is about as long, in a stage with the longest name.
 BYTES_OF_AN_UNKNOWN_VALUE = 120
 
 # The permissions that Lambda requires of a role before it places the function in a network.

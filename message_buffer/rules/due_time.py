@@ -20,7 +20,7 @@ class Due(NamedTuple):
     reason: str
     """The event's `flushReason`."""
     rule: RuleName
-    """What set the due time."""
+    """The rule or event that set the due time."""
     wait_ms: int
     """The time until the due time from the last arrival before it was set. Negative if a host's clock lags."""
 

@@ -7,8 +7,8 @@ RuleName = Literal[
     "adaptive", "adaptiveFloorMs", "adaptiveCeilingMs", "windowMs", "maxWaitMs", "minMessages", "maxMessages",
     "flushWords", "maxBytes", "typing", "hold", "resume", "flush", "split",
 ]  # fmt: skip
-"""What may set a due time. The last six are not in the rules: 4 MiB of large messages, a typing event, a hold, an
-operator's two orders, and the batch before, into which some messages did not fit."""
+"""The names of all that may set a due time. The last six are not in the rules: 4 MiB of large messages, a typing event,
+a hold, an operator's two orders, and the batch before, into which some messages did not fit."""
 
 
 class Timing(NamedTuple):

@@ -67,7 +67,7 @@ T = TypeVar("T")
 Put = Literal["new", "stored before", "left before"]
 """The result of `put_message`. A message that "left before" was emitted or dropped."""
 Hold = Literal["obey", "ignore", "end"]
-"""What a request that makes a window due does about a hold."""
+"""Whether a request that makes a window due obeys a hold, ignores it, or ends it."""
 
 
 class StoredMessage(NamedTuple):
@@ -335,8 +335,7 @@ class MessageTable(Table):
         if seen is not None and not seen.is_open:
             only_if += " AND attribute_not_exists(#open)"
         elif seen is not None:
-            frozen = "attribute_exists(#frozen)" if seen.frozen else "attribute_not_exists(#frozen)"
-            only_if += f" AND attribute_exists(#open) AND #changes = :changes AND {frozen}{NOTHING_NEW}"
+            only_if += f" AND {_still_open(seen)} AND #changes = :changes{NOTHING_NEW}"
             values |= {"changes": seen.changes, "generation": seen.generation}
         if note.large_bytes:
             do += ", #large :size"
@@ -391,8 +390,7 @@ class MessageTable(Table):
         """
         sets, remove = [], " REMOVE #held_until" if hold == "end" else ""
         values: dict[str, Value] = {"one": 1}
-        frozen = "attribute_exists(#frozen)" if window.frozen else "attribute_not_exists(#frozen)"
-        only_if = f"attribute_exists(#open) AND {frozen}"
+        only_if = _still_open(window)
         if window.listed_at_ms > due.due_at_ms:
             sets.append("#due_at = :due")
             values["due"] = due.due_at_ms
@@ -401,7 +399,7 @@ class MessageTable(Table):
             values["found"] = due_item(due)
         if stands and hold == "obey":
             only_if += f" AND {NOT_HELD}"
-            values["now"] = due.due_at_ms  # a due time that stands has come
+            values["now"] = due.due_at_ms  # the due time has come, so it may stand for the time now
         if not sets:
             return True
         do = f"SET {', '.join(sets)}{remove} ADD #changes :one"
@@ -453,7 +451,8 @@ class MessageTable(Table):
     def hold(self, conversation: str, *, until_ms: int, expires_at_ms: int) -> bool:
         """Put the conversation on hold. Return False if it is already on hold until a later time.
 
-        In either case a due time no longer stands, and no run can freeze a batch with what it has read before.
+        In either case messages and the hold move the due time again, and no run can freeze a batch with what it has
+        read before.
         """
         key, longer = _key(conversation, WINDOW), "(attribute_not_exists(#held_until) OR #held_until < :until)"
         until, expires = {"until": until_ms}, {"expires": _seconds(expires_at_ms)}
@@ -693,6 +692,13 @@ def _key(conversation: str, item: str) -> dict[str, str]:
 
 def _attributes(names: Iterable[str]) -> str:
     return ", ".join(f"#{name}" for name in names)
+
+
+def _still_open(window: Window) -> str:
+    """Return the condition that the window is open, and has a frozen batch only if the caller has read one."""
+    return "attribute_exists(#open) AND " + (
+        "attribute_exists(#frozen)" if window.frozen else "attribute_not_exists(#frozen)"
+    )
 
 
 def _slice_of(conversation: str) -> str:
