@@ -357,10 +357,8 @@ class Responder(Settings):
     """The treatment of a batch if the settings' `projectStatus` is not `active`."""
     channel_not_allowed: Literal["drop", "hold"] = "drop"
     """The treatment of a batch from a platform that is not in `allowed_channels`."""
-    handed_to_human: Literal["hold", "drop"] = "hold"
-    """The treatment of a batch from a conversation that a person has taken over."""
     hold_seconds: Annotated[int, Field(ge=1, le=86_400)] = 3_600
-    """How long `hold` holds the buffer. After a hand-off, the buffer is held until the hand-off ends."""
+    """How long `hold` holds the buffer."""
     max_attempts: Annotated[int, Field(ge=1, le=50)] = 12
     """After this many attempts a batch becomes a reply dead letter. Each delivery by the queue counts as an attempt,
     even if it only waited for an earlier batch."""

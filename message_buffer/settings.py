@@ -207,7 +207,6 @@ class ResponderOptions(NamedTuple):
     unknown_conversation: str
     inactive_project: str
     channel_not_allowed: str
-    handed_to_human: str
     hold_seconds: int
     max_attempts: int
     outbox_days: int

@@ -39,8 +39,6 @@ class Batch(NamedTuple):
     """The question for the assistant: the text of each message, or the type of a message without text."""
     last_message_id: str
     last_message_at_ms: int
-    reply_until_ms: int = 0
-    """The end of the platform's reply window; 0 if it has none."""
     address: str | None = None
     """The number or id by which WhatsApp named the author of the last message; None elsewhere, and in a group."""
 
@@ -73,7 +71,6 @@ def read_batch(body: str, objects: Objects) -> Batch:
             text="\n".join(_text_for_assistant(message) for message in messages),
             last_message_id=_require_type(str, messages[-1]["id"]),
             last_message_at_ms=_require_type(int, detail["metadata"]["lastMessageAt"]),
-            reply_until_ms=_require_type(int, detail.get("replyUntil", 0)),
             address=_whatsapp_address(conversation, messages[-1]),
         )
     except (KeyError, IndexError, TypeError, ValueError, RecursionError, InvalidId) as error:

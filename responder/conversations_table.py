@@ -55,7 +55,6 @@ class ConversationRecord(NamedTuple):
 
     status: str | None
     settings: Json
-    hand_off_until_ms: int
     turns: Sequence[Turn]
     older_turn_count: int
     """The number of turns that are items of their own."""
@@ -66,8 +65,6 @@ class ConversationRecord(NamedTuple):
     forgotten_at_ms: int = 0
     """Batches whose last message arrived at or before this time are dropped."""
     is_tombstone: bool = False
-    reply_until_ms: int = 0
-    """The end of the platform's reply window after the newest batch, or 0 if that is not known."""
 
 
 class OwnedByAnother(NamedTuple):
@@ -104,7 +101,6 @@ class FinishedBatch(NamedTuple):
     output_tokens: int
     processing_ms: int
     now_ms: int
-    reply_until_ms: int = 0
 
 
 class ConversationsTable(Table):
@@ -182,21 +178,6 @@ class ConversationsTable(Table):
         values = {"me": owner, "status": status, "reason": reason}
         self._update("release conversation", _key(conversation, RECORD), do, values, only_if="#owner = :me")
 
-    def hand_off(self, conversation: str, *, until_ms: int, now_ms: int) -> int:
-        """Record that a person answers the conversation until `until_ms`.
-
-        Return the end of the platform's reply window, or 0 if that is not known.
-        """
-        do = "SET #handOffUntil = :until, #createdAt = if_not_exists(#createdAt, :now), #expiresAt = :at"
-        values: Values = {"until": until_ms, "now": now_ms, "at": _expires_at(now_ms, self._turn_days)}
-        updated = self._update("hand off conversation", _key(conversation, RECORD), do, values, answer="ALL_OLD")
-        return number(updated.item, "replyUntil")
-
-    def hand_back(self, conversation: str) -> None:
-        """End a hand-off. This creates no record for a conversation that never had one."""
-        do, only_if = "REMOVE #handOffUntil", "attribute_exists(#handOffUntil)"
-        self._update("hand back conversation", _key(conversation, RECORD), do, only_if=only_if)
-
     def park(self, conversation: str, owner: str, parked: Sequence[ParkedBatch]) -> bool:
         """Store the parked batches and release the conversation. Return False if another run owns it."""
         record = self._change(
@@ -262,12 +243,11 @@ class ConversationsTable(Table):
         Return False if another run owns the conversation.
         """
         f, expires_at = finished, _expires_at(finished.now_ms, self._turn_days)
-        reply_until = ", #replyUntil = :replyUntil" if f.reply_until_ms else ""
         record = self._change(
             _key(conversation, RECORD),
             "SET #turns = :turns, #rolled = :rolled, #parked = :parked, #conversationStatus = :status, "
             "#reason = :reason, #answered = :answered, #processingMs = :ms, #updatedAt = :now, #expiresAt = :at"
-            f"{reply_until} REMOVE #owner, #ownerUntil ADD #inputTokens :in, #outputTokens :out",
+            " REMOVE #owner, #ownerUntil ADD #inputTokens :in, #outputTokens :out",
             {
                 "me": owner,
                 "turns": _to_json([_from_turn(turn) for turn in f.turns]),
@@ -279,7 +259,6 @@ class ConversationsTable(Table):
                 "ms": f.processing_ms,
                 "now": f.now_ms,
                 "at": expires_at,
-                **({"replyUntil": f.reply_until_ms} if f.reply_until_ms else {}),
                 "in": f.input_tokens,
                 "out": f.output_tokens,
             },
@@ -384,7 +363,6 @@ def _to_record(item: Item) -> ConversationRecord:
     return ConversationRecord(
         status=text(item, "conversationStatus") or None,
         settings=_json(item, "settings", {}),
-        hand_off_until_ms=number(item, "handOffUntil"),
         turns=[_to_turn(each) for each in _json(item, "turns", [])],
         older_turn_count=number(item, "rolled"),
         parked=[_to_parked(each) for each in _json(item, "parked", [])],
@@ -392,7 +370,6 @@ def _to_record(item: Item) -> ConversationRecord:
         reply_count=ReplyCount(number(item, "repliesSince"), number(item, "replies")),
         forgotten_at_ms=number(item, "forgottenAt"),
         is_tombstone="forgottenAt" in item and "createdAt" not in item,
-        reply_until_ms=number(item, "replyUntil"),
     )
 
 

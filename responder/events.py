@@ -5,6 +5,7 @@ from typing import Protocol
 
 from message_buffer.messages.conversation_id import ConversationId
 from responder.batch import Batch
+from responder.gate_client import Hold
 
 REPLY_SENT = "messages.reply.sent"
 REPLY_WITHHELD = "messages.reply.withheld"
@@ -20,7 +21,7 @@ def publish_reply_sent(bus: Bus, to: ConversationId, text: str) -> None:
     bus.publish(REPLY_SENT, json.dumps(detail))
 
 
-def publish_reply_withheld(bus: Bus, batch: Batch, *, reason: str, outcome: str) -> None:
+def publish_reply_withheld(bus: Bus, batch: Batch, *, reason: str, outcome: str, hold: Hold | None = None) -> None:
     detail = {
         "version": EVENT_VERSION,
         "batchId": batch.batch_id,
@@ -28,5 +29,6 @@ def publish_reply_withheld(bus: Bus, batch: Batch, *, reason: str, outcome: str)
         "tenant": batch.conversation.tenant,
         "reason": reason,
         "outcome": outcome,
+        **({"hold": {"holder": hold.holder, "cause": hold.cause, "until": hold.until_ms}} if hold else {}),
     }
     bus.publish(REPLY_WITHHELD, json.dumps(detail))

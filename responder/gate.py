@@ -1,4 +1,6 @@
-"""Decides whether a reply may still be sent although its customer may have written again.
+"""Decides whether a reply may still be sent, although a person may have taken over or its customer have written again.
+
+While anyone but the responder itself holds the conversation, nothing is sent, whatever the policy. Otherwise:
 
 | policy | the gate may close | then an unsent reply |
 |---|---|---|
@@ -15,7 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from responder.batch import Batch
-from responder.gate_client import Buffer
+from responder.gate_client import Buffer, Hold
 from responder.limits import MAX_PARKED_BATCHES
 
 DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE = "deliver", "discard_and_merge", "interrupt", "queue"
@@ -32,6 +34,15 @@ class ParkedBatch(NamedTuple):
     """The parts of the reply that were sent before the gate closed."""
 
 
+class Look(NamedTuple):
+    """What the buffer said when a part was about to be sent."""
+
+    hold: Hold | None
+    """Another's hold of the conversation: nothing may be sent."""
+    newer: bool
+    """The customer has written messages after the batch, and the policy obeys them."""
+
+
 class Gate:
     def __init__(self, policy: str, buffer: Buffer) -> None:
         self._policy = policy
@@ -43,20 +54,21 @@ class Gate:
     def queues(self) -> bool:
         return self._policy == QUEUE
 
-    def is_closed(self, batch: Batch, *, parked: Sequence[ParkedBatch], answered: int, parts_sent: int) -> bool:
-        """Return whether the reply must not be sent now, because the customer has written messages after the batch.
+    def look(self, batch: Batch, *, parked: Sequence[ParkedBatch], answered: int, parts_sent: int) -> Look:
+        """Ask the buffer whether the next part may be sent. The result is true only of this moment.
 
         `answered` is the highest generation of the batch's lane that has been answered. Anything higher will arrive as
         a later batch.
         """
-        if self._policy == DELIVER or len(parked) >= MAX_PARKED_BATCHES:
-            return False
-        if any(each.batch_id == batch.batch_id for each in parked):
-            # A batch waits only once.
-            return False
-        if parts_sent and self._policy != INTERRUPT:
-            return False
-        newest = self._buffer.newest_generation(batch)
+        if not self._obeys_newer_messages(batch, parked, parts_sent):
+            return Look(self._buffer.hold_of_another(batch), newer=False)
+        newest, hold = self._buffer.newest_generation(batch)
         # If `answered` is higher than `newest`, the buffer had forgotten the conversation and counts from 1 again, so
         # ignore it.
-        return newest > max(batch.generation, answered if answered <= newest else 0)
+        return Look(hold, newer=newest > max(batch.generation, answered if answered <= newest else 0))
+
+    def _obeys_newer_messages(self, batch: Batch, parked: Sequence[ParkedBatch], parts_sent: int) -> bool:
+        if self._policy == DELIVER or len(parked) >= MAX_PARKED_BATCHES:
+            return False
+        waits_only_once = any(each.batch_id == batch.batch_id for each in parked)
+        return not waits_only_once and (not parts_sent or self._policy == INTERRUPT)

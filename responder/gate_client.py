@@ -1,16 +1,26 @@
 """The message buffer as its consumers see it: they may ask the function `gate`."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from responder.batch import Batch
 from responder.errors import Busy
 from responder.json_object import Json
-from responder.limits import MAX_GATE_ANSWER_SECONDS, MAX_HOLD_MS
+from responder.limits import MAX_GATE_ANSWER_SECONDS
+
+
+class Hold(NamedTuple):
+    """A hold of a conversation by anyone but the responder: `people`, because of `cause`, or the consumer `cause`."""
+
+    holder: str
+    cause: str
+    until_ms: int
 
 
 class Buffer(Protocol):
-    def newest_generation(self, batch: Batch) -> int: ...
+    def newest_generation(self, batch: Batch) -> tuple[int, Hold | None]: ...
+
+    def hold_of_another(self, batch: Batch) -> Hold | None: ...
 
     def hold(self, conversation: str, hold_ms: int) -> None: ...
 
@@ -27,14 +37,24 @@ class BufferClient:
         self._gate_function = gate_function
         self._by = by
 
-    def newest_generation(self, batch: Batch) -> int:
-        """Return the generation that the batch's conversation now has in the batch's lane."""
+    def newest_generation(self, batch: Batch) -> tuple[int, Hold | None]:
+        """Return the generation that the conversation now has in the batch's lane, and another's hold."""
         fields = {"conversation": str(batch.conversation), "generation": batch.generation, "lane": batch.lane}
-        return int(self._ask("gate", **fields)["current"])
+        seen = self._ask("gate", **fields)
+        return int(seen["current"]), self._of_another(seen)
+
+    def hold_of_another(self, batch: Batch) -> Hold | None:
+        """Return another's hold, without asking for the generation, which an outage of the batch's lane hides."""
+        return self._of_another(self._ask("gate", conversation=str(batch.conversation)))
+
+    def _of_another(self, seen: Json) -> Hold | None:
+        for each in seen["holds"]:
+            if (each["holder"], each["cause"]) != ("consumers", self._by):
+                return Hold(each["holder"], each["cause"], int(each["until"]))
+        return None
 
     def hold(self, conversation: str, hold_ms: int) -> None:
-        """Hold the conversation's buffer for `hold_ms`, but at most for the longest hold that the gate accepts."""
-        self._ask("conversation.hold", conversation=conversation, holdMs=min(max(hold_ms, 1), MAX_HOLD_MS))
+        self._ask("conversation.hold", conversation=conversation, holdMs=hold_ms)
 
     def _ask(self, operation: str, **fields: object) -> Json:
         event = {"operation": operation, "by": self._by, **fields}

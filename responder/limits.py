@@ -75,9 +75,6 @@ MAX_LETTERS_IN_A_PAGE = 10
 
 # -- operators -------------------------------------------------------------------------------------
 
-# The function `gate` accepts no longer hold. A hand-off holds the buffer until its end, so it cannot be longer either.
-MAX_HOLD_MS = DAY_SECONDS * 1_000
-MAX_HAND_OFF_MS = MAX_HOLD_MS
 MAX_OLDER_TURNS_IN_AN_ANSWER = 200
 # The caller names the operator, so the log line needs a bound.
 MAX_OPERATOR_NAME_CHARACTERS = 256

@@ -1,4 +1,4 @@
-"""Operators' commands: hand a conversation to a person, hand it back, show its history, forget it.
+"""Operators' commands: show a conversation's history, forget it.
 
 `bufferctl` invokes the function with these commands; IAM decides who may do so. The queue never delivers them.
 """
@@ -11,19 +11,12 @@ from message_buffer.messages.conversation_id import parse_conversation_id
 from message_buffer.telemetry import Telemetry
 from responder.conversations_table import ConversationsTable
 from responder.forgetting import Forgetting
-from responder.gate_client import Buffer
 from responder.history import Turn
 from responder.json_object import Json
 from responder.limits import (
     MAX_CLOCK_AHEAD_MS,
-    MAX_HAND_OFF_MS,
     MAX_OLDER_TURNS_IN_AN_ANSWER,
     MAX_OPERATOR_NAME_CHARACTERS,
-)
-
-OUTLASTS_REPLY_WINDOW = (
-    "The hand-off ends after the platform's reply window (replyUntil). From then on the platform refuses ordinary "
-    "replies until the customer writes again."
 )
 
 
@@ -32,22 +25,18 @@ class OperatorCommands:
         self,
         *,
         table: ConversationsTable,
-        buffer: Buffer,
         forgetting: Forgetting,
         telemetry: Telemetry,
         clock: Clock = system_clock,
     ) -> None:
         self._table = table
         self._forgetting = forgetting
-        self._buffer = buffer
         self._telemetry = telemetry
         self._clock = clock
 
     def run(self, event: Json, *, request_id: str, time_left_ms: Callable[[], int]) -> Json:
         """Run the command. Return `{"ok": true, "result"}` or `{"ok": false, "error"}`, as the admin function does."""
         commands: dict[str, Callable[[str, Json], Json]] = {
-            "handoff": self.hand_off,
-            "handback": self.hand_back,
             "history": self.history,
             "forget": lambda conversation, event: self.forget(conversation, event, time_left_ms),
         }
@@ -70,40 +59,17 @@ class OperatorCommands:
         )
         return {"ok": True, "result": result}
 
-    def hand_off(self, conversation: str, event: Json) -> Json:
-        """Stop answering the conversation for `forMs` and hold its buffer for as long.
-
-        Return when the hand-off ends, with a warning if the platform's reply window ends earlier.
-        """
-        for_ms = event.get("forMs")
-        if type(for_ms) is not int or not 1 <= for_ms <= MAX_HAND_OFF_MS:
-            raise InvalidInput(f"forMs must be a whole number from 1 to {MAX_HAND_OFF_MS}.")
-        now_ms = self._clock()
-        # Write to the table first: if the buffer then cannot be held, the responder withholds the batches that it
-        # emits.
-        reply_until_ms = self._table.hand_off(conversation, until_ms=now_ms + for_ms, now_ms=now_ms)
-        self._buffer.hold(conversation, for_ms)
-        result = {"handedOffUntil": now_ms + for_ms, **({"replyUntil": reply_until_ms} if reply_until_ms else {})}
-        return result | ({"warning": OUTLASTS_REPLY_WINDOW} if 0 < reply_until_ms < now_ms + for_ms else {})
-
-    def hand_back(self, conversation: str, _event: Json) -> Json:
-        """Answer the conversation again. The buffer stays on hold until `bufferctl` resumes it."""
-        self._table.hand_back(conversation)
-        return {"handedOffUntil": None}
-
     def history(self, conversation: str, event: Json) -> Json:
         """Return the record's turns, preceded by up to `limit` older ones, with texts only if `texts` is true."""
         record = self._table.read(conversation)
         if record is None:
-            return {"status": None, "handedOffUntil": None, "turns": [], "older": 0}
+            return {"status": None, "turns": [], "older": 0}
         limit = event.get("limit", 0)
         if type(limit) is not int or not 0 <= limit <= MAX_OLDER_TURNS_IN_AN_ANSWER:
             raise InvalidInput(f"limit must be a whole number from 0 to {MAX_OLDER_TURNS_IN_AN_ANSWER}.")
         older = self._table.older_turns(conversation, limit=limit, now_ms=self._clock()) if limit else []
-        until_ms = record.hand_off_until_ms
         return {
             "status": record.status,
-            "handedOffUntil": until_ms if until_ms > self._clock() else None,
             "turns": [_shown(turn, texts=event.get("texts") is True) for turn in [*older, *record.turns]],
             "older": record.older_turn_count,
         }

@@ -60,7 +60,7 @@ class OwnedBatch:
 
     @property
     def sent_text(self) -> str:
-        """Return the parts that an earlier run of this batch has sent, or may have sent."""
+        """Return the parts that were sent, or may have been sent, by this run or an earlier one."""
         parts = self.outbox.parts if self.outbox else ()
         return "\n".join(part.text for part in parts if part.state != PLANNED)
 
@@ -91,13 +91,16 @@ class OwnedBatch:
         batch_id = self.batch.batch_id
         if not self.table.mark(self.conversation, self.owner, batch_id, part=part, before=before, after=after):
             raise LockLost("another run has changed the state of the part")
+        assert self.outbox is not None
+        parts = [each._replace(state=after) if n == part else each for n, each in enumerate(self.outbox.parts)]
+        self.outbox = self.outbox._replace(parts=parts)
 
-    def park(self, sent_text: str) -> None:
+    def park(self) -> None:
         """Park the batch, so that it waits for the next batch.
 
         The outbox keeps its planned parts, which are sent if no newer batch has been answered when the wait ends.
         """
-        text, sent_text = (history.shorten(each, MAX_PARKED_TEXT_BYTES) for each in (self.batch.text, sent_text))
+        text, sent_text = (history.shorten(each, MAX_PARKED_TEXT_BYTES) for each in (self.batch.text, self.sent_text))
         parked = ParkedBatch(self.batch.batch_id, self.batch.generation, self.batch.lane, text, sent_text)
         if not self.table.park(self.conversation, self.owner, [*self.record.parked, parked]):
             raise LockLost(LOST)
@@ -136,8 +139,6 @@ class OwnedBatch:
             output_tokens=self.outbox.output_tokens if self.outbox else 0,
             processing_ms=processing_ms,
             now_ms=now_ms,
-            # A redriven batch comes after newer ones.
-            reply_until_ms=max(record.reply_until_ms, batch.reply_until_ms),
         )
         if not self.table.finish(self.conversation, self.owner, finished):
             raise LockLost(LOST)

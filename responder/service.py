@@ -27,13 +27,14 @@ from responder.conversations_table import (
 from responder.deliveries import Delivery, Later
 from responder.errors import Busy, Refused, Unconfirmed
 from responder.forgetting import Forgetting
-from responder.gate import Gate
+from responder.gate import Gate, Look
+from responder.gate_client import Hold
 from responder.history import ASSISTANT, Turn
 from responder.limits import MAX_RETRY_SECONDS_WHILE_OWNED, MIN_CHECKS_IN_A_GATE_WAIT
 from responder.outbox import PLANNED, Outbox, Part
 from responder.owned_batch import OwnedBatch
 from responder.part_sender import PartSender
-from responder.withholding import CHANNEL_NOT_ALLOWED, Withholding
+from responder.withholding import CHANNEL_NOT_ALLOWED, ON_HOLD, Withholding
 
 
 class Responder:
@@ -174,14 +175,18 @@ class Responder:
         reason = self._withholding.reason_for(owned)
         channel = None if reason else self._collaborators.channel(owned.batch.conversation)
         if channel is None:
-            self._measure(self._withholding.withhold(owned, reason or CHANNEL_NOT_ALLOWED))
+            self._withhold(owned, reason or CHANNEL_NOT_ALLOWED)
             return None
         if self._gate.queues() and owned.earlier and not self._is_last_attempt(owned):
             owned.release(reason="an earlier reply goes first")
             return Later(max(1, self._options.gate_wait_seconds // MIN_CHECKS_IN_A_GATE_WAIT))
         if owned.outbox is None:
-            if self._gate.merges() and self._gate_is_closed(owned, parts_sent=0):
-                return self._park(owned, sent_text="")
+            look = self._look(owned, parts_sent=0)
+            if look.hold:
+                self._withhold(owned, ON_HOLD, look.hold)
+                return None
+            if self._gate.merges() and look.newer:
+                return self._park(owned)
             self._plan(owned, channel)
         return self._send_and_finish(owned, channel)
 
@@ -219,21 +224,24 @@ class Responder:
     def _send_and_finish(self, owned: OwnedBatch, channel: Channel) -> Later | None:
         assert owned.outbox is not None
         self._sender.give_up_interrupted(owned)
-        sent: list[str] = []
         for number, part in enumerate(owned.outbox.parts):
-            if part.state == PLANNED:
-                if self._gate_is_closed(owned, parts_sent=len(sent)):
-                    return self._park(owned, sent_text="\n".join(sent))
-                self._sender.send(owned, channel, number, part.text)
-            sent.append(part.text)
-        self._finish(owned, "\n".join(sent))
+            if part.state != PLANNED:
+                continue
+            look = self._look(owned, parts_sent=number)
+            if look.hold:
+                self._withhold(owned, ON_HOLD, look.hold)
+                return None
+            if look.newer:
+                return self._park(owned)
+            self._sender.send(owned, channel, number, part.text)
+        self._finish(owned)
         return None
 
-    def _finish(self, owned: OwnedBatch, sent_text: str) -> None:
+    def _finish(self, owned: OwnedBatch) -> None:
         assert owned.outbox is not None
         now_ms = self._clock()
         processing_ms = owned.finish(
-            [*owned.question(now_ms), Turn(ASSISTANT, sent_text, now_ms, owned.batch.batch_id)],
+            [*owned.question(now_ms), Turn(ASSISTANT, owned.sent_text, now_ms, owned.batch.batch_id)],
             outcome="answered",
             status="reply_sent",
             also_answered=[each.batch_id for each in owned.also_answers],
@@ -252,20 +260,16 @@ class Responder:
 
     # -- the gate ----------------------------------------------------------------------------------
 
-    def _gate_is_closed(self, owned: OwnedBatch, *, parts_sent: int) -> bool:
+    def _look(self, owned: OwnedBatch, *, parts_sent: int) -> Look:
         record = owned.record
         answered = record.answered.get(owned.batch.lane, 0)
-        try:
-            return self._gate.is_closed(owned.batch, parked=record.parked, answered=answered, parts_sent=parts_sent)
-        except MessageBufferError as error:
-            if not self._is_last_attempt(owned):
-                raise
-            # This is the last attempt, and an outdated reply is better than none.
-            self._telemetry.warn("gate could not be asked", conversation=owned.conversation, reason=str(error))
-            return False
+        return self._gate.look(owned.batch, parked=record.parked, answered=answered, parts_sent=parts_sent)
 
-    def _park(self, owned: OwnedBatch, *, sent_text: str) -> Later:
-        owned.park(sent_text)
+    def _withhold(self, owned: OwnedBatch, reason: str, hold: Hold | None = None) -> None:
+        self._measure(self._withholding.withhold(owned, reason, hold=hold))
+
+    def _park(self, owned: OwnedBatch) -> Later:
+        owned.park()
         self._telemetry.count("RepliesParked")
         self._telemetry.sampled(
             "reply waits: newer messages", conversation=owned.conversation, batch=owned.batch.batch_id

@@ -7,12 +7,13 @@ from responder.batch import Batch
 from responder.collaborators import Collaborators
 from responder.conversations_table import ConversationsTable
 from responder.events import publish_reply_withheld
+from responder.gate_client import Hold
 from responder.history import ASSISTANT, USER, Turn, estimate_tokens
 from responder.owned_batch import OwnedBatch
 from responder.part_sender import PartSender
 
 UNKNOWN_CONVERSATION = "unknown_conversation"
-HANDED_TO_HUMAN = "handed_to_human"
+ON_HOLD = "on_hold"
 INACTIVE_PROJECT = "inactive_project"
 CHANNEL_NOT_ALLOWED = "channel_not_allowed"
 QUESTION_TOO_LONG = "question_too_long"
@@ -37,7 +38,7 @@ class Withholding:
         self._sender = sender
         self._clock = clock
         self._outcomes = {
-            HANDED_TO_HUMAN: options.handed_to_human,
+            ON_HOLD: "hold",
             INACTIVE_PROJECT: options.inactive_project,
             CHANNEL_NOT_ALLOWED: options.channel_not_allowed,
             QUESTION_TOO_LONG: "drop",
@@ -60,15 +61,13 @@ class Withholding:
 
     def _reason_to_be_silent(self, owned: OwnedBatch) -> str | None:
         settings, platform = owned.settings, owned.batch.conversation.platform
-        if owned.record.hand_off_until_ms > self._clock():
-            return HANDED_TO_HUMAN
         if settings.get("projectStatus", "active") != "active":
             return INACTIVE_PROJECT
         allowed = settings.get("allowedChannels") or self._options.allowed_channels
         return CHANNEL_NOT_ALLOWED if allowed and platform not in allowed else None
 
-    def withhold(self, owned: OwnedBatch, reason: str) -> int:
-        """Finish the batch without a reply. Return how many milliseconds the run took.
+    def withhold(self, owned: OwnedBatch, reason: str, *, hold: Hold | None = None) -> int:
+        """Finish the batch without a reply, or without the rest of it. Return how many milliseconds the run took.
 
         The customer's words stay in the history, for a person or a later reply.
         """
@@ -78,11 +77,9 @@ class Withholding:
             self._sender.give_up_interrupted(owned)
             self._table.clear_answered_by(owned.conversation, batch.batch_id)
         now_ms = self._clock()
-        if outcome == "hold":
-            hand_off_ms = owned.record.hand_off_until_ms - now_ms
-            hold_ms = hand_off_ms if reason == HANDED_TO_HUMAN else self._options.hold_seconds * 1_000
-            self._collaborators.buffer.hold(owned.conversation, hold_ms)
-        self._publish(batch, reason, outcome)
+        if outcome == "hold" and hold is None:
+            self._collaborators.buffer.hold(owned.conversation, self._options.hold_seconds * 1_000)
+        self._publish(batch, reason, outcome, hold)
         turns = [Turn(USER, batch.text, now_ms, batch.batch_id)]
         if sent_text := owned.sent_text:
             turns.append(Turn(ASSISTANT, sent_text, now_ms, batch.batch_id))
@@ -93,7 +90,7 @@ class Withholding:
         self._publish(batch, UNKNOWN_CONVERSATION, "drop")
         self._table.finish_unknown(str(batch.conversation), batch.batch_id, "withheld", now_ms=self._clock())
 
-    def _publish(self, batch: Batch, reason: str, outcome: str) -> None:
-        publish_reply_withheld(self._collaborators.bus, batch, reason=reason, outcome=outcome)
+    def _publish(self, batch: Batch, reason: str, outcome: str, hold: Hold | None = None) -> None:
+        publish_reply_withheld(self._collaborators.bus, batch, reason=reason, outcome=outcome, hold=hold)
         self._telemetry.count_by("RepliesWithheld", reason=reason)
         self._telemetry.info("reply withheld", conversation=str(batch.conversation), reason=reason, outcome=outcome)

@@ -10,6 +10,7 @@ import pytest
 from moto import mock_aws
 
 from message_buffer.aws import clients as aws
+from message_buffer.clock import Clock
 from message_buffer.errors import SendFailed
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.settings import ResponderOptions
@@ -23,6 +24,7 @@ from responder.deliveries import Delivery, Letters
 from responder.errors import Busy, Unconfirmed
 from responder.forgetting import Forgetting
 from responder.gate import ParkedBatch
+from responder.gate_client import Hold
 from responder.service import Responder
 from tests.support.fakes import FakeBus, RecordedTelemetry
 from tests.support.table_service import OF_THE_SDK
@@ -57,7 +59,6 @@ OPTIONS = ResponderOptions(
     unknown_conversation="create",
     inactive_project="drop",
     channel_not_allowed="drop",
-    handed_to_human="hold",
     hold_seconds=3_600,
     max_attempts=12,
     outbox_days=35,
@@ -151,15 +152,22 @@ class FakeAssistant:
 class FakeBuffer:
     """The buffer. A test raises the generation to say that the customer has written again."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self.generation = 1
         self.window_generation = 1
         self.held_ms: list[int] = []
-        self.asked = 0
+        self.others: Hold | None = None
+        """A hold by anyone but the responder."""
 
-    def newest_generation(self, batch: Batch) -> int:
-        self.asked += 1
-        return self.generation if batch.lane == "valkey" else self.window_generation
+    def newest_generation(self, batch: Batch) -> tuple[int, Hold | None]:
+        return self.generation if batch.lane == "valkey" else self.window_generation, self.hold_of_another(batch)
+
+    def hold_of_another(self, batch: Batch) -> Hold | None:
+        return self.others if self.others and self.others.until_ms > self._clock() else None
+
+    def take_over(self, for_ms: int, *, cause: str = "answer") -> None:
+        self.others = Hold("people", cause, self._clock() + for_ms)
 
     def hold(self, conversation: str, hold_ms: int) -> None:
         self.held_ms.append(hold_ms)
@@ -190,7 +198,7 @@ class World:
         self.sender = FakeChannel()
         self.channel = self.steps.around(self.sender)
         self.assistant = FakeAssistant()
-        self.buffer = FakeBuffer()
+        self.buffer = FakeBuffer(lambda: self.now_ms)
         self.bus = FakeBus()
         self.objects = FakeObjects()
         self.telemetry = RecordedTelemetry()
@@ -228,15 +236,13 @@ class World:
         generation: int,
         text: str = "Where is it?",
         lane: str = "valkey",
-        *,
-        reply_until_ms: int | None = None,
     ) -> None:
         """Put a batch of the buffer into the responder's queue."""
         if lane == "valkey":
             self.buffer.generation = max(self.buffer.generation, generation)
         else:
             self.buffer.window_generation = max(self.buffer.window_generation, generation)
-        body = event(batch_id, generation, text, lane, last_message_at_ms=self.now_ms, reply_until_ms=reply_until_ms)
+        body = event(batch_id, generation, text, lane, last_message_at_ms=self.now_ms)
         self.queue.append(Waiting(self.now_ms, body, 1))
 
     def forget(self) -> int:
@@ -315,12 +321,10 @@ def event(
     lane: str = "valkey",
     *,
     last_message_at_ms: int = 0,
-    reply_until_ms: int | None = None,
 ) -> str:
     message = {"id": f"m-{batch_id}", "text": text, "type": "text"}
     detail = {
         "version": 1,
-        **({} if reply_until_ms is None else {"replyUntil": reply_until_ms}),
         "batchId": batch_id,
         "conversationId": NAME,
         "generation": generation,

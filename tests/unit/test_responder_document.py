@@ -30,7 +30,6 @@ NUMBERS = ["no", "one", "two", "three", "four", "five", "six"]
         f"at most {limits.MAX_RECORDED_TURNS} and {limits.MAX_RECORDED_TURNS_BYTES // KB} KB",
         f"A turn is cut at {limits.MAX_TURN_BYTES // KB} KB, a parked batch at {limits.MAX_PARKED_TEXT_BYTES // KB} KB",
         f"at {NUMBERS[limits.MIN_BYTES_IN_A_TOKEN]} bytes a token",
-        f"for at most {limits.MAX_HAND_OFF_MS // 3_600_000} h",
     ],
 )
 def test_a_number_in_the_document_is_that_of_the_code(sentence: str) -> None:
@@ -62,7 +61,7 @@ def test_each_bound_on_what_the_assistant_costs_is_a_setting_and_documented(name
     assert f"| `{name}` | {getattr(Responder(), name):,} |" in DOCUMENT
 
 
-@pytest.mark.parametrize("name", ["unknown_conversation", "inactive_project", "channel_not_allowed", "handed_to_human"])
+@pytest.mark.parametrize("name", ["unknown_conversation", "inactive_project", "channel_not_allowed"])
 def test_each_reason_to_withhold_is_a_setting_and_documented(name: str) -> None:
     assert name in ResponderOptions._fields
     assert f"| `{name}` |" in DOCUMENT

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from responder.errors import Busy
 from responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE
 from responder.limits import MAX_PARKED_BATCHES
-from tests.support.responder import NAME, PARTS, Tables, World, tables
+from tests.support.responder import PARTS, Tables, World, tables
 
 FIRST, SECOND = "Where is it?", "The blue one!"
 BOTH = f"{FIRST}\n{SECOND}"
@@ -106,7 +105,7 @@ def test_deliver_sends_whatever_was_written_meanwhile(moment: Callable[[World], 
     moment(world)
     world.deliver()
     assert world.sender.sent == PARTS
-    assert world.buffer.asked == 0, "who always delivers need not ask"
+    assert "newest_generation" not in world.steps.names, "who always delivers asks only for holds"
 
 
 @pytest.mark.parametrize("policy", [DISCARD_AND_MERGE, INTERRUPT])
@@ -278,17 +277,6 @@ def test_a_gate_that_cannot_be_asked_keeps_the_reply(begin: Begin) -> None:
     assert len(world.assistant.prompts) == 1
 
 
-def test_a_gate_that_cannot_be_asked_at_the_last_attempt_is_open(begin: Begin) -> None:
-    world = begin(DISCARD_AND_MERGE)
-
-    def fail(_batch: object) -> int:
-        raise Busy("gate: unavailable")
-
-    world.buffer.newest_generation = fail  # type: ignore[method-assign,assignment]
-    world.run()
-    assert (world.sender.sent, world.dead_lettered) == (PARTS, [])
-
-
 def test_each_lane_has_a_gate_of_its_own(begin: Begin) -> None:
     world = begin(DISCARD_AND_MERGE)
     world.queue.clear()
@@ -351,7 +339,7 @@ def test_a_batch_whose_common_reply_is_withheld_is_withheld_by_itself(begin: Beg
     world.emit("b-2", 2, SECOND)
     world.queue.sort(key=lambda each: each.at_ms)
     world.deliver()
-    world.table.hand_off(NAME, until_ms=world.now_ms + 3_600_000, now_ms=world.now_ms)
+    world.buffer.take_over(3_600_000)
     world.run()
     assert sorted(customers_words(world)) == sorted([FIRST, SECOND])
     assert len(world.bus.published) == 2

@@ -17,16 +17,15 @@ from responder.batch import read_batch
 from responder.credentials import CredentialStore
 from responder.deliveries import Deliveries, Delivery, Later
 from responder.errors import Busy, MalformedEvent
-from responder.gate_client import BufferClient
+from responder.gate_client import BufferClient, Hold
 from responder.history import Turn, alternate, fit_into_budget, shorten, trim
 from responder.limits import MAX_PARKED_BATCHES, MAX_PARKED_TEXT_BYTES, MAX_TURN_BYTES
-from responder.operator_commands import OUTLASTS_REPLY_WINDOW, OperatorCommands
+from responder.operator_commands import OperatorCommands
 from tests.support.fakes import RecordedTelemetry
 from tests.support.responder import (
     ANSWER,
     NAME,
     OPTIONS,
-    PARTS,
     FakeObjects,
     Tables,
     World,
@@ -179,7 +178,7 @@ def test_a_body_that_is_no_event_is_malformed(body: str) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"version": 2}, {"replyUntil": "1"},
+    [{"version": 2},
      {"batchId": 1}, {"conversationId": "x"}, {"generation": "1"}, {"generation": True},
      {"messages": [{"text": "Hey"}]}, {"messages": [{"id": "1", "text": 7}]}, {"messages": []},
      {"lane": "third"}, {"lane": []}],
@@ -243,7 +242,6 @@ def world(new_table: Tables) -> World:
 def ask(world: World) -> Answer:
     commands = OperatorCommands(
         table=world.table,
-        buffer=world.buffer,
         forgetting=world.forgetting,
         telemetry=world.telemetry,
         clock=lambda: world.now_ms,
@@ -255,40 +253,10 @@ def ask(world: World) -> Answer:
     )
 
 
-def test_a_hand_off_holds_the_buffer_until_it_is_handed_back(world: World, ask: Answer) -> None:
-    answer = ask("handoff", forMs=60_000)
-    assert answer["result"] == {"handedOffUntil": world.now_ms + 60_000}
-    assert world.buffer.held_ms == [60_000]
-    world.emit("b-1", 1)
-    world.run()
-    assert not world.sender.sent
-    assert ask("history")["result"]["handedOffUntil"] == world.now_ms + 60_000
-    assert ask("handback")["ok"]
-    world.emit("b-2", 2)
-    world.run()
-    assert world.sender.sent == PARTS
-
-
-def test_a_hand_off_that_outlasts_the_reply_window_warns(world: World, ask: Answer) -> None:
-    reply_until_ms = world.now_ms + 600_000
-    world.emit("b-2", 2, reply_until_ms=reply_until_ms)
-    world.run()
-    world.emit("b-1", 1, reply_until_ms=reply_until_ms - 60_000)
-    world.run()
-    left_ms = reply_until_ms - world.now_ms
-    in_time = ask("handoff", forMs=left_ms)["result"]
-    assert in_time == {"handedOffUntil": reply_until_ms, "replyUntil": reply_until_ms}, "the later batch is older"
-    too_long = ask("handoff", forMs=left_ms + 1)["result"]
-    assert (too_long["replyUntil"], too_long["warning"]) == (reply_until_ms, OUTLASTS_REPLY_WINDOW)
-    world.emit("b-3", 3)
-    world.run()
-    assert ask("handoff", forMs=left_ms + 1)["result"]["replyUntil"] == reply_until_ms
-
-
 def test_a_command_is_told_with_the_request_by_which_its_caller_is_found(world: World, ask: Answer) -> None:
-    ask("handoff", forMs=60_000)
+    ask("history")
     (line,) = world.telemetry.said("operator")
-    assert line == {"operation": "handoff", "conversation": NAME, "claimedBy": "arn:me", "requestId": "r-1"}
+    assert line == {"operation": "history", "conversation": NAME, "claimedBy": "arn:me", "requestId": "r-1"}
 
 
 def test_the_history_shows_what_was_said_only_on_request(world: World, ask: Answer) -> None:
@@ -301,17 +269,14 @@ def test_the_history_shows_what_was_said_only_on_request(world: World, ask: Answ
     assert shown["status"] == "reply_sent"
 
 
-def test_an_unknown_conversation_has_no_history_and_a_hand_back_creates_no_record(world: World, ask: Answer) -> None:
-    assert ask("handback")["ok"]
-    assert world.item() is None
+def test_an_unknown_conversation_has_no_history(ask: Answer) -> None:
     assert ask("history")["result"]["turns"] == []
 
 
 @pytest.mark.parametrize(
     "fields",
-    [{"operation": "drop"}, {"operation": "handoff"}, {"operation": "handoff", "forMs": 0},
-     {"operation": "history", "conversation": "x"}],
-)  # fmt: skip
+    [{"operation": "drop"}, {"operation": "history", "conversation": "x"}],
+)
 def test_an_invalid_command_is_refused_in_a_sentence(fields: dict[str, Any], ask: Answer) -> None:
     operation = fields.pop("operation")
     answer = ask(operation, **fields)
@@ -330,10 +295,14 @@ class FakeGate:
 
 
 def test_the_gate_is_asked_of_its_function() -> None:
-    gate = FakeGate({"ok": True, "result": {"current": 3, "newer": True}})
-    assert BufferClient(gate, "gate", by="responder").newest_generation(BATCH) == 3
-    asked = {"operation": "gate", "by": "responder", "conversation": NAME, "generation": 2, "lane": "dynamodb"}
-    assert gate.asked == [("gate", asked)]
+    own, anothers = ({"holder": "consumers", "cause": name, "until": 9} for name in ("responder", "another"))
+    gate = FakeGate({"ok": True, "result": {"current": 3, "newer": True, "holds": [own]}})
+    buffer = BufferClient(gate, "gate", by="responder")
+    assert buffer.newest_generation(BATCH) == (3, None), "its own hold is no reason to be silent"
+    gate.answer["result"]["holds"] = [own, anothers]
+    assert buffer.hold_of_another(BATCH) == Hold("consumers", "another", 9)
+    asked = {"operation": "gate", "by": "responder", "conversation": NAME}
+    assert gate.asked == [("gate", asked | {"generation": 2, "lane": "dynamodb"}), ("gate", asked)]
 
 
 def test_a_gate_that_refuses_is_asked_again_later() -> None:

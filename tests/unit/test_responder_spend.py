@@ -124,8 +124,8 @@ def test_a_reply_that_is_written_down_is_sent_whatever_is_allowed_by_now(
     options: dict[str, Any], world: Callable[..., World]
 ) -> None:
     at_work = world(max_replies_an_hour=1)
-    # acquire, outbox, tenant_settings, answer, plan
-    at_work.steps.fail_at = (4, "after", True)
+    # acquire, outbox, tenant_settings, hold_of_another, answer, plan
+    at_work.steps.fail_at = (5, "after", True)
     at_work.emit("b-1", 1)
     at_work.deliver()
     again = World(at_work.table, **options)

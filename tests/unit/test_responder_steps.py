@@ -18,7 +18,7 @@ ANSWERED = [("user", QUESTION), ("assistant", "\n".join(PARTS))]
 # In the order in which a reply of two parts takes them, with a gate that asks.
 STEPS = [
     "acquire", "outbox", "tenant_settings", "newest_generation", "answer", "plan",
-    "newest_generation", "mark", "send", "mark", "mark", "send", "mark", "finish",
+    "newest_generation", "mark", "send", "mark", "hold_of_another", "mark", "send", "mark", "finish",
 ]  # fmt: skip
 
 
@@ -259,8 +259,8 @@ def test_a_withheld_batch_is_published_and_kept_in_the_history(
 def test_whatever_step_fails_a_withheld_batch_is_published_and_kept_once(
     number: int, when: str, kills: bool, world: Callable[..., World]
 ) -> None:
-    at_work = world()
-    at_work.table.hand_off(NAME, until_ms=at_work.now_ms + 600_000, now_ms=at_work.now_ms)
+    at_work = world(inactive_project="hold")
+    at_work.put_settings("tenant:default", {"projectStatus": "inactive"})
     at_work.steps.fail_at = (number, when, kills)
     at_work.emit("b-1", 1)
     at_work.run()
@@ -284,23 +284,10 @@ def test_a_stage_may_answer_known_conversations_only(world: Callable[..., World]
     at_work.run()
     assert (at_work.sender.sent, at_work.item()) == ([], None)
     assert at_work.telemetry.counts["RepliesWithheld unknown_conversation"] == 1
-    at_work.table.hand_off(NAME, until_ms=0, now_ms=at_work.now_ms)
+    at_work.put_settings(NAME, {})
     at_work.emit("b-2", 2)
     at_work.run()
     assert at_work.sender.sent == PARTS
-
-
-def test_a_conversation_handed_to_a_human_is_not_answered_but_kept_for_later(world: Callable[..., World]) -> None:
-    at_work = world()
-    at_work.table.hand_off(NAME, until_ms=at_work.now_ms + 7_000, now_ms=at_work.now_ms)
-    at_work.emit("b-1", 1)
-    at_work.run()
-    assert (at_work.sender.sent, at_work.buffer.held_ms) == ([], [7_000])
-    at_work.now_ms += 8_000
-    at_work.emit("b-2", 2, "Still there?")
-    at_work.run()
-    assert at_work.sender.sent == PARTS
-    assert at_work.assistant.last_prompt == [("user", f"{QUESTION}\nStill there?")]
 
 
 def test_settings_of_tenant_and_conversation_win_over_those_of_the_stage(world: Callable[..., World]) -> None:

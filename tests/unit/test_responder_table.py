@@ -94,7 +94,6 @@ def test_a_record_is_read(before: World) -> None:
     assert record == ConversationRecord(
         status="processing_reply",
         settings={},
-        hand_off_until_ms=0,
         turns=[Turn("user", "Hey", BEGAN_MS, "b-0"), Turn("assistant", "\n".join(PARTS), BEGAN_MS, "b-0")],
         older_turn_count=0,
         parked=[ParkedBatch("b-1", 2, "valkey", "Wo ist es, größer?", "")],
@@ -114,12 +113,12 @@ def test_outboxes_are_read(before: World) -> None:
     }
 
 
-def test_settings_a_hand_off_and_older_turns_are_read(before: World) -> None:
-    put(before, RECORD, ITEMS["!"] | {"settings": {"S": '{"model": "m"}'}, "handOffUntil": {"N": "7"}})
+def test_settings_and_older_turns_are_read(before: World) -> None:
+    put(before, RECORD, ITEMS["!"] | {"settings": {"S": '{"model": "m"}'}})
     put(before, "t#0000000000", {"turn": {"S": json.dumps(OLDER_TURN)}})
     record = before.table.read(NAME)
     assert record
-    assert (record.settings, record.hand_off_until_ms) == ({"model": "m"}, 7)
+    assert record.settings == {"model": "m"}
     assert before.table.older_turns(NAME, limit=5, now_ms=BEGAN_MS) == [Turn("user", "Hello?", 1, "b-00")]
 
 

@@ -1,0 +1,163 @@
+"""A person takes over at any moment of a reply: no part is sent whose look at the hold began during the takeover."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jsonschema
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from message_buffer.errors import SendFailed
+from responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE
+from responder.gate_client import Hold
+from tests.support.responder import PARTS, Tables, World, tables
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.reply.withheld.json").read_text())
+POLICIES = [DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE]
+LOOKS = ("newest_generation", "hold_of_another")
+QUESTION = "Where is it?"
+MOST_STEPS = 24
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture(scope="module")
+def new_table() -> Iterator[Tables]:
+    with tables() as new_table:
+        yield new_table
+
+
+class Person:
+    """Takes over before one step and gives back before another, and judges each part that is sent."""
+
+    def __init__(self, world: World, *, begins: int, ends: int | None, for_ms: int) -> None:
+        self._world = world
+        self._begins, self._ends, self._for_ms = begins, ends, for_ms
+        self._step = -1
+        self._may_send = False
+        world.steps.before = self._before
+
+    def _before(self, name: str) -> None:
+        self._step += 1
+        if self._step == self._begins:
+            self._world.buffer.take_over(self._for_ms)
+        if self._step == self._ends:
+            self._world.buffer.others = None
+        if name in LOOKS:
+            held = self._world.buffer.others
+            self._may_send = held is None or held.until_ms <= self._world.now_ms
+        elif name == "send":
+            assert self._may_send, "a part was sent without a look, or whose look began during the takeover"
+            self._may_send = False
+
+
+failures = st.tuples(st.integers(0, MOST_STEPS), st.sampled_from(["before", "after"]), st.booleans())
+
+
+@given(
+    policy=st.sampled_from(POLICIES),
+    begins=st.integers(0, MOST_STEPS),
+    lasts_steps=st.none() | st.integers(1, MOST_STEPS),
+    for_ms=st.sampled_from([1, 20_000, HOUR_MS]),
+    fails=st.none() | failures,
+    writes_on=st.none() | st.integers(0, MOST_STEPS),
+    comes_again=st.booleans(),
+)
+@example(policy=DELIVER, begins=7, lasts_steps=None, for_ms=HOUR_MS, fails=None, writes_on=None, comes_again=False)
+def test_no_part_is_sent_whose_look_at_the_hold_began_during_a_takeover(
+    policy: str, begins: int, lasts_steps: int | None, for_ms: int,
+    fails: tuple[int, str, bool] | None, writes_on: int | None, comes_again: bool, new_table: Tables,
+) -> None:  # fmt: skip
+    world = World(new_table(), gate=policy)
+    Person(world, begins=begins, ends=None if lasts_steps is None else begins + lasts_steps, for_ms=for_ms)
+    world.steps.fail_at = fails
+    world.emit("b-1", 1, QUESTION)
+    if comes_again:
+        world.emit("b-1", 1, QUESTION)
+    if writes_on is not None:
+        for _ in range(min(writes_on, len(world.queue))):
+            world.deliver()
+        world.emit("b-2", 2, "The blue one!")
+    world.run()
+    assert world.is_free()
+    assert not world.dead_lettered
+    words = " ".join(text for role, text in world.turns() if role == "user")
+    assert words.count(QUESTION) == 1, "the customer's words stay in the history"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("cause", ["answer", "operator", "handoff"])
+def test_the_rest_of_a_reply_is_withheld_and_the_event_says_who_holds(
+    cause: str, policy: str, new_table: Tables
+) -> None:
+    world = World(new_table(), gate=policy)
+    world.emit("b-1", 1, QUESTION)
+    world.sender.before_send = lambda _text: world.buffer.take_over(HOUR_MS, cause=cause)
+    world.run()
+    assert world.sender.sent == PARTS[:1]
+    ((kind, detail),) = world.bus.published
+    event = json.loads(detail)
+    jsonschema.validate(event, SCHEMA)
+    assert (kind, event["reason"]) == ("messages.reply.withheld", "on_hold")
+    assert event["hold"] == {"holder": "people", "cause": cause, "until": world.now_ms + HOUR_MS}
+    assert world.turns() == [("user", QUESTION), ("assistant", PARTS[0])]
+    assert world.buffer.held_ms == [], "the person's hold is enough"
+
+
+def test_the_assistant_is_not_asked_while_somebody_else_holds(new_table: Tables) -> None:
+    world = World(new_table())
+    world.buffer.others = Hold("consumers", "another-agent", world.now_ms + HOUR_MS)
+    world.emit("b-1", 1, QUESTION)
+    world.run()
+    assert (world.assistant.prompts, world.sender.sent) == ([], [])
+
+
+def test_a_hold_that_has_ended_withholds_nothing(new_table: Tables) -> None:
+    world = World(new_table())
+    world.buffer.take_over(7_000)
+    world.emit("b-1", 1, QUESTION)
+    world.run()
+    assert world.sender.sent == []
+    world.now_ms += 7_000
+    world.emit("b-2", 2, "Still there?")
+    world.run()
+    assert world.sender.sent == PARTS
+    assert world.assistant.last_prompt == [("user", f"{QUESTION}\nStill there?")]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_reply_whose_hold_cannot_be_read_waits_and_is_given_up_in_the_end(policy: str, new_table: Tables) -> None:
+    world = World(new_table(), gate=policy, max_attempts=4)
+    away = [True]
+
+    def fail_a_look(name: str) -> None:
+        if name in LOOKS and away[0]:
+            raise SendFailed("the gate is away")
+
+    world.steps.before = fail_a_look
+    world.emit("b-1", 1, QUESTION)
+    world.run()
+    assert (world.sender.sent, [reason for _, reason in world.dead_lettered]) == ([], ["the gate is away"])
+    away[0] = False
+    world.emit("b-1", 1, QUESTION)
+    world.run()
+    assert world.sender.sent == PARTS, "moved back, it is answered"
+
+
+@pytest.fixture
+def world(new_table: Tables) -> Callable[..., World]:
+    return lambda **options: World(new_table(), **options)
+
+
+def test_a_prolonged_hold_and_a_second_person_keep_the_reply_back(world: Callable[..., World]) -> None:
+    at_work = world()
+    at_work.buffer.take_over(5_000)
+    at_work.emit("b-1", 1, QUESTION)
+    at_work.run()
+    at_work.buffer.take_over(60_000, cause="operator")
+    at_work.now_ms += 30_000
+    at_work.emit("b-2", 2, "Hello?")
+    at_work.run()
+    assert at_work.sender.sent == []
+    assert [json.loads(detail)["hold"]["cause"] for _, detail in at_work.bus.published] == ["answer", "operator"]
