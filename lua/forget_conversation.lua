@@ -17,7 +17,7 @@
 -- Repeat   erases what has come in between; the counts of the first call are lost
 -- Keeps    nothing: a message that comes later, even one delivered again, begins a new conversation
 
-local pending_key, open_key, inflight_key, holds_key, claimed_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local pending_key, open_key, inflight_key, held_key, claimed_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local conv_key, msgs_key, batch_key, taken_key, seen_key, emitted_key =
   KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local now_ms, conversation = tonumber(ARGV[1]), ARGV[2]
@@ -37,7 +37,7 @@ redis.call('UNLINK', conv_key, msgs_key, batch_key, taken_key, seen_key, emitted
 redis.call('HDEL', open_key, conversation)
 redis.call('ZREM', pending_key, conversation)
 redis.call('ZREM', inflight_key, conversation)
-redis.call('ZREM', holds_key, conversation)
+redis.call('ZREM', held_key, conversation)
 for i, name in ipairs(redis.call('LRANGE', claimed_key, 0, -1)) do
   if i % 2 == 1 and name == conversation then
     redis.call('LSET', claimed_key, i - 1, '')

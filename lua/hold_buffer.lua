@@ -18,15 +18,15 @@
 -- Keeps    a frozen batch; the end of an earlier, longer hold. A buffer that was claimed but not taken returns to pending
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
-local processor_key, wake_key, conv_key, holds_key = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local processor_key, wake_key, conv_key, held_key = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local now, now_ms, conversation, held_until = ARGV[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local start_id, start_ms, horizon_ms = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
 
 -- include open_buffer: due_at_of
 -- include changed_buffer: with_due_at, with_mode
 
-held_until = math.max(held_until, tonumber(redis.call('ZSCORE', holds_key, conversation)) or 0)
-redis.call('ZADD', holds_key, held_until, conversation)
+held_until = math.max(held_until, tonumber(redis.call('ZSCORE', held_key, conversation)) or 0)
+redis.call('ZADD', held_key, held_until, conversation)
 local state = redis.call('HMGET', open_key, conversation, '')
 local buffer, alive, start = state[1], state[2], 0
 if buffer then

@@ -16,7 +16,7 @@
 -- Keeps    no conversation remains in flight beyond its deadline; holds that have not ended
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
-local processor_key, wake_key, holds_key = KEYS[4], KEYS[5], KEYS[6]
+local processor_key, wake_key, held_key = KEYS[4], KEYS[5], KEYS[6]
 local now, now_ms, limit = ARGV[1], tonumber(ARGV[1]), math.min(tonumber(ARGV[2]), 1000)
 local start_id, start_ms, horizon_ms = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
@@ -26,7 +26,7 @@ local expired
 -- include put_back_expired
 
 -- Forget holds that ended over a minute ago. A more recent hold may not have ended by the clock of a host that lags.
-redis.call('ZREMRANGEBYSCORE', holds_key, '-inf', now_ms - 60000)
+redis.call('ZREMRANGEBYSCORE', held_key, '-inf', now_ms - 60000)
 
 -- Find the earliest exact due time, because later messages may have moved a timer without changing pending. The entries
 -- that are not read have higher scores, so they cannot be due earlier than the last one read.

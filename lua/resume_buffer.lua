@@ -14,7 +14,7 @@
 -- Repeat   returns NOT_ON_HOLD, with the same start reservation
 -- Keeps    messages behind a frozen batch wait until it is completed
 
-local pending_key, open_key, processor_key, wake_key, holds_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local pending_key, open_key, processor_key, wake_key, held_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local now, now_ms, conversation = ARGV[1], tonumber(ARGV[1]), ARGV[2]
 local start_id, start_ms, horizon_ms = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
@@ -24,9 +24,9 @@ local start_id, start_ms, horizon_ms = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV
 local state = redis.call('HMGET', open_key, conversation, '')
 local buffer, alive, start, word = state[1], state[2], 0, 'NOT_ON_HOLD'
 local due_at = buffer and due_at_of(buffer)
-local held_until = tonumber(redis.call('ZSCORE', holds_key, conversation))
+local held_until = tonumber(redis.call('ZSCORE', held_key, conversation))
 if held_until then
-  redis.call('ZREM', holds_key, conversation)
+  redis.call('ZREM', held_key, conversation)
   if held_until > now_ms then word = 'RESUMED' end -- otherwise the hold had ended by itself
   if buffer then
     local mode = mode_of(buffer) == 'f' and 'f' or '-'

@@ -488,7 +488,7 @@ BUGS = (
     Bug(
         "a hold on an idle conversation is overlooked",
         "buffer_message",
-        "call('ZSCORE', holds_key, conversation) and 'h' or",
+        "call('ZSCORE', held_key, conversation) and 'h' or",
         "",
         (
             lambda m: m.hold(hold_ms=500, name="ann", skew=0, twice=False),
@@ -498,7 +498,7 @@ BUGS = (
     Bug(
         "a hold is forgotten when a batch is completed",
         "complete_batch",
-        "redis.call('ZSCORE', holds_key, conversation) and 'h' or '-'",
+        "redis.call('ZSCORE', held_key, conversation) and 'h' or '-'",
         "'-'",
         (vip, taken, held, vip, emitted, lambda m: m.complete(0, 0, False)),
     ),
@@ -515,7 +515,7 @@ BUGS = (
     Bug(
         "holds are kept for ever",
         "recover_expired",
-        "redis.call('ZREMRANGEBYSCORE', holds_key, '-inf', now_ms - 60000)",
+        "redis.call('ZREMRANGEBYSCORE', held_key, '-inf', now_ms - 60000)",
         "",
         (
             lambda m: m.hold(hold_ms=500, name="ann", skew=0, twice=False),
@@ -525,8 +525,8 @@ BUGS = (
     Bug(
         "a hold can expire",
         "hold_buffer",
-        "redis.call('ZADD', holds_key, held_until, conversation)",
-        "redis.call('ZADD', holds_key, held_until, conversation) redis.call('PEXPIRE', holds_key, 86400000)",
+        "redis.call('ZADD', held_key, held_until, conversation)",
+        "redis.call('ZADD', held_key, held_until, conversation) redis.call('PEXPIRE', held_key, 86400000)",
         (lambda m: m.hold(hold_ms=500, name="ann", skew=0, twice=False),),
     ),
     Bug(
@@ -882,7 +882,7 @@ BUGS = (
     Bug(
         "a forget leaves the hold",
         "forget_conversation",
-        "redis.call('ZREM', holds_key, conversation)",
+        "redis.call('ZREM', held_key, conversation)",
         "",
         (held, writes, forgotten),
     ),
