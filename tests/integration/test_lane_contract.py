@@ -80,7 +80,11 @@ def test_messages_wait_and_leave_together_once_in_order_of_arrival(running: Runn
 def test_no_outcome_leaves_a_start_to_the_caller(running: RunningLane) -> None:
     assert not send(running, "m1").start_id
     lane = running.lane
-    for outcome in (lane.flush_buffer(C), lane.hold_buffer(C, hold_ms=1), lane.resume_buffer(C)):
+    for outcome in (
+        lane.flush_buffer(C),
+        lane.hold_buffer(C, holder="people", cause="operator", hold_ms=1),
+        lane.resume_buffer(C),
+    ):
         assert not getattr(outcome, "start_id", False)
 
 
@@ -212,8 +216,10 @@ def test_a_cancel_drops_a_batch_that_waits_for_its_next_attempt(running: Running
 def test_a_hold_keeps_what_waits_and_what_comes_until_it_is_over(running: RunningLane) -> None:
     send(running, "m1")
     until_ms = running.clock() + 30_000
-    assert running.lane.hold_buffer(C, hold_ms=30_000) == o.OnHold(until_ms)
-    assert running.lane.hold_buffer(C, hold_ms=1_000) == o.OnHold(until_ms), "the longer hold goes on"
+    assert running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=30_000) == o.OnHold(until_ms)
+    assert running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=1_000) == o.OnHold(until_ms), (
+        "the longer hold goes on"
+    )
     running.pass_time(LONG_MS)
     send(running, "m2")
     running.pass_time(LONG_MS)
@@ -257,7 +263,7 @@ def test_a_forget_drops_a_frozen_batch_that_waits_for_its_retry(running: Running
 
 
 def test_a_forget_may_be_repeated_and_ends_a_hold(running: RunningLane) -> None:
-    running.lane.hold_buffer(C, hold_ms=300_000)
+    running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=300_000)
     send(running, "m1")
     assert running.lane.forget_conversation(C).waiting == 1
     assert running.lane.forget_conversation(C) == o.Forgotten(None, 0, 0, None)
@@ -267,7 +273,7 @@ def test_a_forget_may_be_repeated_and_ends_a_hold(running: RunningLane) -> None:
 
 def test_a_hold_of_an_empty_conversation_keeps_what_comes(running: RunningLane) -> None:
     until_ms = running.clock() + 30_000
-    assert running.lane.hold_buffer(C, hold_ms=30_000) == o.OnHold(until_ms)
+    assert running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=30_000) == o.OnHold(until_ms)
     send(running, "m1")
     running.pass_time(2 * LONG_MS)
     assert batches_of(running) == []
@@ -277,7 +283,7 @@ def test_a_hold_of_an_empty_conversation_keeps_what_comes(running: RunningLane) 
 
 def test_a_resume_ends_a_hold_and_only_a_hold(running: RunningLane) -> None:
     send(running, "m1")
-    running.lane.hold_buffer(C, hold_ms=60_000)
+    running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=60_000)
     running.pass_time(LONG_MS)
     resumed = running.lane.resume_buffer(C)
     assert resumed == o.Resumed(running.clock())
@@ -307,7 +313,7 @@ def test_a_flush_word_makes_due_what_waits_unless_it_is_on_hold(running: Running
     assert batches_of(running) == [["m1", "m2"]]
     assert events_of(running)[0]["flushReason"] == "flush"
     send(running, "m3")
-    lane.hold_buffer(C, hold_ms=60_000)
+    lane.hold_buffer(C, holder="people", cause="operator", hold_ms=60_000)
     held = lane.retime_buffer(C, timing=FLUSH)
     assert isinstance(held, o.Retimed | o.Unmoved)
     assert held.due_at_ms > running.clock()
@@ -327,7 +333,7 @@ def test_new_rules_never_make_a_buffer_wait_longer_than_they_say(running: Runnin
 def test_an_operators_flush_ends_a_wait_but_a_hold_continues_for_later_messages(running: RunningLane) -> None:
     assert running.lane.flush_buffer(C) == o.Empty()
     until_ms = running.clock() + 60_000
-    running.lane.hold_buffer(C, hold_ms=60_000)
+    running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=60_000)
     assert running.lane.flush_buffer(C) == o.Empty()
     send(running, "m1", "m2")
     for _ in range(2):
@@ -348,7 +354,7 @@ def test_a_hold_after_a_flush_keeps_what_has_not_left_yet(running: RunningLane) 
     for hold_ms in (20_000, 1_000):  # a longer hold, and one that is over before the first
         send(running, "m1")
         running.lane.flush_buffer(C)
-        running.lane.hold_buffer(C, hold_ms=hold_ms)
+        running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=hold_ms)
     held_until_ms = running.clock() + 20_000
     running.pass_time(LONG_MS)
     assert batches_of(running) == []
@@ -362,7 +368,7 @@ def test_a_hold_after_a_flush_keeps_what_has_not_left_yet(running: RunningLane) 
 @pytest.mark.parametrize("is_on_hold", [False, True])
 def test_a_hold_that_comes_before_the_batch_is_frozen_holds(running: RunningLane, is_on_hold: bool) -> None:
     if is_on_hold:
-        running.lane.hold_buffer(C, hold_ms=20_000)
+        running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=20_000)
     send(running, "m1")
     if is_on_hold:
         running.lane.flush_buffer(C)
@@ -371,7 +377,7 @@ def test_a_hold_that_comes_before_the_batch_is_frozen_holds(running: RunningLane
     held: list[int] = []
 
     def hold() -> None:
-        outcome = running.lane.hold_buffer(C, hold_ms=15_000)
+        outcome = running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=15_000)
         held.append(outcome.held_until_ms)
 
     running.meanwhile(hold)
@@ -387,7 +393,7 @@ def test_a_hold_that_comes_before_the_batch_is_frozen_holds(running: RunningLane
 
 def test_a_flush_under_a_hold_that_comes_before_the_batch_is_frozen_leaves(running: RunningLane) -> None:
     def hold_and_flush() -> None:
-        running.lane.hold_buffer(C, hold_ms=60_000)
+        running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=60_000)
         running.lane.flush_buffer(C)
 
     send(running, "m1")
@@ -457,7 +463,7 @@ def test_a_batch_that_cannot_be_emitted_is_tried_again_under_its_id(running: Run
 def test_conversations_do_not_wait_for_each_other(running: RunningLane) -> None:
     other = "default/generic/shop/ben"
     send(running, "m1")
-    running.lane.hold_buffer(C, hold_ms=60_000)
+    running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=60_000)
     running.lane.buffer_message(other, "m1", payload=payload("m1"), timing=RULES.timing)
     running.pass_time(LONG_MS)
     assert [event["conversationId"] for event in events_of(running)] == [other]
@@ -540,7 +546,7 @@ def _act(running: RunningLane, message_id: str, step: _Told, rules: Rules) -> tu
         case "typing":
             lane.extend_wait(C, extend_ms=7_000, max_wait_ms=rules.timing.max_wait_ms)
         case "hold":
-            lane.hold_buffer(C, hold_ms=25_000)
+            lane.hold_buffer(C, holder="people", cause="operator", hold_ms=25_000)
         case "resume":
             lane.resume_buffer(C)
         case "flush":
@@ -615,7 +621,7 @@ def test_both_lanes_compute_the_same_due_time_by_the_same_rule_after_each_messag
                 case "typing":
                     running.lane.extend_wait(C, extend_ms=3_000, max_wait_ms=step.timing.max_wait_ms)
                 case "hold":
-                    running.lane.hold_buffer(C, hold_ms=2_000)
+                    running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=2_000)
                 case "resume":
                     running.lane.resume_buffer(C)
             running.lane.buffer_message(C, f"m{number}", payload=payload(f"m{number}"), timing=step.timing)

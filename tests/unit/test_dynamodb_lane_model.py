@@ -148,7 +148,7 @@ class WindowMachine(RuleBasedStateMachine):
                 case "flush":
                     lane.flush_buffer(name)
                 case "hold":
-                    self.note_hold(name, lane.hold_buffer(name, hold_ms=20_000))
+                    self.note_hold(name, lane.hold_buffer(name, holder="people", cause="operator", hold_ms=20_000))
                 case "resume":
                     lane.resume_buffer(name)
                 case "type":
