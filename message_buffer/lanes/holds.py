@@ -5,7 +5,7 @@ its cause is told.
 """
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from message_buffer.messages.wire_form import Json
 
@@ -18,26 +18,29 @@ class Hold(NamedTuple):
     cause: str
     """Of people's hold `answer`, `operator` or `handoff`. Of consumers' hold the consumer's name, which is a claim."""
 
-    @property
-    def packed(self) -> str:
-        """Return end and cause in the form in which both lanes store them."""
-        return f"{self.until_ms} {self.cause}"
+
+Holds = tuple[Hold, ...]
 
 
-def unpack_holds(people: str, consumers: str) -> tuple[Hold, ...]:
-    """Return the holds that a lane has stored. An empty text is no hold."""
-    return (*_unpacked("people", people), *_unpacked("consumers", consumers))
+def end_of(holds: Holds) -> int:
+    """Return when the last of the holds ends, or 0 if there is none."""
+    return max((each.until_ms for each in holds), default=0)
 
 
-def _unpacked(holder: Holder, packed: str) -> Iterable[Hold]:
-    if packed:
-        until_ms, cause = packed.split(" ", 1)
-        yield Hold(holder, int(until_ms), cause)
-
-
-def standing(holds: Iterable[Hold], now_ms: int) -> tuple[Hold, ...]:
+def standing(holds: Holds, now_ms: int) -> Holds:
     """Return the holds that have not ended."""
     return tuple(each for each in holds if each.until_ms > now_ms)
+
+
+def with_hold(holds: Holds, new: Hold) -> Holds:
+    """Return the holds with a new one, unless its holder's hold ends no earlier."""
+    longest = {each.holder: each for each in sorted((new, *holds), key=lambda each: each.until_ms)}
+    return tuple(longest[holder] for holder in get_args(Holder) if holder in longest)
+
+
+def without_hold(holds: Holds, holder: Holder | None, cause: str | None) -> Holds:
+    """Return the holds without those of this holder, or of both, that have this cause, or any."""
+    return tuple(each for each in holds if holder not in (None, each.holder) or cause not in (None, each.cause))
 
 
 def shown(holds: Iterable[Hold]) -> list[Json]:

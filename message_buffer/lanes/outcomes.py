@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from message_buffer.errors import InvalidInput
-from message_buffer.lanes.holds import Hold
+from message_buffer.lanes.holds import Holds
 
 LaneName = Literal["valkey", "dynamodb"]
 RefusalReason = Literal[
@@ -300,7 +300,7 @@ class Standing:
 
     generation: int
     """The number of the newest buffer, or 0 if the conversation is unknown."""
-    holds: tuple[Hold, ...]
+    holds: Holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,7 +405,7 @@ class Conversation:
     last_at_ms: int | None
     generation: int
     held_until_ms: int | None
-    holds: tuple[Hold, ...]  # those that have not ended
+    holds: Holds  # those that have not ended
     batch_id: str | None
     attempt: int
     frozen: int

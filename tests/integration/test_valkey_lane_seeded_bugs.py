@@ -79,6 +79,10 @@ def held(machine: EngineMachine) -> None:
     machine.hold("ann", 200_000, HOLDS[0], 0, False)
 
 
+def later_than_a_minute(machine: EngineMachine) -> None:
+    machine.engine.clock.advance(61_000)
+
+
 def held_by_both(machine: EngineMachine) -> None:
     held(machine)
     machine.hold("ann", 20_000, HOLDS[2], 0, False)
@@ -535,7 +539,7 @@ BUGS = (
         "",
         (
             lambda m: m.hold("ann", 500, HOLDS[0], 0, False),
-            lambda m: m.engine.clock.advance(61_000),
+            later_than_a_minute,
             lambda m: m.watchdog(skew=0, twice=False),
         ),
     ),

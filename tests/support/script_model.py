@@ -18,7 +18,7 @@ def due_after_retime(facts: Facts, timing: Timing, now_ms: int) -> Due:
     return due_after_hold(due, facts.held_until_ms, facts.last_at_ms) if facts.held_until_ms > now_ms else due
 
 
-def due_after_resume(due: Due, *, held_until_ms: int, stays_until_ms: int, last_at_ms: int, now_ms: int) -> Due:
+def due_after_resume(due: Due, *, held_until_ms: int, stays_until_ms: int = 0, last_at_ms: int, now_ms: int) -> Due:
     """Return when the buffer is due after a hold was ended. Another hold may still stand.
 
     What was on hold until `held_until_ms` is due now, or at the end of the other hold.

@@ -283,7 +283,7 @@ def test_a_hold_of_an_open_window_does_not_let_it_expire(window: WindowScene) ->
 def test_a_window_that_closes_while_it_is_put_on_hold_is_on_hold(window: WindowScene) -> None:
     window.send("m1")
     window.clock.advance(WINDOW_MS)
-    with window.wire.at("update_item", window.run, nth=2):
+    with window.wire.at("update_item", window.run):
         held = window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=60_000)
     assert window.batches() == [["m1"]]
     assert window.table.windows.read(CONVERSATION).held_until_ms == held.held_until_ms == window.clock() + 60_000

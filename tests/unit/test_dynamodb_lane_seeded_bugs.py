@@ -80,8 +80,13 @@ BUGS = (
     ),
     Bug(
         "a hold that comes after the read does not hold", windows,
-        '"REMOVE #found ADD #changes :one"', '"REMOVE #found ADD #other :one"',
+        '" REMOVE #found ADD #changes :one"', '" REMOVE #found ADD #other :one"',
         Crossing("cross_processor", 3, "hold", GO),
+    ),
+    Bug(
+        "a consumer ends people's hold", lane,
+        "left = without_hold(holds, holder, cause)", "left = ()",
+        Crossing("cross_processor", 2, "hold", GO),
     ),
     Bug(
         "a run that had to be repeated finds another due time", locks,

@@ -19,7 +19,7 @@ from message_buffer.lanes.dynamodb.messages import Contents
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Triggers
 from message_buffer.lanes.dynamodb.window import Note, Window
-from message_buffer.lanes.dynamodb.windows import Hold
+from message_buffer.lanes.holds import Hold, Holder, end_of, standing, with_hold, without_hold
 from message_buffer.limits import (
     CANCEL_LOCK_MS,
     CANCEL_LOCK_PAUSE_SECONDS,
@@ -49,11 +49,6 @@ class _Noted(NamedTuple):
 
     due: Due
     messages: int
-
-
-class _Hurried(NamedTuple):
-    window: Window
-    hold_ended: bool
 
 
 class _Changed(NamedTuple):
@@ -172,7 +167,7 @@ class DynamoDbLane:
             self._messages.take_back(conversation, new, window=window, expires_at_ms=expires_at_ms)
             raise
 
-    def _hurry(self, conversation: str, due_for: str, *, rule: RuleName, hold: Hold) -> _Hurried:
+    def _hurry(self, conversation: str, due_for: str, *, rule: RuleName, ignores_hold: bool = False) -> Window:
         """Make an open window due now for this reason by this rule, and return it as it is then.
 
         Raise StoreUnavailable if other requests keep changing the window.
@@ -180,30 +175,26 @@ class DynamoDbLane:
         for _ in range(MAX_WINDOW_TRIES):
             window, now_ms = self._windows.read(conversation), self._clock()
             is_held = window.held_until_ms > now_ms
-            ends_hold = is_held and hold == "end"
             # On hold, messages behind a batch whose next attempt is due are not due yet.
             is_due = window.due.due_at_ms <= now_ms and (not is_held or window.due_of_waiting.due_at_ms <= now_ms)
-            if not window.is_open or is_due:
-                return _Hurried(window, ends_hold and self._windows.end_hold(conversation, now_ms=now_ms))
-            if is_held and hold == "obey":
-                return _Hurried(window, hold_ended=False)
+            if not window.is_open or is_due or (is_held and not ignores_hold):
+                return window
             due = Due(now_ms, due_for, rule, now_ms - window.last_arrival_ms)
-            if self._windows.hasten(conversation, window=window, due=due, hold=hold):
+            if self._windows.hasten(conversation, window=window, due=due, ignores_hold=ignores_hold):
                 self._triggers.send(conversation, delay_ms=0)
-                listed_at_ms = min(window.listed_at_ms, now_ms)
-                return _Hurried(window._replace(found=due, listed_at_ms=listed_at_ms), ends_hold)
+                return window._replace(found=due, listed_at_ms=min(window.listed_at_ms, now_ms))
         raise StoreUnavailable("hasten window: another request is changing the conversation; try again")
 
     # -- what operators, control words and typing events do to it ----------------------------------------------
 
     def flush_buffer(self, conversation: str) -> o.Flushed | o.Empty:
-        window = self._hurry(conversation, "flush", rule="flush", hold="ignore").window
+        window = self._hurry(conversation, "flush", rule="flush", ignores_hold=True)
         return o.Flushed(window.due.due_at_ms, window.waiting) if window.is_open else o.Empty()
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
         if timing.flush_reason:
             reason, rule = timing.flush_reason, timing.silence_rule
-            window = self._hurry(conversation, reason, rule=rule, hold="obey").window
+            window = self._hurry(conversation, reason, rule=rule)
             if not window.is_open:
                 return o.Empty()
             if window.held_until_ms > self._clock():
@@ -247,20 +238,44 @@ class DynamoDbLane:
             return o.Unmoved(before.due_at_ms)
         return o.Extended(due.due_at_ms)
 
-    def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
-        until_ms = self._clock() + hold_ms
-        if not self._windows.hold(conversation, until_ms=until_ms, expires_at_ms=until_ms + REMEMBERED_MS):
-            return o.OnHold(self._windows.read(conversation).held_until_ms)
-        # When the pending trigger arrives, the DynamoDB processor finds the hold in the window.
-        return o.OnHold(until_ms)
+    def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
+        hold = Hold(holder, self._clock() + hold_ms, cause)
+        for _ in range(MAX_WINDOW_TRIES):
+            window = self._windows.read(conversation)
+            holds = with_hold(window.holds, hold)
+            # When the pending trigger arrives, the DynamoDB processor finds the hold in the window.
+            if self._windows.hold(conversation, window=window, holds=holds):
+                return o.OnHold(end_of(holds))
+        raise StoreUnavailable("hold window: another request is changing the conversation; try again")
 
-    def resume_buffer(self, conversation: str) -> o.Resumed | o.NotOnHold:
-        now_ms, window = self._clock(), self._windows.read(conversation)
-        was_held = window.held_until_ms > now_ms
-        if was_held:
-            window, was_held = self._hurry(conversation, "resume", rule="resume", hold="end")
-        outcome = o.Resumed if was_held else o.NotOnHold
-        return outcome(window.due.due_at_ms if window.is_open else None)
+    def resume_buffer(
+        self, conversation: str, *, holder: Holder | None = None, cause: str | None = None
+    ) -> o.Resumed | o.OnHold | o.NotOnHold:
+        for _ in range(MAX_WINDOW_TRIES):
+            window, now_ms = self._windows.read(conversation), self._clock()
+            holds = standing(window.holds, now_ms)
+            left = without_hold(holds, holder, cause)
+            due_at_ms = window.due.due_at_ms if window.is_open else None
+            if left == holds:
+                return o.OnHold(end_of(left)) if left else o.NotOnHold(due_at_ms)
+            waiting_until_ms, end_ms = window.due_of_waiting.due_at_ms, end_of(left) or now_ms
+            rule: RuleName = "hold" if left else "resume"
+            due = Due(end_ms, rule, rule, end_ms - window.last_arrival_ms)
+            if left:
+                moves = window.is_open and end_ms < window.held_until_ms == waiting_until_ms
+            else:
+                moves = window.is_open and end_ms < max(window.due.due_at_ms, waiting_until_ms)
+            if moves and not left:
+                done = self._windows.hasten(conversation, window=window, due=due, holds=left)
+            else:
+                done = self._windows.end_holds(conversation, window=window, holds=left, due=due if moves else None)
+            if done and moves:
+                # The run that emits a frozen batch sends the trigger for the messages behind it. Another does no harm.
+                self._triggers.send(conversation, delay_ms=end_ms - now_ms)
+                due_at_ms = end_ms
+            if done:
+                return o.OnHold(end_ms) if left else o.Resumed(due_at_ms)
+        raise StoreUnavailable("resume window: another request is changing the conversation; try again")
 
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
         """Lock the window and drop all messages. Raise StoreUnavailable if a processor keeps the window locked."""
@@ -405,15 +420,17 @@ class DynamoDbLane:
             last_at_ms=waiting[-1].arrived_at_ms if waiting and contents.is_whole else newest_at_ms or None,
             generation=window.generation,
             held_until_ms=window.held_until_ms or None,
+            holds=standing(window.holds, self._clock()),
             batch_id=frozen.batch_id if frozen else None,
             attempt=window.attempt if frozen else 0,
             frozen=len(frozen.names) if frozen else 0,
             payloads=[bodies[each.name] for each in waiting[:limit] if each.name in bodies],
         )
 
-    def generation(self, conversation: str) -> int:
-        """Return the number of the newest window, or 0 if the conversation is unknown, without reading messages."""
-        return self._windows.read(conversation).generation
+    def standing(self, conversation: str) -> o.Standing:
+        """Return what a consumer may know, without reading messages."""
+        window = self._windows.read(conversation)
+        return o.Standing(window.generation, standing(window.holds, self._clock()))
 
     def open_windows(self, *, limit: int) -> list[Opened]:
         """Return open windows, the most overdue first."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 from message_buffer.aws.dynamodb import Item, Values, number, text, texts
+from message_buffer.lanes.holds import Hold, Holds, end_of
 from message_buffer.limits import LARGE_MESSAGE_BYTES, MAX_BYTES_IN_A_BATCH
 from message_buffer.rules.due_time import (
     Arrival,
@@ -81,7 +82,7 @@ class Window(NamedTuple):
     """The due time that stands. None while messages move it."""
     successor_at_ms: int = 0
     """When the successor arrives that a trigger has left in the queue; 0 if there is none."""
-    held_until_ms: int = 0
+    holds: Holds = ()
     owner: str = ""
     owner_until_ms: int = 0
     attempt: int = 0
@@ -91,6 +92,10 @@ class Window(NamedTuple):
     """When the newest message of all batches of this lane arrived."""
     rhythm: Rhythm | None = None
     """The author's rhythm up to the last batch."""
+
+    @property
+    def held_until_ms(self) -> int:
+        return end_of(self.holds)
 
     @property
     def due(self) -> Due:
@@ -238,7 +243,6 @@ _NUMBERS: Mapping[str, str] = {
     "previous_at_ms": "prev",
     "listed_at_ms": "due_at",
     "successor_at_ms": "successor_at",
-    "held_until_ms": "held_until",
     "owner_until_ms": "owner_until",
     "attempt": "attempt",
     "last_at_ms": "last_at",
@@ -248,6 +252,7 @@ _TEXTS: Mapping[str, str] = {
 }
 WINDOW_ATTRIBUTES = (
     *_NUMBERS.values(), *_TEXTS.values(), "open", "frozen", "timing", "computed", "found", "gap_mean", "gap_dev",
+    "holds",
 )  # fmt: skip
 # Attributes with the facts of waiting messages.
 FACTS = "#first, #last, #prev, #timing, #computed, #successor_at"
@@ -262,6 +267,7 @@ def window_of(item: Item) -> Window:
         **fields,
         is_open="open" in item,
         timing=timing_in(text(item, "timing")),
+        holds=tuple(Hold(*each) for each in json.loads(text(item, "holds") or "[]")),
         computed=_due(item["computed"]["M"]) if "computed" in item else None,
         found=_due(item["found"]["M"]) if "found" in item else None,
         frozen=_frozen(item["frozen"]["M"]) if "frozen" in item else None,
@@ -279,6 +285,10 @@ def timing_in(stored: str) -> Timing | None:
         return Timing(*json.loads(stored)[: len(Timing._fields)]) if stored else None
     except (ValueError, TypeError):
         return None  # after a person's edit
+
+
+def holds_text(holds: Holds) -> str:
+    return json.dumps(holds, separators=(",", ":"))
 
 
 def due_item(due: Due) -> Values:

@@ -3,13 +3,13 @@ do at the same time.
 """
 
 from itertools import islice
-from typing import Literal
 from zlib import crc32
 
 from message_buffer.aws.dynamodb import Table, Value, Values, expressions, number, text
 from message_buffer.lanes.dynamodb.items import OPEN_INDEX, WINDOW, key_of, seconds
-from message_buffer.lanes.dynamodb.window import Note, Window, due_item, timing_text, window_of
-from message_buffer.limits import INDEX_SLICES, MAX_STORED_BYTES, MAX_STORED_MESSAGES
+from message_buffer.lanes.dynamodb.window import Note, Window, due_item, holds_text, timing_text, window_of
+from message_buffer.lanes.holds import Holds, end_of
+from message_buffer.limits import INDEX_SLICES, MAX_STORED_BYTES, MAX_STORED_MESSAGES, REMEMBERED_MS
 from message_buffer.rules.due_time import Due
 from message_buffer.rules.timing import Timing
 
@@ -17,9 +17,8 @@ from message_buffer.rules.timing import Timing
 NOTHING_NEW = " AND #generation = :generation"
 # A condition: the conversation is not on hold.
 NOT_HELD = "(attribute_not_exists(#held_until) OR #held_until <= :now)"
-
-Hold = Literal["obey", "ignore", "end"]
-"""Whether a request that makes a window due obeys a hold, ignores it, or ends it."""
+# Conditions read the later end of the holds, which is an attribute of its own.
+SET_HOLDS = "#held_until = :until, #holds = :holds"
 
 
 class Windows(Table):
@@ -79,14 +78,25 @@ class Windows(Table):
         )
         return updated.done, window_of(updated.item)
 
-    def hasten(self, conversation: str, *, window: Window, due: Due, stands: bool = True, hold: Hold = "obey") -> bool:
+    def hasten(
+        self,
+        conversation: str,
+        *,
+        window: Window,
+        due: Due,
+        stands: bool = True,
+        ignores_hold: bool = False,
+        holds: Holds | None = None,
+    ) -> bool:
         """Make an open window due earlier than the caller has seen it.
 
         If the due time `stands`, later messages do not move it; otherwise only the index is corrected. Return False if
         another run has frozen the batch since the caller read the window, or the window has closed, or its due time
         would stand against a hold. If the hold is ignored, it continues for later messages.
+
+        With `holds`, leave only these holds, and also return False if the holds have changed since the read.
         """
-        sets, remove = [], " REMOVE #held_until" if hold == "end" else ""
+        sets = []
         values: dict[str, Value] = {"one": 1}
         only_if = _still_open(window)
         if window.listed_at_ms > due.due_at_ms:
@@ -95,12 +105,16 @@ class Windows(Table):
         if stands:
             sets.append("#found = :found, #computed = :found")
             values["found"] = due_item(due)
-        if stands and hold == "obey":
+        if holds is not None:
+            sets.append(SET_HOLDS)
+            values |= _holding(window, holds)
+            only_if += f" AND {_same_holds(window)}"
+        elif stands and not ignores_hold:
             only_if += f" AND {NOT_HELD}"
             values["now"] = due.due_at_ms  # the due time has come, so it may stand for the time now
         if not sets:
             return True
-        do = f"SET {', '.join(sets)}{remove} ADD #changes :one"
+        do = f"SET {', '.join(sets)} ADD #changes :one"
         return self._update("hasten window", key_of(conversation, WINDOW), do, values, only_if=only_if).done
 
     def list_later(self, conversation: str, *, window: Window, at_ms: int, successor_at_ms: int | None = None) -> bool:
@@ -146,35 +160,37 @@ class Windows(Table):
             only_if="attribute_exists(#open) AND #generation = :generation",
         ).done
 
-    def hold(self, conversation: str, *, until_ms: int, expires_at_ms: int) -> bool:
-        """Put the conversation on hold. Return False if it is already on hold until a later time.
+    def hold(self, conversation: str, *, window: Window, holds: Holds) -> bool:
+        """Put the conversation on hold. Return False if it has opened or closed, or its holds have changed, since the
+        caller read it.
 
-        In either case messages and the hold move the due time again, and no run can freeze a batch with what it has
-        read before.
+        Messages and the holds move the due time again, and no run can freeze a batch with what it has read before.
         """
-        key, longer = key_of(conversation, WINDOW), "(attribute_not_exists(#held_until) OR #held_until < :until)"
-        until, expires = {"until": until_ms}, {"expires": seconds(expires_at_ms)}
-        counted, unfound = {**until, "one": 1}, "REMOVE #found ADD #changes :one"
-
-        def hold_closed() -> bool:
+        values = _holding(window, holds)
+        if window.is_open:
+            do, only_if = " REMOVE #found ADD #changes :one", "attribute_exists(#open)"
+            values["one"] = 1
+        else:
             # The row of a closed window expires soon, or does not exist yet. The row of an open window never expires.
-            do, only_if = "SET #held_until = :until, #expires_at = :expires", "attribute_not_exists(#open)"
-            return self._update("hold window", key, do, until | expires, only_if=f"{only_if} AND {longer}").done
+            do, only_if = ", #expires_at = :expires", "attribute_not_exists(#open)"
+            values["expires"] = seconds(end_of(holds) + REMEMBERED_MS)
+        key, only_if = key_of(conversation, WINDOW), f"{only_if} AND {_same_holds(window)}"
+        return self._update("hold window", key, f"SET {SET_HOLDS}{do}", values, only_if=only_if).done
 
-        def hold_open() -> bool:
-            do, only_if = f"SET #held_until = :until {unfound}", "attribute_exists(#open)"
-            return self._update("hold window", key, do, counted, only_if=f"{only_if} AND {longer}").done
+    def end_holds(self, conversation: str, *, window: Window, holds: Holds, due: Due | None = None) -> bool:
+        """Leave only these holds. With `due`, the messages that wait are due then, unless more messages come.
 
-        # A window may open or close between the two requests, but it is very unlikely to do so twice.
-        if any(hold_closed() or hold_open() for _ in range(2)):
-            return True
-        self._update("hold window", key, unfound, counted, only_if="attribute_exists(#open) AND #held_until >= :until")
-        return False
-
-    def end_hold(self, conversation: str, *, now_ms: int) -> bool:
-        """End the hold. Return False if the conversation is not on hold."""
-        key, do = key_of(conversation, WINDOW), "REMOVE #held_until"
-        return self._update("resume window", key, do, {"now": now_ms}, only_if="#held_until > :now").done
+        Return False if the holds, or with `due` the messages, have changed since the caller read the window.
+        """
+        do, only_if, values = f"SET {SET_HOLDS}", _same_holds(window), _holding(window, holds)
+        if due is not None:
+            # The next attempt of a frozen batch is not moved.
+            do += ", #computed = :computed" if window.frozen else ", #computed = :computed, #due_at = :due"
+            do += " ADD #changes :one"
+            only_if += f" AND {_still_open(window)}{NOTHING_NEW}"
+            values |= {"computed": due_item(due), "one": 1, "generation": window.generation}
+            values |= {} if window.frozen else {"due": min(due.due_at_ms, window.listed_at_ms)}
+        return self._update("resume window", key_of(conversation, WINDOW), do, values, only_if=only_if).done
 
     def open_windows(self, *, listed_before_ms: int, limit: int) -> list[tuple[str, int]]:
         """Return (conversation, the time under which it is listed) of open windows, the earliest, at most `limit`.
@@ -197,6 +213,15 @@ def _still_open(window: Window) -> str:
     return "attribute_exists(#open) AND " + (
         "attribute_exists(#frozen)" if window.frozen else "attribute_not_exists(#frozen)"
     )
+
+
+def _holding(window: Window, holds: Holds) -> dict[str, Value]:
+    """Return the values of SET_HOLDS and of the condition that the holds are as the caller has read them."""
+    return {"until": end_of(holds), "holds": holds_text(holds), "seen": holds_text(window.holds)}
+
+
+def _same_holds(window: Window) -> str:
+    return "#holds = :seen" if window.holds else "(attribute_not_exists(#holds) OR #holds = :seen)"
 
 
 def slice_of(conversation: str) -> str:

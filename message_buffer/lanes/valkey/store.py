@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidId, InvalidInput, ScriptInvariantBroken
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.holds import Holder, standing, unpack_holds
+from message_buffer.lanes.holds import Hold, Holder, Holds, standing
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.keys import batch_prefix, script_keys, shard_of, shard_of_encoded
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script, load_script
@@ -263,7 +263,7 @@ class Store:
             last_at_ms=_or_none(reply.last_at_ms),
             generation=reply.generation,
             held_until_ms=_or_none(reply.held_until_ms),
-            holds=standing(unpack_holds(reply.people.decode(), reply.consumers.decode()), self._clock()),
+            holds=standing((*_holds("people", reply.people), *_holds("consumers", reply.consumers)), self._clock()),
             batch_id=reply.batch_id.decode() or None,
             attempt=reply.attempt,
             frozen=reply.frozen,
@@ -480,6 +480,12 @@ def _why(packed: bytes) -> _Why:
     """Unpack a line's `why`, which the include `due_time` packs."""
     reason, rule, wait_ms = packed.decode().split()
     return _Why(reason, rule, int(wait_ms))
+
+
+def _holds(holder: Holder, packed: bytes) -> Holds:
+    """Unpack a hold, which `hold_buffer` packs, or no hold."""
+    until_ms, _, cause = packed.decode().partition(" ")
+    return (Hold(holder, int(until_ms), cause),) if until_ms else ()
 
 
 def _or_none(value: int) -> int | None:
