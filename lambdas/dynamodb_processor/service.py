@@ -118,7 +118,7 @@ class DynamoDbProcessor:
                 now_ms=now_ms,
                 until_ms=now_ms + _lock_ms(window.attempt + 1),
             )
-            if window.owner != owner:
+            if window.lock.owner != owner:
                 return self._not_ours(trigger, window)
         except SendFailed as error:
             self._telemetry.warn("window not locked", conversation=trigger.conversation, reason=str(error))
@@ -168,7 +168,7 @@ class DynamoDbProcessor:
         rest_ms = window.due.due_at_ms - now_ms
         if window.is_locked(now_ms):
             self._telemetry.count("TriggersReturned")
-            rest_ms = min(window.owner_until_ms - now_ms, MAX_TRIGGER_REST_MS)
+            rest_ms = min(window.lock.until_ms - now_ms, MAX_TRIGGER_REST_MS)
         elif rest_ms > MAX_TRIGGER_HIDDEN_MS:
             return self._leave_successor(trigger, window, rest_ms)
         self._telemetry.sampled("trigger returned", conversation=conversation, rest_ms=rest_ms)
@@ -229,7 +229,7 @@ class DynamoDbProcessor:
             heartbeat.check()
             self._emission.send(conversation, _taken(batch, batch.payloads), time)
         heartbeat.check()
-        self._require_lock(locked, until_ms=batch.window.owner_until_ms)
+        self._require_lock(locked, until_ms=batch.window.lock.until_ms)
         expires_at_ms = self._clock() + REMEMBERED_MS
         self._messages.leave_tombstones(
             conversation, frozen.names, batch_id=frozen.batch_id, expires_at_ms=expires_at_ms, apart=batch.apart
@@ -254,7 +254,7 @@ class DynamoDbProcessor:
             now_ms = self._clock()
             contents = self._messages.read(conversation, with_bodies=True)
             window = contents.window
-            if window.owner != owner:
+            if window.lock.owner != owner:
                 raise LockLost("the lock ran out, and another run has the window now")
             if window.frozen is None and window.found is None:
                 self._locks.release(conversation, owner)
@@ -344,7 +344,7 @@ class DynamoDbProcessor:
         conversation, owner, _ = locked
         for attempt in range(MAX_WINDOW_TRIES):
             now_ms, window = self._clock(), self._windows.read(conversation)
-            if window.owner != owner:
+            if window.lock.owner != owner:
                 break
             rest = window._replace(frozen=None)
             if window.frozen is None:
@@ -396,7 +396,6 @@ def _lock_ms(attempt: int) -> int:
 
 
 def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, left: bool) -> Frozen:
-    due = window.due_of_batch
     names = tuple(each.name for each in stored)
     # These words identify the batch, because a message is in only one batch.
     words = json.dumps((conversation, *names))
@@ -406,10 +405,7 @@ def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, l
         generation=max(window.generation, 1),
         first_at_ms=stored[0].arrived_at_ms,
         last_at_ms=stored[-1].arrived_at_ms,
-        due_at_ms=due.due_at_ms,
-        reason=due.reason,
-        rule=due.rule,
-        wait_ms=due.wait_ms,
+        due=window.due_of_batch,
         has_left=left,
     )
 
@@ -422,10 +418,10 @@ def _taken(batch: _Batch, payloads: list[bytes]) -> Taken:
         generation=frozen.generation,
         first_at_ms=frozen.first_at_ms,
         last_at_ms=frozen.last_at_ms,
-        due_at_ms=frozen.due_at_ms,
-        flush_reason=frozen.reason,
-        rule=frozen.rule,
-        applied_wait_ms=frozen.wait_ms,
+        due_at_ms=frozen.due.due_at_ms,
+        flush_reason=frozen.due.reason,
+        rule=frozen.due.rule,
+        applied_wait_ms=frozen.due.wait_ms,
         payloads=payloads,
         lane="dynamodb",
     )

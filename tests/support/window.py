@@ -248,7 +248,7 @@ class WindowScene:
     def is_at_rest(self, conversation: str = CONVERSATION) -> bool:
         """Return whether no message waits, no window is open or locked, and no batch is frozen."""
         contents = self.table.messages.read(conversation)
-        return not (contents.stored or contents.window.is_open or contents.window.owner or contents.window.frozen)
+        return not (contents.stored or contents.window.is_open or contents.window.lock.owner or contents.window.frozen)
 
 
 @contextmanager

@@ -134,7 +134,7 @@ def test_a_message_that_never_gets_its_body_keeps_no_other_waiting(window: Windo
         window.send(message_id)
         window.pass_time(MINUTE_MS, sweep=True)
         row = window.table.windows.read(CONVERSATION)
-        assert (row.is_open, row.owner, row.waiting, window.triggers.waiting) == (False, "", 0, [])
+        assert (row.is_open, row.lock.owner, row.waiting, window.triggers.waiting) == (False, "", 0, [])
     assert window.batches() == [["m2"], ["m3"]]
     window.lane.forget_conversation(CONVERSATION)
     assert not [name for name in items(window) if "m1" in name]

@@ -79,7 +79,7 @@ def test_if_messages_keep_coming_a_forget_says_so(window: WindowScene) -> None:
     with pytest.raises(StoreUnavailable, match="messages keep arriving"):
         forget(window)
     assert window.wire.made.count("delete_item") == MAX_WINDOW_TRIES
-    assert not window.table.windows.read(CONVERSATION).owner
+    assert not window.table.windows.read(CONVERSATION).lock.owner
 
 
 @pytest.mark.parametrize("is_erased", [True, False])

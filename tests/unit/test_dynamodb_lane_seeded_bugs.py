@@ -26,8 +26,8 @@ class Bug(NamedTuple):
 BUGS = (
     Bug(
         "the window is closed over what came meanwhile", locks,
-        "            only_if=NOTHING_NEW,\n",
-        "            only_if=' AND (#generation = :generation OR #owner = :me)',\n",
+        "do=CLOSE, values=values, only_if=NOTHING_NEW",
+        "do=CLOSE, values=values, only_if=' AND (#generation = :generation OR #owner = :me)'",
         Crossing("cross_processor", 6, "deliver", GO),
     ),
     Bug(
@@ -54,8 +54,8 @@ BUGS = (
     ),
     Bug(
         "a window others rely on is closed with the request that failed", messages,
-        "#generation = :generation AND #changes = :changes",
-        "#generation >= :generation AND #changes >= :changes",
+        'only_if = f"{UNCHANGED} AND {UNLOCKED}"',
+        'only_if = "#generation >= :generation AND #changes >= :changes"',
         Crossing("cross_ingest", 2, "deliver", LOSE),
     ),
     Bug(
@@ -64,8 +64,8 @@ BUGS = (
         Crossing("cross_ingest", 0, "nothing", LOSE),
     ),
     Bug(
-        "the facts of a frozen batch count for the messages behind it", locks,
-        'remove = f"{FACTS}, {remove}"', 'remove = "#expires_at"',
+        "the due time of a frozen batch stands for the messages behind it", locks,
+        '            remove += ", #found"\n        if may', '            remove += ""\n        if may',
         Crossing("cross_processor", 6, "deliver", GO),
     ),
     Bug(
@@ -86,11 +86,11 @@ BUGS = (
     Bug(
         "a consumer ends people's hold", lane,
         "left = without_hold(holds, holder, cause)", "left = ()",
-        Crossing("cross_processor", 2, "hold", GO),
+        Crossing("cross_processor", 2, "two hold, one resumes", GO),
     ),
     Bug(
         "a run that had to be repeated finds another due time", locks,
-        "due = window.due_of_batch", "due = window.due",
+        "packed(window.due_of_batch)", "packed(window.due)",
         Crossing("cross_processor", 2, "deliver", LOSE),
     ),
 )  # fmt: skip

@@ -191,7 +191,7 @@ def test_a_locked_window_sends_the_trigger_back_to_the_queue(window: WindowScene
     window.send("m1")
     window.clock.advance(WINDOW_MS)
     until_ms = window.clock() + 20_000
-    assert lock(window, "another", until_ms=until_ms).owner == "another"
+    assert lock(window, "another", until_ms=until_ms).lock.owner == "another"
     window.run()
     (waiting,) = window.triggers.waiting
     assert waiting.visible_at_ms == window.clock() + MAX_TRIGGER_REST_MS
@@ -209,7 +209,7 @@ def test_long_work_keeps_the_lock_and_the_trigger(window: WindowScene) -> None:
         window.clock.advance(WINDOW_LOCK_MS - 1)
         while window.wire.made.count("change_message_visibility") < beats + 2:
             pass
-        assert window.table.windows.read(CONVERSATION).owner_until_ms == window.clock() + WINDOW_LOCK_MS
+        assert window.table.windows.read(CONVERSATION).lock.until_ms == window.clock() + WINDOW_LOCK_MS
         assert window.triggers.waiting[0].visible_at_ms == window.clock() + WINDOW_LOCK_MS
 
     with window.wire.at("put_events", work_long):

@@ -2,7 +2,7 @@
 
 from message_buffer.aws.dynamodb import Table, Value, Values
 from message_buffer.lanes.dynamodb.items import WINDOW, key_of, seconds
-from message_buffer.lanes.dynamodb.window import FACTS, TENTHS, Frozen, Window, due_item, frozen_item, window_of
+from message_buffer.lanes.dynamodb.window import CLOSE, FACTS, Frozen, Window, frozen_item, packed, window_of
 from message_buffer.lanes.dynamodb.windows import NOT_HELD, NOTHING_NEW, slice_of
 from message_buffer.rules.due_time import Due, Rhythm
 
@@ -11,61 +11,45 @@ FIRST_ATTEMPT = 1
 
 class Locks(Table):
     def acquire(self, conversation: str, owner: str, *, window: Window, now_ms: int, until_ms: int) -> Window:
-        """Lock a window that the caller has read and found due. Return it; its `owner` is the caller only if locked.
+        """Lock a window that the caller has read and found due. Return it; the lock's owner is the caller if locked.
 
         The due time and the reason stand from now on, and messages that have come since the read join the batch. The
         caller does not get the lock if another run has emptied the window meanwhile. While a conversation is on hold,
         lock its window only if its due time stands, or if a batch is frozen, because that is still emitted.
         """
-        due = window.due_of_batch
-        values: dict[str, Value] = {}
-        change = "ADD #attempt :one"
+        do, values = "ADD #attempt :one", dict[str, Value](now=now_ms, until=until_ms)
         only_if = " AND attribute_exists(#open)"
         if window.frozen is not None:
             only_if += " AND attribute_exists(#frozen) AND #due_at <= :now"
         else:
+            do = f", #found = :found {do}"
+            values["found"] = packed(window.due_of_batch)
+            only_if += f" AND attribute_not_exists(#frozen) AND ({NOT_HELD} OR attribute_exists(#found)) AND "
             # The first arrival distinguishes one window from the next.
-            only_if += " AND attribute_not_exists(#frozen) AND " + (
-                "#first = :seen" if window.first_at_ms else "attribute_not_exists(#first) AND #due_at <= :now"
-            )
-            only_if += f" AND ({NOT_HELD} OR attribute_exists(#found))"
-            change = f", #found = :found {change}"
-            values = {"found": due_item(due)}
             if window.first_at_ms:
+                only_if += "#first = :seen"
                 values["seen"] = window.first_at_ms
-        return self._lock(
-            conversation, owner, change=change, only_if=only_if, now_ms=now_ms, until_ms=until_ms, values=values
-        )
+            else:
+                only_if += "attribute_not_exists(#first) AND #due_at <= :now"
+        return self._lock(conversation, owner, do, values, only_if=only_if)
 
     def acquire_to_drop(self, conversation: str, owner: str, *, now_ms: int, until_ms: int) -> Window:
         """Lock a window, due or not, open or not, and raise its generation. Return it as `acquire` does."""
-        return self._lock(
-            conversation, owner, change="ADD #generation :one", only_if="", now_ms=now_ms, until_ms=until_ms
-        )
+        return self._lock(conversation, owner, "ADD #generation :one", {"now": now_ms, "until": until_ms})
 
-    def _lock(
-        self,
-        conversation: str,
-        owner: str,
-        *,
-        change: str,
-        only_if: str,
-        now_ms: int,
-        until_ms: int,
-        values: Values | None = None,
-    ) -> Window:
+    def _lock(self, conversation: str, owner: str, do: str, values: Values, *, only_if: str = "") -> Window:
         updated = self._update(
             "lock window",
             key_of(conversation, WINDOW),
-            f"SET #owner = :me, #owner_until = :until {change}",
-            {"me": owner, "until": until_ms, "now": now_ms, "one": 1, **(values or {})},
+            f"SET #owner = :me, #owner_until = :until {do}",
+            {**values, "me": owner, "one": 1},
             only_if=f"(attribute_not_exists(#owner) OR #owner_until < :now OR #owner = :me){only_if}",
             answer="ALL_NEW",
         )
         return window_of(updated.item)
 
     def keep(self, conversation: str, owner: str, *, until_ms: int) -> bool:
-        """Extend the lock. Like all methods of a lock's owner, return False if the lock is lost."""
+        """Extend the lock."""
         return self._owned("keep lock", conversation, owner, do="SET #owner_until = :until", values={"until": until_ms})
 
     def release(self, conversation: str, owner: str) -> bool:
@@ -73,13 +57,8 @@ class Locks(Table):
 
     def retry(self, conversation: str, owner: str, *, due_at_ms: int) -> bool:
         """Release the lock, and make the window due again at `due_at_ms`."""
-        return self._owned(
-            "retry window",
-            conversation,
-            owner,
-            do="SET #due_at = :due REMOVE #owner, #owner_until",
-            values={"due": due_at_ms},
-        )
+        do = "SET #due_at = :due REMOVE #owner, #owner_until"
+        return self._owned("retry window", conversation, owner, do=do, values={"due": due_at_ms})
 
     def freeze(
         self,
@@ -101,6 +80,7 @@ class Locks(Table):
         """
         # Begin the count with this run, because runs that ended before the freeze do not count.
         do = "SET #frozen = :frozen, #last_at = :last, #attempt = :one"
+        remove, add = "#computed, #successor_at" if may_have_come else FACTS, "#waiting :less"
         values: dict[str, Value] = {
             "frozen": frozen_item(frozen),
             "last": max(frozen.last_at_ms, window.last_at_ms),
@@ -110,41 +90,32 @@ class Locks(Table):
         }
         only_if = " AND attribute_not_exists(#frozen) AND #changes = :changes"
         if rhythm is not None:
-            do += ", #gap_mean = :mean, #gap_dev = :dev"
-            values |= {"mean": round(rhythm.mean_ms * TENTHS), "dev": round(rhythm.deviation_ms * TENTHS)}
-        less = "#waiting :less"
-        remove = "#found"
+            do += ", #rhythm = :rhythm"
+            values["rhythm"] = packed(rhythm)
         if frozen.has_left:
-            do, remove = f"{do}, #found = :found", ""
-            values["found"] = due_item(Due(now_ms, "max_messages", "split", now_ms - window.last_arrival_ms))
-        if not may_have_come and not frozen.has_left:
+            do += ", #found = :found"
+            values["found"] = packed(Due(now_ms, "max_messages", "split", now_ms - window.last_arrival_ms))
+        else:
+            remove += ", #found"
+        if may_have_come or frozen.has_left:
+            add += ", #large :less_bytes"
+            values["less_bytes"] = -large_bytes
+        else:
             do += ", #large = :none"
             values["none"] = 0
-        elif large_bytes:
-            less += ", #large :less_bytes"
-            values["less_bytes"] = -large_bytes
-        if not may_have_come:
-            remove = f"{FACTS}, {remove}"
+        if may_have_come:
+            do += ", #first = :now"
+            values["now"] = now_ms
+        else:
             only_if += NOTHING_NEW
             values["generation"] = window.generation
-        else:
-            do += ", #first = :now"
-            remove = f"#computed, #successor_at, {remove}"
-            values["now"] = now_ms
-        do = f"{do} REMOVE {remove.removesuffix(', ')} ADD {less}"
+        do = f"{do} REMOVE {remove} ADD {add}"
         return self._owned("freeze batch", conversation, owner, do=do, values=values, only_if=only_if)
 
     def close(self, conversation: str, owner: str, *, generation: int, expires_at_ms: int) -> bool:
         """Close the window. Return False if a message has arrived since the given generation."""
-        return self._owned(
-            "close window",
-            conversation,
-            owner,
-            do="SET #waiting = :none, #large = :none, #expires_at = :expires"
-            f" REMOVE #open, #due_at, #frozen, #owner, #owner_until, #attempt, {FACTS}, #found",
-            values={"generation": generation, "none": 0, "expires": seconds(expires_at_ms)},
-            only_if=NOTHING_NEW,
-        )
+        values: dict[str, Value] = {"generation": generation, "none": 0, "expires": seconds(expires_at_ms)}
+        return self._owned("close window", conversation, owner, do=CLOSE, values=values, only_if=NOTHING_NEW)
 
     def delete_window(self, conversation: str, owner: str, *, generation: int) -> bool:
         """Delete the window's item. Return False if a message has arrived since the given generation."""
@@ -160,24 +131,17 @@ class Locks(Table):
         Unless `keeps_found`, the messages' facts move its due time. With a generation, also return False if a message
         has come since.
         """
-        do = "SET #due_at = :due, #open = :slice"
         values: dict[str, Value] = {"due": due_at_ms, "slice": slice_of(conversation)}
-        remove = "#frozen, #owner, #owner_until, #attempt, #successor_at"
+        do = "SET #due_at = :due, #open = :slice REMOVE #frozen, #owner, #owner_until, #attempt, #successor_at"
         if not keeps_found:
-            remove += ", #found"
-        if generation is not None:
-            values["generation"] = generation
-        return self._owned(
-            "reopen window",
-            conversation,
-            owner,
-            do=f"{do} REMOVE {remove}",
-            values=values,
-            only_if="" if generation is None else NOTHING_NEW,
-        )
+            do += ", #found"
+        if generation is None:
+            return self._owned("reopen window", conversation, owner, do=do, values=values)
+        values["generation"] = generation
+        return self._owned("reopen window", conversation, owner, do=do, values=values, only_if=NOTHING_NEW)
 
     def _owned(
-        self, doing: str, conversation: str, owner: str, *, do: str, values: Values | None = None, only_if: str = ""
+        self, doing: str, conversation: str, owner: str, *, do: str, only_if: str = "", values: Values | None = None
     ) -> bool:
-        key, mine = key_of(conversation, WINDOW), {"me": owner, **(values or {})}
-        return self._update(doing, key, do, mine, only_if=f"#owner = :me{only_if}").done
+        mine = {**(values or {}), "me": owner}
+        return self._update(doing, key_of(conversation, WINDOW), do, mine, only_if=f"#owner = :me{only_if}").done

@@ -6,16 +6,18 @@ from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from message_buffer.aws import clients as aws
-from message_buffer.aws.dynamodb import Item, Table, Values, encode, expressions, number, text
+from message_buffer.aws.dynamodb import Item, Page, Table, Value, Values, encode, expressions, number, text
 from message_buffer.errors import SendFailed
 from message_buffer.lanes.dynamodb.items import BODY, DROPPED, MESSAGE, WINDOW, key_of, seconds
-from message_buffer.lanes.dynamodb.window import FACTS, WINDOW_ATTRIBUTES, Window, window_of
+from message_buffer.lanes.dynamodb.window import CLOSE, FACTS, WINDOW_ATTRIBUTES, Window, packed, window_of
+from message_buffer.lanes.dynamodb.windows import UNCHANGED, UNLOCKED, version_of
 from message_buffer.limits import LARGE_MESSAGE_BYTES, UNDONE_PAUSES_SECONDS
 
 BATCH_WRITES, BATCH_READS = 25, 100
 IS_STORED = "attribute_exists(#arrived_at)"
+NOT_FROZEN = "NOT contains(#frozen.#names, :name)"
 # The attributes that a query without bodies reads.
-LIGHT = ("item", "arrived_at", "apart", "batch_id", *WINDOW_ATTRIBUTES)
+LIGHT = ", ".join(f"#{name}" for name in ("item", "arrived_at", "apart", "batch_id", *WINDOW_ATTRIBUTES))
 
 T = TypeVar("T")
 
@@ -38,8 +40,6 @@ class Contents(NamedTuple):
     window: Window
     stored: Sequence[StoredMessage] = ()
     """In order of arrival."""
-    tombstones: frozenset[str] = frozenset()
-    """The names of messages that have left. Empty unless the caller has asked for them."""
     is_whole: bool = True
     """False if the caller has asked for fewer pages than there are."""
 
@@ -90,17 +90,37 @@ class Messages(Table):
         missing = self._new({**key_of(conversation, BODY + name), "body": body}, only_if="attribute_not_exists(#item)")
         self._transact("store body", [message, missing])
 
-    def drop_message(self, conversation: str, name: str, *, expires_at_ms: int) -> bool:
-        """Remove a stored message. Return False if the message is not stored, or already in a batch."""
-        return self._change_stored(
-            "drop stored message",
-            conversation,
-            name,
-            do="SET #batch_id = :batch, #expires_at = :expires REMOVE #body, #arrived_at, #apart",
-            values={"batch": DROPPED, "expires": seconds(expires_at_ms)},
-            body=self._delete(key_of(conversation, BODY + name)),
-            less=1,
-        )
+    def drop_message(self, conversation: str, name: str, *, window: Window, is_last: bool, expires_at_ms: int) -> bool:
+        """Replace a waiting message with a tombstone. If it is the last, close the window, unless a run works on it.
+
+        Return False if the message waits no longer, or the window has changed since the caller read it.
+        """
+        if window.is_open and is_last and not (window.frozen or window.lock.owner):
+            change = self._closing(conversation, window, expires_at_ms)
+        else:
+            change = self._dropping(conversation, name, window, is_last=is_last)
+        do = "SET #batch_id = :batch, #expires_at = :expires REMOVE #body, #arrived_at, #apart"
+        left: Values = {"batch": DROPPED, "expires": seconds(expires_at_ms)}
+        message = self._change(key_of(conversation, MESSAGE + name), do, left, only_if=IS_STORED)
+        body = self._delete(key_of(conversation, BODY + name))
+        return self._transact("drop stored message", [message, change, body])
+
+    def _dropping(self, conversation: str, name: str, window: Window, *, is_last: bool) -> dict[str, Any]:
+        """Return the change of a window from which a message is dropped. The other messages stay due when they were."""
+        do, values, only_if = "ADD #changes :one", dict[str, Value](one=1, name=name), NOT_FROZEN
+        if window.is_open:
+            values |= version_of(window)
+            only_if += f" AND {UNCHANGED}"
+        if is_last:
+            do = f"SET #waiting = :none, #large = :none REMOVE #found, {FACTS} {do}"
+            values["none"] = 0
+        else:
+            do += ", #waiting :less"
+            values["less"] = -1
+            if window.timing and not window.found:
+                do = f"SET #computed = :computed {do}"
+                values["computed"] = packed(window.due_of_waiting)
+        return self._change(key_of(conversation, WINDOW), do, values, only_if=only_if)
 
     def edit_message(self, conversation: str, name: str, *, body: bytes) -> bool:
         """Replace a stored message. Return False if the message is not stored, or already in a batch."""
@@ -110,20 +130,11 @@ class Messages(Table):
             do, values, change = "SET #apart = :apart REMOVE #body", {"apart": 1}, self._new({**key, "body": body})
         else:
             do, values, change = "SET #body = :body REMOVE #apart", {"body": body}, self._delete(key)
-        return self._change_stored("edit stored message", conversation, name, do=do, values=values, body=change)
-
-    def _change_stored(
-        self, doing: str, conversation: str, name: str, *, do: str, values: Values, body: dict[str, Any], less: int = 0
-    ) -> bool:
-        """Change a message, and count the change, so that a processor cannot freeze the message as it was before."""
         message = self._change(key_of(conversation, MESSAGE + name), do, values, only_if=IS_STORED)
-        window = self._change(
-            key_of(conversation, WINDOW),
-            "ADD #changes :one, #waiting :less",
-            {"one": 1, "less": -less, "name": name},
-            only_if="NOT contains(#frozen.#names, :name)",
-        )
-        return self._transact(doing, [message, window, body])
+        # Count the change, so that a processor cannot freeze the message as it was before.
+        counted: Values = {"one": 1, "name": name}
+        window = self._change(key_of(conversation, WINDOW), "ADD #changes :one", counted, only_if=NOT_FROZEN)
+        return self._transact("edit stored message", [message, window, change])
 
     def leave_tombstones(
         self,
@@ -139,14 +150,13 @@ class Messages(Table):
         First delete the bodies of those that are `apart`, so that no body stays without its message. Delete them again
         at the end, because a slow request may have stored a body when its message was not a tombstone yet.
         """
-        self.erase(conversation, bodies=apart)
+        bodies = [BODY + name for name in apart]
+        self.erase(conversation, bodies)
         left: Values = {"batch_id": batch_id, "expires_at": seconds(expires_at_ms)}
         self._put_all({**key_of(conversation, MESSAGE + name), **left} for name in names)
-        self.erase(conversation, bodies=apart)
+        self.erase(conversation, bodies)
 
-    def erase(self, conversation: str, *, names: Iterable[str] = (), bodies: Iterable[str] = ()) -> None:
-        """Delete bodies, messages and tombstones by their names."""
-        items = [*(BODY + name for name in bodies), *(MESSAGE + name for name in names)]
+    def erase(self, conversation: str, items: Iterable[str]) -> None:
         self._write_all([{"DeleteRequest": {"Key": encode(key_of(conversation, item))}} for item in items])
 
     def _put_all(self, items: Iterable[Values]) -> None:
@@ -154,7 +164,7 @@ class Messages(Table):
 
     def _write_all(self, requests: Sequence[Any]) -> None:
         for some in _chunks(requests, BATCH_WRITES):
-            self._all_of(list(some), self._write)
+            _carry_out(list(some), self._write)
 
     def _write(self, requests: Sequence[Any]) -> list[Any]:
         with aws.errors_as_ours("write items"):
@@ -177,61 +187,37 @@ class Messages(Table):
             return undone
 
         for some in _chunks(list(items), BATCH_READS):
-            self._all_of([encode(key_of(conversation, item)) for item in some], get)
+            _carry_out([encode(key_of(conversation, item)) for item in some], get)
         return {items[item]: found[item]["body"]["B"] for item in found if "body" in found[item]}
 
-    def names_of_bodies(self, conversation: str) -> list[str]:
-        """Return the names of all messages whose body is an item of its own, even of those that are not stored."""
+    def list_items(self, conversation: str) -> list[str]:
+        """Return all messages, tombstones and bodies, even bodies of messages that are not stored. Bodies come first,
+        so that a caller who erases the items leaves no body without its message.
+        """
         query = expressions(
-            {"id": conversation, "bodies": BODY},
-            KeyConditionExpression="#conversation = :id AND begins_with(#item, :bodies)",
+            {"id": conversation, "window": WINDOW},
+            KeyConditionExpression="#conversation = :id AND #item > :window",
             ProjectionExpression="#item",
         )
-        items = self._pages("list bodies", "query", {"ConsistentRead": True, **query})
-        return [text(item, "item").removeprefix(BODY) for item in items]
+        request = {"ConsistentRead": True, "ScanIndexForward": False, **query}
+        return [text(item, "item") for item in self._pages("list items", "query", request)]
 
-    @staticmethod
-    def _all_of(requests: list[Any], call: Callable[[Sequence[Any]], list[Any]]) -> None:
-        """Make the requests, and repeat those that DynamoDB did not carry out. Raise SendFailed if some still fail."""
-        for pause in (*UNDONE_PAUSES_SECONDS, None):
-            requests = call(requests)
-            if not requests:
-                return
-            if pause is not None:
-                time.sleep(pause)
-        raise SendFailed("the table is too busy")
-
-    def read(
-        self,
-        conversation: str,
-        *,
-        with_bodies: bool = False,
-        with_tombstones: bool = False,
-        max_pages: int | None = None,
-    ) -> Contents:
+    def read(self, conversation: str, *, with_bodies: bool = False, max_pages: int | None = None) -> Contents:
         """Return a conversation without its bodies, and without its tombstones, of which there may be a great many.
 
         `with_bodies` adds those bodies that come with the first page of the query for the same price, which are all
         bodies of a usual conversation. A page has at most a megabyte, in which DynamoDB counts tombstones even if it
         leaves them out.
         """
-        condition = {"KeyConditionExpression": "#conversation = :id AND #item < :bodies"}
-        if not with_tombstones:
-            condition["FilterExpression"] = "attribute_not_exists(#batch_id)"
+        condition = {
+            "KeyConditionExpression": "#conversation = :id AND #item < :bodies",
+            "FilterExpression": "attribute_not_exists(#batch_id)",
+        }
         values: Values = {"id": conversation, "bodies": BODY}
-        light = expressions(values, ProjectionExpression=_attributes(LIGHT), **condition)
+        light = expressions(values, ProjectionExpression=LIGHT, **condition)
         first = expressions(values, **condition) if with_bodies else light
         pages = self._each_page("read conversation", "query", {"ConsistentRead": True, **first}, later=light)
-        is_whole = False
-
-        def items() -> Iterator[Item]:
-            nonlocal is_whole
-            for page in islice(pages, max_pages):
-                is_whole = page.is_last
-                yield from page.items
-
-        contents = _contents(items())
-        return contents._replace(is_whole=is_whole)
+        return _contents(islice(pages, max_pages))
 
     def tombstone(self, conversation: str, name: str) -> str:
         """Return the id of the batch in which the message has left, DROPPED, or "" if it has not left."""
@@ -243,23 +229,14 @@ class Messages(Table):
         Without a name, remove no message. Return False, and change nothing, if another request has joined the window
         since this one opened it, or has edited the message.
         """
-        closed = self._change(
-            key_of(conversation, WINDOW),
-            "SET #expires_at = :expires, #waiting = :none, #large = :none ADD #changes :one"
-            f" REMOVE #open, #due_at, {FACTS}, #found",
-            {
-                "generation": window.generation,
-                "changes": window.changes,
-                "expires": seconds(expires_at_ms),
-                "none": 0,
-                "one": 1,
-            },
-            only_if="#generation = :generation AND #changes = :changes"
-            " AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)",
-        )
-        return self._transact(
-            "take back message", [closed, *([] if name is None else self._removal(conversation, name))]
-        )
+        removal = [] if name is None else self._removal(conversation, name)
+        return self._transact("take back message", [self._closing(conversation, window, expires_at_ms), *removal])
+
+    def _closing(self, conversation: str, window: Window, expires_at_ms: int) -> dict[str, Any]:
+        """Return the change that closes a window, if it has not changed since the read and no run works on it."""
+        values: Values = {**version_of(window), "none": 0, "one": 1, "expires": seconds(expires_at_ms)}
+        only_if = f"{UNCHANGED} AND {UNLOCKED}"
+        return self._change(key_of(conversation, WINDOW), f"{CLOSE} ADD #changes :one", values, only_if=only_if)
 
     def remove_message(self, conversation: str, name: str) -> bool:
         """Remove a message that was stored, but not noted in the window. Return False if it is not stored."""
@@ -270,24 +247,31 @@ class Messages(Table):
         return [message, self._delete(key_of(conversation, BODY + name))]
 
 
-def _contents(items: Iterable[Item]) -> Contents:
-    window, stored, tombstones = Window(), [], set()
-    for item in items:
-        kind = text(item, "item")
-        name = kind.removeprefix(MESSAGE)
-        if kind == WINDOW:
-            window = window_of(item)
-        elif "arrived_at" in item:
-            body = item["body"]["B"] if "body" in item else None
-            stored.append(StoredMessage(name, number(item, "arrived_at"), body, is_apart="apart" in item))
-        else:
-            tombstones.add(name)
+def _contents(pages: Iterable[Page]) -> Contents:
+    window, stored, is_whole = Window(), [], False
+    for page in pages:
+        is_whole = page.is_last
+        for item in page.items:
+            name = text(item, "item")
+            if name == WINDOW:
+                window = window_of(item)
+            else:
+                body = item["body"]["B"] if "body" in item else None
+                arrived_at_ms, is_apart = number(item, "arrived_at"), "apart" in item
+                stored.append(StoredMessage(name.removeprefix(MESSAGE), arrived_at_ms, body, is_apart))
     stored.sort(key=lambda each: (each.arrived_at_ms, each.name))
-    return Contents(window, stored, frozenset(tombstones))
+    return Contents(window, stored, is_whole)
 
 
-def _attributes(names: Iterable[str]) -> str:
-    return ", ".join(f"#{name}" for name in names)
+def _carry_out(requests: list[Any], call: Callable[[Sequence[Any]], list[Any]]) -> None:
+    """Make the requests, and repeat those that DynamoDB did not carry out. Raise SendFailed if some still fail."""
+    for pause in (*UNDONE_PAUSES_SECONDS, None):
+        requests = call(requests)
+        if not requests:
+            return
+        if pause is not None:
+            time.sleep(pause)
+    raise SendFailed("the table is too busy")
 
 
 def _chunks(things: Sequence[T], size: int) -> Iterator[Sequence[T]]:

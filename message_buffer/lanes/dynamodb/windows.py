@@ -7,7 +7,7 @@ from zlib import crc32
 
 from message_buffer.aws.dynamodb import Table, Value, Values, expressions, number, text
 from message_buffer.lanes.dynamodb.items import OPEN_INDEX, WINDOW, key_of, seconds
-from message_buffer.lanes.dynamodb.window import Note, Window, due_item, holds_text, timing_text, window_of
+from message_buffer.lanes.dynamodb.window import Note, Window, packed, window_of
 from message_buffer.lanes.holds import Holds, end_of
 from message_buffer.limits import INDEX_SLICES, MAX_STORED_BYTES, MAX_STORED_MESSAGES, REMEMBERED_MS
 from message_buffer.rules.due_time import Due
@@ -15,8 +15,12 @@ from message_buffer.rules.timing import Timing
 
 # A condition: no message has arrived since the given generation.
 NOTHING_NEW = " AND #generation = :generation"
+# Conditions: the window has not changed since it was read (see `version_of`); no run works on it.
+UNCHANGED = "#generation = :generation AND #changes = :changes"
+UNLOCKED = "attribute_not_exists(#owner) AND attribute_not_exists(#frozen)"
 # A condition: the conversation is not on hold.
 NOT_HELD = "(attribute_not_exists(#held_until) OR #held_until <= :now)"
+
 # Conditions read the later end of the holds, which is an attribute of its own.
 SET_HOLDS = "#held_until = :until, #holds = :holds"
 
@@ -25,57 +29,49 @@ class Windows(Table):
     def read(self, conversation: str) -> Window:
         return window_of(self._get("read window", key_of(conversation, WINDOW)))
 
-    def note(self, conversation: str, note: Note, *, seen: Window | None = None) -> tuple[bool, Window]:
+    def note(
+        self, conversation: str, note: Note, *, seen: Window | None = None, computed: Due | None = None
+    ) -> tuple[bool, Window]:
         """Write the facts of a delivery into the window, and open the window if it is closed.
 
         Return the window as it was before. If it was closed then, this call has opened it. Also return False, and
         change nothing, if too much waits for another new message, or if the window is no longer as the caller has
-        `seen` it. Only a press needs that, because its due time depends on the window.
+        `seen` it. Only a press needs that: its due time, `computed`, depends on the window.
         """
         values: dict[str, Value] = {
-            "one": 1,
-            "none": 0,
-            "at": note.at_ms,
-            "timing": timing_text(note.timing),
-            "slice": slice_of(conversation),
-            "listed": note.listed_at_ms,
-        }
+            "one": 1, "none": 0, "at": note.at_ms, "slice": slice_of(conversation), "listed": note.listed_at_ms,
+        }  # fmt: skip
         do = (
             "SET #open = if_not_exists(#open, :slice), #due_at = if_not_exists(#due_at, :listed),"
             " #changes = if_not_exists(#changes, :none), #first = if_not_exists(#first, :at)"
         )
+        if computed is None:
+            values["timing"] = packed(note.timing)
+        else:
+            values["computed"] = packed(computed)
+        only_if = ""
         if not note.is_new:
             # The message moves no due time, unless it is the first one that the window knows of.
             do += ", #last = if_not_exists(#last, :at), #timing = if_not_exists(#timing, :timing)"
             do += " REMOVE #expires_at ADD #generation :one"
-            return self._noted(conversation, do, values)
-        # DynamoDB itself copies the last arrival, so that ingest need not read the window before this write.
-        do += ", #last = :at, #prev = if_not_exists(#last, :none)"
-        computed = note.in_window(seen).computed if seen else None
-        if computed is None:
-            do += ", #timing = :timing REMOVE #expires_at, #computed"
         else:
-            do += ", #computed = :computed REMOVE #expires_at"
-            values["computed"] = due_item(computed)
-            del values["timing"]
-        do += " ADD #generation :one, #waiting :one"
-        only_if = "(attribute_not_exists(#waiting) OR #waiting < :most)"
-        values |= {"most": MAX_STORED_MESSAGES}
+            # DynamoDB itself copies the last arrival, so that ingest need not read the window before this write.
+            do += ", #last = :at, #prev = if_not_exists(#last, :none), "
+            do += "#computed = :computed REMOVE" if computed else "#timing = :timing REMOVE #computed,"
+            do += " #expires_at ADD #generation :one, #waiting :one"
+            only_if = "(attribute_not_exists(#waiting) OR #waiting < :most)"
+            values["most"] = MAX_STORED_MESSAGES
         if seen is not None and not seen.is_open:
             only_if += " AND attribute_not_exists(#open)"
         elif seen is not None:
-            only_if += f" AND {_still_open(seen)} AND #changes = :changes{NOTHING_NEW}"
-            values |= {"changes": seen.changes, "generation": seen.generation}
+            only_if += f" AND {_still_open(seen)} AND {UNCHANGED}"
+            values |= version_of(seen)
         if note.large_bytes:
             do += ", #large :size"
             only_if += " AND (attribute_not_exists(#large) OR #large <= :most_bytes)"
             values |= {"size": note.large_bytes, "most_bytes": MAX_STORED_BYTES - note.large_bytes}
-        return self._noted(conversation, do, values, only_if=only_if)
-
-    def _noted(self, conversation: str, do: str, values: Values, *, only_if: str = "") -> tuple[bool, Window]:
-        updated = self._update(
-            "note message", key_of(conversation, WINDOW), do, values, only_if=only_if, answer="ALL_OLD"
-        )
+        key = key_of(conversation, WINDOW)
+        updated = self._update("note message", key, do, values, only_if=only_if, answer="ALL_OLD")
         return updated.done, window_of(updated.item)
 
     def hasten(
@@ -104,7 +100,7 @@ class Windows(Table):
             values["due"] = due.due_at_ms
         if stands:
             sets.append("#found = :found, #computed = :found")
-            values["found"] = due_item(due)
+            values["found"] = packed(due)
         if holds is not None:
             sets.append(SET_HOLDS)
             values |= _holding(window, holds)
@@ -122,43 +118,27 @@ class Windows(Table):
 
         Also record when the trigger arrives that the caller has sent in its trigger's place.
         """
+        values: Values = {"at": at_ms, "seen": window.listed_at_ms, **version_of(window)}
         do = "SET #due_at = :at"
-        values: dict[str, Value] = {
-            "at": at_ms,
-            "seen": window.listed_at_ms,
-            "generation": window.generation,
-            "changes": window.changes,
-        }
         if successor_at_ms is not None:
-            do, values["successor"] = f"{do}, #successor_at = :successor", successor_at_ms
-        return self._update(
-            "list window later",
-            key_of(conversation, WINDOW),
-            do,
-            values,
-            only_if="attribute_exists(#open) AND #due_at = :seen AND #generation = :generation"
-            " AND #changes = :changes AND attribute_not_exists(#owner) AND attribute_not_exists(#frozen)",
-        ).done
+            do, values = f"{do}, #successor_at = :successor", {**values, "successor": successor_at_ms}
+        only_if = f"attribute_exists(#open) AND #due_at = :seen AND {UNCHANGED} AND {UNLOCKED}"
+        return self._update("list window later", key_of(conversation, WINDOW), do, values, only_if=only_if).done
 
     def extend(self, conversation: str, *, window: Window, due: Due) -> bool:
         """Let the window wait longer, until the next message. Return False if a message has come since the read."""
-        return self._update(
-            "extend window",
-            key_of(conversation, WINDOW),
-            "SET #computed = :computed ADD #changes :one",
-            {"computed": due_item(due), "generation": window.generation, "one": 1},
-            only_if="attribute_exists(#open) AND #generation = :generation",
-        ).done
+        do = "SET #computed = :new ADD #changes :one"
+        return self._change_wait("extend window", conversation, window, do=do, new=packed(due))
 
     def retime(self, conversation: str, *, window: Window, timing: Timing) -> bool:
         """Let the window wait by other rules. Return False if a message has come since the caller read the window."""
-        return self._update(
-            "retime window",
-            key_of(conversation, WINDOW),
-            "SET #timing = :timing ADD #changes :one REMOVE #computed",
-            {"timing": timing_text(timing), "generation": window.generation, "one": 1},
-            only_if="attribute_exists(#open) AND #generation = :generation",
-        ).done
+        do = "SET #timing = :new ADD #changes :one REMOVE #computed"
+        return self._change_wait("retime window", conversation, window, do=do, new=packed(timing))
+
+    def _change_wait(self, doing: str, conversation: str, window: Window, *, do: str, new: str) -> bool:
+        values: Values = {"new": new, "generation": window.generation, "one": 1}
+        only_if = f"attribute_exists(#open){NOTHING_NEW}"
+        return self._update(doing, key_of(conversation, WINDOW), do, values, only_if=only_if).done
 
     def hold(self, conversation: str, *, window: Window, holds: Holds) -> bool:
         """Put the conversation on hold. Return False if it has opened or closed, or its holds have changed, since the
@@ -185,11 +165,11 @@ class Windows(Table):
         do, only_if, values = f"SET {SET_HOLDS}", _same_holds(window), _holding(window, holds)
         if due is not None:
             # The next attempt of a frozen batch is not moved.
-            do += ", #computed = :computed" if window.frozen else ", #computed = :computed, #due_at = :due"
-            do += " ADD #changes :one"
-            only_if += f" AND {_still_open(window)}{NOTHING_NEW}"
-            values |= {"computed": due_item(due), "one": 1, "generation": window.generation}
-            values |= {} if window.frozen else {"due": min(due.due_at_ms, window.listed_at_ms)}
+            listed_at_ms = window.listed_at_ms if window.frozen else min(due.due_at_ms, window.listed_at_ms)
+            do += ", #computed = :computed, #due_at = :due ADD #changes :one"
+            only_if += f" AND {_still_open(window)} AND #due_at = :listed{NOTHING_NEW}"
+            values |= {"computed": packed(due), "due": listed_at_ms, "listed": window.listed_at_ms, "one": 1}
+            values["generation"] = window.generation
         return self._update("resume window", key_of(conversation, WINDOW), do, values, only_if=only_if).done
 
     def open_windows(self, *, listed_before_ms: int, limit: int) -> list[tuple[str, int]]:
@@ -208,20 +188,24 @@ class Windows(Table):
         return sorted(found, key=lambda each: each[1])[:limit]
 
 
+def _holding(window: Window, holds: Holds) -> dict[str, Value]:
+    """Return the values of SET_HOLDS and of the condition that the holds are as the caller has read them."""
+    return {"until": end_of(holds), "holds": packed(holds), "seen": packed(window.holds)}
+
+
+def _same_holds(window: Window) -> str:
+    return "#holds = :seen" if window.holds else "(attribute_not_exists(#holds) OR #holds = :seen)"
+
+
+def version_of(window: Window) -> Values:
+    return {"generation": window.generation, "changes": window.changes}
+
+
 def _still_open(window: Window) -> str:
     """Return the condition that the window is open, and has a frozen batch only if the caller has read one."""
     return "attribute_exists(#open) AND " + (
         "attribute_exists(#frozen)" if window.frozen else "attribute_not_exists(#frozen)"
     )
-
-
-def _holding(window: Window, holds: Holds) -> dict[str, Value]:
-    """Return the values of SET_HOLDS and of the condition that the holds are as the caller has read them."""
-    return {"until": end_of(holds), "holds": holds_text(holds), "seen": holds_text(window.holds)}
-
-
-def _same_holds(window: Window) -> str:
-    return "#holds = :seen" if window.holds else "(attribute_not_exists(#holds) OR #holds = :seen)"
 
 
 def slice_of(conversation: str) -> str:
