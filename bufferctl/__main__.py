@@ -137,24 +137,17 @@ def _add_conversation(parser: _Parser) -> None:
     forget.add_argument("--dry-run", action="store_true", help="only count what would be erased, and where")
     forget.add_argument("--yes", action="store_true", help="do not ask")
     hold = _command(verbs, "hold", commands.hold, "keep messages back, because a person has taken over")
-    hold.add_argument(
-        "--for",
-        dest="duration",
-        type=_duration_ms,
-        default="1h",
-        metavar="TIME",
-        help="30s, 15m, at most 24h; default: 1h",
-    )
-    resume = _command(verbs, "resume", commands.resume, "end a hold or a hand-off; messages on hold are due now")
-    hand_off = _command(verbs, "handoff", commands.hand_off, "let a person answer instead of the responder")
-    hand_off.add_argument(
-        "--for",
-        dest="duration",
-        type=_duration_ms,
-        default="2h",
-        metavar="TIME",
-        help="30s, 15m, at most 24h; default: 2h",
-    )
+    resume = _command(verbs, "resume", commands.resume, "end all holds; messages on hold are due now")
+    hand_off = _command(verbs, "handoff", commands.hand_off, "hold, and say that a person answers instead of the agent")
+    for each in (hold, hand_off):
+        each.add_argument(
+            "--for",
+            dest="duration",
+            type=_duration_ms,
+            default="1h",
+            metavar="TIME",
+            help="30s, 15m, at most 24h; default: 1h",
+        )
     history = _command(verbs, "history", commands.history, "show the turns that the responder remembers")
     history.add_argument("--messages", action="store_true", help="also the texts of the turns")
     history.add_argument(

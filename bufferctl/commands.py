@@ -79,6 +79,8 @@ def show_conversation(stage: Stage, given: Namespace) -> None:
 
 def _conversation(seen: Json) -> list[Block]:
     fields = {name: value for name, value in seen.items() if name not in ("messages", "batch", "dynamodb")}
+    holds = [f"{each['holder']} ({each['cause']}) until {moment(each['until'])}" for each in seen["holds"]]
+    fields["holds"] = ", ".join(holds) or None
     batch = seen["batch"]
     fields["batch"] = batch and f"{batch['batchId']}, attempt {batch['attempt']}, {counted(batch['count'], 'message')}"
     shown: list[Block] = [Pairs(fields)]
@@ -145,10 +147,16 @@ def _erased(result: Json) -> list[Block]:
 
 
 def hold(stage: Stage, given: Namespace) -> None:
-    result = stage.ask("conversation.hold", conversation=given.conversation, holdMs=given.duration)
-    show_result(
-        given, result, f"On hold until {moment(result['heldUntil'])}, or until it is resumed.{_warning(result)}"
-    )
+    _hold(stage, given, cause="operator", done="On hold")
+
+
+def hand_off(stage: Stage, given: Namespace) -> None:
+    _hold(stage, given, cause="handoff", done="Handed off")
+
+
+def _hold(stage: Stage, given: Namespace, *, cause: str, done: str) -> None:
+    result = stage.ask("conversation.hold", conversation=given.conversation, holdMs=given.duration, cause=cause)
+    show_result(given, result, f"{done} until {moment(result['heldUntil'])}, or until it is resumed.{_warning(result)}")
 
 
 def _warning(result: Json) -> str:
@@ -157,25 +165,15 @@ def _warning(result: Json) -> str:
     return f"\nWarning: {result['warning']}\nreplyUntil  {moment(result['replyUntil'])}"
 
 
-def hand_off(stage: Stage, given: Namespace) -> None:
-    result = stage.ask_responder("handoff", conversation=given.conversation, forMs=given.duration)
-    show_result(
-        given, result, f"Handed off until {moment(result['handedOffUntil'])}, or until it is resumed.{_warning(result)}"
-    )
-
-
 def history(stage: Stage, given: Namespace) -> None:
     result = stage.ask_responder("history", conversation=given.conversation, texts=given.messages, limit=given.older)
     columns = ("at", "role", "batchId", *(("text",) if given.messages else ()))
-    head = Pairs({name: result[name] for name in ("status", "handedOffUntil", "older")})
+    head = Pairs({name: result[name] for name in ("status", "older")})
     turns = table(result["turns"], columns) if result["turns"] else "The responder remembers no turn."
     show_result(given, result, head, turns)
 
 
 def resume(stage: Stage, given: Namespace) -> None:
-    if stage.responder_function() is not None:
-        # End the hand-off first, or the responder would not answer the messages that the resume releases.
-        stage.ask_responder("handback", conversation=given.conversation)
     result = stage.ask("conversation.resume", conversation=given.conversation)
     due_at_ms = result["dueAt"]
     show_result(given, result, "No message is waiting." if due_at_ms is None else f"Due at {moment(due_at_ms)}.")

@@ -40,7 +40,7 @@ def grant_to_entrances(stack: BufferStack) -> None:
         dynamodb.grant_store_messages(stack.ingest)
         dynamodb.grant_end_windows(stack.admin)
         dynamodb.windows.table.grant_forget(stack.admin)
-        dynamodb.windows.table.grant_hold(stack.gate)
+        dynamodb.grant_hold(stack.gate)
 
 
 def grant_to_lanes(stack: BufferStack) -> None:

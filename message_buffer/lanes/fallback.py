@@ -8,6 +8,7 @@ from message_buffer.errors import StoreError, StoreUnavailable
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.circuit_breaker import CircuitBreaker
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
+from message_buffer.lanes.holds import Holder
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.messages.conversation_id import TRIAL_OF_FALLBACK
@@ -74,25 +75,32 @@ class LaneWithFallback:
             return in_valkey or in_dynamodb
         return in_valkey or o.Empty()
 
-    def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
+    def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
         """Hold the conversation in both lanes, since its messages may come into either.
 
         Raise StoreUnavailable if the Valkey lane cannot be reached. The conversation is then on hold in the DynamoDB
         lane, and the caller holds it again later.
         """
-        self._dynamodb_lane.hold_buffer(conversation, hold_ms=hold_ms)
-        held = self._tried(conversation, lambda: self._valkey_lane.hold_buffer(conversation, hold_ms=hold_ms))
+        self._dynamodb_lane.hold_buffer(conversation, holder=holder, cause=cause, hold_ms=hold_ms)
+        held = self._tried(
+            conversation,
+            lambda: self._valkey_lane.hold_buffer(conversation, holder=holder, cause=cause, hold_ms=hold_ms),
+        )
         if held is None:
             raise StoreUnavailable("hold: Valkey, where messages may wait, cannot be reached")
         return held
 
-    def resume_buffer(self, conversation: str) -> o.Resumed | o.NotOnHold:
+    def resume_buffer(
+        self, conversation: str, *, holder: Holder | None = None, cause: str | None = None
+    ) -> o.Resumed | o.OnHold | o.NotOnHold:
         """Resume the conversation in both lanes. Raise StoreUnavailable if the Valkey lane cannot be reached."""
-        in_dynamodb = self._dynamodb_lane.resume_buffer(conversation)
-        resumed = self._tried(conversation, lambda: self._valkey_lane.resume_buffer(conversation))
+        in_dynamodb = self._dynamodb_lane.resume_buffer(conversation, holder=holder, cause=cause)
+        resumed = self._tried(
+            conversation, lambda: self._valkey_lane.resume_buffer(conversation, holder=holder, cause=cause)
+        )
         if resumed is None:
             raise StoreUnavailable("resume: Valkey, where messages may wait, cannot be reached")
-        return resumed if isinstance(resumed, o.Resumed) else in_dynamodb
+        return o.resumed_in_both(resumed, in_dynamodb)
 
     def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended | o.Unmoved | o.Empty:
         outcome = self._tried(

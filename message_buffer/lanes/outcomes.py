@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from message_buffer.errors import InvalidInput
+from message_buffer.lanes.holds import Holds
 
 LaneName = Literal["valkey", "dynamodb"]
 RefusalReason = Literal[
@@ -260,7 +261,7 @@ def cancelled_in_both(
 
 @dataclass(frozen=True, slots=True)
 class OnHold:
-    """The conversation is on hold until `held_until_ms`, which may be the end of an earlier, longer hold."""
+    """The conversation is on hold until `held_until_ms`, the later end of its holds, even if one of them was ended."""
 
     held_until_ms: int
     start_id: str | None = None
@@ -268,7 +269,7 @@ class OnHold:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """The hold is over. `due_at_ms` is None if nothing waits."""
+    """The conversation is on hold no more. `due_at_ms` is None if nothing waits."""
 
     due_at_ms: int | None
     start_id: str | None = None
@@ -280,6 +281,26 @@ class NotOnHold:
 
     due_at_ms: int | None
     start_id: str | None = None
+
+
+def resumed_in_both(
+    in_valkey: Resumed | OnHold | NotOnHold, in_dynamodb: Resumed | OnHold | NotOnHold
+) -> Resumed | OnHold | NotOnHold:
+    """Return the outcome of the lane that still holds, or else of the lane that was on hold."""
+    for kind in (OnHold, Resumed):
+        for outcome in (in_valkey, in_dynamodb):
+            if isinstance(outcome, kind):
+                return outcome
+    return in_dynamodb
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a consumer may know of a conversation before it replies."""
+
+    generation: int
+    """The number of the newest buffer, or 0 if the conversation is unknown."""
+    holds: Holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,6 +405,7 @@ class Conversation:
     last_at_ms: int | None
     generation: int
     held_until_ms: int | None
+    holds: Holds  # those that have not ended
     batch_id: str | None
     attempt: int
     frozen: int

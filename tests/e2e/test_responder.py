@@ -12,6 +12,7 @@ import pytest
 from bufferctl.__main__ import main as bufferctl
 from local.demo import REPLIES
 from local.events import Inbox, collect
+from local.webhooks import whatsapp, whatsapp_echo, whatsapp_text
 from message_buffer.messages.conversation_id import TRIAL_TENANT
 from tests.support.aws_proxy import PUT_EVENTS, aws_proxy
 from tests.support.local_stage import LocalStage, local_stage
@@ -41,7 +42,7 @@ def running(ai: WebServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """Yield a stage of its own: its replies would disturb the tests that count events."""
     responder = {
         "assistant": "openai", "model": "a-model", "assistant_url": f"{ai.url}/v1", "assistant_seconds": 20,
-        "channel": "fake", "gate": "discard_and_merge", "gate_wait_seconds": WAIT_SECONDS, "handed_to_human": "hold",
+        "channel": "fake", "gate": "discard_and_merge", "gate_wait_seconds": WAIT_SECONDS,
     }  # fmt: skip
     ai.answer = said("Hello.")
     with local_stage(tmp_path_factory.mktemp("responding") / "home", responder=responder, canary=True) as stage:
@@ -64,16 +65,22 @@ def said(text: str) -> Answer:
 
 
 class Customer:
-    def __init__(self, stage: LocalStage, replies: Inbox) -> None:
+    def __init__(self, stage: LocalStage, replies: Inbox, *, platform: str = "generic") -> None:
         self._stage = stage
         self._replies = replies
-        self._user = uuid.uuid4().hex
-        self.name = f"default/generic/shop/{self._user}"
+        self._platform = platform
+        self.account, self.user = "106540352242922", str(uuid.uuid4().int)[:15]
+        self.name = f"default/{platform}/{self.account}/{self.user}"
 
     def write(self, *texts: str) -> None:
         for text in texts:
-            body = {"account": "shop", "conversation": self._user, "id": uuid.uuid4().hex, "text": text}
-            assert self._stage.webhooks.post("generic", body).status == 200
+            answer = self._stage.webhooks.post(self._platform, self._body(uuid.uuid4().hex, text))
+            assert answer.status == 200
+
+    def _body(self, message_id: str, text: str) -> Json:
+        if self._platform == "whatsapp":
+            return whatsapp(whatsapp_text(message_id, text, sender=self.user), phone_number_id=self.account)
+        return {"account": self.account, "conversation": self.user, "id": message_id, "text": text}
 
     def heard(self) -> list[str]:
         mine = [each.batch for each in self._replies.arrivals if each.batch["conversationId"] == self.name]
@@ -162,15 +169,63 @@ def test_a_second_burst_during_the_reply_is_answered_together_with_the_first(ai:
     assert customer.heard() == ["About: Where is it?\nThe blue one!\nWith stripes."]
 
 
-def test_a_conversation_that_was_handed_to_a_human_is_held_until_it_is_resumed(
-    running: LocalStage, customer: Customer, capsys: pytest.CaptureFixture[str]
+def hand_off(running: LocalStage, customer: Customer) -> None:
+    """Do as `bufferctl conversation handoff` does, whose output would disturb the test's."""
+    held = {"operation": "conversation.hold", "by": "eva", "conversation": customer.name, "holdMs": 600_000}
+    running.invoke("admin", held | {"cause": "handoff"}, wait=True)
+
+
+def hold_as_another_consumer(running: LocalStage, customer: Customer) -> None:
+    held = {"operation": "conversation.hold", "by": "another-agent", "conversation": customer.name, "holdMs": 600_000}
+    running.invoke("gate", held, wait=True)
+
+
+def answer_on_whatsapp(running: LocalStage, customer: Customer) -> None:
+    """Answer as a person of the business does, on the phone."""
+    echo = whatsapp_echo(uuid.uuid4().hex, "This is Eva.", recipient=customer.user, phone_number_id=customer.account)
+    assert running.webhooks.post("whatsapp", echo).status == 200
+
+
+@pytest.mark.parametrize(
+    ("take_over", "policy", "is_killed"),
+    [
+        (answer_on_whatsapp, "deliver", False),
+        (answer_on_whatsapp, "queue", True),
+        (hand_off, "discard_and_merge", True),
+        (hold_as_another_consumer, "interrupt", False),
+    ],
+)
+def test_after_a_person_took_over_no_part_of_the_reply_is_sent(
+    take_over: Callable[[LocalStage, Customer], None],
+    policy: str,
+    is_killed: bool,
+    running: LocalStage,
+    replies: Inbox,
+    ai: WebServer,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    operate(running, "conversation", "handoff", customer.name, "--for", "10m")
-    customer.write("Where is it?")
-    assert customer.hears_nothing()
-    operate(running, "conversation", "resume", customer.name)
-    assert customer.hears(1)
-    assert [turn["role"] for turn in history(running, customer, capsys)["turns"]] == ["user", "assistant"]
+    customer = Customer(running, replies, platform="whatsapp")
+    operate(running, "rules", "set", "tenant:default", '{"onHumanReply": {"hold": "10m"}}')
+
+    def while_the_ai_answers(_request: Request) -> Answer:
+        take_over(running, customer)
+        if is_killed:
+            running.kill("responder")
+        return said("Hello.")
+
+    with (
+        reconfigured(running, gate=policy, lock_ms=8_000, hidden_seconds=6),
+        answering(ai, while_the_ai_answers),
+    ):
+        customer.write("Where is it?")
+        wait_until(lambda: history(running, customer, capsys)["status"] == "reply_withheld")
+        customer.write("Hello?")
+        assert customer.hears_nothing()
+        ai.answer = said("Here I am again.")
+        operate(running, "conversation", "resume", customer.name)
+        assert customer.hears(1)
+    turns = history(running, customer, capsys)["turns"]
+    assert [turn["text"] for turn in turns] == ["Where is it?", "Hello?", "Here I am again."]
 
 
 # -- hands on the stage ----------------------------------------------------------------------------

@@ -29,7 +29,7 @@ def test_times_that_would_not_fit_into_the_buffer_are_refused(engine: Engine, wr
     with pytest.raises(InvalidInput, match="whole number"):
         engine.store.extend_wait("c", extend_ms=100, max_wait_ms=wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="whole number"):
-        engine.store.hold_buffer("c", hold_ms=wrong)  # type: ignore[arg-type]
+        engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=wrong)  # type: ignore[arg-type]
 
 
 def test_a_typing_event_makes_it_wait_within_the_bound(engine: Engine) -> None:

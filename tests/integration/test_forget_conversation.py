@@ -14,7 +14,7 @@ def of_shard(engine: Engine) -> set[str]:
 
 
 def test_waiting_messages_and_a_frozen_batch_are_gone_and_nothing_is_emitted(engine: Engine) -> None:
-    engine.store.hold_buffer("c", hold_ms=1)
+    engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=1)
     engine.send("c", "m1", "a word")
     engine.clock.advance(10_000)
     engine.claim()
@@ -93,6 +93,6 @@ def test_other_conversations_keep_everything(engine: Engine) -> None:
 
 @pytest.mark.parametrize("held_ms", [1, 300_000])
 def test_a_hold_is_forgotten(engine: Engine, held_ms: int) -> None:
-    engine.store.hold_buffer("c", hold_ms=held_ms)
+    engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=held_ms)
     engine.store.forget_conversation("c")
     assert engine.store.peek_conversation("c").held_until_ms is None

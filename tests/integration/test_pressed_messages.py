@@ -77,7 +77,7 @@ def test_a_press_below_the_minimum_waits_for_more_and_one_that_reaches_it_waits_
 @pytest.mark.parametrize(
     ("before", "reason"),
     [
-        (lambda engine: engine.store.hold_buffer("c", hold_ms=60_000), "hold"),
+        (lambda engine: engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=60_000), "hold"),
         (lambda engine: write(engine, "m0", Rules(priority="vip")), "priority"),
         (lambda engine: (write(engine, "m0"), engine.store.flush_buffer("c")), "flush"),
     ],

@@ -182,7 +182,7 @@ def test_names_with_spaces_slashes_and_nul_are_charged(engine: Engine, sender: S
 @pytest.mark.case(28)
 def test_a_conversation_on_hold_is_full_at_its_bound_and_drops_nothing(engine: Engine) -> None:
     sender = Sender(engine, engine.another_store(SETTINGS._replace(max_waiting=20)))
-    engine.store.hold_buffer("c", hold_ms=60_000)
+    engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=60_000)
     assert sender.fits(None, 30) == 20
     assert sender.send(None) == Refused("waiting", 0)
     assert isinstance(sender.send(None, "another"), Buffered)
@@ -203,7 +203,7 @@ def test_a_conversation_is_full_behind_a_batch_that_cannot_leave(engine: Engine)
 
 def test_a_full_conversation_is_not_charged(engine: Engine) -> None:
     sender = Sender(engine, engine.another_store(SETTINGS._replace(max_waiting=5)))
-    engine.store.hold_buffer("c", hold_ms=60_000)
+    engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=60_000)
     account = charge(messages=20)
     assert sender.fits(account, 100) == 5
     assert sender.fits(account, 100, new_conversations=True) == 20 - 5
@@ -244,7 +244,7 @@ def test_a_buffer_does_not_count_large_messages_of_an_earlier_one_that_began_at_
 
 def test_large_messages_that_wait_are_bounded_by_their_bytes(engine: Engine) -> None:
     sender = Sender(engine, engine.another_store(SETTINGS._replace(max_waiting_bytes=5 * LARGE + 2_000)))
-    engine.store.hold_buffer("c", hold_ms=60_000)
+    engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=60_000)
     found = [sender.send(None, text="x" * LARGE) for _ in range(8)]
     assert [isinstance(each, Buffered) for each in found] == [True] * 5 + [False] * 3
     assert found[-1] == Refused("waiting", 0)

@@ -76,7 +76,7 @@ class FakeAws:
 
     def invoke(self, *, FunctionName: str, Payload: bytes) -> Json:  # noqa: N803 - AWS's names
         event = json.loads(Payload)
-        of_responder = event["operation"] in ("handoff", "handback", "history", "forget")
+        of_responder = event["operation"] in ("history", "forget")
         assert FunctionName == ("the-responder" if of_responder else "the-admin")
         assert event.pop("by") == ME
         self.asked.append(event)
@@ -119,12 +119,12 @@ def run(*arguments: str) -> int:
         (
             ["conversation", "hold", NAME],
             {"heldUntil": NOON_MS},
-            {"operation": "conversation.hold", "holdMs": 3_600_000},
+            {"operation": "conversation.hold", "holdMs": 3_600_000, "cause": "operator"},
         ),
         (
             ["conversation", "hold", NAME, "--for", "15m"],
             {"heldUntil": NOON_MS},
-            {"operation": "conversation.hold", "holdMs": 900_000},
+            {"operation": "conversation.hold", "holdMs": 900_000, "cause": "operator"},
         ),
         (
             ["conversation", "cancel", NAME, "--yes"],
@@ -144,39 +144,21 @@ def test_a_conversation_is_named_and_so_is_what_to_do(
     assert capsys.readouterr().out
 
 
-def test_a_hand_off_is_asked_of_the_responder_and_a_resume_ends_it_before_messages_come(
+def test_a_hand_off_is_a_hold_that_says_so_and_both_warn_if_they_outlast_the_reply_window(
     aws: FakeAws, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    aws.has_responder = True
-    aws.answer("handoff", {"handedOffUntil": NOON_MS})
-    aws.answer("handback", {"handedOffUntil": None})
-    aws.answer("conversation.resume", {"dueAt": None})
-    assert run("conversation", "handoff", NAME, "--for", "30m") == 0
-    assert run("conversation", "resume", NAME) == 0
-    assert aws.asked == [
-        {"operation": "handoff", "conversation": NAME, "forMs": 1_800_000},
-        {"operation": "handback", "conversation": NAME},
-        {"operation": "conversation.resume", "conversation": NAME},
-    ]
-    assert "Handed off until" in capsys.readouterr().out
-
-
-def test_a_hold_or_a_hand_off_that_outlasts_the_reply_window_warns(
-    aws: FakeAws, capsys: pytest.CaptureFixture[str]
-) -> None:
-    aws.has_responder = True
     outlasts = {"replyUntil": NOON_MS, "warning": "Too long."}
     aws.answer("conversation.hold", {"heldUntil": NOON_MS + 1} | outlasts)
-    aws.answer("handoff", {"handedOffUntil": NOON_MS + 1} | outlasts)
     for verb in ("hold", "handoff"):
         assert run("conversation", verb, NAME, "--for", "30m") == 0
         assert capsys.readouterr().out.splitlines()[1:] == ["Warning: Too long.", "replyUntil  2023-11-14 22:13:20.000"]
+    assert [each["cause"] for each in aws.asked] == ["operator", "handoff"]
 
 
 def test_the_history_shows_words_only_on_request(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
     aws.has_responder = True
     turn = {"at": NOON_MS, "role": "user", "batchId": "b-1", "text": "Hey"}
-    aws.answer("history", {"status": "reply_sent", "handedOffUntil": None, "older": 3, "turns": [turn]})
+    aws.answer("history", {"status": "reply_sent", "older": 3, "turns": [turn]})
     assert run("conversation", "history", NAME) == 0
     assert "Hey" not in capsys.readouterr().out
     assert run("conversation", "history", NAME, "--messages", "--older", "2") == 0
@@ -291,7 +273,8 @@ def test_a_list_ends_at_its_limit_and_says_that_there_are_more(
 
 def test_what_people_wrote_cannot_steer_the_terminal(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
     message = {"receivedAt": NOON_MS, "id": "m1", "author": None, "text": "one\n\x1b[2Jtwo"}
-    shown = {"conversation": NAME, "state": "pending", "batch": None, "messages": [message]}
+    holds = [{"holder": "consumers", "cause": "one\n\x1b[2Jtwo", "until": NOON_MS}]
+    shown = {"conversation": NAME, "state": "pending", "holds": holds, "batch": None, "messages": [message]}
     aws.answer("conversation.show", shown)
     assert run("conversation", "show", NAME, "--messages") == 0
     assert aws.asked[0]["messages"] is True
@@ -640,14 +623,16 @@ def test_a_terminal_gets_colours_and_people_cannot_steer_it(
 ) -> None:
     become_a_terminal(monkeypatch)
     message = {"receivedAt": NOON_MS, "id": "m1", "author": HOSTILE, "text": HOSTILE}
-    aws.answer("conversation.show", {"conversation": HOSTILE, "reason": "hold", "batch": None, "messages": [message]})
+    holds = [{"holder": "consumers", "cause": HOSTILE, "until": NOON_MS}]
+    shown = {"conversation": HOSTILE, "reason": "hold", "holds": holds, "batch": None, "messages": [message]}
+    aws.answer("conversation.show", shown)
     assert run("conversation", "show", NAME, "--messages") == 0
     out = capsys.readouterr().out
     assert "\x1b[33mhold" in out
     plain = without_styles(out)
     assert "\x1b" not in plain
     assert not [each for each in plain if not each.isprintable() and each != "\n"]
-    assert plain.count("[bold]one[/bold]  [2Jtwo  31m [link=file:///x]y[/link]   :boom:") == 3
+    assert plain.count("[bold]one[/bold]  [2Jtwo  31m [link=file:///x]y[/link]   :boom:") == 4
 
 
 @pytest.mark.parametrize(("variable", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
@@ -765,7 +750,7 @@ def test_a_terminal_breaks_errors_and_long_lines_between_words(
 def test_a_list_of_nothing_is_a_sentence(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
     aws.answer("rules.list", {"rules": [], "more": False})
     aws.answer("dead.list", {"letters": [], "inQueue": 0})
-    aws.answer("history", {"status": None, "handedOffUntil": None, "older": 0, "turns": []})
+    aws.answer("history", {"status": None, "older": 0, "turns": []})
     aws.has_responder = True
     for command, sentence in (
         (["rules", "list"], "No scope has rules."),
@@ -1063,7 +1048,7 @@ def test_the_turns_of_a_conversation_have_times_that_people_read(
 ) -> None:
     aws.has_responder = True
     turn = {"at": NOON_MS, "role": "customer", "batchId": "b1"}
-    aws.answer("history", {"status": "assistant", "handedOffUntil": None, "older": 0, "turns": [turn]})
+    aws.answer("history", {"status": "assistant", "older": 0, "turns": [turn]})
     assert run("conversation", "history", NAME) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("2023-11-1")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lambdas.limits import SECOND_SWEEP_DELAY_MS
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.dynamodb.table import WINDOW
+from message_buffer.lanes.dynamodb.items import WINDOW
 from message_buffer.lanes.dynamodb.window import Note
 from message_buffer.limits import (
     HOUR_MS,
@@ -46,7 +46,7 @@ def send(window: WindowScene, message_id: str, timing: Timing = RULES.timing) ->
 
 def due_in(window: WindowScene) -> int:
     """Return how long the window still waits, as its item says."""
-    return window.table.window(CONVERSATION).due.due_at_ms - window.clock()
+    return window.table.windows.read(CONVERSATION).due.due_at_ms - window.clock()
 
 
 # -- the rules --------------------------------------------------------------------------------------------------
@@ -125,9 +125,9 @@ def test_the_rhythm_is_learned_once_a_batch(window: WindowScene) -> None:
     for number in range(4):
         send(window, f"m{number}", rules.timing)
         window.pass_time(1_000)
-    assert window.table.window(CONVERSATION).rhythm is None
+    assert window.table.windows.read(CONVERSATION).rhythm is None
     window.pass_time(6_000)
-    rhythm = window.table.window(CONVERSATION).rhythm
+    rhythm = window.table.windows.read(CONVERSATION).rhythm
     assert rhythm is not None
     assert (rhythm.mean_ms, rhythm.deviation_ms) == (1_000, 281.2)
     due_at_ms = send(window, "m4", rules.timing)
@@ -181,7 +181,7 @@ def test_a_press_that_others_keep_overtaking_is_to_come_again_and_leaves_with_th
     with pytest.raises(StoreUnavailable):
         send(window, "p", pressed)
     window.wire.before = before
-    due_at_ms = window.table.window(CONVERSATION).due.due_at_ms
+    due_at_ms = window.table.windows.read(CONVERSATION).due.due_at_ms
     assert send(window, "p", pressed) == due_at_ms
     window.pass_time(4_000)
     (batch,) = window.batches()
@@ -198,7 +198,7 @@ def test_large_messages_that_fill_a_batch_make_it_due(window: WindowScene) -> No
         )  # fmt: skip
     assert isinstance(outcome, o.Buffered)
     assert outcome.due_at_ms <= window.clock()
-    assert window.table.window(CONVERSATION).due.reason == "max_bytes"
+    assert window.table.windows.read(CONVERSATION).due.reason == "max_bytes"
 
 
 def test_a_fixed_window_is_a_rule(window: WindowScene) -> None:
@@ -234,10 +234,23 @@ def test_typing_lets_the_window_wait_until_the_next_message_or_the_longest_wait(
     for _ in range(5):
         extend()
         window.pass_time(3_000)
-    assert window.table.window(CONVERSATION).due.due_at_ms == first_at_ms + RULES.max_wait_ms
+    assert window.table.windows.read(CONVERSATION).due.due_at_ms == first_at_ms + RULES.max_wait_ms
     window.pass_time(2_000)
     assert window.batches() == [["m1", "m2"]]
     assert window.events()[0]["flushReason"] == "max_wait"
+
+
+def test_a_flush_while_a_batch_is_emitted_hastens_what_waits_behind_it(window: WindowScene) -> None:
+    def send_and_flush() -> None:
+        send(window, "m2")
+        window.lane.flush_buffer(CONVERSATION)
+
+    send(window, "m1")
+    with window.wire.at("put_events", send_and_flush, after=True):
+        window.pass_time(2_000)
+    window.pass_time(1_000)
+    assert window.batches() == [["m1"], ["m2"]]
+    assert window.events()[1]["flushReason"] == "flush"
 
 
 def test_a_message_that_comes_while_typing_is_written_counts_alone(window: WindowScene) -> None:
@@ -274,7 +287,7 @@ def test_a_redelivery_moves_nothing(window: WindowScene) -> None:
     due_at_ms = send(window, "m1")
     window.clock.advance(1_000)
     assert send(window, "m1") == due_at_ms
-    seen = window.table.window(CONVERSATION)
+    seen = window.table.windows.read(CONVERSATION)
     assert (seen.due.due_at_ms, seen.waiting, seen.newest_at_ms) == (due_at_ms, 1, window.clock() - 1_000)
 
 
@@ -288,7 +301,7 @@ def test_a_host_whose_clock_lags_does_not_turn_time_back(window: WindowScene, la
     outcome = window.new_lane().buffer_message(CONVERSATION, "m2", payload=payload("m2"), timing=RULES.timing)
     window.clock.advance(lag_ms)
     assert isinstance(outcome, o.Buffered)
-    assert outcome.due_at_ms == at_ms + due_ms == window.table.window(CONVERSATION).due.due_at_ms
+    assert outcome.due_at_ms == at_ms + due_ms == window.table.windows.read(CONVERSATION).due.due_at_ms
 
 
 def test_what_was_found_due_stays_due_and_what_comes_since_joins_it(window: WindowScene) -> None:
@@ -354,27 +367,29 @@ def test_the_window_that_ingest_reckons_is_the_one_that_the_table_has(
     for timing, is_new, gap_ms in deliveries:
         at_ms += gap_ms
         note = Note(at_ms, timing, is_new=is_new, size=5_000 if gap_ms % 2 else 10)
-        done, before = window.table.note(name, note, seen=window.table.window(name) if note.is_pressed else None)
+        seen = window.table.windows.read(name) if note.is_pressed and note.is_new else None
+        computed = note.in_window(seen).computed if seen else None
+        done, before = window.table.windows.note(name, note, seen=seen, computed=computed)
         assert done
-        assert note.in_window(before) == window.table.window(name)
+        assert note.in_window(before) == window.table.windows.read(name)
         if not before.is_open:
-            assert window.table.window(name).listed_at_ms <= window.table.window(name).due.due_at_ms
+            assert window.table.windows.read(name).listed_at_ms <= window.table.windows.read(name).due.due_at_ms
 
 
 def test_the_index_key_does_not_move_with_the_messages(window: WindowScene) -> None:
     send(window, "m1")
-    listed_at_ms = window.table.window(CONVERSATION).listed_at_ms
+    listed_at_ms = window.table.windows.read(CONVERSATION).listed_at_ms
     for number in range(2, 9):
         window.clock.advance(1_000)
         send(window, f"m{number}")
-    assert window.table.window(CONVERSATION).listed_at_ms == listed_at_ms
+    assert window.table.windows.read(CONVERSATION).listed_at_ms == listed_at_ms
     window.pass_time(3_000)
     assert len(window.batches()) == 1
 
 
 def test_rules_of_a_later_version_are_read_without_their_new_fields(window: WindowScene) -> None:
     send(window, "m1")
-    window.table._client.update_item(
+    window.table.client.update_item(
         TableName="holding", Key={"conversation": {"S": CONVERSATION}, "item": {"S": WINDOW}},
         UpdateExpression="SET #t = :t", ExpressionAttributeNames={"#t": "timing"},
         ExpressionAttributeValues={":t": {"S": '[7000,0,20000,20,1,"","",null,"a new field"]'}},
@@ -399,7 +414,7 @@ def test_a_burst_costs_one_trigger_and_few_requests(window: WindowScene) -> None
 
 def test_a_trigger_is_hidden_for_a_minute_at_most_and_leaves_a_successor_for_longer_waits(window: WindowScene) -> None:
     send(window, "m1")
-    window.lane.hold_buffer(CONVERSATION, hold_ms=HOUR_MS)
+    window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=HOUR_MS)
     window.wire.made.clear()
     window.pass_time(HOUR_MS - 2_000)
     assert window.batches() == []
@@ -412,7 +427,7 @@ def test_a_trigger_is_hidden_for_a_minute_at_most_and_leaves_a_successor_for_lon
 
 def test_many_triggers_of_a_long_wait_leave_one_successor(window: WindowScene) -> None:
     send(window, "m1")
-    window.lane.hold_buffer(CONVERSATION, hold_ms=HOUR_MS)
+    window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=HOUR_MS)
     for _ in range(20):
         send(window, "m1")
     assert len(window.triggers.waiting) == 21
@@ -425,7 +440,7 @@ def test_many_triggers_of_a_long_wait_leave_one_successor(window: WindowScene) -
 @pytest.mark.parametrize("skew_ms", [-1_000, 0, 1_000])
 def test_a_successor_that_comes_early_by_its_hosts_clock_goes_on(window: WindowScene, skew_ms: int) -> None:
     send(window, "m1")
-    window.lane.hold_buffer(CONVERSATION, hold_ms=HOUR_MS)
+    window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=HOUR_MS)
     window.pass_time(3_000)
     window.clock.advance(MAX_TRIGGER_DELAY_MS + skew_ms)
     for each in window.triggers.waiting:
@@ -436,7 +451,7 @@ def test_a_successor_that_comes_early_by_its_hosts_clock_goes_on(window: WindowS
 
 def test_a_successor_that_cannot_be_sent_is_sent_later(window: WindowScene) -> None:
     send(window, "m1")
-    window.lane.hold_buffer(CONVERSATION, hold_ms=HOUR_MS)
+    window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=HOUR_MS)
     window.clock.advance(2_000)
     with window.wire.at("send_message", failing()):
         window.run()
@@ -494,22 +509,24 @@ def test_the_sweep_asks_the_window_and_not_the_index(window: WindowScene) -> Non
     for number in range(2, 6):
         window.pass_time(20_000)
         send(window, f"m{number}", rules.timing)
-    assert window.table.window(CONVERSATION).listed_at_ms < window.clock() - WINDOW_GRACE_MS
+    assert window.table.windows.read(CONVERSATION).listed_at_ms < window.clock() - WINDOW_GRACE_MS
     window.processor.sweep()
     assert window.telemetry.counts["TriggersResent"] == 0
     assert window.telemetry.counts["OldestWindowOverdueMs"] == 0
-    assert window.table.window(CONVERSATION).listed_at_ms == window.clock() + 30_000, "later sweeps need not read it"
-    assert window.lane.open_windows(limit=1)[0].due_at_ms == window.clock() + 30_000
+    assert window.table.windows.read(CONVERSATION).listed_at_ms == window.clock() + 30_000, (
+        "later sweeps need not read it"
+    )
+    assert window.lane.open_windows(limit=1)[0][1] == window.clock() + 30_000
 
 
 def test_a_sweep_lists_no_window_later_than_a_message_that_comes_meanwhile_wants(window: WindowScene) -> None:
     send(window, "m1", RULES.timing_of(is_pending=True))
-    window.table.list_later(
-        CONVERSATION, window=window.table.window(CONVERSATION), at_ms=window.clock() - WINDOW_GRACE_MS - 1
+    window.table.windows.list_later(
+        CONVERSATION, window=window.table.windows.read(CONVERSATION), at_ms=window.clock() - WINDOW_GRACE_MS - 1
     )
     with window.wire.at("get_item", lambda: send(window, "m2"), after=True):
         window.processor.sweep()
-    seen = window.table.window(CONVERSATION)
+    seen = window.table.windows.read(CONVERSATION)
     assert seen.listed_at_ms <= seen.due.due_at_ms
 
 
@@ -520,7 +537,7 @@ def test_windows_on_hold_do_not_hide_an_overdue_one_from_the_sweep(
     for number in range(3):
         name = f"default/generic/shop/held{number}"
         window.lane.buffer_message(name, "m", payload=payload("m"), timing=RULES.timing)
-        window.lane.hold_buffer(name, hold_ms=HOUR_MS)
+        window.lane.hold_buffer(name, holder="people", cause="operator", hold_ms=HOUR_MS)
     window.clock.advance(1_000)
     send(window, "m1")
     window.triggers.waiting.clear()
@@ -533,7 +550,7 @@ def test_windows_on_hold_do_not_hide_an_overdue_one_from_the_sweep(
 
 def test_a_resume_that_dies_half_way_lets_the_sweep_find_the_window(window: WindowScene) -> None:
     send(window, "m1")
-    window.lane.hold_buffer(CONVERSATION, hold_ms=HOUR_MS)
+    window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=HOUR_MS)
     window.pass_time(MINUTE_MS)
     with window.wire.at("send_message", failing()), pytest.raises(SendFailed):
         window.lane.resume_buffer(CONVERSATION)
@@ -565,7 +582,11 @@ def test_a_run_that_looked_at_the_last_window_does_not_lock_the_next(window: Win
 def test_a_hold_that_comes_between_look_and_lock_holds(window: WindowScene) -> None:
     send(window, "m1")
     window.clock.advance(2_000)
-    with window.wire.at("get_item", lambda: window.lane.hold_buffer(CONVERSATION, hold_ms=MINUTE_MS), after=True):
+    with window.wire.at(
+        "get_item",
+        lambda: window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=MINUTE_MS),
+        after=True,
+    ):
         window.run()
     assert window.batches() == []
     settle(window)
@@ -575,7 +596,7 @@ def test_a_hold_that_comes_between_look_and_lock_holds(window: WindowScene) -> N
 def test_a_run_that_dies_between_look_and_lock_changes_nothing(window: WindowScene) -> None:
     send(window, "m1")
     window.clock.advance(2_000)
-    before = window.table.window(CONVERSATION)
+    before = window.table.windows.read(CONVERSATION)
     with window.wire.at("update_item", killed), pytest.raises(Killed):
         window.run()
-    assert window.table.window(CONVERSATION) == before
+    assert window.table.windows.read(CONVERSATION) == before

@@ -32,7 +32,7 @@ def send(lanes: TwoLanes, message_id: str, *, text: str | None = None) -> o.Buff
 
 
 def held(lanes: TwoLanes) -> list[str]:
-    return [each.name for each in lanes.scene.table.read(CONVERSATION).stored]
+    return [each.name for each in lanes.scene.table.messages.read(CONVERSATION).stored]
 
 
 def waiting(lanes: TwoLanes) -> int:
@@ -66,7 +66,7 @@ def test_without_valkey_messages_are_held(lanes: TwoLanes) -> None:
 def test_a_trial_of_the_fallback_uses_it_while_valkey_is_well_and_is_not_counted(lanes: TwoLanes) -> None:
     conversation = f"{TRIAL_OF_FALLBACK}a-trial"
     lanes.ingesters[0].buffer_message(conversation, "m1", payload=payload("m1"), timing=RULES.timing)
-    assert [each.name for each in lanes.scene.table.read(conversation).stored] == ["m1"]
+    assert [each.name for each in lanes.scene.table.messages.read(conversation).stored] == ["m1"]
     assert "FallbackMessages" not in lanes.scene.telemetry.counts
 
 
@@ -353,7 +353,7 @@ def test_a_flush_word_ends_the_wait_in_the_lane_that_waits(lanes: TwoLanes) -> N
 
 
 def test_a_hold_and_a_resume_concern_both_lanes(lanes: TwoLanes) -> None:
-    held = lanes.ingesters[0].hold_buffer(CONVERSATION, hold_ms=60_000)
+    held = lanes.ingesters[0].hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=60_000)
     stores = (lanes.engine.store, lanes.scene.lane)
     assert [each.peek_conversation(CONVERSATION).held_until_ms for each in stores] == [held.held_until_ms] * 2
     assert isinstance(lanes.ingesters[0].resume_buffer(CONVERSATION), o.Resumed)
@@ -364,13 +364,13 @@ def test_a_hold_and_a_resume_concern_both_lanes(lanes: TwoLanes) -> None:
 def test_a_hold_in_an_outage_is_to_come_again(lanes: TwoLanes) -> None:
     lanes.cut("ingest", "swallowed")
     with pytest.raises(StoreUnavailable, match="hold: "):
-        lanes.ingesters[0].hold_buffer(CONVERSATION, hold_ms=60_000)
+        lanes.ingesters[0].hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=60_000)
     assert lanes.scene.lane.peek_conversation(CONVERSATION).held_until_ms == lanes.clock() + 60_000
     with pytest.raises(StoreUnavailable, match="resume: "):
         lanes.ingesters[0].resume_buffer(CONVERSATION)
     lanes.mend("ingest")
     go_by(lanes)
-    lanes.ingesters[0].hold_buffer(CONVERSATION, hold_ms=60_000)
+    lanes.ingesters[0].hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=60_000)
     assert lanes.engine.store.peek_conversation(CONVERSATION).held_until_ms == lanes.clock() + 60_000
 
 

@@ -135,7 +135,7 @@ def test_a_flush_word_with_nothing_to_send_is_ignored_and_counted(worded: Scene)
 
 def test_a_flush_word_does_not_end_a_hold(worded: Scene) -> None:
     worded.post("generic", message("m1"))
-    worded.engine.store.hold_buffer(CHAT, hold_ms=3_600_000)
+    worded.engine.store.hold_buffer(CHAT, holder="people", cause="operator", hold_ms=3_600_000)
     _, answer = worded.post("generic", message("m2", "go"))
     assert waits_ms(worded, answer) == 3_600_000
     assert worded.telemetry.counts["IgnoredKinds flush"] == 1

@@ -1,0 +1,169 @@
+"""Keeps each open window's promise that a trigger arrives when the window is due, or earlier.
+
+The first message of a conversation opens a window. The request that opens a window also sends the window's trigger,
+and fails if it cannot send it. Later messages join the window and write their facts into it. When the trigger arrives
+and the window is not due yet, the DynamoDB processor hides the trigger until then; otherwise it empties the window. A
+request that makes the window due earlier sends another trigger.
+"""
+
+from message_buffer.clock import Clock
+from message_buffer.errors import SendFailed, StoreUnavailable
+from message_buffer.lanes.dynamodb.table import MessageTable
+from message_buffer.lanes.dynamodb.triggers import Triggers
+from message_buffer.lanes.dynamodb.window import Note, Window
+from message_buffer.lanes.holds import Holder, Holds, end_of, standing, without_hold
+from message_buffer.limits import MAX_WINDOW_TRIES, REMEMBERED_MS, WINDOW_GRACE_MS
+from message_buffer.rules.due_time import Due
+from message_buffer.rules.timing import RuleName
+
+
+class Schedule:
+    def __init__(self, table: MessageTable, triggers: Triggers, clock: Clock) -> None:
+        self._messages, self._windows = table.messages, table.windows
+        self._triggers = triggers
+        self._clock = clock
+
+    def join(self, conversation: str, name: str, note: Note) -> tuple[Due, int] | None:
+        """Let a stored message join the conversation's window, or open one.
+
+        Return when the window is due, and the number of its messages. Return None, and remove the message, if too much
+        waits in the conversation.
+        """
+        done, before = self._note(conversation, note)
+        if not done:
+            self._messages.remove_message(conversation, name)
+            return None
+        after, now_ms = note.in_window(before), self._clock()
+        due = after.due_of_waiting
+        is_overdue = before.due.due_at_ms < now_ms - WINDOW_GRACE_MS and not before.is_locked(now_ms)
+        if not before.is_open:
+            self._open(conversation, name if note.is_new else None, window=after)
+        elif before.frozen is not None:
+            # The run that emits the frozen batch sends a trigger for the messages behind it. If that run has ended, the
+            # batch's own trigger comes again, unless it was lost.
+            if is_overdue:
+                self._send_trigger(conversation, now_ms)
+        elif due.due_at_ms < before.due.due_at_ms:
+            # The window's trigger may come too late. Messages do not move a due time that has come.
+            stands = due.due_at_ms <= max(now_ms, note.at_ms)
+            due = due.moved_to(min(due.due_at_ms, now_ms)) if stands else due
+            self.hasten(conversation, window=after, due=due, stands=stands)
+        elif not note.is_new:
+            # The request that stored the message may have ended after it opened the window and before it sent the
+            # trigger, so send one. A second trigger does no harm.
+            self._send_trigger(conversation, due.due_at_ms)
+        elif is_overdue:
+            # The window has lost its trigger. It was due long before this message, which joins its batch.
+            due = before.due
+            self.hasten(conversation, window=after, due=due)
+        return due, after.waiting
+
+    def _note(self, conversation: str, note: Note) -> tuple[bool, Window]:
+        """Write the note, and return as `Windows.note` does.
+
+        The due time after a press depends on the window, so write a press on the condition that the window is closed,
+        and then that it is as it was found. Raise StoreUnavailable if other requests keep changing the window.
+        """
+        if not (note.is_new and note.is_pressed):
+            return self._windows.note(conversation, note)
+        seen = Window()
+        for _ in range(MAX_WINDOW_TRIES):
+            computed = note.in_window(seen).computed
+            done, before = self._windows.note(conversation, note, seen=seen, computed=computed)
+            if done or before == seen:
+                return done, before
+            seen = before
+        raise StoreUnavailable("note press: messages keep arriving; try again")
+
+    def _open(self, conversation: str, new: str | None, *, window: Window) -> None:
+        try:
+            self._send_trigger(conversation, window.due_of_waiting.due_at_ms)
+        except SendFailed:
+            # The request fails, and the platform may never send the message again. Remove the message, so that no later
+            # window emits it. If another request has joined this window already, leave the window open; the sweep then
+            # sends its trigger.
+            expires_at_ms = self._clock() + REMEMBERED_MS
+            self._messages.take_back(conversation, new, window=window, expires_at_ms=expires_at_ms)
+            raise
+
+    def hasten_now(self, conversation: str, due_for: str, *, rule: RuleName, ignores_hold: bool = False) -> Window:
+        """Make an open window due now for this reason by this rule, and return it as it is then.
+
+        Raise StoreUnavailable if other requests keep changing the window.
+        """
+        for _ in range(MAX_WINDOW_TRIES):
+            window, now_ms = self._windows.read(conversation), self._clock()
+            obeys_hold = window.held_until_ms > now_ms and not ignores_hold
+            if not window.is_open or _is_due(window, now_ms) or obeys_hold:
+                return window
+            due, stands = Due(now_ms, due_for, rule, now_ms - window.last_arrival_ms), _has_waiting(window)
+            if self.hasten(conversation, window=window, due=due, stands=stands, ignores_hold=ignores_hold):
+                return _hastened(window, due, stands=stands)
+        raise StoreUnavailable("hasten window: another request is changing the conversation; try again")
+
+    def end_holds(self, conversation: str, holder: Holder | None, cause: str | None) -> tuple[Window, bool]:
+        """End a holder's hold, or both. What they kept back is due now, or when the other hold ends.
+
+        Return the window as it is then, with the holds that stand, and whether the conversation was on hold. Raise
+        StoreUnavailable if other requests keep changing the window.
+        """
+        for _ in range(MAX_WINDOW_TRIES):
+            window, now_ms = self._windows.read(conversation), self._clock()
+            before = standing(window.holds, now_ms)
+            left = without_hold(before, holder, cause)
+            after = window._replace(holds=left)
+            if left == before:
+                return after, bool(before)
+            end_ms = end_of(left) or now_ms
+            rule: RuleName = "hold" if left else "resume"
+            due, stands = Due(end_ms, rule, rule, end_ms - window.last_arrival_ms), _has_waiting(window)
+            was_kept = window.due_of_waiting.due_at_ms == window.held_until_ms
+            if left and window.is_open and stands and was_kept and end_ms < window.held_until_ms:
+                done = self._windows.end_holds(conversation, window=window, holds=left, due=due)
+                if done:
+                    # The run that emits a frozen batch sends the trigger for what is behind it. Another does no harm.
+                    self._send_trigger(conversation, end_ms)
+            elif left or not window.is_open or _is_due(window, now_ms):
+                done = self._windows.end_holds(conversation, window=window, holds=left)
+            else:
+                done = self.hasten(conversation, window=window, due=due, stands=stands, holds=left)
+                after = _hastened(after, due, stands=stands)
+            if done:
+                return after, True
+        raise StoreUnavailable("resume window: another request is changing the conversation; try again")
+
+    def hasten(
+        self,
+        conversation: str,
+        *,
+        window: Window,
+        due: Due,
+        stands: bool = True,
+        ignores_hold: bool = False,
+        holds: Holds | None = None,
+    ) -> bool:
+        """Make an open window due earlier, as `Windows.hasten` does, and send its trigger."""
+        done = self._windows.hasten(
+            conversation, window=window, due=due, stands=stands, ignores_hold=ignores_hold, holds=holds
+        )
+        if done:
+            self._send_trigger(conversation, due.due_at_ms)
+        return done
+
+    def _send_trigger(self, conversation: str, due_at_ms: int) -> None:
+        self._triggers.send(conversation, delay_ms=max(due_at_ms - self._clock(), 0))
+
+
+def _is_due(window: Window, now_ms: int) -> bool:
+    """Return whether an open window is due. Messages behind a batch whose next attempt is due may not be due yet."""
+    return max(window.due.due_at_ms, window.due_of_waiting.due_at_ms) <= now_ms
+
+
+def _has_waiting(window: Window) -> bool:
+    """Return whether messages wait. If nothing waits behind a frozen batch, only its next attempt can be hastened."""
+    return window.frozen is None or window.timing is not None
+
+
+def _hastened(window: Window, due: Due, *, stands: bool) -> Window:
+    listed_at_ms = min(window.listed_at_ms, due.due_at_ms)
+    return window._replace(found=due if stands else window.found, listed_at_ms=listed_at_ms)
