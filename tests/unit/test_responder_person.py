@@ -55,6 +55,7 @@ class Person:
 failures = st.tuples(st.integers(0, MOST_STEPS), st.sampled_from(["before", "after"]), st.booleans())
 
 
+@pytest.mark.timeout(300)
 @given(
     policy=st.sampled_from(POLICIES),
     begins=st.integers(0, MOST_STEPS),
@@ -64,7 +65,7 @@ failures = st.tuples(st.integers(0, MOST_STEPS), st.sampled_from(["before", "aft
     writes_on=st.none() | st.integers(0, MOST_STEPS),
     comes_again=st.booleans(),
 )
-@settings(max_examples=settings.default.max_examples // 4)
+@settings(max_examples=settings().max_examples // 5)
 @example(policy=DELIVER, begins=7, lasts_steps=None, for_ms=HOUR_MS, fails=None, writes_on=None, comes_again=False)
 def test_no_part_is_sent_whose_look_at_the_hold_began_during_a_takeover(
     policy: str, begins: int, lasts_steps: int | None, for_ms: int,
