@@ -37,7 +37,7 @@ from message_buffer.settings import StoreSettings
 
 FIRST_PAGE = "open:0"  # the cursor of the first page of list_conversations
 FIRST_LOOK = "near:0"  # the cursor of the first call of a search for a message
-_CURSOR = re.compile("(open|inflight|pending):[0-9]{1,20}")
+_CURSOR = "(open|inflight|pending):[0-9]{1,20}"
 
 
 class Store:
@@ -340,7 +340,7 @@ class Store:
 
         A conversation with only a frozen batch may be on no page if it is claimed or returned between the calls.
         """
-        if not _CURSOR.fullmatch(cursor):
+        if not re.fullmatch(_CURSOR, cursor):
             raise InvalidInput(f"a cursor must be the next_cursor of an earlier page, not {cursor!r}")
         _whole("limit", limit, 1, 1000)
         reply = self._run_shard("list_conversations", shard, cursor=cursor, limit=limit)
