@@ -320,21 +320,6 @@ def test_a_conversation_that_moves_between_two_calls_hides_no_message(
                 assert payload(f"m{target}", "edited") in waiting
 
 
-@pytest.mark.case(31)
-def test_a_message_that_is_taken_between_two_calls_is_answered_frozen(engine: Engine) -> None:
-    for n in range(6):
-        engine.clock.advance(1)
-        engine.send("c", f"m{n}")
-    connection = InterruptedSearch(engine.client, {3: lambda: is_taken(engine)}, is_misled=True)
-    store = engine.another_store(SETTINGS._replace(search_bytes=1), connection=connection)
-    outcome = store.edit_message("c", "m0", payload=payload("m0", "late"))
-    batch_id = engine.store.peek_conversation("c").batch_id
-    assert batch_id
-    assert same(outcome, Frozen(batch_id))
-    assert connection.calls == 6
-    assert decode(engine.admin.lrange("{b0}:batch:c", 0, 0)[0]).text == "text of m0"
-
-
 def test_a_search_ends_though_others_write_faster_than_it_looks(engine: Engine) -> None:
     for n in range(6):
         engine.send("c", f"m{n}")
