@@ -73,11 +73,6 @@ def test_the_local_stage_has_only_stacks_the_emulator_understands(synthesize: Ca
     assert not kinds & NOT_IN_THE_EMULATOR
 
 
-@pytest.mark.parametrize("stage", IN_AWS)
-def test_a_stage_in_aws_has_its_stacks_by_lifetime(stage: str, synthesize: Callable[..., Stacks]) -> None:
-    assert set(synthesize(stage)) == {"Network", "Cache", "Buffer", "Responder", "Operability"}
-
-
 @pytest.mark.parametrize("stage", EVERYWHERE)
 def test_every_function_is_built_alike(stage: str, synthesize: Callable[..., Stacks]) -> None:
     functions = _functions(synthesize(stage)["Buffer"])
@@ -126,29 +121,6 @@ def test_only_a_failed_processor_starts_a_pass_when_its_lease_has_ended(
         if mapping["EventSourceArn"] == destination["Destination"]
     ]
     assert [functions[name]["Properties"]["Handler"] for name in consumers] == ["lambdas.watchdog.handler.handler"]
-
-
-def test_a_stage_decides_how_many_instances_a_function_has(synthesize: Callable[..., Stacks]) -> None:
-    reserved = {
-        role: function.get("ReservedConcurrentExecutions")
-        for role, function in _functions(synthesize("prod")["Buffer"]).items()
-    }
-    assert reserved == {
-        "ingest": 100, "processor": 4, "conversation_processor": 100, "watchdog": 3, "dynamodb_processor": None,
-        "admin": None, "gate": None,
-    }  # fmt: skip
-    assert not any("ReservedConcurrentExecutions" in each for each in _functions(synthesize("dev")["Buffer"]).values())
-
-
-@pytest.mark.parametrize(("tracing", "mode"), [(True, "Active"), (False, None)])
-def test_functions_are_traced_if_the_stage_says_so(
-    tracing: bool, mode: str | None, synthesize: Callable[..., Stacks]
-) -> None:
-    buffer = synthesize("dev", tracing=tracing)["Buffer"]
-    for function in _functions(buffer).values():
-        assert function.get("TracingConfig", {}).get("Mode") == mode
-    actions = {action for statement in _statements(buffer) for action in _several(statement["Action"])}
-    assert any(action.startswith("xray:") for action in actions) == tracing
 
 
 @pytest.mark.parametrize(
@@ -254,29 +226,6 @@ def test_what_is_kept_is_encrypted_and_private(stage: str, synthesize: Callable[
     (bucket,) = _resources(buffer, "AWS::S3::Bucket")
     assert all(bucket["PublicAccessBlockConfiguration"].values())
     assert bucket["BucketEncryption"]
-
-
-def test_prod_keeps_its_data_when_a_stack_goes(synthesize: Callable[..., Stacks]) -> None:
-    stacks = synthesize("prod")
-    kept = {
-        "Buffer": [
-            "AWS::DynamoDB::Table",
-            "AWS::S3::Bucket",
-            "AWS::SQS::Queue",
-            "AWS::SecretsManager::Secret",
-            "AWS::Logs::LogGroup",
-        ],
-        "Cache": [
-            "AWS::ElastiCache::ServerlessCache",
-            "AWS::ElastiCache::UserGroup",
-            "AWS::ElastiCache::User",
-            "AWS::KMS::Key",
-        ],
-        "Network": ["AWS::Logs::LogGroup"],
-    }
-    for stack, kinds in kept.items():
-        for kind in kinds:
-            stacks[stack].all_resources(kind, {"DeletionPolicy": KEPT, "UpdateReplacePolicy": "Retain"})
 
 
 @pytest.mark.parametrize(("stage", "protected"), [("dev", set()), ("prod", {"Network", "Cache", "Buffer"})])
@@ -540,15 +489,6 @@ def test_another_egress_replaces_no_subnet_that_is_in_use(synthesize: Callable[.
         for egress in ("nat", "endpoints")
     )
     assert by_endpoints.items() <= by_nat.items()
-
-
-@pytest.mark.parametrize(("flow_logs", "count"), [(True, 1), (False, 0)])
-def test_a_stage_decides_whether_flows_are_logged(
-    flow_logs: bool, count: int, synthesize: Callable[..., Stacks]
-) -> None:
-    network = synthesize("prod", network={"flow_logs": flow_logs})["Network"]
-    network.resource_count_is("AWS::EC2::FlowLog", count)
-    assert all(group["RetentionInDays"] == 90 for group in _resources(network, "AWS::Logs::LogGroup"))
 
 
 @pytest.mark.parametrize("stage", EVERYWHERE)
