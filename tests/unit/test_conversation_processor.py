@@ -377,24 +377,6 @@ def test_an_error_nobody_expected_is_a_retry_too_and_does_not_escape(scene: Scen
     assert scene.ids() == [["m1"]]
 
 
-@pytest.mark.case(5)
-def test_a_crash_after_the_take_gives_the_same_batch_to_the_next_conversation_processor(scene: Scene) -> None:
-    class Crash(BaseException):
-        pass
-
-    scene.bus.failures = [Crash()]  # type: ignore[list-item] # a killed process raises nothing we could catch
-    scene.send("m1")
-    with pytest.raises(Crash):
-        scene.run()
-    batch_id = scene.engine.store.peek_conversation(CONVERSATION).batch_id
-    scene.send("m2")
-    scene.engine.clock.advance(scene.engine.store.settings.token_ms)
-    scene.engine.store.recover_expired(0)
-    scene.run_until_idle()
-    assert scene.events()[0]["batchId"] == batch_id
-    assert scene.ids() == [["m1"], ["m2"]]
-
-
 def test_a_crash_between_publish_and_completion_repeats_the_event_under_its_id(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
