@@ -207,13 +207,6 @@ def test_lint_finds_a_mistake_in_a_policy(template: dict[str, Any], finding: str
     assert [each for each in found if each.startswith(finding)], found
 
 
-def test_lint_finds_what_a_region_does_not_offer() -> None:
-    template = {"Resources": {"One": {"Type": "AWS::Chime::AppInstance", "Properties": {"Name": "one"}}}}
-    for region, offers in (("us-east-1", True), ("ap-southeast-2", False)):
-        found = findings_of_lint(template, regions=[region])
-        assert any(each.startswith("E3006") for each in found) != offers
-
-
 @pytest.mark.parametrize("limit", LIMITS)
 def test_a_template_over_a_limit_is_found(limit: str) -> None:
     names = [f"A{number}" for number in range(LIMITS[limit] // 1_000 + 501)]

@@ -1,11 +1,7 @@
 """The meaning of the synthesized templates, stage by stage; never how CDK names things."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import aws_cdk as cdk
@@ -13,7 +9,6 @@ import pytest
 from aws_cdk.assertions import Match, Template
 
 from infra.cache import cache_name
-from infra.composition import compose
 from infra.limits import MAX_STAGE_NAME_LENGTH
 from infra.settings_and_defaults import ConfigError, StageConfig, load_stage
 from tests.infra.test_environment_contract import settings_of
@@ -21,7 +16,6 @@ from tests.infra.test_environment_contract import settings_of
 # One process synthesizes for all tests of this file.
 pytestmark = pytest.mark.xdist_group("synth")
 
-ROOT = Path(__file__).parents[2]
 IN_AWS = ["dev", "prod"]
 EVERYWHERE = ["local", *IN_AWS]
 ROLES = {"ingest", "processor", "conversation_processor", "watchdog", "dynamodb_processor", "admin", "gate"}
@@ -285,24 +279,6 @@ def test_the_cache_is_entered_with_iam_and_has_no_billed_minimum(stage: str, syn
     assert len(group["UserIds"]) == 1, "nobody else, and no user named default"
 
 
-@pytest.mark.parametrize("stage", IN_AWS)
-def test_the_address_of_the_cache_is_an_output(stage: str, synthesize: Callable[..., Stacks]) -> None:
-    endpoint = synthesize(stage)["Cache"].to_json()["Outputs"]["CacheEndpoint"]["Value"]
-    address, port = ({"Fn::GetAtt": ["Cache", f"Endpoint.{part}"]} for part in ("Address", "Port"))
-    assert endpoint == {"Fn::Join": ["", [address, ":", port]]}
-    # The functions are given the same address.
-    (watchdog,) = [
-        each["Environment"]["Variables"]
-        for each in _resources(synthesize(stage)["Buffer"], "AWS::Lambda::Function")
-        if each["Handler"] == "lambdas.watchdog.handler.handler"
-    ]
-    assert [part for part in watchdog["REDIS_URL"]["Fn::Join"][1] if isinstance(part, str)] == [
-        "valkeys://",
-        ":",
-        "?cluster=true",
-    ]
-
-
 def test_no_role_in_the_network_is_deleted_before_the_last_function_there(synthesize: Callable[..., Stacks]) -> None:
     """Without such a role, Lambda could not delete the network interfaces that the functions share."""
     functions = synthesize("prod")["Buffer"].find_resources("AWS::Lambda::Function").values()
@@ -496,47 +472,6 @@ def test_nothing_needs_a_function_of_cdks_own(stage: str, synthesize: Callable[.
     for template in synthesize(stage).values():
         kinds = {resource["Type"] for resource in template.to_json()["Resources"].values()}
         assert not [kind for kind in kinds if kind.startswith("Custom::")]
-
-
-def test_the_code_asset_is_two_folders_of_source(
-    stage_config: Callable[..., StageConfig], new_app: Callable[[], cdk.App], tmp_path: Path
-) -> None:
-    source, layer = tmp_path / "source", tmp_path / "layer"
-    for name in (
-        "lambdas/ingest/handler.py",
-        "lambdas/ingest/__pycache__/handler.pyc",
-        "lambdas/requirements.txt",
-        "lua/buffer_message.lua",
-        "lua/include/find.lua",
-        "lua/README.md",
-        "infra/settings_and_defaults.py",
-        "tests/lambdas/test_ingest.py",
-        "secret.env",
-    ):
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        (source / name).touch()
-    layer.mkdir()
-    (layer / "thing.py").touch()
-    app = new_app()
-    compose(app, stage_config("local"), source=source, layer=layer)
-    app.synth()
-    (asset,) = [path for path in Path(app.outdir).glob("asset.*") if (path / "lambdas").exists()]
-    files = {str(path.relative_to(asset)) for path in asset.rglob("*") if path.is_file()}
-    assert files == {"lambdas/ingest/handler.py", "lua/buffer_message.lua", "lua/include/find.lua"}
-
-
-def test_the_app_refuses_an_unknown_stage_in_one_sentence(tmp_path: Path) -> None:
-    environment = {**os.environ, "CDK_CONTEXT_JSON": '{"stages": {"dev": {}}, "stage": "moon"}'}
-    run = subprocess.run(
-        [sys.executable, str(ROOT / "app.py")],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode != 0
-    assert run.stderr.strip() == "Unknown stage 'moon'. Valid stages: dev."
 
 
 @pytest.mark.parametrize("kind", ["http", "rest"])
