@@ -111,6 +111,13 @@ def test_cloudwatch_may_publish_on_the_encrypted_topic_and_only_for_this_account
     assert statements["Deny"]["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
 
 
+def test_the_addresses_of_the_stage_are_subscribed(synthesize: Callable[..., Mapping[str, Template]]) -> None:
+    emails = ["one@example.org", "two@example.org"]
+    template = synthesize("dev", alarms={"emails": emails})["Operability"]
+    subscribed = [(each["Protocol"], each["Endpoint"]) for each in _all(template, "AWS::SNS::Subscription")]
+    assert sorted(subscribed) == [("email", email) for email in emails]
+
+
 def test_every_alarm_is_answered_by_a_paragraph_and_every_paragraph_by_an_alarm(
     synthesize: Callable[..., Mapping[str, Template]],
 ) -> None:

@@ -259,7 +259,9 @@ def test_what_holds_state_keeps_its_logical_id(synthesize: Callable[..., Stacks]
     stacks = synthesize("prod")
     for stack, names in retained.items():
         resources = stacks[stack].to_json()["Resources"]
-        assert {name for name, resource in resources.items() if resource.get("DeletionPolicy") == KEPT} == names
+        kept = {name: each for name, each in resources.items() if each.get("DeletionPolicy") == KEPT}
+        assert kept.keys() == names
+        assert {each["UpdateReplacePolicy"] for each in kept.values()} == {"Retain"}
         assert known[stack] <= resources.keys()
 
 

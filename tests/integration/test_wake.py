@@ -58,3 +58,10 @@ def test_a_processor_between_acquire_and_first_claim_is_not_woken_for_it_will_lo
     claimed = engine.store.claim_due(0, engine.processor)
     assert isinstance(claimed, Claimed)
     assert [due.conversation for due in claimed.conversations] == ["c"]
+
+
+def test_a_returned_claim_due_before_the_planned_wake_wakes_the_processor(engine: Engine) -> None:
+    engine.send("c", "m1", rules=NOW)
+    assert engine.claim() == ["c"]
+    engine.store.return_claim("c", engine.processor, due_at_ms=engine.clock.now_ms)
+    assert woken(engine) == 1

@@ -260,6 +260,21 @@ def assert_set(event: Event) -> None:
     assert event.wait(timeout=30)
 
 
+def test_an_ordinary_run_renews_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    renewals: list[object] = []
+
+    def renew_token(*arguments: object) -> Any:
+        renewals.append(arguments)
+        return Stale()
+
+    scene.engine.store.settings = scene.engine.store.settings._replace(token_ms=3_600_000)
+    monkeypatch.setattr(scene.engine.store, "renew_token", renew_token)
+    scene.send("m1")
+    scene.run()
+    assert scene.ids() == [["m1"]]
+    assert renewals == []
+
+
 def test_a_message_keeps_everything_its_platform_said(scene: Scene) -> None:
     message = Message.model_validate(
         {

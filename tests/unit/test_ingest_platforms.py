@@ -119,7 +119,7 @@ def test_twilio_signs_the_url_in_the_letters_that_an_operator_typed(
     assert scene.call(event)[0] == 200
 
 
-@pytest.mark.parametrize("platform", ["messenger", "instagram"])
+@pytest.mark.parametrize("platform", ["whatsapp", "messenger", "instagram"])
 def test_every_platform_of_meta_asks_whether_we_are_we(scene: Scene, platform: str) -> None:
     query = {"hub.mode": "subscribe", "hub.verify_token": VERIFY_TOKEN, "hub.challenge": "42"}
     assert scene.call(gateway(platform, method="GET", query=query)) == (200, "42")

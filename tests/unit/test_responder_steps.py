@@ -297,6 +297,13 @@ def test_settings_of_tenant_and_conversation_win_over_those_of_the_stage(world: 
     assert (prompt.instructions, prompt.model) == ("Be brief.", "its-own")
 
 
+def test_typing_is_shown_if_the_stage_says_so(world: Callable[..., World]) -> None:
+    at_work = world(typing_indicator=True)
+    at_work.emit("b-1", 1)
+    at_work.run()
+    assert at_work.sender.typing == 1
+
+
 def test_old_turns_leave_the_record_and_none_is_lost(world: Callable[..., World]) -> None:
     at_work = world(max_history_tokens=100)
     for number in range(40):

@@ -10,7 +10,7 @@ import pytest
 from message_buffer.errors import StoreUnavailable
 from message_buffer.limits import MAX_METRICS_AGE_MS
 from message_buffer.settings import LogSettings
-from message_buffer.telemetry import Telemetry
+from message_buffer.telemetry import MAY_WAIT, Telemetry
 from tests.support.engine import ManualClock
 
 # Powertools keeps a logger for each service, and with it the standard output that a test captured.
@@ -252,3 +252,13 @@ def test_a_metric_that_an_alarm_may_need_is_written_at_once_with_those_that_wait
     telemetry.count_by("ProcessorExits", reason="lost")
     telemetry.flush_soon()
     assert len(written(capsys)) == 1
+
+
+def test_a_stage_that_logs_all_writes_its_metrics_after_each_run(
+    telemetry: Telemetry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        telemetry.count("Messages")
+        telemetry.flush_soon()
+    assert len(written(capsys)) == 2
+    assert "Messages" in MAY_WAIT
