@@ -110,11 +110,7 @@ def test_the_gate_asks_the_lane_that_the_batch_came_from(both: Function, window:
     ("operation", "fields", "message"),
     [
         ("gate", {}, "generation: must be a whole number, 1 or more."),
-        ("gate", {"generation": 0}, "generation: must be a whole number, 1 or more."),
-        ("gate", {"generation": True}, "generation: must be a whole number, 1 or more."),
         ("gate", {"generation": 1, "lane": "fast"}, "there is no such lane; valid: valkey, dynamodb"),
-        ("gate", {"generation": 1, "by": ""}, "by: must be a text of 1 to 256 characters."),
-        ("gate", {"generation": 1, "conversation": 3}, "conversation: must be a text of 1 to 1100 characters."),
         ("gate", {"generation": 1, "conversation": "c"}, "a conversation id reads tenant/platform/account/user"),
         (
             "gate",
@@ -122,7 +118,6 @@ def test_the_gate_asks_the_lane_that_the_batch_came_from(both: Function, window:
             "conversation: must be a text of 1 to 1100 characters.",
         ),
         ("gate", {"generations": 1}, "generations is unknown here; valid: by, conversation, generation, lane."),
-        ("conversation.hold", {"holdMs": "9"}, "holdMs: must be a whole number, from 1 to 86400000."),
         (
             "conversation.hold",
             {"holdMs": MAX_HOLD_MS + 1},

@@ -212,10 +212,6 @@ def test_models_get_turns_that_alternate_and_begin_with_the_user() -> None:
     assert [(turn.role, turn.text) for turn in alternate(spoken)] == [("user", "b\nc")]
 
 
-def test_characters_that_cannot_be_stored_do_not_get_into_the_history() -> None:
-    assert shorten("a\x00\x1b\nb\ud83d") == "a\nb?"
-
-
 def test_a_record_stays_far_below_what_an_item_may_hold() -> None:
     for text in ("ß" * 200_000, '"' * 200_000, "\x01" * 200_000):
         huge = [turn._replace(text=shorten(text)) for turn in turns(*["t"] * 60)]
@@ -299,12 +295,6 @@ def test_the_history_shows_what_was_said_only_on_request(world: World, ask: Answ
     assert "today" not in json.dumps(shown)
     assert ask("history", texts=True)["result"]["turns"][1]["text"] == ANSWER
     assert shown["status"] == "reply_sent"
-
-
-def test_an_unknown_conversation_has_no_history_and_a_hand_back_creates_no_record(world: World, ask: Answer) -> None:
-    assert ask("handback")["ok"]
-    assert world.item() is None
-    assert ask("history")["result"]["turns"] == []
 
 
 @pytest.mark.parametrize(
