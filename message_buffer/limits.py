@@ -209,8 +209,8 @@ LARGE_MESSAGE_BYTES = 4 * 1024
 # As many messages, and as many bytes of large ones, may wait in a conversation as in the Valkey lane by default.
 MAX_STORED_MESSAGES = 5_000
 MAX_STORED_BYTES = 32 * 1024 * 1024
-# The due time of a window may change between its read and its write. Both are then tried again, at most this many times
-# in all.
+# A window or a message may change between its read and its write. Both are then tried again, at most this many times in
+# all.
 MAX_WINDOW_TRIES = 3
 # If an instance's clock steps back by less than this, each message arrives 1 ms after the last one. If the clock steps
 # back further, the DynamoDB lane assumes that the earlier time was wrong, and uses the new time.
@@ -223,8 +223,6 @@ MAX_PAGES_PEEKED = 50
 CANCEL_LOCK_MS = 10 * SECOND_MS
 MAX_CANCEL_LOCK_TRIES = 5
 CANCEL_LOCK_PAUSE_SECONDS = 0.1
-# An edit or a deletion that collides with another request is tried once more.
-MAX_CHANGE_TRIES = 2
 # A trigger that is hidden in its queue is in flight. A queue that has 120,000 messages in flight delivers no more, so
 # a trigger is hidden for this long at most. If its window is due later, it leaves a successor in the queue instead.
 MAX_TRIGGER_HIDDEN_MS = MINUTE_MS

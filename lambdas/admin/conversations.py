@@ -70,7 +70,7 @@ class Conversations:
 
     def _windows(self, dynamodb_lane: DynamoDbLane) -> Json:
         seen = dynamodb_lane.open_windows(limit=MAX_CONVERSATIONS_IN_A_PAGE)
-        due_at_ms = seen[0].due_at_ms if seen else None
+        due_at_ms = seen[0][1] if seen else None
         return {
             "open": len(seen),
             "nextDueAt": due_at_ms,

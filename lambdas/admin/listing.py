@@ -81,7 +81,7 @@ def _page_of_shard(valkey_lane: ValkeyLane, cursor: str, request: ListConversati
 
 def _windows(dynamodb_lane: DynamoDbLane, request: ListConversations, *, room: int) -> _Page:
     opened = dynamodb_lane.open_windows(limit=MAX_WINDOWS_IN_A_LISTING)
-    names = [each.conversation for each in opened if _matches(each.conversation, request)]
+    names = [name for name, _ in opened if _matches(name, request)]
     return _Page(names[:room], None, more=len(names) > room or len(opened) >= MAX_WINDOWS_IN_A_LISTING)
 
 

@@ -198,7 +198,7 @@ class RulesAdmin:
             for name in _open_in_valkey(self._valkey_lane.store):
                 yield self._valkey_lane, name
         if self._dynamodb_lane:
-            for name in self._dynamodb_lane.list_open(limit=MAX_WINDOWS_IN_A_LISTING):
+            for name, _ in self._dynamodb_lane.open_windows(limit=MAX_WINDOWS_IN_A_LISTING):
                 yield self._dynamodb_lane, name
 
     def _book(self, stored: Iterable[Stored]) -> RuleBook:

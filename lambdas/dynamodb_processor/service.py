@@ -32,7 +32,9 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import LockLost, MessageBufferError, SendFailed
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms, longest_pause_ms
 from message_buffer.heartbeat import Heartbeat
-from message_buffer.lanes.dynamodb.table import FIRST_ATTEMPT, Contents, MessageTable, StoredMessage
+from message_buffer.lanes.dynamodb.locks import FIRST_ATTEMPT
+from message_buffer.lanes.dynamodb.messages import Contents, StoredMessage
+from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Trigger, Triggers
 from message_buffer.lanes.dynamodb.window import Frozen, Window, rhythm_of_batch
 from message_buffer.lanes.outcomes import Taken
@@ -65,8 +67,6 @@ class _Batch(NamedTuple):
     window: Window
     payloads: list[bytes] | None
     """None if the batch was already emitted."""
-    left: bool
-    """True if messages are stored that did not fit into this batch."""
     apart: list[str]
     """Names of the batch's messages whose bodies are items of their own."""
 
@@ -92,7 +92,7 @@ class DynamoDbProcessor:
         random: Callable[[], float] = _random,
         beat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
-        self._table = table
+        self._messages, self._windows, self._locks = table.messages, table.windows, table.locks
         self._triggers = triggers
         self._emission = emission
         self._telemetry = telemetry
@@ -105,18 +105,18 @@ class DynamoDbProcessor:
         owner = uuid4().hex
         try:
             time.require_a_call()
-            window = self._table.window(trigger.conversation)
+            window = self._windows.read(trigger.conversation)
             now_ms = self._clock()
             if not window.is_open or window.is_locked(now_ms) or window.due.due_at_ms > now_ms:
                 return self._not_ours(trigger, window)
-            window = self._table.acquire(
+            window = self._locks.acquire(
                 trigger.conversation,
                 owner,
                 window=window,
                 now_ms=now_ms,
                 until_ms=now_ms + _lock_ms(window.attempt + 1),
             )
-            if window.owner != owner:
+            if window.lock.owner != owner:
                 return self._not_ours(trigger, window)
         except SendFailed as error:
             self._telemetry.warn("window not locked", conversation=trigger.conversation, reason=str(error))
@@ -133,12 +133,12 @@ class DynamoDbProcessor:
         if not is_second:
             self._triggers.send_sweep(delay_ms=SECOND_SWEEP_DELAY_MS)
         now_ms = self._clock()
-        windows = self._table.open_windows(listed_before_ms=now_ms + REMEMBERED_MS, limit=MAX_WINDOWS_IN_A_SWEEP)
+        windows = self._windows.open_windows(listed_before_ms=now_ms + REMEMBERED_MS, limit=MAX_WINDOWS_IN_A_SWEEP)
         overdue_ms, resent = 0, 0
         for conversation, listed_at_ms in windows:
             if listed_at_ms > now_ms:
                 continue
-            window = self._table.window(conversation)
+            window = self._windows.read(conversation)
             if not window.is_open:
                 continue  # the index lags behind the table
             due_at_ms = window.due.due_at_ms
@@ -149,7 +149,7 @@ class DynamoDbProcessor:
                 resent += 1
             elif due_at_ms > now_ms and listed_at_ms < now_ms - WINDOW_GRACE_MS:
                 # Later sweeps need not read the window until it may be due.
-                self._table.list_later(conversation, window=window, at_ms=due_at_ms)
+                self._windows.list_later(conversation, window=window, at_ms=due_at_ms)
         self._telemetry.count("Sweeps")
         # AWS bills a metric for each hour in which it has a value, and only the alarms' metrics need a value of zero.
         if windows:
@@ -166,7 +166,7 @@ class DynamoDbProcessor:
         rest_ms = window.due.due_at_ms - now_ms
         if window.is_locked(now_ms):
             self._telemetry.count("TriggersReturned")
-            rest_ms = min(window.owner_until_ms - now_ms, MAX_TRIGGER_REST_MS)
+            rest_ms = min(window.lock.until_ms - now_ms, MAX_TRIGGER_REST_MS)
         elif rest_ms > MAX_TRIGGER_HIDDEN_MS:
             return self._leave_successor(trigger, window, rest_ms)
         self._telemetry.sampled("trigger returned", conversation=conversation, rest_ms=rest_ms)
@@ -188,7 +188,7 @@ class DynamoDbProcessor:
             self._rest(trigger, MAX_TRIGGER_HIDDEN_MS)
             return False
         # Record the successor after it was sent, so that other triggers of this window may end.
-        self._table.list_later(
+        self._windows.list_later(
             conversation, window=window, at_ms=due_at_ms, successor_at_ms=now_ms + -(-delay_ms // 1_000) * 1_000
         )
         self._telemetry.sampled("successor sent", conversation=conversation, delay_ms=delay_ms)
@@ -198,7 +198,7 @@ class DynamoDbProcessor:
         lock_ms = _lock_ms(locked.window.attempt)
 
         def beat() -> None:
-            if not self._table.keep(locked.conversation, locked.owner, until_ms=self._clock() + lock_ms):
+            if not self._locks.keep(locked.conversation, locked.owner, until_ms=self._clock() + lock_ms):
                 raise LockLost("the lock ran out, and another run has the window now")
             self._triggers.rest(trigger, for_ms=WINDOW_LOCK_MS)
 
@@ -227,12 +227,12 @@ class DynamoDbProcessor:
             heartbeat.check()
             self._emission.send(conversation, _taken(batch, batch.payloads), time)
         heartbeat.check()
-        self._require_lock(locked, until_ms=batch.window.owner_until_ms)
+        self._require_lock(locked, until_ms=batch.window.lock.until_ms)
         expires_at_ms = self._clock() + REMEMBERED_MS
-        self._table.leave_tombstones(
+        self._messages.leave_tombstones(
             conversation, frozen.names, batch_id=frozen.batch_id, expires_at_ms=expires_at_ms, apart=batch.apart
         )
-        self._close(locked, generation=frozen.generation, left=batch.left)
+        self._close(locked, generation=frozen.generation, left=frozen.has_left)
 
     def _require_lock(self, locked: _Locked, *, until_ms: int) -> None:
         """Raise LockLost if the lock, which lasted until `until_ms` when it was read, is lost.
@@ -240,7 +240,7 @@ class DynamoDbProcessor:
         Otherwise a run that was stopped for long would leave tombstones of a conversation that was forgotten meanwhile.
         """
         now_ms = self._clock()
-        if now_ms >= until_ms and not self._table.keep(
+        if now_ms >= until_ms and not self._locks.keep(
             locked.conversation, locked.owner, until_ms=now_ms + _lock_ms(locked.window.attempt)
         ):
             raise LockLost("the lock ran out while the batch was emitted, and another call has the window now")
@@ -250,12 +250,12 @@ class DynamoDbProcessor:
         conversation, owner = locked.conversation, locked.owner
         for read in range(MAX_READS_OF_A_WINDOW):
             now_ms = self._clock()
-            contents = self._table.read(conversation, with_bodies=True)
+            contents = self._messages.read(conversation, with_bodies=True)
             window = contents.window
-            if window.owner != owner:
+            if window.lock.owner != owner:
                 raise LockLost("the lock ran out, and another run has the window now")
             if window.frozen is None and window.found is None:
-                self._table.release(conversation, owner)
+                self._locks.release(conversation, owner)
                 raise _PutOnHold
             if window.frozen is not None:
                 # An earlier attempt has frozen the batch, or this attempt has, but DynamoDB's response was lost.
@@ -267,7 +267,7 @@ class DynamoDbProcessor:
                 return None
             frozen = _freeze(conversation, fitting.messages, window, left=fitting.left)
             large = [len(body) for each, body in zip(fitting.messages, fitting.bodies, strict=True) if each.is_apart]
-            if self._table.freeze(
+            if self._locks.freeze(
                 conversation,
                 owner,
                 frozen,
@@ -280,7 +280,7 @@ class DynamoDbProcessor:
             ):
                 first = window._replace(attempt=FIRST_ATTEMPT)
                 apart = [each.name for each in fitting.messages if each.is_apart]
-                return _Batch(frozen, first, fitting.bodies, fitting.left, apart)
+                return _Batch(frozen, first, fitting.bodies, apart)
         raise SendFailed("the window could not be frozen: its messages keep being edited")
 
     def _again(self, conversation: str, frozen: Frozen, contents: Contents) -> _Batch:
@@ -292,9 +292,8 @@ class DynamoDbProcessor:
         bodies = self._bodies(conversation, messages)
         if any(name not in bodies for name in frozen.names):
             # Some messages are already marked as emitted, so an earlier run has emitted the batch.
-            return _Batch(frozen, contents.window, None, frozen.has_left, apart)
-        found = [bodies[name] for name in frozen.names]
-        return _Batch(frozen, contents.window, found, frozen.has_left, apart)
+            return _Batch(frozen, contents.window, None, apart)
+        return _Batch(frozen, contents.window, [bodies[name] for name in frozen.names], apart)
 
     def _fitting(self, conversation: str, stored: list[StoredMessage]) -> _Fitting:
         """Return as many messages as one batch may have, but at least one, and no message whose body is not stored yet.
@@ -321,7 +320,7 @@ class DynamoDbProcessor:
         """Return the bodies by name, and read those that did not come with the messages."""
         known = {each.name: each.body for each in messages if each.body is not None}
         unread = [each for each in messages if each.body is None]
-        return known | (self._table.bodies(conversation, unread) if unread else {})
+        return known | (self._messages.bodies(conversation, unread) if unread else {})
 
     def _close(self, locked: _Locked, *, generation: int, left: bool = False) -> None:
         """Close the window, or begin the next one if messages remain.
@@ -331,7 +330,7 @@ class DynamoDbProcessor:
         """
         conversation, owner, _ = locked
         expires_at_ms = self._clock() + REMEMBERED_MS
-        if left or not self._table.close(conversation, owner, generation=generation, expires_at_ms=expires_at_ms):
+        if left or not self._locks.close(conversation, owner, generation=generation, expires_at_ms=expires_at_ms):
             self._reopen(locked)
 
     def _reopen(self, locked: _Locked) -> None:
@@ -341,8 +340,8 @@ class DynamoDbProcessor:
         """
         conversation, owner, _ = locked
         for attempt in range(MAX_WINDOW_TRIES):
-            now_ms, window = self._clock(), self._table.window(conversation)
-            if window.owner != owner:
+            now_ms, window = self._clock(), self._windows.read(conversation)
+            if window.lock.owner != owner:
                 break
             rest = window._replace(frozen=None)
             if window.frozen is None:
@@ -351,7 +350,7 @@ class DynamoDbProcessor:
             due_at_ms = rest.due.due_at_ms
             # Send the trigger before reopening, because a window without a trigger would wait for the sweep.
             self._triggers.send(conversation, delay_ms=max(due_at_ms - now_ms, 0))
-            if self._table.reopen(
+            if self._locks.reopen(
                 conversation,
                 owner,
                 due_at_ms=due_at_ms,
@@ -372,7 +371,7 @@ class DynamoDbProcessor:
         self._telemetry.count("Retries")
         try:
             due_at_ms = self._clock() + wait_ms
-            self._table.retry(conversation, locked.owner, due_at_ms=due_at_ms)
+            self._locks.retry(conversation, locked.owner, due_at_ms=due_at_ms)
         except SendFailed as failed:
             self._telemetry.warn("window not released", conversation=conversation, reason=str(failed))
         self._rest(trigger, wait_ms)
@@ -394,7 +393,6 @@ def _lock_ms(attempt: int) -> int:
 
 
 def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, left: bool) -> Frozen:
-    due = window.due_of_batch
     names = tuple(each.name for each in stored)
     # These words identify the batch, because a message is in only one batch.
     words = json.dumps((conversation, *names))
@@ -404,10 +402,7 @@ def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, l
         generation=max(window.generation, 1),
         first_at_ms=stored[0].arrived_at_ms,
         last_at_ms=stored[-1].arrived_at_ms,
-        due_at_ms=due.due_at_ms,
-        reason=due.reason,
-        rule=due.rule,
-        wait_ms=due.wait_ms,
+        due=window.due_of_batch,
         has_left=left,
     )
 
@@ -420,10 +415,10 @@ def _taken(batch: _Batch, payloads: list[bytes]) -> Taken:
         generation=frozen.generation,
         first_at_ms=frozen.first_at_ms,
         last_at_ms=frozen.last_at_ms,
-        due_at_ms=frozen.due_at_ms,
-        flush_reason=frozen.reason,
-        rule=frozen.rule,
-        applied_wait_ms=frozen.wait_ms,
+        due_at_ms=frozen.due.due_at_ms,
+        flush_reason=frozen.due.reason,
+        rule=frozen.due.rule,
+        applied_wait_ms=frozen.due.wait_ms,
         payloads=payloads,
         lane="dynamodb",
     )

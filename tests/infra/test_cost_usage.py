@@ -28,7 +28,7 @@ from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.events.batch_ready import DETAIL_TYPE
 from message_buffer.events.emission import Emission, EmissionDestinations, Limits, TimeLeft
 from message_buffer.events.event_bus import entry_bytes
-from message_buffer.lanes.dynamodb.table import MESSAGE, WINDOW
+from message_buffer.lanes.dynamodb.items import MESSAGE, WINDOW
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.rules.rule_book import RuleBook

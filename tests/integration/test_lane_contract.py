@@ -146,6 +146,33 @@ def test_a_buffer_whose_only_message_is_deleted_emits_nothing(running: RunningLa
     assert running.lane.peek_conversation(C).state == "IDLE"
 
 
+@pytest.mark.parametrize("is_behind_a_batch", [False, True])
+def test_after_its_only_message_is_deleted_a_buffer_is_closed_and_the_next_message_waits(
+    running: RunningLane, *, is_behind_a_batch: bool
+) -> None:
+    if is_behind_a_batch:
+        send(running, "m0")
+        running.bus.failures = [SendFailed("put event: Throttling")] * 2
+        frozen_batch(running)
+    send(running, "m1")
+    running.lane.delete_message(C, "m1")
+    seen = running.lane.peek_conversation(C)
+    assert (seen.count, seen.state) == (0, "PENDING" if is_behind_a_batch else "IDLE")
+    running.clock.advance(60_000)  # no function runs, as if its start were lost
+    assert send(running, "m2").due_at_ms == running.clock() + RULES.silence_ms
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == ([["m0"], ["m2"]] if is_behind_a_batch else [["m2"]])
+
+
+def test_a_deletion_moves_no_due_time_but_the_next_message_counts_what_is_left(running: RunningLane) -> None:
+    rules = Rules(silence_ms=2_000, typing_inference_ms=0, min_messages=3, max_wait_ms=60_000)
+    first_at_ms = running.clock()
+    assert told(running, ("m1", 0), ("m2", 500), ("m3", 500), rules=rules) == first_at_ms + 3_000
+    assert running.lane.delete_message(C, "m1") == running.lane.delete_message(C, "m3") == o.Deleted()
+    assert running.lane.peek_conversation(C).due_at_ms == first_at_ms + 3_000
+    assert told(running, ("m4", 500), rules=rules) == first_at_ms + 60_000
+
+
 def test_a_message_is_found_where_it_is(running: RunningLane) -> None:
     lane = running.lane
     assert lane.find_message(C, "m1") == o.Absent(known=False, batch_id=None, lane=running.name)
@@ -342,6 +369,18 @@ def test_an_operators_flush_ends_a_wait_but_a_hold_continues_for_later_messages(
     assert running.lane.resume_buffer(C) == o.Resumed(running.clock())
     running.pass_time(1_000)
     assert batches_of(running) == [["m1", "m2"], ["m3"]]
+
+
+def test_a_flush_of_a_frozen_batch_alone_flushes_no_later_message(running: RunningLane) -> None:
+    send(running, "m1")
+    running.bus.failures = [SendFailed("put event: Throttling")]
+    frozen_batch(running)
+    running.lane.flush_buffer(C)
+    send(running, "m2")
+    running.pass_time(500)
+    assert batches_of(running) == [["m1"]]
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [["m1"], ["m2"]]
 
 
 def test_a_hold_after_a_flush_keeps_what_has_not_left_yet(running: RunningLane) -> None:
@@ -577,7 +616,7 @@ def _typed_and_pressed(rng: Random) -> list[_Step]:
         steps.append(
             _Step(
                 rng.choice((1, 30, 300, 700, rng.randint(1, 3_000))),
-                rng.choice(("", "", "", "", "typing", "hold", "resume")),
+                rng.choice(("", "", "", "", "typing", "hold", "resume", "delete")),
                 Timing(
                     silence_ms=silence_ms,
                     typing_ms=rng.choice((0, silence_ms + 700, silence_ms + 5_000)),
@@ -618,6 +657,8 @@ def test_both_lanes_compute_the_same_due_time_by_the_same_rule_after_each_messag
                     running.lane.hold_buffer(C, hold_ms=2_000)
                 case "resume":
                     running.lane.resume_buffer(C)
+                case "delete":
+                    running.lane.delete_message(C, f"m{number - 1}")
             running.lane.buffer_message(C, f"m{number}", payload=payload(f"m{number}"), timing=step.timing)
             conversation = running.lane.peek_conversation(C)
             why = conversation.flush_reason, conversation.rule, conversation.applied_wait_ms

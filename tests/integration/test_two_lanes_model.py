@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from message_buffer.lanes.circuit_breaker import CircuitBreaker
-from message_buffer.lanes.dynamodb.table import MessageTable
+from message_buffer.lanes.dynamodb.messages import Messages
 from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.lanes.outcomes import Buffered
 from tests.support.two_lanes import INGESTERS, Interruption, Step, TwoLanes
@@ -198,8 +198,8 @@ def bug(title: str, *history: Step) -> Callable[[Callable[[], Any]], Callable[[]
     ends,
 )
 def put_again() -> Any:
-    put = MessageTable._put
-    return patch.object(MessageTable, "_put", lambda *args, **_: put(*args))
+    put = Messages._put
+    return patch.object(Messages, "_put", lambda *args, **_: put(*args))
 
 
 @bug("a message is taken for stored though Valkey did not answer", Step("deliver_past_valkey", (0, "swallowed")))

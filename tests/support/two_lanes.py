@@ -372,7 +372,7 @@ class TwoLanes:
 
     def _is_left_over(self) -> bool:
         """Return whether a message was stored without a window; the next window finds it."""
-        contents = self.scene.table.read(CONVERSATION)
+        contents = self.scene.table.messages.read(CONVERSATION)
         return not self.unanswered and bool(contents.stored) and not contents.window.is_open
 
     def judge(self) -> int:

@@ -21,10 +21,14 @@ from lambdas.dynamodb_processor.service import DynamoDbProcessor
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
 from message_buffer.events.emission import Emission, EmissionDestinations, Limits, TimeLeft
+from message_buffer.lanes.dynamodb.items import OPEN_INDEX
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
-from message_buffer.lanes.dynamodb.table import OPEN_INDEX, MessageTable
+from message_buffer.lanes.dynamodb.locks import Locks
+from message_buffer.lanes.dynamodb.messages import Messages
+from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Trigger
 from message_buffer.lanes.dynamodb.window import Window
+from message_buffer.lanes.dynamodb.windows import Windows
 from message_buffer.lanes.outcomes import Buffered, Duplicate
 from message_buffer.limits import MAX_TRIGGER_DELAY_MS, MAX_TRIGGER_HIDDEN_MS
 from message_buffer.rules.layers import Rules
@@ -112,12 +116,11 @@ class WiredClient:
 
 class WiredTable(MessageTable):
     def __init__(self, wire: Wire) -> None:
-        super().__init__(TABLE)
-        self._wired = WiredClient(aws.client("dynamodb"), wire)
-
-    @property
-    def _client(self) -> Any:
-        return self._wired
+        self.client = WiredClient(aws.client("dynamodb"), wire)
+        wired = {"_client": property(lambda _: self.client)}
+        self.messages = type("WiredMessages", (Messages,), wired)(TABLE)
+        self.windows = type("WiredWindows", (Windows,), wired)(TABLE)
+        self.locks = type("WiredLocks", (Locks,), wired)(TABLE)
 
 
 @dataclass
@@ -244,8 +247,8 @@ class WindowScene:
 
     def is_at_rest(self, conversation: str = CONVERSATION) -> bool:
         """Return whether no message waits, no window is open or locked, and no batch is frozen."""
-        contents = self.table.read(conversation)
-        return not (contents.stored or contents.window.is_open or contents.window.owner or contents.window.frozen)
+        contents = self.table.messages.read(conversation)
+        return not (contents.stored or contents.window.is_open or contents.window.lock.owner or contents.window.frozen)
 
 
 @contextmanager
@@ -307,8 +310,8 @@ def due(window: WindowScene, *message_ids: str) -> None:
 
 def lock(window: WindowScene, owner: str, *, until_ms: int) -> Window:
     """Lock the conversation's window as a processor does when it finds the window due."""
-    seen = window.table.window(CONVERSATION)
-    return window.table.acquire(CONVERSATION, owner, window=seen, now_ms=window.clock(), until_ms=until_ms)
+    seen = window.table.windows.read(CONVERSATION)
+    return window.table.locks.acquire(CONVERSATION, owner, window=seen, now_ms=window.clock(), until_ms=until_ms)
 
 
 def settle(window: WindowScene) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from message_buffer.errors import SendFailed
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.dynamodb import table as message_table
-from message_buffer.lanes.dynamodb.table import MessageTable, name_of
+from message_buffer.lanes.dynamodb import messages
+from message_buffer.lanes.dynamodb.items import name_of
+from message_buffer.lanes.dynamodb.messages import Messages
 from message_buffer.limits import (
     MAX_MESSAGE_ID_BYTES,
     MAX_NAME_BYTES,
@@ -136,7 +137,7 @@ def test_a_repeated_delivery_counts_once_while_it_waits_and_for_a_day_after(wind
 def test_what_is_left_of_a_message_holds_none_of_its_words_and_goes_after_a_day(window: WindowScene) -> None:
     window.send("m1", text="what a customer wrote")
     window.pass_time(WINDOW_MS)
-    left = window.table._client.scan(TableName="holding")["Items"]
+    left = window.table.client.scan(TableName="holding")["Items"]
     assert "what a customer wrote" not in str(left)
     emitted_at_ms = window.clock() - 1_000
     assert {int(item["expires_at"]["N"]) for item in left} == {(emitted_at_ms + REMEMBERED_MS) // 1_000}
@@ -147,7 +148,7 @@ def test_nothing_that_holds_a_message_can_expire(window: WindowScene) -> None:
     window.send("m0")
     window.pass_time(WINDOW_MS)
     window.send("m1")
-    items = window.table._client.scan(TableName="holding")["Items"]
+    items = window.table.client.scan(TableName="holding")["Items"]
     assert [item["item"]["S"] for item in items if "expires_at" in item] == ["m#m0"]
 
 
@@ -173,7 +174,7 @@ def test_an_id_that_is_too_long_for_a_key_is_known_all_the_same(window: WindowSc
 
 
 def _items(window: WindowScene) -> list[dict[str, Any]]:
-    items: list[dict[str, Any]] = window.table._client.scan(TableName="holding")["Items"]
+    items: list[dict[str, Any]] = window.table.client.scan(TableName="holding")["Items"]
     return items
 
 
@@ -184,7 +185,7 @@ def _fail() -> None:
 def test_without_a_trigger_the_request_fails_and_its_redelivery_opens_the_window(window: WindowScene) -> None:
     with window.wire.at("send_message", _fail), pytest.raises(SendFailed):
         window.send("m1")
-    assert not window.table.window(CONVERSATION).is_open
+    assert not window.table.windows.read(CONVERSATION).is_open
     window.send("m1")
     window.pass_time(WINDOW_MS)
     assert window.batches() == [["m1"]]
@@ -196,7 +197,7 @@ def test_a_request_that_is_refused_leaves_no_words_and_no_count(window: WindowSc
         with window.wire.at("send_message", _fail), pytest.raises(SendFailed):
             window.send(f"refused-{number}")
     assert [item["item"]["S"] for item in _items(window)] == ["!"]
-    assert window.table.window(CONVERSATION).waiting == 0
+    assert window.table.windows.read(CONVERSATION).waiting == 0
     assert "expires_at" in _items(window)[0]
     assert window.send("m1").count == 1
     window.pass_time(WINDOW_MS)
@@ -240,7 +241,7 @@ def test_a_repeat_sends_the_trigger_if_the_first_request_ended_after_it_had_open
 ) -> None:
     with window.wire.at("update_item", _fail, after=True), pytest.raises(SendFailed):
         window.send("m1")
-    assert window.table.window(CONVERSATION).is_open
+    assert window.table.windows.read(CONVERSATION).is_open
     assert window.triggers.waiting == []
     assert isinstance(window.send("m1"), o.Duplicate)
     window.pass_time(WINDOW_MS)
@@ -285,7 +286,7 @@ def test_a_window_that_closes_while_it_is_put_on_hold_is_on_hold(window: WindowS
     with window.wire.at("update_item", window.run, nth=2):
         held = window.lane.hold_buffer(CONVERSATION, hold_ms=60_000)
     assert window.batches() == [["m1"]]
-    assert window.table.window(CONVERSATION).held_until_ms == held.held_until_ms == window.clock() + 60_000
+    assert window.table.windows.read(CONVERSATION).held_until_ms == held.held_until_ms == window.clock() + 60_000
 
 
 def test_a_stop_that_got_half_way_drops_the_rest_when_it_comes_again(
@@ -293,14 +294,14 @@ def test_a_stop_that_got_half_way_drops_the_rest_when_it_comes_again(
 ) -> None:
     window.send("m1")
     window.send("m2")
-    write = MessageTable._write
+    write = Messages._write
 
-    def leave_m2(table: MessageTable, requests: Sequence[Any]) -> list[Any]:
+    def leave_m2(table: Messages, requests: Sequence[Any]) -> list[Any]:
         left = [each for each in requests if each["PutRequest"]["Item"]["item"]["S"] == "m#m2"]
         return write(table, rest) + left if (rest := [each for each in requests if each not in left]) else left
 
-    monkeypatch.setattr(message_table, "UNDONE_PAUSES_SECONDS", ())
-    with patch.object(MessageTable, "_write", leave_m2), pytest.raises(SendFailed):
+    monkeypatch.setattr(messages, "UNDONE_PAUSES_SECONDS", ())
+    with patch.object(Messages, "_write", leave_m2), pytest.raises(SendFailed):
         window.lane.cancel_buffer(CONVERSATION, cancel_id="stop-1")
     assert isinstance(window.lane.cancel_buffer(CONVERSATION, cancel_id="stop-1"), o.Cancelled)
     window.pass_time(2 * WINDOW_MS, sweep=True)
@@ -344,7 +345,7 @@ CROWDED = "default/generic/shop/" + "x" * 900
 def leave_many(window: WindowScene, count: int) -> None:
     names = [f"a{number:05}" for number in range(count)]
     expires_at_ms = window.clock() + REMEMBERED_MS
-    window.table.leave_tombstones(CROWDED, names, batch_id="w-1", expires_at_ms=expires_at_ms)
+    window.table.messages.leave_tombstones(CROWDED, names, batch_id="w-1", expires_at_ms=expires_at_ms)
 
 
 @contextmanager
@@ -409,7 +410,7 @@ def test_a_look_at_a_crowded_conversation_is_bounded(
         seen = window.lane.peek_conversation(CROWDED, limit=limit)
     assert len(found) == pages
     assert (seen.state, seen.count, seen.due_at_ms) == ("PENDING", 2, due_at_ms)
-    assert seen.last_at_ms == window.table.window(CROWDED).newest_at_ms
+    assert seen.last_at_ms == window.table.windows.read(CROWDED).newest_at_ms
     assert seen.payloads == [payload("a00000-early")][:limit]
 
 
@@ -417,7 +418,7 @@ def test_open_windows_are_listed_with_the_most_overdue_first(window: WindowScene
     window.send("m1")
     window.clock.advance(1)
     window.send("m1", conversation=OTHER)
-    assert [each.conversation for each in window.lane.open_windows(limit=10)] == [CONVERSATION, OTHER]
+    assert [name for name, _ in window.lane.open_windows(limit=10)] == [CONVERSATION, OTHER]
 
 
 def test_a_short_list_has_the_most_overdue_of_all_slices_of_the_index(window: WindowScene) -> None:
@@ -425,4 +426,4 @@ def test_a_short_list_has_the_most_overdue_of_all_slices_of_the_index(window: Wi
     for name in names:
         window.send("m1", conversation=name)
         window.clock.advance(1)
-    assert [each.conversation for each in window.lane.open_windows(limit=3)] == names[:3]
+    assert [name for name, _ in window.lane.open_windows(limit=3)] == names[:3]

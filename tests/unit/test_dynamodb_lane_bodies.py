@@ -13,8 +13,8 @@ from lambdas.limits import MAX_BODIES_READ_AT_ONCE
 from message_buffer.aws.dynamodb import Values
 from message_buffer.errors import SendFailed
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.dynamodb import table as message_table
-from message_buffer.lanes.dynamodb.table import StoredMessage
+from message_buffer.lanes.dynamodb import windows
+from message_buffer.lanes.dynamodb.messages import StoredMessage
 from message_buffer.limits import (
     LARGE_MESSAGE_BYTES,
     MAX_BYTES_IN_A_BATCH,
@@ -42,7 +42,7 @@ PAGE_BYTES = 1024 * 1024
 
 
 def items(window: WindowScene) -> dict[str, dict[str, Any]]:
-    found = window.table._client.scan(TableName="holding")["Items"]
+    found = window.table.client.scan(TableName="holding")["Items"]
     return {item["item"]["S"]: item for item in found}
 
 
@@ -91,7 +91,7 @@ def store(window: WindowScene, count: int, text: str, *, is_apart: bool = True) 
             written.append({**message, "item": f"p#{name}", "body": body})
         else:
             written.append({**message, "arrived_at": at_ms, "body": body})
-    window.table._put_all(written)
+    window.table.messages._put_all(written)
 
 
 def test_a_large_body_is_an_item_of_its_own_and_leaves_with_its_message(window: WindowScene) -> None:
@@ -109,7 +109,7 @@ def test_a_large_body_is_an_item_of_its_own_and_leaves_with_its_message(window: 
 
 def test_the_bound_of_a_large_body_is_that_of_the_valkey_lane(window: WindowScene) -> None:
     for number, size in enumerate((LARGE_MESSAGE_BYTES, LARGE_MESSAGE_BYTES + 1)):
-        window.table.put_message(CONVERSATION, f"m{number}", body=b"x" * size, arrived_at_ms=1)
+        window.table.messages.put_message(CONVERSATION, f"m{number}", body=b"x" * size, arrived_at_ms=1)
     assert [name for name in items(window) if name.startswith("p#")] == ["p#m1"]
 
 
@@ -133,8 +133,8 @@ def test_a_message_that_never_gets_its_body_keeps_no_other_waiting(window: Windo
     for message_id in ("m2", "m3"):
         window.send(message_id)
         window.pass_time(MINUTE_MS, sweep=True)
-        row = window.table.window(CONVERSATION)
-        assert (row.is_open, row.owner, row.waiting, window.triggers.waiting) == (False, "", 0, [])
+        row = window.table.windows.read(CONVERSATION)
+        assert (row.is_open, row.lock.owner, row.waiting, window.triggers.waiting) == (False, "", 0, [])
     assert window.batches() == [["m2"], ["m3"]]
     window.lane.forget_conversation(CONVERSATION)
     assert not [name for name in items(window) if "m1" in name]
@@ -197,7 +197,7 @@ def test_a_body_that_is_stored_while_its_message_is_marked_as_emitted_leaves_too
     window.clock.advance(WINDOW_MS)
 
     def come_late() -> None:
-        window.table._put_body(CONVERSATION, "m1", b"words")
+        window.table.messages._put_body(CONVERSATION, "m1", b"words")
         assert "p#m1" in items(window)
 
     with window.wire.at("batch_write_item", come_late, after=True):
@@ -232,7 +232,7 @@ def test_whatever_removes_a_message_removes_its_body(window: WindowScene, how: s
 
 
 def test_a_forget_also_erases_a_body_that_lost_its_message(window: WindowScene) -> None:
-    window.table._put("store body", {"conversation": CONVERSATION, "item": "p#m1", "body": b"words"})
+    window.table.messages._put("store body", {"conversation": CONVERSATION, "item": "p#m1", "body": b"words"})
     window.lane.forget_conversation(CONVERSATION)
     assert "p#m1" not in items(window)
 
@@ -277,14 +277,14 @@ def test_edits_and_stop_words_read_no_bodies(window: WindowScene, how: str) -> N
 
 
 def test_too_many_messages_are_refused_and_leave_no_trace(window: WindowScene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_table, "MAX_STORED_MESSAGES", 3)
+    monkeypatch.setattr(windows, "MAX_STORED_MESSAGES", 3)
     for number in range(3):
         window.send(f"m{number}")
-    before = window.table.window(CONVERSATION)
+    before = window.table.windows.read(CONVERSATION)
     window.clock.advance(1_000)
     refused = window.lane.buffer_message(CONVERSATION, "m3", payload=payload("m3"), timing=PATIENT.timing)
     assert refused == o.Refused("waiting", 0)
-    assert window.table.window(CONVERSATION) == before
+    assert window.table.windows.read(CONVERSATION) == before
     assert "m#m3" not in items(window)
     assert isinstance(window.send("m0"), o.Duplicate), "a redelivery of what waits is no new message"
     window.pass_time(WINDOW_MS)
@@ -296,7 +296,7 @@ def test_too_many_messages_are_refused_and_leave_no_trace(window: WindowScene, m
 def test_too_many_bytes_are_refused_and_short_messages_are_not(
     window: WindowScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(message_table, "MAX_STORED_BYTES", 3 * 60 * 1024)
+    monkeypatch.setattr(windows, "MAX_STORED_BYTES", 3 * 60 * 1024)
     for number in range(3):
         window.send(f"m{number}", text=LARGE)
     large = window.lane.buffer_message(CONVERSATION, "m3", payload=payload("m3", LARGE), timing=PATIENT.timing)
@@ -310,7 +310,7 @@ def test_too_many_bytes_are_refused_and_short_messages_are_not(
 def test_what_did_not_fit_into_a_batch_still_counts(window: WindowScene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of three leave, so two more may come, and a third may not."""
     size = len(payload("m0", LARGE))
-    monkeypatch.setattr(message_table, "MAX_STORED_BYTES", 3 * size)
+    monkeypatch.setattr(windows, "MAX_STORED_BYTES", 3 * size)
     monkeypatch.setattr("lambdas.dynamodb_processor.service.MAX_BYTES_IN_A_BATCH", 2 * size)
     for number in range(3):
         window.send(f"m{number}", text=LARGE, rules=PATIENT)
@@ -324,7 +324,7 @@ def test_what_did_not_fit_into_a_batch_still_counts(window: WindowScene, monkeyp
     assert refused == o.Refused("waiting", 0)
     settle(window)
     assert window.batches() == [["m0", "m1"], ["m2", "m3"], ["m4"]]
-    assert window.table.window(CONVERSATION).large_bytes == 0
+    assert window.table.windows.read(CONVERSATION).large_bytes == 0
 
 
 def test_as_much_may_wait_as_in_the_valkey_lane_by_default() -> None:
@@ -350,7 +350,7 @@ def test_a_batch_of_ten_thousand_large_messages_holds_only_its_own_bodies(
     meter = Meter()
     with meter.counting(window):
         window.processor.process(trigger, AMPLE)
-    left = window.table.read(CONVERSATION)
+    left = window.table.messages.read(CONVERSATION)
     assert 0.9 * a_batch < (count + 1 - len(left.stored)) * len(text) <= a_batch
     assert meter.most_held_bytes < PAGE_BYTES + 2 * a_batch + count * 120
     assert left.window.is_open, "the rest is due at once"
@@ -360,14 +360,14 @@ def test_a_batch_reads_its_own_bodies_and_no_others(window: WindowScene) -> None
     store(window, 500, LARGE)
     window.send("m99999", rules=PATIENT)
     read: list[int] = []
-    bodies = window.table.bodies
+    bodies = window.table.messages.bodies
 
     def counted(conversation: str, messages: list[StoredMessage]) -> dict[str, bytes]:
         read.append(len(messages))
         return bodies(conversation, messages)
 
     window.clock.advance(SILENCE_MS)
-    with patch.object(window.table, "bodies", counted):
+    with patch.object(window.table.messages, "bodies", counted):
         (trigger,) = [each.trigger for each in window.triggers.waiting]
         window.processor.process(trigger, AMPLE)
     assert sum(read) <= 2 * MAX_BODIES_READ_AT_ONCE

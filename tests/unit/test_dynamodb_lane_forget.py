@@ -17,7 +17,7 @@ def forget(window: WindowScene) -> o.Forgotten:
 
 
 def items(window: WindowScene) -> list[str]:
-    answer = window.table._client.scan(TableName=window.table.name)
+    answer = window.table.client.scan(TableName=window.table.messages.name)
     return sorted(item["item"]["S"] for item in answer["Items"])
 
 
@@ -79,7 +79,7 @@ def test_if_messages_keep_coming_a_forget_says_so(window: WindowScene) -> None:
     with pytest.raises(StoreUnavailable, match="messages keep arriving"):
         forget(window)
     assert window.wire.made.count("delete_item") == MAX_WINDOW_TRIES
-    assert not window.table.window(CONVERSATION).owner
+    assert not window.table.windows.read(CONVERSATION).lock.owner
 
 
 @pytest.mark.parametrize("is_erased", [True, False])
@@ -148,7 +148,7 @@ def test_a_message_that_is_delivered_again_is_a_new_message(window: WindowScene)
 def test_while_the_processor_empties_the_window_a_forget_says_so(window: WindowScene) -> None:
     window.send("m1")
     now_ms = window.clock()
-    window.table.acquire_to_drop(CONVERSATION, "processor", now_ms=now_ms, until_ms=now_ms + 30_000)
+    window.table.locks.acquire_to_drop(CONVERSATION, "processor", now_ms=now_ms, until_ms=now_ms + 30_000)
     with pytest.raises(StoreUnavailable, match="try again"):
         forget(window)
 

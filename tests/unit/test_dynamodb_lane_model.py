@@ -319,7 +319,7 @@ class WindowMachine(RuleBasedStateMachine):
         for event in self.scene.events():
             texts.setdefault(event["batchId"], set()).add(event["text"])
         assert all(len(each) == 1 for each in texts.values()), f"one batch, two contents: {texts}"
-        waiting = [each.name for each in self.scene.table.read(name).stored]
+        waiting = [each.name for each in self.scene.table.messages.read(name).stored]
         assert not set(waiting) & {each for each, _, _ in accepted}, f"never emitted: {waiting}"
 
     def judge_waits(self, name: str) -> None:
@@ -376,7 +376,7 @@ def test_a_message_whose_first_request_was_never_answered_may_come_before_an_old
 
 def watch_freezes(scene: WindowScene, note: Callable[[str], None]) -> None:
     """Call `note` with the conversation at the moment when DynamoDB freezes a batch."""
-    client = scene.table._client
+    client = scene.table.client
 
     class Watched:
         exceptions = client.exceptions
@@ -390,7 +390,7 @@ def watch_freezes(scene: WindowScene, note: Callable[[str], None]) -> None:
                 note(request["Key"]["conversation"]["S"])
             return answer
 
-    scene.table._wired = WiredClient(Watched(), scene.wire)
+    scene.table.client = WiredClient(Watched(), scene.wire)
 
 
 class Crossing(NamedTuple):

@@ -9,8 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from lambdas.dynamodb_processor import service
-from message_buffer.lanes.dynamodb import lane as window
-from message_buffer.lanes.dynamodb import table as message_table
+from message_buffer.lanes.dynamodb import lane, locks, messages, windows
 from tests.support.actors import GO, KILL, LOSE
 from tests.support.window import dynamodb
 from tests.unit.test_dynamodb_lane_model import CROSSINGS, Crossing, try_crossing
@@ -26,12 +25,13 @@ class Bug(NamedTuple):
 
 BUGS = (
     Bug(
-        "the window is closed over what came meanwhile", message_table,
-        '" AND #generation = :generation"', '" AND (#generation = :generation OR #owner = :me)"',
+        "the window is closed over what came meanwhile", locks,
+        "do=CLOSE, values=values, only_if=NOTHING_NEW",
+        "do=CLOSE, values=values, only_if=' AND (#generation = :generation OR #owner = :me)'",
         Crossing("cross_processor", 6, "deliver", GO),
     ),
     Bug(
-        "a message that was edited since it was read goes out as it was", message_table,
+        "a message that was edited since it was read goes out as it was", locks,
         " AND attribute_not_exists(#frozen) AND #changes = :changes",
         " AND attribute_not_exists(#frozen) AND #changes >= :changes",
         Crossing("cross_processor", 3, "edit", GO),
@@ -47,29 +47,29 @@ BUGS = (
         Crossing("cross_processor", 5, "deliver", KILL),
     ),
     Bug(
-        "emitted messages are forgotten at once", message_table,
+        "emitted messages are forgotten at once", messages,
         '[{"PutRequest": {"Item": encode(item)}} for item in items]',
         '[{"DeleteRequest": {"Key": encode({x: item[x] for x in ("conversation", "item")})}} for item in items]',
         Crossing("cross_processor", 6, "redeliver", GO),
     ),
     Bug(
-        "a window others rely on is closed with the request that failed", message_table,
-        "#generation = :generation AND #changes = :changes",
-        "#generation >= :generation AND #changes >= :changes",
+        "a window others rely on is closed with the request that failed", messages,
+        'only_if = f"{UNCHANGED} AND {UNLOCKED}"',
+        'only_if = "#generation >= :generation AND #changes >= :changes"',
         Crossing("cross_ingest", 2, "deliver", LOSE),
     ),
     Bug(
-        "the second delivery of a message whose window was never opened does not open it", window,
+        "the second delivery of a message whose window was never opened does not open it", lane,
         'if put == "left before":', 'if put != "new":',
         Crossing("cross_ingest", 0, "nothing", LOSE),
     ),
     Bug(
-        "the facts of a frozen batch count for the messages behind it", message_table,
-        'remove = f"{FACTS}, {remove}"', 'remove = "#expires_at"',
+        "the due time of a frozen batch stands for the messages behind it", locks,
+        '            remove += ", #found"\n        if may', '            remove += ""\n        if may',
         Crossing("cross_processor", 6, "deliver", GO),
     ),
     Bug(
-        "the facts of a message that came before the freeze are removed", message_table,
+        "the facts of a message that came before the freeze are removed", locks,
         "            only_if += NOTHING_NEW\n", "            only_if += ' AND #generation >= :generation'\n",
         Crossing("cross_processor", 3, "deliver", LOSE),
     ),
@@ -79,13 +79,13 @@ BUGS = (
         Crossing("cross_processor", 2, "hold", GO),
     ),
     Bug(
-        "a hold that comes after the read does not hold", message_table,
+        "a hold that comes after the read does not hold", windows,
         '"REMOVE #found ADD #changes :one"', '"REMOVE #found ADD #other :one"',
         Crossing("cross_processor", 3, "hold", GO),
     ),
     Bug(
-        "a run that had to be repeated finds another due time", message_table,
-        "due = window.due_of_batch", "due = window.due",
+        "a run that had to be repeated finds another due time", locks,
+        "packed(window.due_of_batch)", "packed(window.due)",
         Crossing("cross_processor", 2, "deliver", LOSE),
     ),
 )  # fmt: skip

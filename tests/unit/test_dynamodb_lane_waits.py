@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lambdas.limits import SECOND_SWEEP_DELAY_MS
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.dynamodb.table import WINDOW
+from message_buffer.lanes.dynamodb.items import WINDOW
 from message_buffer.lanes.dynamodb.window import Note
 from message_buffer.limits import (
     HOUR_MS,
@@ -46,7 +46,7 @@ def send(window: WindowScene, message_id: str, timing: Timing = RULES.timing) ->
 
 def due_in(window: WindowScene) -> int:
     """Return how long the window still waits, as its item says."""
-    return window.table.window(CONVERSATION).due.due_at_ms - window.clock()
+    return window.table.windows.read(CONVERSATION).due.due_at_ms - window.clock()
 
 
 # -- the rules --------------------------------------------------------------------------------------------------
@@ -125,9 +125,9 @@ def test_the_rhythm_is_learned_once_a_batch(window: WindowScene) -> None:
     for number in range(4):
         send(window, f"m{number}", rules.timing)
         window.pass_time(1_000)
-    assert window.table.window(CONVERSATION).rhythm is None
+    assert window.table.windows.read(CONVERSATION).rhythm is None
     window.pass_time(6_000)
-    rhythm = window.table.window(CONVERSATION).rhythm
+    rhythm = window.table.windows.read(CONVERSATION).rhythm
     assert rhythm is not None
     assert (rhythm.mean_ms, rhythm.deviation_ms) == (1_000, 281.2)
     due_at_ms = send(window, "m4", rules.timing)
@@ -181,7 +181,7 @@ def test_a_press_that_others_keep_overtaking_is_to_come_again_and_leaves_with_th
     with pytest.raises(StoreUnavailable):
         send(window, "p", pressed)
     window.wire.before = before
-    due_at_ms = window.table.window(CONVERSATION).due.due_at_ms
+    due_at_ms = window.table.windows.read(CONVERSATION).due.due_at_ms
     assert send(window, "p", pressed) == due_at_ms
     window.pass_time(4_000)
     (batch,) = window.batches()
@@ -198,7 +198,7 @@ def test_large_messages_that_fill_a_batch_make_it_due(window: WindowScene) -> No
         )  # fmt: skip
     assert isinstance(outcome, o.Buffered)
     assert outcome.due_at_ms <= window.clock()
-    assert window.table.window(CONVERSATION).due.reason == "max_bytes"
+    assert window.table.windows.read(CONVERSATION).due.reason == "max_bytes"
 
 
 def test_a_fixed_window_is_a_rule(window: WindowScene) -> None:
@@ -234,10 +234,23 @@ def test_typing_lets_the_window_wait_until_the_next_message_or_the_longest_wait(
     for _ in range(5):
         extend()
         window.pass_time(3_000)
-    assert window.table.window(CONVERSATION).due.due_at_ms == first_at_ms + RULES.max_wait_ms
+    assert window.table.windows.read(CONVERSATION).due.due_at_ms == first_at_ms + RULES.max_wait_ms
     window.pass_time(2_000)
     assert window.batches() == [["m1", "m2"]]
     assert window.events()[0]["flushReason"] == "max_wait"
+
+
+def test_a_flush_while_a_batch_is_emitted_hastens_what_waits_behind_it(window: WindowScene) -> None:
+    def send_and_flush() -> None:
+        send(window, "m2")
+        window.lane.flush_buffer(CONVERSATION)
+
+    send(window, "m1")
+    with window.wire.at("put_events", send_and_flush, after=True):
+        window.pass_time(2_000)
+    window.pass_time(1_000)
+    assert window.batches() == [["m1"], ["m2"]]
+    assert window.events()[1]["flushReason"] == "flush"
 
 
 def test_a_message_that_comes_while_typing_is_written_counts_alone(window: WindowScene) -> None:
@@ -274,7 +287,7 @@ def test_a_redelivery_moves_nothing(window: WindowScene) -> None:
     due_at_ms = send(window, "m1")
     window.clock.advance(1_000)
     assert send(window, "m1") == due_at_ms
-    seen = window.table.window(CONVERSATION)
+    seen = window.table.windows.read(CONVERSATION)
     assert (seen.due.due_at_ms, seen.waiting, seen.newest_at_ms) == (due_at_ms, 1, window.clock() - 1_000)
 
 
@@ -288,7 +301,7 @@ def test_a_host_whose_clock_lags_does_not_turn_time_back(window: WindowScene, la
     outcome = window.new_lane().buffer_message(CONVERSATION, "m2", payload=payload("m2"), timing=RULES.timing)
     window.clock.advance(lag_ms)
     assert isinstance(outcome, o.Buffered)
-    assert outcome.due_at_ms == at_ms + due_ms == window.table.window(CONVERSATION).due.due_at_ms
+    assert outcome.due_at_ms == at_ms + due_ms == window.table.windows.read(CONVERSATION).due.due_at_ms
 
 
 def test_what_was_found_due_stays_due_and_what_comes_since_joins_it(window: WindowScene) -> None:
@@ -354,27 +367,29 @@ def test_the_window_that_ingest_reckons_is_the_one_that_the_table_has(
     for timing, is_new, gap_ms in deliveries:
         at_ms += gap_ms
         note = Note(at_ms, timing, is_new=is_new, size=5_000 if gap_ms % 2 else 10)
-        done, before = window.table.note(name, note, seen=window.table.window(name) if note.is_pressed else None)
+        seen = window.table.windows.read(name) if note.is_pressed and note.is_new else None
+        computed = note.in_window(seen).computed if seen else None
+        done, before = window.table.windows.note(name, note, seen=seen, computed=computed)
         assert done
-        assert note.in_window(before) == window.table.window(name)
+        assert note.in_window(before) == window.table.windows.read(name)
         if not before.is_open:
-            assert window.table.window(name).listed_at_ms <= window.table.window(name).due.due_at_ms
+            assert window.table.windows.read(name).listed_at_ms <= window.table.windows.read(name).due.due_at_ms
 
 
 def test_the_index_key_does_not_move_with_the_messages(window: WindowScene) -> None:
     send(window, "m1")
-    listed_at_ms = window.table.window(CONVERSATION).listed_at_ms
+    listed_at_ms = window.table.windows.read(CONVERSATION).listed_at_ms
     for number in range(2, 9):
         window.clock.advance(1_000)
         send(window, f"m{number}")
-    assert window.table.window(CONVERSATION).listed_at_ms == listed_at_ms
+    assert window.table.windows.read(CONVERSATION).listed_at_ms == listed_at_ms
     window.pass_time(3_000)
     assert len(window.batches()) == 1
 
 
 def test_rules_of_a_later_version_are_read_without_their_new_fields(window: WindowScene) -> None:
     send(window, "m1")
-    window.table._client.update_item(
+    window.table.client.update_item(
         TableName="holding", Key={"conversation": {"S": CONVERSATION}, "item": {"S": WINDOW}},
         UpdateExpression="SET #t = :t", ExpressionAttributeNames={"#t": "timing"},
         ExpressionAttributeValues={":t": {"S": '[7000,0,20000,20,1,"","",null,"a new field"]'}},
@@ -494,22 +509,24 @@ def test_the_sweep_asks_the_window_and_not_the_index(window: WindowScene) -> Non
     for number in range(2, 6):
         window.pass_time(20_000)
         send(window, f"m{number}", rules.timing)
-    assert window.table.window(CONVERSATION).listed_at_ms < window.clock() - WINDOW_GRACE_MS
+    assert window.table.windows.read(CONVERSATION).listed_at_ms < window.clock() - WINDOW_GRACE_MS
     window.processor.sweep()
     assert window.telemetry.counts["TriggersResent"] == 0
     assert window.telemetry.counts["OldestWindowOverdueMs"] == 0
-    assert window.table.window(CONVERSATION).listed_at_ms == window.clock() + 30_000, "later sweeps need not read it"
-    assert window.lane.open_windows(limit=1)[0].due_at_ms == window.clock() + 30_000
+    assert window.table.windows.read(CONVERSATION).listed_at_ms == window.clock() + 30_000, (
+        "later sweeps need not read it"
+    )
+    assert window.lane.open_windows(limit=1)[0][1] == window.clock() + 30_000
 
 
 def test_a_sweep_lists_no_window_later_than_a_message_that_comes_meanwhile_wants(window: WindowScene) -> None:
     send(window, "m1", RULES.timing_of(is_pending=True))
-    window.table.list_later(
-        CONVERSATION, window=window.table.window(CONVERSATION), at_ms=window.clock() - WINDOW_GRACE_MS - 1
+    window.table.windows.list_later(
+        CONVERSATION, window=window.table.windows.read(CONVERSATION), at_ms=window.clock() - WINDOW_GRACE_MS - 1
     )
     with window.wire.at("get_item", lambda: send(window, "m2"), after=True):
         window.processor.sweep()
-    seen = window.table.window(CONVERSATION)
+    seen = window.table.windows.read(CONVERSATION)
     assert seen.listed_at_ms <= seen.due.due_at_ms
 
 
@@ -575,7 +592,7 @@ def test_a_hold_that_comes_between_look_and_lock_holds(window: WindowScene) -> N
 def test_a_run_that_dies_between_look_and_lock_changes_nothing(window: WindowScene) -> None:
     send(window, "m1")
     window.clock.advance(2_000)
-    before = window.table.window(CONVERSATION)
+    before = window.table.windows.read(CONVERSATION)
     with window.wire.at("update_item", killed), pytest.raises(Killed):
         window.run()
-    assert window.table.window(CONVERSATION) == before
+    assert window.table.windows.read(CONVERSATION) == before

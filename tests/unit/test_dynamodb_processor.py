@@ -9,6 +9,7 @@ import pytest
 
 from lambdas.dynamodb_processor import service
 from lambdas.limits import MAX_TRIGGER_REST_MS, WINDOW_LOCK_MS
+from message_buffer.aws.dynamodb import Table
 from message_buffer.errors import SendFailed
 from message_buffer.lanes.dynamodb.triggers import Trigger
 from message_buffer.limits import (
@@ -89,7 +90,7 @@ def test_a_batch_that_does_not_get_out_is_tried_again_under_its_id(window: Windo
 
 def test_attempts_that_a_busy_table_ends_are_none_of_the_batch(window: WindowScene) -> None:
     window.send("m1")
-    with patch.object(window.table, "read", side_effect=SendFailed("read conversation: Throttling")) as read:
+    with patch.object(window.table.messages, "read", side_effect=SendFailed("read conversation: Throttling")) as read:
         window.pass_time(120_000)
     assert read.call_count > MAX_ATTEMPTS
     window.pass_time(60_000)
@@ -102,7 +103,7 @@ def test_an_outage_of_the_table_uses_up_at_most_the_attempt_that_it_interrupts(w
     window.send("m1")
 
     def goes_out() -> None:
-        stack.enter_context(patch.object(window.table, "_update", side_effect=out_of_order))
+        stack.enter_context(patch.object(Table, "_update", side_effect=out_of_order))
         raise SendFailed("put event: ServiceUnavailable")
 
     with ExitStack() as stack:
@@ -179,7 +180,7 @@ def test_a_locked_window_sends_the_trigger_back_to_the_queue(window: WindowScene
     window.send("m1")
     window.clock.advance(WINDOW_MS)
     until_ms = window.clock() + 20_000
-    assert lock(window, "another", until_ms=until_ms).owner == "another"
+    assert lock(window, "another", until_ms=until_ms).lock.owner == "another"
     window.run()
     (waiting,) = window.triggers.waiting
     assert waiting.visible_at_ms == window.clock() + MAX_TRIGGER_REST_MS
@@ -197,7 +198,7 @@ def test_long_work_keeps_the_lock_and_the_trigger(window: WindowScene) -> None:
         window.clock.advance(WINDOW_LOCK_MS - 1)
         while window.wire.made.count("change_message_visibility") < beats + 2:
             pass
-        assert window.table.window(CONVERSATION).owner_until_ms == window.clock() + WINDOW_LOCK_MS
+        assert window.table.windows.read(CONVERSATION).lock.until_ms == window.clock() + WINDOW_LOCK_MS
         assert window.triggers.waiting[0].visible_at_ms == window.clock() + WINDOW_LOCK_MS
 
     with window.wire.at("put_events", work_long):

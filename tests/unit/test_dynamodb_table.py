@@ -11,6 +11,7 @@ from message_buffer.limits import (
     MAX_MESSAGES_IN_A_BATCH,
     MAX_NAME_BYTES,
 )
+from message_buffer.rules.due_time import Due
 from message_buffer.rules.layers import Rules
 from tests.support.window import (
     CONVERSATION,
@@ -28,7 +29,7 @@ class Unprocessed:
 
     def __init__(self, window: WindowScene, monkeypatch: pytest.MonkeyPatch, *, answers: int) -> None:
         self.answers = answers
-        client = window.table._client._client
+        client = window.table.client._client
         write = client.batch_write_item
 
         def batch_write_item(*, RequestItems: dict[str, list[Any]]) -> dict[str, Any]:  # noqa: N803 - the service's
@@ -40,7 +41,7 @@ class Unprocessed:
             return {"UnprocessedItems": {name: requests[1:] + requests[:1]}}
 
         monkeypatch.setattr(client, "batch_write_item", batch_write_item)
-        monkeypatch.setattr("message_buffer.lanes.dynamodb.table.time.sleep", lambda _: None)
+        monkeypatch.setattr("message_buffer.lanes.dynamodb.messages.time.sleep", lambda _: None)
 
 
 def test_more_than_a_megabyte_of_stored_messages_is_read_page_by_page(window: WindowScene) -> None:
@@ -60,10 +61,10 @@ def test_the_longest_names_of_the_largest_batch_fit_into_an_item(window: WindowS
     now_ms = window.clock()
     lock(window, "me", until_ms=now_ms + 1)
     names = tuple(f"{n:04}" + "x" * (MAX_NAME_BYTES - 4) for n in range(MAX_MESSAGES_IN_A_BATCH))
-    frozen = Frozen("w-1", names, 1, now_ms, now_ms, now_ms, "silence", "silenceMs", 0, has_left=False)
-    seen = window.table.window(CONVERSATION)
-    assert window.table.freeze(CONVERSATION, "me", frozen, window=seen, now_ms=window.clock())
-    assert window.table.window(CONVERSATION).frozen == frozen
+    frozen = Frozen("w-1", names, 1, now_ms, now_ms, Due(now_ms, "silence", "silenceMs", 0), has_left=False)
+    seen = window.table.windows.read(CONVERSATION)
+    assert window.table.locks.freeze(CONVERSATION, "me", frozen, window=seen, now_ms=window.clock())
+    assert window.table.windows.read(CONVERSATION).frozen == frozen
 
 
 def test_a_row_that_expired_and_is_still_there_is_no_lock(window: WindowScene) -> None:
@@ -78,9 +79,9 @@ def test_a_row_that_expired_and_is_still_there_is_no_lock(window: WindowScene) -
 def test_a_row_of_a_closed_window_that_is_removed_takes_nothing_along(window: WindowScene) -> None:
     due(window, "m1")
     window.run()
-    (row,) = [item for item in window.table._client.scan(TableName="holding")["Items"] if item["item"]["S"] == "!"]
+    (row,) = [item for item in window.table.client.scan(TableName="holding")["Items"] if item["item"]["S"] == "!"]
     assert "expires_at" in row
-    window.table._client.delete_item(TableName="holding", Key={name: row[name] for name in ("conversation", "item")})
+    window.table.client.delete_item(TableName="holding", Key={name: row[name] for name in ("conversation", "item")})
     window.send("m2")
     settle(window)
     assert window.batches() == [["m1"], ["m2"]]
@@ -90,7 +91,7 @@ def test_an_open_window_is_no_longer_about_to_expire(window: WindowScene) -> Non
     due(window, "m1")
     window.run()
     window.send("m2")
-    rows = window.table._client.scan(TableName="holding")["Items"]
+    rows = window.table.client.scan(TableName="holding")["Items"]
     assert [item for item in rows if item["item"]["S"] == "!" and "expires_at" in item] == []
 
 

@@ -32,7 +32,7 @@ def send(lanes: TwoLanes, message_id: str, *, text: str | None = None) -> o.Buff
 
 
 def held(lanes: TwoLanes) -> list[str]:
-    return [each.name for each in lanes.scene.table.read(CONVERSATION).stored]
+    return [each.name for each in lanes.scene.table.messages.read(CONVERSATION).stored]
 
 
 def waiting(lanes: TwoLanes) -> int:
@@ -66,7 +66,7 @@ def test_without_valkey_messages_are_held(lanes: TwoLanes) -> None:
 def test_a_trial_of_the_fallback_uses_it_while_valkey_is_well_and_is_not_counted(lanes: TwoLanes) -> None:
     conversation = f"{TRIAL_OF_FALLBACK}a-trial"
     lanes.ingesters[0].buffer_message(conversation, "m1", payload=payload("m1"), timing=RULES.timing)
-    assert [each.name for each in lanes.scene.table.read(conversation).stored] == ["m1"]
+    assert [each.name for each in lanes.scene.table.messages.read(conversation).stored] == ["m1"]
     assert "FallbackMessages" not in lanes.scene.telemetry.counts
 
 

@@ -1,61 +1,31 @@
-"""The DynamoDB lane: the methods of a lane, and the operators' commands, on the lane's table.
-
-The first message of a conversation opens a window. The request that opens a window also sends the window's trigger,
-and fails if it cannot send it. Later messages join the window and write their facts into it. When the trigger arrives
-and the window is not due yet, the DynamoDB processor hides the trigger until then; otherwise it empties the window. A
-request that makes the window due earlier sends another trigger.
-"""
+"""The DynamoDB lane: the methods of a lane, and the operators' commands, on the lane's table."""
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 from uuid import uuid4
 
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import SendFailed, StoreUnavailable
+from message_buffer.errors import StoreUnavailable
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.dynamodb.table import DROPPED, Contents, Hold, MessageTable, name_of
+from message_buffer.lanes.dynamodb.items import DROPPED, MESSAGE, name_of
+from message_buffer.lanes.dynamodb.messages import Contents
+from message_buffer.lanes.dynamodb.schedule import Schedule
+from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Triggers
 from message_buffer.lanes.dynamodb.window import Note, Window
 from message_buffer.limits import (
     CANCEL_LOCK_MS,
     CANCEL_LOCK_PAUSE_SECONDS,
     MAX_CANCEL_LOCK_TRIES,
-    MAX_CHANGE_TRIES,
     MAX_CLOCK_STEP_BACK_MS,
     MAX_PAGES_PEEKED,
     MAX_WINDOW_TRIES,
     MINUTE_MS,
     REMEMBERED_MS,
-    WINDOW_GRACE_MS,
 )
-from message_buffer.rules.due_time import Due, due_after_typing
+from message_buffer.rules.due_time import due_after_typing
 from message_buffer.rules.quota import Charge
-from message_buffer.rules.timing import RuleName, Timing
-
-
-class Opened(NamedTuple):
-    """An open window and its due time."""
-
-    conversation: str
-    due_at_ms: int
-
-
-class _Noted(NamedTuple):
-    """A window after a message was noted."""
-
-    due: Due
-    messages: int
-
-
-class _Hurried(NamedTuple):
-    window: Window
-    hold_ended: bool
-
-
-class _Changed(NamedTuple):
-    behind: int
-    """The number of waiting messages that arrived after the changed one."""
+from message_buffer.rules.timing import Timing
 
 
 class DynamoDbLane:
@@ -67,34 +37,33 @@ class DynamoDbLane:
         clock: Clock = system_clock,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._table = table
-        self._triggers = triggers
+        self._messages, self._windows, self._locks = table.messages, table.windows, table.locks
+        self._schedule = Schedule(table, triggers, clock)
         self._clock = clock
         self._sleep = sleep
         self._last_arrival_ms = 0
-
-    # -- what a conversation goes through ----------------------------------------------------------------------
 
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
     ) -> o.Buffered | o.Duplicate | o.Refused:
         del charge  # this lane has no quotas, because a counter in the table would add half to the cost of a message
         name, arrived_at_ms = name_of(message_id), self._arrival()
-        put = self._table.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms)
+        put = self._messages.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms)
         if put == "left before":
             return o.Duplicate(None, 0)
         # Note a duplicate too, because the request that stored the message may have failed to open a window.
         note = Note(arrived_at_ms, timing, is_new=put == "new", size=len(payload))
-        noted = self._note(conversation, name, note)
-        if noted is None:
+        joined = self._schedule.join(conversation, name, note)
+        if joined is None:
             return o.Refused("waiting", 0)
+        due, messages = joined
         if put == "new":
-            return o.Buffered(noted.due.due_at_ms, noted.messages, noted.due.rule)
+            return o.Buffered(due.due_at_ms, messages, due.rule)
         # The request that stored the message may have failed, and removed the message before this request joined the
         # window. It can no longer remove the message now, so store the message if it is missing.
-        if self._table.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms) == "new":
-            noted = self._note(conversation, name, note._replace(is_new=True)) or noted
-        return o.Duplicate(noted.due.due_at_ms, noted.messages, noted.due.rule)
+        if self._messages.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms) == "new":
+            due, messages = self._schedule.join(conversation, name, note._replace(is_new=True)) or joined
+        return o.Duplicate(due.due_at_ms, messages, due.rule)
 
     def _arrival(self) -> int:
         """Return the time of arrival of the next message. Times grow, so that an instance's messages stay in order."""
@@ -102,135 +71,38 @@ class DynamoDbLane:
         self._last_arrival_ms = last_ms + 1 if 0 <= last_ms - now_ms < MAX_CLOCK_STEP_BACK_MS else now_ms
         return self._last_arrival_ms
 
-    def _note(self, conversation: str, name: str, note: Note) -> _Noted | None:
-        """Let the window know of the message, and send the trigger that this requires.
-
-        Return None, and remove the message, if too much waits in the conversation.
-        """
-        done, before = self._written(conversation, note)
-        if not done:
-            self._table.remove_message(conversation, name)
-            return None
-        after, now_ms = note.in_window(before), self._clock()
-        due = after.due_of_waiting
-        if not before.is_open:
-            self._open(conversation, due.due_at_ms - now_ms, new=name if note.is_new else None, window=after)
-        elif before.frozen is not None:
-            # The run that emits the frozen batch sends a trigger for the messages behind it. If that run has ended, the
-            # batch's own trigger comes again.
-            if self._is_overdue(before, now_ms):
-                self._triggers.send(conversation, delay_ms=0)
-        elif due.due_at_ms < before.due.due_at_ms:
-            # The window's trigger may come too late. Messages do not move a due time that has come.
-            stands = due.due_at_ms <= max(now_ms, note.at_ms)
-            due = due.moved_to(min(due.due_at_ms, now_ms)) if stands else due
-            if self._table.hasten(conversation, window=after, due=due, stands=stands):
-                self._triggers.send(conversation, delay_ms=max(due.due_at_ms - now_ms, 0))
-        elif not note.is_new:
-            # The request that stored the message may have ended after it opened the window and before it sent the
-            # trigger, so send one. A second trigger does no harm.
-            self._triggers.send(conversation, delay_ms=max(due.due_at_ms - now_ms, 0))
-        elif self._is_overdue(before, now_ms):
-            # The window was due long before this message, which joins its batch.
-            self._table.hasten(conversation, window=after, due=before.due)
-            self._triggers.send(conversation, delay_ms=0)
-            due = before.due
-        return _Noted(due, after.waiting)
-
-    def _written(self, conversation: str, note: Note) -> tuple[bool, Window]:
-        """Write the note, and return as `MessageTable.note` does.
-
-        The due time after a press depends on the window, so write a press on the condition that the window is closed,
-        and then that it is as it was found. Raise StoreUnavailable if other requests keep changing the window.
-        """
-        if not (note.is_new and note.is_pressed):
-            return self._table.note(conversation, note)
-        seen = Window()
-        for _ in range(MAX_WINDOW_TRIES):
-            done, before = self._table.note(conversation, note, seen=seen)
-            if done or before == seen:
-                return done, before
-            seen = before
-        raise StoreUnavailable("note press: messages keep arriving; try again")
-
-    @staticmethod
-    def _is_overdue(window: Window, now_ms: int) -> bool:
-        """Return whether the window must have lost its trigger."""
-        return window.due.due_at_ms < now_ms - WINDOW_GRACE_MS and not window.is_locked(now_ms)
-
-    def _open(self, conversation: str, delay_ms: int, *, new: str | None, window: Window) -> None:
-        try:
-            self._triggers.send(conversation, delay_ms=max(delay_ms, 0))
-        except SendFailed:
-            # The request fails, and the platform may never send the message again. Remove the message, so that no later
-            # window emits it. If another request has joined this window already, leave the window open; the sweep then
-            # sends its trigger.
-            expires_at_ms = self._clock() + REMEMBERED_MS
-            self._table.take_back(conversation, new, window=window, expires_at_ms=expires_at_ms)
-            raise
-
-    def _hurry(self, conversation: str, due_for: str, *, rule: RuleName, hold: Hold) -> _Hurried:
-        """Make an open window due now for this reason by this rule, and return it as it is then.
-
-        Raise StoreUnavailable if other requests keep changing the window.
-        """
-        for _ in range(MAX_WINDOW_TRIES):
-            window, now_ms = self._table.window(conversation), self._clock()
-            is_held = window.held_until_ms > now_ms
-            ends_hold = is_held and hold == "end"
-            # On hold, messages behind a batch whose next attempt is due are not due yet.
-            is_due = window.due.due_at_ms <= now_ms and (not is_held or window.due_of_waiting.due_at_ms <= now_ms)
-            if not window.is_open or is_due:
-                return _Hurried(window, ends_hold and self._table.end_hold(conversation, now_ms=now_ms))
-            if is_held and hold == "obey":
-                return _Hurried(window, hold_ended=False)
-            due = Due(now_ms, due_for, rule, now_ms - window.last_arrival_ms)
-            if self._table.hasten(conversation, window=window, due=due, hold=hold):
-                self._triggers.send(conversation, delay_ms=0)
-                listed_at_ms = min(window.listed_at_ms, now_ms)
-                return _Hurried(window._replace(found=due, listed_at_ms=listed_at_ms), ends_hold)
-        raise StoreUnavailable("hasten window: another request is changing the conversation; try again")
-
-    # -- what operators, control words and typing events do to it ----------------------------------------------
-
     def flush_buffer(self, conversation: str) -> o.Flushed | o.Empty:
-        window = self._hurry(conversation, "flush", rule="flush", hold="ignore").window
+        window, _ = self._schedule.hasten_now(conversation, "flush", rule="flush", hold="ignore")
         return o.Flushed(window.due.due_at_ms, window.waiting) if window.is_open else o.Empty()
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
         if timing.flush_reason:
             reason, rule = timing.flush_reason, timing.silence_rule
-            window = self._hurry(conversation, reason, rule=rule, hold="obey").window
+            window, _ = self._schedule.hasten_now(conversation, reason, rule=rule, hold="obey")
             if not window.is_open:
                 return o.Empty()
             if window.held_until_ms > self._clock():
                 return o.Unmoved(window.due.due_at_ms)
             return o.Retimed(window.due.due_at_ms, window.waiting, window.due.rule)
         for _ in range(MAX_WINDOW_TRIES):
-            window, now_ms = self._table.window(conversation), self._clock()
-            if not window.is_open or not window.has_facts:
-                return o.Unmoved(window.due.due_at_ms) if window.is_open else o.Empty()
+            window, now_ms = self._windows.read(conversation), self._clock()
             before = window.due_of_waiting
-            if before.due_at_ms <= now_ms or window.found:
-                return o.Unmoved(before.due_at_ms)
-            if self._table.retime(conversation, window=window, timing=timing):
-                after = window.retimed(timing)
+            if not window.timing or window.found or before.due_at_ms <= now_ms:
+                return o.Unmoved(before.due_at_ms) if window.is_open else o.Empty()
+            if self._windows.retime(conversation, window=window, timing=timing):
+                after = window._replace(timing=timing, computed=None)
                 due = after.due_of_waiting
                 if due.due_at_ms < before.due_at_ms and window.frozen is None:
                     due = due.moved_to(max(due.due_at_ms, now_ms))
-                    stands = due.due_at_ms <= now_ms
-                    if self._table.hasten(conversation, window=after, due=due, stands=stands):
-                        self._triggers.send(conversation, delay_ms=max(due.due_at_ms - now_ms, 0))
+                    self._schedule.hasten(conversation, window=after, due=due, stands=due.due_at_ms <= now_ms)
                 return o.Retimed(due.due_at_ms, window.waiting, due.rule)
         raise StoreUnavailable("retime window: messages keep arriving; try again")
 
     def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended | o.Unmoved | o.Empty:
-        window, now_ms = self._table.window(conversation), self._clock()
-        if not window.is_open:
-            return o.Empty()
+        window, now_ms = self._windows.read(conversation), self._clock()
         before = window.due_of_waiting
-        if window.found or not window.has_facts:
-            return o.Unmoved(before.due_at_ms)
+        if not window.timing or window.found:
+            return o.Unmoved(before.due_at_ms) if window.is_open else o.Empty()
         due = due_after_typing(
             before,
             first_at_ms=window.first_at_ms,
@@ -240,22 +112,22 @@ class DynamoDbLane:
             now_ms=now_ms,
         )
         # A message that has come since the read tells more about its author than the typing before it.
-        if due == before or not self._table.extend(conversation, window=window, due=due):
+        if due == before or not self._windows.extend(conversation, window=window, due=due):
             return o.Unmoved(before.due_at_ms)
         return o.Extended(due.due_at_ms)
 
     def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
         until_ms = self._clock() + hold_ms
-        if not self._table.hold(conversation, until_ms=until_ms, expires_at_ms=until_ms + REMEMBERED_MS):
-            return o.OnHold(self._table.window(conversation).held_until_ms)
+        if not self._windows.hold(conversation, until_ms=until_ms, expires_at_ms=until_ms + REMEMBERED_MS):
+            return o.OnHold(self._windows.read(conversation).held_until_ms)
         # When the pending trigger arrives, the DynamoDB processor finds the hold in the window.
         return o.OnHold(until_ms)
 
     def resume_buffer(self, conversation: str) -> o.Resumed | o.NotOnHold:
-        now_ms, window = self._clock(), self._table.window(conversation)
+        now_ms, window = self._clock(), self._windows.read(conversation)
         was_held = window.held_until_ms > now_ms
         if was_held:
-            window, was_held = self._hurry(conversation, "resume", rule="resume", hold="end")
+            window, was_held = self._schedule.hasten_now(conversation, "resume", rule="resume", hold="end")
         outcome = o.Resumed if was_held else o.NotOnHold
         return outcome(window.due.due_at_ms if window.is_open else None)
 
@@ -264,27 +136,23 @@ class DynamoDbLane:
         owner = uuid4().hex
         window = self._lock(conversation, owner)
         try:
-            contents = self._table.read(conversation)
-            if cancel_id is not None and self._table.tombstone(conversation, name_of(cancel_id)):
+            contents = self._messages.read(conversation)
+            if cancel_id is not None and self._messages.tombstone(conversation, name_of(cancel_id)):
                 return o.AlreadyCancelled(window.generation, lane="dynamodb")
-            frozen = set(window.frozen.names) if window.frozen else set()
             dropped = [each.name for each in contents.stored]
+            apart = [each.name for each in contents.stored if each.is_apart]
             marks = [name_of(cancel_id)] if cancel_id is not None else []
             expires_at_ms = self._clock() + REMEMBERED_MS
-            self._table.erase(conversation, bodies=[each.name for each in contents.stored if each.is_apart])
-            self._table.leave_tombstones(conversation, dropped, batch_id=DROPPED, expires_at_ms=expires_at_ms)
-            # Write the cancel's mark last, so that a repeat that finds the mark has nothing left to drop.
-            self._table.leave_tombstones(conversation, marks, batch_id=DROPPED, expires_at_ms=expires_at_ms)
-            self._table.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
-            return o.Cancelled(
-                window.generation,
-                len([name for name in dropped if name not in frozen]),
-                len(frozen),
-                leaving=False,
-                lane="dynamodb",
+            self._messages.leave_tombstones(
+                conversation, dropped, batch_id=DROPPED, expires_at_ms=expires_at_ms, apart=apart
             )
+            # Write the cancel's mark last, so that a repeat that finds the mark has nothing left to drop.
+            self._messages.leave_tombstones(conversation, marks, batch_id=DROPPED, expires_at_ms=expires_at_ms)
+            self._locks.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
+            frozen = len(window.frozen.names) if window.frozen else 0
+            return o.Cancelled(window.generation, len(contents.waiting), frozen, leaving=False, lane="dynamodb")
         finally:
-            self._table.release(conversation, owner)
+            self._locks.release(conversation, owner)
 
     def forget_conversation(self, conversation: str) -> o.Forgotten:
         """Erase all items under the window's lock, and at last the window, so that a run at work has lost its lock.
@@ -297,72 +165,71 @@ class DynamoDbLane:
         try:
             for _ in range(MAX_WINDOW_TRIES):
                 window = self._lock(conversation, owner)
-                contents = self._table.read(conversation, with_tombstones=True)
-                mine = {each.name for each in contents.stored}
-                names = contents.tombstones | mine
-                self._table.erase(conversation, names=names, bodies=self._table.names_of_bodies(conversation))
+                items = self._messages.list_items(conversation)
+                contents = self._messages.read(conversation)
+                # A message that has come between the two reads is erased next time.
+                contents = contents._replace(stored=[each for each in contents.stored if MESSAGE + each.name in items])
+                self._messages.erase(conversation, items)
                 arrivals += _arrivals(contents, self._clock())
                 waiting += len(contents.waiting)
-                frozen += len(mine.intersection(window.frozen.names if window.frozen else ()))
-                if self._table.delete_window(conversation, owner, generation=window.generation):
+                frozen += len(contents.stored) - len(contents.waiting)
+                if self._locks.delete_window(conversation, owner, generation=window.generation):
                     return o.Forgotten(max(arrivals, default=None), waiting, frozen, leaving_until_ms=None)
             raise StoreUnavailable("forget conversation: messages keep arriving; try again")
         finally:
-            self._table.release(conversation, owner)
+            self._locks.release(conversation, owner)
 
     def _lock(self, conversation: str, owner: str) -> Window:
         for attempt in range(MAX_CANCEL_LOCK_TRIES):
             now_ms = self._clock()
-            window = self._table.acquire_to_drop(conversation, owner, now_ms=now_ms, until_ms=now_ms + CANCEL_LOCK_MS)
-            if window.owner == owner:
+            window = self._locks.acquire_to_drop(conversation, owner, now_ms=now_ms, until_ms=now_ms + CANCEL_LOCK_MS)
+            if window.lock.owner == owner:
                 return window
             if attempt + 1 < MAX_CANCEL_LOCK_TRIES:
                 self._sleep(CANCEL_LOCK_PAUSE_SECONDS)
         raise StoreUnavailable("the DynamoDB processor is emptying the window; try again")
 
-    # -- messages that wait ------------------------------------------------------------------------------------
-
     def edit_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
     ) -> o.Edited | o.Frozen | o.Absent:
-        changed = self._changed(
-            conversation, message_id, lambda name: self._table.edit_message(conversation, name, body=payload)
+        behind = self._changed(
+            conversation, message_id, lambda name, _: self._messages.edit_message(conversation, name, body=payload)
         )
-        if not isinstance(changed, _Changed):
-            return changed
+        if not isinstance(behind, int):
+            return behind
         # Retime only if no message arrived after this one: a later message may wait for a transcript of its own.
-        if timing is not None and changed.behind == 0:
+        if timing is not None and behind == 0:
             self.retime_buffer(conversation, timing=timing)
-        return o.Edited(changed.behind)
+        return o.Edited(behind)
 
     def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent:
         expires_at_ms = self._clock() + REMEMBERED_MS
-        changed = self._changed(
+        behind = self._changed(
             conversation,
             message_id,
-            lambda name: self._table.drop_message(conversation, name, expires_at_ms=expires_at_ms),
+            lambda name, seen: self._messages.drop_message(conversation, name, seen=seen, expires_at_ms=expires_at_ms),
         )
-        return o.Deleted() if isinstance(changed, _Changed) else changed
+        return o.Deleted() if isinstance(behind, int) else behind
 
     def _changed(
-        self, conversation: str, message_id: str, change: Callable[[str], bool]
-    ) -> _Changed | o.Frozen | o.Absent:
-        """Change a waiting message, or return the outcome that says why it is too late.
+        self, conversation: str, message_id: str, change: Callable[[str, Contents], bool]
+    ) -> int | o.Frozen | o.Absent:
+        """Change a waiting message, and return how many arrived after it, or the outcome that says why it is too late.
 
         Raise StoreUnavailable if other requests keep changing the conversation.
         """
         name = name_of(message_id)
-        for _ in range(MAX_CHANGE_TRIES):
-            contents = self._table.read(conversation)
+        for _ in range(MAX_WINDOW_TRIES):
+            contents = self._messages.read(conversation)
             found = self._find(conversation, name, contents)
             if not isinstance(found, o.Waiting):
                 return found
-            if change(name):
-                return _Changed(len(contents.waiting) - found.position - 1)
+            if change(name, contents):
+                return len(contents.waiting) - found.position - 1
         raise StoreUnavailable("change message: another request is changing the conversation; try again")
 
     def find_message(self, conversation: str, message_id: str) -> o.Waiting | o.Frozen | o.Absent:
-        return self._find(conversation, name_of(message_id), self._table.read(conversation))
+        return self._find(conversation, name_of(message_id), self._messages.read(conversation))
 
     def _find(self, conversation: str, name: str, contents: Contents) -> o.Waiting | o.Frozen | o.Absent:
         frozen = contents.window.frozen
@@ -371,7 +238,7 @@ class DynamoDbLane:
         for position, each in enumerate(contents.waiting):
             if each.name == name:
                 return o.Waiting(position, lane="dynamodb")
-        left_in = self._table.tombstone(conversation, name)
+        left_in = self._messages.tombstone(conversation, name)
         return o.Absent(known=bool(left_in), batch_id=None if left_in in {"", DROPPED} else left_in, lane="dynamodb")
 
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
@@ -380,19 +247,18 @@ class DynamoDbLane:
         A conversation may have a great many tombstones, among which its messages are searched. After some pages, return
         the number that the window counts, and the messages found by then.
         """
-        window = self._table.window(conversation)
-        contents = Contents(window)
-        if window.is_open:
-            contents = self._table.read(conversation, max_pages=MAX_PAGES_PEEKED if limit else 1)
-            window = contents.window
+        contents = Contents(self._windows.read(conversation))
+        if contents.window.is_open:
+            contents = self._messages.read(conversation, max_pages=MAX_PAGES_PEEKED if limit else 1)
+        window = contents.window
         frozen, waiting = window.frozen, contents.waiting
         newest_at_ms = max(window.newest_at_ms, window.last_at_ms)
         is_locked = window.is_locked(self._clock())
         due = window.due if window.is_open else None
-        bodies = self._table.bodies(conversation, waiting[:limit]) if limit else {}
+        bodies = self._messages.bodies(conversation, waiting[:limit]) if limit else {}
         return o.Conversation(
             state="IDLE" if not window.is_open else "INFLIGHT" if is_locked else "PENDING",
-            scheduled_at_ms=window.owner_until_ms if is_locked else due and due.due_at_ms,
+            scheduled_at_ms=window.lock.until_ms if is_locked else due and due.due_at_ms,
             due_at_ms=due and due.due_at_ms,
             flush_reason=due and due.reason,
             rule=due and due.rule,
@@ -410,30 +276,17 @@ class DynamoDbLane:
 
     def generation(self, conversation: str) -> int:
         """Return the number of the newest window, or 0 if the conversation is unknown, without reading messages."""
-        return self._table.window(conversation).generation
+        return self._windows.read(conversation).generation
 
-    def open_windows(self, *, limit: int) -> list[Opened]:
-        """Return open windows, the most overdue first."""
-        now_ms = self._clock()
-        found = self._table.open_windows(listed_before_ms=now_ms + REMEMBERED_MS, limit=limit)
-        opened = [Opened(conversation, self._due_at(conversation, at_ms, now_ms)) for conversation, at_ms in found]
-        return sorted(opened, key=lambda each: each.due_at_ms)
-
-    def _due_at(self, conversation: str, listed_at_ms: int, now_ms: int) -> int:
-        """Return when a listed window is due. Only if the time under which it is listed has passed, read the window."""
-        if listed_at_ms > now_ms:
-            return listed_at_ms
-        window = self._table.window(conversation)
-        return window.due.due_at_ms if window.is_open else listed_at_ms
-
-    def list_open(self, *, limit: int) -> list[str]:
-        """Return the conversations with open windows, in the order of the index, at most `limit`."""
-        found = self._table.open_windows(listed_before_ms=self._clock() + REMEMBERED_MS, limit=limit)
-        return [conversation for conversation, _ in found]
-
-    def was_used(self, conversation: str) -> bool:
-        """Return whether this lane received messages of the conversation within about the last day."""
-        return self._table.window(conversation).generation > 0
+    def open_windows(self, *, limit: int) -> list[tuple[str, int]]:
+        """Return (conversation, due time) of open windows, the most overdue first."""
+        now_ms, found = self._clock(), []
+        listed = self._windows.open_windows(listed_before_ms=now_ms + REMEMBERED_MS, limit=limit)
+        for conversation, due_at_ms in listed:
+            # Only a window whose listed time has passed may be due later.
+            window = self._windows.read(conversation) if due_at_ms <= now_ms else Window()
+            found.append((conversation, window.due.due_at_ms if window.is_open else due_at_ms))
+        return sorted(found, key=lambda each: each[1])
 
 
 def _arrivals(contents: Contents, now_ms: int) -> list[int]:

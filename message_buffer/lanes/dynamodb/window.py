@@ -10,13 +10,11 @@ these facts, with the formula that both lanes share (`rules/due_time.py`). There
 """
 
 import json
-from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar
 
 from message_buffer.aws.dynamodb import Item, Values, number, text, texts
 from message_buffer.limits import LARGE_MESSAGE_BYTES, MAX_BYTES_IN_A_BATCH
 from message_buffer.rules.due_time import (
-    Arrival,
     Due,
     Facts,
     Rhythm,
@@ -25,10 +23,9 @@ from message_buffer.rules.due_time import (
     due_after_message,
     rhythm_after,
 )
-from message_buffer.rules.timing import RuleName, Timing
+from message_buffer.rules.timing import Timing
 
-# The rhythm is stored in whole tenths of a millisecond.
-TENTHS = 10
+T = TypeVar("T", Due, Rhythm, Timing)
 
 
 class Frozen(NamedTuple):
@@ -39,12 +36,14 @@ class Frozen(NamedTuple):
     generation: int
     first_at_ms: int
     last_at_ms: int
-    due_at_ms: int
-    reason: str
-    rule: RuleName
-    wait_ms: int
+    due: Due
     has_left: bool = False
     """True if messages were stored that are not in this batch."""
+
+
+class Lock(NamedTuple):
+    owner: str = ""
+    until_ms: int = 0
 
 
 class Window(NamedTuple):
@@ -53,8 +52,6 @@ class Window(NamedTuple):
     The facts from `first_at_ms` to `timing` are those of the waiting messages that arrived since the last freeze.
     """
 
-    is_open: bool = False
-    """True while messages wait or a batch is being emitted."""
     generation: int = 0
     """Grows each time ingest delivers a message, even a repeated one, and with each cancel."""
     changes: int = 0
@@ -76,14 +73,13 @@ class Window(NamedTuple):
     next message."""
     listed_at_ms: int = 0
     """The time under which the index of open windows lists the window: its due time, or an earlier time. For a frozen
-    batch, the time of its next attempt."""
+    batch, the time of its next attempt. 0 if the window is closed."""
     found: Due | None = None
     """The due time that stands. None while messages move it."""
     successor_at_ms: int = 0
     """When the successor arrives that a trigger has left in the queue; 0 if there is none."""
     held_until_ms: int = 0
-    owner: str = ""
-    owner_until_ms: int = 0
+    lock: Lock = Lock()
     attempt: int = 0
     """How often the window has been locked since its batch was frozen."""
     frozen: Frozen | None = None
@@ -93,10 +89,15 @@ class Window(NamedTuple):
     """The author's rhythm up to the last batch."""
 
     @property
+    def is_open(self) -> bool:
+        """Return whether messages wait or a batch is being emitted."""
+        return self.listed_at_ms > 0
+
+    @property
     def due(self) -> Due:
         """Return when a run may empty the window, and why: the next attempt of a frozen batch comes first."""
         if self.frozen is not None:
-            return Due(self.listed_at_ms, self.frozen.reason, self.frozen.rule, self.frozen.wait_ms)
+            return self.frozen.due._replace(due_at_ms=self.listed_at_ms)
         return self.due_of_waiting
 
     @property
@@ -105,7 +106,8 @@ class Window(NamedTuple):
         if self.found is None:
             # A hold that was over when the newest message arrived has no effect.
             is_held = self.held_until_ms > self.newest_at_ms
-            return due_after_hold(self._due_by_messages(), self.held_until_ms if is_held else 0, self.last_arrival_ms)
+            due = self.computed or self.due_by(self.timing)
+            return due_after_hold(due, self.held_until_ms if is_held else 0, self.last_arrival_ms)
         # A run that failed before it froze a batch has listed the window later than it was found due.
         return self.found._replace(due_at_ms=max(self.found.due_at_ms, self.listed_at_ms))
 
@@ -117,56 +119,29 @@ class Window(NamedTuple):
     @property
     def last_arrival_ms(self) -> int:
         """Return the time that counts as the newest message's arrival, even if its host's clock lags."""
-        return self._arrival.at_ms
-
-    @property
-    def _arrival(self) -> Arrival:
-        return arrival_of(self.newest_at_ms, self.previous_at_ms or None)
-
-    @property
-    def has_facts(self) -> bool:
-        return self.timing is not None
-
-    def retimed(self, timing: Timing) -> "Window":
-        """Return the window under other rules, by which its newest message counts as typed."""
-        return self._replace(timing=timing, computed=None, changes=self.changes + 1)
-
-    def due_after_press(self, note: "Note") -> Due:
-        """Return when the waiting messages are due after one more, which is pressed."""
-        pressed = self._replace(large_bytes=self.large_bytes + note.large_bytes)
-        facts = pressed._facts(
-            arrival_of(note.at_ms, self.newest_at_ms), message_count=self.waiting + 1, rhythm=self.rhythm
-        )
-        return due_after_message(facts._replace(due=self.due_of_waiting), note.timing, note.at_ms)
+        return arrival_of(self.newest_at_ms, self.previous_at_ms or None).at_ms
 
     def is_locked(self, now_ms: int) -> bool:
-        return bool(self.owner) and self.owner_until_ms >= now_ms
+        return self.lock.until_ms >= now_ms
 
-    def _due_by_messages(self) -> Due:
-        if self.computed is not None:
-            return self.computed
-        if self.timing is None:
+    def due_by(self, timing: Timing | None, *, before: Due | None = None) -> Due:
+        """Return when the messages are due by these rules of the newest one. A press needs the due time before it."""
+        if timing is None:
             return Due(self.listed_at_ms, "silence", "silenceMs", 0)
-        arrival = self._arrival
+        at_ms = self.last_arrival_ms
         # The gap before a window's first message began with the last message of the batch before it, if there was one.
-        gap_ms = (
-            arrival.gap_ms if self.previous_at_ms else arrival_of(self.newest_at_ms, self.last_at_ms or None).gap_ms
-        )
-        arrival = arrival._replace(gap_ms=gap_ms)
-        count = max(self.waiting, 2 if self.previous_at_ms else 1)
-        facts = self._facts(arrival, message_count=count, rhythm=rhythm_after(self.rhythm, gap_ms, self.timing))
-        return due_after_message(facts, self.timing, arrival.at_ms)
-
-    def _facts(self, arrival: Arrival, *, message_count: int, rhythm: Rhythm | None) -> Facts:
-        return Facts(
-            first_at_ms=min(self.first_at_ms or arrival.at_ms, arrival.at_ms),
-            last_at_ms=arrival.at_ms,
-            message_count=message_count,
-            gap_ms=arrival.gap_ms,
-            rhythm=rhythm,
+        gap_ms = arrival_of(self.newest_at_ms, self.previous_at_ms or self.last_at_ms or None).gap_ms
+        facts = Facts(
+            first_at_ms=min(self.first_at_ms or at_ms, at_ms),
+            last_at_ms=at_ms,
+            message_count=max(self.waiting, 2 if self.previous_at_ms else 1),
+            gap_ms=gap_ms,
+            rhythm=rhythm_after(self.rhythm, gap_ms, timing),
             held_until_ms=self.held_until_ms,
             has_max_bytes=self.large_bytes >= MAX_BYTES_IN_A_BATCH,
+            due=before,
         )
+        return due_after_message(facts, timing, self.newest_at_ms)
 
 
 class Note(NamedTuple):
@@ -199,9 +174,8 @@ class Note(NamedTuple):
         return due_at_ms
 
     def in_window(self, before: Window) -> Window:
-        """Return the window with this delivery, as `MessageTable.note` writes it, from the window before."""
+        """Return the window with this delivery, as `Windows.note` writes it, from the window before."""
         after = before._replace(
-            is_open=True,
             generation=before.generation + 1,
             waiting=before.waiting + self.is_new,
             large_bytes=before.large_bytes + self.large_bytes,
@@ -209,10 +183,10 @@ class Note(NamedTuple):
             listed_at_ms=before.listed_at_ms if before.is_open else self.listed_at_ms,
         )
         if not self.is_new:
-            return after if before.has_facts else after._replace(newest_at_ms=self.at_ms, timing=self.timing)
+            return after if before.timing else after._replace(newest_at_ms=self.at_ms, timing=self.timing)
         after = after._replace(newest_at_ms=self.at_ms, previous_at_ms=before.newest_at_ms)
-        if self.is_pressed and before.is_open and before.has_facts:
-            return after._replace(computed=before.due_after_press(self))
+        if self.is_pressed and before.is_open and before.timing:
+            return after._replace(computed=after.due_by(self.timing, before=before.due_of_waiting))
         return after._replace(timing=self.timing, computed=None)
 
 
@@ -220,90 +194,62 @@ def rhythm_of_batch(window: Window, arrivals: list[int]) -> Rhythm | None:
     """Return the author's rhythm after a batch whose messages arrived at these times, in this order."""
     rhythm, before_ms = window.rhythm, window.last_at_ms or None
     for at_ms in arrivals:
-        if window.timing is not None:
-            gap_ms = arrival_of(at_ms, before_ms).gap_ms
-            rhythm = rhythm_after(rhythm, gap_ms, window.timing)
+        if window.timing:
+            rhythm = rhythm_after(rhythm, arrival_of(at_ms, before_ms).gap_ms, window.timing)
         before_ms = at_ms
     return rhythm
 
 
 # Field -> attribute of the item.
-_NUMBERS: Mapping[str, str] = {
-    "generation": "generation",
-    "changes": "changes",
-    "waiting": "waiting",
-    "large_bytes": "large",
-    "first_at_ms": "first",
-    "newest_at_ms": "last",
-    "previous_at_ms": "prev",
-    "listed_at_ms": "due_at",
-    "successor_at_ms": "successor_at",
-    "held_until_ms": "held_until",
-    "owner_until_ms": "owner_until",
-    "attempt": "attempt",
-    "last_at_ms": "last_at",
-}
-_TEXTS: Mapping[str, str] = {
-    "owner": "owner",
-}
+_NUMBERS = {
+    "generation": "generation", "changes": "changes", "waiting": "waiting", "large_bytes": "large",
+    "first_at_ms": "first", "newest_at_ms": "last", "previous_at_ms": "prev", "listed_at_ms": "due_at",
+    "successor_at_ms": "successor_at", "held_until_ms": "held_until", "attempt": "attempt", "last_at_ms": "last_at",
+}  # fmt: skip
 WINDOW_ATTRIBUTES = (
-    *_NUMBERS.values(), *_TEXTS.values(), "open", "frozen", "timing", "computed", "found", "gap_mean", "gap_dev",
+    *_NUMBERS.values(), "open", "owner", "owner_until", "frozen", "timing", "computed", "found", "rhythm",
 )  # fmt: skip
 # Attributes with the facts of waiting messages.
 FACTS = "#first, #last, #prev, #timing, #computed, #successor_at"
+# A change that closes a window.
+CLOSE = (
+    "SET #waiting = :none, #large = :none, #expires_at = :expires"
+    f" REMOVE #open, #due_at, #frozen, #owner, #owner_until, #attempt, #found, {FACTS}"
+)
 
 
 def window_of(item: Item) -> Window:
     """Return the window that an item contains; an empty item is the window of an unknown conversation."""
-    fields: dict[str, Any] = {field: number(item, name) for field, name in _NUMBERS.items()}
-    fields |= {field: text(item, name) for field, name in _TEXTS.items()}
-    rhythm = Rhythm(number(item, "gap_mean") / TENTHS, number(item, "gap_dev") / TENTHS) if "gap_mean" in item else None
+    numbers: dict[str, Any] = {field: number(item, name) for field, name in _NUMBERS.items()}
     return Window(
-        **fields,
-        is_open="open" in item,
-        timing=timing_in(text(item, "timing")),
-        computed=_due(item["computed"]["M"]) if "computed" in item else None,
-        found=_due(item["found"]["M"]) if "found" in item else None,
+        **numbers,
+        timing=_unpacked(Timing, text(item, "timing")),
+        computed=_unpacked(Due, text(item, "computed")),
+        found=_unpacked(Due, text(item, "found")),
+        lock=Lock(text(item, "owner"), number(item, "owner_until")),
         frozen=_frozen(item["frozen"]["M"]) if "frozen" in item else None,
-        rhythm=rhythm,
+        rhythm=_unpacked(Rhythm, text(item, "rhythm")),
     )
 
 
-def timing_text(timing: Timing) -> str:
-    return json.dumps(timing, separators=(",", ":"))
+def packed(fields: tuple[object, ...]) -> str:
+    """Return the text with which an item contains these fields."""
+    return json.dumps(fields, separators=(",", ":"))
 
 
-def timing_in(stored: str) -> Timing | None:
-    """Return the rules that an item contains, or None if there are none. Fields of a later version are left out."""
+def _unpacked(kind: type[T], stored: str) -> T | None:
+    """Return the fields that an item contains, or None if there are none. Fields of a later version are left out."""
     try:
-        return Timing(*json.loads(stored)[: len(Timing._fields)]) if stored else None
+        return kind(*json.loads(stored)[: len(kind._fields)]) if stored else None
     except (ValueError, TypeError):
         return None  # after a person's edit
 
 
-def due_item(due: Due) -> Values:
-    return {"due_at": due.due_at_ms, "reason": due.reason, "rule": due.rule, "wait": due.wait_ms}
-
-
-def _due(item: Item) -> Due:
-    return Due(number(item, "due_at"), text(item, "reason"), cast(RuleName, text(item, "rule")), number(item, "wait"))
-
-
 def frozen_item(frozen: Frozen) -> Values:
-    fields = {name.removesuffix("_ms"): value for name, value in frozen._asdict().items()}
-    return {**fields, "has_left": int(frozen.has_left)}
+    """Return the attribute of a frozen batch. Its names are a list, in which a condition can search."""
+    return {"names": frozen.names, "batch": packed(frozen._replace(names=()))}
 
 
 def _frozen(item: Item) -> Frozen:
-    return Frozen(
-        batch_id=text(item, "batch_id"),
-        names=tuple(texts(item, "names")),
-        generation=number(item, "generation"),
-        first_at_ms=number(item, "first_at"),
-        last_at_ms=number(item, "last_at"),
-        due_at_ms=number(item, "due_at"),
-        reason=text(item, "reason"),
-        rule=cast(RuleName, text(item, "rule")),
-        wait_ms=number(item, "wait"),
-        has_left=bool(number(item, "has_left")),
-    )
+    frozen = Frozen(*json.loads(text(item, "batch"))[: len(Frozen._fields)])
+    return frozen._replace(names=tuple(texts(item, "names")), due=Due(*frozen.due))

@@ -1,0 +1,36 @@
+"""The items of the DynamoDB lane's table, and their keys.
+
+    conversation   item          attributes
+    <id>           !             the conversation's window: see `window.py`
+    <id>           m#<name>      a stored message: arrived_at, and body, or `apart`, if the body is an item of its own
+    <id>           p#<name>      the body of a large message
+    <id>           m#<name>      a tombstone: batch_id (its batch, or DROPPED), expires_at
+
+A message's name is its id, or the hash of a long id. DynamoDB may delete an item after its `expires_at`, so no item
+with a message has one. The index `open` contains the open windows, sorted within each of its slices by `due_at`,
+a time at or before their due time, which does not move with each message.
+"""
+
+from hashlib import blake2s
+
+from message_buffer.limits import MAX_NAME_BYTES
+
+# A query reads a conversation without its `BODY` items, which are sorted after all others.
+WINDOW, MESSAGE, BODY = "!", "m#", "p#"
+OPEN_INDEX = "open"
+# A tombstone's `batch_id` if the message is in no batch.
+DROPPED = "!dropped"
+
+
+def key_of(conversation: str, item: str) -> dict[str, str]:
+    return {"conversation": conversation, "item": item}
+
+
+def name_of(message_id: str) -> str:
+    encoded = message_id.encode()
+    return message_id if len(encoded) <= MAX_NAME_BYTES else f"blake2s:{blake2s(encoded).hexdigest()}"
+
+
+def seconds(at_ms: int) -> int:
+    """Return a time in seconds, the unit of `expires_at`."""
+    return at_ms // 1_000

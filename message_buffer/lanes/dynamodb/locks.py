@@ -1,0 +1,147 @@
+"""The locks of windows, and the requests of a lock's owner, which return False if the lock is lost."""
+
+from message_buffer.aws.dynamodb import Table, Value, Values
+from message_buffer.lanes.dynamodb.items import WINDOW, key_of, seconds
+from message_buffer.lanes.dynamodb.window import CLOSE, FACTS, Frozen, Window, frozen_item, packed, window_of
+from message_buffer.lanes.dynamodb.windows import NOT_HELD, NOTHING_NEW, slice_of
+from message_buffer.rules.due_time import Due, Rhythm
+
+FIRST_ATTEMPT = 1
+
+
+class Locks(Table):
+    def acquire(self, conversation: str, owner: str, *, window: Window, now_ms: int, until_ms: int) -> Window:
+        """Lock a window that the caller has read and found due. Return it; the lock's owner is the caller if locked.
+
+        The due time and the reason stand from now on, and messages that have come since the read join the batch. The
+        caller does not get the lock if another run has emptied the window meanwhile. While a conversation is on hold,
+        lock its window only if its due time stands, or if a batch is frozen, because that is still emitted.
+        """
+        do, values = "ADD #attempt :one", dict[str, Value](now=now_ms, until=until_ms)
+        only_if = " AND attribute_exists(#open)"
+        if window.frozen is not None:
+            only_if += " AND attribute_exists(#frozen) AND #due_at <= :now"
+        else:
+            do = f", #found = :found {do}"
+            values["found"] = packed(window.due_of_batch)
+            only_if += f" AND attribute_not_exists(#frozen) AND ({NOT_HELD} OR attribute_exists(#found)) AND "
+            # The first arrival distinguishes one window from the next.
+            if window.first_at_ms:
+                only_if += "#first = :seen"
+                values["seen"] = window.first_at_ms
+            else:
+                only_if += "attribute_not_exists(#first) AND #due_at <= :now"
+        return self._lock(conversation, owner, do, values, only_if=only_if)
+
+    def acquire_to_drop(self, conversation: str, owner: str, *, now_ms: int, until_ms: int) -> Window:
+        """Lock a window, due or not, open or not, and raise its generation. Return it as `acquire` does."""
+        return self._lock(conversation, owner, "ADD #generation :one", {"now": now_ms, "until": until_ms})
+
+    def _lock(self, conversation: str, owner: str, do: str, values: Values, *, only_if: str = "") -> Window:
+        updated = self._update(
+            "lock window",
+            key_of(conversation, WINDOW),
+            f"SET #owner = :me, #owner_until = :until {do}",
+            {**values, "me": owner, "one": 1},
+            only_if=f"(attribute_not_exists(#owner) OR #owner_until < :now OR #owner = :me){only_if}",
+            answer="ALL_NEW",
+        )
+        return window_of(updated.item)
+
+    def keep(self, conversation: str, owner: str, *, until_ms: int) -> bool:
+        """Extend the lock."""
+        return self._owned("keep lock", conversation, owner, do="SET #owner_until = :until", values={"until": until_ms})
+
+    def release(self, conversation: str, owner: str) -> bool:
+        return self._owned("release lock", conversation, owner, do="REMOVE #owner, #owner_until")
+
+    def retry(self, conversation: str, owner: str, *, due_at_ms: int) -> bool:
+        """Release the lock, and make the window due again at `due_at_ms`."""
+        do = "SET #due_at = :due REMOVE #owner, #owner_until"
+        return self._owned("retry window", conversation, owner, do=do, values={"due": due_at_ms})
+
+    def freeze(
+        self,
+        conversation: str,
+        owner: str,
+        frozen: Frozen,
+        *,
+        window: Window,
+        large_bytes: int = 0,
+        rhythm: Rhythm | None = None,
+        now_ms: int,
+        may_have_come: bool = False,
+    ) -> bool:
+        """Freeze a batch, of which `large_bytes` are in bodies of their own. The facts that messages write from now on
+        are those of the messages behind it. Those that did not fit into the batch are due now.
+
+        Return False if a stored message was edited or removed, a hold has begun, or a message has come, since the
+        caller read the window. If messages `may_have_come`, their facts stay, and the first came now or later.
+        """
+        # Begin the count with this run, because runs that ended before the freeze do not count.
+        do = "SET #frozen = :frozen, #last_at = :last, #attempt = :one"
+        remove, add = "#computed, #successor_at" if may_have_come else FACTS, "#waiting :less"
+        values: dict[str, Value] = {
+            "frozen": frozen_item(frozen),
+            "last": max(frozen.last_at_ms, window.last_at_ms),
+            "changes": window.changes,
+            "less": -len(frozen.names),
+            "one": FIRST_ATTEMPT,
+        }
+        only_if = " AND attribute_not_exists(#frozen) AND #changes = :changes"
+        if rhythm is not None:
+            do += ", #rhythm = :rhythm"
+            values["rhythm"] = packed(rhythm)
+        if frozen.has_left:
+            do += ", #found = :found"
+            values["found"] = packed(Due(now_ms, "max_messages", "split", now_ms - window.last_arrival_ms))
+        else:
+            remove += ", #found"
+        if may_have_come or frozen.has_left:
+            add += ", #large :less_bytes"
+            values["less_bytes"] = -large_bytes
+        else:
+            do += ", #large = :none"
+            values["none"] = 0
+        if may_have_come:
+            do += ", #first = :now"
+            values["now"] = now_ms
+        else:
+            only_if += NOTHING_NEW
+            values["generation"] = window.generation
+        do = f"{do} REMOVE {remove} ADD {add}"
+        return self._owned("freeze batch", conversation, owner, do=do, values=values, only_if=only_if)
+
+    def close(self, conversation: str, owner: str, *, generation: int, expires_at_ms: int) -> bool:
+        """Close the window. Return False if a message has arrived since the given generation."""
+        values: dict[str, Value] = {"generation": generation, "none": 0, "expires": seconds(expires_at_ms)}
+        return self._owned("close window", conversation, owner, do=CLOSE, values=values, only_if=NOTHING_NEW)
+
+    def delete_window(self, conversation: str, owner: str, *, generation: int) -> bool:
+        """Delete the window's item. Return False if a message has arrived since the given generation."""
+        values: Values = {"me": owner, "generation": generation}
+        request = self._delete(key_of(conversation, WINDOW), values, only_if=f"#owner = :me{NOTHING_NEW}")["Delete"]
+        return self._asked("delete window", "delete_item", request).done
+
+    def reopen(
+        self, conversation: str, owner: str, *, due_at_ms: int, keeps_found: bool, generation: int | None = None
+    ) -> bool:
+        """Release the lock, and begin the conversation's next window, which is listed at `due_at_ms`.
+
+        Unless `keeps_found`, the messages' facts move its due time. With a generation, also return False if a message
+        has come since.
+        """
+        values: dict[str, Value] = {"due": due_at_ms, "slice": slice_of(conversation)}
+        do = "SET #due_at = :due, #open = :slice REMOVE #frozen, #owner, #owner_until, #attempt, #successor_at"
+        if not keeps_found:
+            do += ", #found"
+        if generation is not None:
+            values["generation"] = generation
+        only_if = "" if generation is None else NOTHING_NEW
+        return self._owned("reopen window", conversation, owner, do=do, values=values, only_if=only_if)
+
+    def _owned(
+        self, doing: str, conversation: str, owner: str, *, do: str, only_if: str = "", values: Values | None = None
+    ) -> bool:
+        mine = {**(values or {}), "me": owner}
+        return self._update(doing, key_of(conversation, WINDOW), do, mine, only_if=f"#owner = :me{only_if}").done

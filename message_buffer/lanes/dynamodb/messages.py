@@ -1,0 +1,268 @@
+"""The stored messages of the DynamoDB lane: their items, bodies and tombstones."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from message_buffer.aws import clients as aws
+from message_buffer.aws.dynamodb import Item, Table, Value, Values, encode, expressions, number, text
+from message_buffer.errors import SendFailed
+from message_buffer.lanes.dynamodb.items import BODY, DROPPED, MESSAGE, WINDOW, key_of, seconds
+from message_buffer.lanes.dynamodb.window import CLOSE, FACTS, WINDOW_ATTRIBUTES, Window, packed, window_of
+from message_buffer.lanes.dynamodb.windows import UNCHANGED, UNLOCKED, version_of
+from message_buffer.limits import LARGE_MESSAGE_BYTES, UNDONE_PAUSES_SECONDS
+
+BATCH_WRITES, BATCH_READS = 25, 100
+IS_STORED = "attribute_exists(#arrived_at)"
+NOT_FROZEN = "NOT contains(#frozen.#names, :name)"
+# The attributes that a query without bodies reads.
+LIGHT = ", ".join(f"#{name}" for name in ("item", "arrived_at", "apart", "batch_id", *WINDOW_ATTRIBUTES))
+
+T = TypeVar("T")
+
+Put = Literal["new", "stored before", "left before"]
+"""The result of `put_message`. A message that "left before" was emitted or dropped."""
+
+
+class StoredMessage(NamedTuple):
+    name: str
+    arrived_at_ms: int
+    body: bytes | None = None
+    """None if the body was not read: `Messages.bodies` reads it."""
+    is_apart: bool = False
+    """True if the body is an item of its own."""
+
+
+class Contents(NamedTuple):
+    """The items of a conversation."""
+
+    window: Window
+    stored: Sequence[StoredMessage] = ()
+    """In order of arrival."""
+    is_whole: bool = True
+    """False if the caller has asked for fewer pages than there are."""
+
+    @property
+    def waiting(self) -> list[StoredMessage]:
+        """Return the messages that are not frozen, in order of arrival."""
+        frozen = set(self.window.frozen.names) if self.window.frozen else set()
+        return [each for each in self.stored if each.name not in frozen]
+
+
+class Messages(Table):
+    def put_message(self, conversation: str, name: str, *, body: bytes, arrived_at_ms: int) -> Put:
+        """Store a message, unless this lane already knows it.
+
+        A large body is an item of its own, so that a query for the stored messages' names does not pay for it.
+        """
+        is_apart = len(body) > LARGE_MESSAGE_BYTES
+        content: Values = {"apart": 1} if is_apart else {"body": body}
+        item = {**key_of(conversation, MESSAGE + name), "arrived_at": arrived_at_ms, **content}
+        put = self._put("store message", item, only_if="attribute_not_exists(#item)")
+        if put.done:
+            return "new" if not is_apart or self._put_body(conversation, name, body) else "left before"
+        if "arrived_at" not in put.item:
+            return "left before"
+        if "apart" in put.item:
+            # The request that stored the message may have ended before it stored the body.
+            self._mend_body(conversation, name, body)
+        return "stored before"
+
+    def _put_body(self, conversation: str, name: str, body: bytes) -> bool:
+        """Store the body of a new message, unless a redelivery or an edit has done so.
+
+        Return False, and leave no body, if the message has left meanwhile: a redelivery may have stored the body, or a
+        stop word may have come, while this request was slow.
+        """
+        key = key_of(conversation, BODY + name)
+        self._put("store body", {**key, "body": body}, only_if="attribute_not_exists(#item)")
+        message = self._get("find message", key_of(conversation, MESSAGE + name))
+        if "apart" not in message:
+            self._transact("remove body", [self._delete(key)])
+        return "arrived_at" in message
+
+    def _mend_body(self, conversation: str, name: str, body: bytes) -> None:
+        """Store the body of a message that has none, unless the message has left meanwhile."""
+        message = self._change(
+            key_of(conversation, MESSAGE + name), "SET #apart = :one", {"one": 1}, only_if="attribute_exists(#apart)"
+        )
+        missing = self._new({**key_of(conversation, BODY + name), "body": body}, only_if="attribute_not_exists(#item)")
+        self._transact("store body", [message, missing])
+
+    def drop_message(self, conversation: str, name: str, *, seen: Contents, expires_at_ms: int) -> bool:
+        """Replace a waiting message with a tombstone. If it is the last, close the window, unless a run works on it.
+
+        Return False if the message waits no longer, or the window has changed since the caller has `seen` it.
+        """
+        window, is_last = seen.window, len(seen.waiting) == 1
+        if window.is_open and is_last and not (window.frozen or window.lock.owner):
+            change = self._closing(conversation, window, expires_at_ms)
+        else:
+            change = self._dropping(conversation, name, window, is_last=is_last)
+        do = "SET #batch_id = :batch, #expires_at = :expires REMOVE #body, #arrived_at, #apart"
+        left: Values = {"batch": DROPPED, "expires": seconds(expires_at_ms)}
+        message = self._change(key_of(conversation, MESSAGE + name), do, left, only_if=IS_STORED)
+        body = self._delete(key_of(conversation, BODY + name))
+        return self._transact("drop stored message", [message, change, body])
+
+    def _dropping(self, conversation: str, name: str, window: Window, *, is_last: bool) -> dict[str, Any]:
+        """Return the change of a window from which a message is dropped. The other messages stay due when they were."""
+        do, values, only_if = "ADD #changes :one", dict[str, Value](one=1, name=name), NOT_FROZEN
+        if window.is_open:
+            values |= version_of(window)
+            only_if += f" AND {UNCHANGED}"
+        if is_last:
+            do = f"SET #waiting = :none, #large = :none REMOVE #found, {FACTS} {do}"
+            values["none"] = 0
+        else:
+            do += ", #waiting :less"
+            values["less"] = -1
+            if window.timing and not window.found:
+                do = f"SET #computed = :computed {do}"
+                values["computed"] = packed(window.due_of_waiting)
+        return self._change(key_of(conversation, WINDOW), do, values, only_if=only_if)
+
+    def edit_message(self, conversation: str, name: str, *, body: bytes) -> bool:
+        """Replace a stored message. Return False if the message is not stored, or already in a batch."""
+        key = key_of(conversation, BODY + name)
+        is_apart = len(body) > LARGE_MESSAGE_BYTES
+        change = self._new({**key, "body": body}) if is_apart else self._delete(key)
+        do = "SET #apart = :new REMOVE #body" if is_apart else "SET #body = :new REMOVE #apart"
+        new: Values = {"new": 1 if is_apart else body}
+        message = self._change(key_of(conversation, MESSAGE + name), do, new, only_if=IS_STORED)
+        # Count the change, so that a processor cannot freeze the message as it was before.
+        counted: Values = {"one": 1, "name": name}
+        window = self._change(key_of(conversation, WINDOW), "ADD #changes :one", counted, only_if=NOT_FROZEN)
+        return self._transact("edit stored message", [message, window, change])
+
+    def leave_tombstones(
+        self, conversation: str, names: Iterable[str], *, batch_id: str, expires_at_ms: int, apart: Iterable[str] = ()
+    ) -> None:
+        """Replace messages with tombstones, which stay for as long as their platform may deliver the messages again.
+
+        First delete the bodies of those that are `apart`, so that no body stays without its message. Delete them again
+        at the end, because a slow request may have stored a body when its message was not a tombstone yet.
+        """
+        bodies = [BODY + name for name in apart]
+        self.erase(conversation, bodies)
+        left: Values = {"batch_id": batch_id, "expires_at": seconds(expires_at_ms)}
+        self._put_all({**key_of(conversation, MESSAGE + name), **left} for name in names)
+        self.erase(conversation, bodies)
+
+    def erase(self, conversation: str, items: Iterable[str]) -> None:
+        self._write_all([{"DeleteRequest": {"Key": encode(key_of(conversation, item))}} for item in items])
+
+    def _put_all(self, items: Iterable[Values]) -> None:
+        self._write_all([{"PutRequest": {"Item": encode(item)}} for item in items])
+
+    def _write_all(self, requests: Sequence[Any]) -> None:
+        for some in _chunks(requests, BATCH_WRITES):
+            _carry_out(list(some), self._write)
+
+    def _write(self, requests: Sequence[Any]) -> list[Any]:
+        with aws.errors_as_ours("write items"):
+            answer = self._client.batch_write_item(RequestItems={self.name: requests})
+        undone: list[Any] = answer.get("UnprocessedItems", {}).get(self.name, [])
+        return undone
+
+    def bodies(self, conversation: str, messages: Iterable[StoredMessage]) -> dict[str, bytes]:
+        """Return the bodies by the messages' names. A message that is no longer stored, or not yet, has none."""
+        items = {(BODY if each.is_apart else MESSAGE) + each.name: each.name for each in messages}
+        found: dict[str, Item] = {}
+        attributes = expressions(ProjectionExpression="#item, #body")
+
+        def get(keys: Sequence[Any]) -> list[Any]:
+            request = {self.name: {"Keys": keys, "ConsistentRead": True, **attributes}}
+            with aws.errors_as_ours("find messages"):
+                answer = self._client.batch_get_item(RequestItems=request)
+            found.update({text(item, "item"): item for item in answer["Responses"].get(self.name, [])})
+            undone: list[Any] = answer.get("UnprocessedKeys", {}).get(self.name, {}).get("Keys", [])
+            return undone
+
+        for some in _chunks(list(items), BATCH_READS):
+            _carry_out([encode(key_of(conversation, item)) for item in some], get)
+        return {items[item]: found[item]["body"]["B"] for item in found if "body" in found[item]}
+
+    def list_items(self, conversation: str) -> list[str]:
+        """Return all messages, tombstones and bodies, even bodies of messages that are not stored. Bodies come first,
+        so that a caller who erases the items leaves no body without its message.
+        """
+        query = expressions(
+            {"id": conversation, "window": WINDOW},
+            KeyConditionExpression="#conversation = :id AND #item > :window",
+            ProjectionExpression="#item",
+        )
+        request = {"ConsistentRead": True, "ScanIndexForward": False, **query}
+        return [text(item, "item") for item in self._pages("list items", "query", request)]
+
+    def read(self, conversation: str, *, with_bodies: bool = False, max_pages: int | None = None) -> Contents:
+        """Return a conversation without its bodies, and without its tombstones, of which there may be a great many.
+
+        `with_bodies` adds those bodies that come with the first page of the query for the same price, which are all
+        bodies of a usual conversation. A page has at most a megabyte, in which DynamoDB counts tombstones even if it
+        leaves them out.
+        """
+        condition = {
+            "KeyConditionExpression": "#conversation = :id AND #item < :bodies",
+            "FilterExpression": "attribute_not_exists(#batch_id)",
+        }
+        values: Values = {"id": conversation, "bodies": BODY}
+        light = expressions(values, ProjectionExpression=LIGHT, **condition)
+        first = expressions(values, **condition) if with_bodies else light
+        pages = self._each_page("read conversation", "query", {"ConsistentRead": True, **first}, later=light)
+        window, stored, is_whole = Window(), [], False
+        for page in islice(pages, max_pages):
+            is_whole = page.is_last
+            for each in page.items:
+                name = text(each, "item")
+                if name == WINDOW:
+                    window = window_of(each)
+                else:
+                    body = each["body"]["B"] if "body" in each else None
+                    arrived_at_ms, is_apart = number(each, "arrived_at"), "apart" in each
+                    stored.append(StoredMessage(name.removeprefix(MESSAGE), arrived_at_ms, body, is_apart))
+        stored.sort(key=lambda each: (each.arrived_at_ms, each.name))
+        return Contents(window, stored, is_whole)
+
+    def tombstone(self, conversation: str, name: str) -> str:
+        """Return the id of the batch in which the message has left, DROPPED, or "" if it has not left."""
+        return text(self._get("find tombstone", key_of(conversation, MESSAGE + name)), "batch_id")
+
+    def take_back(self, conversation: str, name: str | None, *, window: Window, expires_at_ms: int) -> bool:
+        """Close a window whose trigger could not be sent, and remove the message that opened it.
+
+        Without a name, remove no message. Return False, and change nothing, if another request has joined the window
+        since this one opened it, or has edited the message.
+        """
+        removal = [] if name is None else self._removal(conversation, name)
+        return self._transact("take back message", [self._closing(conversation, window, expires_at_ms), *removal])
+
+    def _closing(self, conversation: str, window: Window, expires_at_ms: int) -> dict[str, Any]:
+        """Return the change that closes a window, if it has not changed since the read and no run works on it."""
+        values: Values = {**version_of(window), "none": 0, "one": 1, "expires": seconds(expires_at_ms)}
+        only_if = f"{UNCHANGED} AND {UNLOCKED}"
+        return self._change(key_of(conversation, WINDOW), f"{CLOSE} ADD #changes :one", values, only_if=only_if)
+
+    def remove_message(self, conversation: str, name: str) -> bool:
+        """Remove a message that was stored, but not noted in the window. Return False if it is not stored."""
+        return self._transact("remove message", self._removal(conversation, name))
+
+    def _removal(self, conversation: str, name: str) -> list[dict[str, Any]]:
+        message = self._delete(key_of(conversation, MESSAGE + name), only_if=IS_STORED)
+        return [message, self._delete(key_of(conversation, BODY + name))]
+
+
+def _carry_out(requests: list[Any], call: Callable[[Sequence[Any]], list[Any]]) -> None:
+    """Make the requests, and repeat those that DynamoDB did not carry out. Raise SendFailed if some still fail."""
+    for pause in (*UNDONE_PAUSES_SECONDS, None):
+        requests = call(requests)
+        if not requests:
+            return
+        if pause is not None:
+            time.sleep(pause)
+    raise SendFailed("the table is too busy")
+
+
+def _chunks(things: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (things[start : start + size] for start in range(0, len(things), size))

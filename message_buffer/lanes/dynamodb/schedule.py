@@ -1,0 +1,118 @@
+"""Keeps each open window's promise that a trigger arrives when the window is due, or earlier.
+
+The first message of a conversation opens a window. The request that opens a window also sends the window's trigger,
+and fails if it cannot send it. Later messages join the window and write their facts into it. When the trigger arrives
+and the window is not due yet, the DynamoDB processor hides the trigger until then; otherwise it empties the window. A
+request that makes the window due earlier sends another trigger.
+"""
+
+from message_buffer.clock import Clock
+from message_buffer.errors import SendFailed, StoreUnavailable
+from message_buffer.lanes.dynamodb.table import MessageTable
+from message_buffer.lanes.dynamodb.triggers import Triggers
+from message_buffer.lanes.dynamodb.window import Note, Window
+from message_buffer.lanes.dynamodb.windows import Hold
+from message_buffer.limits import MAX_WINDOW_TRIES, REMEMBERED_MS, WINDOW_GRACE_MS
+from message_buffer.rules.due_time import Due
+from message_buffer.rules.timing import RuleName
+
+
+class Schedule:
+    def __init__(self, table: MessageTable, triggers: Triggers, clock: Clock) -> None:
+        self._messages, self._windows = table.messages, table.windows
+        self._triggers = triggers
+        self._clock = clock
+
+    def join(self, conversation: str, name: str, note: Note) -> tuple[Due, int] | None:
+        """Let a stored message join the conversation's window, or open one.
+
+        Return when the window is due, and the number of its messages. Return None, and remove the message, if too much
+        waits in the conversation.
+        """
+        done, before = self._note(conversation, note)
+        if not done:
+            self._messages.remove_message(conversation, name)
+            return None
+        after, now_ms = note.in_window(before), self._clock()
+        due = after.due_of_waiting
+        is_overdue = before.due.due_at_ms < now_ms - WINDOW_GRACE_MS and not before.is_locked(now_ms)
+        if not before.is_open:
+            try:
+                self._send_trigger(conversation, due.due_at_ms)
+            except SendFailed:
+                # The request fails, and the platform may never send the message again. Remove the message, so that no
+                # later window emits it. If another request has joined this window already, leave the window open; the
+                # sweep then sends its trigger.
+                new, expires_at_ms = name if note.is_new else None, now_ms + REMEMBERED_MS
+                self._messages.take_back(conversation, new, window=after, expires_at_ms=expires_at_ms)
+                raise
+        elif before.frozen is not None:
+            # The run that emits the frozen batch sends a trigger for the messages behind it. If that run has ended, the
+            # batch's own trigger comes again, unless it was lost.
+            if is_overdue:
+                self._send_trigger(conversation, now_ms)
+        elif due.due_at_ms < before.due.due_at_ms:
+            # The window's trigger may come too late. Messages do not move a due time that has come.
+            stands = due.due_at_ms <= max(now_ms, note.at_ms)
+            due = due.moved_to(min(due.due_at_ms, now_ms)) if stands else due
+            self.hasten(conversation, window=after, due=due, stands=stands)
+        elif not (note.is_new and before.timing):
+            # The request that opened the window may have ended before it sent the trigger, or all messages before this
+            # one were deleted. A second trigger does no harm.
+            self._send_trigger(conversation, due.due_at_ms)
+        elif is_overdue:
+            # The window has lost its trigger. It was due long before this message, which joins its batch.
+            due = before.due
+            self.hasten(conversation, window=after, due=due)
+        return due, after.waiting
+
+    def _note(self, conversation: str, note: Note) -> tuple[bool, Window]:
+        """Write the note, and return as `Windows.note` does.
+
+        The due time after a press depends on the window, so write a press on the condition that the window is closed,
+        and then that it is as it was found. Raise StoreUnavailable if other requests keep changing the window.
+        """
+        if not (note.is_new and note.is_pressed):
+            return self._windows.note(conversation, note)
+        seen = Window()
+        for _ in range(MAX_WINDOW_TRIES):
+            computed = note.in_window(seen).computed
+            done, before = self._windows.note(conversation, note, seen=seen, computed=computed)
+            if done or before == seen:
+                return done, before
+            seen = before
+        raise StoreUnavailable("note press: messages keep arriving; try again")
+
+    def hasten_now(self, conversation: str, due_for: str, *, rule: RuleName, hold: Hold) -> tuple[Window, bool]:
+        """Make an open window due now for this reason by this rule.
+
+        Return the window as it is then, and whether this call has ended a hold. Raise StoreUnavailable if other
+        requests keep changing the window.
+        """
+        for _ in range(MAX_WINDOW_TRIES):
+            window, now_ms = self._windows.read(conversation), self._clock()
+            is_held = window.held_until_ms > now_ms
+            ends_hold = is_held and hold == "end"
+            # Messages behind a batch whose next attempt is due may not be due yet.
+            is_due = max(window.due.due_at_ms, window.due_of_waiting.due_at_ms) <= now_ms
+            if not window.is_open or is_due:
+                return window, ends_hold and self._windows.end_hold(conversation, now_ms=now_ms)
+            if is_held and hold == "obey":
+                return window, False
+            due = Due(now_ms, due_for, rule, now_ms - window.last_arrival_ms)
+            # If nothing waits behind a frozen batch, only the batch's next attempt is hastened.
+            stands = window.frozen is None or window.timing is not None
+            if self.hasten(conversation, window=window, due=due, stands=stands, hold=hold):
+                listed_at_ms = min(window.listed_at_ms, now_ms)
+                return window._replace(found=due if stands else window.found, listed_at_ms=listed_at_ms), ends_hold
+        raise StoreUnavailable("hasten window: another request is changing the conversation; try again")
+
+    def hasten(self, conversation: str, *, window: Window, due: Due, stands: bool = True, hold: Hold = "obey") -> bool:
+        """Make an open window due earlier, as `Windows.hasten` does, and send its trigger."""
+        done = self._windows.hasten(conversation, window=window, due=due, stands=stands, hold=hold)
+        if done:
+            self._send_trigger(conversation, due.due_at_ms)
+        return done
+
+    def _send_trigger(self, conversation: str, due_at_ms: int) -> None:
+        self._triggers.send(conversation, delay_ms=max(due_at_ms - self._clock(), 0))

@@ -1,0 +1,183 @@
+"""The windows of the DynamoDB lane. DynamoDB carries out each request completely or not at all, whatever other requests
+do at the same time.
+"""
+
+from itertools import islice
+from typing import Literal
+from zlib import crc32
+
+from message_buffer.aws.dynamodb import Table, Value, Values, expressions, number, text
+from message_buffer.lanes.dynamodb.items import OPEN_INDEX, WINDOW, key_of, seconds
+from message_buffer.lanes.dynamodb.window import Note, Window, packed, window_of
+from message_buffer.limits import INDEX_SLICES, MAX_STORED_BYTES, MAX_STORED_MESSAGES
+from message_buffer.rules.due_time import Due
+from message_buffer.rules.timing import Timing
+
+# A condition: no message has arrived since the given generation.
+NOTHING_NEW = " AND #generation = :generation"
+# Conditions: the window has not changed since it was read (see `version_of`); no run works on it.
+UNCHANGED = "#generation = :generation AND #changes = :changes"
+UNLOCKED = "attribute_not_exists(#owner) AND attribute_not_exists(#frozen)"
+# A condition: the conversation is not on hold.
+NOT_HELD = "(attribute_not_exists(#held_until) OR #held_until <= :now)"
+
+Hold = Literal["obey", "ignore", "end"]
+"""Whether a request that makes a window due obeys a hold, ignores it, or ends it."""
+
+
+class Windows(Table):
+    def read(self, conversation: str) -> Window:
+        return window_of(self._get("read window", key_of(conversation, WINDOW)))
+
+    def note(
+        self, conversation: str, note: Note, *, seen: Window | None = None, computed: Due | None = None
+    ) -> tuple[bool, Window]:
+        """Write the facts of a delivery into the window, and open the window if it is closed.
+
+        Return the window as it was before. If it was closed then, this call has opened it. Also return False, and
+        change nothing, if too much waits for another new message, or if the window is no longer as the caller has
+        `seen` it. Only a press needs that: its due time, `computed`, depends on the window.
+        """
+        values: dict[str, Value] = {
+            "one": 1, "none": 0, "at": note.at_ms, "slice": slice_of(conversation), "listed": note.listed_at_ms,
+        }  # fmt: skip
+        do = (
+            "SET #open = if_not_exists(#open, :slice), #due_at = if_not_exists(#due_at, :listed),"
+            " #changes = if_not_exists(#changes, :none), #first = if_not_exists(#first, :at)"
+        )
+        values |= {"computed": packed(computed)} if computed else {"timing": packed(note.timing)}
+        only_if = ""
+        if not note.is_new:
+            # The message moves no due time, unless it is the first one that the window knows of.
+            do += ", #last = if_not_exists(#last, :at), #timing = if_not_exists(#timing, :timing)"
+            do += " REMOVE #expires_at ADD #generation :one"
+        else:
+            # DynamoDB itself copies the last arrival, so that ingest need not read the window before this write.
+            do += ", #last = :at, #prev = if_not_exists(#last, :none), "
+            do += "#computed = :computed REMOVE" if computed else "#timing = :timing REMOVE #computed,"
+            do += " #expires_at ADD #generation :one, #waiting :one"
+            only_if = "(attribute_not_exists(#waiting) OR #waiting < :most)"
+            values["most"] = MAX_STORED_MESSAGES
+        if seen is not None and not seen.is_open:
+            only_if += " AND attribute_not_exists(#open)"
+        elif seen is not None:
+            only_if += f" AND {_still_open(seen)} AND {UNCHANGED}"
+            values |= version_of(seen)
+        if note.large_bytes:
+            do += ", #large :size"
+            only_if += " AND (attribute_not_exists(#large) OR #large <= :most_bytes)"
+            values |= {"size": note.large_bytes, "most_bytes": MAX_STORED_BYTES - note.large_bytes}
+        key = key_of(conversation, WINDOW)
+        updated = self._update("note message", key, do, values, only_if=only_if, answer="ALL_OLD")
+        return updated.done, window_of(updated.item)
+
+    def hasten(self, conversation: str, *, window: Window, due: Due, stands: bool = True, hold: Hold = "obey") -> bool:
+        """Make an open window due earlier than the caller has seen it.
+
+        If the due time `stands`, later messages do not move it; otherwise only the index is corrected. Return False if
+        another run has frozen the batch since the caller read the window, or the window has closed, or its due time
+        would stand against a hold. If the hold is ignored, it continues for later messages.
+        """
+        sets, remove = [], " REMOVE #held_until" if hold == "end" else ""
+        values: dict[str, Value] = {"one": 1}
+        only_if = _still_open(window)
+        if window.listed_at_ms > due.due_at_ms:
+            sets.append("#due_at = :due")
+            values["due"] = due.due_at_ms
+        if stands:
+            sets.append("#found = :found, #computed = :found")
+            values["found"] = packed(due)
+        if stands and hold == "obey":
+            only_if += f" AND {NOT_HELD}"
+            values["now"] = due.due_at_ms  # the due time has come, so it may stand for the time now
+        if not sets:
+            return True
+        do = f"SET {', '.join(sets)}{remove} ADD #changes :one"
+        return self._update("hasten window", key_of(conversation, WINDOW), do, values, only_if=only_if).done
+
+    def list_later(self, conversation: str, *, window: Window, at_ms: int, successor_at_ms: int | None = None) -> bool:
+        """List an open window under a later time. Return False if the window has changed since the caller read it.
+
+        Also record when the trigger arrives that the caller has sent in its trigger's place.
+        """
+        values: Values = {"at": at_ms, "seen": window.listed_at_ms, **version_of(window)}
+        do = "SET #due_at = :at"
+        if successor_at_ms is not None:
+            do, values = f"{do}, #successor_at = :successor", {**values, "successor": successor_at_ms}
+        only_if = f"attribute_exists(#open) AND #due_at = :seen AND {UNCHANGED} AND {UNLOCKED}"
+        return self._update("list window later", key_of(conversation, WINDOW), do, values, only_if=only_if).done
+
+    def extend(self, conversation: str, *, window: Window, due: Due) -> bool:
+        """Let the window wait longer, until the next message. Return False if a message has come since the read."""
+        do = "SET #computed = :new ADD #changes :one"
+        return self._change_wait("extend window", conversation, window, do=do, new=packed(due))
+
+    def retime(self, conversation: str, *, window: Window, timing: Timing) -> bool:
+        """Let the window wait by other rules. Return False if a message has come since the caller read the window."""
+        do = "SET #timing = :new ADD #changes :one REMOVE #computed"
+        return self._change_wait("retime window", conversation, window, do=do, new=packed(timing))
+
+    def _change_wait(self, doing: str, conversation: str, window: Window, *, do: str, new: str) -> bool:
+        values: Values = {"new": new, "generation": window.generation, "one": 1}
+        only_if = f"attribute_exists(#open){NOTHING_NEW}"
+        return self._update(doing, key_of(conversation, WINDOW), do, values, only_if=only_if).done
+
+    def hold(self, conversation: str, *, until_ms: int, expires_at_ms: int) -> bool:
+        """Put the conversation on hold. Return False if it is already on hold until a later time.
+
+        In either case messages and the hold move the due time again, and no run can freeze a batch with what it has
+        read before.
+        """
+        key, longer = key_of(conversation, WINDOW), "(attribute_not_exists(#held_until) OR #held_until < :until)"
+        until, expires = {"until": until_ms}, {"expires": seconds(expires_at_ms)}
+        counted, unfound = {**until, "one": 1}, "REMOVE #found ADD #changes :one"
+
+        def hold_closed() -> bool:
+            # The row of a closed window expires soon, or does not exist yet. The row of an open window never expires.
+            do, only_if = "SET #held_until = :until, #expires_at = :expires", "attribute_not_exists(#open)"
+            return self._update("hold window", key, do, until | expires, only_if=f"{only_if} AND {longer}").done
+
+        def hold_open() -> bool:
+            do, only_if = f"SET #held_until = :until {unfound}", "attribute_exists(#open)"
+            return self._update("hold window", key, do, counted, only_if=f"{only_if} AND {longer}").done
+
+        # A window may open or close between the two requests, but it is very unlikely to do so twice.
+        if any(hold_closed() or hold_open() for _ in range(2)):
+            return True
+        self._update("hold window", key, unfound, counted, only_if="attribute_exists(#open) AND #held_until >= :until")
+        return False
+
+    def end_hold(self, conversation: str, *, now_ms: int) -> bool:
+        """End the hold. Return False if the conversation is not on hold."""
+        key, do = key_of(conversation, WINDOW), "REMOVE #held_until"
+        return self._update("resume window", key, do, {"now": now_ms}, only_if="#held_until > :now").done
+
+    def open_windows(self, *, listed_before_ms: int, limit: int) -> list[tuple[str, int]]:
+        """Return (conversation, the time under which it is listed) of open windows, the earliest, at most `limit`.
+
+        No window is due before that time. The index lags a little behind the table.
+        """
+        found: list[tuple[str, int]] = []
+        for number_of_slice in range(INDEX_SLICES):
+            query = expressions(
+                {"slice": str(number_of_slice), "due": listed_before_ms},
+                KeyConditionExpression="#open = :slice AND #due_at < :due",
+            )
+            items = self._pages("list windows", "query", {"IndexName": OPEN_INDEX, "Limit": limit, **query})
+            found += [(text(item, "conversation"), number(item, "due_at")) for item in islice(items, limit)]
+        return sorted(found, key=lambda each: each[1])[:limit]
+
+
+def version_of(window: Window) -> Values:
+    return {"generation": window.generation, "changes": window.changes}
+
+
+def _still_open(window: Window) -> str:
+    """Return the condition that the window is open, and has a frozen batch only if the caller has read one."""
+    return "attribute_exists(#open) AND " + (
+        "attribute_exists(#frozen)" if window.frozen else "attribute_not_exists(#frozen)"
+    )
+
+
+def slice_of(conversation: str) -> str:
+    return str(crc32(conversation.encode()) % INDEX_SLICES)
