@@ -297,6 +297,14 @@ def test_a_call_that_looks_through_many_pages_ends_with_a_cursor(fake: Engine) -
     assert desk.result("conversation.list", cursor=answer["next"])["next"] is None
 
 
+def test_a_conversation_that_leaves_while_it_is_listed_is_left_out(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.engine.send(NAME, "m1")
+    page = desk.engine.store.list_conversations(desk.engine.store.shard_of(NAME))
+    desk.engine.cancel(NAME)
+    monkeypatch.setattr(desk.engine.store, "list_conversations", lambda *_, **__: page)
+    assert desk.result("conversation.list", limit=1, shard=0)["conversations"] == []
+
+
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [

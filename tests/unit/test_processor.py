@@ -401,6 +401,12 @@ def test_a_processor_that_fails_keeps_its_lease_until_that_expires(
     assert isinstance(scene.engine.store.acquire_lease(0, "successor"), Acquired)
 
 
+def test_a_long_run_reports_meanwhile(scene: Scene) -> None:
+    steady_traffic(scene)
+    scene.run(life_ms=120_000)
+    assert scene.telemetry.flushes >= 2
+
+
 class Never(AtOnce):
     """A pool whose work does not end."""
 

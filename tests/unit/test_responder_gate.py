@@ -10,7 +10,7 @@ import pytest
 from responder.errors import Busy
 from responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE
 from responder.limits import MAX_PARKED_BATCHES
-from tests.support.responder import PARTS, Tables, World, tables
+from tests.support.responder import NAME, PARTS, Tables, World, tables
 
 FIRST, SECOND = "Where is it?", "The blue one!"
 BOTH = f"{FIRST}\n{SECOND}"
@@ -321,3 +321,23 @@ def test_a_planned_reply_does_not_finish_a_batch_that_its_prompt_did_not_contain
     assert [prompt.turns[-1].text for prompt in world.assistant.prompts] == [SECOND, FIRST]
     assert customers_words(world) == [SECOND, FIRST]
     assert world.sender.sent == [*PARTS, *PARTS]
+
+
+def test_a_batch_whose_common_reply_is_withheld_is_withheld_by_itself(begin: Begin) -> None:
+    world = begin(DISCARD_AND_MERGE)
+    before_the_call(world)
+    world.deliver()
+
+    def die(_text: str) -> None:
+        raise world.steps._error("send", True, done=False)
+
+    world.sender.before_send = die
+    world.emit("b-2", 2, SECOND)
+    world.queue.sort(key=lambda each: each.at_ms)
+    world.deliver()
+    world.table.hand_off(NAME, until_ms=world.now_ms + 3_600_000, now_ms=world.now_ms)
+    world.run()
+    assert sorted(customers_words(world)) == sorted([FIRST, SECOND])
+    assert len(world.bus.published) == 2
+    assert world.telemetry.counts["UnconfirmedSends"] == 1, "a part may be out"
+    assert (world.sender.sent, world.parked(), world.is_free()) == ([], [], True)

@@ -297,6 +297,12 @@ def test_the_history_shows_what_was_said_only_on_request(world: World, ask: Answ
     assert shown["status"] == "reply_sent"
 
 
+def test_an_unknown_conversation_has_no_history_and_a_hand_back_creates_no_record(world: World, ask: Answer) -> None:
+    assert ask("handback")["ok"]
+    assert world.item() is None
+    assert ask("history")["result"]["turns"] == []
+
+
 @pytest.mark.parametrize(
     "fields",
     [{"operation": "drop"}, {"operation": "handoff"}, {"operation": "handoff", "forMs": 0},
