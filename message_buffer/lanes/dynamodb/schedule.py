@@ -37,7 +37,15 @@ class Schedule:
         due = after.due_of_waiting
         is_overdue = before.due.due_at_ms < now_ms - WINDOW_GRACE_MS and not before.is_locked(now_ms)
         if not before.is_open:
-            self._open(conversation, name if note.is_new else None, window=after)
+            try:
+                self._send_trigger(conversation, due.due_at_ms)
+            except SendFailed:
+                # The request fails, and the platform may never send the message again. Remove the message, so that no
+                # later window emits it. If another request has joined this window already, leave the window open; the
+                # sweep then sends its trigger.
+                new, expires_at_ms = name if note.is_new else None, now_ms + REMEMBERED_MS
+                self._messages.take_back(conversation, new, window=after, expires_at_ms=expires_at_ms)
+                raise
         elif before.frozen is not None:
             # The run that emits the frozen batch sends a trigger for the messages behind it. If that run has ended, the
             # batch's own trigger comes again, unless it was lost.
@@ -74,17 +82,6 @@ class Schedule:
                 return done, before
             seen = before
         raise StoreUnavailable("note press: messages keep arriving; try again")
-
-    def _open(self, conversation: str, new: str | None, *, window: Window) -> None:
-        try:
-            self._send_trigger(conversation, window.due_of_waiting.due_at_ms)
-        except SendFailed:
-            # The request fails, and the platform may never send the message again. Remove the message, so that no later
-            # window emits it. If another request has joined this window already, leave the window open; the sweep then
-            # sends its trigger.
-            expires_at_ms = self._clock() + REMEMBERED_MS
-            self._messages.take_back(conversation, new, window=window, expires_at_ms=expires_at_ms)
-            raise
 
     def hasten_now(self, conversation: str, due_for: str, *, rule: RuleName, ignores_hold: bool = False) -> Window:
         """Make an open window due now for this reason by this rule, and return it as it is then.

@@ -45,10 +45,7 @@ class Windows(Table):
             "SET #open = if_not_exists(#open, :slice), #due_at = if_not_exists(#due_at, :listed),"
             " #changes = if_not_exists(#changes, :none), #first = if_not_exists(#first, :at)"
         )
-        if computed is None:
-            values["timing"] = packed(note.timing)
-        else:
-            values["computed"] = packed(computed)
+        values |= {"computed": packed(computed)} if computed else {"timing": packed(note.timing)}
         only_if = ""
         if not note.is_new:
             # The message moves no due time, unless it is the first one that the window knows of.
