@@ -23,9 +23,7 @@ class Gate:
         self._lanes = [lane for lane in (dynamodb_lane, valkey_lane) if lane is not None]
 
     def ask(self, fields: Json) -> Json:
-        """Return whether the author has written again since a consumer's batch, and who holds the conversation.
-
-        A later message, or hold, may still follow.
+        """Return whether the author has written again since a consumer's batch, and who holds. More may still follow.
 
         `generation` is that of the batch, and `lane` its lane, since each lane counts generations for itself.
         """

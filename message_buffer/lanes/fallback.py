@@ -90,9 +90,7 @@ class LaneWithFallback:
             raise StoreUnavailable("hold: Valkey, where messages may wait, cannot be reached")
         return held
 
-    def resume_buffer(
-        self, conversation: str, *, holder: Holder | None = None, cause: str | None = None
-    ) -> o.Resumed | o.OnHold | o.NotOnHold:
+    def resume_buffer(self, conversation: str, *, holder: Holder | None = None, cause: str | None = None) -> o.Ended:
         """Resume the conversation in both lanes. Raise StoreUnavailable if the Valkey lane cannot be reached."""
         in_dynamodb = self._dynamodb_lane.resume_buffer(conversation, holder=holder, cause=cause)
         resumed = self._tried(
@@ -100,7 +98,8 @@ class LaneWithFallback:
         )
         if resumed is None:
             raise StoreUnavailable("resume: Valkey, where messages may wait, cannot be reached")
-        return o.resumed_in_both(resumed, in_dynamodb)
+        both = (resumed, in_dynamodb)
+        return next(each for kind in (o.OnHold, o.Resumed, o.NotOnHold) for each in both if isinstance(each, kind))
 
     def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended | o.Unmoved | o.Empty:
         outcome = self._tried(

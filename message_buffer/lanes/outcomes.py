@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from message_buffer.errors import InvalidInput
-from message_buffer.lanes.holds import Holds
+from message_buffer.lanes.holds import Holds, end_of
 
 LaneName = Literal["valkey", "dynamodb"]
 RefusalReason = Literal[
@@ -283,23 +283,14 @@ class NotOnHold:
     start_id: str | None = None
 
 
-def resumed_in_both(
-    in_valkey: Resumed | OnHold | NotOnHold, in_dynamodb: Resumed | OnHold | NotOnHold
-) -> Resumed | OnHold | NotOnHold:
-    """Return the outcome of the lane that still holds, or else of the lane that was on hold."""
-    for kind in (OnHold, Resumed):
-        for outcome in (in_valkey, in_dynamodb):
-            if isinstance(outcome, kind):
-                return outcome
-    return in_dynamodb
+Ended = Resumed | OnHold | NotOnHold  # of a resume: OnHold if a hold still stands
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a consumer may know of a conversation before it replies."""
+    """What a consumer may know: the number of the newest buffer, 0 if there is none, and the holds that stand."""
 
     generation: int
-    """The number of the newest buffer, or 0 if the conversation is unknown."""
     holds: Holds
 
 
@@ -404,9 +395,12 @@ class Conversation:
     first_at_ms: int | None
     last_at_ms: int | None
     generation: int
-    held_until_ms: int | None
     holds: Holds  # those that have not ended
     batch_id: str | None
     attempt: int
     frozen: int
     payloads: list[bytes]
+
+    @property
+    def held_until_ms(self) -> int | None:
+        return end_of(self.holds) or None

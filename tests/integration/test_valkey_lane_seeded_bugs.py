@@ -570,8 +570,8 @@ BUGS = (
     Bug(
         "what is on hold waits for the end of a hold that was ended",
         "resume_buffer",
-        "if word == 'HELD' and due_at == held_until then",
-        "if false then",
+        "if word == 'HELD' then ends_at, reason = stays_until, 'hold' end",
+        "if word == 'HELD' then ends_at = due_at end",
         (writes, held_by_both, lambda m: m.resume("ann", HOLDS[0], 0, False)),
     ),
     Bug(
