@@ -58,9 +58,9 @@ class Schedule:
             stands = due.due_at_ms <= max(now_ms, note.at_ms)
             due = due.moved_to(min(due.due_at_ms, now_ms)) if stands else due
             self.hasten(conversation, window=after, due=due, stands=stands)
-        elif not note.is_new:
-            # The request that stored the message may have ended after it opened the window and before it sent the
-            # trigger, so send one. A second trigger does no harm.
+        elif not (note.is_new and before.timing):
+            # The request that opened the window may have ended before it sent the trigger, or all messages before this
+            # one were deleted. A second trigger does no harm.
             self._send_trigger(conversation, due.due_at_ms)
         elif is_overdue:
             # The window has lost its trigger. It was due long before this message, which joins its batch.
