@@ -175,7 +175,7 @@ def play_all_scripts(store: Store, clock: ManualClock) -> None:
             store.delete_message(conversation, name)
         store.retime_buffer(conversation, timing=PATIENT)
         store.extend_wait(conversation, extend_ms=1_000, max_wait_ms=PATIENT.max_wait_ms)
-        store.hold_buffer(conversation, hold_ms=1_000)
+        store.hold_buffer(conversation, holder="people", cause="operator", hold_ms=1_000)
         store.resume_buffer(conversation)
         store.flush_buffer(conversation)
         store.peek_conversation(conversation, limit=1_000)

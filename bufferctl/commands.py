@@ -79,6 +79,8 @@ def show_conversation(stage: Stage, given: Namespace) -> None:
 
 def _conversation(seen: Json) -> list[Block]:
     fields = {name: value for name, value in seen.items() if name not in ("messages", "batch", "dynamodb")}
+    holds = [f"{each['holder']} ({each['cause']}) until {moment(each['until'])}" for each in seen["holds"]]
+    fields["holds"] = ", ".join(holds) or None
     batch = seen["batch"]
     fields["batch"] = batch and f"{batch['batchId']}, attempt {batch['attempt']}, {counted(batch['count'], 'message')}"
     shown: list[Block] = [Pairs(fields)]
@@ -158,7 +160,9 @@ def _warning(result: Json) -> str:
 
 
 def hand_off(stage: Stage, given: Namespace) -> None:
+    # The hand-off comes first: the responder withholds its replies even if the hold then fails.
     result = stage.ask_responder("handoff", conversation=given.conversation, forMs=given.duration)
+    stage.ask("conversation.hold", conversation=given.conversation, holdMs=given.duration, cause="handoff")
     show_result(
         given, result, f"Handed off until {moment(result['handedOffUntil'])}, or until it is resumed.{_warning(result)}"
     )

@@ -41,6 +41,7 @@ def grant_to_entrances(stack: BufferStack) -> None:
         dynamodb.grant_end_windows(stack.admin)
         dynamodb.windows.table.grant_forget(stack.admin)
         dynamodb.windows.table.grant_hold(stack.gate)
+        dynamodb.windows.triggers.grant_send(stack.gate)
 
 
 def grant_to_lanes(stack: BufferStack) -> None:

@@ -251,7 +251,7 @@ class MessageTable(Table):
         return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query", "BatchWriteItem")
 
     def grant_hold(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` read the window of a conversation, and put it on hold."""
+        """Let `grantee` read the window of a conversation, and put it on hold, or end that."""
         return self._grant(grantee, "GetItem", "UpdateItem")
 
     def grant_forget(self, grantee: iam.IGrantable) -> iam.Grant:

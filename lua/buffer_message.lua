@@ -34,7 +34,7 @@
 
 local call, sub = redis.call, string.sub
 local pending_key, open_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local conv_key, msgs_key, seen_key, holds_key, quota_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local conv_key, msgs_key, seen_key, held_key, quota_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local now, conversation, message_id, payload = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 -- This script is the hot path. The arguments below remain strings, because Lua's arithmetic converts them by itself.
 local silence_ms, typing_ms, max_wait_ms = ARGV[5], ARGV[6], ARGV[7]
@@ -82,7 +82,7 @@ else
   -- Store. Times are 13 digits in the line in `open`, and remain strings where the script only copies them.
   if not buffer then
     local conv = call('HMGET', conv_key, 'generation', 'last_at', 'frozen')
-    last_at, mode = conv[2], conv[3] and 'f' or call('ZSCORE', holds_key, conversation) and 'h' or '-'
+    last_at, mode = conv[2], conv[3] and 'f' or call('ZSCORE', held_key, conversation) and 'h' or '-'
     rest = mode .. (conv[1] or '0000000000')
     call('PERSIST', seen_key) -- the ids of waiting messages may neither expire nor be evicted
   end

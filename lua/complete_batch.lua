@@ -27,7 +27,7 @@
 
 local pending_key, open_key, inflight_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local conv_key, batch_key, taken_key, msgs_key = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local seen_key, emitted_key, holds_key = KEYS[10], KEYS[11], KEYS[12]
+local seen_key, emitted_key, held_key = KEYS[10], KEYS[11], KEYS[12]
 local now, now_ms, conversation, token, seen_ms = ARGV[1], tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 local max_emitted, max_seen = tonumber(ARGV[5]), tonumber(ARGV[6])
 local start_id, start_ms, horizon_ms = ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])
@@ -58,7 +58,7 @@ if first_call then
   redis.call('ZREMRANGEBYRANK', emitted_key, 0, -max_emitted - 1)
   redis.call('PEXPIRE', emitted_key, seen_ms)
   if buffer then
-    local mode = redis.call('ZSCORE', holds_key, conversation) and 'h' or '-'
+    local mode = redis.call('ZSCORE', held_key, conversation) and 'h' or '-'
     redis.call('HSET', open_key, conversation, with_mode(buffer, mode))
     redis.call('ZADD', pending_key, due_at, conversation)
   else

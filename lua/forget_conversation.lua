@@ -11,15 +11,16 @@
 -- KEYS[9]  {b<shard>}:taken:<id>   hash  the frozen batch's id, times and owner
 -- KEYS[10] {b<shard>}:seen:<id>    zset  message id -> arrived_at_ms
 -- KEYS[11] {b<shard>}:emitted:<id> zset  batch id -> its last_at_ms
+-- KEYS[12] {b<shard>}:holds        hash  people:<id>, consumers:<id> -> the end of this hold, a blank, its cause
 -- ARGV[1]  now_ms                  int
 -- ARGV[2]  conversation            str
 -- Returns  {"FORGOTTEN", last_at_ms | -1, waiting, frozen, leaving_until_ms | -1}
 -- Repeat   erases what has come in between; the counts of the first call are lost
 -- Keeps    nothing: a message that comes later, even one delivered again, begins a new conversation
 
-local pending_key, open_key, inflight_key, holds_key, claimed_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local conv_key, msgs_key, batch_key, taken_key, seen_key, emitted_key =
-  KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
+local pending_key, open_key, inflight_key, held_key, claimed_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local conv_key, msgs_key, batch_key, taken_key, seen_key, emitted_key, holds_key =
+  KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
 local now_ms, conversation = tonumber(ARGV[1]), ARGV[2]
 
 -- include open_buffer: last_at_of
@@ -37,7 +38,8 @@ redis.call('UNLINK', conv_key, msgs_key, batch_key, taken_key, seen_key, emitted
 redis.call('HDEL', open_key, conversation)
 redis.call('ZREM', pending_key, conversation)
 redis.call('ZREM', inflight_key, conversation)
-redis.call('ZREM', holds_key, conversation)
+redis.call('ZREM', held_key, conversation)
+redis.call('HDEL', holds_key, 'people:' .. conversation, 'consumers:' .. conversation)
 for i, name in ipairs(redis.call('LRANGE', claimed_key, 0, -1)) do
   if i % 2 == 1 and name == conversation then
     redis.call('LSET', claimed_key, i - 1, '')

@@ -1,4 +1,4 @@
--- hold_buffer: keep messages back until held_until_ms, or until an operator resumes, because a person has taken over.
+-- hold_buffer: keep messages back until held_until_ms, or until the hold is ended, for people or for consumers.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -7,26 +7,35 @@
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
 -- KEYS[6]  {b<shard>}:conv:<id>   hash  facts that outlast a buffer: generation, frozen batch, rhythm
 -- KEYS[7]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
+-- KEYS[8]  {b<shard>}:holds       hash  people:<id>, consumers:<id> -> the end of this hold, a blank, its cause
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
--- ARGV[3]  held_until_ms          int   the hold ends at this time, unless an operator resumes earlier
--- ARGV[4]  start_id               str   names this call; a retry sends the same
--- ARGV[5]  start_ms               int   lifetime of a start reservation
--- ARGV[6]  horizon_ms             int   work due further ahead than this is left to the watchdog
+-- ARGV[3]  holder                 str   people or consumers; each has one hold
+-- ARGV[4]  cause                  str   why the holder holds
+-- ARGV[5]  held_until_ms          int   the hold ends at this time, unless it is ended earlier
+-- ARGV[6]  start_id               str   names this call; a retry sends the same
+-- ARGV[7]  start_ms               int   lifetime of a start reservation
+-- ARGV[8]  horizon_ms             int   work due further ahead than this is left to the watchdog
 -- Returns  {"HELD", held_until_ms, start}
 -- Repeat   the same hold again
--- Keeps    a frozen batch; the end of an earlier, longer hold. A buffer that was claimed but not taken returns to pending
+-- Keeps    a frozen batch; a hold that ends no earlier. A buffer that was claimed but not taken returns to pending
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
-local processor_key, wake_key, conv_key, holds_key = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local now, now_ms, conversation, held_until = ARGV[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
-local start_id, start_ms, horizon_ms = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
+local processor_key, wake_key, conv_key, held_key, holds_key = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local now, now_ms, conversation = ARGV[1], tonumber(ARGV[1]), ARGV[2]
+local holder, cause, held_until = ARGV[3], ARGV[4], tonumber(ARGV[5])
+local start_id, start_ms, horizon_ms = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 
 -- include open_buffer: due_at_of
 -- include changed_buffer: with_due_at, with_mode
 
-held_until = math.max(held_until, tonumber(redis.call('ZSCORE', holds_key, conversation)) or 0)
-redis.call('ZADD', holds_key, held_until, conversation)
+local field = holder .. ':' .. conversation
+local hold = redis.call('HGET', holds_key, field)
+if not hold or tonumber(string.sub(hold, 1, 13)) < held_until then
+  redis.call('HSET', holds_key, field, held_until .. ' ' .. cause)
+end
+held_until = math.max(held_until, tonumber(redis.call('ZSCORE', held_key, conversation)) or 0)
+redis.call('ZADD', held_key, held_until, conversation)
 local state = redis.call('HMGET', open_key, conversation, '')
 local buffer, alive, start = state[1], state[2], 0
 if buffer then

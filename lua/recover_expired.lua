@@ -6,8 +6,9 @@
 -- KEYS[4]  {b<shard>}:processor   hash  the shard's lease and start reservation
 -- KEYS[5]  {b<shard>}:wake        list  at most one element
 -- KEYS[6]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
+-- KEYS[7]  {b<shard>}:holds       hash  people:<id>, consumers:<id> -> the end of this hold, a blank, its cause
 -- ARGV[1]  now_ms                 int
--- ARGV[2]  limit                  int   put back at most this many claims, 1..1000
+-- ARGV[2]  limit                  int   put back at most this many claims, and forget as many holds, 1..1000
 -- ARGV[3]  start_id               str   names this call; a retry sends the same
 -- ARGV[4]  start_ms               int   lifetime of a start reservation
 -- ARGV[5]  horizon_ms             int   work due further ahead than this is left to the watchdog
@@ -16,7 +17,7 @@
 -- Keeps    no conversation remains in flight beyond its deadline; holds that have not ended
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
-local processor_key, wake_key, holds_key = KEYS[4], KEYS[5], KEYS[6]
+local processor_key, wake_key, held_key, holds_key = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local now, now_ms, limit = ARGV[1], tonumber(ARGV[1]), math.min(tonumber(ARGV[2]), 1000)
 local start_id, start_ms, horizon_ms = ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 
@@ -26,7 +27,11 @@ local expired
 -- include put_back_expired
 
 -- Forget holds that ended over a minute ago. A more recent hold may not have ended by the clock of a host that lags.
-redis.call('ZREMRANGEBYSCORE', holds_key, '-inf', now_ms - 60000)
+local ended = redis.call('ZRANGE', held_key, '-inf', now_ms - 60000, 'BYSCORE', 'LIMIT', 0, limit)
+for _, conversation in ipairs(ended) do
+  redis.call('ZREM', held_key, conversation)
+  redis.call('HDEL', holds_key, 'people:' .. conversation, 'consumers:' .. conversation)
+end
 
 -- Find the earliest exact due time, because later messages may have moved a timer without changing pending. The entries
 -- that are not read have higher scores, so they cannot be due earlier than the last one read.

@@ -26,7 +26,7 @@
 --          does not move
 
 local pending_key, open_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local conv_key, msgs_key, holds_key = KEYS[5], KEYS[6], KEYS[7]
+local conv_key, msgs_key, held_key = KEYS[5], KEYS[6], KEYS[7]
 local now, now_ms, conversation = ARGV[1], tonumber(ARGV[1]), ARGV[2]
 local silence_ms, typing_ms, max_wait_ms = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local max_messages, min_messages, flush_reason, adaptive = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9]

@@ -82,7 +82,7 @@ def _components() -> _Components:
     responder = Responder(
         table=table, collaborators=collaborators, forgetting=forgetting, options=options, telemetry=telemetry
     )
-    commands = OperatorCommands(table=table, buffer=buffer, forgetting=forgetting, telemetry=telemetry)
+    commands = OperatorCommands(table=table, forgetting=forgetting, telemetry=telemetry)
     return _Components(responder, commands, deliveries, telemetry, options.hidden_seconds)
 
 

@@ -11,7 +11,6 @@ from message_buffer.messages.conversation_id import parse_conversation_id
 from message_buffer.telemetry import Telemetry
 from responder.conversations_table import ConversationsTable
 from responder.forgetting import Forgetting
-from responder.gate_client import Buffer
 from responder.history import Turn
 from responder.json_object import Json
 from responder.limits import (
@@ -32,14 +31,12 @@ class OperatorCommands:
         self,
         *,
         table: ConversationsTable,
-        buffer: Buffer,
         forgetting: Forgetting,
         telemetry: Telemetry,
         clock: Clock = system_clock,
     ) -> None:
         self._table = table
         self._forgetting = forgetting
-        self._buffer = buffer
         self._telemetry = telemetry
         self._clock = clock
 
@@ -71,7 +68,7 @@ class OperatorCommands:
         return {"ok": True, "result": result}
 
     def hand_off(self, conversation: str, event: Json) -> Json:
-        """Stop answering the conversation for `forMs` and hold its buffer for as long.
+        """Stop answering the conversation for `forMs`. `bufferctl` then holds its buffer for as long.
 
         Return when the hand-off ends, with a warning if the platform's reply window ends earlier.
         """
@@ -79,10 +76,7 @@ class OperatorCommands:
         if type(for_ms) is not int or not 1 <= for_ms <= MAX_HAND_OFF_MS:
             raise InvalidInput(f"forMs must be a whole number from 1 to {MAX_HAND_OFF_MS}.")
         now_ms = self._clock()
-        # Write to the table first: if the buffer then cannot be held, the responder withholds the batches that it
-        # emits.
         reply_until_ms = self._table.hand_off(conversation, until_ms=now_ms + for_ms, now_ms=now_ms)
-        self._buffer.hold(conversation, for_ms)
         result = {"handedOffUntil": now_ms + for_ms, **({"replyUntil": reply_until_ms} if reply_until_ms else {})}
         return result | ({"warning": OUTLASTS_REPLY_WINDOW} if 0 < reply_until_ms < now_ms + for_ms else {})
 

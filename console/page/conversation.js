@@ -85,7 +85,7 @@ function Facts({ shown }) {
     ["State", shown.heldUntil && shown.state === "pending" ? "on hold" : shown.state], ["Messages", shown.count], ["Due", shown.dueAt && html`<${Countdown} at=${shown.dueAt} /> (<${Moment} at=${shown.dueAt} />)`],
     ["Because of", shown.rule && html`${shown.reason} <code>${shown.rule}</code>`], ["First waiting", shown.firstAt && html`<${Moment} at=${shown.firstAt} />`],
     ["Last message", html`<${Moment} at=${shown.lastAt} />`],
-    ["Hold", shown.heldUntil ? html`<${Until} at=${shown.heldUntil} />${shown.takenOverAt ? ", a person has taken over" : ""}` : "none"],
+    ["Hold", shown.holds.length ? shown.holds.map((hold) => html`<div key=${hold.holder}>${hold.holder} (${hold.cause}), <${Until} at=${hold.until} /></div>`) : "none"],
     ...(shown.replyUntil ? [["Free replies until", html`<${Moment} at=${shown.replyUntil} /> (<${Countdown} at=${shown.replyUntil} />); later the platform refuses ordinary replies until the customer writes again`]] : []),
     ["Taken batch", shown.batch ? `${shown.batch.batchId}, attempt ${shown.batch.attempt}, ${messagesOf(shown.batch.count)}` : "none"],
     ["Generation", shown.generation],

@@ -21,15 +21,13 @@ from message_buffer.events.cancelled import DETAIL_TYPE, cancelled_event
 from message_buffer.events.event_bus import Publishes
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
+from message_buffer.lanes.holds import shown as shown_holds
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.messages.wire_form import Json, decode_fields
-from message_buffer.takeovers.takeover import Takeover
 
 
 class Takeovers(Protocol):
-    def read(self, conversation: str) -> Takeover: ...
-
     def resume(self, conversation: str, *, now_ms: int) -> None: ...
 
 
@@ -96,25 +94,15 @@ class Conversations:
     def show(self, request: ShowConversation) -> Json:
         """Return the state of a conversation in the stage's lane.
 
-        `takenOverAt` is when a person of the business began to answer, if that put the conversation on hold. If the
-        fallback has messages of the conversation too, the field `dynamodb` has its state in that lane.
+        If the fallback has messages of the conversation too, the field `dynamodb` has its state in that lane.
         """
-        name = _name(request)
         first, *behind = [self._seen(lane, request) for lane in self._lanes]
         waiting = [seen for seen in behind if seen["state"] != "idle"]
-        takeover = self._takeovers.read(name) if first["heldUntil"] else Takeover()
-        taken_over_at_ms = takeover.began_at_ms if takeover.is_on(self._clock()) else None
-        return {
-            "conversation": name,
-            **first,
-            "takenOverAt": taken_over_at_ms,
-            **({"dynamodb": waiting[0]} if waiting else {}),
-        }
+        return {"conversation": _name(request), **first, **({"dynamodb": waiting[0]} if waiting else {})}
 
     def _seen(self, lane: ValkeyLane | DynamoDbLane, request: ShowConversation) -> Json:
         name = _name(request)
         seen = lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN)
-        held = seen.held_until_ms is not None and seen.held_until_ms > self._clock()
         shown: Json = {
             **({"shard": lane.store.shard_of(name)} if isinstance(lane, ValkeyLane) else {}),
             "state": seen.state.lower(),
@@ -126,7 +114,8 @@ class Conversations:
             "firstAt": seen.first_at_ms,
             "lastAt": seen.last_at_ms,
             "generation": seen.generation,
-            "heldUntil": seen.held_until_ms if held else None,
+            "heldUntil": seen.held_until_ms,
+            "holds": shown_holds(seen.holds),
             **reply_until(name, seen),
             "batch": seen.batch_id and {"batchId": seen.batch_id, "attempt": seen.attempt, "count": seen.frozen},
         }
@@ -165,14 +154,17 @@ class Conversations:
         return {name: published[name] for name in ("generation", "dropped", "frozen", "leaving")}
 
     def hold(self, request: HoldConversation) -> Json:
-        """Keep the conversation's messages back, in all lanes. Return when the hold ends.
+        """Keep the conversation's messages back for people, in all lanes. Return until when it is on hold.
 
         Add a warning if the platform's reply window ends before the hold. After that window, the business may answer
         freely only if the customer writes again.
         """
         name = _name(request)
-        first, *_ = [lane.hold_buffer(name, hold_ms=request.hold_ms) for lane in self._lanes]
-        held: Json = {"heldUntil": first.held_until_ms}  # as `show` returns it; the other lane's ends a moment later
+        *_, last = [
+            lane.hold_buffer(name, holder="people", cause=request.cause, hold_ms=request.hold_ms)
+            for lane in reversed(self._lanes)  # the DynamoDB lane holds even if Valkey cannot be reached
+        ]
+        held: Json = {"heldUntil": last.held_until_ms}  # as `show` returns it; the other lane's ends a moment earlier
         peeked = [lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN) for lane in self._lanes]
         ends: list[int] = [end for seen in peeked for end in reply_until(name, seen).values()]
         if not ends or held["heldUntil"] <= max(ends):
@@ -180,15 +172,16 @@ class Conversations:
         return held | {"replyUntil": max(ends), "warning": OUTLASTS_REPLY_WINDOW}
 
     def resume(self, request: OfConversation) -> Json:
-        """End the hold, in all lanes. Return the messages' due time. Raises NotFound if there was no hold."""
+        """End all holds, in all lanes. Return the messages' due time. Raises NotFound if there was no hold."""
         name = _name(request)
         # End the takeover first. Otherwise a late delivery of a person's earlier reply could hold the conversation
         # again.
         self._takeovers.resume(name, now_ms=self._clock())
-        outcomes = [lane.resume_buffer(name) for lane in self._lanes]
+        outcomes = [lane.resume_buffer(name) for lane in reversed(self._lanes)]
         if not any(isinstance(each, o.Resumed) for each in outcomes):
             raise NotFound("This conversation is not on hold.")
-        return {"dueAt": min((each.due_at_ms for each in outcomes if each.due_at_ms is not None), default=None)}
+        due = [each.due_at_ms for each in outcomes if not isinstance(each, o.OnHold) and each.due_at_ms is not None]
+        return {"dueAt": min(due, default=None)}
 
 
 def _name(request: OfConversation) -> str:

@@ -1,6 +1,6 @@
 """The requests of operators: one model for each operation, with the field names of the JSON event."""
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -47,6 +47,7 @@ class ListConversations(Request):
 
 class HoldConversation(OfConversation):
     hold_ms: Annotated[int, Field(ge=1, le=MAX_HOLD_MS, alias="holdMs")]
+    cause: Literal["operator", "handoff"] = "operator"
 
 
 class ForgetConversation(OfConversation):

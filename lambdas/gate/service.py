@@ -1,4 +1,4 @@
-"""Carries out the two operations that consumers may invoke. They read no message and change no rule."""
+"""Carries out the three operations that consumers may invoke. They read no message and change no rule."""
 
 from collections.abc import Mapping
 
@@ -6,11 +6,12 @@ from lambdas.limits import MAX_CALLER_CHARACTERS, MAX_NAME_CHARACTERS
 from lambdas.operations import Operation
 from message_buffer.errors import InvalidInput
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
-from message_buffer.lanes.outcomes import lane_of
+from message_buffer.lanes.holds import shown
+from message_buffer.lanes.outcomes import OnHold, lane_of
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import MAX_HOLD_MS
 from message_buffer.messages.conversation_id import parse_conversation_id
-from message_buffer.messages.wire_form import Json
+from message_buffer.messages.wire_form import Json, mend_id
 
 
 class Gate:
@@ -18,30 +19,37 @@ class Gate:
 
     def __init__(self, valkey_lane: ValkeyLane | None, *, dynamodb_lane: DynamoDbLane | None = None) -> None:
         self._dynamodb_lane = dynamodb_lane
-        self._lanes = [lane for lane in (valkey_lane, dynamodb_lane) if lane is not None]
+        # In this order, the DynamoDB lane is on hold even if Valkey cannot be reached, and the call fails.
+        self._lanes = [lane for lane in (dynamodb_lane, valkey_lane) if lane is not None]
 
     def ask(self, fields: Json) -> Json:
-        """Return whether the author has written again since a consumer's batch. A later message may still follow.
+        """Return whether the author has written again since a consumer's batch, and who holds. More may still follow.
 
         `generation` is that of the batch, and `lane` its lane, since each lane counts generations for itself.
         """
         name = _conversation(fields, "generation", "lane")
         generation = _whole(fields, "generation")
         is_of_dynamodb = lane_of(fields.get("lane", "valkey")) == "dynamodb"
-        lane = self._dynamodb_lane if is_of_dynamodb and self._dynamodb_lane else self._lanes[0]
-        current = lane.generation(name)
-        return {"current": current, "newer": current > generation}
+        lane = self._dynamodb_lane if is_of_dynamodb and self._dynamodb_lane else self._lanes[-1]
+        seen = lane.standing(name)
+        return {"current": seen.generation, "newer": seen.generation > generation, "holds": shown(seen.holds)}
 
     def hold(self, fields: Json) -> Json:
-        """Keep the conversation's messages back, in all lanes. Return when the hold ends."""
-        name = _conversation(fields, "holdMs")
+        """Keep the conversation's messages back for consumers, in all lanes. Return until when it is on hold."""
+        name, by = _conversation(fields, "holdMs"), mend_id(fields["by"])
         hold_ms = _whole(fields, "holdMs", at_most=MAX_HOLD_MS)
-        held = [lane.hold_buffer(name, hold_ms=hold_ms) for lane in self._lanes]
-        return {"heldUntil": held[0].held_until_ms}  # the other lane's hold ends a moment later
+        held = [lane.hold_buffer(name, holder="consumers", cause=by, hold_ms=hold_ms) for lane in self._lanes]
+        return {"heldUntil": held[-1].held_until_ms}  # the other lane's hold ends a moment earlier
+
+    def resume(self, fields: Json) -> Json:
+        """End the caller's hold, in all lanes. Return until when another holds the conversation, or None."""
+        name, by = _conversation(fields), mend_id(fields["by"])
+        outcomes = [lane.resume_buffer(name, holder="consumers", cause=by) for lane in self._lanes]
+        return {"heldUntil": max((each.held_until_ms for each in outcomes if isinstance(each, OnHold)), default=None)}
 
 
 def operations_of(gate: Gate) -> Mapping[str, Operation]:
-    return {"conversation.hold": gate.hold, "gate": gate.ask}
+    return {"conversation.hold": gate.hold, "conversation.resume": gate.resume, "gate": gate.ask}
 
 
 # The admin function checks its many requests with pydantic, which would make the gate's cold start a third longer.

@@ -60,7 +60,8 @@ class HumanReplies:
         A redelivery does this again, because an earlier request may have ended after it stored the takeover.
         """
         conversation = str(reply.conversation)
-        self._lane.hold_buffer(conversation, hold_ms=max(takeover.until_ms - self._clock(), 1))
+        hold_ms = max(takeover.until_ms - self._clock(), 1)
+        self._lane.hold_buffer(conversation, holder="people", cause="answer", hold_ms=hold_ms)
         if not takeover.is_published:
             event = taken_over_event(
                 reply.conversation, agent=reply.agent, reply_id=reply.id, at_ms=takeover.began_at_ms,
@@ -71,4 +72,4 @@ class HumanReplies:
             done.taken_over += [conversation] if not takeover.is_published else []
         elif not self._table.read(conversation).is_on(self._clock()):
             # An operator has resumed the conversation since the takeover was stored, perhaps before the hold above.
-            self._lane.resume_buffer(conversation)
+            self._lane.resume_buffer(conversation, holder="people", cause="answer")

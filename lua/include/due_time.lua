@@ -2,7 +2,7 @@
 --
 -- Times and bounds may be strings, because Lua's arithmetic converts them.
 --
--- Reads    old_due_at, mode, first_at, arrived_at, gap_ms, count, has_max_bytes, now_ms, conversation, holds_key
+-- Reads    old_due_at, mode, first_at, arrived_at, gap_ms, count, has_max_bytes, now_ms, conversation, held_key
 -- Reads    silence_ms, silence_rule, typing_ms, max_wait_ms, max_messages, min_messages, flush_reason, pressed
 -- Reads    k, floor_ms, ceiling_ms, floor_rule, mean, dev, earliest_at
 -- Sets     due_at: due time, a number
@@ -36,7 +36,7 @@ else
   if has_max_bytes and due_at >= now_ms then due_at, reason, rule = now_ms, 'max_bytes', 'maxBytes' end
   if flush_reason ~= '' and due_at >= now_ms then due_at, reason, rule = now_ms, flush_reason, silence_rule end
   if mode ~= '-' then
-    local held_until = tonumber(redis.call('ZSCORE', holds_key, conversation)) or 0
+    local held_until = tonumber(redis.call('ZSCORE', held_key, conversation)) or 0
     if held_until > now_ms and due_at < held_until then due_at, reason, rule = held_until, 'hold', 'hold' end
   end
 end

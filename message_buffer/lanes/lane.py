@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.holds import Holder
 from message_buffer.rules.quota import Charge
 from message_buffer.rules.timing import Timing
 
@@ -25,10 +26,11 @@ class Lane(Protocol):
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
         """Let an open buffer wait as `timing` says, if its lane can change a wait that has begun."""
 
-    def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
-        """Keep the conversation's messages back, unless a longer hold does."""
+    def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
+        """Keep the conversation's messages back, unless a longer hold of this holder does."""
 
-    def resume_buffer(self, conversation: str) -> o.Resumed | o.NotOnHold: ...
+    def resume_buffer(self, conversation: str, *, holder: Holder | None = None, cause: str | None = None) -> o.Ended:
+        """End both holds, or the one of this holder, if it has this cause."""
 
     def extend_wait(
         self, conversation: str, *, extend_ms: int, max_wait_ms: int

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar, dataclass_transform
 
 from message_buffer.errors import InvalidInput
+from message_buffer.lanes.holds import Holds, end_of
 
 T = TypeVar("T")
 
@@ -269,7 +270,7 @@ def cancelled_in_both(
 
 @outcome
 class OnHold:
-    """The conversation is on hold until `held_until_ms`, which may be the end of an earlier, longer hold."""
+    """The conversation is on hold until `held_until_ms`, the later end of its holds, even if one of them was ended."""
 
     held_until_ms: int
     start_id: str | None = None
@@ -277,7 +278,7 @@ class OnHold:
 
 @outcome
 class Resumed:
-    """The hold is over. `due_at_ms` is None if nothing waits."""
+    """The conversation is on hold no more. `due_at_ms` is None if nothing waits."""
 
     due_at_ms: int | None
     start_id: str | None = None
@@ -289,6 +290,17 @@ class NotOnHold:
 
     due_at_ms: int | None
     start_id: str | None = None
+
+
+Ended = Resumed | OnHold | NotOnHold  # of a resume: OnHold if a hold still stands
+
+
+@outcome
+class Standing:
+    """What a consumer may know: the number of the newest buffer, 0 if there is none, and the holds that stand."""
+
+    generation: int
+    holds: Holds
 
 
 @outcome
@@ -392,8 +404,12 @@ class Conversation:
     first_at_ms: int | None
     last_at_ms: int | None
     generation: int
-    held_until_ms: int | None
+    holds: Holds  # those that have not ended
     batch_id: str | None
     attempt: int
     frozen: int
     payloads: list[bytes]
+
+    @property
+    def held_until_ms(self) -> int | None:
+        return end_of(self.holds) or None

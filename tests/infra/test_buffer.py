@@ -409,6 +409,7 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
                 ("lambda:InvokeFunction", PROCESSOR),
                 ("dynamodb:GetItem", "<Holding>"),
                 ("dynamodb:UpdateItem", "<Holding>"),
+                ("sqs:SendMessage", "<Triggers>"),
             },
         ),
     ],

@@ -102,7 +102,7 @@ def test_after_a_cancel_the_conversation_processor_that_held_the_batch_has_nothi
 def test_what_is_held_behind_a_cancelled_batch_stays_held(engine: Engine) -> None:
     bus = Bus()
     leave_cancelled_batch_behind(engine, newer=PLAIN)
-    held_until_ms = engine.store.hold_buffer("c", hold_ms=600_000).held_until_ms
+    held_until_ms = engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=600_000).held_until_ms
     emit_due(engine, bus)
     assert bus.events == [], "a human has taken over"
     run_until_idle(engine, bus)

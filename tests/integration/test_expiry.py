@@ -24,14 +24,14 @@ def test_nothing_with_a_message_expires_in_any_state(strict: Engine) -> None:
     run_until_idle(engine, Bus())
     steps: list[Callable[[], object]] = [
         lambda: engine.send("c", "m1", rules=Rules(adaptive=True)),
-        lambda: engine.store.hold_buffer("c", hold_ms=1),
+        lambda: engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=1),
         lambda: engine.store.resume_buffer("c"),
         lambda: engine.store.extend_wait("c", extend_ms=9000, max_wait_ms=9000),
         lambda: engine.store.retime_buffer("c", timing=Rules(silence_ms=5000).timing),
         lambda: engine.store.flush_buffer("c"),
         engine.claim,
         lambda: take(engine, "c", "t1"),
-        lambda: engine.store.hold_buffer("c", hold_ms=1),
+        lambda: engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=1),
         lambda: engine.send("c", "m2", rules=Rules(adaptive=True)),
         lambda: engine.store.delete_message("c", "m2"),
         lambda: engine.store.retry_batch("c", "t1", retry_at_ms=engine.clock.now_ms),

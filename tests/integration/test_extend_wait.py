@@ -19,7 +19,7 @@ def test_times_that_would_not_fit_into_the_buffer_are_refused(engine: Engine, wr
     with pytest.raises(InvalidInput, match="whole number"):
         engine.store.extend_wait("c", extend_ms=100, max_wait_ms=wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="whole number"):
-        engine.store.hold_buffer("c", hold_ms=wrong)  # type: ignore[arg-type]
+        engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=wrong)  # type: ignore[arg-type]
 
 
 def test_a_typing_event_behind_a_frozen_batch_delays_only_what_is_behind_it(engine: Engine) -> None:

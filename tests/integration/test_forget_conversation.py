@@ -14,7 +14,7 @@ def of_shard(engine: Engine) -> set[str]:
 
 
 def test_waiting_messages_and_a_frozen_batch_are_gone_and_nothing_is_emitted(engine: Engine) -> None:
-    engine.store.hold_buffer("c", hold_ms=1)
+    engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=1)
     engine.send("c", "m1", "a word")
     engine.clock.advance(10_000)
     engine.claim()

@@ -51,7 +51,7 @@ def test_a_hostile_conversation_id_goes_through_a_whole_life(engine: Engine, nam
     assert same(engine.store.edit_message(name, "m2", payload=payload("m2", "new")), Edited(behind=2))
     assert same(engine.store.delete_message(name, "m3"), Deleted())
     engine.store.extend_wait(name, extend_ms=5000, max_wait_ms=30_000)
-    engine.store.hold_buffer(name, hold_ms=10_000)
+    engine.store.hold_buffer(name, holder="people", cause="operator", hold_ms=10_000)
     engine.store.resume_buffer(name)
     engine.store.flush_buffer(name)
     assert_invariants(engine)

@@ -50,7 +50,7 @@ class Author:
             return False
         message_id = self.to_send.pop(0)
         if self.reason == "resume" and not self.sent:
-            store.hold_buffer(self.name, hold_ms=10_000)
+            store.hold_buffer(self.name, holder="people", cause="operator", hold_ms=10_000)
         assert isinstance(
             store.buffer_message(self.name, message_id, payload=f'"{message_id}"\n'.encode(), timing=self.rules),
             Buffered,

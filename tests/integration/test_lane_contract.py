@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from message_buffer.errors import SendFailed
 from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.holds import Hold, Holder
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.timing import Timing
@@ -80,7 +81,11 @@ def test_messages_wait_and_leave_together_once_in_order_of_arrival(running: Runn
 def test_no_outcome_leaves_a_start_to_the_caller(running: RunningLane) -> None:
     assert not send(running, "m1").start_id
     lane = running.lane
-    for outcome in (lane.flush_buffer(C), lane.hold_buffer(C, hold_ms=1), lane.resume_buffer(C)):
+    for outcome in (
+        lane.flush_buffer(C),
+        lane.hold_buffer(C, holder="people", cause="operator", hold_ms=1),
+        lane.resume_buffer(C),
+    ):
         assert not getattr(outcome, "start_id", False)
 
 
@@ -239,8 +244,10 @@ def test_a_cancel_drops_a_batch_that_waits_for_its_next_attempt(running: Running
 def test_a_hold_keeps_what_waits_and_what_comes_until_it_is_over(running: RunningLane) -> None:
     send(running, "m1")
     until_ms = running.clock() + 30_000
-    assert running.lane.hold_buffer(C, hold_ms=30_000) == o.OnHold(until_ms)
-    assert running.lane.hold_buffer(C, hold_ms=1_000) == o.OnHold(until_ms), "the longer hold goes on"
+    assert running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=30_000) == o.OnHold(until_ms)
+    assert running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=1_000) == o.OnHold(until_ms), (
+        "the longer hold goes on"
+    )
     running.pass_time(LONG_MS)
     send(running, "m2")
     running.pass_time(LONG_MS)
@@ -284,17 +291,17 @@ def test_a_forget_drops_a_frozen_batch_that_waits_for_its_retry(running: Running
 
 
 def test_a_forget_may_be_repeated_and_ends_a_hold(running: RunningLane) -> None:
-    running.lane.hold_buffer(C, hold_ms=300_000)
+    running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=300_000)
     send(running, "m1")
     assert running.lane.forget_conversation(C).waiting == 1
     assert running.lane.forget_conversation(C) == o.Forgotten(None, 0, 0, None)
     assert running.lane.peek_conversation(C).held_until_ms is None
-    assert running.lane.generation(C) == 0
+    assert running.lane.standing(C) == o.Standing(0, ())
 
 
 def test_a_hold_of_an_empty_conversation_keeps_what_comes(running: RunningLane) -> None:
     until_ms = running.clock() + 30_000
-    assert running.lane.hold_buffer(C, hold_ms=30_000) == o.OnHold(until_ms)
+    assert running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=30_000) == o.OnHold(until_ms)
     send(running, "m1")
     running.pass_time(2 * LONG_MS)
     assert batches_of(running) == []
@@ -304,13 +311,142 @@ def test_a_hold_of_an_empty_conversation_keeps_what_comes(running: RunningLane) 
 
 def test_a_resume_ends_a_hold_and_only_a_hold(running: RunningLane) -> None:
     send(running, "m1")
-    running.lane.hold_buffer(C, hold_ms=60_000)
+    running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=60_000)
     running.pass_time(LONG_MS)
     resumed = running.lane.resume_buffer(C)
     assert resumed == o.Resumed(running.clock())
     running.pass_time(1_000)
     assert batches_of(running) == [["m1"]]
     assert running.lane.resume_buffer(C) == o.NotOnHold(None)
+
+
+def hold(running: RunningLane, holder: Holder, cause: str, hold_ms: int) -> Hold:
+    """Put the conversation on hold. Return the hold, as it is then told."""
+    running.lane.hold_buffer(C, holder=holder, cause=cause, hold_ms=hold_ms)
+    return Hold(holder, running.clock() + hold_ms, cause)
+
+
+def holds_of(running: RunningLane) -> list[Hold]:
+    holds = running.lane.peek_conversation(C).holds
+    assert running.lane.standing(C).holds == holds
+    return list(holds)
+
+
+@pytest.mark.parametrize(("people_ms", "consumers_ms"), [(20_000, 40_000), (40_000, 20_000)])
+def test_of_two_holds_the_later_end_applies_and_each_is_told_until_its_own(
+    running: RunningLane, people_ms: int, consumers_ms: int
+) -> None:
+    send(running, "m1")
+    consumers = hold(running, "consumers", "crm", consumers_ms)
+    people = hold(running, "people", "answer", people_ms)
+    until_ms = max(people.until_ms, consumers.until_ms)
+    seen = running.lane.peek_conversation(C)
+    assert (seen.due_at_ms, seen.held_until_ms, list(seen.holds)) == (until_ms, until_ms, [people, consumers])
+    running.pass_time(30_000)
+    assert holds_of(running) == [each for each in (people, consumers) if each.until_ms == until_ms]
+    send(running, "m2")
+    assert batches_of(running) == []
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [["m1", "m2"]]
+    assert holds_of(running) == []
+
+
+@pytest.mark.parametrize(("first_ms", "second_ms"), [(10_000, 30_000), (30_000, 10_000)])
+@pytest.mark.parametrize(
+    ("holder", "first", "second"),
+    [("people", "answer", "handoff"), ("people", "operator", "answer"), ("consumers", "crm", "desk")],
+)
+def test_of_a_holders_holds_the_latest_end_counts_and_its_cause_is_told(
+    running: RunningLane, holder: Holder, first: str, second: str, first_ms: int, second_ms: int
+) -> None:
+    both = [hold(running, holder, first, first_ms), hold(running, holder, second, second_ms)]
+    longest = max(both, key=lambda each: each.until_ms)
+    assert holds_of(running) == [longest]
+    hold(running, holder, "shorter", 1_000)
+    assert holds_of(running) == [longest]
+    prolonged = hold(running, holder, longest.cause, 50_000)
+    assert holds_of(running) == [prolonged]
+    running.pass_time(51_000)
+    again = hold(running, holder, second, 2_000)
+    assert holds_of(running) == [again], "a hold that has ended does not count"
+
+
+def test_a_consumer_ends_its_own_hold_and_nobody_elses(running: RunningLane) -> None:
+    send(running, "m1")
+    people, consumers = hold(running, "people", "answer", 30_000), hold(running, "consumers", "crm", 60_000)
+    on_hold = o.OnHold(consumers.until_ms)
+    assert running.lane.resume_buffer(C, holder="consumers", cause="desk") == on_hold, "another's name"
+    assert running.lane.resume_buffer(C, holder="consumers", cause="answer") == on_hold, "a cause of people"
+    assert holds_of(running) == [people, consumers]
+    for _ in range(2):
+        assert running.lane.resume_buffer(C, holder="consumers", cause="crm") == o.OnHold(people.until_ms)
+        assert holds_of(running) == [people]
+    seen = running.lane.peek_conversation(C)
+    assert (seen.due_at_ms, seen.rule) == (people.until_ms, "hold")
+    running.pass_time(LONG_MS)
+    send(running, "m2")
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == []
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [["m1", "m2"]]
+    assert running.clock() < consumers.until_ms
+    assert running.lane.resume_buffer(C, holder="consumers", cause="crm") == o.NotOnHold(None)
+
+
+def test_the_end_of_the_shorter_hold_moves_nothing(running: RunningLane) -> None:
+    send(running, "m1")
+    people, consumers = hold(running, "people", "handoff", 30_000), hold(running, "consumers", "crm", 10_000)
+    assert running.lane.resume_buffer(C, holder="consumers", cause="crm") == o.OnHold(people.until_ms)
+    assert running.lane.peek_conversation(C).due_at_ms == people.until_ms
+    assert running.lane.resume_buffer(C, holder="consumers", cause="crm") == o.OnHold(people.until_ms)
+    running.pass_time(1_000)
+    assert running.lane.resume_buffer(C, holder="people") == o.Resumed(running.clock())
+    running.pass_time(1_000)
+    assert batches_of(running) == [["m1"]]
+    assert running.clock() < consumers.until_ms
+
+
+@pytest.mark.parametrize("last", ["people", "consumers"])
+def test_what_one_holder_kept_is_due_when_the_last_hold_is_ended(running: RunningLane, last: Holder) -> None:
+    causes: dict[Holder, str] = {"people": "answer", "consumers": "crm"}
+    first: Holder = "people" if last == "consumers" else "consumers"
+    for holder, cause in causes.items():
+        hold(running, holder, cause, 60_000)
+    send(running, "m1")
+    running.pass_time(LONG_MS)
+    assert isinstance(running.lane.resume_buffer(C, holder=first, cause=causes[first]), o.OnHold)
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == []
+    assert running.lane.resume_buffer(C, holder=last, cause=causes[last]) == o.Resumed(running.clock())
+    running.pass_time(1_000)
+    assert batches_of(running) == [["m1"]]
+
+
+def test_a_resume_without_a_holder_ends_both_holds(running: RunningLane) -> None:
+    send(running, "m1")
+    hold(running, "people", "operator", 30_000)
+    hold(running, "consumers", "crm", 60_000)
+    assert running.lane.resume_buffer(C) == o.Resumed(running.clock())
+    assert holds_of(running) == []
+    running.pass_time(1_000)
+    assert batches_of(running) == [["m1"]]
+    assert isinstance(send(running, "m2"), o.Buffered)
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [["m1"], ["m2"]]
+
+
+def test_what_waits_behind_a_batch_waits_for_the_hold_that_is_left(running: RunningLane) -> None:
+    running.bus.failures = [SendFailed("put event: Throttling")]
+    send(running, "m1")
+    frozen_batch(running)
+    send(running, "m2")
+    people = hold(running, "people", "answer", 30_000)
+    hold(running, "consumers", "crm", 60_000)
+    assert running.lane.resume_buffer(C, holder="consumers", cause="crm") == o.OnHold(people.until_ms)
+    running.pass_time(2 * LONG_MS)
+    assert batches_of(running) == [["m1"]]
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [["m1"], ["m2"]]
 
 
 def test_a_typing_event_makes_nothing_due_earlier_nor_later_than_the_longest_wait(running: RunningLane) -> None:
@@ -334,7 +470,7 @@ def test_a_flush_word_makes_due_what_waits_unless_it_is_on_hold(running: Running
     assert batches_of(running) == [["m1", "m2"]]
     assert events_of(running)[0]["flushReason"] == "flush"
     send(running, "m3")
-    lane.hold_buffer(C, hold_ms=60_000)
+    lane.hold_buffer(C, holder="people", cause="operator", hold_ms=60_000)
     held = lane.retime_buffer(C, timing=FLUSH)
     assert isinstance(held, o.Retimed | o.Unmoved)
     assert held.due_at_ms > running.clock()
@@ -354,7 +490,7 @@ def test_new_rules_never_make_a_buffer_wait_longer_than_they_say(running: Runnin
 def test_an_operators_flush_ends_a_wait_but_a_hold_continues_for_later_messages(running: RunningLane) -> None:
     assert running.lane.flush_buffer(C) == o.Empty()
     until_ms = running.clock() + 60_000
-    running.lane.hold_buffer(C, hold_ms=60_000)
+    running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=60_000)
     assert running.lane.flush_buffer(C) == o.Empty()
     send(running, "m1", "m2")
     for _ in range(2):
@@ -387,7 +523,7 @@ def test_a_hold_after_a_flush_keeps_what_has_not_left_yet(running: RunningLane) 
     for hold_ms in (20_000, 1_000):  # a longer hold, and one that is over before the first
         send(running, "m1")
         running.lane.flush_buffer(C)
-        running.lane.hold_buffer(C, hold_ms=hold_ms)
+        running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=hold_ms)
     held_until_ms = running.clock() + 20_000
     running.pass_time(LONG_MS)
     assert batches_of(running) == []
@@ -401,7 +537,7 @@ def test_a_hold_after_a_flush_keeps_what_has_not_left_yet(running: RunningLane) 
 @pytest.mark.parametrize("is_on_hold", [False, True])
 def test_a_hold_that_comes_before_the_batch_is_frozen_holds(running: RunningLane, is_on_hold: bool) -> None:
     if is_on_hold:
-        running.lane.hold_buffer(C, hold_ms=20_000)
+        running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=20_000)
     send(running, "m1")
     if is_on_hold:
         running.lane.flush_buffer(C)
@@ -410,7 +546,7 @@ def test_a_hold_that_comes_before_the_batch_is_frozen_holds(running: RunningLane
     held: list[int] = []
 
     def hold() -> None:
-        outcome = running.lane.hold_buffer(C, hold_ms=15_000)
+        outcome = running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=15_000)
         held.append(outcome.held_until_ms)
 
     running.meanwhile(hold)
@@ -426,7 +562,7 @@ def test_a_hold_that_comes_before_the_batch_is_frozen_holds(running: RunningLane
 
 def test_a_flush_under_a_hold_that_comes_before_the_batch_is_frozen_leaves(running: RunningLane) -> None:
     def hold_and_flush() -> None:
-        running.lane.hold_buffer(C, hold_ms=60_000)
+        running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=60_000)
         running.lane.flush_buffer(C)
 
     send(running, "m1")
@@ -496,7 +632,7 @@ def test_a_batch_that_cannot_be_emitted_is_tried_again_under_its_id(running: Run
 def test_conversations_do_not_wait_for_each_other(running: RunningLane) -> None:
     other = "default/generic/shop/ben"
     send(running, "m1")
-    running.lane.hold_buffer(C, hold_ms=60_000)
+    running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=60_000)
     running.lane.buffer_message(other, "m1", payload=payload("m1"), timing=RULES.timing)
     running.pass_time(LONG_MS)
     assert [event["conversationId"] for event in events_of(running)] == [other]
@@ -579,7 +715,7 @@ def _act(running: RunningLane, message_id: str, step: _Told, rules: Rules) -> tu
         case "typing":
             lane.extend_wait(C, extend_ms=7_000, max_wait_ms=rules.timing.max_wait_ms)
         case "hold":
-            lane.hold_buffer(C, hold_ms=25_000)
+            lane.hold_buffer(C, holder="people", cause="operator", hold_ms=25_000)
         case "resume":
             lane.resume_buffer(C)
         case "flush":
@@ -609,6 +745,9 @@ class _Step(NamedTuple):
     timing: Timing
 
 
+HOLD_DEEDS = ("hold", "consumer holds", "resume", "consumer resumes")
+
+
 def _typed_and_pressed(rng: Random) -> list[_Step]:
     steps = []
     for _ in range(rng.randint(2, 9)):
@@ -616,7 +755,7 @@ def _typed_and_pressed(rng: Random) -> list[_Step]:
         steps.append(
             _Step(
                 rng.choice((1, 30, 300, 700, rng.randint(1, 3_000))),
-                rng.choice(("", "", "", "", "typing", "hold", "resume", "delete")),
+                rng.choice(("", "", "", "", "", "typing", "delete", *HOLD_DEEDS)),
                 Timing(
                     silence_ms=silence_ms,
                     typing_ms=rng.choice((0, silence_ms + 700, silence_ms + 5_000)),
@@ -654,9 +793,13 @@ def test_both_lanes_compute_the_same_due_time_by_the_same_rule_after_each_messag
                 case "typing":
                     running.lane.extend_wait(C, extend_ms=3_000, max_wait_ms=step.timing.max_wait_ms)
                 case "hold":
-                    running.lane.hold_buffer(C, hold_ms=2_000)
+                    running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=2_000)
+                case "consumer holds":
+                    running.lane.hold_buffer(C, holder="consumers", cause="crm", hold_ms=3_000)
                 case "resume":
                     running.lane.resume_buffer(C)
+                case "consumer resumes":
+                    running.lane.resume_buffer(C, holder="consumers", cause="crm")
                 case "delete":
                     running.lane.delete_message(C, f"m{number - 1}")
             running.lane.buffer_message(C, f"m{number}", payload=payload(f"m{number}"), timing=step.timing)

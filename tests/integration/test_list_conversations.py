@@ -84,10 +84,10 @@ def test_a_buffer_that_stays_open_is_listed_though_everything_moves(unwatched: E
         if turn >= 15:
             emit_due(engine, bus)
         for name in chance.sample(stays, 5):
-            engine.store.hold_buffer(name, hold_ms=80_000_000)
+            engine.store.hold_buffer(name, holder="people", cause="operator", hold_ms=80_000_000)
             engine.store.resume_buffer(name)
             engine.claim()
-            engine.store.hold_buffer(name, hold_ms=80_000_000)
+            engine.store.hold_buffer(name, holder="people", cause="operator", hold_ms=80_000_000)
         for name in chance.sample(stays, 20):
             engine.store.retime_buffer(name, timing=SLOW.timing)
     assert found >= set(stays)

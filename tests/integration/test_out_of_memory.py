@@ -87,7 +87,7 @@ def test_memories_are_evicted_and_messages_are_not(tight: Engine) -> None:
     for n in range(300):
         tight.store.buffer_message(f"idle{n}", "m" * 10_000, payload=b'"m"\n{}', timing=NOW.timing)
     run_until_idle(tight, Bus())
-    held_until_ms = tight.store.hold_buffer("idle0", hold_ms=60_000).held_until_ms
+    held_until_ms = tight.store.hold_buffer("idle0", holder="people", cause="operator", hold_ms=60_000).held_until_ms
     limit_memory(tight, ROOM)
     accepted, bus = fill(tight), Bus()
     assert tight.admin.info("stats")["evicted_keys"] > 0
@@ -163,7 +163,7 @@ def test_with_no_byte_left_a_repeated_completion_still_answers(tight: Engine) ->
 @pytest.mark.parametrize("act", ["flush", "retime", "cancel", "resume", "delete"])
 def test_with_no_byte_left_what_empties_the_buffer_works(tight: Engine, act: str) -> None:
     tight.send("c", "m1")
-    tight.store.hold_buffer("h", hold_ms=60_000)
+    tight.store.hold_buffer("h", holder="people", cause="operator", hold_ms=60_000)
     tight.send("h", "m1")
     exhaust(tight)
     match act:

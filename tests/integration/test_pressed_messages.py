@@ -45,7 +45,7 @@ def test_fragments_and_a_press_wait_until_the_fragments_are_due(engine: Engine, 
 @pytest.mark.parametrize(
     ("before", "reason"),
     [
-        (lambda engine: engine.store.hold_buffer("c", hold_ms=60_000), "hold"),
+        (lambda engine: engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=60_000), "hold"),
         (lambda engine: write(engine, "m0", Rules(priority="vip")), "priority"),
         (lambda engine: (write(engine, "m0"), engine.store.flush_buffer("c")), "flush"),
     ],

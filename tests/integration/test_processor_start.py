@@ -42,7 +42,7 @@ def schedule_by_flush(engine: Engine) -> str | None:
 
 
 def schedule_by_resume(engine: Engine) -> str | None:
-    engine.store.hold_buffer("d", hold_ms=3_600_000)
+    engine.store.hold_buffer("d", holder="people", cause="operator", hold_ms=3_600_000)
     assert not engine.send("d", "m1").start_id, "a conversation on hold needs no processor yet"
     resumed = engine.store.resume_buffer("d")
     assert isinstance(resumed, Resumed)

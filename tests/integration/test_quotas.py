@@ -177,7 +177,7 @@ def test_what_was_spent_is_forgotten_within_the_hour(engine: Engine, sender: Sen
 @pytest.mark.case(28)
 def test_a_conversation_on_hold_is_full_at_its_bound_and_drops_nothing(engine: Engine) -> None:
     sender = Sender(engine, engine.another_store(SETTINGS._replace(max_waiting=20)))
-    engine.store.hold_buffer("c", hold_ms=60_000)
+    engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=60_000)
     assert sender.fits(None, 30) == 20
     assert sender.send(None) == Refused("waiting", 0)
     assert isinstance(sender.send(None, "another"), Buffered)
@@ -189,7 +189,7 @@ def test_a_conversation_on_hold_is_full_at_its_bound_and_drops_nothing(engine: E
 
 def test_a_full_conversation_is_not_charged(engine: Engine) -> None:
     sender = Sender(engine, engine.another_store(SETTINGS._replace(max_waiting=5)))
-    engine.store.hold_buffer("c", hold_ms=60_000)
+    engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=60_000)
     account = charge(messages=20)
     assert sender.fits(account, 100) == 5
     assert sender.fits(account, 100, new_conversations=True) == 20 - 5
@@ -230,7 +230,7 @@ def test_a_buffer_does_not_count_large_messages_of_an_earlier_one_that_began_at_
 
 def test_large_messages_that_wait_are_bounded_by_their_bytes(engine: Engine) -> None:
     sender = Sender(engine, engine.another_store(SETTINGS._replace(max_waiting_bytes=5 * LARGE + 2_000)))
-    engine.store.hold_buffer("c", hold_ms=60_000)
+    engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=60_000)
     found = [sender.send(None, text="x" * LARGE) for _ in range(8)]
     assert [isinstance(each, Buffered) for each in found] == [True] * 5 + [False] * 3
     assert found[-1] == Refused("waiting", 0)

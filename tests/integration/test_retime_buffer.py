@@ -60,7 +60,7 @@ def test_new_rules_neither_end_a_hold_nor_open_a_buffer(engine: Engine) -> None:
     assert same(engine.store.retime_buffer("c", timing=FIXED.timing), Empty())
     assert engine.keys() == {}
     engine.send("c", "m1", rules=FIXED)
-    held_until_ms = engine.store.hold_buffer("c", hold_ms=50_000).held_until_ms
+    held_until_ms = engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=50_000).held_until_ms
     retimed = engine.store.retime_buffer("c", timing=Rules(priority="vip").timing)
     assert same(retimed, Retimed(held_until_ms, 1, "hold", start_id=None))
 

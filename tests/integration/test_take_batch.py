@@ -172,7 +172,7 @@ def test_a_batch_keeps_id_and_content_whatever_happens_meanwhile(engine: Engine)
         lambda: engine.store.flush_buffer("c"),
         lambda: engine.store.edit_message("c", "m1", payload=b"changed"),
         lambda: engine.store.delete_message("c", "m2"),
-        lambda: engine.store.hold_buffer("c", hold_ms=60_000),
+        lambda: engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=60_000),
         lambda: engine.store.extend_wait("c", extend_ms=9000, max_wait_ms=9000),
         lambda: engine.store.resume_buffer("c"),
         lambda: engine.store.retime_buffer("c", timing=Rules(priority="vip").timing),

@@ -16,6 +16,7 @@ from message_buffer.rules.layers import Rules
 from tests.integration.test_valkey_lane_model import machine_on, replay
 from tests.support.machine.base import CONVERSATIONS, RULES, SETTINGS
 from tests.support.machine.machine import EngineMachine
+from tests.support.machine.operator import HOLDS
 from tests.support.valkey_server import ValkeyServer
 
 Step = Callable[[EngineMachine], None]
@@ -71,7 +72,16 @@ def a_quarter_minute(machine: EngineMachine) -> None:
 
 
 def held(machine: EngineMachine) -> None:
-    machine.hold("ann", 200_000, 0, False)
+    machine.hold("ann", 200_000, HOLDS[0], 0, False)
+
+
+def later_than_a_minute(machine: EngineMachine) -> None:
+    machine.engine.clock.advance(61_000)
+
+
+def held_by_both(machine: EngineMachine) -> None:
+    held(machine)
+    machine.hold("ann", 20_000, HOLDS[2], 0, False)
 
 
 def claimed(machine: EngineMachine) -> None:
@@ -371,22 +381,71 @@ BUGS = (
     Bug(
         "a hold on an idle conversation is overlooked",
         "buffer_message",
-        "call('ZSCORE', holds_key, conversation) and 'h' or",
+        "call('ZSCORE', held_key, conversation) and 'h' or",
         "",
         (
-            lambda m: m.hold(hold_ms=500, name="ann", skew=0, twice=False),
+            lambda m: m.hold("ann", 500, HOLDS[0], 0, False),
             lambda m: m.rules_bound_a_long_talk(name="ann"),
         ),
     ),
     Bug(
         "a hold that stands is swept",
         "recover_expired",
-        "'-inf', now_ms - 60000)",
-        "'-inf', now_ms + 60000)",
+        "'-inf', now_ms - 60000,",
+        "'-inf', now_ms + 60000,",
         (
-            lambda m: m.hold(hold_ms=500, name="ann", skew=0, twice=False),
+            lambda m: m.hold("ann", 500, HOLDS[0], 0, False),
             lambda m: m.watchdog(skew=0, twice=False),
         ),
+    ),
+    Bug(
+        "who held is kept for ever",
+        "recover_expired",
+        "redis.call('HDEL', holds_key, 'people:' .. conversation, 'consumers:' .. conversation)",
+        "",
+        (
+            lambda m: m.hold("ann", 500, HOLDS[0], 0, False),
+            later_than_a_minute,
+            lambda m: m.watchdog(skew=0, twice=False),
+        ),
+    ),
+    Bug(
+        "a consumer ends people's hold",
+        "resume_buffer",
+        "holder == '' or holder == each and",
+        "true or",
+        (held, lambda m: m.resume("ann", HOLDS[2], 0, False)),
+    ),
+    Bug(
+        "a consumer ends another consumer's hold",
+        "resume_buffer",
+        "cause == '' or cause == string.sub(hold, 15)",
+        "true",
+        (
+            lambda m: m.hold("ann", 500, HOLDS[2], 0, False),
+            lambda m: m.resume("ann", ("consumers", "shop"), 0, False),
+        ),
+    ),
+    Bug(
+        "the end of the longer hold ends the other, too",
+        "resume_buffer",
+        "if stays_until > 0 then redis.call('ZADD', held_key, stays_until, conversation) end",
+        "",
+        (held_by_both, lambda m: m.resume("ann", HOLDS[0], 0, False)),
+    ),
+    Bug(
+        "what is on hold waits for the end of a hold that was ended",
+        "resume_buffer",
+        "if word == 'HELD' then ends_at, reason = stays_until, 'hold' end",
+        "if word == 'HELD' then ends_at = due_at end",
+        (writes, held_by_both, lambda m: m.resume("ann", HOLDS[0], 0, False)),
+    ),
+    Bug(
+        "a shorter hold's cause is told",
+        "hold_buffer",
+        "tonumber(string.sub(hold, 1, 13)) < held_until then",
+        "true then",
+        (held, lambda m: m.hold("ann", 500, HOLDS[1], 0, False)),
     ),
     Bug(
         "waiting messages can expire",
@@ -530,7 +589,7 @@ BUGS = (
         "if false and",
         (
             lambda m: m.rules_bound_a_long_talk(name="ann"),
-            lambda m: m.hold(hold_ms=500, name="ann", skew=0, twice=False),
+            lambda m: m.hold("ann", 500, HOLDS[0], 0, False),
             lambda m: m.rules_change(name="ann", rules=RULES[1], skew=0, twice=False),
         ),
     ),

@@ -114,8 +114,8 @@ class ImitatedStage:
             "count": row["count"] if row else 0, "dueAt": due_at_ms, "reason": row and row["reason"],
             "rule": row and row["rule"], "appliedWaitMs": row and row["appliedWaitMs"],
             "firstAt": due_at_ms and due_at_ms - 1_000, "lastAt": due_at_ms and due_at_ms - 1_000, "generation": 1,
-            "heldUntil": row and row.get("heldUntil"), "batch": None,
-        } | {name: row[name] for name in ("replyUntil", "takenOverAt") if row and name in row}  # fmt: skip
+            "heldUntil": row and row.get("heldUntil"), "holds": (row and row.get("holds")) or [], "batch": None,
+        } | {name: row[name] for name in ("replyUntil",) if row and name in row}  # fmt: skip
         newest = (
             {"receivedAt": shown["lastAt"], "author": row["author"], "text": row["text"]}
             if row and "text" in row

@@ -56,7 +56,7 @@ def assert_nothing_left_behind(engine: Engine) -> None:
     assert open_buffers(keys) == set()
     for name, key in keys.items():
         kind = name.split(":", 2)[1]
-        if kind not in ("open", "processor", "claimed", "held"):
+        if kind not in ("open", "processor", "claimed", "held", "holds"):
             assert kind in ("conv", "seen", "emitted", "quota"), f"{name} has no owner"
             assert key.ttl_ms > 0, f"{name} stays for ever"
 
@@ -68,6 +68,12 @@ def assert_agrees_with(model: Mapping[str, ConversationModel], keys: Keys) -> No
     """Fail unless the keys of shard 0 hold exactly what the model says of each conversation."""
     held = keys.get("{b0}:held", _NOTHING).pairs
     assert held == {name.encode(): b"%d" % each.held_until for name, each in model.items() if each.held_until}
+    holds = {
+        f"{holder}:{name}".encode(): f"{until} {cause}".encode()
+        for name, each in model.items()
+        for holder, (until, cause) in each.holds.items()
+    }
+    assert keys.get("{b0}:holds", _NOTHING).pairs == holds
     buffers = keys.get("{b0}:open", _NOTHING).pairs
     for name, each in model.items():
         assert shard_of(name, 1) == 0

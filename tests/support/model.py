@@ -77,7 +77,7 @@ class ConversationModel:
     first_at: int | None = None
     last_at: int | None = None
     ended_at: int | None = None  # last arrival of the last buffer that was taken, cancelled or emptied
-    held_until: int = 0
+    holds: dict[str, tuple[int, str]] = field(default_factory=dict)  # holder -> end and cause
     generation: int = 0
     rhythm: Rhythm | None = None
     seen: dict[str, int] = field(default_factory=dict)  # when each message was received, by its host's clock
@@ -86,6 +86,10 @@ class ConversationModel:
     @property
     def is_idle(self) -> bool:
         return not self.waiting and self.frozen is None
+
+    @property
+    def held_until(self) -> int:
+        return max((until for until, _ in self.holds.values()), default=0)
 
     @property
     def due_at(self) -> int | None:
@@ -207,8 +211,10 @@ class ConversationModel:
         known = (self.last_at, self.ended_at, self.frozen.last_at if self.frozen else None)
         return max((each for each in known if each is not None and each < now + 60_000), default=None)
 
-    def hold(self, until: int) -> None:
-        until = self.held_until = max(until, self.held_until)
+    def hold(self, holder: str, cause: str, until: int) -> None:
+        if until > self.holds.get(holder, (0, ""))[0]:
+            self.holds[holder] = until, cause
+        until = self.held_until
         if self.waiting and self.due is not None and self.due.due_at_ms < until:
             self.due = due_after_hold(self.due, until, self._known_last_at)
             if self.frozen is None:
@@ -216,17 +222,26 @@ class ConversationModel:
 
     def forget_hold(self, before: int) -> None:
         if self.held_until <= before:
-            self.held_until = 0
+            self.holds.clear()
 
-    def resume(self, now: int) -> None:
-        held_until, self.held_until = self.held_until, 0
+    def resume(self, now: int, holder: str | None = None, cause: str | None = None) -> None:
+        held_until = self.held_until
+        for each, (_, its_cause) in list(self.holds.items()):
+            if holder in (None, each) and cause in (None, its_cause):
+                del self.holds[each]
         if not self.waiting:
             return
         old_due = self.due
         assert old_due is not None
-        self.due = due_after_resume(old_due, held_until_ms=held_until, last_at_ms=self._known_last_at, now_ms=now)
+        self.due = due_after_resume(
+            old_due,
+            held_until_ms=held_until,
+            stays_until_ms=self.held_until,
+            last_at_ms=self._known_last_at,
+            now_ms=now,
+        )
         if self.due != old_due and self.frozen is None and self.state == "PENDING":
-            self.back_to_pending(now)
+            self.back_to_pending(self.due.due_at_ms)
 
     def extend(self, extend_ms: int, max_wait_ms: int, now: int) -> None:
         if not self.waiting:

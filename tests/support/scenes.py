@@ -170,7 +170,7 @@ def quota_spent(engine: Engine) -> None:
 
 
 def held(engine: Engine) -> None:
-    engine.store.hold_buffer("c", hold_ms=300_000)
+    engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=300_000)
     open_buffer(engine)
 
 
@@ -303,10 +303,12 @@ SCENES = [
         for state in (idle, open_buffer, claimed, taken_and_more, waiting_for_retry, held)
     ),
     *(
-        Scene("hold_buffer", state, lambda store, engine: store.hold_buffer("c", hold_ms=90_000))
+        Scene("hold_buffer", state,
+              lambda store, engine: store.hold_buffer("c", holder="people", cause="operator", hold_ms=90_000))
         for state in (idle, open_buffer, claimed, taken_and_more, held)
     ),
     Scene("resume_buffer", held, lambda store, engine: store.resume_buffer("c"), not_on_hold_any_more),
+    Scene("resume_buffer", held, lambda store, engine: store.resume_buffer("c", holder="consumers", cause="crm")),
     Scene("resume_buffer", open_buffer, lambda store, engine: store.resume_buffer("c")),
     *(
         Scene("extend_wait", state,

@@ -36,5 +36,5 @@ def waiting_behind_a_frozen_batch(engine: Engine) -> None:
 
 
 def held(engine: Engine) -> None:
-    engine.store.hold_buffer("c", hold_ms=60_000)
+    engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=60_000)
     waiting(engine)

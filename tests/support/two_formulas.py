@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from random import Random
 from types import ModuleType
 
+from message_buffer.lanes.holds import Holder
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.limits import MINUTE_MS
 from message_buffer.rules import due_time
@@ -20,6 +21,7 @@ SETTINGS = STAGE_SETTINGS._replace(max_batch_bytes=2 * LARGE_BYTES)
 STEPS = 40
 SKEWS_MS = (*[0] * 14, 3, -3, MINUTE_MS, -MINUTE_MS, -MINUTE_MS - 1, -MINUTE_MS + 1)
 NAME = "c"
+HOLDERS: tuple[Holder, ...] = ("people", "consumers")
 
 
 class TwoFormulas:
@@ -35,6 +37,7 @@ class TwoFormulas:
         self.due: Due | None = None  # None if nothing waits
         self.waiting: list[str] = []
         self.large_bytes = 0
+        self.holds: dict[Holder, int] = {}
         self.held_until_ms = 0
         self.sent = 0
         self.is_frozen = False
@@ -170,18 +173,25 @@ class TwoFormulas:
     def hold(self) -> None:
         hold_ms = self.rng.choice((200, 1_500, 6_000))
         self._note(f"hold for {hold_ms} ms")
-        self.held_until_ms = self.store.hold_buffer(NAME, hold_ms=hold_ms).held_until_ms
+        holder = self.rng.choice(HOLDERS)
+        held = self.store.hold_buffer(NAME, holder=holder, cause="test", hold_ms=hold_ms)
+        self.holds[holder] = max(self.holds.get(holder, 0), self.now_ms + hold_ms)
+        self.held_until_ms = held.held_until_ms
         if self.due is not None:
             self.due = self.formula.due_after_hold(self.due, self.held_until_ms, self._known_last_at_ms)
 
     def resume(self) -> None:
-        self._note("resume")
-        self.store.resume_buffer(NAME)
+        holder = self.rng.choice((*HOLDERS, None))
+        self._note(f"resume {holder or 'both'}")
+        self.store.resume_buffer(NAME, holder=holder)
+        self.holds = {each: until for each, until in self.holds.items() if holder not in (None, each)}
+        stays_until_ms = max(self.holds.values(), default=0)
         if self.due is not None:
             self.due = script_model.due_after_resume(
-                self.due, held_until_ms=self.held_until_ms, last_at_ms=self._known_last_at_ms, now_ms=self.now_ms
-            )
-        self.held_until_ms = 0
+                self.due, held_until_ms=self.held_until_ms, stays_until_ms=stays_until_ms,
+                last_at_ms=self._known_last_at_ms, now_ms=self.now_ms,
+            )  # fmt: skip
+        self.held_until_ms = stays_until_ms
 
     def flush(self) -> None:
         self._note("flush")

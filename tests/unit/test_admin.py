@@ -392,8 +392,7 @@ def test_a_conversation_is_shown_without_its_messages_unless_they_are_asked_for(
     assert shown == {
         "conversation": NAME, "shard": 0, "state": "pending", "count": 1, "dueAt": buffered.due_at_ms,
         "reason": "silence", "rule": "silenceMs", "appliedWaitMs": 1_000,
-        "firstAt": now, "lastAt": now, "generation": 1, "heldUntil": None, "batch": None,
-        "takenOverAt": None,
+        "firstAt": now, "lastAt": now, "generation": 1, "heldUntil": None, "holds": [], "batch": None,
     }  # fmt: skip
     with_words = desk.result("conversation.show", conversation=NAME, messages=True)
     assert [(each["id"], each["text"]) for each in with_words["messages"]] == [("m1", "hello")]
@@ -581,17 +580,22 @@ def test_a_held_conversation_waits_until_it_is_resumed(behind_it: Desk) -> None:
     assert desk.error("conversation.resume", conversation=NAME)[0] == "not_found"
 
 
-def test_a_takeover_is_shown_and_a_resume_ends_it(desk: Desk) -> None:
+def test_a_conversation_shows_who_holds_it_and_an_operators_resume_ends_all_holds_and_the_takeover(desk: Desk) -> None:
     now_ms = desk.engine.clock.now_ms
+    desk.engine.store.hold_buffer(NAME, holder="people", cause="answer", hold_ms=1_000)
+    desk.engine.store.hold_buffer(NAME, holder="consumers", cause="crm", hold_ms=7_200_000)
+    peoples = {"holder": "people", "cause": "answer", "until": now_ms + 1_000}
+    consumers = {"holder": "consumers", "cause": "crm", "until": now_ms + 7_200_000}
+    assert desk.result("conversation.show", conversation=NAME)["holds"] == [peoples, consumers]
+    desk.result("conversation.hold", conversation=NAME, holdMs=3_600_000, cause="handoff")
+    peoples |= {"cause": "handoff", "until": now_ms + 3_600_000}
+    shown = desk.result("conversation.show", conversation=NAME)
+    assert (shown["holds"], shown["heldUntil"]) == ([peoples, consumers], now_ms + 7_200_000)
     taken = Takeover().after_reply("wamid.9", at_ms=now_ms - 5, hold_ms=3_600_000, now_ms=now_ms)
     desk.takeovers.save(NAME, taken, now_ms=now_ms)
-    desk.result("conversation.hold", conversation=NAME, holdMs=3_600_000)
-    assert desk.result("conversation.show", conversation=NAME)["takenOverAt"] == now_ms - 5
-    desk.result("conversation.resume", conversation=NAME)
+    assert desk.result("conversation.resume", conversation=NAME) == {"dueAt": None}
     assert desk.takeovers.read(NAME).resumed_at_ms == now_ms
-    assert desk.result("conversation.show", conversation=NAME)["takenOverAt"] is None
-    desk.result("conversation.hold", conversation=NAME, holdMs=1_000)
-    assert desk.result("conversation.show", conversation=NAME)["takenOverAt"] is None, "this hold is an operator's"
+    assert desk.result("conversation.show", conversation=NAME)["holds"] == []
 
 
 def test_a_resume_that_cannot_be_recorded_changes_nothing_and_may_be_repeated(desk: Desk) -> None:

@@ -15,7 +15,8 @@ from lambdas.admin.requests import (
     ShowConversation,
 )
 from lambdas.operations import NotFound
-from message_buffer.errors import InvalidInput
+from message_buffer.errors import InvalidInput, StoreUnavailable
+from message_buffer.lanes.holds import Hold
 from message_buffer.limits import DAY_MS
 from message_buffer.messages.message import Message, encode
 from tests.support.engine import Engine, payload
@@ -70,6 +71,23 @@ def test_the_dynamodb_lane_alone_is_seen_and_led(window: WindowScene, alone: Des
     assert (told["dropped"], told["frozen"]) == (1, 0)
     assert json.loads(alone.bus.published[0][1])["lane"] == "dynamodb"
     assert alone.functions.started == []
+
+
+def test_in_an_outage_of_valkey_an_operators_hold_and_resume_reach_the_other_lane(
+    window: WindowScene, behind: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_of: object, **_more: object) -> None:
+        raise StoreUnavailable("hold_buffer: no connection")
+
+    for method in ("hold_buffer", "resume_buffer"):
+        monkeypatch.setattr(behind.conversations._valkey_lane, method, unreachable)
+    with pytest.raises(StoreUnavailable):
+        behind.conversations.hold(HoldConversation(**of(holdMs=60_000)))
+    held = Hold("people", window.clock() + 60_000, "operator")
+    assert window.lane.peek_conversation(CONVERSATION).holds == (held,)
+    with pytest.raises(StoreUnavailable):
+        behind.conversations.resume(OfConversation(**of()))
+    assert window.lane.peek_conversation(CONVERSATION).holds == ()
 
 
 def test_open_windows_are_listed_after_the_shards(

@@ -146,12 +146,14 @@ def test_a_hand_off_is_asked_of_the_responder_and_a_resume_ends_it_before_messag
 ) -> None:
     aws.has_responder = True
     aws.answer("handoff", {"handedOffUntil": NOON_MS})
+    aws.answer("conversation.hold", {"heldUntil": NOON_MS})
     aws.answer("handback", {"handedOffUntil": None})
     aws.answer("conversation.resume", {"dueAt": None})
     assert run("conversation", "handoff", NAME, "--for", "30m") == 0
     assert run("conversation", "resume", NAME) == 0
     assert aws.asked == [
         {"operation": "handoff", "conversation": NAME, "forMs": 1_800_000},
+        {"operation": "conversation.hold", "conversation": NAME, "holdMs": 1_800_000, "cause": "handoff"},
         {"operation": "handback", "conversation": NAME},
         {"operation": "conversation.resume", "conversation": NAME},
     ]
@@ -268,7 +270,8 @@ def test_a_list_ends_at_its_limit_and_says_that_there_are_more(
 
 def test_what_people_wrote_cannot_steer_the_terminal(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
     message = {"receivedAt": NOON_MS, "id": "m1", "author": None, "text": "one\n\x1b[2Jtwo"}
-    shown = {"conversation": NAME, "state": "pending", "batch": None, "messages": [message]}
+    holds = [{"holder": "consumers", "cause": "one\n\x1b[2Jtwo", "until": NOON_MS}]
+    shown = {"conversation": NAME, "state": "pending", "holds": holds, "batch": None, "messages": [message]}
     aws.answer("conversation.show", shown)
     assert run("conversation", "show", NAME, "--messages") == 0
     assert aws.asked[0]["messages"] is True
@@ -605,14 +608,16 @@ def test_a_terminal_gets_colours_and_people_cannot_steer_it(
 ) -> None:
     become_a_terminal(monkeypatch)
     message = {"receivedAt": NOON_MS, "id": "m1", "author": HOSTILE, "text": HOSTILE}
-    aws.answer("conversation.show", {"conversation": HOSTILE, "reason": "hold", "batch": None, "messages": [message]})
+    holds = [{"holder": "consumers", "cause": HOSTILE, "until": NOON_MS}]
+    shown = {"conversation": HOSTILE, "reason": "hold", "holds": holds, "batch": None, "messages": [message]}
+    aws.answer("conversation.show", shown)
     assert run("conversation", "show", NAME, "--messages") == 0
     out = capsys.readouterr().out
     assert "\x1b[33mhold" in out
     plain = without_styles(out)
     assert "\x1b" not in plain
     assert not [each for each in plain if not each.isprintable() and each != "\n"]
-    assert plain.count("[bold]one[/bold]  [2Jtwo  31m [link=file:///x]y[/link]   :boom:") == 3
+    assert plain.count("[bold]one[/bold]  [2Jtwo  31m [link=file:///x]y[/link]   :boom:") == 4
 
 
 ID = "acme/whatsapp/106540352242922/491701234567"

@@ -104,7 +104,7 @@ def test_after_a_window_the_next_message_opens_another(window: WindowScene) -> N
 
 
 def test_a_window_longer_than_the_queue_delays_is_kept_too(window: WindowScene) -> None:
-    window.lane.hold_buffer(CONVERSATION, hold_ms=3_600_000)
+    window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=3_600_000)
     window.send("m1")
     window.pass_time(3_599_000, step_ms=60_000)
     assert window.batches() == []
@@ -264,27 +264,27 @@ def test_a_hold_is_not_forgotten_with_the_window_before_it(window: WindowScene) 
     window.send("m1")
     window.pass_time(WINDOW_MS)
     window.clock.advance(REMEMBERED_MS - 60_000)
-    held = window.lane.hold_buffer(CONVERSATION, hold_ms=REMEMBERED_MS)
+    held = window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=REMEMBERED_MS)
     (expires,) = [item["expires_at"] for item in _items(window) if item["item"]["S"] == "!"]
     assert int(expires["N"]) * 1_000 > held.held_until_ms
 
 
 def test_a_hold_of_a_conversation_that_nobody_has_seen_is_forgotten_in_the_end(window: WindowScene) -> None:
-    window.lane.hold_buffer(CONVERSATION, hold_ms=60_000)
+    window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=60_000)
     assert ["expires_at" in item for item in _items(window)] == [True]
 
 
 def test_a_hold_of_an_open_window_does_not_let_it_expire(window: WindowScene) -> None:
     window.send("m1")
-    window.lane.hold_buffer(CONVERSATION, hold_ms=60_000)
+    window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=60_000)
     assert not [item for item in _items(window) if "expires_at" in item]
 
 
 def test_a_window_that_closes_while_it_is_put_on_hold_is_on_hold(window: WindowScene) -> None:
     window.send("m1")
     window.clock.advance(WINDOW_MS)
-    with window.wire.at("update_item", window.run, nth=2):
-        held = window.lane.hold_buffer(CONVERSATION, hold_ms=60_000)
+    with window.wire.at("update_item", window.run):
+        held = window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=60_000)
     assert window.batches() == [["m1"]]
     assert window.table.windows.read(CONVERSATION).held_until_ms == held.held_until_ms == window.clock() + 60_000
 

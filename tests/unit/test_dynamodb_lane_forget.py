@@ -24,7 +24,7 @@ def items(window: WindowScene) -> list[str]:
 def test_nothing_is_left(window: WindowScene) -> None:
     due(window, "m1")
     window.run()
-    window.lane.hold_buffer(CONVERSATION, hold_ms=1_000)
+    window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=1_000)
     window.send("m2")
     assert forget(window) == o.Forgotten(window.clock(), 1, 0, None)
     assert items(window) == []

@@ -234,7 +234,7 @@ def test_a_change_at_any_step_is_made_or_refused_but_never_half(
         "edit": lambda: window.lane.edit_message(CONVERSATION, "m1", payload=payload("m1", "edited")),
         "delete": lambda: window.lane.delete_message(CONVERSATION, "m1"),
         "cancel": lambda: window.lane.cancel_buffer(CONVERSATION),
-        "hold": lambda: window.lane.hold_buffer(CONVERSATION, hold_ms=60_000),
+        "hold": lambda: window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=60_000),
     }
 
     def try_to_change() -> None:
@@ -319,7 +319,7 @@ def test_two_webhooks_at_once_open_one_window(window: WindowScene, step: int) ->
 
 def test_a_hold_that_comes_between_two_windows_is_kept(window: WindowScene) -> None:
     due(window, "m1")
-    hold = partial(window.lane.hold_buffer, CONVERSATION, hold_ms=120_000)
+    hold = partial(window.lane.hold_buffer, CONVERSATION, holder="people", cause="operator", hold_ms=120_000)
     with window.wire.at("put_events", lambda: window.send("m2"), after=True), window.wire.at("send_message", hold):
         window.run()
     window.pass_time(119_000, sweep=True)

@@ -414,7 +414,7 @@ def test_a_burst_costs_one_trigger_and_few_requests(window: WindowScene) -> None
 
 def test_a_trigger_is_hidden_for_a_minute_at_most_and_leaves_a_successor_for_longer_waits(window: WindowScene) -> None:
     send(window, "m1")
-    window.lane.hold_buffer(CONVERSATION, hold_ms=HOUR_MS)
+    window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=HOUR_MS)
     window.wire.made.clear()
     window.pass_time(HOUR_MS - 2_000)
     assert window.batches() == []
@@ -427,7 +427,7 @@ def test_a_trigger_is_hidden_for_a_minute_at_most_and_leaves_a_successor_for_lon
 
 def test_many_triggers_of_a_long_wait_leave_one_successor(window: WindowScene) -> None:
     send(window, "m1")
-    window.lane.hold_buffer(CONVERSATION, hold_ms=HOUR_MS)
+    window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=HOUR_MS)
     for _ in range(20):
         send(window, "m1")
     assert len(window.triggers.waiting) == 21
@@ -440,7 +440,7 @@ def test_many_triggers_of_a_long_wait_leave_one_successor(window: WindowScene) -
 @pytest.mark.parametrize("skew_ms", [-1_000, 0, 1_000])
 def test_a_successor_that_comes_early_by_its_hosts_clock_goes_on(window: WindowScene, skew_ms: int) -> None:
     send(window, "m1")
-    window.lane.hold_buffer(CONVERSATION, hold_ms=HOUR_MS)
+    window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=HOUR_MS)
     window.pass_time(3_000)
     window.clock.advance(MAX_TRIGGER_DELAY_MS + skew_ms)
     for each in window.triggers.waiting:
@@ -451,7 +451,7 @@ def test_a_successor_that_comes_early_by_its_hosts_clock_goes_on(window: WindowS
 
 def test_a_successor_that_cannot_be_sent_is_sent_later(window: WindowScene) -> None:
     send(window, "m1")
-    window.lane.hold_buffer(CONVERSATION, hold_ms=HOUR_MS)
+    window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=HOUR_MS)
     window.clock.advance(2_000)
     with window.wire.at("send_message", failing()):
         window.run()
@@ -537,7 +537,7 @@ def test_windows_on_hold_do_not_hide_an_overdue_one_from_the_sweep(
     for number in range(3):
         name = f"default/generic/shop/held{number}"
         window.lane.buffer_message(name, "m", payload=payload("m"), timing=RULES.timing)
-        window.lane.hold_buffer(name, hold_ms=HOUR_MS)
+        window.lane.hold_buffer(name, holder="people", cause="operator", hold_ms=HOUR_MS)
     window.clock.advance(1_000)
     send(window, "m1")
     window.triggers.waiting.clear()
@@ -550,7 +550,7 @@ def test_windows_on_hold_do_not_hide_an_overdue_one_from_the_sweep(
 
 def test_a_resume_that_dies_half_way_lets_the_sweep_find_the_window(window: WindowScene) -> None:
     send(window, "m1")
-    window.lane.hold_buffer(CONVERSATION, hold_ms=HOUR_MS)
+    window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=HOUR_MS)
     window.pass_time(MINUTE_MS)
     with window.wire.at("send_message", failing()), pytest.raises(SendFailed):
         window.lane.resume_buffer(CONVERSATION)
@@ -582,7 +582,11 @@ def test_a_run_that_looked_at_the_last_window_does_not_lock_the_next(window: Win
 def test_a_hold_that_comes_between_look_and_lock_holds(window: WindowScene) -> None:
     send(window, "m1")
     window.clock.advance(2_000)
-    with window.wire.at("get_item", lambda: window.lane.hold_buffer(CONVERSATION, hold_ms=MINUTE_MS), after=True):
+    with window.wire.at(
+        "get_item",
+        lambda: window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=MINUTE_MS),
+        after=True,
+    ):
         window.run()
     assert window.batches() == []
     settle(window)

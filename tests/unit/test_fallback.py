@@ -341,7 +341,7 @@ def test_a_flush_word_ends_the_wait_in_the_lane_that_waits(lanes: TwoLanes) -> N
 
 
 def test_a_hold_and_a_resume_concern_both_lanes(lanes: TwoLanes) -> None:
-    held = lanes.ingesters[0].hold_buffer(CONVERSATION, hold_ms=60_000)
+    held = lanes.ingesters[0].hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=60_000)
     stores = (lanes.engine.store, lanes.scene.lane)
     assert [each.peek_conversation(CONVERSATION).held_until_ms for each in stores] == [held.held_until_ms] * 2
     assert isinstance(lanes.ingesters[0].resume_buffer(CONVERSATION), o.Resumed)
@@ -352,13 +352,13 @@ def test_a_hold_and_a_resume_concern_both_lanes(lanes: TwoLanes) -> None:
 def test_a_hold_in_an_outage_is_to_come_again(lanes: TwoLanes) -> None:
     lanes.cut("ingest", "swallowed")
     with pytest.raises(StoreUnavailable, match="hold: "):
-        lanes.ingesters[0].hold_buffer(CONVERSATION, hold_ms=60_000)
+        lanes.ingesters[0].hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=60_000)
     assert lanes.scene.lane.peek_conversation(CONVERSATION).held_until_ms == lanes.clock() + 60_000
     with pytest.raises(StoreUnavailable, match="resume: "):
         lanes.ingesters[0].resume_buffer(CONVERSATION)
     lanes.mend("ingest")
     go_by(lanes)
-    lanes.ingesters[0].hold_buffer(CONVERSATION, hold_ms=60_000)
+    lanes.ingesters[0].hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=60_000)
     assert lanes.engine.store.peek_conversation(CONVERSATION).held_until_ms == lanes.clock() + 60_000
 
 

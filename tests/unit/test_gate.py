@@ -1,4 +1,4 @@
-"""The function that consumers may invoke has two operations, and reads no message for them."""
+"""The function that consumers may invoke has three operations, and reads no message for them."""
 
 import json
 from collections.abc import Mapping
@@ -17,6 +17,7 @@ from lambdas.gate.service import Gate, operations_of
 from lambdas.limits import MAX_NAME_CHARACTERS
 from lambdas.operations import Operations
 from message_buffer.aws.dynamodb import Table
+from message_buffer.errors import StoreUnavailable
 from message_buffer.limits import MAX_HOLD_MS
 from responder.batch import read_batch
 from responder.gate_client import BufferClient
@@ -54,12 +55,16 @@ class Function:
         return self._operations.answer(payload, request_id="r-1")
 
 
+def unreachable(*_of: object, **_more: object) -> None:
+    raise StoreUnavailable("hold_buffer: no connection")
+
+
 @pytest.fixture
 def both(window: WindowScene, fake: Engine) -> Function:
     return Function(Gate(valkey_lane(fake.store), dynamodb_lane=window.lane))
 
 
-@pytest.mark.parametrize("operation", sorted(OF_OPERATORS - {"conversation.hold"}))
+@pytest.mark.parametrize("operation", sorted(OF_OPERATORS - {"conversation.hold", "conversation.resume"}))
 def test_a_consumer_may_not_do_what_an_operator_may(
     fake: Engine, operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,7 +76,7 @@ def test_a_consumer_may_not_do_what_an_operator_may(
     fields = {"by": "responder", "conversation": CONVERSATION, "messages": True, "scope": "stage", "rules": {}}
     answer = handler.handler({"operation": operation, **fields}, CONTEXT)
     assert answer["error"]["code"] == "invalid"
-    assert answer["error"]["message"].endswith("valid: conversation.hold, gate.")
+    assert answer["error"]["message"].endswith("valid: conversation.hold, conversation.resume, gate.")
 
 
 def test_a_consumer_asks_and_holds_and_is_told_with_its_request(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +86,7 @@ def test_a_consumer_asks_and_holds_and_is_told_with_its_request(fake: Engine, mo
     monkeypatch.setattr(handler, "_parts", lambda: (operations, telemetry))
     of = {"by": "responder", "conversation": CONVERSATION}
     asked = handler.handler({"operation": "gate", "generation": 1, **of}, CONTEXT)
-    assert asked == {"ok": True, "result": {"current": 1, "newer": False}}
+    assert asked == {"ok": True, "result": {"current": 1, "newer": False, "holds": []}}
     held = handler.handler({"operation": "conversation.hold", "holdMs": HOLD_MS, **of}, CONTEXT)
     assert held == {"ok": True, "result": {"heldUntil": fake.clock.now_ms + HOLD_MS}}
     lines = telemetry.said("operator")
@@ -89,11 +94,11 @@ def test_a_consumer_asks_and_holds_and_is_told_with_its_request(fake: Engine, mo
 
 
 def test_a_consumer_is_told_whether_its_author_has_written_again(both: Function, fake: Engine) -> None:
-    assert both.ask("gate", generation=1)["result"] == {"current": 0, "newer": False}
+    assert both.ask("gate", generation=1)["result"] == {"current": 0, "newer": False, "holds": []}
     fake.send(CONVERSATION, "m1")
-    assert both.ask("gate", generation=1)["result"] == {"current": 1, "newer": False}
+    assert both.ask("gate", generation=1)["result"] == {"current": 1, "newer": False, "holds": []}
     fake.send(CONVERSATION, "m2")
-    assert both.ask("gate", generation=1)["result"] == {"current": 2, "newer": True}
+    assert both.ask("gate", generation=1)["result"] == {"current": 2, "newer": True, "holds": []}
 
 
 def test_the_gate_asks_the_lane_that_the_batch_came_from(both: Function, window: WindowScene, fake: Engine) -> None:
@@ -107,6 +112,51 @@ def test_the_gate_asks_the_lane_that_the_batch_came_from(both: Function, window:
     assert both.ask("gate", generation=1, lane="dynamodb")["result"]["newer"]
 
 
+def test_a_consumer_is_told_who_holds_and_ends_its_own_hold_in_both_lanes_and_nobody_elses(
+    both: Function, window: WindowScene, fake: Engine
+) -> None:
+    lanes = (fake.store, window.lane)
+    window.clock.now_ms = now_ms = fake.clock.now_ms
+    for lane in lanes:
+        lane.hold_buffer(CONVERSATION, holder="people", cause="answer", hold_ms=HOLD_MS)
+    people = {"holder": "people", "cause": "answer", "until": now_ms + HOLD_MS}
+    consumers = {"holder": "consumers", "cause": "me", "until": now_ms + 2 * HOLD_MS}
+    assert both.ask("conversation.hold", holdMs=2 * HOLD_MS)["result"] == {"heldUntil": now_ms + 2 * HOLD_MS}
+    for name in ("valkey", "dynamodb"):
+        assert both.ask("gate", generation=1, lane=name)["result"]["holds"] == [people, consumers]
+    for by in ("you", "answer"):
+        assert both.ask("conversation.resume", by=by)["result"] == {"heldUntil": now_ms + 2 * HOLD_MS}
+    for _ in range(2):
+        assert both.ask("conversation.resume")["result"] == {"heldUntil": now_ms + HOLD_MS}
+        assert [lane.peek_conversation(CONVERSATION).held_until_ms for lane in lanes] == [now_ms + HOLD_MS] * 2
+    for lane in lanes:
+        lane.resume_buffer(CONVERSATION)
+    assert both.ask("conversation.resume")["result"] == {"heldUntil": None}
+
+
+def test_a_consumers_name_may_be_any_text(both: Function) -> None:
+    for by in ("half a \ud83d pair", "line\nend", "people:x", "0 1"):
+        assert both.ask("conversation.hold", by=by, holdMs=HOLD_MS)["ok"]
+        (hold,) = both.ask("gate", generation=1)["result"]["holds"]
+        assert hold["cause"] == by.encode("utf-8", "backslashreplace").decode()
+        assert both.ask("conversation.resume", by=by)["result"] == {"heldUntil": None}
+
+
+@pytest.mark.parametrize("operation", ["conversation.hold", "conversation.resume"])
+def test_in_an_outage_of_valkey_the_other_lane_obeys_and_the_consumer_asks_again(
+    window: WindowScene, fake: Engine, operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    valkey = valkey_lane(fake.store)
+    function = Function(Gate(valkey, dynamodb_lane=window.lane))
+    fields = {"holdMs": HOLD_MS} if operation == "conversation.hold" else {}
+    if not fields:
+        function.ask("conversation.hold", holdMs=HOLD_MS)
+    for method in ("hold_buffer", "resume_buffer"):
+        monkeypatch.setattr(valkey, method, unreachable)
+    assert function.ask(operation, **fields)["error"]["code"] == "unavailable"
+    assert bool(window.lane.peek_conversation(CONVERSATION).holds) == bool(fields)
+
+
 @pytest.mark.parametrize(
     ("operation", "fields", "message"),
     [
@@ -118,6 +168,8 @@ def test_the_gate_asks_the_lane_that_the_batch_came_from(both: Function, window:
             {"generation": 1, "conversation": "c" * (MAX_NAME_CHARACTERS + 1)},
             "conversation: must be a text of 1 to 1100 characters.",
         ),
+        ("conversation.resume", {"holdMs": 1}, "holdMs is unknown here; valid: by, conversation."),
+        ("conversation.resume", {"by": ""}, "by: must be a text of 1 to 256 characters."),
         ("gate", {"generations": 1}, "generations is unknown here; valid: by, conversation, generation, lane."),
         (
             "conversation.hold",
@@ -137,8 +189,9 @@ def test_the_gate_reads_no_message_of_the_dynamodb_lane(window: WindowScene, mon
     window.send("m1")
     monkeypatch.setattr(Table, "_each_page", None)
     alone = Function(Gate(None, dynamodb_lane=window.lane))
-    assert alone.ask("gate", generation=1, lane="dynamodb")["result"] == {"current": 1, "newer": False}
+    assert alone.ask("gate", generation=1, lane="dynamodb")["result"] == {"current": 1, "newer": False, "holds": []}
     assert alone.ask("conversation.hold", holdMs=HOLD_MS)["ok"]
+    assert alone.ask("conversation.resume")["ok"]
 
 
 @pytest.mark.parametrize("has_valkey", [True, False])

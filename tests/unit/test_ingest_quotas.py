@@ -175,7 +175,7 @@ def test_twilio_does_not_come_again_so_its_messages_are_taken(scene: Scene) -> N
 
 def test_a_full_conversation_is_answered_503_and_the_others_of_the_body_are_buffered(scene: Scene) -> None:
     scene.engine.store.settings = scene.engine.store.settings._replace(max_waiting=8)
-    scene.engine.store.hold_buffer(CHAT, hold_ms=3_600_000)
+    scene.engine.store.hold_buffer(CHAT, holder="people", cause="operator", hold_ms=3_600_000)
     body = [*fragments(1, 12), message("other", conversation="c2")]
     status, answer = scene.post("generic", body)
     assert (status, answer) == (503, {"error": "Not everything could be kept; send it again."})

@@ -40,7 +40,7 @@ def answered(world: World, batches: int = 1) -> None:
 
 def command(world: World, **fields: Any) -> Any:
     commands = OperatorCommands(
-        table=world.table, buffer=world.buffer, forgetting=world.forgetting, telemetry=RecordedTelemetry(),
+        table=world.table, forgetting=world.forgetting, telemetry=RecordedTelemetry(),
         clock=lambda: world.now_ms,
     )  # fmt: skip
     event = {"operation": "forget", "conversation": NAME, "by": "me", **fields}

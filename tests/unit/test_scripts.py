@@ -32,9 +32,6 @@ RELEASES = {"leave_if_idle", "hand_over"}
 MAX_LINES = 60
 MAX_LINES_OF = {"buffer_message": 101, "claim_due": 74, "take_batch": 70}
 
-# Keys whose name in the code is another than on the server.
-CALLED = {"held": "holds"}
-
 # They touch pending without asking for a processor:
 SCHEDULES_FOR_ITSELF = {
     "acquire_lease": "the processor itself, which is awake until its first claim",
@@ -137,7 +134,7 @@ def test_keys_and_arguments_are_called_in_the_code_what_the_header_calls_them(na
     source = Source(name)
     names = locals_of(source)
     for n, kind in enumerate(source.script.keys, 1):
-        assert names[f"KEYS[{n}]"] == f"{CALLED.get(kind, kind.removesuffix(':<id>'))}_key"
+        assert names[f"KEYS[{n}]"] == f"{kind.removesuffix(':<id>')}_key"
     for n, argument in enumerate(source.script.args, 1):
         called = names[f"ARGV[{n}]"]
         assert argument.endswith(called) or called == argument.removesuffix("_ms") or called == "due_at"
@@ -312,6 +309,8 @@ class Recorder:
     def _value(item: str) -> bytes | int:
         if item.startswith("why"):
             return b"silence silenceMs 7"
+        if item.startswith(("people", "consumers")):
+            return b"1700000000000 operator"
         return b"text" if re.search(r"_id|reason|cursor", item) else 7
 
 
@@ -325,7 +324,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "flush_buffer": {},
     "cancel_buffer": {},
     "forget_conversation": {},
-    "hold_buffer": {"hold_ms": 5},
+    "hold_buffer": {"holder": "people", "cause": "operator", "hold_ms": 5},
     "resume_buffer": {},
     "extend_wait": {"extend_ms": 5, "max_wait_ms": 6},
     "retime_buffer": {"timing": TIMING},

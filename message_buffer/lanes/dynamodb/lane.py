@@ -13,6 +13,7 @@ from message_buffer.lanes.dynamodb.schedule import Schedule
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Triggers
 from message_buffer.lanes.dynamodb.window import Note, Window
+from message_buffer.lanes.holds import Hold, Holder, end_of, standing
 from message_buffer.limits import (
     CANCEL_LOCK_MS,
     CANCEL_LOCK_PAUSE_SECONDS,
@@ -72,13 +73,13 @@ class DynamoDbLane:
         return self._last_arrival_ms
 
     def flush_buffer(self, conversation: str) -> o.Flushed | o.Empty:
-        window, _ = self._schedule.hasten_now(conversation, "flush", rule="flush", hold="ignore")
+        window = self._schedule.hasten_now(conversation, "flush", rule="flush", hold="ignore")
         return o.Flushed(window.due.due_at_ms, window.waiting) if window.is_open else o.Empty()
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
         if timing.flush_reason:
             reason, rule = timing.flush_reason, timing.silence_rule
-            window, _ = self._schedule.hasten_now(conversation, reason, rule=rule, hold="obey")
+            window = self._schedule.hasten_now(conversation, reason, rule=rule, hold="obey")
             if not window.is_open:
                 return o.Empty()
             if window.held_until_ms > self._clock():
@@ -116,20 +117,19 @@ class DynamoDbLane:
             return o.Unmoved(before.due_at_ms)
         return o.Extended(due.due_at_ms)
 
-    def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
-        until_ms = self._clock() + hold_ms
-        if not self._windows.hold(conversation, until_ms=until_ms, expires_at_ms=until_ms + REMEMBERED_MS):
-            return o.OnHold(self._windows.read(conversation).held_until_ms)
-        # When the pending trigger arrives, the DynamoDB processor finds the hold in the window.
-        return o.OnHold(until_ms)
+    def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
+        hold = Hold(holder, self._clock() + hold_ms, cause)
+        for _ in range(MAX_WINDOW_TRIES):
+            window = self._windows.read(conversation)
+            longest = {each.holder: each for each in sorted((hold, *window.holds), key=lambda each: each.until_ms)}
+            holds = tuple(sorted(longest.values(), reverse=True))  # people's first
+            # When the pending trigger arrives, the DynamoDB processor finds the hold in the window.
+            if self._windows.hold(conversation, window=window, holds=holds):
+                return o.OnHold(end_of(holds))
+        raise StoreUnavailable("hold window: another request is changing the conversation; try again")
 
-    def resume_buffer(self, conversation: str) -> o.Resumed | o.NotOnHold:
-        now_ms, window = self._clock(), self._windows.read(conversation)
-        was_held = window.held_until_ms > now_ms
-        if was_held:
-            window, was_held = self._schedule.hasten_now(conversation, "resume", rule="resume", hold="end")
-        outcome = o.Resumed if was_held else o.NotOnHold
-        return outcome(window.due.due_at_ms if window.is_open else None)
+    def resume_buffer(self, conversation: str, *, holder: Holder | None = None, cause: str | None = None) -> o.Ended:
+        return self._schedule.end_holds(conversation, holder, cause)
 
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
         """Lock the window and drop all messages. Raise StoreUnavailable if a processor keeps the window locked."""
@@ -267,16 +267,17 @@ class DynamoDbLane:
             first_at_ms=waiting[0].arrived_at_ms if waiting else None,
             last_at_ms=waiting[-1].arrived_at_ms if waiting and contents.is_whole else newest_at_ms or None,
             generation=window.generation,
-            held_until_ms=window.held_until_ms or None,
+            holds=standing(window.holds, self._clock()),
             batch_id=frozen.batch_id if frozen else None,
             attempt=window.attempt if frozen else 0,
             frozen=len(frozen.names) if frozen else 0,
             payloads=[bodies[each.name] for each in waiting[:limit] if each.name in bodies],
         )
 
-    def generation(self, conversation: str) -> int:
-        """Return the number of the newest window, or 0 if the conversation is unknown, without reading messages."""
-        return self._windows.read(conversation).generation
+    def standing(self, conversation: str) -> o.Standing:
+        """Return what a consumer may know, without reading messages."""
+        window = self._windows.read(conversation)
+        return o.Standing(window.generation, standing(window.holds, self._clock()))
 
     def open_windows(self, *, limit: int) -> list[tuple[str, int]]:
         """Return (conversation, due time) of open windows, the most overdue first."""

@@ -8,10 +8,12 @@ request that makes the window due earlier sends another trigger.
 
 from message_buffer.clock import Clock
 from message_buffer.errors import SendFailed, StoreUnavailable
+from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Triggers
 from message_buffer.lanes.dynamodb.window import Note, Window
-from message_buffer.lanes.dynamodb.windows import Hold
+from message_buffer.lanes.dynamodb.windows import Held
+from message_buffer.lanes.holds import Holder, end_of, standing
 from message_buffer.limits import MAX_WINDOW_TRIES, REMEMBERED_MS, WINDOW_GRACE_MS
 from message_buffer.rules.due_time import Due
 from message_buffer.rules.timing import RuleName
@@ -83,31 +85,49 @@ class Schedule:
             seen = before
         raise StoreUnavailable("note press: messages keep arriving; try again")
 
-    def hasten_now(self, conversation: str, due_for: str, *, rule: RuleName, hold: Hold) -> tuple[Window, bool]:
-        """Make an open window due now for this reason by this rule.
+    def hasten_now(self, conversation: str, due_for: str, *, rule: RuleName, hold: Held) -> Window:
+        """Make an open window due now for this reason by this rule, and return it as it is then.
 
-        Return the window as it is then, and whether this call has ended a hold. Raise StoreUnavailable if other
-        requests keep changing the window.
+        Raise StoreUnavailable if other requests keep changing the window.
         """
         for _ in range(MAX_WINDOW_TRIES):
             window, now_ms = self._windows.read(conversation), self._clock()
-            is_held = window.held_until_ms > now_ms
-            ends_hold = is_held and hold == "end"
-            # Messages behind a batch whose next attempt is due may not be due yet.
-            is_due = max(window.due.due_at_ms, window.due_of_waiting.due_at_ms) <= now_ms
-            if not window.is_open or is_due:
-                return window, ends_hold and self._windows.end_hold(conversation, now_ms=now_ms)
-            if is_held and hold == "obey":
-                return window, False
-            due = Due(now_ms, due_for, rule, now_ms - window.last_arrival_ms)
-            # If nothing waits behind a frozen batch, only the batch's next attempt is hastened.
-            stands = window.frozen is None or window.timing is not None
+            obeys_hold = hold == "obey" and window.held_until_ms > now_ms
+            if not window.is_open or _is_due(window, now_ms) or obeys_hold:
+                return window
+            due, stands = Due(now_ms, due_for, rule, now_ms - window.last_arrival_ms), _has_waiting(window)
             if self.hasten(conversation, window=window, due=due, stands=stands, hold=hold):
                 listed_at_ms = min(window.listed_at_ms, now_ms)
-                return window._replace(found=due if stands else window.found, listed_at_ms=listed_at_ms), ends_hold
+                return window._replace(found=due if stands else window.found, listed_at_ms=listed_at_ms)
         raise StoreUnavailable("hasten window: another request is changing the conversation; try again")
 
-    def hasten(self, conversation: str, *, window: Window, due: Due, stands: bool = True, hold: Hold = "obey") -> bool:
+    def end_holds(self, conversation: str, holder: Holder | None, cause: str | None) -> o.Ended:
+        """End both holds, or this holder's with this cause. What was on hold is due now, or when the other hold ends.
+
+        Raise StoreUnavailable if other requests keep changing the window.
+        """
+        for _ in range(MAX_WINDOW_TRIES):
+            window, now_ms = self._windows.read(conversation), self._clock()
+            due_at_ms = window.due.due_at_ms if window.is_open else None
+            before = standing(window.holds, now_ms)
+            left = tuple(
+                each for each in before if holder not in (None, each.holder) or cause not in (None, each.cause)
+            )
+            if left == before:
+                return o.OnHold(end_of(left)) if left else o.NotOnHold(due_at_ms)
+            end_ms, moves = end_of(left) or now_ms, window.is_open and (not left or _has_waiting(window))
+            if moves and end_ms < window.held_until_ms and not _is_due(window, end_ms):
+                rule: RuleName = "hold" if left else "resume"
+                due = Due(end_ms, rule, rule, end_ms - window.last_arrival_ms)
+                stands, due_at_ms = not left and _has_waiting(window), end_ms
+                done = self.hasten(conversation, window=window, due=due, stands=stands, hold=left)
+            else:
+                done = self._windows.end_holds(conversation, window=window, holds=left)
+            if done:
+                return o.OnHold(end_ms) if left else o.Resumed(due_at_ms)
+        raise StoreUnavailable("resume window: another request is changing the conversation; try again")
+
+    def hasten(self, conversation: str, *, window: Window, due: Due, stands: bool = True, hold: Held = "obey") -> bool:
         """Make an open window due earlier, as `Windows.hasten` does, and send its trigger."""
         done = self._windows.hasten(conversation, window=window, due=due, stands=stands, hold=hold)
         if done:
@@ -116,3 +136,13 @@ class Schedule:
 
     def _send_trigger(self, conversation: str, due_at_ms: int) -> None:
         self._triggers.send(conversation, delay_ms=max(due_at_ms - self._clock(), 0))
+
+
+def _is_due(window: Window, at_ms: int) -> bool:
+    """Return whether an open window is due. Messages behind a batch whose next attempt is due may not be due yet."""
+    return max(window.due.due_at_ms, window.due_of_waiting.due_at_ms) <= at_ms
+
+
+def _has_waiting(window: Window) -> bool:
+    """Return whether messages wait. If nothing waits behind a frozen batch, only its next attempt can be hastened."""
+    return window.frozen is None or window.timing is not None

@@ -13,6 +13,7 @@ import json
 from typing import Any, NamedTuple, TypeVar
 
 from message_buffer.aws.dynamodb import Item, Values, number, text, texts
+from message_buffer.lanes.holds import Hold, Holds, end_of
 from message_buffer.limits import LARGE_MESSAGE_BYTES, MAX_BYTES_IN_A_BATCH
 from message_buffer.rules.due_time import (
     Due,
@@ -78,7 +79,7 @@ class Window(NamedTuple):
     """The due time that stands. None while messages move it."""
     successor_at_ms: int = 0
     """When the successor arrives that a trigger has left in the queue; 0 if there is none."""
-    held_until_ms: int = 0
+    holds: Holds = ()
     lock: Lock = Lock()
     attempt: int = 0
     """How often the window has been locked since its batch was frozen."""
@@ -92,6 +93,10 @@ class Window(NamedTuple):
     def is_open(self) -> bool:
         """Return whether messages wait or a batch is being emitted."""
         return self.listed_at_ms > 0
+
+    @property
+    def held_until_ms(self) -> int:
+        return end_of(self.holds)
 
     @property
     def due(self) -> Due:
@@ -204,10 +209,10 @@ def rhythm_of_batch(window: Window, arrivals: list[int]) -> Rhythm | None:
 _NUMBERS = {
     "generation": "generation", "changes": "changes", "waiting": "waiting", "large_bytes": "large",
     "first_at_ms": "first", "newest_at_ms": "last", "previous_at_ms": "prev", "listed_at_ms": "due_at",
-    "successor_at_ms": "successor_at", "held_until_ms": "held_until", "attempt": "attempt", "last_at_ms": "last_at",
+    "successor_at_ms": "successor_at", "attempt": "attempt", "last_at_ms": "last_at",
 }  # fmt: skip
 WINDOW_ATTRIBUTES = (
-    *_NUMBERS.values(), "open", "owner", "owner_until", "frozen", "timing", "computed", "found", "rhythm",
+    *_NUMBERS.values(), "open", "owner", "owner_until", "frozen", "timing", "computed", "found", "rhythm", "holds",
 )  # fmt: skip
 # Attributes with the facts of waiting messages.
 FACTS = "#first, #last, #prev, #timing, #computed, #successor_at"
@@ -226,6 +231,7 @@ def window_of(item: Item) -> Window:
         timing=_unpacked(Timing, text(item, "timing")),
         computed=_unpacked(Due, text(item, "computed")),
         found=_unpacked(Due, text(item, "found")),
+        holds=tuple(Hold(*each) for each in json.loads(text(item, "holds") or "[]")),
         lock=Lock(text(item, "owner"), number(item, "owner_until")),
         frozen=_frozen(item["frozen"]["M"]) if "frozen" in item else None,
         rhythm=_unpacked(Rhythm, text(item, "rhythm")),

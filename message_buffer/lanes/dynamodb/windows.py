@@ -9,7 +9,8 @@ from zlib import crc32
 from message_buffer.aws.dynamodb import Table, Value, Values, expressions, number, text
 from message_buffer.lanes.dynamodb.items import OPEN_INDEX, WINDOW, key_of, seconds
 from message_buffer.lanes.dynamodb.window import Note, Window, packed, window_of
-from message_buffer.limits import INDEX_SLICES, MAX_STORED_BYTES, MAX_STORED_MESSAGES
+from message_buffer.lanes.holds import Holds, end_of
+from message_buffer.limits import INDEX_SLICES, MAX_STORED_BYTES, MAX_STORED_MESSAGES, REMEMBERED_MS
 from message_buffer.rules.due_time import Due
 from message_buffer.rules.timing import Timing
 
@@ -21,8 +22,10 @@ UNLOCKED = "attribute_not_exists(#owner) AND attribute_not_exists(#frozen)"
 # A condition: the conversation is not on hold.
 NOT_HELD = "(attribute_not_exists(#held_until) OR #held_until <= :now)"
 
-Hold = Literal["obey", "ignore", "end"]
-"""Whether a request that makes a window due obeys a hold, ignores it, or ends it."""
+Held = Literal["obey", "ignore"] | Holds
+"""Whether a request that makes a window due obeys its holds, ignores them, or leaves only these."""
+# Conditions read the later end of the holds, which is an attribute of its own.
+SET_HOLDS = "#held_until = :until, #holds = :holds"
 
 
 class Windows(Table):
@@ -71,28 +74,39 @@ class Windows(Table):
         updated = self._update("note message", key, do, values, only_if=only_if, answer="ALL_OLD")
         return updated.done, window_of(updated.item)
 
-    def hasten(self, conversation: str, *, window: Window, due: Due, stands: bool = True, hold: Hold = "obey") -> bool:
+    def hasten(self, conversation: str, *, window: Window, due: Due, stands: bool = True, hold: Held = "obey") -> bool:
         """Make an open window due earlier than the caller has seen it.
 
         If the due time `stands`, later messages do not move it; otherwise only the index is corrected. Return False if
         another run has frozen the batch since the caller read the window, or the window has closed, or its due time
         would stand against a hold. If the hold is ignored, it continues for later messages.
+
+        With the holds that are left, also return False if the holds have changed since the read. If there are any, the
+        waiting messages are due then, and a frozen batch keeps its next attempt.
         """
-        sets, remove = [], " REMOVE #held_until" if hold == "end" else ""
+        sets, is_left = [], isinstance(hold, tuple) and hold != ()
         values: dict[str, Value] = {"one": 1}
         only_if = _still_open(window)
-        if window.listed_at_ms > due.due_at_ms:
+        if window.listed_at_ms > due.due_at_ms and not (is_left and window.frozen):
             sets.append("#due_at = :due")
             values["due"] = due.due_at_ms
         if stands:
             sets.append("#found = :found, #computed = :found")
             values["found"] = packed(due)
-        if stands and hold == "obey":
+        if isinstance(hold, tuple):
+            sets.append(SET_HOLDS)
+            of_holds, same_holds = _leaving(window, hold)
+            values, only_if = values | of_holds, f"{only_if} AND {same_holds}"
+            if is_left:
+                sets.append("#computed = :computed")
+                values |= {"computed": packed(due), "generation": window.generation}
+                only_if += NOTHING_NEW
+        elif stands and hold == "obey":
             only_if += f" AND {NOT_HELD}"
             values["now"] = due.due_at_ms  # the due time has come, so it may stand for the time now
         if not sets:
             return True
-        do = f"SET {', '.join(sets)}{remove} ADD #changes :one"
+        do = f"SET {', '.join(sets)} ADD #changes :one"
         return self._update("hasten window", key_of(conversation, WINDOW), do, values, only_if=only_if).done
 
     def list_later(self, conversation: str, *, window: Window, at_ms: int, successor_at_ms: int | None = None) -> bool:
@@ -122,35 +136,27 @@ class Windows(Table):
         only_if = f"attribute_exists(#open){NOTHING_NEW}"
         return self._update(doing, key_of(conversation, WINDOW), do, values, only_if=only_if).done
 
-    def hold(self, conversation: str, *, until_ms: int, expires_at_ms: int) -> bool:
-        """Put the conversation on hold. Return False if it is already on hold until a later time.
+    def hold(self, conversation: str, *, window: Window, holds: Holds) -> bool:
+        """Put the conversation on hold. Return False if it has opened or closed, or its holds have changed, since the
+        caller read it.
 
-        In either case messages and the hold move the due time again, and no run can freeze a batch with what it has
-        read before.
+        Messages and the holds move the due time again, and no run can freeze a batch with what it has read before.
         """
-        key, longer = key_of(conversation, WINDOW), "(attribute_not_exists(#held_until) OR #held_until < :until)"
-        until, expires = {"until": until_ms}, {"expires": seconds(expires_at_ms)}
-        counted, unfound = {**until, "one": 1}, "REMOVE #found ADD #changes :one"
-
-        def hold_closed() -> bool:
+        values, same_holds = _leaving(window, holds)
+        if window.is_open:
+            do, only_if = " REMOVE #found ADD #changes :one", "attribute_exists(#open)"
+            values["one"] = 1
+        else:
             # The row of a closed window expires soon, or does not exist yet. The row of an open window never expires.
-            do, only_if = "SET #held_until = :until, #expires_at = :expires", "attribute_not_exists(#open)"
-            return self._update("hold window", key, do, until | expires, only_if=f"{only_if} AND {longer}").done
+            do, only_if = ", #expires_at = :expires", "attribute_not_exists(#open)"
+            values["expires"] = seconds(end_of(holds) + REMEMBERED_MS)
+        key, do = key_of(conversation, WINDOW), f"SET {SET_HOLDS}{do}"
+        return self._update("hold window", key, do, values, only_if=f"{only_if} AND {same_holds}").done
 
-        def hold_open() -> bool:
-            do, only_if = f"SET #held_until = :until {unfound}", "attribute_exists(#open)"
-            return self._update("hold window", key, do, counted, only_if=f"{only_if} AND {longer}").done
-
-        # A window may open or close between the two requests, but it is very unlikely to do so twice.
-        if any(hold_closed() or hold_open() for _ in range(2)):
-            return True
-        self._update("hold window", key, unfound, counted, only_if="attribute_exists(#open) AND #held_until >= :until")
-        return False
-
-    def end_hold(self, conversation: str, *, now_ms: int) -> bool:
-        """End the hold. Return False if the conversation is not on hold."""
-        key, do = key_of(conversation, WINDOW), "REMOVE #held_until"
-        return self._update("resume window", key, do, {"now": now_ms}, only_if="#held_until > :now").done
+    def end_holds(self, conversation: str, *, window: Window, holds: Holds) -> bool:
+        """Leave only these holds. Return False if the holds have changed since the caller read the window."""
+        key, (values, same_holds) = key_of(conversation, WINDOW), _leaving(window, holds)
+        return self._update("resume window", key, f"SET {SET_HOLDS}", values, only_if=same_holds).done
 
     def open_windows(self, *, listed_before_ms: int, limit: int) -> list[tuple[str, int]]:
         """Return (conversation, the time under which it is listed) of open windows, the earliest, at most `limit`.
@@ -166,6 +172,12 @@ class Windows(Table):
             items = self._pages("list windows", "query", {"IndexName": OPEN_INDEX, "Limit": limit, **query})
             found += [(text(item, "conversation"), number(item, "due_at")) for item in islice(items, limit)]
         return sorted(found, key=lambda each: each[1])[:limit]
+
+
+def _leaving(window: Window, holds: Holds) -> tuple[dict[str, Value], str]:
+    """Return the values of SET_HOLDS, and the condition that the holds are as the caller has read them."""
+    values: dict[str, Value] = {"until": end_of(holds), "holds": packed(holds), "seen": packed(window.holds)}
+    return values, "#holds = :seen" if window.holds else "(attribute_not_exists(#holds) OR #holds = :seen)"
 
 
 def version_of(window: Window) -> Values:

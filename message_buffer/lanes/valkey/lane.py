@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.holds import Holder
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.quota import Charge
@@ -43,11 +44,12 @@ class ValkeyLane:
     def forget_conversation(self, conversation: str) -> o.Forgotten:
         return self.store.forget_conversation(conversation)
 
-    def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
-        return self._started(conversation, self.store.hold_buffer(conversation, hold_ms=hold_ms))
+    def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
+        held = self.store.hold_buffer(conversation, holder=holder, cause=cause, hold_ms=hold_ms)
+        return self._started(conversation, held)
 
-    def resume_buffer(self, conversation: str) -> o.Resumed | o.NotOnHold:
-        return self._started(conversation, self.store.resume_buffer(conversation))
+    def resume_buffer(self, conversation: str, *, holder: Holder | None = None, cause: str | None = None) -> o.Ended:
+        return self._started(conversation, self.store.resume_buffer(conversation, holder=holder, cause=cause))
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
         return self._started(conversation, self.store.retime_buffer(conversation, timing=timing))
@@ -73,9 +75,9 @@ class ValkeyLane:
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
         return self.store.peek_conversation(conversation, limit=limit)
 
-    def generation(self, conversation: str) -> int:
-        """Return the number of the newest buffer, or 0 if the conversation is unknown."""
-        return self.store.peek_conversation(conversation).generation
+    def standing(self, conversation: str) -> o.Standing:
+        seen = self.store.peek_conversation(conversation)
+        return o.Standing(seen.generation, seen.holds)
 
     def recover_expired(self, shard: int, *, limit: int) -> o.Recovered:
         """Put expired claims of a shard back, and start its processor if it has none."""

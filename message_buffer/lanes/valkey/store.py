@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidId, InvalidInput, ScriptInvariantBroken
 from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.holds import Hold, Holder, Holds, standing
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.keys import batch_prefix, script_keys, shard_of, shard_of_encoded
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script, load_script
@@ -183,18 +184,20 @@ class Store:
             None if until_ms is None else until_ms + MAX_CALL_MS,
         )  # fmt: skip
 
-    def hold_buffer(self, conversation: str, *, hold_ms: int) -> o.OnHold:
+    def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
         _whole("hold_ms", hold_ms, 1, MAX_HOLD_MS)
         now_ms = self._clock()
-        start = self._start()
+        start = self._start() | {"holder": holder, "cause": cause}
         reply = self._run(
             "hold_buffer", conversation=conversation, now_ms=now_ms, held_until_ms=now_ms + hold_ms, **start
         )
         return o.OnHold(reply.held_until_ms, _reserved(start, reply.start))
 
-    def resume_buffer(self, conversation: str) -> o.Resumed | o.NotOnHold:
-        start = self._start()
+    def resume_buffer(self, conversation: str, *, holder: Holder | None = None, cause: str | None = None) -> o.Ended:
+        start = self._start() | {"holder": holder or "", "cause": cause or ""}
         reply = self._run("resume_buffer", conversation=conversation, now_ms=self._clock(), **start)
+        if reply.word == b"HELD":
+            return o.OnHold(reply.held_until_ms, _reserved(start, reply.start))
         outcome = o.Resumed if reply.word == b"RESUMED" else o.NotOnHold
         return outcome(_or_none(reply.due_at_ms), _reserved(start, reply.start))
 
@@ -253,7 +256,7 @@ class Store:
             first_at_ms=_or_none(reply.first_at_ms),
             last_at_ms=_or_none(reply.last_at_ms),
             generation=reply.generation,
-            held_until_ms=_or_none(reply.held_until_ms),
+            holds=standing((*_holds("people", reply.people), *_holds("consumers", reply.consumers)), self._clock()),
             batch_id=reply.batch_id.decode() or None,
             attempt=reply.attempt,
             frozen=reply.frozen,
@@ -470,6 +473,12 @@ def _why(packed: bytes) -> _Why:
     """Unpack a line's `why`, which the include `due_time` packs."""
     reason, rule, wait_ms = packed.decode().split()
     return _Why(reason, rule, int(wait_ms))
+
+
+def _holds(holder: Holder, packed: bytes) -> Holds:
+    """Unpack a hold, which `hold_buffer` packs, or no hold."""
+    until_ms, _, cause = packed.decode().partition(" ")
+    return (Hold(holder, int(until_ms), cause),) if until_ms else ()
 
 
 def _or_none(value: int) -> int | None:

@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
+from message_buffer.lanes.holds import Holder
 from message_buffer.lanes.outcomes import Cancelled, Empty, Forgotten, OnHold, Resumed, Retimed, Unmoved
 from message_buffer.lanes.valkey.store import FIRST_PAGE
 from message_buffer.limits import MAX_CALL_MS
@@ -10,6 +11,8 @@ from message_buffer.rules.layers import Rules
 from tests.support.machine.base import RULES, conversations, seldom, skews
 from tests.support.machine.writer import Writers
 from tests.support.model import ConversationModel
+
+HOLDS: tuple[tuple[Holder, str], ...] = (("people", "answer"), ("people", "operator"), ("consumers", "crm"))
 
 
 class Operators(Writers):
@@ -75,20 +78,30 @@ class Operators(Writers):
             if model.frozen:
                 self.forget(name, skew, False, sure)
 
-    @rule(name=conversations, hold_ms=st.sampled_from((500, 20_000, 200_000)), skew=skews, twice=seldom)
-    def hold(self, name: str, hold_ms: int, skew: int, twice: bool) -> None:
-        outcome, model = self.call(skew, twice, "hold_buffer", name, hold_ms=hold_ms), self.model[name]
-        model.hold(self.now(skew) + hold_ms)
+    @rule(
+        name=conversations, hold_ms=st.sampled_from((500, 20_000, 200_000)), of=st.sampled_from(HOLDS), skew=skews,
+        twice=seldom,
+    )  # fmt: skip
+    def hold(self, name: str, hold_ms: int, of: tuple[Holder, str], skew: int, twice: bool) -> None:
+        (holder, cause), model = of, self.model[name]
+        outcome = self.call(skew, twice, "hold_buffer", name, holder=holder, cause=cause, hold_ms=hold_ms)
+        model.hold(holder, cause, self.now(skew) + hold_ms)
         assert isinstance(outcome, OnHold)
         assert outcome.held_until_ms == model.held_until
         if model.state == "PENDING" and model.waiting and not model.frozen:
             self.must_be_picked_up(model.scheduled_at, self.now(skew))
 
-    @rule(name=conversations, skew=skews, twice=seldom)
-    def resume(self, name: str, skew: int, twice: bool) -> None:
-        outcome, now, model = self.call(skew, twice, "resume_buffer", name), self.now(skew), self.model[name]
-        assert isinstance(outcome, Resumed) == (model.held_until > now)
-        model.resume(now)
+    @rule(name=conversations, of=st.sampled_from((*HOLDS, (None, None))), skew=skews, twice=seldom)
+    def resume(self, name: str, of: tuple[Holder | None, str | None], skew: int, twice: bool) -> None:
+        (holder, cause), now, model = of, self.now(skew), self.model[name]
+        outcome = self.call(skew, twice, "resume_buffer", name, holder=holder, cause=cause)
+        was_held = model.held_until > now
+        model.resume(now, holder, cause)
+        if model.held_until > now:
+            assert isinstance(outcome, OnHold)
+            assert outcome.held_until_ms == model.held_until
+        else:
+            assert isinstance(outcome, Resumed) == was_held
         if model.state == "PENDING" and model.frozen is None:
             self.must_be_picked_up(model.scheduled_at, now)
 
