@@ -394,8 +394,8 @@ def _lock_ms(attempt: int) -> int:
 
 def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, left: bool) -> Frozen:
     names = tuple(each.name for each in stored)
-    # These words identify the batch, because a message is in only one batch.
-    words = json.dumps((conversation, *names))
+    # These words identify the batch. A name alone does not: once it is forgotten, it may come again.
+    words = json.dumps((conversation, *((each.name, each.arrived_at_ms) for each in stored)))
     return Frozen(
         batch_id=f"w-{blake2s(words.encode(), digest_size=16).hexdigest()}",
         names=names,

@@ -116,8 +116,8 @@ DIFFERENCES = (
     Planted(
         "a resume moves what is due",
         "resume_buffer",
-        "if word == 'RESUMED' and due_at > now_ms then",
-        "if word == 'RESUMED' then",
+        "if word ~= 'NOT_ON_HOLD' and due_at > ends_at then",
+        "if word ~= 'NOT_ON_HOLD' then",
     ),
     Planted(
         "a flush renames what is due", "flush_buffer", "if due_at > now_ms then\n  due_at", "if buffer then\n  due_at"
