@@ -40,7 +40,8 @@ def grant_to_entrances(stack: BufferStack) -> None:
         dynamodb.grant_store_messages(stack.ingest)
         dynamodb.grant_end_windows(stack.admin)
         dynamodb.windows.table.grant_forget(stack.admin)
-        dynamodb.grant_hold(stack.gate)
+        dynamodb.windows.table.grant_hold(stack.gate)
+        dynamodb.windows.triggers.grant_send(stack.gate)
 
 
 def grant_to_lanes(stack: BufferStack) -> None:

@@ -7,18 +7,16 @@
 -- KEYS[5]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
 -- KEYS[6]  {b<shard>}:batch:<id>  list  the frozen batch
 -- KEYS[7]  {b<shard>}:taken:<id>  hash  the frozen batch's id, times and owner
--- KEYS[8]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
--- KEYS[9]  {b<shard>}:holds       hash  people:<id>, consumers:<id> -> the end of this hold, a blank, its cause
+-- KEYS[8]  {b<shard>}:holds       hash  people:<id>, consumers:<id> -> the end of this hold, a blank, its cause
 -- ARGV[1]  conversation           str
 -- ARGV[2]  limit                  int   return at most this many payloads, oldest first, 0..64
 -- Returns  {"IDLE" | "PENDING" | "INFLIGHT", scheduled_at_ms | -1, due_at_ms | -1, why | "", count, first_at_ms | -1,
---           last_at_ms | -1, generation, held_until_ms | -1, people | "", consumers | "", batch_id | "", attempt, frozen,
---           payloads...}
+--           last_at_ms | -1, generation, people | "", consumers | "", batch_id | "", attempt, frozen, payloads...}
 -- Repeat   reads again
 -- Keeps    everything: the script only reads
 
 local pending_key, open_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local msgs_key, batch_key, taken_key, held_key, holds_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local msgs_key, batch_key, taken_key, holds_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local conversation, limit = ARGV[1], math.min(tonumber(ARGV[2]), 64)
 
 -- include open_buffer: first_at_of, last_at_of, due_at_of, base_of, why_of
@@ -37,8 +35,7 @@ if buffer then
   due_at, generation, why = due_at_of(buffer), base_of(buffer) + count, why_of(buffer)
   if word == 'PENDING' and not conv[3] then scheduled_at = math.max(scheduled_at, due_at) end
 end
-local held_until = tonumber(redis.call('ZSCORE', held_key, conversation)) or -1
 local holds = redis.call('HMGET', holds_key, 'people:' .. conversation, 'consumers:' .. conversation)
-return {word, scheduled_at or -1, due_at, why, count, first_at, last_at, generation, held_until,
-  holds[1] or '', holds[2] or '', conv[3] or '', tonumber(redis.call('HGET', taken_key, 'attempt')) or 0,
-  redis.call('LLEN', batch_key),   unpack(limit > 0 and redis.call('LRANGE', msgs_key, 0, limit - 1) or {})}
+return {word, scheduled_at or -1, due_at, why, count, first_at, last_at, generation, holds[1] or '', holds[2] or '',
+  conv[3] or '', tonumber(redis.call('HGET', taken_key, 'attempt')) or 0, redis.call('LLEN', batch_key),
+  unpack(limit > 0 and redis.call('LRANGE', msgs_key, 0, limit - 1) or {})}

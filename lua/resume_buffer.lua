@@ -40,23 +40,21 @@ local state = redis.call('HMGET', open_key, conversation, '')
 local buffer, alive, start, word = state[1], state[2], 0, 'NOT_ON_HOLD'
 local due_at = buffer and due_at_of(buffer)
 local held_until = tonumber(redis.call('ZSCORE', held_key, conversation)) or 0
--- If no hold stands, the last one ended by itself.
+-- Otherwise the holds had ended by themselves.
 if held_until > now_ms then word = stays_until > now_ms and 'HELD' or 'RESUMED' end
 if held_until > stays_until then
   redis.call('ZREM', held_key, conversation)
   -- recover_expired finds in `held` even a hold that has ended.
   if stays_until > 0 then redis.call('ZADD', held_key, stays_until, conversation) end
   if buffer then
-    local mode, back_at, reason = mode_of(buffer), nil, 'resume'
-    if mode ~= 'f' and stays_until == 0 then mode = '-' end
-    if word == 'RESUMED' and due_at > now_ms then back_at = now_ms end
-    if word == 'HELD' and due_at == held_until then back_at, reason = stays_until, 'hold' end
-    if back_at then
-      due_at = back_at
+    local mode, ends_at, reason = mode_of(buffer), now_ms, 'resume'
+    if mode == 'h' and stays_until == 0 then mode = '-' end
+    if word == 'HELD' then ends_at, reason = stays_until, 'hold' end
+    if word ~= 'NOT_ON_HOLD' and due_at > ends_at then
+      due_at = ends_at
       buffer = with_due_at(buffer, due_at, reason, reason)
-      if mode ~= 'f' then
-        redis.call('ZADD', pending_key, 'XX', due_at, conversation) -- XX: only if it is in pending
-      end
+      -- XX: only if it is in pending
+      if mode ~= 'f' then redis.call('ZADD', pending_key, 'XX', due_at, conversation) end
     end
     redis.call('HSET', open_key, conversation, with_mode(buffer, mode))
   end

@@ -63,11 +63,6 @@ class DynamoDbLane:
         self.windows.table.grant_store_messages(grantee)
         self.windows.triggers.grant_send(grantee)
 
-    def grant_hold(self, grantee: iam.IGrantable) -> None:
-        """Let `grantee` put conversations on hold, and resume them, as the gate does."""
-        self.windows.table.grant_hold(grantee)
-        self.windows.triggers.grant_send(grantee)
-
     def grant_end_windows(self, grantee: iam.IGrantable) -> None:
         """Let `grantee` find, change and end windows, as the processor and admin do."""
         self.windows.table.grant_end_windows(grantee)

@@ -103,7 +103,6 @@ class Conversations:
     def _seen(self, lane: ValkeyLane | DynamoDbLane, request: ShowConversation) -> Json:
         name = _name(request)
         seen = lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN)
-        held = seen.held_until_ms is not None and seen.held_until_ms > self._clock()
         shown: Json = {
             **({"shard": lane.store.shard_of(name)} if isinstance(lane, ValkeyLane) else {}),
             "state": seen.state.lower(),
@@ -115,7 +114,7 @@ class Conversations:
             "firstAt": seen.first_at_ms,
             "lastAt": seen.last_at_ms,
             "generation": seen.generation,
-            "heldUntil": seen.held_until_ms if held else None,
+            "heldUntil": seen.held_until_ms,
             "holds": shown_holds(seen.holds),
             **reply_until(name, seen),
             "batch": seen.batch_id and {"batchId": seen.batch_id, "attempt": seen.attempt, "count": seen.frozen},
@@ -157,15 +156,13 @@ class Conversations:
     def hold(self, request: HoldConversation) -> Json:
         """Keep the conversation's messages back for people, in all lanes. Return until when it is on hold.
 
-        If Valkey cannot be reached, this fails, but the conversation is on hold in the DynamoDB lane.
-
         Add a warning if the platform's reply window ends before the hold. After that window, the business may answer
         freely only if the customer writes again.
         """
         name = _name(request)
         *_, last = [
             lane.hold_buffer(name, holder="people", cause=request.cause, hold_ms=request.hold_ms)
-            for lane in reversed(self._lanes)
+            for lane in reversed(self._lanes)  # the DynamoDB lane holds even if Valkey cannot be reached
         ]
         held: Json = {"heldUntil": last.held_until_ms}  # as `show` returns it; the other lane's ends a moment earlier
         peeked = [lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN) for lane in self._lanes]

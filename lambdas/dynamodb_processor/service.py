@@ -67,8 +67,6 @@ class _Batch(NamedTuple):
     window: Window
     payloads: list[bytes] | None
     """None if the batch was already emitted."""
-    left: bool
-    """True if messages are stored that did not fit into this batch."""
     apart: list[str]
     """Names of the batch's messages whose bodies are items of their own."""
 
@@ -234,7 +232,7 @@ class DynamoDbProcessor:
         self._messages.leave_tombstones(
             conversation, frozen.names, batch_id=frozen.batch_id, expires_at_ms=expires_at_ms, apart=batch.apart
         )
-        self._close(locked, generation=frozen.generation, left=batch.left)
+        self._close(locked, generation=frozen.generation, left=frozen.has_left)
 
     def _require_lock(self, locked: _Locked, *, until_ms: int) -> None:
         """Raise LockLost if the lock, which lasted until `until_ms` when it was read, is lost.
@@ -282,7 +280,7 @@ class DynamoDbProcessor:
             ):
                 first = window._replace(attempt=FIRST_ATTEMPT)
                 apart = [each.name for each in fitting.messages if each.is_apart]
-                return _Batch(frozen, first, fitting.bodies, fitting.left, apart)
+                return _Batch(frozen, first, fitting.bodies, apart)
         raise SendFailed("the window could not be frozen: its messages keep being edited")
 
     def _again(self, conversation: str, frozen: Frozen, contents: Contents) -> _Batch:
@@ -294,9 +292,8 @@ class DynamoDbProcessor:
         bodies = self._bodies(conversation, messages)
         if any(name not in bodies for name in frozen.names):
             # Some messages are already marked as emitted, so an earlier run has emitted the batch.
-            return _Batch(frozen, contents.window, None, frozen.has_left, apart)
-        found = [bodies[name] for name in frozen.names]
-        return _Batch(frozen, contents.window, found, frozen.has_left, apart)
+            return _Batch(frozen, contents.window, None, apart)
+        return _Batch(frozen, contents.window, [bodies[name] for name in frozen.names], apart)
 
     def _fitting(self, conversation: str, stored: list[StoredMessage]) -> _Fitting:
         """Return as many messages as one batch may have, but at least one, and no message whose body is not stored yet.
@@ -397,8 +394,8 @@ def _lock_ms(attempt: int) -> int:
 
 def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, left: bool) -> Frozen:
     names = tuple(each.name for each in stored)
-    # These words identify the batch, because a message is in only one batch.
-    words = json.dumps((conversation, *names))
+    # These words identify the batch. A name alone does not: once it is forgotten, it may come again.
+    words = json.dumps((conversation, *((each.name, each.arrived_at_ms) for each in stored)))
     return Frozen(
         batch_id=f"w-{blake2s(words.encode(), digest_size=16).hexdigest()}",
         names=names,

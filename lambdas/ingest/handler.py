@@ -118,7 +118,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
 
 
 # The paths of ingest's routes. A name that does not match belongs to no platform and no door.
-_PATH = re.compile(
+_PATH = (
     r"/(?P<route>webhook|typing)/(?P<platform>[a-z0-9_-]{1,32})"
     r"|/webhook/(?P<of_door>[a-z0-9_-]{1,32})/(?P<door>[a-zA-Z0-9_-]{1,64})"
 )
@@ -159,7 +159,7 @@ def _path(event: Mapping[str, Any]) -> _Path:
     if named is not None:
         route = event.get("routeKey") or event.get("resource") or ""
         return _Path("typing" if "/typing/" in route else "webhook", str(named.get("platform", "")), named.get("door"))
-    found = _PATH.fullmatch(str(event.get("rawPath") or ""))
+    found = re.fullmatch(_PATH, str(event.get("rawPath") or ""))
     if found is None:
         return _Path("webhook", "", None)
     return _Path(

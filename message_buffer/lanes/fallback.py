@@ -59,7 +59,7 @@ class LaneWithFallback:
         Raise StoreUnavailable, and drop nothing, if the Valkey lane cannot be reached. The platform then sends the stop
         word again. If only the DynamoDB lane fails, the repeat cancels there.
         """
-        was_used = self._dynamodb_lane.was_used(conversation)
+        was_used = self._dynamodb_lane.standing(conversation).generation > 0
         outcome = self._tried(conversation, lambda: self._valkey_lane.cancel_buffer(conversation, cancel_id=cancel_id))
         if outcome is None:
             raise StoreUnavailable("cancel: Valkey, where messages may wait, cannot be reached")
@@ -70,7 +70,7 @@ class LaneWithFallback:
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
         outcome = self._tried(conversation, lambda: self._valkey_lane.retime_buffer(conversation, timing=timing))
         in_valkey = None if isinstance(outcome, o.Empty) else outcome
-        if (in_valkey is None or timing.flush_reason) and self._dynamodb_lane.was_used(conversation):
+        if (in_valkey is None or timing.flush_reason) and self._dynamodb_lane.standing(conversation).generation:
             in_dynamodb = self._dynamodb_lane.retime_buffer(conversation, timing=timing)
             return in_valkey or in_dynamodb
         return in_valkey or o.Empty()
@@ -90,9 +90,7 @@ class LaneWithFallback:
             raise StoreUnavailable("hold: Valkey, where messages may wait, cannot be reached")
         return held
 
-    def resume_buffer(
-        self, conversation: str, *, holder: Holder | None = None, cause: str | None = None
-    ) -> o.Resumed | o.OnHold | o.NotOnHold:
+    def resume_buffer(self, conversation: str, *, holder: Holder | None = None, cause: str | None = None) -> o.Ended:
         """Resume the conversation in both lanes. Raise StoreUnavailable if the Valkey lane cannot be reached."""
         in_dynamodb = self._dynamodb_lane.resume_buffer(conversation, holder=holder, cause=cause)
         resumed = self._tried(
@@ -100,7 +98,8 @@ class LaneWithFallback:
         )
         if resumed is None:
             raise StoreUnavailable("resume: Valkey, where messages may wait, cannot be reached")
-        return o.resumed_in_both(resumed, in_dynamodb)
+        both = (resumed, in_dynamodb)
+        return next(each for kind in (o.OnHold, o.Resumed, o.NotOnHold) for each in both if isinstance(each, kind))
 
     def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended | o.Unmoved | o.Empty:
         outcome = self._tried(
@@ -141,7 +140,7 @@ class LaneWithFallback:
         in_valkey = self._tried(conversation, lambda: look(self._valkey_lane))
         if in_valkey is None:
             return False, look(self._dynamodb_lane)
-        if not self._dynamodb_lane.was_used(conversation):
+        if not self._dynamodb_lane.standing(conversation).generation:
             return True, in_valkey
         in_dynamodb = look(self._dynamodb_lane)
         # Return the Valkey lane's outcome, unless the DynamoDB lane has the message, knows its batch, or is the only

@@ -29,9 +29,7 @@ class Lane(Protocol):
     def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
         """Keep the conversation's messages back, unless a longer hold of this holder does."""
 
-    def resume_buffer(
-        self, conversation: str, *, holder: Holder | None = None, cause: str | None = None
-    ) -> o.Resumed | o.OnHold | o.NotOnHold:
+    def resume_buffer(self, conversation: str, *, holder: Holder | None = None, cause: str | None = None) -> o.Ended:
         """End both holds, or the one of this holder, if it has this cause."""
 
     def extend_wait(

@@ -5,10 +5,19 @@ processor under this id, and the caller must start it now. `ValkeyLane` does thi
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar, dataclass_transform
 
 from message_buffer.errors import InvalidInput
-from message_buffer.lanes.holds import Holds
+from message_buffer.lanes.holds import Holds, end_of
+
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True)
+def outcome(plain: type[T]) -> type[T]:
+    """Make the class a dataclass whose fields mypy lets nobody set. `frozen` would double the time of the import."""
+    return dataclass(slots=True)(plain)
+
 
 LaneName = Literal["valkey", "dynamodb"]
 RefusalReason = Literal[
@@ -26,7 +35,7 @@ def lane_of(name: object) -> LaneName:
     raise InvalidInput("there is no such lane; valid: valkey, dynamodb")
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Buffered:
     """The message waits. Acknowledge it to its platform."""
 
@@ -37,7 +46,7 @@ class Buffered:
     start_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Duplicate:
     """The message was already buffered. Acknowledge it. `due_at_ms` and `rule` are None if it no longer waits."""
 
@@ -47,7 +56,7 @@ class Duplicate:
     start_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Refused:
     """The message was not buffered. Ask its platform to send it again, after `wait_ms` if that is not 0."""
 
@@ -55,7 +64,7 @@ class Refused:
     wait_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Acquired:
     """The caller has the lease. Renew it before it expires."""
 
@@ -64,26 +73,26 @@ class Acquired:
     """The number of claims of a dead processor that were put back."""
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class LeaseTaken:
     """Another processor has the lease. Leave the shard."""
 
     expires_at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Renewed:
     """The caller keeps the lease, or its token, until the new time."""
 
     expires_at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Lost:
     """The lease is lost and nothing was changed. Acquire it again, or leave the shard."""
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Released:
     """The lease was released. Leave the shard."""
 
@@ -91,14 +100,14 @@ class Released:
     start_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class WorkIsNear:
     """The lease was not released. Stay: work is due soon."""
 
     next_due_at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Due:
     """A claimed conversation, and when it was due."""
 
@@ -106,7 +115,7 @@ class Due:
     due_at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Claimed:
     """Start a conversation processor for each conversation. The claims end at `deadline_ms`.
 
@@ -122,31 +131,31 @@ class Claimed:
     """More is due, but all slots are taken. A script wakes the processor when a slot is freed."""
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Returned:
     """The claim was returned. The conversation is due again at `due_at_ms`."""
 
     due_at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Busy:
     """Another conversation processor has the batch. Do nothing."""
 
     until_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Stale:
     """Another run has taken over this conversation, and nothing was changed. Stop."""
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Empty:
     """Nothing waits in the conversation."""
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Taken:
     """Emit the batch and complete it, or retry it. If neither happens, the next run gets the same batch and a higher
     `attempt`.
@@ -168,7 +177,7 @@ class Taken:
     """When the token ends unless it is renewed. Until then no other run may take the batch. 0 in the DynamoDB lane."""
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Completed:
     """The batch is done. `next_due_at_ms` is when the messages behind it are due, if there are any."""
 
@@ -179,7 +188,7 @@ class Completed:
     """The number of message ids that were forgotten in less than a day, because the conversation has too many."""
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Retried:
     """The batch was put back. A later run takes it again under the same id."""
 
@@ -187,7 +196,7 @@ class Retried:
     start_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Recovered:
     """The state of a shard, and the conversations whose claims had expired and were put back.
 
@@ -202,7 +211,7 @@ class Recovered:
     conversations: list[str]
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Flushed:
     """The buffer is due at once."""
 
@@ -211,7 +220,7 @@ class Flushed:
     start_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Cancelled:
     """The waiting messages are dropped. Publish the cancellation.
 
@@ -225,7 +234,7 @@ class Cancelled:
     lane: LaneName = "valkey"
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class AlreadyCancelled:
     """This cancel was already carried out. Newer messages are kept. Publish the cancellation again."""
 
@@ -233,7 +242,7 @@ class AlreadyCancelled:
     lane: LaneName = "valkey"
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Forgotten:
     """The conversation is erased in this lane."""
 
@@ -259,7 +268,7 @@ def cancelled_in_both(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class OnHold:
     """The conversation is on hold until `held_until_ms`, the later end of its holds, even if one of them was ended."""
 
@@ -267,7 +276,7 @@ class OnHold:
     start_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Resumed:
     """The conversation is on hold no more. `due_at_ms` is None if nothing waits."""
 
@@ -275,7 +284,7 @@ class Resumed:
     start_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class NotOnHold:
     """The conversation was not on hold, and nothing was changed."""
 
@@ -283,34 +292,25 @@ class NotOnHold:
     start_id: str | None = None
 
 
-def resumed_in_both(
-    in_valkey: Resumed | OnHold | NotOnHold, in_dynamodb: Resumed | OnHold | NotOnHold
-) -> Resumed | OnHold | NotOnHold:
-    """Return the outcome of the lane that still holds, or else of the lane that was on hold."""
-    for kind in (OnHold, Resumed):
-        for outcome in (in_valkey, in_dynamodb):
-            if isinstance(outcome, kind):
-                return outcome
-    return in_dynamodb
+Ended = Resumed | OnHold | NotOnHold  # of a resume: OnHold if a hold still stands
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Standing:
-    """What a consumer may know of a conversation before it replies."""
+    """What a consumer may know: the number of the newest buffer, 0 if there is none, and the holds that stand."""
 
     generation: int
-    """The number of the newest buffer, or 0 if the conversation is unknown."""
     holds: Holds
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Extended:
     """The buffer now waits until `due_at_ms`."""
 
     due_at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Retimed:
     """The buffer waits as the new rules say. Its due time may be the same as before."""
 
@@ -320,14 +320,14 @@ class Retimed:
     start_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Unmoved:
     """Nothing was changed, because the buffer is already due, is due later anyway, or has its latest due time."""
 
     due_at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Edited:
     """The waiting message was replaced. Its batch contains the new text, so nothing has to be published."""
 
@@ -335,7 +335,7 @@ class Edited:
     """The number of waiting messages that arrived after this one."""
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Waiting:
     """The message waits in its buffer."""
 
@@ -347,12 +347,12 @@ class Waiting:
         """Return None, since a waiting message is in no batch yet."""
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Deleted:
     """The waiting message was removed. Nothing has to be published."""
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Frozen:
     """The message is in a batch that is being emitted, so it was not changed. Publish the change."""
 
@@ -360,7 +360,7 @@ class Frozen:
     lane: LaneName = "valkey"
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Absent:
     """The message is not among the waiting messages that the lane searched. Publish the change.
 
@@ -373,7 +373,7 @@ class Absent:
     lane: LaneName = "valkey"
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Listed:
     """A conversation of a page. Its state may have changed since."""
 
@@ -382,7 +382,7 @@ class Listed:
     scheduled_at_ms: int  # as in Conversation
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Page:
     """Ask for the next page with `next_cursor` until that is None. A page may be empty, or repeat a conversation."""
 
@@ -390,7 +390,7 @@ class Page:
     conversations: list[Listed]
 
 
-@dataclass(frozen=True, slots=True)
+@outcome
 class Conversation:
     """A conversation as an operator sees it."""
 
@@ -404,9 +404,12 @@ class Conversation:
     first_at_ms: int | None
     last_at_ms: int | None
     generation: int
-    held_until_ms: int | None
     holds: Holds  # those that have not ended
     batch_id: str | None
     attempt: int
     frozen: int
     payloads: list[bytes]
+
+    @property
+    def held_until_ms(self) -> int | None:
+        return end_of(self.holds) or None

@@ -3,12 +3,11 @@
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic.alias_generators import to_camel
 from pydantic_core import to_json
 
 from message_buffer.errors import MalformedMessage, MessageTooLarge
 from message_buffer.limits import MAX_MESSAGE_BYTES, MAX_MESSAGE_ID_BYTES, MAX_TIME_MS
-from message_buffer.messages.wire_form import WIRE_VERSION, decode_fields, id_line, mend_id
+from message_buffer.messages.wire_form import WIRE_VERSION, camel_case, decode_fields, id_line, mend_id
 
 
 def _mend_text(value: Any) -> Any:
@@ -49,7 +48,7 @@ class _Open(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="allow",
-        alias_generator=to_camel,
+        alias_generator=camel_case,
         validate_by_name=True,
         validate_by_alias=True,
         serialize_by_alias=True,
@@ -104,6 +103,11 @@ class Attachment(_Open):
     """True if a part of the attachment, such as a transcript, will follow in an edit of the message."""
 
 
+def _no_attachments() -> list[Attachment]:
+    # pydantic reads a factory's signature. For `list` it would need Python's tokenizer, a twentieth of a cold start.
+    return []
+
+
 class Message(_Open):
     """A message in the form that is the same for every platform."""
 
@@ -111,7 +115,7 @@ class Message(_Open):
     text: _Text = ""
     type: Annotated[_Text, Field(min_length=1)] = "text"
     author: _Text | None = None
-    attachments: list[Attachment] = Field(default_factory=list)
+    attachments: list[Attachment] = Field(default_factory=_no_attachments)
     reply_to: _Id | None = None
     group_id: _Text | None = None
     """The id of the album that the message is a part of."""

@@ -24,6 +24,12 @@ WIRE_VERSION = 1
 _id_to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
+def camel_case(name: str) -> str:
+    """Return a Python name as it is on the wire. pydantic's own function would compile patterns in a cold start."""
+    first, *more = name.split("_")
+    return first + "".join(map(str.capitalize, more))
+
+
 def mend_id(value: str) -> str:
     """Escape half a surrogate pair. If it were replaced, two different ids could become the same."""
     return value.encode("utf-8", "backslashreplace").decode()

@@ -22,7 +22,6 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
-from pydantic.alias_generators import to_camel
 
 from message_buffer.errors import InvalidRules
 from message_buffer.limits import (
@@ -42,6 +41,7 @@ from message_buffer.limits import (
     SECOND_MS,
 )
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, PLATFORM_NAMES
+from message_buffer.messages.wire_form import camel_case
 from message_buffer.rules.control_words import LANGUAGES, ControlWords, Language, compared_form, control_words
 from message_buffer.rules.quota import Quota
 from message_buffer.rules.timing import RuleName, Timing
@@ -130,7 +130,7 @@ class _Checked(BaseModel):
         strict=True,
         frozen=True,
         extra="forbid",
-        alias_generator=to_camel,
+        alias_generator=camel_case,
         validate_by_name=True,
         validate_by_alias=True,
         serialize_by_alias=True,
@@ -346,7 +346,7 @@ class _RuleFields(_Checked):
     inbox_apps: _Apps = ()
 
 
-RULE_FIELDS: Mapping[str, str] = {name: to_camel(name) for name in _RuleFields.model_fields}
+RULE_FIELDS: Mapping[str, str] = {name: camel_case(name) for name in _RuleFields.model_fields}
 """Python name -> wire name of every rule."""
 
 

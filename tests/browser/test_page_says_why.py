@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from message_buffer.rules.layers import RULE_FIELDS, Rules
+from message_buffer.rules.layers import Rules
 from tests.support.console import ImitatedBus, ImitatedPlace, ImitatedStage, page_of, row
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("browser")]
 
-Json = dict[str, Any]
 WITHIN_MS = 30_000
 KINDS = ("text", "file", "voice", "button", "typing", "edit", "delete", "again")
 
@@ -111,17 +110,6 @@ def test_while_a_batch_waits_the_page_says_why_beside_the_chat_and_under_live(sc
     expect(why).to_contain_text("put the conversation on hold", timeout=WITHIN_MS)
     scene.page.get_by_role("tab", name="Live").click()
     expect(scene.page.locator("tbody tr")).to_contain_text("a hold", timeout=WITHIN_MS)
-
-
-def test_a_scenario_says_why_its_batch_left_as_the_chat_does(scene: Scene) -> None:
-    page, before = scene.page, scene.conversation
-    page.get_by_role("button", name="Voice note", exact=True).click()
-    expect(page.get_by_label("Customer", exact=True)).not_to_have_value(before.rpartition("/")[2], timeout=WITHIN_MS)
-    picture = {"id": "m1", "type": "image", "attachments": [{"type": "image"}], "receivedAt": now_ms()}
-    scene.bus.publish_batch(scene.conversation, picture, waits_ms=2_000, rule="mediaSilenceMs")
-    result = page.locator(".played .result")
-    expect(result).to_contain_text("1 batch (1 message because of a file without words)", timeout=WITHIN_MS)
-    expect(page.locator(".divider.batch")).to_contain_text("1 message, because of a file without words")
 
 
 def test_an_answer_that_is_older_than_the_batch_does_not_bring_the_buffer_back(scene: Scene) -> None:
@@ -228,30 +216,6 @@ def test_a_hold_says_until_when_and_for_how_much_longer(scene: Scene) -> None:
         re.compile(r"Free replies until[\d:.]+ [AP]M \(in 24\.0 h\); later the platform refuses")
     )
     expect(facts).not_to_contain_text("pending")
-
-
-def test_every_rule_is_said_in_words(scene: Scene) -> None:
-    page = scene.page
-    scene.say("Hey")
-    page.get_by_role("button", name=re.compile("^Time line and rules")).click()
-    page.get_by_role("dialog").get_by_role("button", name="Rules").click()
-    expect(page.locator("dialog tbody tr")).to_have_count(len(RULE_FIELDS))
-    assert all(page.locator("dialog tbody td small").all_inner_texts())
-
-
-def test_charts_of_sizes_and_waits_are_in_order_of_size(scene: Scene) -> None:
-    page = scene.page
-    for size, copies in ((12, 1), (1, 2), (4, 3)):
-        for copy in range(copies):
-            scene.batch(
-                *[f"{size}-{copy}-{n}" for n in range(size)], waits_ms=1_000, gap_ms=10 * size, batchId=f"{size}{copy}"
-            )
-    page.get_by_role("tab", name="Health").click()
-    expect(page.locator(".totals").first).to_contain_text("Batches6", timeout=WITHIN_MS)
-    sizes = page.locator(".bars").filter(has_text="Messages in a batch").locator("dt")
-    expect(sizes).to_have_text(["1", "4–5", "more than 10"])
-    waits = page.locator(".bars").filter(has_text="Wait of the first message").locator("dt")
-    expect(waits).to_have_text(["up to 1 s", "up to 3 s"])
 
 
 @pytest.mark.parametrize(("locale", "has_halves"), [("en-US", True), ("de-DE", False)])

@@ -7,7 +7,7 @@ import pytest
 
 from bufferctl.events import Arrival
 from tests.support.judge import Talk, ids_of, if_quick_enough, judge
-from tests.support.local_stage import MAX_MESSAGES, MAX_WAIT_MS, SILENCE_MS, TYPING_MS, LocalStage
+from tests.support.local_stage import MAX_MESSAGES, SILENCE_MS, TYPING_MS, LocalStage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
@@ -66,40 +66,6 @@ def test_each_message_resets_the_timer(stage: LocalStage) -> None:
     if_quick_enough(attempt)
 
 
-def test_quick_fragments_wait_longer_because_the_author_is_typing(stage: LocalStage) -> None:
-    def attempt() -> bool:
-        talk = Talk(stage)
-        in_pace = say_at_pace(talk, 2, gap_ms=0) == [1, 2]
-        arrivals = judge([talk], within_ms=WITHIN_MS)
-        if in_pace:
-            first, second = arrivals[0].batch["messages"]
-            assert SILENCE_MS <= talk.accepted[0].due_at_ms - first["receivedAt"] < TYPING_MS
-            assert TYPING_MS <= talk.accepted[1].due_at_ms - second["receivedAt"] < MAX_WAIT_MS
-        return in_pace
-
-    if_quick_enough(attempt)
-
-
-@pytest.mark.case(7)
-@pytest.mark.promise("P4")
-def test_an_author_who_never_stops_typing_is_answered_after_the_longest_wait(stage: LocalStage) -> None:
-    def attempt() -> bool:
-        talk = Talk(stage)
-        waiting = say_at_pace(talk, 14, gap_ms=350)
-        first, *_ = judge([talk], within_ms=WITHIN_MS)
-        opened_ms = first.batch["metadata"]["firstMessageAt"]
-        of_first = [each for each in talk.accepted if each.message_id in ids_of(first)]
-        assert all(each.due_at_ms <= opened_ms + MAX_WAIT_MS for each in of_first)
-        # If a batch ended by silence on the way, or left when all had been said, the machine paused, not the author.
-        in_pace = max(waiting) >= MAX_WAIT_MS / 350 - 1 and len(of_first) < len(waiting)
-        if in_pace:
-            assert first.batch["flushReason"] == "max_wait"
-            assert len(talk.batches()) == 2
-        return in_pace
-
-    if_quick_enough(attempt)
-
-
 @pytest.mark.smoke
 def test_a_full_buffer_is_not_kept_waiting(talk: Talk) -> None:
     bodies = [talk.body() for _ in range(MAX_MESSAGES)]
@@ -108,33 +74,6 @@ def test_a_full_buffer_is_not_kept_waiting(talk: Talk) -> None:
     assert arrival.batch["messageCount"] == MAX_MESSAGES
     assert arrival.batch["flushReason"] == "max_messages"
     assert talk.accepted[-1].due_at_ms == arrival.batch["metadata"]["lastMessageAt"]
-
-
-def test_one_less_than_a_full_buffer_waits_for_silence(talk: Talk) -> None:
-    bodies = [talk.body() for _ in range(MAX_MESSAGES - 1)]
-    talk.note(talk.stage.webhooks.post("generic", bodies), *(body["id"] for body in bodies))
-    arrival = one(talk)
-    assert arrival.batch["flushReason"] == "silence"
-    assert talk.accepted[-1].due_at_ms == arrival.batch["metadata"]["lastMessageAt"] + TYPING_MS
-
-
-def test_conversations_do_not_mix(stage: LocalStage) -> None:
-    talks = [Talk(stage) for _ in range(8)]
-    with ThreadPoolExecutor(len(talks)) as pool:
-        list(pool.map(lambda talk: [talk.say() for _ in range(4)], talks))
-    for arrival in judge(talks, within_ms=WITHIN_MS):
-        (talk,) = [each for each in talks if each.conversation_id == arrival.batch["conversationId"]]
-        assert set(ids_of(arrival)) <= set(talk.ids)
-
-
-@pytest.mark.case(35)
-def test_one_user_on_two_accounts_and_two_tenants_has_separate_conversations(stage: LocalStage) -> None:
-    talks = [Talk(stage, name="same") for _ in range(3)]
-    talks[0].say()
-    talks[1].say(account="other shop")
-    talks[2].say(tenant="other tenant")
-    judge(talks, within_ms=WITHIN_MS)
-    assert len({talk.conversation_id for talk in talks}) == 3
 
 
 @pytest.mark.case(17)
@@ -146,14 +85,6 @@ def test_messages_that_arrive_during_emission_go_to_the_next_batch(talk: Talk) -
     assert len(talk.batches()) > 1
     generations = [arrival.batch["generation"] for arrival in talk.arrivals()]
     assert generations == sorted(set(generations))
-
-
-def test_a_list_of_messages_is_taken_in_its_order(talk: Talk) -> None:
-    bodies = [talk.body() for _ in range(8)]
-    answer = talk.stage.webhooks.post("generic", bodies)
-    assert answer.json["accepted"] == 8
-    talk.note(answer, *(body["id"] for body in bodies))
-    assert ids_of(one(talk)) == [body["id"] for body in bodies]
 
 
 @pytest.mark.case(21)
@@ -199,10 +130,3 @@ def test_fifty_identical_deliveries_at_once_are_one_message(stage: LocalStage) -
         return True
 
     if_quick_enough(attempt)
-
-
-@pytest.mark.case(34)
-def test_equal_texts_under_different_ids_are_all_kept(talk: Talk) -> None:
-    talk.say(text="ok")
-    talk.say(text="ok")
-    assert [message["text"] for message in one(talk).batch["messages"]] == ["ok", "ok"]

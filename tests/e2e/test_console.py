@@ -94,12 +94,6 @@ def test_five_fragments_become_one_batch_while_the_bar_runs_and_jumps(page: Page
     expect(page.locator(".buffer")).to_contain_text("Nothing waits.")
 
 
-def test_the_page_says_why_the_batch_is_due_then(page: Page) -> None:
-    say(page, "Hey")
-    say(page, "you")
-    expect(page.locator(".buffer .why")).to_contain_text("after 6 s of silence", timeout=WITHIN_MS)
-
-
 def test_the_time_line_has_what_was_seen_what_came_and_what_the_functions_logged(page: Page) -> None:
     say(page, "Hey")
     the_batch(page)
@@ -128,16 +122,6 @@ def test_a_conversation_is_held_and_resumed_after_a_question(page: Page) -> None
     dialog.get_by_role("button", name="Close").click()
     expect(page.locator(".divider.batch")).to_have_count(2, timeout=WITHIN_MS)
     assert "2 messages, because of the end of a hold" in the_batch(page)
-
-
-def test_a_cancel_that_is_not_confirmed_changes_nothing(page: Page) -> None:
-    say(page, "Keep me")
-    dialog = open_dialog(page)
-    dialog.get_by_role("button", name="Cancel").click()
-    expect(dialog.get_by_role("alertdialog")).to_contain_text("dropped for good")
-    dialog.get_by_role("button", name="Do nothing").click()
-    dialog.get_by_role("button", name="Close").click()
-    assert "1 message" in the_batch(page)
 
 
 def test_the_processor_is_killed_and_the_batch_still_leaves_once(page: Page) -> None:

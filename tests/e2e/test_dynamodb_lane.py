@@ -73,39 +73,6 @@ def test_each_fragment_moves_the_due_time_and_silence_ends_the_wait(dynamodb_sta
     if_quick_enough(attempt)
 
 
-def test_many_conversations_at_once_lose_and_mix_nothing(dynamodb_stage: LocalStage) -> None:
-    talks = [Talk(dynamodb_stage) for _ in range(8)]
-    with ThreadPoolExecutor(len(talks)) as pool:
-        list(pool.map(lambda talk: [talk.insist() for _ in range(6)], talks))
-    for talk in talks:
-        batches = talk.wait_all(timeout_seconds=COME_SECONDS)
-        assert [each for batch in batches for each in batch] == talk.ids
-
-
-def test_a_redelivery_is_known_before_and_after_the_batch(talk: Talk, dynamodb_stage: LocalStage) -> None:
-    talk.say("again")
-    assert talk.say("again").json["duplicates"] == 1
-    talk.wait_all(timeout_seconds=COME_SECONDS)
-    assert talk.say("again").json["duplicates"] == 1
-    dynamodb_stage.wait_until_settled(talk.conversation_id)
-    assert [ids_of(arrival) for arrival in talk.arrivals()] == [["again"]]
-
-
-def test_a_killed_dynamodb_processor_loses_nothing(dynamodb_stage: LocalStage) -> None:
-    """Check what a killed run leaves: its trigger is delivered again, and the next run gets the lock when it ends."""
-    talks = [Talk(dynamodb_stage) for _ in range(4)]
-    for talk in talks:
-        talk.insist()
-    until = time.monotonic() + MAX_WAIT_MS / 1_000
-    killed = 0
-    while time.monotonic() < until:
-        killed += dynamodb_stage.kill("dynamodb_processor")
-        time.sleep(0.1)
-    for talk in talks:
-        assert talk.wait_all(timeout_seconds=90) == [talk.ids]
-    assert killed > 0
-
-
 @pytest.mark.promise("P7")
 def test_a_batch_whose_run_is_killed_leaves_within_a_minute(dynamodb_stage: LocalStage) -> None:
     """Kill one run when it has frozen its batch, which no other run can emit before its lock expires."""

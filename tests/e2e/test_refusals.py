@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from local.webhooks import Answer, whatsapp, whatsapp_text
-from tests.support.judge import Talk, judge
+from local.webhooks import Answer
+from tests.support.judge import Talk
 from tests.support.local_stage import LocalStage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
@@ -24,28 +24,12 @@ def assert_nothing_buffered(talk: Talk) -> None:
 
 
 @pytest.mark.promise("P9")
-@pytest.mark.parametrize("signature", ["sha256=" + "0" * 64, "", "sha1=abc", "sha256=", "nonsense", "sha256=é"])
-def test_a_wrong_signature_changes_nothing(stage: LocalStage, signature: str) -> None:
-    talk = Talk(stage)
-    headers = {"X-Signature-256": signature.encode("utf-8").decode("latin-1")}
-    assert_refused(stage.webhooks.post("generic", talk.body(), headers=headers), 401)
-    assert_nothing_buffered(talk)
-
-
-@pytest.mark.promise("P9")
 @pytest.mark.smoke
 def test_a_signature_of_another_body_changes_nothing(stage: LocalStage) -> None:
     talk = Talk(stage)
     headers = stage.webhooks.signature("generic", json.dumps(talk.body("other")).encode())
     assert_refused(stage.webhooks.post("generic", talk.body(), headers=headers), 401)
     assert_nothing_buffered(talk)
-
-
-def test_the_signature_of_one_platform_is_refused_by_another(stage: LocalStage) -> None:
-    body = json.dumps(whatsapp(whatsapp_text("wamid.x", "text", sender="491512345678900"))).encode()
-    headers = {"X-Hub-Signature-256": stage.webhooks.signature("generic", body)["X-Signature-256"]}
-    assert_refused(stage.webhooks.post("whatsapp", body, headers=headers), 401)
-    assert not stage.keys("*491512345678900*")
 
 
 @pytest.mark.parametrize(
@@ -59,49 +43,6 @@ def test_a_body_that_cannot_be_read_is_refused(stage: LocalStage, body: bytes) -
     assert_refused(stage.webhooks.post("generic", body, headers=headers), 400)
 
 
-@pytest.mark.parametrize("field", ["account", "conversation", "id", "text"])
-def test_a_missing_field_is_named(stage: LocalStage, field: str) -> None:
-    talk = Talk(stage)
-    body = talk.body()
-    del body[field]
-    assert field in assert_refused(stage.webhooks.post("generic", body), 400)
-    assert_nothing_buffered(talk)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"account": ""},
-        {"conversation": 7},
-        {"id": ""},
-        {"id": "x" * 2_000},
-        {"text": None},
-        {"text": ["a", "list"]},
-        {"sentAt": "yesterday"},
-        {"attachments": "none"},
-        {"account": "half \ud83d emoji"},
-    ],
-)
-def test_a_wrong_field_is_named(stage: LocalStage, wrong: dict[str, object]) -> None:
-    talk = Talk(stage)
-    (field,) = wrong
-    assert field in assert_refused(stage.webhooks.post("generic", talk.body() | wrong), 400)
-    assert_nothing_buffered(talk)
-
-
-def test_one_wrong_message_of_a_list_keeps_all_out(stage: LocalStage) -> None:
-    talk = Talk(stage)
-    bodies = [talk.body(), talk.body(), talk.body() | {"id": None}]
-    assert "[2]" in assert_refused(stage.webhooks.post("generic", bodies), 400)
-    assert_nothing_buffered(talk)
-
-
-def test_a_message_that_is_too_large_is_refused(stage: LocalStage) -> None:
-    talk = Talk(stage)
-    assert_refused(stage.webhooks.post("generic", talk.body(text="x" * 70_000)), 413)
-    assert_nothing_buffered(talk)
-
-
 def test_a_body_that_is_too_large_is_refused(stage: LocalStage) -> None:
     talk = Talk(stage)
     bodies = [talk.body(text="x" * 60_000) for _ in range(80)]
@@ -111,9 +52,3 @@ def test_a_body_that_is_too_large_is_refused(stage: LocalStage) -> None:
 
 def test_an_unknown_platform_is_not_found(stage: LocalStage) -> None:
     assert_refused(stage.webhooks.post("pigeon", {}), 404)
-
-
-def test_after_all_refusals_a_message_is_still_buffered(stage: LocalStage) -> None:
-    talk = Talk(stage)
-    talk.say()
-    judge([talk], within_ms=15_000)

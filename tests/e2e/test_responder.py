@@ -137,16 +137,6 @@ def second_burst(customer: Customer) -> Callable[[Request], Answer]:
     return answer
 
 
-def test_a_gate_that_always_delivers_answers_a_second_burst_by_a_second_reply(
-    ai: WebServer, running: LocalStage, customer: Customer
-) -> None:
-    with reconfigured(running, gate="deliver"), answering(ai, second_burst(customer)):
-        customer.write("Where is it?")
-        assert customer.hears(2)
-    # The order of the two is not promised: the responder may have had to try one of them again.
-    assert sorted(customer.heard()) == ["About: The blue one!\nWith stripes.", "About: Where is it?"]
-
-
 def test_a_responder_that_is_killed_after_the_send_does_not_send_again(
     running: LocalStage, customer: Customer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -157,26 +157,6 @@ def test_an_edit_changes_what_waits_and_what_has_left_is_amended_by_name(stage: 
     assert change.batch["message"]["text"] == "Order #54321"
 
 
-def test_a_reaction_is_no_message_but_an_amendment(stage: LocalStage, amended: Inbox) -> None:
-    user, message_id = new_user(), new_id()
-    stage.webhooks.post("whatsapp", whatsapp(whatsapp_text(message_id, "Hey", sender=user)))
-    conversation = f"default/whatsapp/106540352242922/{user}"
-    (arrival,) = wait_for(stage.inbox, conversation)
-    reaction = {
-        "from": user,
-        "id": new_id(),
-        "timestamp": str(int(time.time())),
-        "type": "reaction",
-        "reaction": {"message_id": message_id, "emoji": "👍"},
-    }
-    assert stage.webhooks.post("whatsapp", whatsapp(reaction)).status == 200
-    (change,) = wait_for(amended, conversation)
-    assert (change.batch["change"], change.batch["emoji"]) == ("reaction", "👍")
-    assert change.batch["batchId"] == arrival.batch["batchId"]
-    stage.wait_until_settled(conversation)
-    assert len(batches_of(stage.inbox, conversation)) == 1
-
-
 def test_a_typing_author_is_waited_for_but_not_for_ever(stage: LocalStage) -> None:
     talk = Talk(stage)
     nobody = {"account": "shop", "conversation": f"nobody-{uuid.uuid4().hex}"}
@@ -194,20 +174,6 @@ def test_a_typing_author_is_waited_for_but_not_for_ever(stage: LocalStage) -> No
     assert ids == talk.ids
     (arrival,) = talk.arrivals()
     assert arrival.at_ms >= state["dueAt"]
-
-
-@pytest.mark.case(35)
-def test_one_user_of_two_accounts_and_two_tenants_is_four_conversations(stage: LocalStage) -> None:
-    user, ids = new_user(), {}
-    for tenant in ("acme", "globex"):
-        for account in ("shop", "support"):
-            ids[tenant, account] = new_id()
-            body = {"account": account, "conversation": user, "id": ids[tenant, account], "text": "Hey"}
-            assert stage.webhooks.post("generic", body | {"tenant": tenant}).status == 200
-    for (tenant, account), message_id in ids.items():
-        (arrival,) = wait_for(stage.inbox, f"{tenant}/generic/{account}/{user}")
-        assert ids_of(arrival) == [message_id]
-        assert arrival.batch["tenant"] == tenant
 
 
 @pytest.mark.case(26)

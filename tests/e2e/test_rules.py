@@ -14,7 +14,6 @@ import pytest
 
 from bufferctl.events import subscribe
 from message_buffer.aws import clients as aws
-from message_buffer.errors import RulesConflict
 from message_buffer.rules.rules_table import RulesTable
 from tests.support.local_stage import SILENCE_MS, WARM_PROCESSES, LocalStage
 
@@ -76,26 +75,6 @@ def test_a_change_is_seen_by_every_running_instance_within_ten_seconds(
             all_wait()
             time.sleep(min(1.0, left))
         assert min(all_wait()) >= CHANGED_MS
-
-
-def test_wrong_rules_stop_no_message(stage: LocalStage, table: RulesTable, scope: str) -> None:
-    since_ms = time.time_ns() // 1_000_000
-    put(table, scope, {"silenceMs": "soon"})
-    deadline = time.monotonic() + 2 * LIVE_SECONDS
-    while not any("rules skipped" in line and scope in line for line in stage.log("ingest", since_ms=since_ms)):
-        assert time.monotonic() < deadline, "no instance has read the rules"
-        waits_ms(stage, scope)
-    assert SILENCE_MS <= waits_ms(stage, scope) < CHANGED_MS
-
-
-def test_a_write_that_expects_an_old_version_is_refused(table: RulesTable, scope: str) -> None:
-    version = put(table, scope, {}, expected_version=0)
-    assert put(table, scope, {"silenceMs": 5}, expected_version=version) == table.version() > version
-    for stale in (0, version):
-        with pytest.raises(RulesConflict):
-            put(table, scope, {}, expected_version=stale)
-    (stored,) = [each for each in table.read_all() if each.scope == scope]
-    assert (stored.rules, stored.updated_by) == ({"silenceMs": 5}, "test")
 
 
 def test_a_rule_of_the_bus_selects_the_events_of_an_agent(stage: LocalStage) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from aws_cdk.assertions import Match, Template
+from aws_cdk.assertions import Template
 
 from infra import bus
 from infra.limits import INGEST_TIMEOUT_SECONDS
@@ -164,14 +164,6 @@ def test_while_a_stage_changes_its_kind_of_api_both_answer(
     assert f'"{own}"' not in outputs["FormerApiEndpoint"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_stage_may_do_without_access_logs(kind: str, synthesize: Synthesize) -> None:
-    template = synthesize("prod", api={"kind": kind, "access_logs": False})["Buffer"]
-    assert "ApiAccess" not in template.find_resources("AWS::Logs::LogGroup")
-    stage = "AWS::ApiGatewayV2::Stage" if kind == "http" else "AWS::ApiGateway::Stage"
-    assert not {"AccessLogSettings", "AccessLogSetting"} & only(template, stage).keys()
-
-
 def test_both_kinds_of_api_lead_the_same_requests_to_ingest(synthesize: Synthesize) -> None:
     http = synthesize("dev")["Buffer"]
     routes = {route["RouteKey"] for route in all_of(http, "AWS::ApiGatewayV2::Route")}
@@ -257,22 +249,6 @@ def test_without_a_domain_an_api_is_reached_at_its_default_endpoint(synthesize: 
     assert not any("ApiDnsTarget" in each for each in outputs.values())
 
 
-def test_a_stage_may_change_its_kind_of_api(synthesize: Synthesize) -> None:
-    """Change the kind: CloudFormation refuses a resource that keeps its logical id and changes its type."""
-    types = [
-        {
-            name: resource["Type"]
-            for name, resource in synthesize("dev", api={"kind": kind, "domain": DOMAIN})["Buffer"]
-            .to_json()["Resources"]
-            .items()
-        }
-        for kind in KINDS
-    ]
-    shared = types[0].keys() & types[1].keys()
-    assert {"ApiDomain", "ApiMapping", "ApiAccess"} <= shared
-    assert all(types[0][name] == types[1][name] for name in shared)
-
-
 def test_a_rest_api_leaves_bodies_as_they_came_and_the_account_as_it_is(synthesize: Synthesize) -> None:
     template = synthesize("dev", api={"kind": "rest"})["Buffer"]
     api = only(template, "AWS::ApiGateway::RestApi")
@@ -320,16 +296,6 @@ def test_the_firewall_keeps_no_samples_which_would_hold_secrets(synthesize: Synt
     acl = only(synthesize("dev", api={"kind": "rest"})["Buffer"], "AWS::WAFv2::WebACL")
     for visible in [acl, *acl["Rules"]]:
         assert visible["VisibilityConfig"]["SampledRequestsEnabled"] is False
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_api_calls_the_instances_that_are_kept_warm(kind: str, synthesize: Synthesize) -> None:
-    template = synthesize("dev", api={"kind": kind}, warmth={"ingest": "provisioned"})["Buffer"]
-    ((alias, _),) = template.find_resources("AWS::Lambda::Alias").items()
-    from_api = {"Principal": "apigateway.amazonaws.com"}
-    permissions = template.find_resources("AWS::Lambda::Permission", {"Properties": from_api})
-    assert permissions
-    assert {text(found["Properties"]["FunctionName"]) for found in permissions.values()} == {text({"Ref": alias})}
 
 
 # -- who may do what -------------------------------------------------------------------------------
@@ -544,13 +510,6 @@ def test_without_consumers_nobody_elsewhere_is_let_to_anything(synthesize: Synth
 # -- what is kept ----------------------------------------------------------------------------------
 
 
-def test_events_are_archived_as_long_as_the_stage_says(synthesize: Synthesize) -> None:
-    archive = only(synthesize("dev", bus={"archive_days": 7})["Buffer"], "AWS::Events::Archive")
-    assert archive["RetentionDays"] == 7
-    assert archive["EventPattern"] == {"source": ["message-buffer"]}
-    synthesize("dev")["Buffer"].resource_count_is("AWS::Events::Archive", 0)
-
-
 def test_the_schemas_of_events_are_published_as_they_are_documented(synthesize: Synthesize) -> None:
     published = {
         schema["SchemaName"].removeprefix("message-buffer@"): json.loads(schema["Content"])
@@ -561,21 +520,6 @@ def test_the_schemas_of_events_are_published_as_they_are_documented(synthesize: 
     for content in published.values():
         jsonschema.Draft4Validator.check_schema(content)
     synthesize("local")["Buffer"].resource_count_is("AWS::EventSchemas::Schema", 0)
-
-
-def test_letters_wait_two_weeks_and_what_they_refer_to_waits_longer(synthesize: Synthesize) -> None:
-    template = synthesize("prod")["Buffer"]
-    queues = template.find_resources("AWS::SQS::Queue")
-    assert queues["DeadLetters"]["Properties"]["MessageRetentionPeriod"] == 14 * 86_400
-    rules = only(template, "AWS::S3::Bucket")["LifecycleConfiguration"]["Rules"]
-    assert {rule["Prefix"]: rule["ExpirationInDays"] for rule in rules} == {"batches/": 30, "dead-letters/": 15}
-
-
-def test_the_local_stages_api_is_one_that_the_emulator_serves_under_a_known_path(synthesize: Synthesize) -> None:
-    template = synthesize("local")["Buffer"]
-    template.has_resource_properties(
-        "AWS::ApiGatewayV2::Api", {"ProtocolType": "HTTP", "Tags": Match.object_like({"ms-custom-id": "b0ffe2ed"})}
-    )
 
 
 # -- WhatsApp by SNS -------------------------------------------------------------------------------

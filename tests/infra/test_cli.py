@@ -14,7 +14,6 @@ import pytest
 
 import app as program
 from infra import cli, preflight
-from infra.settings_and_defaults import LOCAL
 
 ROOT = Path(__file__).parents[2]
 
@@ -98,29 +97,11 @@ def test_a_command_that_would_go_to_aws_names_the_local_stages_own_commands(
     assert looked_for == []
 
 
-def test_the_local_stages_name_is_that_of_the_settings() -> None:
-    assert cli.LOCAL == LOCAL
-
-
 def test_what_is_missing_ends_the_command(looked_for: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "main", lambda given: 1)
     with pytest.raises(SystemExit) as ended:
         cli.main(["deploy", "--all"])
     assert ended.value.code == 1
-
-
-def test_the_caches_of_cdk_and_jsii_are_inside_the_clone() -> None:
-    environment = cli.environment()
-    for name in ("CDK_HOME", "JSII_RUNTIME_PACKAGE_CACHE_ROOT"):
-        assert Path(environment[name]).is_relative_to(ROOT / ".build")
-    asked = "console.log(process.version, require('os').homedir())"
-    ended = subprocess.run(
-        [environment["JSII_NODE"], "-e", asked],
-        capture_output=True, text=True, check=True, env={**os.environ, **environment},
-    )  # fmt: skip
-    version, home = ended.stdout.split(maxsplit=1)
-    assert version.startswith("v")
-    assert Path(home.strip()).resolve() == ROOT / ".build" / "home"
 
 
 def test_the_app_is_run_by_this_python_also_from_a_path_with_a_space(
@@ -205,11 +186,6 @@ class Parent:
 )
 def test_the_app_knows_what_a_foreign_cdk_was_asked_for(parents: list[Any], purpose: str | None) -> None:
     assert program.purpose_of_caller(parents) == purpose
-
-
-def test_without_a_stage_the_stage_is_dev_and_a_change_is_asked_for(context: dict[str, Any]) -> None:
-    assert context["stage"] == "dev"
-    assert json.loads((ROOT / "cdk.json").read_text("utf-8"))["requireApproval"] == "any-change"
 
 
 def test_lambda_can_read_what_a_private_clone_deploys(tmp_path: Path) -> None:

@@ -116,21 +116,6 @@ def test_every_two_values_that_do_not_exclude_each_other_are_in_a_combination() 
                 assert pair in chosen or pair in CHOSEN.impossible
 
 
-def test_values_that_exclude_each_other_are_named_and_in_no_combination() -> None:
-    chosen = every_pair({"a": 2, "b": 2, "c": 3}, lambda row: (row.get("a"), row.get("b")) != (1, 1))
-    assert chosen.impossible == [frozenset({("a", 1), ("b", 1)})]
-    assert {(row["a"], row["b"]) for row in chosen.rows} == {(0, 0), (0, 1), (1, 0)}
-    assert {(row["a"], row["c"]) for row in chosen.rows} == {(a, c) for a in range(2) for c in range(3)}
-
-
-def test_a_combination_names_zones_and_certificates_of_its_region() -> None:
-    regions = {combination.overrides["region"] for combination in COMBINATIONS}
-    assert regions == set(REGIONS)
-    for combination in COMBINATIONS:
-        others = regions - {combination.overrides["region"]}
-        assert not [region for region in others if region in json.dumps(combination.overrides)]
-
-
 @nightly
 @pytest.mark.parametrize("number", range(len(COMBINATIONS)))
 def test_a_combination_of_settings_breaks_no_rule_of_aws(number: int, examined: Callable[..., Any]) -> None:

@@ -2,13 +2,9 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
@@ -17,10 +13,9 @@ from hypothesis import strategies as st
 from cost import document
 from cost.__main__ import main
 from cost.alternatives import kinds_of_stage, polling
-from cost.chart import HEIGHT, WIDTH
-from cost.facts import HERE, Price, prices, usages, used
+from cost.facts import HERE, prices, usages, used
 from cost.lines import Line, total
-from cost.model import bill, ecpus, floors, stored_gb
+from cost.model import bill, floors, stored_gb
 from cost.traffic import Traffic, processors
 from infra.settings_and_defaults import LOG_RETENTION_DAYS, LogRetention, StageConfig, Timings, load_stage
 
@@ -49,18 +44,6 @@ def test_a_month_of_nat_gateways_is_as_the_price_list_says() -> None:
     found = lines(changed(network={"nat_gateways": 2}), NOBODY)
     assert found["NAT gateways"].monthly == pytest.approx(65.70)
     assert found["NAT gateways: addresses"].monthly == pytest.approx(7.30)
-
-
-def test_a_month_of_endpoints_is_paid_for_each_zone_and_service() -> None:
-    found = lines(changed(network={"egress": "endpoints"}), NOBODY)
-    assert found["Interface endpoints"].monthly == pytest.approx(7.30 * 2 * used("endpoint_services"))
-    assert not any(name.startswith("NAT") for name in found)
-    traced = lines(changed(network={"egress": "endpoints"}, tracing=True), NOBODY)
-    assert traced["Interface endpoints"].monthly - found["Interface endpoints"].monthly == pytest.approx(7.30 * 2)
-
-
-def test_an_empty_cache_costs_a_hundred_megabytes() -> None:
-    assert lines(PLAIN, NOBODY)["Valkey: storage"].monthly == pytest.approx(6.132)
 
 
 def test_requests_are_messages_and_statuses() -> None:
@@ -103,48 +86,11 @@ def test_rare_conversations_each_keep_a_processor_for_their_wait_and_the_idle_ti
     assert run.starts == pytest.approx(10 * DAYS, rel=0.01)
 
 
-def test_conversations_at_the_mean_distance_of_their_length_keep_it_awake_for_63_percent() -> None:
-    # 1 - 1/e. One in 19 s: 4547.37 a day of 24 hours.
-    traffic = Traffic(messages_per_day=86_400 / 19, fragments_per_batch=1, active_hours=24)
-    run = processors(traffic, shards=1, timings=Timings())
-    assert run.seconds / (730 * 3_600) == pytest.approx(0.632, abs=0.001)
-
-
 def test_the_cache_holds_the_ids_of_a_day_and_what_waits() -> None:
     traffic = Traffic(messages_per_day=1e6, active_hours=24)
     # 250,000 batches a day that wait 9 s: 26 at a time, of 775 bytes and 800 more for four messages.
     assert stored_gb(traffic) * 1e9 == pytest.approx(90e6 + 26.04 * (775 + 4 * 250 - 200), rel=0.001)
     assert lines(PLAIN, Traffic(messages_per_day=2e6))["Valkey: storage"].monthly == pytest.approx(11.04, abs=0.01)
-
-
-def test_a_call_costs_the_higher_of_its_time_and_its_kilobytes() -> None:
-    def of_a_message(text_bytes: int) -> float:
-        many, few = (
-            ecpus(PLAIN, Traffic(messages_per_day=n, fragments_per_batch=1_000, text_bytes=text_bytes))
-            for n in (11_000_000, 10_000_000)
-        )
-        return (many - few) / (1_000_000 * DAYS)
-
-    # 2.79 times RPUSH and ZADD, and a thousandth of a batch; then 20 KB of text, once in and once, with its batch, out.
-    assert of_a_message(60) == pytest.approx(2.79 * 2 + 0.27, abs=0.1)
-    assert of_a_message(20_000) == pytest.approx(21.2 + 20.2, abs=0.1)
-
-
-@pytest.mark.parametrize(
-    ("settings", "component", "monthly"),
-    [
-        # 0.5 GB each, 2,628,000 s.
-        ({"warmth": {"ingest": "provisioned", "provisioned_instances": 2}}, "Lambda: ingest, kept warm", 8.76),
-        ({"warmth": {"ingest": "snap_start"}}, "Lambda: ingest, snapshot", 1.98),
-        ({}, "Secrets Manager: secret", 0.40),
-        ({}, "Dashboard", 3.00),
-        # Two passes of the watchdog a minute, and one sweep.
-        ({"tracing": True, "fallback": False}, "X-Ray: traces", 0.44),
-        ({"tracing": True}, "X-Ray: traces", 0.88),
-    ],
-)
-def test_what_a_setting_costs_without_traffic(settings: dict[str, Any], component: str, monthly: float) -> None:
-    assert lines(changed(**settings), NOBODY)[component].monthly == pytest.approx(monthly, abs=0.005)
 
 
 @pytest.mark.parametrize(
@@ -166,39 +112,6 @@ def test_logs_are_written_once_and_kept_for_the_stages_retention() -> None:
     found = lines(changed(log_retention="one_week"), Traffic())
     a_day = found["Logs: ingest"].quantity / DAYS
     assert found["Logs: ingest, kept"].quantity == pytest.approx(a_day * used("logs_compressed") * 7)
-
-
-def test_the_archive_keeps_the_events_of_its_days() -> None:
-    found = lines(changed(bus={"archive_days": 30}), Traffic())
-    a_day = found["EventBridge: archive, written"].quantity / DAYS
-    assert a_day == pytest.approx(25_000 * Traffic().event_bytes / 1e9)
-    assert found["EventBridge: archive, kept"].quantity == pytest.approx(a_day * 30)
-
-
-def test_a_snapshot_of_each_day_is_kept() -> None:
-    # Ids of 10 million messages are 0.9 GB.
-    found = lines(changed(cache={"snapshot_days": 7}), Traffic(messages_per_day=1e7))
-    assert found["Valkey: snapshots"].quantity == pytest.approx(0.9 * 7, rel=0.01)
-
-
-def test_metrics_are_paid_for_in_the_hours_in_which_they_are_sent() -> None:
-    always, with_traffic = used("metrics_always") + used("metrics_of_sweep"), used("metrics_with_traffic")
-    assert lines(PLAIN, NOBODY)["Metrics of our own"].quantity == always
-    crowd = lines(PLAIN, Traffic(messages_per_day=1e6, active_hours=6))
-    assert crowd["Metrics of our own"].quantity == pytest.approx(always + with_traffic / 4)
-
-
-def test_a_start_of_a_processor_is_billed_with_its_cold_start() -> None:
-    # Ten conversations a day, each with a start: 19 s and 0.6 s of a quarter GB.
-    found = lines(PLAIN, Traffic(messages_per_day=40))["Lambda: processor, duration"]
-    assert found.quantity == pytest.approx(10 * DAYS * 19.6 / 4, rel=0.005)
-
-
-def test_with_one_nat_gateway_half_of_its_traffic_comes_from_the_other_zone() -> None:
-    one, two = (lines(changed(network={"nat_gateways": count}), Traffic()) for count in (1, 2))
-    assert one["Between zones"].quantity - two["Between zones"].quantity == pytest.approx(
-        one["NAT gateways: data"].quantity
-    )
 
 
 def test_every_retention_of_a_stage_is_known() -> None:
@@ -284,17 +197,6 @@ def test_nobody_pays_less_than_the_floor_and_no_line_is_negative(config: StageCo
     assert all(line.quantity > 0 for line in found)
 
 
-def test_the_floor_of_the_stages_own_egress_is_its_floor() -> None:
-    config = changed(network={"egress": "nat", "nat_gateways": 2})
-    assert floors(config)["2 NAT gateways"] == total(bill(config, NOBODY))
-
-
-@pytest.mark.parametrize("undated", [{"source": "web"}, {"source": "memory", "as_of": 2026}])
-def test_a_price_is_dated_exactly_if_it_was_looked_up(undated: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="has the year of its source"):
-        Price.model_validate({"price": 1, "unit": "GB", **undated})
-
-
 def test_every_price_is_used_in_some_bill() -> None:
     crowd = Traffic(messages_per_day=1e6)
     configs = [
@@ -352,44 +254,11 @@ def test_the_readme_says_what_the_model_says(stages: dict[str, Any]) -> None:
             assert amount in told, f"{amount} at {messages} messages a day"
 
 
-def test_the_page_about_the_lanes_says_what_the_model_says(stages: dict[str, Any]) -> None:
-    page = (ROOT / "docs" / "lanes.md").read_text()
-    rows = {row.split("|")[1].strip(): row.split("|")[2:4] for row in page.splitlines() if row.startswith("| ")}
-    kinds, crowd = kinds_of_stage(load_stage(stages, stage="prod")), Traffic(messages_per_day=1e6)
-    for column, lane in enumerate(("Valkey", "DynamoDB")):
-        of_lane = {name: kind for name, kind in kinds.items() if name.startswith(lane)}
-        floors_of_lane = {f"${total(bill(kind, NOBODY)):.0f}" for kind in of_lane.values()}
-        told = re.findall(r"\$\d+", rows["[costs](cost.md#by-volume) a month while nobody writes"][column])
-        assert set(told) <= floors_of_lane
-        millions = [total(bill(kind, crowd)) / crowd.messages * 1e6 for kind in of_lane.values()]
-        told = re.findall(r"\$(\d+)", rows["a million messages, at a million a day"][column])
-        assert told == [f"{min(millions):.0f}", f"{max(millions):.0f}"]
-
-
 def test_a_stage_without_network_and_gateway_and_with_few_lines_costs_what_was_aimed_at(stages: dict[str, Any]) -> None:
     """Bound the cheapest kind of stage with Valkey. Each new alarm costs ten cents."""
     cheapest = kinds_of_stage(load_stage(stages, stage="prod"))["Valkey, no network, own address, 1 % of the lines"]
     for messages, dollars in ((0, 19), (1_000_000, 80), (10_000_000, 550)):
         assert total(bill(cheapest, Traffic(messages_per_day=messages))) <= dollars
-
-
-def test_a_kind_of_stage_has_the_bill_of_the_settings_that_it_names(stages: dict[str, Any]) -> None:
-    traffic = Traffic(messages_per_day=1e6)
-    settings = {"network": {"egress": "none"}, "api": {"kind": "url"}, "log_share": 0.01}
-    named = load_stage(stages, stage="prod", overrides=json.dumps(settings))
-    kinds = kinds_of_stage(load_stage(stages, stage="prod"))
-    assert total(bill(named, traffic)) == pytest.approx(
-        total(bill(kinds["Valkey, no network, own address, 1 % of the lines"], traffic))
-    )
-    found = {line.component for line in bill(named, traffic)}
-    assert not [name for name in found if "NAT" in name or "API Gateway" in name or "accesses" in name]
-
-
-@pytest.mark.parametrize("lane", ["valkey", "dynamodb"])
-def test_fewer_lines_never_cost_more(lane: str) -> None:
-    traffic = Traffic(messages_per_day=1e6)
-    amounts = [total(bill(changed(lane=lane, log_share=share), traffic)) for share in (0, 0.01, 0.5, 1)]
-    assert amounts == sorted(amounts)
 
 
 def test_the_page_about_deploying_says_what_a_day_without_messages_costs(stages: dict[str, Any]) -> None:
@@ -401,30 +270,6 @@ def test_the_page_about_deploying_says_what_a_day_without_messages_costs(stages:
         config = load_stage(stages, stage=stage, overrides=f"{{{setting}}}")
         dollars = total(bill(config, NOBODY))
         assert (a_day, a_month) == (f"{dollars / DAYS:.2f}", f"{dollars:.2f}"), f"{stage} {setting}"
-
-
-def test_the_picture_stays_inside_its_frame_and_no_label_covers_another(stages: dict[str, Any]) -> None:
-    root = ElementTree.fromstring(document.picture(stages))  # noqa: S314 - our own picture
-    labels = [
-        (float(text.attrib["x"]), float(text.attrib["y"])) for text in root.iter("{http://www.w3.org/2000/svg}text")
-    ]
-    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in labels)
-    on_the_right = sorted(y for x, y in labels if x > 570)
-    assert len(on_the_right) == len(floors(PLAIN)) + 1
-    assert all(below - above >= 14 for above, below in pairwise(on_the_right))
-
-
-def test_the_table_names_the_total_and_the_floor(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--stage", "prod", "--messages-per-day", "0"]) == 0
-    written = capsys.readouterr().out
-    floor = total(bill(_prod(), NOBODY))
-    assert f"Total: ${floor:.2f} a month. With no messages: ${floor:.2f}" in written
-
-
-def test_a_stage_with_the_dynamodb_lane_has_one_floor(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--stage", "prod", "--overrides", '{"lane": "dynamodb"}', "--messages-per-day", "0"]) == 0
-    floor = total(bill(changed(**{**_prod().model_dump(), "name": "prod", "lane": "dynamodb"}), NOBODY))
-    assert f"With no messages: ${floor:.2f}.\n" in capsys.readouterr().out
 
 
 def test_the_json_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
@@ -454,20 +299,6 @@ def test_a_wrong_question_is_answered_with_what_is_wrong(
 ) -> None:
     assert main(arguments) == 2
     assert sentence in capsys.readouterr().err
-
-
-def test_the_local_stage_costs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--stage", "local"]) == 0
-    assert "costs nothing" in capsys.readouterr().out
-
-
-def test_the_command_does_not_wait_for_the_cdk() -> None:
-    asked = "import sys, cost.__main__ as cost; cost.main(['--stage', 'prod']); sys.exit('aws_cdk' in sys.modules)"
-    subprocess.run([sys.executable, "-c", asked], cwd=ROOT, check=True, capture_output=True, timeout=30)
-
-
-def _prod() -> StageConfig:
-    return load_stage(json.loads((ROOT / "cdk.json").read_text())["context"]["stages"], stage="prod")
 
 
 def test_a_queue_of_webhooks_is_polled_all_month_and_each_webhook_is_three_requests() -> None:

@@ -26,9 +26,6 @@ def functions(stacks: Stacks) -> dict[str, dict[str, Any]]:
     return {each["Handler"].split(".")[-3]: each for each in found}
 
 
-NOTHING = "AWS::CloudFormation::WaitConditionHandle"
-
-
 def holds_messages(stacks: Stacks) -> bool:
     return "Holding" in stacks["Buffer"].to_json()["Resources"]
 
@@ -50,13 +47,6 @@ def test_a_stages_configuration_names_the_functions_that_it_has(
     overrides: dict[str, Any], synthesize: Callable[..., Stacks], stage_config: Callable[..., StageConfig]
 ) -> None:
     assert stage_config("prod", **overrides).roles == functions(synthesize("prod", **overrides)).keys()
-
-
-def test_alone_on_the_local_stage_it_is_one_stack_and_an_empty_one(synthesize: Callable[..., Stacks]) -> None:
-    stacks = synthesize("local", lane="dynamodb", responder=None)
-    assert set(stacks) == {"Buffer", "Responder"}
-    assert [resource["Type"] for resource in stacks["Responder"].to_json()["Resources"].values()] == [NOTHING]
-    assert set(functions(stacks)) == OF_THE_DYNAMODB_LANE
 
 
 def test_as_a_fallback_it_stands_beside_the_valkey_lane_and_outside_its_network(
@@ -128,10 +118,3 @@ def test_lost_triggers_are_looked_for_every_minute(
     assert target["Input"] == '{"sweep":true}'
     assert target["Arn"]["Fn::GetAtt"][0].startswith("WindowProcessor")
     assert target["RetryPolicy"]["MaximumRetryAttempts"] == 0
-
-
-def test_alone_its_alarms_and_graphs_ask_for_nothing_that_is_not_there(synthesize: Callable[..., Stacks]) -> None:
-    operability = str(synthesize("prod", lane="dynamodb")["Operability"].to_json())
-    for gone in ("AWS/ElastiCache", "watchdog", "conversation_processor", "ProcessorFailures", "NATGateway"):
-        assert gone not in operability
-    assert "OldestWindowOverdueMs" in operability

@@ -81,12 +81,6 @@ def test_a_layer_holds_nothing_that_is_not_imported(
     assert _files(built) == {"python/thing/__init__.py", "python/thing-1.0.dist-info/METADATA"}
 
 
-def test_the_same_layer_is_built_once(tmp_path: Path, requirements: Path, installs: list[Platform]) -> None:
-    first = build_layer(requirements, platform=Platform.LAMBDA, cache=tmp_path / "layers")
-    assert build_layer(requirements, platform=Platform.LAMBDA, cache=tmp_path / "layers") == first
-    assert installs == [Platform.LAMBDA]
-
-
 def test_other_requirements_or_another_platform_make_another_layer(
     tmp_path: Path, requirements: Path, installs: list[Platform]
 ) -> None:
@@ -95,25 +89,6 @@ def test_other_requirements_or_another_platform_make_another_layer(
     requirements.write_text("thing==1.1\n")
     built.add(build_layer(requirements, platform=Platform.LAMBDA, cache=cache))
     assert len(built) == 3
-
-
-def test_a_layer_for_the_host_brings_byte_code_that_outlives_unpacking(
-    tmp_path: Path, requirements: Path, installs: list[Platform]
-) -> None:
-    built = build_layer(requirements, platform=Platform.HOST, cache=tmp_path / "layers")
-    (compiled,) = built.rglob("*.pyc")
-    flags = int.from_bytes(compiled.read_bytes()[4:8], "little")
-    assert flags == 0b01, "checked by hash, and not at all while running"
-
-
-def test_a_layer_for_lambda_brings_byte_code_if_there_is_a_python_to_write_it(
-    tmp_path: Path, requirements: Path, installs: list[Platform], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cache = tmp_path / "layers"
-    plain = build_layer(requirements, platform=Platform.LAMBDA, cache=cache)
-    monkeypatch.setattr(layer, "lambda_interpreter", lambda: sys.executable)
-    compiled = build_layer(requirements, platform=Platform.LAMBDA, cache=cache)
-    assert [len(list(built.rglob("*.pyc"))) for built in (plain, compiled)] == [0, 1]
 
 
 def test_only_the_pins_that_hold_on_lambda_go_into_its_layer(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import pytest
 from aws_cdk.assertions import Template
 
-from infra.bus import EVENTS
 from infra.function import ROOMS
 from lambdas.processor.service import Exit
 
@@ -26,7 +25,6 @@ ALONE = {"lane": "dynamodb"}
 PUBLIC: dict[str, Any] = {"network": {"egress": "none"}}
 QUERY = r'SELECT SUM\((\w+)\) FROM SCHEMA\("([\w/]+)", service\)'
 PARTS = ("**First command.**", "**Repair.**")
-WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven"]
 HTTP, REST, OWN_URL = {"kind": "http"}, {"kind": "rest"}, {"kind": "url"}
 
 Properties = dict[str, Any]
@@ -219,35 +217,6 @@ def test_while_two_apis_answer_the_alarm_reads_both(synthesize: Callable[..., Ma
         assert (eval(expression, names_of) > alarm["Threshold"]) is pages  # noqa: S307 - our own formula
 
 
-@pytest.mark.parametrize(
-    ("name", "unit", "says"),
-    [
-        ("oldest-overdue", 1_000, "more than {} s"),
-        ("oldest-window-overdue", 1_000, "more than {} s ago"),
-        ("window-locks-lost", 1, "more than {} times"),
-        ("unauthentic-webhooks", 1, "More than {} webhooks"),
-        ("webhooks-fail", 1, "more than {} %"),
-        ("starts-wait-processor", 1_000, "`timings.start_ms`, {} s"),
-    ],
-)
-def test_the_runbook_says_from_which_number_on_an_alarm_fires(
-    name: str, unit: int, says: str, synthesize: Callable[..., Mapping[str, Template]]
-) -> None:
-    alarm = _alarms(synthesize("prod")["Operability"])[name]
-    paragraph = _paragraphs()[alarm["AlarmDescription"].partition("#")[2]]
-    assert says.format(int(alarm["Threshold"]) // unit) in " ".join(paragraph.split())
-
-
-def test_readme_and_design_count_what_the_templates_have(synthesize: Callable[..., Mapping[str, Template]]) -> None:
-    stacks = synthesize("prod")
-    reserved = [each.get("ReservedConcurrentExecutions", 0) for each in _all(stacks["Buffer"], "AWS::Lambda::Function")]
-    (user,) = _all(stacks["Cache"], "AWS::ElastiCache::User")
-    readme, design = (" ".join((ROOT / name).read_text().split()) for name in ("README.md", "docs/design.md"))
-    assert f"`prod` reserves {sum(reserved)} instances" in readme
-    assert f"may run {user['AccessString'].count('+')} commands" in design
-    assert f"rules for our {WORDS[len(EVENTS)]} events" in design
-
-
 def test_silence_of_the_watchdog_is_an_alarm_of_its_own(synthesize: Callable[..., Mapping[str, Template]]) -> None:
     alarm = _alarms(synthesize("prod")["Operability"])["watchdog-silent"]
     assert (alarm["TreatMissingData"], alarm["ComparisonOperator"]) == ("breaching", "LessThanThreshold")
@@ -299,15 +268,6 @@ def test_the_cache_is_found_under_the_name_that_serverless_caches_report(
     assert named == [[{"Name": "clusterId", "Value": cache["ServerlessCacheName"]}]] * 7
 
 
-def test_more_shards_may_start_more_processors(synthesize: Callable[..., Mapping[str, Template]]) -> None:
-    one, four = (
-        _alarms(synthesize("dev", shards=shards)["Operability"])["lease-flapping-starts"]["Threshold"]
-        for shards in (1, 4)
-    )
-    # 300 s of 10 s of idling, twice over.
-    assert (one, four) == (60, 240)
-
-
 def test_every_function_is_watched_for_errors_and_throttles(
     synthesize: Callable[..., Mapping[str, Template]],
 ) -> None:
@@ -334,15 +294,6 @@ def test_at_an_own_address_refusals_by_lambda_page_because_they_are_no_5xx(
     assert at_gateway["AlarmDescription"].startswith("[ticket]")
 
 
-def test_dropped_starts_show_in_the_alarms_of_their_causes(synthesize: Callable[..., Mapping[str, Template]]) -> None:
-    template = synthesize("prod")["Operability"]
-    alarms = _alarms(template)
-    for role in ("processor", "conversation-processor"):
-        assert {f"{role}-errors", f"throttles-{role}", f"starts-wait-{role}"} <= alarms.keys()
-    assert {"watchdog-errors", "throttles-watchdog", "watchdog-silent"} <= alarms.keys()
-    assert "AsyncEventsDropped" in json.dumps(_all(template, "AWS::CloudWatch::Dashboard"))
-
-
 def test_the_queues_of_end_user_messaging_are_watched_where_it_is_used(
     synthesize: Callable[..., Mapping[str, Template]],
 ) -> None:
@@ -355,53 +306,6 @@ def test_the_queues_of_end_user_messaging_are_watched_where_it_is_used(
     assert {name: metric["MetricName"] for name, metric in watched.items()} == names
     assert len({json.dumps(metric["Dimensions"]) for metric in watched.values()}) == len(names)
     assert names.keys().isdisjoint(_alarms(synthesize("prod")["Operability"]))
-
-
-@pytest.mark.parametrize(
-    "overrides", [{"api": HTTP}, {"api": REST}, {"api": OWN_URL}, {"fallback": False}, ALONE, PUBLIC]
-)
-def test_no_widgets_of_the_dashboard_overlap_and_every_row_is_full(
-    overrides: dict[str, Any], synthesize: Callable[..., Mapping[str, Template]]
-) -> None:
-    cells = [
-        (each["x"] + column, each["y"] + row)
-        for each in _widgets(synthesize("prod", **overrides)["Operability"])
-        for column in range(each["width"])
-        for row in range(each["height"])
-    ]
-    assert len(set(cells)) == len(cells)
-    assert len(cells) == 24 * (max(row for _, row in cells) + 1)
-
-
-def test_the_dashboard_shows_all_alarms(synthesize: Callable[..., Mapping[str, Template]]) -> None:
-    template = synthesize("prod")["Operability"]
-    (shown,) = [each["properties"]["alarms"] for each in _widgets(template) if each["type"] == "alarm"]
-    assert len(shown) == len(_alarms(template))
-
-
-def test_gb_seconds_are_reckoned_with_the_memory_that_the_function_has(
-    synthesize: Callable[..., Mapping[str, Template]],
-) -> None:
-    stacks = synthesize("dev", memory={"ingest": 1_024})
-    functions = _all(stacks["Buffer"], "AWS::Lambda::Function")
-    memory = {each["Handler"].split(".")[-3]: each["MemorySize"] for each in functions}
-    assert memory["ingest"] == 1_024
-    shown = {
-        line[0]["label"]: line[0]["expression"]
-        for line in _widget(stacks["Operability"], "Lambda GB-seconds")["metrics"]
-        if isinstance(line[0], dict)
-    }
-    for role in ROLES:
-        milliseconds = {f"ms_of_{role}": 3_000}
-        assert eval(shown[role], milliseconds) == 3 * memory[role] / 1_024  # noqa: S307 - our own formula
-
-
-@pytest.mark.parametrize(("egress", "shown"), [("nat", 1), ("endpoints", 0), ("none", 0)])
-def test_nat_traffic_is_shown_where_there_is_any(
-    egress: str, shown: int, synthesize: Callable[..., Mapping[str, Template]]
-) -> None:
-    widgets = _widgets(synthesize("dev", network={"egress": egress})["Operability"])
-    assert sum("NAT" in each["properties"].get("title", "") for each in widgets) == shown
 
 
 def _emitted() -> Iterator[Told]:

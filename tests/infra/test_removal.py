@@ -173,12 +173,6 @@ def test_what_goes_what_stays_and_what_costs_is_said_before(
     assert '"removal_policy": "destroy"' in text
 
 
-def test_a_final_snapshot_is_said(make: Callable[..., Removal], said: list[str]) -> None:
-    cache = removal.Resource("AWS::ElastiCache::ServerlessCache", "message-buffer-dev", kept=False, snapshot=True)
-    make().explain([Stack("S", "id", "CREATE_COMPLETE", protected=False, resources=(cache,))])
-    assert "AWS makes a final snapshot, and bills its storage, of:" in said
-
-
 def test_a_bucket_is_emptied_before_its_stack_goes(make: Callable[..., Removal], account: CloudFormation) -> None:
     account.deploy("Buffer", Oversize=BUCKET)
     aws("s3").create_bucket(Bucket="dev-oversize")
@@ -246,15 +240,6 @@ def test_a_network_that_lambda_does_not_leave_is_said_with_its_costs(
     assert account.stacks.keys() == {f"{NAME}-Network"}
 
 
-def test_a_stack_that_aws_does_not_delete_is_said_with_the_reason_of_aws(
-    make: Callable[..., Removal], account: CloudFormation
-) -> None:
-    account.deploy("Network")
-    account.reason = "[Vpc] has dependencies."
-    with pytest.raises(Stuck, match=rf"did not delete {NAME}-Network: \[Vpc\] has dependencies"):
-        make().delete(make().standing())
-
-
 # -- the command -------------------------------------------------------------------------------------------------
 
 
@@ -295,11 +280,6 @@ def test_a_deployment_names_what_is_left_over_and_the_command_that_removes_it(
     assert account.stacks == {}
     assert run("--left-over", said=said) == 0
     assert said[-1] == "Nothing is left to remove."
-
-
-def test_a_stage_that_does_not_exist_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert removal.main(["--stage", "nosuch"]) == 1
-    assert "Unknown stage 'nosuch'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", [[], ["--left-over"], ["--list"]])

@@ -4,11 +4,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from aws_cdk.assertions import Match, Template
+from aws_cdk.assertions import Template
 
 from infra.bus import TRIAL_TENANT
 from infra.settings_and_defaults import ConfigError, StageConfig
-from tests.infra.test_environment_contract import settings_of
 
 pytestmark = pytest.mark.xdist_group("synth")
 
@@ -125,21 +124,9 @@ def test_only_the_model_of_the_stage_may_be_asked(
     assert all(any(name in resource for resource in found) for name in named)
 
 
-@pytest.mark.parametrize("gate", ["discard_and_merge", "deliver"])
-def test_the_dynamodb_lane_alone_may_have_a_responder_with_any_gate(
-    gate: str, synthesize: Callable[..., Stacks]
-) -> None:
-    template = synthesize("dev", responder={"gate": gate}, lane="dynamodb")["Responder"]
-    assert settings_of(_one(template, "AWS::Lambda::Function")["Properties"]).options.gate == gate
-
-
 def test_who_asks_another_ai_may_not_ask_bedrock(synthesize: Callable[..., Stacks]) -> None:
     template = synthesize("dev", responder={"assistant": "openai", "model": "a-model"})["Responder"]
     assert "bedrock:InvokeModel" not in _statements(template)
-
-
-def test_its_secret_is_made_empty(template: Template) -> None:
-    template.has_resource_properties("AWS::SecretsManager::Secret", Match.object_like({"SecretString": "{}"}))
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,7 @@
 """The meaning of the synthesized templates, stage by stage; never how CDK names things."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import aws_cdk as cdk
@@ -13,7 +9,6 @@ import pytest
 from aws_cdk.assertions import Match, Template
 
 from infra.cache import cache_name
-from infra.composition import compose
 from infra.limits import MAX_STAGE_NAME_LENGTH
 from infra.settings_and_defaults import ConfigError, StageConfig, load_stage
 from tests.infra.test_environment_contract import settings_of
@@ -21,7 +16,6 @@ from tests.infra.test_environment_contract import settings_of
 # One process synthesizes for all tests of this file.
 pytestmark = pytest.mark.xdist_group("synth")
 
-ROOT = Path(__file__).parents[2]
 IN_AWS = ["dev", "prod"]
 EVERYWHERE = ["local", *IN_AWS]
 ROLES = {"ingest", "processor", "conversation_processor", "watchdog", "dynamodb_processor", "admin", "gate"}
@@ -73,11 +67,6 @@ def test_the_local_stage_has_only_stacks_the_emulator_understands(synthesize: Ca
     assert not kinds & NOT_IN_THE_EMULATOR
 
 
-@pytest.mark.parametrize("stage", IN_AWS)
-def test_a_stage_in_aws_has_its_stacks_by_lifetime(stage: str, synthesize: Callable[..., Stacks]) -> None:
-    assert set(synthesize(stage)) == {"Network", "Cache", "Buffer", "Responder", "Operability"}
-
-
 @pytest.mark.parametrize("stage", EVERYWHERE)
 def test_every_function_is_built_alike(stage: str, synthesize: Callable[..., Stacks]) -> None:
     functions = _functions(synthesize(stage)["Buffer"])
@@ -126,29 +115,6 @@ def test_only_a_failed_processor_starts_a_pass_when_its_lease_has_ended(
         if mapping["EventSourceArn"] == destination["Destination"]
     ]
     assert [functions[name]["Properties"]["Handler"] for name in consumers] == ["lambdas.watchdog.handler.handler"]
-
-
-def test_a_stage_decides_how_many_instances_a_function_has(synthesize: Callable[..., Stacks]) -> None:
-    reserved = {
-        role: function.get("ReservedConcurrentExecutions")
-        for role, function in _functions(synthesize("prod")["Buffer"]).items()
-    }
-    assert reserved == {
-        "ingest": 100, "processor": 4, "conversation_processor": 100, "watchdog": 3, "dynamodb_processor": None,
-        "admin": None, "gate": None,
-    }  # fmt: skip
-    assert not any("ReservedConcurrentExecutions" in each for each in _functions(synthesize("dev")["Buffer"]).values())
-
-
-@pytest.mark.parametrize(("tracing", "mode"), [(True, "Active"), (False, None)])
-def test_functions_are_traced_if_the_stage_says_so(
-    tracing: bool, mode: str | None, synthesize: Callable[..., Stacks]
-) -> None:
-    buffer = synthesize("dev", tracing=tracing)["Buffer"]
-    for function in _functions(buffer).values():
-        assert function.get("TracingConfig", {}).get("Mode") == mode
-    actions = {action for statement in _statements(buffer) for action in _several(statement["Action"])}
-    assert any(action.startswith("xray:") for action in actions) == tracing
 
 
 @pytest.mark.parametrize(
@@ -256,29 +222,6 @@ def test_what_is_kept_is_encrypted_and_private(stage: str, synthesize: Callable[
     assert bucket["BucketEncryption"]
 
 
-def test_prod_keeps_its_data_when_a_stack_goes(synthesize: Callable[..., Stacks]) -> None:
-    stacks = synthesize("prod")
-    kept = {
-        "Buffer": [
-            "AWS::DynamoDB::Table",
-            "AWS::S3::Bucket",
-            "AWS::SQS::Queue",
-            "AWS::SecretsManager::Secret",
-            "AWS::Logs::LogGroup",
-        ],
-        "Cache": [
-            "AWS::ElastiCache::ServerlessCache",
-            "AWS::ElastiCache::UserGroup",
-            "AWS::ElastiCache::User",
-            "AWS::KMS::Key",
-        ],
-        "Network": ["AWS::Logs::LogGroup"],
-    }
-    for stack, kinds in kept.items():
-        for kind in kinds:
-            stacks[stack].all_resources(kind, {"DeletionPolicy": KEPT, "UpdateReplacePolicy": "Retain"})
-
-
 @pytest.mark.parametrize(("stage", "protected"), [("dev", set()), ("prod", {"Network", "Cache", "Buffer"})])
 def test_stacks_that_hold_something_refuse_to_be_deleted(
     stage: str, protected: set[str], composed: Callable[..., cdk.App]
@@ -316,7 +259,9 @@ def test_what_holds_state_keeps_its_logical_id(synthesize: Callable[..., Stacks]
     stacks = synthesize("prod")
     for stack, names in retained.items():
         resources = stacks[stack].to_json()["Resources"]
-        assert {name for name, resource in resources.items() if resource.get("DeletionPolicy") == KEPT} == names
+        kept = {name: each for name, each in resources.items() if each.get("DeletionPolicy") == KEPT}
+        assert kept.keys() == names
+        assert {each["UpdateReplacePolicy"] for each in kept.values()} == {"Retain"}
         assert known[stack] <= resources.keys()
 
 
@@ -334,24 +279,6 @@ def test_the_cache_is_entered_with_iam_and_has_no_billed_minimum(stage: str, syn
     assert "+@all" not in user["AccessString"]
     (group,) = _resources(template, "AWS::ElastiCache::UserGroup")
     assert len(group["UserIds"]) == 1, "nobody else, and no user named default"
-
-
-@pytest.mark.parametrize("stage", IN_AWS)
-def test_the_address_of_the_cache_is_an_output(stage: str, synthesize: Callable[..., Stacks]) -> None:
-    endpoint = synthesize(stage)["Cache"].to_json()["Outputs"]["CacheEndpoint"]["Value"]
-    address, port = ({"Fn::GetAtt": ["Cache", f"Endpoint.{part}"]} for part in ("Address", "Port"))
-    assert endpoint == {"Fn::Join": ["", [address, ":", port]]}
-    # The functions are given the same address.
-    (watchdog,) = [
-        each["Environment"]["Variables"]
-        for each in _resources(synthesize(stage)["Buffer"], "AWS::Lambda::Function")
-        if each["Handler"] == "lambdas.watchdog.handler.handler"
-    ]
-    assert [part for part in watchdog["REDIS_URL"]["Fn::Join"][1] if isinstance(part, str)] == [
-        "valkeys://",
-        ":",
-        "?cluster=true",
-    ]
 
 
 def test_no_role_in_the_network_is_deleted_before_the_last_function_there(synthesize: Callable[..., Stacks]) -> None:
@@ -542,61 +469,11 @@ def test_another_egress_replaces_no_subnet_that_is_in_use(synthesize: Callable[.
     assert by_endpoints.items() <= by_nat.items()
 
 
-@pytest.mark.parametrize(("flow_logs", "count"), [(True, 1), (False, 0)])
-def test_a_stage_decides_whether_flows_are_logged(
-    flow_logs: bool, count: int, synthesize: Callable[..., Stacks]
-) -> None:
-    network = synthesize("prod", network={"flow_logs": flow_logs})["Network"]
-    network.resource_count_is("AWS::EC2::FlowLog", count)
-    assert all(group["RetentionInDays"] == 90 for group in _resources(network, "AWS::Logs::LogGroup"))
-
-
 @pytest.mark.parametrize("stage", EVERYWHERE)
 def test_nothing_needs_a_function_of_cdks_own(stage: str, synthesize: Callable[..., Stacks]) -> None:
     for template in synthesize(stage).values():
         kinds = {resource["Type"] for resource in template.to_json()["Resources"].values()}
         assert not [kind for kind in kinds if kind.startswith("Custom::")]
-
-
-def test_the_code_asset_is_two_folders_of_source(
-    stage_config: Callable[..., StageConfig], new_app: Callable[[], cdk.App], tmp_path: Path
-) -> None:
-    source, layer = tmp_path / "source", tmp_path / "layer"
-    for name in (
-        "lambdas/ingest/handler.py",
-        "lambdas/ingest/__pycache__/handler.pyc",
-        "lambdas/requirements.txt",
-        "lua/buffer_message.lua",
-        "lua/include/find.lua",
-        "lua/README.md",
-        "infra/settings_and_defaults.py",
-        "tests/lambdas/test_ingest.py",
-        "secret.env",
-    ):
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        (source / name).touch()
-    layer.mkdir()
-    (layer / "thing.py").touch()
-    app = new_app()
-    compose(app, stage_config("local"), source=source, layer=layer)
-    app.synth()
-    (asset,) = [path for path in Path(app.outdir).glob("asset.*") if (path / "lambdas").exists()]
-    files = {str(path.relative_to(asset)) for path in asset.rglob("*") if path.is_file()}
-    assert files == {"lambdas/ingest/handler.py", "lua/buffer_message.lua", "lua/include/find.lua"}
-
-
-def test_the_app_refuses_an_unknown_stage_in_one_sentence(tmp_path: Path) -> None:
-    environment = {**os.environ, "CDK_CONTEXT_JSON": '{"stages": {"dev": {}}, "stage": "moon"}'}
-    run = subprocess.run(
-        [sys.executable, str(ROOT / "app.py")],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode != 0
-    assert run.stderr.strip() == "Unknown stage 'moon'. Valid stages: dev."
 
 
 @pytest.mark.parametrize("kind", ["http", "rest"])

@@ -11,7 +11,6 @@ import aws_cdk as cdk
 import pytest
 from aws_cdk.assertions import Template
 
-from infra import operability
 from infra.settings_and_defaults import STACKS, StageConfig
 from tests.infra.test_nag_and_lint import DOMAIN, TOPIC, VARIANTS
 from tests.support import transitions
@@ -263,18 +262,6 @@ def test_the_settings_name_the_stacks_of_the_app(
 # -- the comparison itself: it finds each mistake ----------------------------------------------------------------
 
 
-def test_with_exports_a_change_of_lane_would_be_refused(
-    monkeypatch: pytest.MonkeyPatch, composed: Callable[..., cdk.App]
-) -> None:
-    monkeypatch.setattr(operability, "refer_weakly", lambda _stack: None)
-    before, after = (composed("dev", **overrides).synth().stacks for overrides in ({}, {"lane": "dynamodb"}))
-    account = Stage()
-    account.deploy({stack.stack_name: stack.template for stack in before})
-    problems = account.deploy({stack.stack_name: stack.template for stack in after})
-    assert len(problems) == len({"processor", "conversation processor", "watchdog"})
-    assert all("is in use by MessageBuffer-dev-Operability" in problem for problem in problems)
-
-
 def _stack(outputs: dict[str, Any] | None = None, **resources: tuple[str, dict[str, Any]]) -> transitions.Template:
     return {
         "Resources": {name: {"Type": kind, "Properties": properties} for name, (kind, properties) in resources.items()},
@@ -295,7 +282,6 @@ VPC = "AWS::EC2::VPC"
     ("old", "new", "problem"),
     [
         (_stack(T=(TABLE, {"TableName": "a"})), _stack(T=(TABLE, {"TableName": "b"})), f"{TABLE} T is replaced"),
-        (_stack(R=(TABLE, {})), _stack(R=(QUEUE, {})), f"{QUEUE} R is replaced"),
         (
             _stack(A=(QUEUE, {"QueueName": "q"})),
             _stack(B=(QUEUE, {"QueueName": "q"})),

@@ -83,11 +83,3 @@ def test_the_next_due_time_a_claim_answers_is_never_late(engine: Engine, lazily_
         assert engine.clock.now_ms < claimed.next_due_at_ms <= true_due_at_ms
         engine.clock.now_ms = claimed.next_due_at_ms
     assert engine.clock.now_ms == true_due_at_ms
-
-
-def test_a_claim_is_named_by_its_deadline(engine: Engine) -> None:
-    engine.send("c", "m1", rules=NOW)
-    engine.work()
-    claimed = engine.store.claim_due(0, engine.processor)
-    assert isinstance(claimed, Claimed)
-    assert engine.keys()["{b0}:inflight"].pairs == {b"c": b"%d" % claimed.deadline_ms}

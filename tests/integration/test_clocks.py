@@ -6,7 +6,6 @@ from lambdas.limits import TOKEN_RENEWALS
 from message_buffer.lanes.outcomes import (
     Acquired,
     Buffered,
-    Busy,
     Claimed,
     LeaseTaken,
     Renewed,
@@ -14,7 +13,7 @@ from message_buffer.lanes.outcomes import (
 from message_buffer.limits import LEASE_RENEWALS
 from message_buffer.rules.layers import Rules
 from tests.support.due_times import FIXED, TYPING
-from tests.support.emission import Bus, claim_and_take, ids_of, run_until_idle
+from tests.support.emission import Bus, claim_and_take, run_until_idle
 from tests.support.engine import SETTINGS, Engine, ManualClock, payload
 from tests.support.invariants import assert_invariants
 from tests.support.outcomes import same
@@ -105,20 +104,6 @@ def test_a_processor_ahead_within_the_tolerated_skew_puts_no_living_batch_back(e
         assert isinstance(engine.store.renew_token("c", "t1"), Renewed)
 
 
-def test_a_run_whose_clock_lags_delays_the_batch_of_a_dead_run_by_one_look(engine: Engine) -> None:
-    """The dead run's token has ended, but not by the lagging clock of the next run."""
-    engine.send("c", "m1", rules=Rules(priority="vip"))
-    engine.claim()
-    engine.store.take_batch("c", "dead")
-    engine.clock.advance(SETTINGS.token_ms)
-    assert engine.claim() == ["c"]
-    lagging = ManualClock()
-    lagging.now_ms = engine.clock.now_ms - 20
-    assert isinstance(engine.another_store(clock=lagging).take_batch("c", "lags"), Busy)
-    engine.clock.advance(SETTINGS.look_ms)
-    assert engine.claim() == ["c"]
-
-
 @pytest.mark.parametrize(("seconds", "superfluous"), [(4, 0), (7, 1)])
 def test_a_start_as_slow_as_a_new_connection_leads_to_one_superfluous_start(
     engine: Engine, seconds: int, superfluous: int
@@ -149,34 +134,3 @@ def test_a_processor_whose_clock_lags_is_late_and_loses_nothing(engine: Engine) 
     bus = Bus()
     run_until_idle(engine, bus)
     assert bus.ids("c") == ["m1"]
-
-
-@pytest.mark.case(13)
-def test_a_message_from_a_clock_that_lags_is_kept_in_arrival_order(engine: Engine) -> None:
-    lagging = ManualClock()
-    lagging.now_ms = engine.clock.now_ms - 45_000
-    other_host = engine.another_store(clock=lagging)
-    engine.send("c", "m1")
-    older = other_host.buffer_message("c", "m2", payload=b'"m2"\n{}', timing=DEFAULT.timing)
-    engine.clock.advance(100)
-    engine.send("c", "m3")
-    assert isinstance(older, Buffered)
-    assert older.due_at_ms >= engine.clock.now_ms
-    engine.clock.advance(DEFAULT.typing_inference_ms)
-    taken = claim_and_take(engine, "c")
-    assert ids_of(taken.payloads) == ["m1", "m2", "m3"]
-    assert taken.first_at_ms <= taken.last_at_ms
-
-
-@pytest.mark.case(13)
-def test_a_late_message_after_the_batch_was_taken_comes_in_the_next(engine: Engine) -> None:
-    bus = Bus()
-    lagging = ManualClock()
-    lagging.now_ms = engine.clock.now_ms - 45_000
-    engine.send("c", "m1")
-    engine.clock.advance(1000)
-    claim_and_take(engine, "c", "t1")
-    engine.another_store(clock=lagging).buffer_message("c", "m0", payload=b'"m0"\n{}', timing=DEFAULT.timing)
-    engine.store.complete_batch("c", "t1")
-    run_until_idle(engine, bus)
-    assert bus.batches("c") == [["m0"]]

@@ -1,16 +1,12 @@
 """Processors and conversation processors die at every step; the watchdog and their successors bring the rest out."""
 
-import random
 from collections.abc import Callable
 
 import pytest
 
 from message_buffer.lanes.outcomes import (
-    Buffered,
     Claimed,
-    Completed,
     Lost,
-    Taken,
 )
 from message_buffer.rules.layers import Rules
 from tests.support.emission import (
@@ -18,77 +14,12 @@ from tests.support.emission import (
     Bus,
     claim_and_take,
     emit_due,
-    new_token,
     run_until_idle,
     take,
 )
 from tests.support.engine import SETTINGS, Engine
 from tests.support.invariants import assert_invariants, assert_nothing_left_behind
 from tests.support.outcomes import same
-
-BRISK = Rules(silence_ms=200, typing_inference_ms=0, max_wait_ms=2000, max_messages=4)
-
-
-class Town:
-    """Some conversations, a watchdog, and processors and conversation processors that die at any moment."""
-
-    def __init__(self, engine: Engine, seed: int) -> None:
-        self.engine, self.bus, self.chance = engine, Bus(), random.Random(seed)
-        self.accepted: dict[str, list[str]] = {f"c{n}": [] for n in range(4)}
-        self.emitting: dict[str, tuple[str, Taken]] = {}
-        self.processors = 1
-
-    def somebody_writes(self) -> None:
-        conversation = self.chance.choice(list(self.accepted))
-        message_id = f"m{len(self.accepted[conversation])}"
-        for _ in range(self.chance.choice((1, 1, 2))):
-            if isinstance(self.engine.send(conversation, message_id, rules=BRISK), Buffered):
-                self.accepted[conversation].append(message_id)
-
-    def time_passes(self) -> None:
-        self.engine.clock.advance(self.chance.choice((0, 1, 199, 200, 1000, 20_000)))
-
-    def processor_looks(self) -> None:
-        for conversation in self.engine.claim():
-            if self.chance.random() < 0.8:
-                token = new_token()
-                taken = self.engine.store.take_batch(conversation, token)
-                if isinstance(taken, Taken):
-                    self.emitting[conversation] = token, taken
-
-    def conversation_processor_goes_on(self) -> None:
-        if not self.emitting:
-            return
-        conversation = self.chance.choice(list(self.emitting))
-        token, taken = self.emitting.pop(conversation)
-        fate = self.chance.random()
-        if fate < 0.2:
-            return
-        still_owner = self.engine.store.take_batch(conversation, token) == taken
-        if fate < 0.4:
-            self.engine.store.retry_batch(conversation, token, retry_at_ms=self.engine.clock.now_ms + 300)
-        elif still_owner:
-            self.bus.emit(self.engine, conversation, taken)
-            if fate < 0.9:
-                assert isinstance(self.engine.store.complete_batch(conversation, token), Completed)
-
-    def processor_dies(self) -> None:
-        self.processors += 1
-        self.engine.processor = f"lease-{self.processors}"
-        self.engine.clock.advance(SETTINGS.lease_ms)
-
-    def watchdog_passes(self) -> None:
-        self.engine.clock.advance(WATCHDOG_PASS_MS)
-        self.engine.store.recover_expired(0)
-
-    def live(self, steps: int) -> None:
-        acts = (self.somebody_writes, self.time_passes, self.processor_looks, self.conversation_processor_goes_on)
-        rare = (self.processor_dies, self.watchdog_passes)
-        for _ in range(steps):
-            self.chance.choice(rare if self.chance.random() < 0.06 else acts)()
-            assert_invariants(self.engine)
-        run_until_idle(self.engine, self.bus)
-
 
 RULES = Rules()
 
@@ -200,14 +131,4 @@ def test_there_is_no_moment_in_which_a_message_has_no_schedule(engine: Engine, c
         assert_invariants(engine)
     run_until_idle(engine, bus)
     assert bus.ids("c") == [message_id for at, message_id in ((1, "m1"), (2, "m2"), (6, "m3")) if at <= calls]
-    assert_nothing_left_behind(engine)
-
-
-@pytest.mark.promise("P1", "P2", "P3")
-@pytest.mark.parametrize("seed", range(6))
-def test_whatever_dies_each_message_is_in_one_batch_under_one_id_and_in_order(engine: Engine, seed: int) -> None:
-    town = Town(engine, seed)
-    town.live(150)
-    for conversation, message_ids in town.accepted.items():
-        assert town.bus.ids(conversation) == message_ids
     assert_nothing_left_behind(engine)

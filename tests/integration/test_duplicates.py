@@ -66,12 +66,6 @@ def test_a_redelivery_is_known_by_its_message_id_alone(engine: Engine) -> None:
     assert again.count == 1
 
 
-@pytest.mark.case(26)
-def test_one_message_id_on_two_channel_accounts_is_two_messages(engine: Engine) -> None:
-    for account in ("acme:whatsapp:+1:ana", "acme:whatsapp:+2:ana"):
-        assert isinstance(engine.send(account, "wamid.1"), Buffered)
-
-
 @pytest.mark.case(27)
 def test_a_redelivery_hours_after_a_failed_emission_is_a_duplicate(engine: Engine) -> None:
     bus = Bus()

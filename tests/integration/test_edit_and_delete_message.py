@@ -8,12 +8,10 @@ import pytest
 from message_buffer.lanes.outcomes import (
     Absent,
     Deleted,
-    Duplicate,
     Edited,
     Frozen,
     Waiting,
 )
-from message_buffer.messages.message import decode
 from message_buffer.messages.wire_form import id_line
 from message_buffer.rules.layers import Rules
 from tests.support.emission import (
@@ -34,28 +32,6 @@ from tests.support.states import (
     waiting_behind_a_frozen_batch,
 )
 from tests.support.valkey_server import STRICT_SHEBANG
-
-
-@pytest.mark.case(31)
-def test_an_edit_replaces_the_message_in_its_place(engine: Engine) -> None:
-    for message_id in ("m1", "m2", "m3"):
-        engine.send("c", message_id)
-    due_at_ms = engine.store.peek_conversation("c").due_at_ms
-    assert same(engine.store.edit_message("c", "m2", payload=payload("m2", "corrected")), Edited(behind=1))
-    assert engine.store.peek_conversation("c").due_at_ms == due_at_ms, "an edit is no new message"
-    engine.clock.advance(3000)
-    taken = claim_and_take(engine, "c")
-    assert [decode(p).text for p in taken.payloads] == ["text of m1", "corrected", "text of m3"]
-
-
-@pytest.mark.case(31)
-def test_a_delete_removes_the_message_and_a_redelivery_does_not_bring_it_back(engine: Engine) -> None:
-    for message_id in ("m1", "m2", "m3"):
-        engine.send("c", message_id)
-    assert same(engine.store.delete_message("c", "m2"), Deleted())
-    assert isinstance(engine.send("c", "m2"), Duplicate)
-    engine.clock.advance(3000)
-    assert ids_of(claim_and_take(engine, "c").payloads) == ["m1", "m3"]
 
 
 @pytest.mark.case(31)
@@ -91,20 +67,6 @@ def test_a_frozen_message_can_neither_be_edited_nor_deleted(engine: Engine) -> N
 
 
 @pytest.mark.case(31)
-def test_what_is_gone_or_never_came_is_absent(engine: Engine) -> None:
-    bus = Bus()
-    engine.send("c", "m1")
-    run_until_idle(engine, bus)
-    engine.send("c", "m2")
-    for act in (
-        lambda message_id: engine.store.edit_message("c", message_id, payload=b"x"),
-        lambda message_id: engine.store.delete_message("c", message_id),
-    ):
-        assert same(act("m1"), Absent(known=True, batch_id=bus.events[0].batch_id))
-        assert same(act("never"), Absent(known=False, batch_id=None))
-
-
-@pytest.mark.case(31)
 def test_after_the_emission_a_message_names_the_batch_it_came_out_in(engine: Engine) -> None:
     bus = Bus()
     for n in range(20):
@@ -117,17 +79,6 @@ def test_after_the_emission_a_message_names_the_batch_it_came_out_in(engine: Eng
     for event in bus.events:
         for message_id in event.ids:
             assert same(engine.store.delete_message("c", message_id), Absent(known=True, batch_id=event.batch_id))
-
-
-@pytest.mark.case(31)
-def test_an_emitted_batch_is_named_while_its_conversation_goes_on(engine: Engine) -> None:
-    claimed(engine)
-    batch_id = take(engine, "c", "t1").batch_id
-    engine.clock.advance(1)
-    engine.send("c", "newer")
-    engine.store.complete_batch("c", "t1")
-    assert same(engine.store.edit_message("c", "old", payload=b"x"), Absent(known=True, batch_id=batch_id))
-    assert same(engine.store.edit_message("c", "newer", payload=b"x"), Edited(behind=0))
 
 
 @pytest.mark.case(31)
@@ -318,21 +269,6 @@ def test_a_conversation_that_moves_between_two_calls_hides_no_message(
             if isinstance(outcome, Edited):
                 waiting = fake.admin.lrange("{b0}:msgs:c", 0, -1)
                 assert payload(f"m{target}", "edited") in waiting
-
-
-@pytest.mark.case(31)
-def test_a_message_that_is_taken_between_two_calls_is_answered_frozen(engine: Engine) -> None:
-    for n in range(6):
-        engine.clock.advance(1)
-        engine.send("c", f"m{n}")
-    connection = InterruptedSearch(engine.client, {3: lambda: is_taken(engine)}, is_misled=True)
-    store = engine.another_store(SETTINGS._replace(search_bytes=1), connection=connection)
-    outcome = store.edit_message("c", "m0", payload=payload("m0", "late"))
-    batch_id = engine.store.peek_conversation("c").batch_id
-    assert batch_id
-    assert same(outcome, Frozen(batch_id))
-    assert connection.calls == 6
-    assert decode(engine.admin.lrange("{b0}:batch:c", 0, 0)[0]).text == "text of m0"
 
 
 def test_a_search_ends_though_others_write_faster_than_it_looks(engine: Engine) -> None:

@@ -2,29 +2,14 @@
 
 from message_buffer.lanes.outcomes import (
     Completed,
-    Empty,
     Flushed,
 )
 from tests.support.emission import Bus, claim_and_take, emit_due, ids_of, take
 from tests.support.engine import Engine
-from tests.support.outcomes import same
 from tests.support.states import (
     claimed,
     waiting_for_retry,
 )
-
-
-def test_a_flush_makes_it_due_now_with_its_own_reason(engine: Engine) -> None:
-    engine.send("c", "m1")
-    engine.clock.advance(100)
-    flushed = engine.store.flush_buffer("c")
-    assert same(flushed, Flushed(engine.clock.now_ms, 1, start_id=None))
-    assert claim_and_take(engine, "c").flush_reason == "flush"
-
-
-def test_a_flush_of_nothing_is_empty_and_writes_nothing(engine: Engine) -> None:
-    assert same(engine.store.flush_buffer("c"), Empty())
-    assert engine.keys() == {}
 
 
 def test_a_flush_brings_a_waiting_retry_forward_unchanged(engine: Engine) -> None:

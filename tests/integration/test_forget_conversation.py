@@ -2,7 +2,7 @@
 
 import pytest
 
-from message_buffer.lanes.outcomes import Buffered, Duplicate, Forgotten, Stale
+from message_buffer.lanes.outcomes import Duplicate, Forgotten, Stale
 from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, emit_due, run_until_idle, take
 from tests.support.engine import Engine
@@ -48,17 +48,6 @@ def test_a_run_at_work_finds_the_batch_gone_and_makes_nothing_anew(engine: Engin
     assert engine.settle() == left
 
 
-def test_a_message_that_is_delivered_again_begins_a_new_conversation(engine: Engine) -> None:
-    engine.send("c", "m1")
-    engine.store.forget_conversation("c")
-    assert isinstance(engine.send("c", "m1"), Buffered)
-    assert engine.store.peek_conversation("c").generation == 1
-    bus = Bus()
-    engine.clock.advance(60_000)
-    emit_due(engine, bus)
-    assert len(bus.events) == 1
-
-
 def test_it_says_when_the_last_message_arrived(engine: Engine) -> None:
     """Consumers drop batches up to this time, and no newer ones."""
     assert engine.store.forget_conversation("c") == Forgotten(None, 0, 0, None)
@@ -89,10 +78,3 @@ def test_other_conversations_keep_everything(engine: Engine) -> None:
     engine.store.forget_conversation("c")
     assert {name: key.value for name, key in engine.keys().items() if name.endswith(":d")} == before
     assert isinstance(engine.send("d", "m1"), Duplicate)
-
-
-@pytest.mark.parametrize("held_ms", [1, 300_000])
-def test_a_hold_is_forgotten(engine: Engine, held_ms: int) -> None:
-    engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=held_ms)
-    engine.store.forget_conversation("c")
-    assert engine.store.peek_conversation("c").held_until_ms is None

@@ -4,12 +4,8 @@ import pytest
 
 from message_buffer.errors import InvalidInput
 from message_buffer.lanes.outcomes import (
-    NotOnHold,
-    Resumed,
     Stale,
 )
-from message_buffer.rules.layers import Rules
-from tests.support.due_times import FIXED, send_at
 from tests.support.emission import (
     Bus,
     claim_and_take,
@@ -21,35 +17,8 @@ from tests.support.invariants import assert_invariants
 from tests.support.outcomes import same
 from tests.support.states import (
     claimed,
-    held,
     waiting_behind_a_frozen_batch,
 )
-
-
-def test_a_hold_keeps_everything_back_until_resumed(engine: Engine) -> None:
-    engine.send("c", "m1")
-    assert (
-        engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=600_000).held_until_ms
-        == engine.clock.now_ms + 600_000
-    )
-    for n in range(2, 30):
-        engine.clock.advance(2000)
-        engine.send("c", f"m{n}", rules=Rules(max_messages=2))
-        assert engine.claim() == []
-    resumed = engine.store.resume_buffer("c")
-    assert isinstance(resumed, Resumed)
-    assert resumed.due_at_ms == engine.clock.now_ms
-    taken = claim_and_take(engine, "c")
-    assert (taken.flush_reason, len(taken.payloads)) == ("resume", 29)
-
-
-def test_a_hold_ends_at_its_ceiling(engine: Engine) -> None:
-    bus = Bus()
-    held(engine)
-    assert run_until_idle(engine, bus) == 60_000
-    assert bus.events[0].reason == "hold"
-    engine.send("c", "m2")
-    assert run_until_idle(engine, bus) == 1000
 
 
 def test_a_hold_calls_a_claimed_conversation_back(engine: Engine) -> None:
@@ -83,10 +52,11 @@ def test_a_hold_that_ran_out_is_swept_a_minute_later(engine: Engine) -> None:
     engine.store.hold_buffer("stands", holder="people", cause="operator", hold_ms=600_000)
     engine.clock.now_ms = held_until_ms + 59_999
     engine.store.recover_expired(0)
-    assert engine.store.peek_conversation("c").held_until_ms == held_until_ms
+    assert engine.keys()["{b0}:held"].pairs.keys() == {b"c", b"stands"}
+    assert engine.store.peek_conversation("c").held_until_ms is None, "but it is over"
     engine.clock.advance(1)
     engine.store.recover_expired(0)
-    assert engine.store.peek_conversation("c").held_until_ms is None
+    assert engine.keys()["{b0}:held"].pairs.keys() == {b"stands"}
     assert engine.store.peek_conversation("stands").held_until_ms is not None
 
 
@@ -128,18 +98,6 @@ def test_a_hold_is_not_made_shorter_by_a_shorter_one(engine: Engine) -> None:
     assert engine.claim() == ["c"]
 
 
-def test_a_flush_word_does_not_break_a_hold(engine: Engine) -> None:
-    held_until_ms = engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=60_000).held_until_ms
-    assert engine.send("c", "m1", rules=Rules(priority="vip")).due_at_ms == held_until_ms
-
-
-def test_resuming_what_is_not_held_changes_nothing(engine: Engine) -> None:
-    due_at_ms = engine.send("c", "m1").due_at_ms
-    before = engine.settle()
-    assert same(engine.store.resume_buffer("c"), NotOnHold(due_at_ms, start_id=None))
-    assert engine.settle() == before
-
-
 def test_a_hold_that_takes_a_conversation_back_sees_to_its_processor(engine: Engine) -> None:
     engine.send("c", "m1")
     engine.clock.advance(1000)
@@ -147,22 +105,6 @@ def test_a_hold_that_takes_a_conversation_back_sees_to_its_processor(engine: Eng
     engine.clock.advance(engine.store.settings.lease_ms)
     held = engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=20_000)
     assert (held.held_until_ms, held.start_id is None) == (engine.clock.now_ms + 20_000, False)
-
-
-@pytest.mark.parametrize("hold_ms", [1, 500, 999, 1000, 5000])
-def test_a_hold_is_a_lower_bound_to_the_millisecond(engine: Engine, hold_ms: int) -> None:
-    engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=hold_ms)
-    (found,) = send_at(engine, FIXED, 0)
-    assert found == ((1000, "silence") if hold_ms <= 1000 else (hold_ms, "hold"))
-
-
-def test_a_hold_may_pass_max_wait(engine: Engine) -> None:
-    engine.send("c", "m", rules=FIXED)
-    engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=50_000)
-    engine.clock.advance(49_999)
-    assert engine.claim() == []
-    engine.clock.advance(1)
-    assert claim_and_take(engine, "c").flush_reason == "hold"
 
 
 @pytest.mark.parametrize("ends", ["people", "consumers"])

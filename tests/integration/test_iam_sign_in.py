@@ -27,7 +27,6 @@ from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.limits import SIGN_IN_LIFE_MS, SIGN_IN_TOKEN_REUSE_MS
 from message_buffer.rules.layers import Rules
 from message_buffer.settings import ConnectionSettings, IamAccess, ValkeySettings
-from tests.support.emission import Bus, run_until_idle
 from tests.support.engine import SETTINGS, Engine, ManualClock, open_line, payload
 from tests.support.proxy import Proxy, PublicEndpoint, behind_proxy
 from tests.support.scenes import SCENES
@@ -176,23 +175,6 @@ def test_every_script_runs_in_every_state_under_the_caches_access_string(cache: 
     assert len(cache.issuer.signed) == 1
 
 
-def test_a_batch_goes_its_whole_way_under_the_caches_access_string(cache: Cache) -> None:
-    engine, bus = Engine(cache.opener.open(), cache.admin, shebang=STRICT_SHEBANG), Bus()
-    for n in range(3):
-        cache.admin.script_flush()
-        engine.send("c", f"m{n}")
-    run_until_idle(engine, bus)
-    assert bus.ids("c") == ["m0", "m1", "m2"]
-    engine.client.close()
-
-
-def test_the_processors_sleep_works_under_the_caches_access_string(cache: Cache, line: Wake) -> None:
-    open_line(line)
-    cache.admin.lpush(wake_key(0), 1)
-    assert line.wait(5)
-    assert cache.swallowed == 0
-
-
 def test_the_access_string_allows_what_the_scripts_and_the_client_use_and_nothing_more() -> None:
     called = {
         name.lower()
@@ -240,15 +222,6 @@ def test_what_the_product_does_not_do_is_refused(
 # -- tokens ----------------------------------------------------------------------------------------
 
 
-def test_a_token_is_signed_once_however_often_one_signs_in(cache: Cache, line: Wake) -> None:
-    for n in range(5):
-        cache.send(f"m{n}")
-        line.close()
-        open_line(line)
-        cache.proxy.drop_connections()
-    assert len(cache.issuer.signed) == 1
-
-
 def test_a_token_is_renewed_before_it_expires(cache: Cache) -> None:
     cache.send("m1")
     cache.issuer.pass_time(SIGN_IN_TOKEN_REUSE_MS)
@@ -260,17 +233,6 @@ def test_a_token_is_renewed_before_it_expires(cache: Cache) -> None:
     cache.send("m3")
     assert len(cache.issuer.signed) == 2
     assert SIGN_IN_TOKEN_REUSE_MS < VALID_MS - 60_000
-    assert cache.refused_sign_ins() == 0
-
-
-def test_a_function_that_was_frozen_while_its_token_expired_signs_in_with_a_new_one(cache: Cache) -> None:
-    cache.send("m1")
-    cache.issuer.pass_time(VALID_MS)
-    cache.send("m2")
-    assert len(cache.issuer.signed) == 1, "who is signed in stays so"
-    cache.proxy.drop_connections()
-    cache.send("m3")
-    assert len(cache.issuer.signed) == 2
     assert cache.refused_sign_ins() == 0
 
 
@@ -293,17 +255,6 @@ def test_a_first_sign_in_that_is_refused_gets_one_more_try_then_says_what_to_che
     cache.issuer.grants = True
     cache.send("m1")
     assert len(cache.issuer.signed) == 3
-
-
-def test_a_sign_in_refused_after_a_connection_was_lost_gets_one_more_try_as_well(cache: Cache) -> None:
-    cache.send("m1")
-    cache.issuer.withdraw_all()
-    cache.issuer.grants = False
-    cache.proxy.drop_connections()
-    with pytest.raises(StoreSignInRefused) as refusal:
-        cache.send("m2")
-    assert len(cache.issuer.signed) == 2
-    assert "secret" not in "".join(traceback.format_exception(refusal.value))
 
 
 def test_the_sleep_forgets_a_refused_token_too(cache: Cache, line: Wake) -> None:
@@ -346,14 +297,6 @@ def test_a_connection_is_renewed_before_the_cache_would_cut_it(cache: Cache) -> 
     assert (len(cache.issuer.signed), cache.refused_sign_ins(), cache.swallowed) == (2, 0, 0)
 
 
-def test_a_connection_that_the_cache_cut_is_made_again_within_the_call(cache: Cache) -> None:
-    cache.send("m1")
-    cache.issuer.pass_time(12 * 3_600_000)
-    cache.admin.execute_command("CLIENT", "KILL", "USER", IAM.user)
-    cache.send("m2")
-    assert len(cache.issuer.signed) == 2
-
-
 @pytest.mark.parametrize(
     ("host", "trusted", "why"),
     [("cache.example.org", True, "not valid for '127.0.0.1'"), ("127.0.0.1", False, "CERTIFICATE_VERIFY_FAILED")],
@@ -392,15 +335,6 @@ def test_at_a_public_endpoint_every_connection_begins_with_its_sign_in(public: C
     assert len(public.issuer.signed) == 1
 
 
-def test_a_batch_goes_its_whole_way_through_a_public_endpoint(public: Cache) -> None:
-    engine, bus = Engine(public.opener.open(), public.admin, shebang=STRICT_SHEBANG), Bus()
-    for n in range(3):
-        engine.send("c", f"m{n}")
-    run_until_idle(engine, bus)
-    assert bus.ids("c") == ["m0", "m1", "m2"]
-    engine.client.close()
-
-
 def test_a_sign_in_that_a_public_endpoint_cannot_check_is_made_again_by_the_next_call(public: Cache) -> None:
     endpoint_of(public).cannot_check_sign_ins(1)
     with pytest.raises(SignInUnavailable) as refusal:
@@ -410,27 +344,3 @@ def test_a_sign_in_that_a_public_endpoint_cannot_check_is_made_again_by_the_next
     assert public.unavailable == 1
     public.send("m1")
     assert len(public.issuer.signed) == 1, "the token is still good"
-
-
-def test_the_sleep_counts_a_sign_in_that_a_public_endpoint_cannot_check(public: Cache) -> None:
-    endpoint_of(public).cannot_check_sign_ins(1)
-    wake = Wake(public.opener.open, 0, swallowed=public.opener.swallowed, sleep=lambda _: None)
-    assert not wake.wait(5)
-    open_line(wake)
-    wake.close()
-    assert (public.unavailable, public.swallowed) == (1, 1)
-
-
-def test_a_public_endpoint_closes_a_connection_that_does_not_begin_with_a_sign_in(public: Cache) -> None:
-    stranger = Redis(
-        port=public.proxy.port, ssl=True, ssl_cert_reqs="none", ssl_check_hostname=False, protocol=2, driver_info=None
-    )
-    said = "Connection not ready"
-    with stranger:
-        # The client takes the tickets that TLS may send after the handshake for an answer, and then gives up.
-        while "Connection not ready" in said:
-            with pytest.raises(RedisError) as refused:
-                stranger.ping()
-            said = str(refused.value)
-    assert "Authentication required" in said
-    assert set(endpoint_of(public).first_commands) == {b"PING"}

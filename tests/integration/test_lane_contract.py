@@ -276,7 +276,11 @@ def test_an_erased_message_that_comes_again_is_a_new_message(running: RunningLan
     assert isinstance(send(running, "waiting"), o.Buffered)
     assert isinstance(send(running, "waiting"), o.Duplicate)
     running.pass_time(LONG_MS)
-    assert batches_of(running) == [["waiting"]]
+    running.lane.forget_conversation(C)
+    assert isinstance(send(running, "waiting"), o.Buffered)
+    running.pass_time(LONG_MS)
+    assert batches_of(running) == [["waiting"], ["waiting"]]
+    assert len({event["batchId"] for event in events_of(running)}) == 2, "consumers drop a batch id that they know"
 
 
 def test_a_forget_drops_a_frozen_batch_that_waits_for_its_retry(running: RunningLane) -> None:

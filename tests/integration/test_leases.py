@@ -44,26 +44,11 @@ def test_one_processor_holds_the_lease_until_it_runs_out(engine: Engine) -> None
     assert same(engine.store.renew_lease(0, "one"), Lost())
 
 
-def test_renewing_prolongs_lease_and_heartbeat_together(engine: Engine) -> None:
-    engine.store.acquire_lease(0, "one")
-    engine.clock.advance(SETTINGS.lease_ms - 1)
-    assert same(engine.store.renew_lease(0, "one"), Renewed(engine.clock.now_ms + SETTINGS.lease_ms))
-    assert engine.store.recover_expired(0).heartbeat_at_ms == engine.clock.now_ms
-    engine.clock.advance(SETTINGS.lease_ms - 1)
-    assert isinstance(engine.store.acquire_lease(0, "other"), LeaseTaken)
-
-
 def test_a_lease_that_ran_out_is_not_revived_but_may_be_acquired_again(engine: Engine) -> None:
     engine.store.acquire_lease(0, "one")
     engine.clock.advance(SETTINGS.lease_ms)
     assert same(engine.store.renew_lease(0, "one"), Lost())
     assert isinstance(engine.store.acquire_lease(0, "one"), Acquired)
-
-
-def test_acquiring_again_is_renewing(engine: Engine) -> None:
-    engine.store.acquire_lease(0, "one")
-    engine.clock.advance(5000)
-    assert same(engine.store.acquire_lease(0, "one"), Acquired(engine.clock.now_ms + SETTINGS.lease_ms))
 
 
 @pytest.mark.promise("P6")
@@ -79,13 +64,6 @@ def test_of_fifty_processors_that_come_at_once_one_gets_the_lease(engine: Engine
         outcomes = list(pool.map(come, range(50)))
     assert [type(outcome) for outcome in outcomes].count(Acquired) == 1
     assert [type(outcome) for outcome in outcomes].count(LeaseTaken) == 49
-
-
-def test_shards_have_leases_of_their_own(engine: Engine) -> None:
-    store = engine.another_store(SETTINGS._replace(shards=3))
-    for shard in range(3):
-        assert isinstance(store.acquire_lease(shard, f"lease-{shard}"), Acquired)
-    assert isinstance(store.acquire_lease(1, "lease-2"), LeaseTaken)
 
 
 FENCED: dict[str, Callable[[Engine, str], object]] = {
@@ -129,12 +107,6 @@ def test_a_lease_is_worth_nothing_from_its_last_millisecond_on(engine: Engine, s
 def test_nobody_acts_on_a_shard_that_was_never_acquired(engine: Engine, script: str) -> None:
     assert same(FENCED[script](engine, "none"), Lost())
     assert engine.keys() == {}
-
-
-def test_a_processor_that_lost_its_lease_may_leave_when_nobody_came(engine: Engine) -> None:
-    engine.store.acquire_lease(0, "old")
-    engine.clock.advance(SETTINGS.lease_ms)
-    assert same(engine.store.leave_if_idle(0, "old"), Released(None, start_id=None))
 
 
 def test_an_idle_processor_may_leave_and_the_next_message_starts_one(engine: Engine) -> None:
@@ -196,14 +168,6 @@ def test_a_hand_over_reserves_the_successor(engine: Engine) -> None:
     assert not engine.send("c", "m2").start_id, "the successor is on its way"
     assert isinstance(engine.store.acquire_lease(0, "successor"), Acquired)
     assert same(engine.store.claim_due(0, engine.processor), Lost())
-
-
-def test_a_hand_over_of_nothing_near_starts_no_successor(engine: Engine) -> None:
-    engine.send("c", "m1", rules=LATE)
-    engine.work()
-    released = engine.store.hand_over(0, engine.processor)
-    assert isinstance(released, Released)
-    assert not released.start_id
 
 
 @pytest.mark.case(1)

@@ -28,12 +28,6 @@ def listed(engine: Engine, *, limit: int = 100) -> list[Listed]:
     return [found for page in pages(engine, limit=limit) for found in page.conversations]
 
 
-def test_an_empty_shard_has_an_empty_list(engine: Engine) -> None:
-    assert listed(engine) == []
-    engine.work()
-    assert listed(engine) == [], "the processor is no conversation"
-
-
 @pytest.mark.parametrize("cursor", ["", "0", "open:", "closed:0", "open:-1", "open:0\n"])
 def test_a_cursor_that_no_page_gave_is_refused(fake: Engine, cursor: str) -> None:
     with pytest.raises(InvalidInput, match="a cursor must be the next_cursor of an earlier page"):

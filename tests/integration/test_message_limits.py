@@ -33,15 +33,6 @@ def test_a_burst_of_one_more_than_the_limit_is_emitted_whole(engine: Engine, lim
     assert bus.batches("c") == [["one more"]]
 
 
-@pytest.mark.case(18)
-def test_what_follows_a_reached_limit_joins_the_batch_that_is_due(engine: Engine) -> None:
-    rules = Rules(max_messages=2)
-    for n in range(3):
-        due_at_ms = engine.send("c", f"m{n}", rules=rules).due_at_ms
-        assert n == 0 or due_at_ms == engine.clock.now_ms
-    assert len(claim_and_take(engine, "c").payloads) == 3
-
-
 @pytest.mark.case(19)
 def test_limit_and_timer_in_the_same_millisecond_make_one_batch(engine: Engine) -> None:
     rules, bus = Rules(typing_inference_ms=0, max_messages=2), Bus()

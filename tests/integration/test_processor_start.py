@@ -54,15 +54,6 @@ def schedule_by_recover(engine: Engine) -> str | None:
     return engine.store.recover_expired(0).start_id
 
 
-def test_a_processor_that_came_may_be_followed_by_another_start(engine: Engine) -> None:
-    assert engine.send("c", "m1").start_id
-    engine.work()
-    engine.store.hand_over(0, engine.processor)
-    engine.store.acquire_lease(0, "successor")
-    engine.clock.advance(engine.store.settings.lease_ms + 1)
-    assert engine.send("c", "m2").start_id
-
-
 def test_fifty_callers_start_one_processor(engine: Engine) -> None:
     line = Barrier(50)
 
@@ -74,12 +65,6 @@ def test_fifty_callers_start_one_processor(engine: Engine) -> None:
 
     with ThreadPoolExecutor(50) as pool:
         assert sum(pool.map(send, range(50))) == 1
-
-
-def test_the_caller_gets_the_id_of_the_start_that_it_reserved(engine: Engine) -> None:
-    start_id = engine.send("c", "m1").start_id
-    assert start_id is not None
-    assert engine.keys()["{b0}:processor"].pairs[b"starting_by"] == start_id.encode()
 
 
 def test_a_start_that_led_to_nothing_is_tried_again_after_the_reservation(engine: Engine) -> None:

@@ -171,11 +171,6 @@ def test_what_was_spent_is_forgotten_within_the_hour(engine: Engine, sender: Sen
     assert engine.keys()["{b0}:quota"].ttl_ms <= ttl_ms
 
 
-def test_names_with_spaces_slashes_and_nul_are_charged(engine: Engine, sender: Sender) -> None:
-    odd = Charge("generic/a b%2F\0 1 2", PLENTY, "t 9 \0 9", Quota(3, 3), is_exact=True)
-    assert sender.fits(odd, 10) == 3
-
-
 # -- what waits ------------------------------------------------------------------------------------
 
 
@@ -190,15 +185,6 @@ def test_a_conversation_on_hold_is_full_at_its_bound_and_drops_nothing(engine: E
     engine.store.resume_buffer("c")
     assert len(claim_and_take(engine, "c").payloads) == 20
     assert isinstance(sender.send(None), Buffered)
-
-
-def test_a_conversation_is_full_behind_a_batch_that_cannot_leave(engine: Engine) -> None:
-    sender = Sender(engine, engine.another_store(SETTINGS._replace(max_waiting=20)))
-    sender.send(None)
-    engine.clock.advance(30_000)
-    claim_and_take(engine, "c")
-    assert sender.fits(None, 30) == 20
-    assert sender.send(None) == Refused("waiting", 0)
 
 
 def test_a_full_conversation_is_not_charged(engine: Engine) -> None:
@@ -330,14 +316,6 @@ def test_a_long_id_is_remembered_by_a_short_name(engine: Engine, sender: Sender)
     assert len(kept) < MAX_REMEMBERED_ID_BYTES
     assert isinstance(sender.send(None, message_id=LONG), Duplicate)
     assert isinstance(sender.send(None, message_id=LONG + "y"), Buffered)
-
-
-def test_two_thousand_long_ids_take_a_fraction_of_what_they_took(strict: Engine) -> None:
-    """They left 2.5 MB that nothing could evict."""
-    sender = Sender(strict)
-    for n in range(2_000):
-        sender.send(None, message_id=f"{n:04}-{LONG}")
-    assert strict.admin.memory_usage("{b0}:seen:c", samples=0) < 400_000
 
 
 def test_long_ids_can_be_edited_deleted_and_found(engine: Engine, sender: Sender) -> None:

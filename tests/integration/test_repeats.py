@@ -15,8 +15,6 @@ from tests.support.proxy import behind_proxy
 from tests.support.scenes import SCENES, Scene
 from tests.support.valkey_server import STRICT_SHEBANG, ValkeyServer
 
-Content = dict[str, tuple[str, list[bytes]]]
-
 every_scene = pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from message_buffer.lanes.outcomes import Empty, Retimed, Unmoved
 from message_buffer.rules.layers import Rules
-from tests.support.due_times import ADAPTIVE, FIXED, TYPING, send_at
-from tests.support.emission import Bus, claim_and_take, run_until_idle
+from tests.support.due_times import FIXED, TYPING, send_at
+from tests.support.emission import Bus, run_until_idle
 from tests.support.engine import Engine
 from tests.support.outcomes import same
 from tests.support.states import waiting_for_retry
@@ -46,29 +46,6 @@ def test_new_rules_time_an_open_buffer_as_if_it_had_begun_under_them(
     assert engine.claim() == ["c"]
 
 
-def test_new_rules_that_adapt_use_the_rhythm_learnt_so_far(engine: Engine) -> None:
-    learnt = send_at(engine, ADAPTIVE, 0, 400)[-1]
-    assert learnt.after_ms == 400 + 1200
-    lower = Rules(adaptive=True, adaptive_ceiling_ms=700)
-    retimed = engine.store.retime_buffer("c", timing=lower.timing)
-    assert same(retimed, Retimed(engine.clock.now_ms + 700, 2, "adaptiveCeilingMs", start_id=None))
-
-
-def test_new_rules_that_do_not_wait_make_it_due_now(engine: Engine) -> None:
-    engine.send("c", "m1", rules=FIXED)
-    engine.clock.advance(300)
-    engine.store.retime_buffer("c", timing=Rules(priority="vip").timing)
-    assert claim_and_take(engine, "c").flush_reason == "priority"
-
-
-def test_new_rules_under_which_the_wait_is_over_make_it_due_now(engine: Engine) -> None:
-    engine.send("c", "m1", rules=Rules(silence_ms=9000))
-    engine.clock.advance(3500)
-    retimed = engine.store.retime_buffer("c", timing=FIXED.timing)
-    assert same(retimed, Retimed(engine.clock.now_ms, 1, "silenceMs", start_id=None))
-    assert claim_and_take(engine, "c").flush_reason == "silence"
-
-
 def test_new_rules_do_not_postpone_what_is_due(engine: Engine) -> None:
     due_at_ms = engine.send("c", "m1", rules=FIXED).due_at_ms or 0
     patient = Rules(silence_ms=20_000, max_wait_ms=60_000).timing
@@ -105,12 +82,3 @@ def test_new_rules_ask_for_a_processor(engine: Engine) -> None:
     assert isinstance(retimed, Retimed)
     assert (retimed.due_at_ms, retimed.count) == (engine.clock.now_ms + 1000, 1)
     assert retimed.start_id is not None
-
-
-def test_messages_of_hosts_whose_clocks_run_apart_do_not_shorten_a_wait_without_typing(engine: Engine) -> None:
-    engine.clock.advance(120_000)
-    engine.send("c", "m1")
-    engine.clock.advance(-120_000)
-    engine.send("c", "m2")
-    retimed = engine.store.retime_buffer("c", timing=Rules(priority="vip", vip_silence_ms=300).timing)
-    assert retimed == Retimed(engine.clock.now_ms + 300, 2, "vipSilenceMs")

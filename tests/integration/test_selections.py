@@ -39,9 +39,3 @@ def test_only_tests_on_the_stage_are_smoke_tests(request: pytest.FixtureRequest)
     """`make test` would run a marked test in another folder too, but `make chaos` would not leave it out."""
     marked = [item.nodeid for item in request.session.items if item.get_closest_marker("smoke")]
     assert [each for each in marked if not each.startswith(tuple(f"{folder}/" for folder in ON_STAGES))] == []
-
-
-def test_what_k_fake_chooses_starts_no_server(request: pytest.FixtureRequest) -> None:
-    chosen = [item for item in request.session.items if isinstance(item, pytest.Function) and "fake" in item.nodeid]
-    assert chosen
-    assert [item.nodeid for item in chosen if "valkey" in item.fixturenames or "strict" in item.nodeid] == []

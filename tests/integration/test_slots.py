@@ -47,11 +47,6 @@ def take(engine: Engine, name: str) -> Taken:
     return taken
 
 
-def complete(engine: Engine, name: str) -> None:
-    take(engine, name)
-    engine.store.complete_batch(name, f"token of {name}")
-
-
 def woken(engine: Engine) -> bool:
     return engine.keys().get("{b0}:wake") is not None
 
@@ -102,10 +97,3 @@ def test_messages_do_not_wake_a_processor_that_waits_for_a_slot(engine: Engine, 
     claim(engine, store=few_slots)
     send(engine, "another")
     assert not woken(engine), "it could not claim it"
-
-
-def test_a_completed_batch_wakes_no_processor_while_slots_are_free(engine: Engine) -> None:
-    backlog(engine, 2)
-    claim(engine)
-    complete(engine, "c000")
-    assert not woken(engine)

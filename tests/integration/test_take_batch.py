@@ -9,7 +9,6 @@ from message_buffer.lanes.outcomes import (
     Buffered,
     Busy,
     Completed,
-    Empty,
     Stale,
     Taken,
 )
@@ -97,15 +96,6 @@ def test_a_conversation_processor_invoked_twice_emits_once(engine: Engine) -> No
     assert [type(outcome) for outcome in outcomes].count(Busy) == 7
 
 
-def test_a_claim_that_finds_the_buffer_gone_is_empty_or_stale_and_leaves_nothing(engine: Engine) -> None:
-    engine.send("c", "m1")
-    engine.clock.advance(1000)
-    assert engine.claim() == ["c"]
-    engine.store.delete_message("c", "m1")
-    assert isinstance(engine.store.take_batch("c", "t1"), Stale | Empty)
-    assert_nothing_left_behind(engine)
-
-
 def test_a_batch_is_cut_whatever_the_settings_say(engine: Engine) -> None:
     engine.store = engine.another_store(SETTINGS._replace(max_batch=9000))
     for number in range(1001):
@@ -169,13 +159,6 @@ def test_one_message_above_the_limit_of_bytes_is_a_batch_of_its_own(engine: Engi
     taken = engine.store.take_batch("c", "t")
     assert isinstance(taken, Taken)
     assert len(taken.payloads) == 1
-
-
-def test_taking_what_nobody_claimed_changes_nothing(engine: Engine) -> None:
-    engine.send("c", "m1")
-    before = engine.settle()
-    assert not isinstance(engine.store.take_batch("c", "t1"), Taken | Empty)
-    assert engine.settle() == before
 
 
 @pytest.mark.promise("P2")

@@ -81,16 +81,3 @@ def test_a_certificate_of_an_unknown_authority_is_refused(tls: Proxy, cluster: s
 @MODES
 def test_a_certificate_for_another_host_is_refused(tls_of_another_host: Proxy, ca_file: Path, cluster: str) -> None:
     assert "not valid for '127.0.0.1'" in refused(settings(tls_of_another_host, cluster, ca_file))
-
-
-@MODES
-def test_a_plain_connection_to_a_tls_server_is_refused(tls: Proxy, ca_file: Path, cluster: str) -> None:
-    assert refused(settings(tls, cluster, ca_file, scheme="valkey"))
-
-
-@MODES
-def test_a_tls_connection_to_a_plain_server_is_refused(
-    unwatched: Engine, valkey: ValkeyServer, ca_file: Path, cluster: str
-) -> None:
-    with behind_proxy(valkey.port, unwatched.admin) as plain:
-        assert refused(settings(plain, cluster, ca_file))

@@ -20,7 +20,7 @@ from tests.support.bad_servers import black_hole, hanging_up
 from tests.support.emission import Bus, run_until_idle
 from tests.support.engine import SETTINGS, Engine, accepted, payload
 from tests.support.proxy import behind_proxy
-from tests.support.valkey_server import APP_PASSWORD, APP_USER, STRICT_SHEBANG, ValkeyServer, free_port
+from tests.support.valkey_server import APP_PASSWORD, STRICT_SHEBANG, ValkeyServer, free_port
 
 TIMING = Rules().timing
 MODES = pytest.mark.parametrize("cluster", ["false", "true"], ids=["standalone", "cluster"])
@@ -207,13 +207,10 @@ def test_user_and_password_may_hold_any_character(unwatched: Engine, valkey: Val
     "url",
     [
         "redis+unix://127.0.0.1:6379",
-        "127.0.0.1:6379",
         "valkey://",
         "valkey:///0",
         "",
-        "http://127.0.0.1",
         "valkey://127.0.0.1:port",
-        "valkey://127.0.0.1:99999",
         "valkey://[::1",
     ],
 )
@@ -231,13 +228,6 @@ def test_a_password_with_an_unescaped_slash_is_not_shown_as_a_bad_port() -> None
     assert "s3cret" not in "".join(traceback.format_exception(refusal.value))
 
 
-@pytest.mark.parametrize("scheme", ["redis", "valkey"])
-def test_a_plain_url_may_name_redis_or_valkey(scheme: str, unwatched: Engine, valkey: ValkeyServer) -> None:
-    client = connect(ConnectionSettings(f"{scheme}://{APP_USER}:{APP_PASSWORD}@127.0.0.1:{valkey.port}"))
-    assert client.execute_command("HGET", "{b0}:nothing", "field") is None
-    client.close()
-
-
 @pytest.mark.parametrize(
     ("scheme", "has_tls"), [("redis", False), ("valkey", False), ("rediss", True), ("valkeys", True)]
 )
@@ -251,26 +241,4 @@ def test_a_url_that_ends_in_s_means_tls_with_a_checked_certificate(scheme: str, 
     client.close()
 
 
-def test_without_a_port_it_is_valkeys_own() -> None:
-    client = connect(ConnectionSettings("valkey://127.0.0.1"))
-    assert isinstance(client, Redis)
-    assert client.connection_pool.connection_kwargs["port"] == 6379
-    client.close()
-
-
 # -- standalone ------------------------------------------------------------------------------------
-
-
-def test_a_standalone_server_serves_as_well(valkey: ValkeyServer) -> None:
-    server = ValkeyServer(cluster=False).start()
-    try:
-        client = connect(ConnectionSettings(server.url))
-        engine, bus = Engine(client, server.admin()), Bus()
-        for n in range(5):
-            engine.send("c", f"m{n}")
-        run_until_idle(engine, bus)
-        assert bus.ids("c") == [f"m{n}" for n in range(5)]
-        client.close()
-        engine.admin.close()
-    finally:
-        server.stop()

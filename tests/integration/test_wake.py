@@ -65,11 +65,3 @@ def test_a_returned_claim_due_before_the_planned_wake_wakes_the_processor(engine
     assert engine.claim() == ["c"]
     engine.store.return_claim("c", engine.processor, due_at_ms=engine.clock.now_ms)
     assert woken(engine) == 1
-
-
-def test_a_renewal_leaves_the_planned_wake_alone(engine: Engine) -> None:
-    engine.work()
-    engine.store.claim_due(0, engine.processor)
-    planned = engine.keys()["{b0}:open"].pairs[b""][13:]
-    engine.store.renew_lease(0, engine.processor)
-    assert engine.keys()["{b0}:open"].pairs[b""][13:] == planned

@@ -142,13 +142,6 @@ def test_a_set_up_takes_nothing_but_what_was_locked(clone: Clone, tmp_path: Path
     assert clone.make("--dry-run", "setup").stdout.count("--require-hashes") == 2
 
 
-def test_a_set_up_for_a_deployment_takes_a_lock_of_its_own(clone: Clone) -> None:
-    (clone.folder / "infra" / "requirements.txt").write_text("")
-    planned = clone.make("--dry-run", "setup", "LOCK=infra/requirements.txt").stdout
-    assert '-r "infra/requirements.txt"' in planned
-    assert '-r "requirements.txt"' not in planned
-
-
 def test_clean_refuses_while_a_stage_runs_out_of_the_venv(clone: Clone) -> None:
     clone.has_a_venv()
     (clone.folder / "local.py").write_text("import sys; sys.exit(0 if sys.argv[1:] == ['running'] else 1)")

@@ -66,13 +66,6 @@ def test_another_up_keeps_the_running_stage_and_its_lane(
     assert stage.started_with_valkey is None, "nothing was started anew"
 
 
-def test_a_first_up_takes_the_lane_of_cdk_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = stage_of(tmp_path, None, monkeypatch)
-    stage.up(Progress(io.StringIO()))
-    assert stage.deployed_with == {}
-    assert stage.started_with_valkey is True
-
-
 def test_a_running_stage_that_is_replaced_is_not_called_the_rest_of_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,11 +116,6 @@ def test_an_up_that_replaces_nothing_asks_nothing(
 ) -> None:
     command._agree_to_replace(stage, overrides)
     assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize(("count", "shown"), [(0, "0 processes"), (1, "1 process"), (2, "2 processes")])
-def test_processes_are_counted_in_english(count: int, shown: str) -> None:
-    assert command._processes(count) == shown
 
 
 # -- an outage on purpose ------------------------------------------------------------------------------------

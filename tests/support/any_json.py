@@ -16,7 +16,3 @@ def any_json(*, max_size: int = 4, max_leaves: int = 15) -> st.SearchStrategy[An
 
 
 ANYTHING = any_json()
-
-
-def fields_of(names: str) -> st.SearchStrategy[dict[str, Any]]:
-    return st.dictionaries(st.sampled_from(names.split()), ANYTHING, max_size=8)

@@ -7,7 +7,6 @@ from tests.support.engine import Engine
 
 FIXED = Rules(silence_ms=1000, typing_inference_ms=0, max_wait_ms=5000)
 TYPING = Rules(silence_ms=1000, typing_inference_ms=3000, max_wait_ms=30_000)
-ADAPTIVE = Rules(adaptive=True, silence_ms=1000, adaptive_floor_ms=300, adaptive_ceiling_ms=4000, adaptive_k=4.0)
 
 
 class Due(NamedTuple):

@@ -21,11 +21,11 @@ def due_after_retime(facts: Facts, timing: Timing, now_ms: int) -> Due:
 def due_after_resume(due: Due, *, held_until_ms: int, stays_until_ms: int = 0, last_at_ms: int, now_ms: int) -> Due:
     """Return when the buffer is due after a hold was ended. Another hold may still stand.
 
-    What was on hold until `held_until_ms` is due now, or at the end of the other hold.
+    What was on hold until `held_until_ms` is due now, or at the end of the other hold, unless it is due earlier.
     """
     if now_ms < stays_until_ms:
-        was_kept = stays_until_ms < held_until_ms == due.due_at_ms
-        return Due(stays_until_ms, "hold", "hold", stays_until_ms - last_at_ms) if was_kept else due
+        moves = stays_until_ms < min(held_until_ms, due.due_at_ms)
+        return Due(stays_until_ms, "hold", "hold", stays_until_ms - last_at_ms) if moves else due
     ends_now = held_until_ms > now_ms and due.due_at_ms > now_ms
     return Due(now_ms, "resume", "resume", now_ms - last_at_ms) if ends_now else due
 

@@ -53,10 +53,6 @@ def test_a_number_alone_is_never_looked_up(scene: AliasScene) -> None:
     assert len(scene.wire.made) == made
 
 
-def test_letters_of_both_cases_are_different_ids(scene: AliasScene) -> None:
-    assert [scene.user("491", "US.aBc"), scene.user(None, "US.abc")] == ["491", "US.abc"]
-
-
 @pytest.mark.parametrize("field", ["tenant", "platform", "account"])
 def test_an_alias_is_valid_in_one_account_only(scene: AliasScene, field: str) -> None:
     scene.user("491", ADA)
@@ -154,12 +150,6 @@ def test_a_known_author_costs_no_request_until_the_copy_is_old(scene: AliasScene
     assert scene.wire.made == ["get_item", "put_item", "put_item", "get_item"]
 
 
-def test_an_author_who_always_hides_the_number_costs_one_write(scene: AliasScene) -> None:
-    scene.user(None, ADA)
-    scene.user(None, ADA)
-    assert scene.wire.made == ["get_item", "put_item", "get_item"]
-
-
 def test_an_instance_keeps_a_bounded_number_of_copies(scene: AliasScene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("message_buffer.aliases.aliases.MAX_ALIASES_KEPT", 3)
     for number in range(5):
@@ -199,13 +189,6 @@ def test_in_an_outage_an_instance_uses_its_old_copies(scene: AliasScene) -> None
         "491",
         "491",
     ]
-
-
-def test_after_an_outage_nothing_of_it_remains(scene: AliasScene) -> None:
-    scene.wire.before = lambda _: failing()()
-    assert scene.user("491", ADA) == ADA
-    scene.wire.before = lambda _: None
-    assert [scene.user("491", ADA), scene.user(None, ADA)] == ["491"] * 2
 
 
 def test_a_table_that_fails_is_left_alone_for_a_while(scene: AliasScene) -> None:
@@ -255,11 +238,6 @@ def test_a_forget_under_either_name_erases_both_and_no_other_persons(scene: Alia
     assert forget(scene, user) == 2
     assert ADA not in str(scene.items())
     assert [scene.user(None, BO), scene.user(None, "US.eve")] == [BO, "493"]
-
-
-def test_a_forget_of_an_author_with_one_name_erases_it(scene: AliasScene) -> None:
-    scene.user(None, ADA)
-    assert [forget(scene, ADA), forget(scene, "491"), scene.items()] == [1, 0, []]
 
 
 def test_each_name_of_an_author_says_the_other(scene: AliasScene) -> None:

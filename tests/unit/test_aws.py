@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import botocore.session
 import pytest
@@ -14,16 +13,13 @@ from botocore.response import StreamingBody
 from botocore.stub import Stubber
 
 from message_buffer.aws import clients as aws
-from message_buffer.aws.cache_token import sign_cache_token
 from message_buffer.aws.functions import Functions
 from message_buffer.aws.object_store import ObjectStore
 from message_buffer.aws.secrets import Secrets
 from message_buffer.errors import SendFailed
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus, entry_bytes
-from message_buffer.lanes.valkey.sign_in import IamTokens
-from message_buffer.limits import MAX_CALL_MS, SIGN_IN_TOKEN_REUSE_MS
-from message_buffer.settings import IamAccess
+from message_buffer.limits import MAX_CALL_MS
 
 
 @pytest.fixture(autouse=True)
@@ -192,22 +188,3 @@ def test_many_threads_make_one_client() -> None:
 
 
 # -- signing in to the cache -----------------------------------------------------------------------
-
-
-def test_a_cache_token_is_a_presigned_connect() -> None:
-    token = sign_cache_token(IamAccess("buffer-user", "buffer-cache", "eu-central-1"))
-    url = urlsplit(f"https://{token}")
-    query = {name: values[0] for name, values in parse_qs(url.query).items()}
-    assert (url.hostname, url.path) == ("buffer-cache", "/")
-    assert (query["Action"], query["User"], query["ResourceType"]) == ("connect", "buffer-user", "ServerlessCache")
-    assert query["X-Amz-Expires"] == "900"
-    assert query["X-Amz-Credential"].endswith("/eu-central-1/elasticache/aws4_request")
-    assert query["X-Amz-Signature"]
-
-
-def test_a_token_is_used_until_it_gets_old() -> None:
-    now, made = [1_700_000_000_000], iter(["first", "second"])
-    tokens = IamTokens(IamAccess("u", "c", "r"), lambda _iam: next(made), clock=lambda: now[0])
-    assert tokens.get_credentials() == tokens.get_credentials() == ("u", "first")
-    now[0] += SIGN_IN_TOKEN_REUSE_MS + 1
-    assert tokens.get_credentials() == ("u", "second")

@@ -22,11 +22,6 @@ def bursts_of(sent: list[Sending]) -> dict[tuple[int, int], list[Message]]:
     return {burst: list(messages) for burst, messages in found.items()}
 
 
-def test_the_same_seed_gives_the_same_workload_and_another_seed_another() -> None:
-    assert workload(conversations=40, bursts=3, seed=7) == SENT
-    assert workload(conversations=40, bursts=3, seed=8) != SENT
-
-
 def test_bursts_have_the_mean_and_gaps_the_median_that_the_shape_names() -> None:
     drawn = random.Random(1)
     sizes = [fragments(SHAPE, drawn) for _ in range(20_000)]
@@ -44,11 +39,6 @@ def test_every_gap_inside_a_burst_is_below_the_silence_and_every_gap_between_two
         for one, other in pairwise(sendings):
             gap = other.at_ms - one.at_ms
             assert gap < SHAPE.silence_ms if one.burst == other.burst else gap > SHAPE.silence_ms
-
-
-def test_some_messages_are_sent_again() -> None:
-    messages = {(each.conversation, each.number) for each in SENT}
-    assert len(messages) < len(SENT) < 1.1 * len(messages)
 
 
 def test_a_perfect_buffer_passes_the_check() -> None:

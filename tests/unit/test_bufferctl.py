@@ -12,10 +12,9 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, tzinfo
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 import boto3
 import pytest
@@ -34,8 +33,6 @@ ROOT = Path(__file__).parents[2]
 ME = "arn:aws:iam::111122223333:user/ada"
 NAME = "default/generic/shop/c1"
 NOON_MS = 1_700_000_000_000
-DAY_MS = 86_400_000
-
 Json = dict[str, Any]
 
 
@@ -203,16 +200,6 @@ def test_the_options_of_all_commands_may_also_follow_the_command(
 # -- what people see -------------------------------------------------------------------------------
 
 
-def test_the_state_of_the_shards_is_a_table(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
-    shard = {"pending": 12, "inflight": 1, "nextDueAt": NOON_MS, "overdueMs": 1_250, "heartbeatAt": None}
-    aws.answer("status", {**shard, "shards": [{"shard": 0, **shard}, {"shard": 1, **shard, "pending": 0}]})
-    assert run("status") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["shard", "pending", "inflight", "nextDueAt", "overdueMs", "heartbeatAt"]
-    assert lines[0].index("inflight") == lines[1].index("1  ", 10) == lines[2].index("1  ", 10)
-    assert lines[1].endswith("1.2 s      -")
-
-
 def row(name: str, *, due_at_ms: int | None = NOON_MS, lane: str = "valkey") -> Json:
     return {
         "conversation": name, "lane": lane, "shard": 0, "state": "pending", "count": 2, "frozen": 0,
@@ -241,16 +228,6 @@ def test_conversations_are_listed_from_all_answers_the_earliest_due_first(
     assert lines[0].split() == ["conversation", "lane", "shard", "state", "count", "frozen", "reason", "dueAt"]
     assert [line.split()[0] for line in lines[1:]] == ["d/s/a/first", "d/s/a/later", "d/s/a/flying", "d/s/a/too"]
     assert lines[1].split()[1:] == ["valkey", "0", "pending", "2", "0", "silence", "2023-11-14", "22:13:20.000"]
-
-
-def test_a_list_has_a_column_of_reply_windows_if_a_conversation_has_one(
-    aws: FakeAws, capsys: pytest.CaptureFixture[str]
-) -> None:
-    aws.answer("conversation.list", page(row("d/s/a/1"), row("d/whatsapp/a/2") | {"replyUntil": NOON_MS + 60_000}))
-    assert run("conversation", "list") == 0
-    head, first, second = capsys.readouterr().out.splitlines()
-    assert (head.split()[-1], first.split()[-1]) == ("replyUntil", "-")
-    assert second.endswith("2023-11-14 22:14:20.000")
 
 
 def test_a_list_ends_at_its_limit_and_says_that_there_are_more(
@@ -514,22 +491,10 @@ def test_a_function_that_fails_is_a_sentence_too(aws: FakeAws, capsys: pytest.Ca
     assert capsys.readouterr().err == "The admin function failed: Task timed out after 60 seconds.\n"
 
 
-def test_a_stage_that_is_not_there_is_said(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--stage", "production", "--region", "us-east-1", "status"]) == 4
-    assert capsys.readouterr().err == (
-        "AWS refuses DescribeStacks: Stack MessageBuffer-production-Buffer does not exist\n"
-    )
-
-
 def test_without_credentials_aws_cannot_be_reached(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
     aws.error = NoCredentialsError()
     assert run("status") == 3
     assert capsys.readouterr().err.startswith("AWS cannot be reached: Unable to locate credentials. Sign in")
-
-
-def test_a_local_stage_that_is_not_up_cannot_be_reached(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--outputs", str(tmp_path / "outputs.json"), "status"]) == 3
-    assert "make up" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -635,20 +600,6 @@ def test_a_terminal_gets_colours_and_people_cannot_steer_it(
     assert plain.count("[bold]one[/bold]  [2Jtwo  31m [link=file:///x]y[/link]   :boom:") == 4
 
 
-@pytest.mark.parametrize(("variable", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
-def test_a_terminal_without_colours_gets_the_same_layout(
-    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, variable: str, value: str
-) -> None:
-    become_a_terminal(monkeypatch, width=80)
-    aws.answer("conversation.list", page(row("d/s/a/1")))
-    assert run("conversation", "list") == 0
-    in_colour = capsys.readouterr().out
-    assert "\x1b[" in in_colour
-    monkeypatch.setenv(variable, value)
-    assert run("conversation", "list") == 0
-    assert capsys.readouterr().out == without_styles(in_colour)
-
-
 ID = "acme/whatsapp/106540352242922/491701234567"
 LETTER = {"batchId": "b" * 40, "conversationId": ID, "messages": 2, "attempt": 1, "lastAt": NOON_MS, "reason": "r" * 50}
 
@@ -664,62 +615,6 @@ def on_terminal(
     return [line.rstrip() for line in lines]
 
 
-def test_a_wide_terminal_shows_a_table(
-    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    aws.answer("conversation.list", page(row(ID), row("d/s/a/1")))
-    header, rule, *lines = on_terminal(capsys, monkeypatch, 120, "conversation", "list")
-    assert header.split() == ["conversation", "lane", "shard", "state", "count", "frozen", "reason", "dueAt"]
-    assert set(rule) == {"─"}
-    assert [line.split()[0] for line in lines] == [ID, "d/s/a/1"]
-
-
-def test_a_narrower_terminal_shows_each_row_beneath_its_name(
-    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    aws.answer("conversation.list", page(row(ID), row("d/s/a/1")))
-    lines = on_terminal(capsys, monkeypatch, 80, "conversation", "list")
-    assert lines[0] == "conversation"
-    assert lines[1].split() == ["lane", "shard", "state", "count", "frozen", "reason", "dueAt"]
-    assert (lines[3], lines[5]) == (ID, "d/s/a/1")
-    assert lines[4].split() == ["valkey", "0", "pending", "2", "0", "silence", "2023-11-14", "22:13:20.000"]
-    assert lines[4].index("valkey") == lines[1].index("lane")
-    assert lines[4].index("2023") == lines[1].index("dueAt")
-
-
-def test_a_narrow_terminal_shows_a_list_of_fields_for_each_row(
-    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    aws.answer("conversation.list", page(row(ID), row("d/s/a/1")))
-    lines = on_terminal(capsys, monkeypatch, 44, "conversation", "list")
-    assert lines[0] == ID
-    assert lines[1].split() == ["lane", "valkey"]
-    assert lines[7].split() == ["dueAt", "2023-11-14", "22:13:20.000"]
-    assert lines[8:10] == ["", "d/s/a/1"]
-    status: Json = {"pending": 1, "inflight": 0, "nextDueAt": NOON_MS, "overdueMs": 0, "heartbeatAt": None}
-    aws.answer("status", {**status, "shards": [{"shard": 3, **status}]})
-    assert on_terminal(capsys, monkeypatch, 40, "status")[0] == "shard 3"
-
-
-def test_a_terminal_that_is_a_bit_too_narrow_leaves_out_todays_date(
-    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bufferctl.formatting.datetime", Today)
-    of_all: Json = {"pending": 1, "inflight": 0, "nextDueAt": NOON_MS, "overdueMs": 0}
-    shards = [{**of_all, "shard": 0, "heartbeatAt": NOON_MS}, {**of_all, "shard": 1, "heartbeatAt": NOON_MS - DAY_MS}]
-    aws.answer("status", {**of_all, "shards": shards})
-    _, _, today, yesterday = on_terminal(capsys, monkeypatch, 80, "status")[:4]
-    assert today.split() == ["0", "1", "0", "22:13:20.000", "0.0", "s", "22:13:20.000"]
-    assert yesterday.split()[-2:] == ["2023-11-13", "22:13:20.000"]
-    assert "2023-11-14 22:13:20.000" in on_terminal(capsys, monkeypatch, 100, "status")[2]
-
-
-class Today(datetime):
-    @classmethod
-    def now(cls, tz: tzinfo | None = None) -> Self:
-        return cls.fromtimestamp(NOON_MS / 1_000, tz)
-
-
 @pytest.mark.parametrize("width", [160, 130, 80, 60])
 def test_a_terminal_folds_texts_and_no_id(
     aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
@@ -728,38 +623,6 @@ def test_a_terminal_folds_texts_and_no_id(
     words = " ".join(on_terminal(capsys, monkeypatch, width, "dead", "list")).split()
     assert {"b" * 40, ID} <= set(words)
     assert ("r" * 50 in words) == (width == 80), "the reason is folded in a table, or if it does not fit a line"
-
-
-def test_a_terminal_breaks_errors_and_long_lines_between_words(
-    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    become_a_terminal(monkeypatch, width=40)
-    aws.refuse("dead.redrive", "not_found", f"No dead letter of the batch {'b' * 38} was found.\x1b[2J")
-    assert run("dead", "redrive", "b" * 38) == 4
-    captured = capsys.readouterr()
-    shown = ["b" * 38, "  No dead letter of the batch", f"  {'b' * 38}", "  was found. [2J"]
-    assert without_styles(captured.out).splitlines() == shown
-    assert run("dead", "redrive") == 2
-    assert run("conversation", "hold", NAME, "--for", "3d") == 2
-    assert capsys.readouterr().err.splitlines()[-2:] == [
-        "Argument --for: a time reads 30s, 15m or",
-        "24h, not '3d'.",
-    ]
-
-
-def test_a_list_of_nothing_is_a_sentence(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
-    aws.answer("rules.list", {"rules": [], "more": False})
-    aws.answer("dead.list", {"letters": [], "inQueue": 0})
-    aws.answer("history", {"status": None, "older": 0, "turns": []})
-    aws.has_responder = True
-    for command, sentence in (
-        (["rules", "list"], "No scope has rules."),
-        (["rules", "list", "tenant:"], "No scope that begins with tenant: has rules."),
-        (["dead", "list"], "No dead letter is visible."),
-        (["conversation", "history", NAME], "The responder remembers no turn."),
-    ):
-        assert run(*command) == 0
-        assert sentence in capsys.readouterr().out
 
 
 class Ascii(io.TextIOWrapper):
@@ -786,21 +649,6 @@ def test_an_output_without_umlauts_gets_question_marks_and_json_gets_utf_8(
     assert json.loads(out.bytes)["payloads"] == ["Grüße"]
 
 
-def test_an_event_is_one_line_or_on_a_narrow_terminal_two(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TZ", "UTC")
-    detail = {"conversationId": ID, "flushReason": "silence", "messageCount": 1, "batchId": "b1", "text": HOSTILE}
-    event: Json = {"time": "2026-11-19T17:22:52Z", "detail-type": "messages.batch.ready", "detail": detail}
-    line = commands._line(event, argparse.Namespace(messages=False))
-    first = f"2026-11-19 17:22:52  messages.batch.ready  {ID}"
-    assert str(line) == f"{first}  silence  1 message  b1"
-    become_a_terminal(monkeypatch, width=90)
-    show(line)
-    assert without_styles(capsys.readouterr().out) == f"{first}\n  silence  1 message  b1\n"
-    assert "\n" not in str(commands._line(event, argparse.Namespace(messages=True)))
-
-
 def test_json_has_no_colours_and_no_control_characters(
     aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -815,15 +663,6 @@ def test_json_has_no_colours_and_no_control_characters(
 
 def test_one_json_object_is_one_line_for_every_reader() -> None:
     assert len(as_json({"text": "one\u2028two\u2029three\x85four\rfive"}, indent=None).splitlines()) == 1
-
-
-def test_a_pipe_gets_no_character_that_steers_a_terminal_behind_it(
-    aws: FakeAws, capsys: pytest.CaptureFixture[str]
-) -> None:
-    others: dict[str, object] = {"counts": {"waiting": 0}, "agesOut": [], "otherName": HOSTILE, "againInMs": None}
-    aws.answer("conversation.forget", others)
-    assert run("conversation", "forget", NAME, "--dry-run") == 0
-    assert not [each for each in capsys.readouterr().out if not each.isprintable() and each != "\n"]
 
 
 @pytest.mark.parametrize("width", [0, 1, 2, 40])
@@ -845,18 +684,6 @@ def test_no_width_and_no_content_of_a_terminal_ends_a_command(
     assert "\x1b" not in shown
     assert "xx" in shown.replace("\n", ""), "something is shown"
     assert str(Pairs({})) == ""
-
-
-def test_long_work_shows_how_far_it_is_and_erases_that_at_its_end(
-    aws: FakeAws, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    become_a_terminal(monkeypatch)
-    aws.answer("dead.redrive", {"redriven": "b1"})
-    assert run("dead", "redrive", "b1", "b1", "b1") == 0
-    captured = capsys.readouterr()
-    assert "Send batches again" in captured.err
-    assert captured.err.rstrip().endswith("\x1b[2K"), "the last thing is that the line is erased"
-    assert without_styles(captured.out).count("sent again") == 3
 
 
 # -- the exit status -------------------------------------------------------------------------------
@@ -1041,22 +868,6 @@ def test_a_time_that_the_functions_would_refuse_is_wrong_usage(
     assert run("conversation", "hold", NAME, "--for", time) == 2
     assert "at least 1s and at most 24h" in capsys.readouterr().err
     assert aws.asked == []
-
-
-def test_the_turns_of_a_conversation_have_times_that_people_read(
-    aws: FakeAws, capsys: pytest.CaptureFixture[str]
-) -> None:
-    aws.has_responder = True
-    turn = {"at": NOON_MS, "role": "customer", "batchId": "b1"}
-    aws.answer("history", {"status": "assistant", "older": 0, "turns": [turn]})
-    assert run("conversation", "history", NAME) == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("2023-11-1")
-
-
-def test_rules_without_an_open_buffer_say_so(aws: FakeAws, capsys: pytest.CaptureFixture[str]) -> None:
-    aws.answer("rules.delete", {"deleted": "stage", "open": {"looked": 0, "retimed": 0, "complete": True}})
-    assert run("rules", "delete", "stage") == 0
-    assert capsys.readouterr().out == "Deleted. No buffer is open in this scope.\n"
 
 
 def test_the_region_is_that_of_cdk_json_unless_another_is_given(aws: FakeAws, monkeypatch: pytest.MonkeyPatch) -> None:

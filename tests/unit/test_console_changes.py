@@ -15,7 +15,6 @@ from console.temporary_changes import Changes
 from local.errors import LocalError
 from local.outputs import Outputs
 from local.stage import Stage as LocalStage
-from tests.support.console import ImitatedPlace, ImitatedStage
 
 Json = dict[str, Any]
 SCOPE = "conversation:default/generic/shop/ada"
@@ -88,12 +87,6 @@ def test_an_outage_that_the_scenario_ends_is_not_ended_again() -> None:
     assert recorded.seen == ["stopped", "started"]
 
 
-def test_a_second_outage_follows_the_first() -> None:
-    recorded = Recorded()
-    carried_out(recorded, {"do": "stop_valkey"}, {"do": "start_valkey"}, {"do": "stop_valkey"})
-    assert recorded.seen == ["stopped", "started"] * 2
-
-
 @pytest.mark.parametrize("orders", [[{"do": "stop_valkey"}, {"do": "start_valkey"}], [{"do": "stop_valkey"}]])
 def test_valkey_is_not_said_to_run_again_in_a_stage_that_has_ended(orders: list[Json]) -> None:
     """Reproduce a defect: after `make down`, the scenario went on, and then said that Valkey was running again."""
@@ -128,13 +121,6 @@ def test_rules_that_an_operator_has_changed_meanwhile_stay() -> None:
         Changes(recorded, RecordedLocalStage(recorded), made).carry_out(SET)
         recorded.rules[SCOPE] = (2, {"silenceMs": 500})
     assert recorded.rules == {SCOPE: (2, {"silenceMs": 500})}
-
-
-def test_rules_that_an_operator_has_removed_already_are_no_fault() -> None:
-    recorded = Recorded()
-    with ExitStack() as made:
-        Changes(recorded, RecordedLocalStage(recorded), made).carry_out(SET)
-        recorded.rules.clear()
 
 
 def test_rules_that_cannot_be_removed_are_named() -> None:
@@ -210,11 +196,3 @@ def test_a_stage_of_the_valkey_lane_can_be_broken(tmp_path: Path) -> None:
 def test_a_stage_without_valkey_has_no_outage_of_it(tmp_path: Path) -> None:
     path = outputs(tmp_path, valkey_url=None, functions=("ingest",))
     assert Accidents(Place(Options(outputs=path))).possible == {"set_rules"}
-
-
-def test_a_stage_in_aws_is_not_broken() -> None:
-    assert Accidents(ImitatedPlace(ImitatedStage(), allow_changes=True)).possible == {"set_rules"}
-
-
-def test_a_stage_that_is_not_up_offers_nothing(tmp_path: Path) -> None:
-    assert Accidents(Place(Options(outputs=tmp_path / "outputs.json"))).possible == set()

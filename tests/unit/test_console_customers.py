@@ -76,11 +76,6 @@ def test_a_redelivery_is_the_same_body_again(platform: str) -> None:
     assert customers.webhook(customer, "again") == first
 
 
-def test_a_typing_event_goes_to_its_own_route() -> None:
-    sent = Customers().webhook(Customer("generic", "shop", "ada", "acme"), "typing")
-    assert (sent.route, sent.body) == ("typing", {"account": "shop", "conversation": "ada", "tenant": "acme"})
-
-
 @pytest.mark.parametrize("kind", ["delete", "nonsense", ""])
 def test_a_kind_that_a_platform_does_not_send_is_refused(kind: str) -> None:
     with pytest.raises(CannotDo, match="has no webhook"):

@@ -2,10 +2,7 @@
 
 from typing import Any
 
-import pytest
-
-from bufferctl.errors import Unreachable
-from console.batches import Batches, figures_of
+from console.batches import figures_of
 from console.hub import Hub
 from console.limits import CONVERSATIONS_SHOWN, ENTRIES_IN_A_TIME_LINE, MAX_REQUESTS_IN_A_SWEEP, TIME_LINES_KEPT
 from console.looks import Looks
@@ -78,24 +75,6 @@ def test_a_conversation_has_the_agent_that_owns_its_account() -> None:
     }
 
 
-def test_a_row_and_its_looks_say_why_the_conversation_is_due() -> None:
-    stage, time_lines = Stage([row("a")]), TimeLines()
-    looks = looks_at(stage, time_lines)
-    looks.sweep()
-    stage.pages = [[row("a") | {"rule": "hold", "appliedWaitMs": 9_000}]]
-    looks.sweep()
-    assert [each["why"]["label"] for each in looks.state()["conversations"]] == ["a hold"]
-    assert [entry["why"]["label"] for entry in time_lines.of("t/p/a/a")] == ["silence", "a hold"]
-
-
-def test_a_look_that_shows_nothing_new_is_no_entry() -> None:
-    stage, time_lines = Stage([row("a")]), TimeLines()
-    looks = looks_at(stage, time_lines)
-    looks.sweep()
-    looks.sweep()
-    assert len(time_lines.of("t/p/a/a")) == 1
-
-
 def test_a_sweep_ends_after_a_bounded_number_of_requests_and_says_that_there_are_more() -> None:
     stage = Stage(*[[row(f"c{n}")] for n in range(MAX_REQUESTS_IN_A_SWEEP + 5)])
     looks = looks_at(stage)
@@ -140,28 +119,6 @@ def test_a_conversation_in_both_lanes_has_an_entry_for_each_and_is_idle_when_bot
     assert seen == [("pending", "valkey"), ("pending", "dynamodb"), ("idle", None)]
 
 
-def test_dead_letters_are_read_again_after_one_was_sent_again() -> None:
-    stage = Stage([])
-    looks = looks_at(stage)
-    looks.sweep()
-    looks.sweep()
-    assert stage.asked.count("dead.list") == 1
-    looks.forget_letters()
-    looks.sweep()
-    assert stage.asked.count("dead.list") == 2
-
-
-def test_a_stage_that_is_away_is_reported_and_the_last_state_stays() -> None:
-    class Away(Stage):
-        def look(self, operation: str, **fields: Any) -> Json:
-            raise Unreachable("AWS cannot be reached: no route")
-
-    looks = looks_at(Away())
-    with pytest.raises(Unreachable):
-        looks.sweep()
-    assert looks.state()["conversations"] == []
-
-
 def test_time_lines_are_bounded() -> None:
     time_lines = TimeLines()
     for n in range(TIME_LINES_KEPT + 10):
@@ -193,13 +150,6 @@ def test_figures_say_how_late_a_batch_was() -> None:
     assert figures
     assert figures["lateMs"] == 40
     assert figures_of({"metadata": {}}, arrived_at_ms=1) is None
-
-
-def test_figures_older_than_the_charts_are_dropped() -> None:
-    batches = Batches()
-    for at in (0, 10_000_000):
-        batches.add({"at": at})
-    assert batches.all() == [{"at": 10_000_000}]
 
 
 # -- words -----------------------------------------------------------------------------------------

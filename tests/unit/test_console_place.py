@@ -64,15 +64,6 @@ def test_while_the_stage_is_down_every_part_says_so(tmp_path: Path) -> None:
             use()
 
 
-def test_the_listener_is_told_where_the_stage_is(tmp_path: Path) -> None:
-    place = Place(Options(stage="dev", profile="ops", region="eu-central-1", outputs=tmp_path))
-    *_, given = place.listener
-    assert json.loads(given) == {
-        "stage": "dev", "profile": "ops", "region": "eu-central-1", "outputs": str(tmp_path),
-    }  # fmt: skip
-    assert place.outputs is None
-
-
 def test_a_listener_of_an_unknown_stage_says_so_and_ends_while_its_input_is_open() -> None:
     """Reproduce a defect: Python crashed at its end because another thread was reading the input."""
     place = Place(Options(stage="unknown"))

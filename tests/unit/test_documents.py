@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.documents import Command, Document, keys, shape
+from tests.support.documents import Command, Document, shape
 
 SESSION = """Text.
 
@@ -47,11 +47,6 @@ def test_a_document_yields_its_commands_with_the_output_below_each() -> None:
     assert document.of_json("accepted") == {"accepted": 1}
 
 
-def test_output_above_the_first_command_is_refused() -> None:
-    with pytest.raises(AssertionError, match=r"a\.md:2"):
-        Document("a.md", "```\nUp.\n$ bufferctl status\n```\n")
-
-
 SAME = [
     ("Version 1, in force.", "Version 12, in force."),
     ("On hold until 2026-11-18 15:24:56.950, or", "On hold until 2027-01-02 05:04:06.000, or"),
@@ -77,7 +72,3 @@ def test_outputs_that_differ_in_values_have_one_shape(shown: str, found: str) ->
 @pytest.mark.parametrize(("shown", "found"), DIFFERENT)
 def test_outputs_that_differ_in_words_columns_or_keys_have_two_shapes(shown: str, found: str) -> None:
     assert shape(shown) != shape(found)
-
-
-def test_json_is_compared_by_its_keys() -> None:
-    assert keys({"a": 1, "b": [{"c": 2}, {"d": 3}]}) == {".a", ".b", ".b[].c", ".b[].d"}

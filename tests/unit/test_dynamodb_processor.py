@@ -88,17 +88,6 @@ def test_a_batch_that_does_not_get_out_is_tried_again_under_its_id(window: Windo
     assert window.telemetry.counts["Retries"] == 2
 
 
-def test_retries_come_later_and_later(window: WindowScene) -> None:
-    window.bus.failures = [SendFailed("put event: Throttling")] * (MAX_ATTEMPTS - 1)
-    window.send("m1")
-    window.pass_time(WINDOW_MS)
-    assert not window.bus.published
-    window.pass_time(13_000)
-    assert not window.bus.published
-    window.pass_time(2_000)
-    assert window.batches() == [["m1"]]
-
-
 def test_attempts_that_a_busy_table_ends_are_none_of_the_batch(window: WindowScene) -> None:
     window.send("m1")
     with patch.object(window.table.messages, "read", side_effect=SendFailed("read conversation: Throttling")) as read:

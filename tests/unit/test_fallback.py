@@ -183,13 +183,6 @@ def test_without_valkey_and_the_table_the_platform_is_to_send_it_again(lanes: Tw
     assert isinstance(send(lanes, "m1"), o.Buffered)
 
 
-def test_a_message_that_comes_again_in_an_outage_is_a_duplicate(lanes: TwoLanes) -> None:
-    lanes.cut("ingest", "swallowed")
-    send(lanes, "m1")
-    assert isinstance(send(lanes, "m1"), o.Duplicate)
-    assert held(lanes) == ["m1"]
-
-
 # -- what people and operators do besides -----------------------------------------------------------------------------
 
 Call = Callable[[TwoLanes], Any]
@@ -256,11 +249,6 @@ def test_a_message_in_both_lanes_is_edited_and_deleted_in_both(lanes: TwoLanes) 
     assert b"edited" in lanes.engine.store.peek_conversation(CONVERSATION, limit=1).payloads[0]
     assert isinstance(delete(lanes), o.Deleted)
     assert (held(lanes), waiting(lanes)) == ([], 0)
-
-
-@pytest.mark.parametrize("change", [edit, delete, find])
-def test_what_nobody_has_is_told_as_such(lanes: TwoLanes, change: Call) -> None:
-    assert change(lanes) == o.Absent(known=False, batch_id=None)
 
 
 @pytest.mark.parametrize("change", [edit, delete])

@@ -141,13 +141,6 @@ def test_a_warm_up_that_is_refused_harms_nothing(
     assert telemetry.counts == {"ProcessorExits idle": 1}, "a refused warm-up is not counted as a failed start"
 
 
-def test_a_processor_says_why_it_left(run: Any, telemetry: RecordedTelemetry) -> None:
-    assert run(lambda *_: Exit.IDLE) == {"reason": "idle"}
-    assert telemetry.counts["ProcessorExits idle"] == 1
-    assert telemetry.said("processor left") == [{"shard": 0, "reason": "idle"}]
-    assert telemetry.flushes == 1
-
-
 def test_a_processor_that_fails_says_so_and_fails_the_invocation(run: Any, telemetry: RecordedTelemetry) -> None:
     with pytest.raises(ScriptInvariantBroken):
         run(raising(ScriptInvariantBroken("bug")))

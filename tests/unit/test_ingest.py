@@ -8,11 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lambdas.ingest import handler as handler_module
-from lambdas.limits import MAX_WEBHOOK_BYTES
 from message_buffer.errors import StoreOutOfMemory, StoreUnavailable
 from message_buffer.limits import MAX_MESSAGE_BYTES
 from tests.support.engine import Engine
-from tests.support.ingest_scene import VERIFY_TOKEN, Scene, gateway, message, rest_gateway, signature
+from tests.support.ingest_scene import Scene, gateway, message, rest_gateway, signature
 from tests.support.platforms import NOTHING_DONE
 
 
@@ -65,11 +64,6 @@ def test_a_rest_apis_event_without_anything_is_refused_and_no_crash(scene: Scene
     assert status == (403 if method == "GET" else 401)
 
 
-def test_a_rest_apis_challenge_is_answered(scene: Scene) -> None:
-    query = {"hub.mode": "subscribe", "hub.verify_token": VERIFY_TOKEN, "hub.challenge": "1158201444"}
-    assert scene.call(rest_gateway("whatsapp", method="GET", query=query)) == (200, "1158201444")
-
-
 def test_a_list_of_messages_is_buffered_in_its_order(scene: Scene) -> None:
     status, answer = scene.post("generic", [message(f"m{n}") for n in range(30)])
     assert (status, answer["accepted"]) == (200, 30)
@@ -89,39 +83,12 @@ def test_a_flood_by_one_person_ends_the_wait_and_no_message_of_it_is_dropped(sce
     assert [each["id"] for each in scene.buffered(CONVERSATION)] == [f"m{n}" for n in range(300)]
 
 
-@pytest.mark.case(25)
-def test_50_identical_webhooks_are_one_message(scene: Scene) -> None:
-    answers = [scene.post("generic", message())[1] for _ in range(50)]
-    assert sum(answer["accepted"] for answer in answers) == 1
-    assert sum(answer["duplicates"] for answer in answers) == 49
-    assert len(scene.buffered(CONVERSATION)) == 1
-    assert len(scene.functions.processors()) == 1
-
-
 @pytest.mark.case(26)
 def test_the_messages_own_id_makes_it_a_duplicate_not_the_request(scene: Scene) -> None:
     scene.post("generic", [message("m1"), message("m2")])
     status, answer = scene.post("generic", [message("m2", text="Hey again"), message("m3")])
     assert (status, answer["accepted"], answer["duplicates"]) == (200, 1, 1)
     assert [each["id"] for each in scene.buffered(CONVERSATION)] == ["m1", "m2", "m3"]
-
-
-@pytest.mark.case(34)
-def test_equal_texts_under_different_ids_are_both_kept(scene: Scene) -> None:
-    scene.post("generic", [message("m1", text="ok"), message("m2", text="ok")])
-    assert [each["text"] for each in scene.buffered(CONVERSATION)] == ["ok", "ok"]
-
-
-@pytest.mark.case(35)
-def test_the_same_user_elsewhere_is_another_conversation(scene: Scene) -> None:
-    variants = [
-        message(), message(account="other"), message(tenant="acme"), message(conversation="c2"),
-        message(account="shop/c1", conversation="x"), message(account="shop", conversation="c1/x"),
-        message(account="shop%2Fc1", conversation="x"),
-    ]  # fmt: skip
-    status, answer = scene.post("generic", variants)
-    assert (status, answer["accepted"]) == (200, len(variants))
-    assert len(answer["conversations"]) == len(variants)
 
 
 @pytest.mark.case(35)
@@ -149,28 +116,18 @@ def test_other_methods_are_not_allowed(scene: Scene, method: str) -> None:
     ("body", "sentence"),
     [
         (b"{", "The body is not JSON in UTF-8."),
-        (b"\xff", "The body is not JSON in UTF-8."),
         (b"[" * 100_000, "The body is not JSON in UTF-8."),
         (b"7", "The body must be a JSON object or a list of 1 to 1000 of them."),
-        (b"[]", "The body must be a JSON object or a list of 1 to 1000 of them."),
         ([message()] * 1_001, "The body must be a JSON object or a list of 1 to 1000 of them."),
         ([message(), 7], "[1] must be a JSON object."),
         ({"conversation": "c", "id": "m", "text": ""}, "account is missing."),
-        ({"account": "a", "id": "m", "text": ""}, "conversation is missing."),
-        ({"account": "a", "conversation": "c", "text": ""}, "id is missing."),
         ({"account": "a", "conversation": "c", "id": "m"}, "text is missing."),
         (message(account=""), "account must be a string that is not empty."),
-        (message(account=7), "account must be a string that is not empty."),
-        (message(tenant=""), "tenant must be a string that is not empty."),
         (message(agent=7), "agent must be a string that is not empty."),
         (message(conversation="\ud83d"), "conversation must be valid Unicode."),
         (message(conversation="c" * 2_000), "a conversation id has 1 to 1024 bytes; this one has at least 2021"),
-        (message(id=7), "id is not valid: Input should be a valid string."),
         (message(id=""), "id is not valid: Value error, an id has 1 to 1024 bytes of UTF-8."),
-        (message(text=None), "text is not valid: Input should be a valid string."),
         (message(sentAt="now"), ISO_OR_MS),
-        (message(sentAt=-1), "sentAt is not valid: Input should be greater than or equal to 0."),
-        (message(attachments=[{}]), "attachments.0.type is not valid: Field required."),
         ([message(), message(attachments=7)], "[1].attachments is not valid: Input should be a valid list."),
     ],
 )
@@ -184,10 +141,6 @@ def test_a_message_that_is_too_large_is_refused_with_its_neighbours(scene: Scene
     assert status == 413
     assert answer["error"].startswith("A message is too large: the message takes ")
     assert scene.is_empty()
-
-
-def test_a_body_that_is_too_large_is_refused(scene: Scene) -> None:
-    assert scene.post("generic", b" " * (MAX_WEBHOOK_BYTES + 1))[0] == 413
 
 
 # -- what 2xx promises -----------------------------------------------------------------------------
@@ -224,14 +177,6 @@ def test_a_processor_that_cannot_be_started_does_not_make_the_message_unsafe(sce
     assert scene.telemetry.counts["ProcessorStartFailures"] == 1
     scene.engine.clock.advance(scene.engine.store.settings.start_ms)
     assert scene.engine.store.recover_expired(0).start_id, "the watchdog starts it"
-
-
-def test_a_duplicate_starts_the_processor_that_its_first_sender_could_not(scene: Scene) -> None:
-    scene.functions.refusals = 1
-    scene.post("generic", message())
-    scene.engine.clock.advance(scene.engine.store.settings.start_ms)
-    scene.post("generic", message())
-    assert scene.functions.processors() == [0]
 
 
 def test_what_nobody_foresaw_is_answered_and_told_without_its_words(

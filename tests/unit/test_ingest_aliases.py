@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from message_buffer.lanes.outcomes import Taken
-from message_buffer.limits import ALIAS_COPY_LIFE_MS, MINUTE_MS
+from message_buffer.limits import MINUTE_MS
 from tests.support.aliases import AliasScene
 from tests.support.engine import Engine
 from tests.support.ingest_scene import SECRET, Json, Scene, texts
-from tests.support.window import failing
 
 ADA, BO = "US.ada", "US.bo"
 BY_NUMBER, BY_ID = "default/whatsapp/555/491", f"default/whatsapp/555/{ADA}"
@@ -59,37 +58,6 @@ def test_a_burst_across_the_switch_is_one_batch(scene: Scene) -> None:
     assert len(taken.payloads) == 3
 
 
-def test_a_burst_in_one_body_is_one_batch_and_each_message_says_how_its_author_came(scene: Scene) -> None:
-    body = whatsapp(said("m1", "491", ADA), said("m2", None, ADA))
-    assert conversations(scene, body) == [BY_NUMBER]
-    assert [each["author"] for each in scene.buffered(BY_NUMBER)] == ["491", ADA]
-
-
-def test_a_number_with_another_id_inherits_nothing(scene: Scene) -> None:
-    """Keep the persons apart, because operators give numbers to other persons."""
-    scene.post("whatsapp", whatsapp(said("m1", "491", ADA, "my secret")))
-    other = f"default/whatsapp/555/{BO}"
-    assert conversations(scene, whatsapp(said("m2", "491", BO, "hello"))) == [other]
-    assert conversations(scene, whatsapp(said("m3", None, BO, "stop"))) == [other]
-    assert texts(scene, BY_NUMBER) == ["my secret"]
-    assert texts(scene, other) in (["hello"], ["hello", "stop"])
-
-
-def test_a_number_without_an_id_makes_no_request(scene: Scene, aliases: AliasScene) -> None:
-    for number in range(20):
-        assert conversations(scene, whatsapp(said(f"m{number}", f"49{number}", None)))
-    assert aliases.wire.made == []
-
-
-def test_a_person_whose_number_always_comes_costs_one_look_up_a_minute(scene: Scene, aliases: AliasScene) -> None:
-    for number in range(20):
-        scene.post("whatsapp", whatsapp(said(f"m{number}", "491", ADA)))
-    assert aliases.wire.made == ["get_item", "put_item", "put_item"]
-    scene.engine.clock.advance(ALIAS_COPY_LIFE_MS)
-    scene.post("whatsapp", whatsapp(said("m20", "491", ADA)))
-    assert aliases.wire.made[3:] == ["get_item"]
-
-
 @pytest.mark.parametrize(
     ("change", "left"),
     [
@@ -116,14 +84,6 @@ def test_a_reaction_under_the_other_name_names_the_conversation(scene: Scene) ->
     assert event["conversationId"] == BY_NUMBER
 
 
-def test_a_reaction_in_a_group_stays_in_the_group(scene: Scene) -> None:
-    reaction = {"message_id": "m1", "emoji": "👍"}
-    item = {"from": "491", "from_user_id": ADA, "group_id": "G1", "id": "r", "type": "reaction", "reaction": reaction}
-    scene.post("whatsapp", whatsapp(item))
-    (event,) = scene.amended()
-    assert event["conversationId"] == "default/whatsapp/555/G1"
-
-
 def test_a_stop_word_under_the_other_name_empties_the_buffer(
     fake: Engine, aliases: AliasScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,12 +92,6 @@ def test_a_stop_word_under_the_other_name_empties_the_buffer(
     assert scene.post("whatsapp", whatsapp(said("m2", None, ADA, "stop")))[1]["stopped"] == 1
     assert texts(scene, BY_NUMBER) == []
     assert [each["conversationId"] for each in scene.cancelled()] == [BY_NUMBER]
-
-
-def test_a_group_makes_no_request(scene: Scene, aliases: AliasScene) -> None:
-    body = whatsapp(said("m1", "491", ADA, group_id="G1"), said("m2", None, ADA, group_id="G1"))
-    assert conversations(scene, body) == ["default/whatsapp/555/G1"]
-    assert aliases.wire.made == []
 
 
 def test_an_author_with_a_buffer_in_a_group_keeps_it(scene: Scene) -> None:
@@ -156,25 +110,6 @@ def test_an_alias_belongs_to_the_accounts_tenant(scene: Scene, aliases: AliasSce
 
 
 # -- changed numbers, and odd bodies -----------------------------------------------------------------------
-
-CHANGED = {"type": "user_changed_user_id", "user_id": "US.ada2", "previous_user_id": ADA}
-
-
-@pytest.mark.parametrize(
-    "report",
-    [
-        whatsapp(field="user_id_update", user_id_update=[{"user_id": {"previous": ADA, "current": "US.ada2"}}]),
-        whatsapp({"from": "491", "id": "s", "type": "system", "system": CHANGED}),
-    ],
-    ids=["user_id_update", "system message"],
-)
-def test_an_author_who_changes_the_number_begins_a_new_conversation(scene: Scene, report: Json) -> None:
-    scene.post("whatsapp", whatsapp(said("m1", "491", ADA)))
-    status, answer = scene.post("whatsapp", report)
-    assert (status, answer["ignored"], answer["accepted"]) == (200, 1, 0)
-    assert conversations(scene, whatsapp(said("m2", "492", "US.ada2"))) == ["default/whatsapp/555/492"]
-    assert conversations(scene, whatsapp(said("m3", None, "US.ada2"))) == ["default/whatsapp/555/492"]
-
 
 LONG_ACCOUNT, LONG_ID, HUGE = "5" * 900, "US." + "x" * 200, "4" * 5_000
 
@@ -196,21 +131,7 @@ def test_an_entry_with_an_impossible_name_harms_none_of_its_neighbours(scene: Sc
     assert {BY_NUMBER, "default/whatsapp/555/492"} <= set(conversations(scene, good | {"entry": entries}))
 
 
-def test_a_message_with_an_id_and_an_impossible_number_is_kept_under_the_id(scene: Scene) -> None:
-    odd = whatsapp(said("m1", None, ADA), contacts=[{"wa_id": HUGE, "user_id": ADA}])
-    assert conversations(scene, odd) == [BY_ID]
-
-
 # -- without the table, and strangers ----------------------------------------------------------------------
-
-
-def test_without_the_table_every_message_is_buffered_and_no_two_persons_meet(scene: Scene, aliases: AliasScene) -> None:
-    aliases.instance = aliases.another()
-    aliases.user("491", ADA)
-    aliases.wire.before = lambda _: failing()()
-    bodies = [said("m1", "491", ADA), said("m2", "491", BO), said("m3", None, BO), said("m4", "493", None)]
-    found = [conversations(scene, whatsapp(body))[0].rpartition("/")[2] for body in bodies]
-    assert found == [ADA, BO, BO, "493"]
 
 
 def test_without_a_table_the_name_that_came_is_the_key(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,13 +175,6 @@ def test_twilios_authors_keep_one_conversation(scene: Scene) -> None:
     assert len(texts(scene, "default/twilio/whatsapp:15558675310/491")) == 3
     scene.post("twilio", twilio("m4", "whatsapp:+491", ExternalUserId=BO))
     assert len(texts(scene, f"default/twilio/whatsapp:15558675310/{BO}")) == 1
-
-
-def test_an_sms_makes_no_request(scene: Scene, aliases: AliasScene) -> None:
-    form = {"MessageSid": "m1", "To": "+15558675310", "From": "+491", "Body": "Hey", "ExternalUserId": ADA}
-    scene.post("twilio", form)
-    assert texts(scene, "default/twilio/15558675310/491") == ["Hey"]
-    assert aliases.wire.made == []
 
 
 def test_a_person_who_answers_by_the_customers_id_holds_the_conversation_under_the_number(scene: Scene) -> None:

@@ -79,12 +79,6 @@ def test_an_edit_of_what_was_emitted_goes_out_again_with_each_delivery(scene: Sc
     assert scene.buffered(CHAT) == []
 
 
-def test_an_edit_without_text_is_an_edit(scene: Scene) -> None:
-    scene.post("telegram", telegram("oops"))
-    assert scene.post("telegram", telegram("", edited=True))[0] == 200
-    assert scene.buffered(CHAT)[0].get("text", "") == ""
-
-
 def test_an_unsent_message_leaves_its_buffer_and_no_redelivery_brings_it_back(scene: Scene) -> None:
     conversation = "default/instagram/shop/ada"
     scene.post("instagram", instagram(message={"mid": "a", "text": "secret"}))
@@ -131,13 +125,6 @@ def test_a_change_that_could_not_be_told_is_asked_for_again(scene: Scene) -> Non
     assert scene.post("instagram", body)[0] == 503
     assert scene.post("instagram", body)[0] == 200
     assert len(scene.amended()) == 1
-
-
-def test_half_an_emoji_does_not_keep_an_amendment_from_the_bus(scene: Scene) -> None:
-    assert (
-        scene.post("instagram", instagram(reaction={"mid": "a\ud83d", "action": "react", "emoji": "\ud83d"}))[0] == 200
-    )
-    VALIDATOR.validate(scene.amended()[0])
 
 
 def leave_window(lanes: TwoLanes) -> str:

@@ -29,11 +29,6 @@ def test_what_needs_no_caption_waits_for_none(scene: Scene, body: Json) -> None:
     assert waits_ms(scene, scene.post("generic", body)[1]) == 1_000
 
 
-def test_waiting_for_more_ends_at_the_longest_wait(scene: Scene) -> None:
-    scene.rules.write("stage", {"transcriptWaitMs": 90_000, "maxWaitMs": 12_000})
-    assert waits_ms(scene, scene.post("generic", photo("m1", pending=True))[1]) == 12_000
-
-
 def test_a_voice_note_waits_for_its_transcript_and_then_as_others_do(scene: Scene) -> None:
     scene.rules.write("stage", {"transcriptWaitMs": 10_000, "silenceMs": 3_000, "typingInferenceMs": 0})
     assert waits_ms(scene, scene.post("generic", photo("v1", pending=True))[1]) == 10_000
@@ -72,22 +67,6 @@ def test_an_edited_text_moves_no_time(scene: Scene) -> None:
     before = scene.engine.store.peek_conversation(CHAT).due_at_ms
     scene.post("generic", message("m1", "Hello", edited=True))
     assert (texts(scene), scene.engine.store.peek_conversation(CHAT).due_at_ms) == (["Hello"], before)
-
-
-@pytest.mark.parametrize("type_", ["button", "interactive", "order"])
-def test_a_press_is_a_finished_thought(scene: Scene, type_: str) -> None:
-    assert waits_ms(scene, scene.post("generic", message("m1", "Yes", type=type_))[1]) == 0
-
-
-def test_a_press_does_not_cut_off_what_its_author_typed_before(scene: Scene) -> None:
-    scene.rules.write("stage", {"pressedSilenceMs": 200})
-    scene.post("generic", message("m1", "I would like"))
-    scene.engine.clock.advance(500)
-    scene.post("generic", message("m2", "the big one"))
-    scene.engine.clock.advance(500)
-    assert waits_ms(scene, scene.post("generic", message("m3", "Yes", type="button"))[1]) == 2_500
-    scene.engine.clock.advance(2_400)
-    assert waits_ms(scene, scene.post("generic", message("m4", "No", type="button"))[1]) == 200
 
 
 @pytest.mark.parametrize(

@@ -122,12 +122,6 @@ def test_without_the_rule_nothing_is_held_and_the_table_is_not_asked(scene: Scen
     assert (scene.takeovers.calls, scene.taken_over(), scene.is_empty()) == ([], [], True)
 
 
-def test_a_layer_above_may_turn_the_rule_off(scene: Scene) -> None:
-    scene.rules.write("conversation:" + CHAT, {"onHumanReply": None})
-    scene.post("whatsapp", whatsapp(echo(scene)))
-    assert holds_nothing(scene)
-
-
 @pytest.mark.parametrize("field", ["message_echoes", "messages", "history", None])
 def test_what_whatsapp_reports_of_other_apps_holds_nothing(scene: Scene, field: str) -> None:
     scene.post("whatsapp", whatsapp(echo(scene), field=field))
@@ -213,42 +207,6 @@ def test_a_redelivery_changes_nothing_and_is_published_once(scene: Scene) -> Non
     assert (len(scene.taken_over()), scene.telemetry.counts["TakenOver"]) == (1, 1)
 
 
-def test_further_replies_prolong_the_hold_to_twice_its_length_and_no_further(scene: Scene) -> None:
-    began_at_ms = scene.engine.clock.now_ms
-    for number in range(24):
-        scene.post("whatsapp", whatsapp(echo(scene, f"wamid.{number}")))
-        until_ms = scene.engine.clock.now_ms + HOLD_MS
-        assert held_until(scene) == min(until_ms, began_at_ms + 2 * HOLD_MS)
-        scene.engine.clock.advance(HOUR_MS)
-    assert len(scene.taken_over()) == 1
-    scene.post("whatsapp", whatsapp(echo(scene, "wamid.99")))
-    assert len(scene.taken_over()) == 2, "after its end a person may take over again"
-
-
-def test_a_reply_from_before_a_resume_holds_nothing(scene: Scene) -> None:
-    first, late = whatsapp(echo(scene)), whatsapp(echo(scene, "wamid.10"))
-    scene.post("whatsapp", first)
-    scene.engine.clock.advance(HOUR_MS)
-    scene.takeovers.resume(CHAT, now_ms=scene.engine.clock.now_ms)
-    scene.engine.store.resume_buffer(CHAT)
-    for body in (first, late):
-        assert scene.post("whatsapp", body)[0] == 200
-        assert held_until(scene) is None
-    scene.engine.clock.advance(1)
-    scene.post("whatsapp", whatsapp(echo(scene, "wamid.11")))
-    assert held_until(scene) == scene.engine.clock.now_ms + HOLD_MS
-
-
-def test_a_reply_that_comes_hours_late_holds_for_the_rest_of_its_time(scene: Scene) -> None:
-    scene.post("whatsapp", whatsapp(echo(scene, ago_ms=11 * HOUR_MS)))
-    assert held_until(scene) == scene.engine.clock.now_ms + HOUR_MS
-
-
-def test_a_reply_that_comes_after_its_time_holds_nothing(scene: Scene) -> None:
-    scene.post("whatsapp", whatsapp(echo(scene, ago_ms=12 * HOUR_MS)))
-    assert holds_nothing(scene)
-
-
 def test_an_operator_who_resumes_while_the_hold_is_made_wins(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     publish = scene.bus.publish
 
@@ -260,21 +218,6 @@ def test_an_operator_who_resumes_while_the_hold_is_made_wins(scene: Scene, monke
     assert scene.post("whatsapp", whatsapp(echo(scene)))[0] == 200
     assert held_until(scene) is None
     assert "TakenOver" not in scene.telemetry.counts
-
-
-def test_another_request_that_changes_the_takeover_is_taken_into_account(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save, now_ms = scene.takeovers.save, scene.engine.clock.now_ms
-
-    def resume_first(conversation: str, takeover: object, **named: object) -> bool:
-        monkeypatch.setattr(scene.takeovers, "save", save)
-        scene.takeovers.resume(conversation, now_ms=now_ms)
-        return save(conversation, takeover, **named)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(scene.takeovers, "save", resume_first)
-    assert scene.post("whatsapp", whatsapp(echo(scene)))[0] == 200
-    assert holds_nothing(scene)
 
 
 @pytest.mark.parametrize("call", ["read", "save", "mark_published"])
@@ -347,18 +290,6 @@ def test_while_valkey_is_down_the_other_lane_holds_and_the_platform_comes_again(
     scene.engine.clock.advance(60_000)
     assert scene.post("whatsapp", body)[0] == 200
     assert held_until(scene) == scene.engine.clock.now_ms - 60_000 + HOLD_MS
-    assert len(scene.taken_over()) == 1
-
-
-def test_a_stage_with_the_dynamodb_lane_alone_holds_too(
-    fake: Engine, monkeypatch: pytest.MonkeyPatch, window: WindowScene
-) -> None:
-    scene = Scene(fake, monkeypatch, lane=window.lane)
-    scene.rules.write("stage", RULES)
-    window.clock.now_ms = fake.clock.now_ms
-    for _ in range(2):
-        assert scene.post("whatsapp", whatsapp(echo(scene)))[0] == 200
-    assert window.lane.peek_conversation(CHAT).held_until_ms == fake.clock.now_ms + HOLD_MS
     assert len(scene.taken_over()) == 1
 
 

@@ -52,16 +52,6 @@ def test_who_has_an_accounts_secret_alone_writes_in_the_name_of_no_other_tenant(
     assert texts(scene, "acme/generic/shop/c1") == ["Hey"]
 
 
-@pytest.mark.case(35)
-def test_one_user_of_two_tenants_and_accounts_has_a_buffer_in_each(scene: Scene) -> None:
-    scene.rules.write("account:generic/shop", {"tenant": "acme"})
-    bodies = [message(), message(tenant="other"), message(account="kiosk"), message(account="kiosk", tenant="acme")]
-    _, answer = scene.post("generic", bodies)
-    assert set(answer["conversations"]) == {
-        "acme/generic/shop/c1", "other/generic/shop/c1", "default/generic/kiosk/c1", "acme/generic/kiosk/c1",
-    }  # fmt: skip
-
-
 def test_a_group_is_one_buffer_or_one_an_author(scene: Scene) -> None:
     scene.post("telegram", telegram("one", message_id=1, author=7))
     scene.post("telegram", telegram("two", message_id=2, author=8))

@@ -6,7 +6,6 @@ import pytest
 
 from lambdas.ingest import handler as handler_module
 from lambdas.limits import MAX_CHANGES_IN_A_WEBHOOK, MAX_CONVERSATIONS_IN_A_WEBHOOK, MAX_RETRY_AFTER_SECONDS
-from message_buffer.rules.quota import Quota
 from tests.support.engine import Engine
 from tests.support.ingest_scene import CHAT, Scene, gateway, message, texts
 from tests.support.platforms import body_of, content_type, signed
@@ -81,16 +80,6 @@ def test_the_refusal_says_when_to_come_again(scene: Scene) -> None:
     assert retry_after(scene, slow) == MAX_RETRY_AFTER_SECONDS
 
 
-def test_a_repeat_costs_nothing_so_a_body_larger_than_the_quota_gets_through(scene: Scene) -> None:
-    scene.rules.write(SHOP, {"quota": FEW})
-    body = fragments(1, 20)
-    statuses = []
-    for _ in range(4):
-        statuses.append(scene.post("generic", body)[0])
-        scene.engine.clock.advance(60_000)
-    assert statuses == [429, 429, 429, 200]
-
-
 def test_of_a_mixed_body_only_the_tenant_over_its_quota_is_refused(scene: Scene) -> None:
     scene.rules.write("tenant:greedy", {"quota": FEW})
     greedy = [message(f"g{n}", conversation="c9", tenant="greedy") for n in range(8)]
@@ -105,40 +94,6 @@ def test_of_a_mixed_body_only_the_tenant_over_its_quota_is_refused(scene: Scene)
     assert scene.post("generic", mixed)[0] == 200
     assert len(texts(scene)) == 8
     assert len(texts(scene, "greedy/generic/shop/c9")) == 8
-
-
-def test_of_a_mixed_body_only_the_account_over_its_quota_is_refused(scene: Scene) -> None:
-    scene.rules.write(SHOP, {"quota": FEW})
-    mixed = [*fragments(1, 8), *fragments(1, 8, account="second")]
-    assert scene.post("generic", mixed)[0] == 429
-    assert (len(texts(scene)), len(texts(scene, "default/generic/second/c1"))) == (5, 8)
-
-
-def test_a_quota_of_opened_conversations_leaves_open_ones_alone(scene: Scene) -> None:
-    scene.rules.write(SHOP, {"quota": {"conversationsPerMinute": 2}})
-    opened = [message(f"m{n}", conversation=f"c{n}") for n in range(1, 5)]
-    assert scene.post("generic", opened)[0] == 429
-    assert scene.telemetry.said("over quota")[-1]["account_conversations"] == 2
-    assert scene.post("generic", message("another"))[0] == 200
-    assert scene.telemetry.counts["OverQuota"] == 2
-
-
-def test_without_a_rule_no_account_exceeds_the_stages_quota(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene(engine, monkeypatch, quota=Quota(messages_per_minute=40, conversations_per_minute=5))
-    opened = [message(f"m{n}", conversation=f"c{n}") for n in range(1, 9)]
-    assert scene.post("generic", opened)[0] == 429
-    assert scene.telemetry.counts["Messages"] == 5
-    others = [message(f"m{n}", conversation=f"c{n}", account="second") for n in range(1, 6)]
-    assert scene.post("generic", others)[0] == 200
-
-
-def test_the_rules_of_an_account_take_the_place_of_the_stages_quota(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scene = Scene(engine, monkeypatch, quota=Quota(messages_per_minute=40, conversations_per_minute=5))
-    scene.rules.write(SHOP, {"quota": {"messagesPerMinute": 100, "conversationsPerMinute": 100}})
-    opened = [message(f"m{n}", conversation=f"c{n}") for n in range(1, 21)]
-    assert scene.post("generic", opened)[0] == 200
 
 
 @pytest.mark.promise("P3")

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from message_buffer.limits import MIN_MS_BETWEEN_RULES_CHECKS
-from message_buffer.rules.layers import Rules
 from tests.support.engine import Engine
 from tests.support.ingest_scene import Json, Scene, message, waits_ms
 
@@ -23,9 +22,6 @@ def worded(scene: Scene) -> Scene:
     return scene
 
 
-CONVERSATION = "default/generic/shop/c1"
-
-
 def whatsapp(*messages: Any, statuses: list[Json] | None = None, account: Any = "555") -> Json:
     value: Json = {"metadata": {"phone_number_id": account}, "messages": list(messages)}
     if statuses:
@@ -36,15 +32,6 @@ def whatsapp(*messages: Any, statuses: list[Json] | None = None, account: Any = 
 def item(kind: str = "text", content: Any = None, **fields: Any) -> Json:
     content = {"body": "Hey"} if content is None else content
     return {"from": "491", "id": "wamid.1", "timestamp": "1700000000", "type": kind, kind: content} | fields
-
-
-def test_the_table_away_stops_no_message_once_it_was_read(scene: Scene) -> None:
-    scene.post("generic", message("m1"))
-    scene.rules.is_away = True
-    scene.engine.clock.advance(60_000)
-    status, answer = scene.post("generic", message("m2"))
-    assert (status, answer["accepted"]) == (200, 1)
-    assert scene.telemetry.counts["RulesUnreachable"] == 1
 
 
 @pytest.mark.case(32)
@@ -102,22 +89,6 @@ def test_the_agent_of_the_account_goes_with_every_message_and_event(worded: Scen
     ]  # fmt: skip
 
 
-def test_without_an_agent_neither_message_nor_event_has_the_field(worded: Scene) -> None:
-    worded.post("generic", message("m1"))
-    assert "agent" not in worded.buffered("default/generic/shop/c1")[0]
-    worded.post("generic", message("m0", "Hello") | {"edited": True})
-    worded.post("generic", message("m3", "stop"))
-    assert not [event for event in (*worded.amended(), *worded.cancelled()) if "agent" in event]
-
-
-def test_a_thousand_first_messages_read_the_table_twice(scene: Scene) -> None:
-    scene.rules.write("tenant:acme", {"silenceMs": 77})
-    bodies = [message("m1", conversation=f"c{n}", tenant="acme") for n in range(1_000)]
-    _, answer = scene.post("generic", bodies)
-    assert len(answer["conversations"]) == 1_000
-    assert scene.rules.reads == ["version", "all"]
-
-
 def test_the_stages_rules_are_in_force_with_their_overrides(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     rules = {"silenceMs": 5_000, "platformOverrides": {"whatsapp": {"silenceMs": 200, "typingInferenceMs": 0}}}
     scene = Scene(fake, monkeypatch, stage_rules=rules)
@@ -125,11 +96,3 @@ def test_the_stages_rules_are_in_force_with_their_overrides(fake: Engine, monkey
     _, whats_app = scene.post("whatsapp", whatsapp(item()))
     due = [each["dueAt"] for answer in (generic, whats_app) for each in answer["conversations"].values()]
     assert [at_ms - fake.clock.now_ms for at_ms in due] == [5_000, 200]
-
-
-@pytest.mark.parametrize("rules", [{"silenceMs": -1}, {"silenceMs": 60_000}, {"nonsense": 1}, {"name": 7, "x": 1}])
-def test_rules_that_are_wrong_stop_no_message(rules: Json, fake: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene(fake, monkeypatch, stage_rules=rules)
-    _, answer = scene.post("generic", message())
-    assert answer["conversations"][CONVERSATION]["dueAt"] == fake.clock.now_ms + Rules().silence_ms
-    assert scene.telemetry.counts["RulesSkipped"] == 1

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from lambdas.ingest.platforms import PLATFORMS
-from lambdas.ingest.strangers import LinesAboutStrangers
 from lambdas.limits import MAX_LINES_ABOUT_STRANGERS, MAX_SECRETS_TRIED, MAX_SIGNATURE_AGE_MS, MAX_WEBHOOK_BYTES
 from message_buffer.limits import MINUTE_MS
 from message_buffer.messages.conversation_id import ConversationId
@@ -77,7 +76,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> Hashed:
     return Hashed(monkeypatch)
 
 
-@pytest.mark.parametrize("secrets", [1, 2, 5, 200, 2_000])
+@pytest.mark.parametrize("secrets", [1, 5, 200])
 @pytest.mark.parametrize("platform", WITH_A_HASH)
 def test_a_forged_request_costs_at_most_twice_a_true_one_whatever_the_number_of_secrets(
     scene: Scene, hashed: Hashed, platform: str, secrets: int
@@ -121,18 +120,11 @@ def test_a_body_over_the_platforms_limit_is_refused_before_anything_is_computed(
     assert line == {"platform": platform, "status": 413, "reason": f"A webhook has at most {limit} bytes."}
 
 
-def test_the_limits_of_the_platforms(scene: Scene) -> None:
-    limits = {name: platform.max_body_bytes for name, platform in PLATFORMS.items()}
-    kb, mb = 1024, 1024 * 1024
-    meta = dict.fromkeys(OBJECTS, 3 * mb)
-    assert limits == {"generic": 4 * mb, "twilio": 64 * kb, "telegram": mb, **meta}
-
-
 # -- many secrets, and true webhooks ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-@pytest.mark.parametrize("number", [0, 3, 4, 150, 199])
+@pytest.mark.parametrize("number", [0, 4, 199])
 def test_of_200_secrets_each_opens_its_account(scene: Scene, platform: str, number: int) -> None:
     scene.keep_secrets(platform, 200)
     assert post(scene, platform, one_message(platform, account(number)), secret=f"secret {number}")[0] == 200
@@ -280,11 +272,6 @@ def test_a_signed_body_that_is_refused_leaves_a_line_and_is_counted(
     assert scene.telemetry.counts == {"BodiesRefused": 1}
 
 
-def test_wrong_typing_is_counted_too(scene: Scene) -> None:
-    assert scene.post("generic", {}, route="typing")[0] == 400
-    assert scene.telemetry.counts == {"BodiesRefused": 1}
-
-
 @pytest.mark.parametrize("body", ["ey", "e!J9", "é", "e30=e30="])
 def test_a_body_that_is_not_the_base64_it_is_said_to_be_is_refused(scene: Scene, body: str) -> None:
     event = gateway("generic") | {"body": body, "isBase64Encoded": True}
@@ -357,32 +344,6 @@ def test_no_request_without_a_proof_writes_more_than_a_few_lines_a_minute(scene:
     scene.call(event)
     if line == "body refused":
         assert scene.telemetry.counts["BodiesRefused"] == 51
-
-
-def test_a_metric_of_a_flood_is_written_a_few_times_and_at_once_for_the_alarm(scene: Scene) -> None:
-    written: list[int] = []
-
-    class Written(RecordedTelemetry):
-        def count(self, metric: str, value: int = 1) -> None:
-            written.append(value)
-
-    lines = LinesAboutStrangers(Written(), scene.engine.clock)
-    for _ in range(1_000):
-        lines.count("Unauthentic")
-    assert written == [1, 1, 1, 1, 1, 5, 10, 20, 40, 80, 160, 320]
-    scene.engine.clock.advance(MINUTE_MS)
-    lines.write_counts()
-    assert sum(written) == 1_000
-
-
-def test_a_flood_on_a_platform_without_a_secret_is_counted_as_that(scene: Scene) -> None:
-    scene.keep_secrets("whatsapp", 1)
-    for _ in range(50):
-        assert scene.call(forged("messenger"))[0] == 401
-    assert scene.telemetry.counts["NoSecret"] == 40
-    scene.engine.clock.advance(MINUTE_MS)
-    scene.call(forged("messenger"))
-    assert scene.telemetry.counts["NoSecret"] == scene.telemetry.counts["Unauthentic"] == 51
 
 
 def test_a_passed_challenge_and_a_refused_body_of_a_proven_sender_are_always_logged(scene: Scene) -> None:

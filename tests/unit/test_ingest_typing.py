@@ -44,41 +44,6 @@ def test_typing_makes_a_buffer_wait_longer(scene: Scene) -> None:
     assert scene.engine.store.peek_conversation(CONVERSATION).due_at_ms == due_at_ms
 
 
-def test_typing_makes_no_buffer(scene: Scene) -> None:
-    status, answer = scene.post("generic", [typing(), typing(tenant="acme"), typing()], route="typing")
-    assert (status, answer) == (
-        200,
-        {"conversations": {CONVERSATION: {"dueAt": None}, "acme/generic/shop/c1": {"dueAt": None}}},
-    )
-    assert scene.is_empty()
-
-
-def test_typing_for_ever_does_not_keep_a_batch_for_ever(scene: Scene) -> None:
-    scene.post("generic", typing(id="m1", text="Hey"))
-    first_at_ms = scene.engine.clock.now_ms
-    answers = []
-    for _ in range(40):
-        answers.append(scene.post("generic", typing(), route="typing")[1]["conversations"][CONVERSATION]["dueAt"])
-        scene.engine.clock.advance(900)
-    assert max(answers) == first_at_ms + 30_000
-
-
-@pytest.mark.parametrize(
-    ("rules", "wait_ms"),
-    [
-        ({"silenceMs": 5_000, "typingInferenceMs": 0}, 5_000),
-        ({"silenceMs": 500, "typingInferenceMs": 2_000}, 2_000),
-        ({"priority": "vip", "vipSilenceMs": 400}, 400),
-    ],
-)
-def test_typing_waits_by_the_rules(fake: Engine, monkeypatch: pytest.MonkeyPatch, rules: Json, wait_ms: int) -> None:
-    scene = Scene(fake, monkeypatch, stage_rules=rules)
-    scene.post("generic", typing(id="m1", text="Hey"))
-    scene.engine.clock.advance(100)
-    _, answer = scene.post("generic", typing(), route="typing")
-    assert answer["conversations"][CONVERSATION]["dueAt"] == scene.engine.clock.now_ms + wait_ms
-
-
 @pytest.mark.parametrize("platform", [name for name in PLATFORMS if name != "generic"])
 def test_a_platform_that_tells_of_no_typing_has_no_typing_route(scene: Scene, platform: str) -> None:
     raw = b"{}"
@@ -114,10 +79,6 @@ def test_typing_that_is_wrong_is_refused_in_a_sentence(scene: Scene, body: Any) 
     status, answer = scene.post("generic", body, route="typing")
     assert status == 400
     assert answer["error"].endswith(".") or "bytes" in answer["error"]
-
-
-def test_typing_is_only_told_by_post(scene: Scene) -> None:
-    assert scene.call(gateway("generic", method="GET", route="typing"))[0] == 405
 
 
 def test_typing_while_valkey_is_away_is_for_later(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """Our client of AWS's JSON services writes and signs requests as the SDK does. A local server answers them."""
 
-import json
 import ssl
 import threading
 import time
@@ -151,12 +150,6 @@ def test_bytes_of_an_item_come_back_as_bytes(server: WebServer) -> None:
     assert item == {"a": {"B": b"\x00\xff"}, "m": {"M": {"B": {"S": "x"}}}, "l": {"L": [{"B": b"\x00\xff"}]}}
 
 
-def test_a_function_that_is_called_answers(server: WebServer) -> None:
-    server.answer = (200, {"n": 1})
-    answer = aws.client("lambda").invoke(FunctionName="f", Payload=b"{}")
-    assert (answer["StatusCode"], json.loads(answer["Payload"].read())) == (200, {"n": 1})
-
-
 @pytest.mark.parametrize(
     "code", ["ConditionalCheckFailedException", "com.amazonaws.dynamodb.v20120810#ConditionalCheckFailedException"]
 )
@@ -241,14 +234,6 @@ def test_a_connection_is_used_again_and_a_closed_one_is_not(server: WebServer) -
     aws.client("events", patience=aws.HURRIED)._idle.extend(client._idle)
     aws.client("events", patience=aws.HURRIED).put_events(Entries=[])
     assert server.requests[2].port != first.port
-
-
-def test_a_connection_can_be_opened_ahead(server: WebServer) -> None:
-    client = aws.client("events")
-    client.connect()
-    opened = client._idle[0].sock.getsockname()[1]
-    client.put_events(Entries=[])
-    assert server.requests[0].port == opened
 
 
 def test_a_connection_that_was_opened_ahead_is_used_though_tls_has_sent_tickets(

@@ -97,56 +97,22 @@ def message(**fields: Any) -> Message:
 # The model
 
 
-def test_a_message_is_read_by_wire_name_and_by_python_name_and_emits_wire_names() -> None:
-    by_name = Message(id="m1", received_at=5, platform="sms", reply_to="m0", sent_at=4)
-    assert message(receivedAt=5, replyTo="m0", sentAt=4) == by_name
-    assert by_name.model_dump() == {
-        "id": "m1",
-        "text": "",
-        "type": "text",
-        "author": None,
-        "attachments": [],
-        "replyTo": "m0",
-        "groupId": None,
-        "sentAt": 4,
-        "receivedAt": 5,
-        "platform": "sms",
-        "agent": None,
-    }
-
-
-def test_a_message_does_not_change() -> None:
-    with pytest.raises(ValidationError, match="frozen"):
-        message().text = "other"  # type: ignore[misc]
-
-
 @pytest.mark.parametrize(
     "fields",
     [
         {"id": ""},
         {"id": "é" * (MAX_MESSAGE_ID_BYTES // 2) + "x"},
         {"id": 5},
-        {"text": None},
         {"receivedAt": "1"},
-        {"receivedAt": 1.0},
-        {"receivedAt": True},
         {"receivedAt": -1},
         {"sentAt": 10**18},
-        {"platform": ""},
-        {"replyTo": ""},
         {"attachments": [{"url": "https://example.com/a"}]},
-        {"attachments": [{"type": "image", "sizeBytes": -1}]},
         {"v": 1},
     ],
 )
 def test_what_is_no_message_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         message(**fields)
-
-
-def test_the_longest_id_is_accepted() -> None:
-    longest = message(id="é" * (MAX_MESSAGE_ID_BYTES // 2))
-    assert decode(encode(longest)) == longest
 
 
 def test_a_refusal_does_not_quote_what_people_wrote() -> None:
@@ -264,15 +230,10 @@ def test_a_number_that_json_lacks_becomes_null() -> None:
         b'"m1"',
         b'"m1"\n',
         b"m1\n{}",
-        b'5\n{"v":1,"receivedAt":1,"platform":"sms"}',
-        b'""\n{"v":1,"receivedAt":1,"platform":"sms"}',
         b'"m1"\n[]',
         b'"m1"\n{"v":1',
-        b'"m1"\n{"v":1}',
         b'"m1"\n{"receivedAt":1,"platform":"sms"}',
         b'"m1"\n{"v":0,"receivedAt":1,"platform":"sms"}',
-        b'"m1"\n{"v":true,"receivedAt":1,"platform":"sms"}',
-        b'"m1"\n{"v":"1","receivedAt":1,"platform":"sms"}',
         b'"m1"\n{"v":1,"receivedAt":"1","platform":"sms"}',
         b'"\xff"\n{"v":1,"receivedAt":1,"platform":"sms"}',
         b'"m1"\n{"v":1,"receivedAt":1,"platform":"\xff"}',
@@ -298,24 +259,11 @@ def test_a_refused_wire_form_is_described_but_not_quoted() -> None:
     assert "hunter2" not in f"{refused.value} {refused.value.__cause__}"
 
 
-def test_what_json_cannot_express_is_refused() -> None:
-    with pytest.raises(MalformedMessage):
-        encode(message(unknown=object()))
-
-
 def test_a_message_at_the_size_limit_is_encoded_and_one_byte_more_is_refused() -> None:
     room = MAX_MESSAGE_BYTES - len(encode(message(text="x"))) + 1
     assert len(encode(message(text="x" * room))) == MAX_MESSAGE_BYTES == 65536
     with pytest.raises(MessageTooLarge, match="takes 65537 bytes on the wire, the limit is 65536"):
         encode(message(text="x" * (room + 1)))
-
-
-def test_the_size_limit_counts_bytes_on_the_wire() -> None:
-    text = "😀" * 20
-    size = len(encode(message(text=text)))
-    assert len(encode(message(text=text), max_bytes=size)) == size
-    with pytest.raises(MessageTooLarge, match=f"takes {size} bytes on the wire, the limit is {size - 1}"):
-        encode(message(text=text), max_bytes=size - 1)
 
 
 @pytest.mark.case(21)

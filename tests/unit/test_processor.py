@@ -203,38 +203,7 @@ def test_work_within_the_horizon_keeps_it_from_leaving(scene: Scene) -> None:
     assert scene.engine.clock.now_ms >= due_at_ms
 
 
-def test_work_beyond_the_horizon_does_not(scene: Scene) -> None:
-    distant = Rules(silence_ms=600_000, typing_inference_ms=0, max_wait_ms=700_000)
-    scene.engine.send("c", "m1", rules=distant)
-    assert scene.run() is Exit.IDLE
-    assert scene.functions.conversations() == []
-
-
-def test_a_message_between_the_last_look_and_the_leave_keeps_it(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    leave = scene.engine.store.leave_if_idle
-    once = [lambda: scene.engine.send("c", "m1", rules=NOW)]
-
-    def send_then_leave(shard: int, lease_id: str) -> Any:
-        if once:
-            once.pop()()
-        return leave(shard, lease_id)
-
-    monkeypatch.setattr(scene.engine.store, "leave_if_idle", send_then_leave)
-    assert scene.run() is Exit.IDLE
-    assert scene.functions.conversations() == ["c"]
-
-
 # -- one event delivered twice ---------------------------------------------------------------------
-
-
-def test_of_two_runs_of_one_start_only_one_has_the_lease(scene: Scene) -> None:
-    scene.engine.send("c", "m1", rules=NOW)
-    twin = scene.make()
-    left: list[Exit] = []
-    scene.once(lambda: left.append(twin.run(lambda: LIFE_MS)))
-    assert scene.run() is Exit.IDLE
-    assert left == [Exit.HELD]
-    assert scene.functions.conversations() == ["c"]
 
 
 # -- hand-over -------------------------------------------------------------------------------------
@@ -283,16 +252,6 @@ def test_a_chain_of_successors_loses_nothing(scene: Scene) -> None:
 # -- the lease -------------------------------------------------------------------------------------
 
 
-def test_its_lease_never_runs_out_while_it_works(scene: Scene) -> None:
-    def meanwhile() -> bool:
-        assert isinstance(scene.engine.store.acquire_lease(0, "another"), LeaseTaken)
-        return False
-
-    scene.wake.meanwhile = meanwhile
-    scene.engine.send("c", "m1", rules=Rules(silence_ms=60_000, typing_inference_ms=0, max_wait_ms=80_000))
-    assert scene.run() is Exit.IDLE
-
-
 @pytest.mark.parametrize("call", ["acquire_lease", "renew_lease"])
 def test_a_slow_call_for_the_lease_does_not_cost_it(scene: Scene, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     # The lease counts from the beginning of the call, and a call that must connect first takes seconds.
@@ -328,20 +287,6 @@ def test_it_goes_on_if_its_lease_ran_out_and_nobody_came(scene: Scene) -> None:
     scene.once(stands_still_for_too_long)
     assert scene.run() is Exit.IDLE
     assert scene.functions.conversations() == ["c"]
-
-
-def test_it_does_not_flap_when_another_came_while_it_stood_still(scene: Scene) -> None:
-    """Pause a processor until another one has the lease. The paused one then leaves, and the other one works on."""
-    another = scene.make()
-
-    def stands_still_while_another_comes() -> None:
-        scene.engine.clock.advance(scene.engine.store.settings.lease_ms + 1)
-        assert another._enter(0) is None
-
-    scene.once(stands_still_while_another_comes)
-    assert scene.run() is Exit.LOST
-    assert scene.telemetry.counts["LeaseLost"] == 1
-    assert another._work_once(LIFE_MS) is None, "the other one works on"
 
 
 def test_it_puts_back_what_a_dead_processor_had_claimed(scene: Scene) -> None:
@@ -441,13 +386,6 @@ def test_it_does_not_outlive_its_time_out_in_an_outage(scene: Scene, monkeypatch
     began_ms = scene.engine.clock.now_ms
     assert scene.run(life_ms=40_000) is Exit.STORE_UNAVAILABLE
     assert scene.engine.clock.now_ms - began_ms < 40_000
-
-
-def test_a_bug_is_not_tried_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scene.engine.store, "claim_due", fail(ScriptInvariantBroken("bug")))
-    with pytest.raises(ScriptInvariantBroken):
-        scene.run()
-    assert scene.wake.closed
 
 
 def test_a_processor_that_fails_keeps_its_lease_until_that_expires(

@@ -183,12 +183,6 @@ def test_the_table_of_rules_has_every_rule_with_its_default_and_its_bounds() -> 
             assert [float(each) for each in bounds.split(" … ")] == [float(each) for each in limits], name
 
 
-def test_the_first_line_of_each_helper_of_the_tests_says_what_it_is_for() -> None:
-    helpers = [path for path in sorted((ROOT / "tests/support").rglob("*.py")) if path.name != "__init__.py"]
-    first_lines = {name_of(path): path.read_text("utf-8").partition("\n")[0] for path in helpers}
-    assert [name for name, line in first_lines.items() if not re.match(r'"""[\w`].+\w', line)] == []
-
-
 def test_the_runbook_quotes_only_what_functions_say() -> None:
     """Log lines, and the reasons that failed calls name."""
     _, *sections = re.split(r"^## (First look|Alarms)\n(.*?)(?=^## )", RUNBOOK, flags=re.DOTALL | re.MULTILINE)

@@ -15,7 +15,6 @@ from message_buffer.errors import SendFailed
 from message_buffer.messages.conversation_id import ConversationId
 from responder.assistants.base import Assistant, Prompt
 from responder.assistants.bedrock import Bedrock
-from responder.assistants.echo import Echo
 from responder.assistants.openai import OpenAi
 from responder.channels import messenger, telegram, twilio, whatsapp
 from responder.channels.base import Channel, split
@@ -209,12 +208,6 @@ def test_an_account_cannot_lead_to_another_place_of_the_provider(name: str, serv
     assert server.requests[0].path == "/..%2Fme%3Fx%3D/messages"
 
 
-def test_a_reader_that_is_no_topic_of_a_chat_is_refused(server: WebServer) -> None:
-    with pytest.raises(Refused):
-        channel("telegram", server).send(ConversationId("acme", "telegram", "bot", "1:two"), TEXT)
-    assert not server.requests
-
-
 def test_each_send_has_a_connection_of_its_own(server: WebServer) -> None:
     http = Http()
     for _ in range(2):
@@ -358,10 +351,6 @@ def test_an_empty_answer_is_refused(
     server.answer = (200, answer)
     with pytest.raises(Refused, match="returned no text"):
         assistant(name).answer(PROMPT)
-
-
-def test_echo_repeats_the_question() -> None:
-    assert Echo().answer(PROMPT).text == "You wrote:\nWhere is it?"
 
 
 # -- what is not logged ----------------------------------------------------------------------------

@@ -123,13 +123,6 @@ def test_an_unsent_reply_is_discarded_and_both_batches_are_answered_together(
     assert world.turns() == [("user", FIRST), ("user", SECOND), ("assistant", "\n".join(PARTS))]
 
 
-def test_the_assistant_is_not_asked_for_a_reply_that_would_be_discarded(begin: Begin) -> None:
-    world = begin(DISCARD_AND_MERGE)
-    before_the_call(world)
-    world.deliver()
-    assert not world.assistant.prompts
-
-
 def test_a_reply_that_has_begun_is_finished_unless_it_may_be_interrupted(begin: Begin) -> None:
     world = begin(DISCARD_AND_MERGE)
     between_the_parts(world)

@@ -211,22 +211,6 @@ def test_a_body_that_is_no_event_becomes_a_dead_letter_at_once(body: str, world:
     assert reason
 
 
-def test_a_part_is_not_begun_when_too_little_time_is_left(world: Callable[..., World]) -> None:
-    at_work = world()
-    at_work.emit("b-1", 1)
-
-    def take_long() -> None:
-        at_work.time_left_ms = 20_000
-
-    at_work.assistant.while_asked = take_long
-    at_work.deliver()
-    assert at_work.sender.sent == []
-    at_work.time_left_ms = 60_000
-    at_work.run()
-    assert at_work.sender.sent == PARTS
-    assert len(at_work.assistant.prompts) == 1, "what was said is not asked for again"
-
-
 @pytest.mark.parametrize(
     ("options", "settings", "reason", "holds"),
     [

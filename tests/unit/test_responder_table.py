@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 
 from message_buffer.aws import clients as aws
-from responder.conversations_table import RECORD, ConversationRecord, OwnedByAnother, ReplyCount
-from responder.gate import ParkedBatch
+from responder.conversations_table import RECORD
 from responder.history import Turn
 from responder.limits import MAX_PARKED_BATCHES, MAX_RECORDED_TURNS
-from responder.outbox import PLANNED, SENT, Outbox, Part
 from tests.support.responder import LOCK_MS, NAME, PARTS, Tables, World, tables
 
 BEGAN_MS = 1_700_000_000_000
@@ -87,30 +85,6 @@ def before(new_table: Tables) -> World:
     for part, attributes in ITEMS.items():
         put(world, part, attributes)
     return world
-
-
-def test_a_record_is_read(before: World) -> None:
-    record = before.table.read(NAME)
-    assert record == ConversationRecord(
-        status="processing_reply",
-        settings={},
-        turns=[Turn("user", "Hey", BEGAN_MS, "b-0"), Turn("assistant", "\n".join(PARTS), BEGAN_MS, "b-0")],
-        older_turn_count=0,
-        parked=[ParkedBatch("b-1", 2, "valkey", "Wo ist es, größer?", "")],
-        answered={"valkey": 1},
-        reply_count=ReplyCount(0, 0),
-    )
-    taken = before.table.acquire(NAME, "me", now_ms=BEGAN_MS, until_ms=BEGAN_MS + LOCK_MS, create=True)
-    assert taken == OwnedByAnother(BEGAN_MS + LOCK_MS)
-
-
-def test_outboxes_are_read(before: World) -> None:
-    assert {name: before.table.outbox(NAME, name) for name in ("b-0", "b-1", "b-2", "b-3")} == {
-        "b-0": Outbox(parts=[], also_answers=[], input_tokens=11, output_tokens=7, outcome="answered"),
-        "b-1": Outbox(parts=[], also_answers=[], answered_by="b-2"),
-        "b-2": Outbox([Part(PARTS[0], SENT), Part(PARTS[1], PLANNED)], ["b-1"], input_tokens=11, output_tokens=7),
-        "b-3": None,
-    }
 
 
 def test_settings_and_older_turns_are_read(before: World) -> None:

@@ -110,12 +110,6 @@ def test_a_thousand_first_messages_at_once_are_two_reads(scene: Scene) -> None:
     assert scene.table.reads == ["version", "all"]
 
 
-def test_conversations_without_rules_of_their_own_share_one_answer(scene: Scene) -> None:
-    scene.table.write("tenant:acme", {"silenceMs": 7})
-    first = scene.book.for_conversation(ACME)
-    assert scene.book.for_conversation(ACME._replace(user="bob")) is first
-
-
 def test_a_clock_that_was_set_back_does_not_keep_old_rules(scene: Scene) -> None:
     scene.silence_ms()
     scene.table.write("stage", {"silenceMs": 7})
@@ -149,17 +143,6 @@ def test_wrong_rules_of_the_deployed_stage_leave_the_defaults() -> None:
     assert scene.telemetry.counts == {"RulesSkipped": 1}
 
 
-def test_a_skipped_layer_is_counted_once_until_something_changes(scene: Scene) -> None:
-    scene.table.write("tenant:acme", None)
-    for _ in range(10):
-        scene.silence_ms()
-        scene.later()
-    assert scene.telemetry.counts == {"RulesSkipped": 1}
-    scene.table.write("tenant:acme", {"silenceMs": 7})
-    scene.later()
-    assert scene.silence_ms() == 7
-
-
 def test_an_account_that_is_described_wrongly_is_nobodys(scene: Scene) -> None:
     scene.table.write("account:whatsapp/1", {"tenant": ""})
     assert scene.book.owner_of("whatsapp", "1") is None
@@ -170,13 +153,6 @@ def test_an_account_has_an_owner(scene: Scene) -> None:
     scene.table.write("account:whatsapp/1", {"tenant": "acme", "agent": "support", "perAuthor": True})
     assert scene.book.owner_of("whatsapp", "1") == Owner(tenant="acme", agent="support", per_author=True)
     assert scene.book.owner_of("telegram", "1") is None
-
-
-def test_whoever_writes_rules_is_told_what_is_wrong() -> None:
-    with pytest.raises(InvalidRules, match=r"^rules: use an object of rules$"):
-        read_scope("tenant:acme", [])
-    with pytest.raises(InvalidRules, match=r"^silenceMs: got -1; use a whole number"):
-        read_scope("tenant:acme", {"silenceMs": -1})
 
 
 # -- the table away --------------------------------------------------------------------------------
@@ -225,12 +201,6 @@ def test_a_table_that_stays_away_is_asked_less_often_and_found_again(scene: Scen
     scene.table.write("stage", {"silenceMs": 7})
     scene.later(30_000)
     assert scene.silence_ms() == 7
-
-
-def test_without_a_table_nothing_is_asked() -> None:
-    telemetry = RecordedTelemetry()
-    assert RuleBook(None, {"silenceMs": 7}, telemetry).for_conversation(ACME).rules.silence_ms == 7
-    assert telemetry.counts == {}
 
 
 # -- quotas ----------------------------------------------------------------------------------------

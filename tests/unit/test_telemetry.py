@@ -188,30 +188,6 @@ def test_a_conversation_has_all_of_its_lines_in_all_functions_or_none(
     assert 70 < len(emitted) < 130, "about the share"
 
 
-@pytest.mark.parametrize(("share", "count"), [(0.0, 0), (1.0, len(NAMES))])
-def test_a_share_of_0_logs_no_conversation_and_of_1_each(
-    share: float, count: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ingest, _ = Sampling(monkeypatch, share).functions
-    written(capsys)
-    for name in NAMES:
-        ingest.sampled("emitted", conversation=name)
-    assert len(written(capsys)) == count
-
-
-def test_a_larger_share_logs_the_same_conversations_and_more(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = []
-    for share in (0.05, 0.2):
-        telemetry, _ = Sampling(monkeypatch, share).functions
-        written(capsys)
-        for name in NAMES:
-            telemetry.sampled("emitted", conversation=name)
-        found.append({line["conversation"] for line in written(capsys)})
-    assert found[0] < found[1]
-
-
 def test_warnings_errors_and_other_lines_are_always_logged(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -235,17 +211,6 @@ def test_a_followed_conversation_is_logged_whole_and_with_those_beside_it(
         ("buffered", NAMES[2:5]),
         ("emitted", None),
     ]
-
-
-def test_a_line_about_no_conversation_is_logged_by_chance(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    scene = Sampling(monkeypatch, 0.01)
-    written(capsys)
-    for scene.chance in (0.009, 0.01):
-        scene.functions[0].sampled("buffered", conversations=[], ignored=1)
-        scene.functions[0].sampled("claimed", shard=0, conversations=2)
-    assert [line["message"] for line in written(capsys)] == ["buffered", "claimed"]
 
 
 def test_ordinary_metrics_wait_until_ten_seconds_after_the_last_ones(

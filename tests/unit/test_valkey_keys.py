@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from message_buffer.errors import InvalidId
 from message_buffer.lanes.valkey.keys import batch_prefix, script_keys, shard_of, wake_key
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
-from message_buffer.lanes.valkey.store import encode_message_id
 from message_buffer.limits import MAX_CONVERSATION_ID_BYTES
 from message_buffer.messages.conversation_id import encode_conversation
 
@@ -76,44 +74,12 @@ def test_all_keys_of_a_call_lie_in_the_shards_slot_whatever_the_conversation_is_
         assert {key_slot(key) for key in script_keys(script.keys, shard, encode_conversation(conversation))} == {slot}
 
 
-@pytest.mark.parametrize("conversation", ["{", "}", "{}", "{b1}", "}{", "{b0}:pending", "{}{b1}", "{{b1}}", ":"])
-def test_braces_in_a_conversation_id_do_not_move_its_keys(conversation: str) -> None:
-    for key in script_keys(("conv:<id>", "msgs:<id>"), 0, encode_conversation(conversation)):
-        assert key_slot(key) == key_slot(b"{b0}")
-        assert key.endswith(b":" + conversation.encode())
-
-
-@given(one=valid_conversations, other=valid_conversations)
-def test_two_conversations_share_no_key(one: str, other: str) -> None:
-    """Compare even `a` with `batch:a`: each kind of key ends with its first colon, and no kind contains one."""
-    kinds = tuple(sorted({kind for script in SCRIPTS for kind in script.keys}))
-    assert all(":" not in kind.removesuffix(":<id>") for kind in kinds)
-    of_one = set(script_keys(tuple(kind for kind in kinds if "<id>" in kind), 0, encode_conversation(one)))
-    of_other = set(script_keys(kinds, 0, encode_conversation(other)))
-    assert (of_one & of_other == set()) == (one != other)
-
-
 # -- ids -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("conversation", ["a", "a" * 1024, "é" * 512, "\x00", " ", "👀" * 256])
 def test_an_id_of_one_to_1024_bytes_is_kept_as_it_is(conversation: str) -> None:
     assert encode_conversation(conversation).decode() == conversation
-
-
-@pytest.mark.parametrize(("conversation", "size"), [("", 0), ("a" * 1025, 1025), ("é" * 513, 1026), ("👀" * 257, 1028)])
-def test_an_id_of_no_or_too_many_bytes_is_refused(conversation: str, size: int) -> None:
-    for function in (encode_conversation, batch_prefix, lambda text: shard_of(text, 4)):
-        with pytest.raises(InvalidId, match=f"1 to 1024 bytes; this one has {size}$"):
-            function(conversation)
-
-
-@pytest.mark.parametrize("text", ["\ud800", "a\udc00", "\udfff" * 5])
-def test_a_lone_surrogate_is_refused(text: str) -> None:
-    with pytest.raises(InvalidId, match="a conversation id must be valid Unicode"):
-        encode_conversation(text)
-    with pytest.raises(InvalidId, match="a message id must be valid Unicode"):
-        encode_message_id(text)
 
 
 def test_ids_that_look_alike_stay_apart() -> None:

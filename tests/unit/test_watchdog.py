@@ -77,15 +77,6 @@ def test_full_pages_are_followed_by_another(scene: Scene, monkeypatch: pytest.Mo
     assert scene.telemetry.counts["Recovered"] == 2 * MAX_CONVERSATIONS_IN_A_RECOVERY + 1
 
 
-def test_every_shard_is_checked(fake: Engine) -> None:
-    scene = Scene(fake, shards=3)
-    for n in range(30):
-        scene.store.buffer_message(f"c{n}", "m1", payload=b"", timing=NOW.timing)
-    fake.clock.advance(scene.store.settings.start_ms)
-    scene.run_pass()
-    assert sorted(scene.functions.processors()) == [0, 1, 2]
-
-
 @pytest.fixture
 def three(fake: Engine) -> Scene:
     """Return three shards, and a pass that begins with the first."""
@@ -140,16 +131,6 @@ def test_a_pass_that_runs_out_of_time_ends_and_the_next_ones_reach_the_shards_it
     assert three.telemetry.counts["SweepsCut"] == 3
     assert three.telemetry.said("pass cut")[0] == {"shards_left": 1}
     assert "Sweeps" not in three.telemetry.counts
-
-
-def test_a_shard_with_more_pages_than_there_is_time_for_is_left_to_the_next_pass(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = Recovered(0, 0, None, None, None, ["c"] * MAX_CONVERSATIONS_IN_A_RECOVERY)
-    left = iter([25_000, 25_000, 0])
-    monkeypatch.setattr(scene.store, "recover_expired", lambda _shard, *, limit: full)
-    scene.watchdog.run_pass(lambda: next(left))
-    assert scene.telemetry.counts["Recovered"] == 2 * MAX_CONVERSATIONS_IN_A_RECOVERY
 
 
 def test_a_pass_tells_one_value_of_all_shards(three: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
@@ -132,6 +132,7 @@ def hmac_signer(
     )
 
 
+@cache
 def claims_of(*keys: str) -> re.Pattern[bytes]:
     """Return a pattern that finds the JSON string that is the value of one of these keys."""
     names = "|".join(keys).encode()

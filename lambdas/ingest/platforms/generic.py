@@ -47,7 +47,6 @@ from message_buffer.messages.message import Message
 from message_buffer.rules.layers import nearest_name
 
 TIMESTAMP = "x-signature-timestamp"
-_CLAIMS = claims_of("account")
 OF_THE_MESSAGE = ("id", "text", "type", "author", "attachments", "replyTo", "sentAt", "groupId")
 OF_THE_CONVERSATION = frozenset({"account", "conversation", "tenant"})
 FIELDS = OF_THE_CONVERSATION | {*OF_THE_MESSAGE, "agent", "edited", "deleted", "reaction"}
@@ -55,7 +54,7 @@ OF_A_DELETION = OF_THE_CONVERSATION | {"id", "author", "deleted"}
 OF_A_REACTION = OF_THE_CONVERSATION | {"id", "author", "reaction"}
 MAX_CHARACTERS_QUOTED = 40
 # `datetime.fromisoformat` also accepts other forms, and times without a zone.
-ISO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)", re.ASCII)
+ISO_TIME = r"(?a)\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)"
 
 
 class Generic(Platform):
@@ -67,7 +66,7 @@ class Generic(Platform):
         time = webhook.headers.get(TIMESTAMP)
         # An attacker cannot drop the header and send the time in front of the body, because that is not JSON.
         prefix = b"" if time is None else f"{time}.".encode("utf-8", "surrogatepass")
-        return hmac_signer(webhook, credentials, header="x-signature-256", claims=_CLAIMS, prefix=prefix)
+        return hmac_signer(webhook, credentials, header="x-signature-256", claims=claims_of("account"), prefix=prefix)
 
     def is_fresh(self, webhook: Webhook, *, now_ms: int, time_is_required: bool) -> bool:
         if TIMESTAMP not in webhook.headers:
@@ -164,7 +163,7 @@ def _author(given: Mapping[str, Any], where: str) -> str | None:
 
 def _ms_of_iso(value: str, where: str) -> int:
     try:
-        time = datetime.fromisoformat(value) if ISO_TIME.fullmatch(value) else None
+        time = datetime.fromisoformat(value) if re.fullmatch(ISO_TIME, value) else None
     except ValueError:
         time = None
     if time is None:

@@ -18,9 +18,6 @@ from lambdas.ingest.platforms.base import (
 )
 from lambdas.limits import MAX_META_WEBHOOK_BYTES
 
-# Search for ids of entries, too, because some webhooks of a WhatsApp Business Account name no phone number.
-_CLAIMS = claims_of("phone_number_id", "id")
-
 
 class MetaPlatform(Platform):
     object_name: str
@@ -28,7 +25,9 @@ class MetaPlatform(Platform):
     max_body_bytes = MAX_META_WEBHOOK_BYTES
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
-        return hmac_signer(webhook, credentials, header="x-hub-signature-256", claims=_CLAIMS)
+        # Search for ids of entries, too, because some webhooks of a WhatsApp Business Account name no phone number.
+        claims = claims_of("phone_number_id", "id")
+        return hmac_signer(webhook, credentials, header="x-hub-signature-256", claims=claims)
 
     def challenge(self, query: Query, credentials: Credentials) -> str | None:
         if query.get("hub.mode") != "subscribe" or not credentials.verify_token:

@@ -13,7 +13,7 @@ from message_buffer.lanes.dynamodb.schedule import Schedule
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Triggers
 from message_buffer.lanes.dynamodb.window import Note, Window
-from message_buffer.lanes.holds import Hold, Holder, end_of, standing, with_hold
+from message_buffer.lanes.holds import Hold, Holder, end_of, standing
 from message_buffer.limits import (
     CANCEL_LOCK_MS,
     CANCEL_LOCK_PAUSE_SECONDS,
@@ -44,8 +44,6 @@ class DynamoDbLane:
         self._sleep = sleep
         self._last_arrival_ms = 0
 
-    # -- what a conversation goes through ----------------------------------------------------------------------
-
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
     ) -> o.Buffered | o.Duplicate | o.Refused:
@@ -74,16 +72,14 @@ class DynamoDbLane:
         self._last_arrival_ms = last_ms + 1 if 0 <= last_ms - now_ms < MAX_CLOCK_STEP_BACK_MS else now_ms
         return self._last_arrival_ms
 
-    # -- what operators, control words and typing events do to it ----------------------------------------------
-
     def flush_buffer(self, conversation: str) -> o.Flushed | o.Empty:
-        window = self._schedule.hasten_now(conversation, "flush", rule="flush", ignores_hold=True)
+        window = self._schedule.hasten_now(conversation, "flush", rule="flush", hold="ignore")
         return o.Flushed(window.due.due_at_ms, window.waiting) if window.is_open else o.Empty()
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
         if timing.flush_reason:
             reason, rule = timing.flush_reason, timing.silence_rule
-            window = self._schedule.hasten_now(conversation, reason, rule=rule)
+            window = self._schedule.hasten_now(conversation, reason, rule=rule, hold="obey")
             if not window.is_open:
                 return o.Empty()
             if window.held_until_ms > self._clock():
@@ -91,11 +87,9 @@ class DynamoDbLane:
             return o.Retimed(window.due.due_at_ms, window.waiting, window.due.rule)
         for _ in range(MAX_WINDOW_TRIES):
             window, now_ms = self._windows.read(conversation), self._clock()
-            if not window.is_open or not window.timing:
-                return o.Unmoved(window.due.due_at_ms) if window.is_open else o.Empty()
             before = window.due_of_waiting
-            if before.due_at_ms <= now_ms or window.found:
-                return o.Unmoved(before.due_at_ms)
+            if not window.timing or window.found or before.due_at_ms <= now_ms:
+                return o.Unmoved(before.due_at_ms) if window.is_open else o.Empty()
             if self._windows.retime(conversation, window=window, timing=timing):
                 after = window._replace(timing=timing, computed=None)
                 due = after.due_of_waiting
@@ -107,11 +101,9 @@ class DynamoDbLane:
 
     def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended | o.Unmoved | o.Empty:
         window, now_ms = self._windows.read(conversation), self._clock()
-        if not window.is_open:
-            return o.Empty()
         before = window.due_of_waiting
-        if window.found or not window.timing:
-            return o.Unmoved(before.due_at_ms)
+        if not window.timing or window.found:
+            return o.Unmoved(before.due_at_ms) if window.is_open else o.Empty()
         due = due_after_typing(
             before,
             first_at_ms=window.first_at_ms,
@@ -129,20 +121,15 @@ class DynamoDbLane:
         hold = Hold(holder, self._clock() + hold_ms, cause)
         for _ in range(MAX_WINDOW_TRIES):
             window = self._windows.read(conversation)
-            holds = with_hold(window.holds, hold)
+            longest = {each.holder: each for each in sorted((hold, *window.holds), key=lambda each: each.until_ms)}
+            holds = tuple(sorted(longest.values(), reverse=True))  # people's first
             # When the pending trigger arrives, the DynamoDB processor finds the hold in the window.
             if self._windows.hold(conversation, window=window, holds=holds):
                 return o.OnHold(end_of(holds))
         raise StoreUnavailable("hold window: another request is changing the conversation; try again")
 
-    def resume_buffer(
-        self, conversation: str, *, holder: Holder | None = None, cause: str | None = None
-    ) -> o.Resumed | o.OnHold | o.NotOnHold:
-        window, was_held = self._schedule.end_holds(conversation, holder, cause)
-        due_at_ms = window.due.due_at_ms if window.is_open else None
-        if window.held_until_ms:
-            return o.OnHold(window.held_until_ms)
-        return o.Resumed(due_at_ms) if was_held else o.NotOnHold(due_at_ms)
+    def resume_buffer(self, conversation: str, *, holder: Holder | None = None, cause: str | None = None) -> o.Ended:
+        return self._schedule.end_holds(conversation, holder, cause)
 
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
         """Lock the window and drop all messages. Raise StoreUnavailable if a processor keeps the window locked."""
@@ -202,8 +189,6 @@ class DynamoDbLane:
                 self._sleep(CANCEL_LOCK_PAUSE_SECONDS)
         raise StoreUnavailable("the DynamoDB processor is emptying the window; try again")
 
-    # -- messages that wait ------------------------------------------------------------------------------------
-
     def edit_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
     ) -> o.Edited | o.Frozen | o.Absent:
@@ -219,14 +204,11 @@ class DynamoDbLane:
 
     def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent:
         expires_at_ms = self._clock() + REMEMBERED_MS
-
-        def drop(name: str, contents: Contents) -> bool:
-            is_last = len(contents.waiting) == 1
-            return self._messages.drop_message(
-                conversation, name, window=contents.window, is_last=is_last, expires_at_ms=expires_at_ms
-            )
-
-        behind = self._changed(conversation, message_id, drop)
+        behind = self._changed(
+            conversation,
+            message_id,
+            lambda name, seen: self._messages.drop_message(conversation, name, seen=seen, expires_at_ms=expires_at_ms),
+        )
         return o.Deleted() if isinstance(behind, int) else behind
 
     def _changed(
@@ -265,11 +247,10 @@ class DynamoDbLane:
         A conversation may have a great many tombstones, among which its messages are searched. After some pages, return
         the number that the window counts, and the messages found by then.
         """
-        window = self._windows.read(conversation)
-        contents = Contents(window)
-        if window.is_open:
+        contents = Contents(self._windows.read(conversation))
+        if contents.window.is_open:
             contents = self._messages.read(conversation, max_pages=MAX_PAGES_PEEKED if limit else 1)
-            window = contents.window
+        window = contents.window
         frozen, waiting = window.frozen, contents.waiting
         newest_at_ms = max(window.newest_at_ms, window.last_at_ms)
         is_locked = window.is_locked(self._clock())
@@ -286,7 +267,6 @@ class DynamoDbLane:
             first_at_ms=waiting[0].arrived_at_ms if waiting else None,
             last_at_ms=waiting[-1].arrived_at_ms if waiting and contents.is_whole else newest_at_ms or None,
             generation=window.generation,
-            held_until_ms=window.held_until_ms or None,
             holds=standing(window.holds, self._clock()),
             batch_id=frozen.batch_id if frozen else None,
             attempt=window.attempt if frozen else 0,
@@ -308,10 +288,6 @@ class DynamoDbLane:
             window = self._windows.read(conversation) if due_at_ms <= now_ms else Window()
             found.append((conversation, window.due.due_at_ms if window.is_open else due_at_ms))
         return sorted(found, key=lambda each: each[1])
-
-    def was_used(self, conversation: str) -> bool:
-        """Return whether this lane received messages of the conversation within about the last day."""
-        return self._windows.read(conversation).generation > 0
 
 
 def _arrivals(contents: Contents, now_ms: int) -> list[int]:

@@ -135,10 +135,10 @@ class Locks(Table):
         do = "SET #due_at = :due, #open = :slice REMOVE #frozen, #owner, #owner_until, #attempt, #successor_at"
         if not keeps_found:
             do += ", #found"
-        if generation is None:
-            return self._owned("reopen window", conversation, owner, do=do, values=values)
-        values["generation"] = generation
-        return self._owned("reopen window", conversation, owner, do=do, values=values, only_if=NOTHING_NEW)
+        if generation is not None:
+            values["generation"] = generation
+        only_if = "" if generation is None else NOTHING_NEW
+        return self._owned("reopen window", conversation, owner, do=do, values=values, only_if=only_if)
 
     def _owned(
         self, doing: str, conversation: str, owner: str, *, do: str, only_if: str = "", values: Values | None = None

@@ -1,12 +1,12 @@
 """The stored messages of the DynamoDB lane: their items, bodies and tombstones."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from message_buffer.aws import clients as aws
-from message_buffer.aws.dynamodb import Item, Page, Table, Value, Values, encode, expressions, number, text
+from message_buffer.aws.dynamodb import Item, Table, Value, Values, encode, expressions, number, text
 from message_buffer.errors import SendFailed
 from message_buffer.lanes.dynamodb.items import BODY, DROPPED, MESSAGE, WINDOW, key_of, seconds
 from message_buffer.lanes.dynamodb.window import CLOSE, FACTS, WINDOW_ATTRIBUTES, Window, packed, window_of
@@ -57,9 +57,9 @@ class Messages(Table):
         A large body is an item of its own, so that a query for the stored messages' names does not pay for it.
         """
         is_apart = len(body) > LARGE_MESSAGE_BYTES
-        item: Values = {**key_of(conversation, MESSAGE + name), "arrived_at": arrived_at_ms}
         content: Values = {"apart": 1} if is_apart else {"body": body}
-        put = self._put("store message", {**item, **content}, only_if="attribute_not_exists(#item)")
+        item = {**key_of(conversation, MESSAGE + name), "arrived_at": arrived_at_ms, **content}
+        put = self._put("store message", item, only_if="attribute_not_exists(#item)")
         if put.done:
             return "new" if not is_apart or self._put_body(conversation, name, body) else "left before"
         if "arrived_at" not in put.item:
@@ -90,11 +90,12 @@ class Messages(Table):
         missing = self._new({**key_of(conversation, BODY + name), "body": body}, only_if="attribute_not_exists(#item)")
         self._transact("store body", [message, missing])
 
-    def drop_message(self, conversation: str, name: str, *, window: Window, is_last: bool, expires_at_ms: int) -> bool:
+    def drop_message(self, conversation: str, name: str, *, seen: Contents, expires_at_ms: int) -> bool:
         """Replace a waiting message with a tombstone. If it is the last, close the window, unless a run works on it.
 
-        Return False if the message waits no longer, or the window has changed since the caller read it.
+        Return False if the message waits no longer, or the window has changed since the caller has `seen` it.
         """
+        window, is_last = seen.window, len(seen.waiting) == 1
         if window.is_open and is_last and not (window.frozen or window.lock.owner):
             change = self._closing(conversation, window, expires_at_ms)
         else:
@@ -125,25 +126,18 @@ class Messages(Table):
     def edit_message(self, conversation: str, name: str, *, body: bytes) -> bool:
         """Replace a stored message. Return False if the message is not stored, or already in a batch."""
         key = key_of(conversation, BODY + name)
-        values: Values
-        if len(body) > LARGE_MESSAGE_BYTES:
-            do, values, change = "SET #apart = :apart REMOVE #body", {"apart": 1}, self._new({**key, "body": body})
-        else:
-            do, values, change = "SET #body = :body REMOVE #apart", {"body": body}, self._delete(key)
-        message = self._change(key_of(conversation, MESSAGE + name), do, values, only_if=IS_STORED)
+        is_apart = len(body) > LARGE_MESSAGE_BYTES
+        change = self._new({**key, "body": body}) if is_apart else self._delete(key)
+        do = "SET #apart = :new REMOVE #body" if is_apart else "SET #body = :new REMOVE #apart"
+        new: Values = {"new": 1 if is_apart else body}
+        message = self._change(key_of(conversation, MESSAGE + name), do, new, only_if=IS_STORED)
         # Count the change, so that a processor cannot freeze the message as it was before.
         counted: Values = {"one": 1, "name": name}
         window = self._change(key_of(conversation, WINDOW), "ADD #changes :one", counted, only_if=NOT_FROZEN)
         return self._transact("edit stored message", [message, window, change])
 
     def leave_tombstones(
-        self,
-        conversation: str,
-        names: Iterable[str],
-        *,
-        batch_id: str,
-        expires_at_ms: int,
-        apart: Collection[str] = (),
+        self, conversation: str, names: Iterable[str], *, batch_id: str, expires_at_ms: int, apart: Iterable[str] = ()
     ) -> None:
         """Replace messages with tombstones, which stay for as long as their platform may deliver the messages again.
 
@@ -217,7 +211,19 @@ class Messages(Table):
         light = expressions(values, ProjectionExpression=LIGHT, **condition)
         first = expressions(values, **condition) if with_bodies else light
         pages = self._each_page("read conversation", "query", {"ConsistentRead": True, **first}, later=light)
-        return _contents(islice(pages, max_pages))
+        window, stored, is_whole = Window(), [], False
+        for page in islice(pages, max_pages):
+            is_whole = page.is_last
+            for each in page.items:
+                name = text(each, "item")
+                if name == WINDOW:
+                    window = window_of(each)
+                else:
+                    body = each["body"]["B"] if "body" in each else None
+                    arrived_at_ms, is_apart = number(each, "arrived_at"), "apart" in each
+                    stored.append(StoredMessage(name.removeprefix(MESSAGE), arrived_at_ms, body, is_apart))
+        stored.sort(key=lambda each: (each.arrived_at_ms, each.name))
+        return Contents(window, stored, is_whole)
 
     def tombstone(self, conversation: str, name: str) -> str:
         """Return the id of the batch in which the message has left, DROPPED, or "" if it has not left."""
@@ -245,22 +251,6 @@ class Messages(Table):
     def _removal(self, conversation: str, name: str) -> list[dict[str, Any]]:
         message = self._delete(key_of(conversation, MESSAGE + name), only_if=IS_STORED)
         return [message, self._delete(key_of(conversation, BODY + name))]
-
-
-def _contents(pages: Iterable[Page]) -> Contents:
-    window, stored, is_whole = Window(), [], False
-    for page in pages:
-        is_whole = page.is_last
-        for item in page.items:
-            name = text(item, "item")
-            if name == WINDOW:
-                window = window_of(item)
-            else:
-                body = item["body"]["B"] if "body" in item else None
-                arrived_at_ms, is_apart = number(item, "arrived_at"), "apart" in item
-                stored.append(StoredMessage(name.removeprefix(MESSAGE), arrived_at_ms, body, is_apart))
-    stored.sort(key=lambda each: (each.arrived_at_ms, each.name))
-    return Contents(window, stored, is_whole)
 
 
 def _carry_out(requests: list[Any], call: Callable[[Sequence[Any]], list[Any]]) -> None:

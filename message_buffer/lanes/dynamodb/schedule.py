@@ -8,10 +8,12 @@ request that makes the window due earlier sends another trigger.
 
 from message_buffer.clock import Clock
 from message_buffer.errors import SendFailed, StoreUnavailable
+from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Triggers
 from message_buffer.lanes.dynamodb.window import Note, Window
-from message_buffer.lanes.holds import Holder, Holds, end_of, standing, without_hold
+from message_buffer.lanes.dynamodb.windows import Held
+from message_buffer.lanes.holds import Holder, end_of, standing
 from message_buffer.limits import MAX_WINDOW_TRIES, REMEMBERED_MS, WINDOW_GRACE_MS
 from message_buffer.rules.due_time import Due
 from message_buffer.rules.timing import RuleName
@@ -37,7 +39,15 @@ class Schedule:
         due = after.due_of_waiting
         is_overdue = before.due.due_at_ms < now_ms - WINDOW_GRACE_MS and not before.is_locked(now_ms)
         if not before.is_open:
-            self._open(conversation, name if note.is_new else None, window=after)
+            try:
+                self._send_trigger(conversation, due.due_at_ms)
+            except SendFailed:
+                # The request fails, and the platform may never send the message again. Remove the message, so that no
+                # later window emits it. If another request has joined this window already, leave the window open; the
+                # sweep then sends its trigger.
+                new, expires_at_ms = name if note.is_new else None, now_ms + REMEMBERED_MS
+                self._messages.take_back(conversation, new, window=after, expires_at_ms=expires_at_ms)
+                raise
         elif before.frozen is not None:
             # The run that emits the frozen batch sends a trigger for the messages behind it. If that run has ended, the
             # batch's own trigger comes again, unless it was lost.
@@ -48,9 +58,9 @@ class Schedule:
             stands = due.due_at_ms <= max(now_ms, note.at_ms)
             due = due.moved_to(min(due.due_at_ms, now_ms)) if stands else due
             self.hasten(conversation, window=after, due=due, stands=stands)
-        elif not note.is_new:
-            # The request that stored the message may have ended after it opened the window and before it sent the
-            # trigger, so send one. A second trigger does no harm.
+        elif not (note.is_new and before.timing):
+            # The request that opened the window may have ended before it sent the trigger, or all messages before this
+            # one were deleted. A second trigger does no harm.
             self._send_trigger(conversation, due.due_at_ms)
         elif is_overdue:
             # The window has lost its trigger. It was due long before this message, which joins its batch.
@@ -75,77 +85,51 @@ class Schedule:
             seen = before
         raise StoreUnavailable("note press: messages keep arriving; try again")
 
-    def _open(self, conversation: str, new: str | None, *, window: Window) -> None:
-        try:
-            self._send_trigger(conversation, window.due_of_waiting.due_at_ms)
-        except SendFailed:
-            # The request fails, and the platform may never send the message again. Remove the message, so that no later
-            # window emits it. If another request has joined this window already, leave the window open; the sweep then
-            # sends its trigger.
-            expires_at_ms = self._clock() + REMEMBERED_MS
-            self._messages.take_back(conversation, new, window=window, expires_at_ms=expires_at_ms)
-            raise
-
-    def hasten_now(self, conversation: str, due_for: str, *, rule: RuleName, ignores_hold: bool = False) -> Window:
+    def hasten_now(self, conversation: str, due_for: str, *, rule: RuleName, hold: Held) -> Window:
         """Make an open window due now for this reason by this rule, and return it as it is then.
 
         Raise StoreUnavailable if other requests keep changing the window.
         """
         for _ in range(MAX_WINDOW_TRIES):
             window, now_ms = self._windows.read(conversation), self._clock()
-            obeys_hold = window.held_until_ms > now_ms and not ignores_hold
+            obeys_hold = hold == "obey" and window.held_until_ms > now_ms
             if not window.is_open or _is_due(window, now_ms) or obeys_hold:
                 return window
             due, stands = Due(now_ms, due_for, rule, now_ms - window.last_arrival_ms), _has_waiting(window)
-            if self.hasten(conversation, window=window, due=due, stands=stands, ignores_hold=ignores_hold):
-                return _hastened(window, due, stands=stands)
+            if self.hasten(conversation, window=window, due=due, stands=stands, hold=hold):
+                listed_at_ms = min(window.listed_at_ms, now_ms)
+                return window._replace(found=due if stands else window.found, listed_at_ms=listed_at_ms)
         raise StoreUnavailable("hasten window: another request is changing the conversation; try again")
 
-    def end_holds(self, conversation: str, holder: Holder | None, cause: str | None) -> tuple[Window, bool]:
-        """End a holder's hold, or both. What they kept back is due now, or when the other hold ends.
+    def end_holds(self, conversation: str, holder: Holder | None, cause: str | None) -> o.Ended:
+        """End both holds, or this holder's with this cause. What was on hold is due now, or when the other hold ends.
 
-        Return the window as it is then, with the holds that stand, and whether the conversation was on hold. Raise
-        StoreUnavailable if other requests keep changing the window.
+        Raise StoreUnavailable if other requests keep changing the window.
         """
         for _ in range(MAX_WINDOW_TRIES):
             window, now_ms = self._windows.read(conversation), self._clock()
+            due_at_ms = window.due.due_at_ms if window.is_open else None
             before = standing(window.holds, now_ms)
-            left = without_hold(before, holder, cause)
-            after = window._replace(holds=left)
+            left = tuple(
+                each for each in before if holder not in (None, each.holder) or cause not in (None, each.cause)
+            )
             if left == before:
-                return after, bool(before)
-            end_ms = end_of(left) or now_ms
-            rule: RuleName = "hold" if left else "resume"
-            due, stands = Due(end_ms, rule, rule, end_ms - window.last_arrival_ms), _has_waiting(window)
-            was_kept = window.due_of_waiting.due_at_ms == window.held_until_ms
-            if left and window.is_open and stands and was_kept and end_ms < window.held_until_ms:
-                done = self._windows.end_holds(conversation, window=window, holds=left, due=due)
-                if done:
-                    # The run that emits a frozen batch sends the trigger for what is behind it. Another does no harm.
-                    self._send_trigger(conversation, end_ms)
-            elif left or not window.is_open or _is_due(window, now_ms):
-                done = self._windows.end_holds(conversation, window=window, holds=left)
+                return o.OnHold(end_of(left)) if left else o.NotOnHold(due_at_ms)
+            end_ms, moves = end_of(left) or now_ms, window.is_open and (not left or _has_waiting(window))
+            if moves and end_ms < window.held_until_ms and not _is_due(window, end_ms):
+                rule: RuleName = "hold" if left else "resume"
+                due = Due(end_ms, rule, rule, end_ms - window.last_arrival_ms)
+                stands, due_at_ms = not left and _has_waiting(window), end_ms
+                done = self.hasten(conversation, window=window, due=due, stands=stands, hold=left)
             else:
-                done = self.hasten(conversation, window=window, due=due, stands=stands, holds=left)
-                after = _hastened(after, due, stands=stands)
+                done = self._windows.end_holds(conversation, window=window, holds=left)
             if done:
-                return after, True
+                return o.OnHold(end_ms) if left else o.Resumed(due_at_ms)
         raise StoreUnavailable("resume window: another request is changing the conversation; try again")
 
-    def hasten(
-        self,
-        conversation: str,
-        *,
-        window: Window,
-        due: Due,
-        stands: bool = True,
-        ignores_hold: bool = False,
-        holds: Holds | None = None,
-    ) -> bool:
+    def hasten(self, conversation: str, *, window: Window, due: Due, stands: bool = True, hold: Held = "obey") -> bool:
         """Make an open window due earlier, as `Windows.hasten` does, and send its trigger."""
-        done = self._windows.hasten(
-            conversation, window=window, due=due, stands=stands, ignores_hold=ignores_hold, holds=holds
-        )
+        done = self._windows.hasten(conversation, window=window, due=due, stands=stands, hold=hold)
         if done:
             self._send_trigger(conversation, due.due_at_ms)
         return done
@@ -154,16 +138,11 @@ class Schedule:
         self._triggers.send(conversation, delay_ms=max(due_at_ms - self._clock(), 0))
 
 
-def _is_due(window: Window, now_ms: int) -> bool:
+def _is_due(window: Window, at_ms: int) -> bool:
     """Return whether an open window is due. Messages behind a batch whose next attempt is due may not be due yet."""
-    return max(window.due.due_at_ms, window.due_of_waiting.due_at_ms) <= now_ms
+    return max(window.due.due_at_ms, window.due_of_waiting.due_at_ms) <= at_ms
 
 
 def _has_waiting(window: Window) -> bool:
     """Return whether messages wait. If nothing waits behind a frozen batch, only its next attempt can be hastened."""
     return window.frozen is None or window.timing is not None
-
-
-def _hastened(window: Window, due: Due, *, stands: bool) -> Window:
-    listed_at_ms = min(window.listed_at_ms, due.due_at_ms)
-    return window._replace(found=due if stands else window.found, listed_at_ms=listed_at_ms)

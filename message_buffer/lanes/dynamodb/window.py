@@ -199,9 +199,8 @@ def rhythm_of_batch(window: Window, arrivals: list[int]) -> Rhythm | None:
     """Return the author's rhythm after a batch whose messages arrived at these times, in this order."""
     rhythm, before_ms = window.rhythm, window.last_at_ms or None
     for at_ms in arrivals:
-        if window.timing is not None:
-            gap_ms = arrival_of(at_ms, before_ms).gap_ms
-            rhythm = rhythm_after(rhythm, gap_ms, window.timing)
+        if window.timing:
+            rhythm = rhythm_after(rhythm, arrival_of(at_ms, before_ms).gap_ms, window.timing)
         before_ms = at_ms
     return rhythm
 

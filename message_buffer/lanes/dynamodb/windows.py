@@ -3,6 +3,7 @@ do at the same time.
 """
 
 from itertools import islice
+from typing import Literal
 from zlib import crc32
 
 from message_buffer.aws.dynamodb import Table, Value, Values, expressions, number, text
@@ -21,6 +22,8 @@ UNLOCKED = "attribute_not_exists(#owner) AND attribute_not_exists(#frozen)"
 # A condition: the conversation is not on hold.
 NOT_HELD = "(attribute_not_exists(#held_until) OR #held_until <= :now)"
 
+Held = Literal["obey", "ignore"] | Holds
+"""Whether a request that makes a window due obeys its holds, ignores them, or leaves only these."""
 # Conditions read the later end of the holds, which is an attribute of its own.
 SET_HOLDS = "#held_until = :until, #holds = :holds"
 
@@ -45,10 +48,7 @@ class Windows(Table):
             "SET #open = if_not_exists(#open, :slice), #due_at = if_not_exists(#due_at, :listed),"
             " #changes = if_not_exists(#changes, :none), #first = if_not_exists(#first, :at)"
         )
-        if computed is None:
-            values["timing"] = packed(note.timing)
-        else:
-            values["computed"] = packed(computed)
+        values |= {"computed": packed(computed)} if computed else {"timing": packed(note.timing)}
         only_if = ""
         if not note.is_new:
             # The message moves no due time, unless it is the first one that the window knows of.
@@ -74,38 +74,34 @@ class Windows(Table):
         updated = self._update("note message", key, do, values, only_if=only_if, answer="ALL_OLD")
         return updated.done, window_of(updated.item)
 
-    def hasten(
-        self,
-        conversation: str,
-        *,
-        window: Window,
-        due: Due,
-        stands: bool = True,
-        ignores_hold: bool = False,
-        holds: Holds | None = None,
-    ) -> bool:
+    def hasten(self, conversation: str, *, window: Window, due: Due, stands: bool = True, hold: Held = "obey") -> bool:
         """Make an open window due earlier than the caller has seen it.
 
         If the due time `stands`, later messages do not move it; otherwise only the index is corrected. Return False if
         another run has frozen the batch since the caller read the window, or the window has closed, or its due time
         would stand against a hold. If the hold is ignored, it continues for later messages.
 
-        With `holds`, leave only these holds, and also return False if the holds have changed since the read.
+        With the holds that are left, also return False if the holds have changed since the read. If there are any, the
+        waiting messages are due then, and a frozen batch keeps its next attempt.
         """
-        sets = []
+        sets, is_left = [], isinstance(hold, tuple) and hold != ()
         values: dict[str, Value] = {"one": 1}
         only_if = _still_open(window)
-        if window.listed_at_ms > due.due_at_ms:
+        if window.listed_at_ms > due.due_at_ms and not (is_left and window.frozen):
             sets.append("#due_at = :due")
             values["due"] = due.due_at_ms
         if stands:
             sets.append("#found = :found, #computed = :found")
             values["found"] = packed(due)
-        if holds is not None:
+        if isinstance(hold, tuple):
             sets.append(SET_HOLDS)
-            values |= _holding(window, holds)
-            only_if += f" AND {_same_holds(window)}"
-        elif stands and not ignores_hold:
+            of_holds, same_holds = _leaving(window, hold)
+            values, only_if = values | of_holds, f"{only_if} AND {same_holds}"
+            if is_left:
+                sets.append("#computed = :computed")
+                values |= {"computed": packed(due), "generation": window.generation}
+                only_if += NOTHING_NEW
+        elif stands and hold == "obey":
             only_if += f" AND {NOT_HELD}"
             values["now"] = due.due_at_ms  # the due time has come, so it may stand for the time now
         if not sets:
@@ -146,7 +142,7 @@ class Windows(Table):
 
         Messages and the holds move the due time again, and no run can freeze a batch with what it has read before.
         """
-        values = _holding(window, holds)
+        values, same_holds = _leaving(window, holds)
         if window.is_open:
             do, only_if = " REMOVE #found ADD #changes :one", "attribute_exists(#open)"
             values["one"] = 1
@@ -154,23 +150,13 @@ class Windows(Table):
             # The row of a closed window expires soon, or does not exist yet. The row of an open window never expires.
             do, only_if = ", #expires_at = :expires", "attribute_not_exists(#open)"
             values["expires"] = seconds(end_of(holds) + REMEMBERED_MS)
-        key, only_if = key_of(conversation, WINDOW), f"{only_if} AND {_same_holds(window)}"
-        return self._update("hold window", key, f"SET {SET_HOLDS}{do}", values, only_if=only_if).done
+        key, do = key_of(conversation, WINDOW), f"SET {SET_HOLDS}{do}"
+        return self._update("hold window", key, do, values, only_if=f"{only_if} AND {same_holds}").done
 
-    def end_holds(self, conversation: str, *, window: Window, holds: Holds, due: Due | None = None) -> bool:
-        """Leave only these holds. With `due`, the messages that wait are due then, unless more messages come.
-
-        Return False if the holds, or with `due` the messages, have changed since the caller read the window.
-        """
-        do, only_if, values = f"SET {SET_HOLDS}", _same_holds(window), _holding(window, holds)
-        if due is not None:
-            # The next attempt of a frozen batch is not moved.
-            listed_at_ms = window.listed_at_ms if window.frozen else min(due.due_at_ms, window.listed_at_ms)
-            do += ", #computed = :computed, #due_at = :due ADD #changes :one"
-            only_if += f" AND {_still_open(window)} AND #due_at = :listed{NOTHING_NEW}"
-            values |= {"computed": packed(due), "due": listed_at_ms, "listed": window.listed_at_ms, "one": 1}
-            values["generation"] = window.generation
-        return self._update("resume window", key_of(conversation, WINDOW), do, values, only_if=only_if).done
+    def end_holds(self, conversation: str, *, window: Window, holds: Holds) -> bool:
+        """Leave only these holds. Return False if the holds have changed since the caller read the window."""
+        key, (values, same_holds) = key_of(conversation, WINDOW), _leaving(window, holds)
+        return self._update("resume window", key, f"SET {SET_HOLDS}", values, only_if=same_holds).done
 
     def open_windows(self, *, listed_before_ms: int, limit: int) -> list[tuple[str, int]]:
         """Return (conversation, the time under which it is listed) of open windows, the earliest, at most `limit`.
@@ -188,13 +174,10 @@ class Windows(Table):
         return sorted(found, key=lambda each: each[1])[:limit]
 
 
-def _holding(window: Window, holds: Holds) -> dict[str, Value]:
-    """Return the values of SET_HOLDS and of the condition that the holds are as the caller has read them."""
-    return {"until": end_of(holds), "holds": packed(holds), "seen": packed(window.holds)}
-
-
-def _same_holds(window: Window) -> str:
-    return "#holds = :seen" if window.holds else "(attribute_not_exists(#holds) OR #holds = :seen)"
+def _leaving(window: Window, holds: Holds) -> tuple[dict[str, Value], str]:
+    """Return the values of SET_HOLDS, and the condition that the holds are as the caller has read them."""
+    values: dict[str, Value] = {"until": end_of(holds), "holds": packed(holds), "seen": packed(window.holds)}
+    return values, "#holds = :seen" if window.holds else "(attribute_not_exists(#holds) OR #holds = :seen)"
 
 
 def version_of(window: Window) -> Values:

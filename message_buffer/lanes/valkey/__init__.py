@@ -1,1 +1,35 @@
 """The Valkey lane: the store, its scripts, keys, connections and sign-in. Only this package imports redis."""
+
+import sys
+from importlib import import_module
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from typing import Any
+
+
+def _defer_asyncio() -> None:
+    """Let the code of `redis.asyncio` run only if something uses a name of it. We never do.
+
+    redis imports it at once, which is a twentieth of a function's cold start, and later also a module inside it. So a
+    module without code stands in its place. Its path leads to the modules inside.
+    """
+    redis = PathFinder.find_spec("redis")
+    spec = redis and PathFinder.find_spec("redis.asyncio", redis.submodule_search_locations)
+    assert spec is not None
+    assert spec.loader is not None
+    loader, module = spec.loader, module_from_spec(spec)
+
+    def load(name: str) -> Any:
+        try:
+            return import_module(f"redis.asyncio.{name}")
+        except ModuleNotFoundError:
+            vars(module).pop("__getattr__", None)
+            loader.exec_module(module)
+        return getattr(module, name)
+
+    vars(module)["__getattr__"] = load
+    sys.modules[spec.name] = module
+
+
+if "redis" not in sys.modules:
+    _defer_asyncio()

@@ -48,9 +48,7 @@ class ValkeyLane:
         held = self.store.hold_buffer(conversation, holder=holder, cause=cause, hold_ms=hold_ms)
         return self._started(conversation, held)
 
-    def resume_buffer(
-        self, conversation: str, *, holder: Holder | None = None, cause: str | None = None
-    ) -> o.Resumed | o.OnHold | o.NotOnHold:
+    def resume_buffer(self, conversation: str, *, holder: Holder | None = None, cause: str | None = None) -> o.Ended:
         return self._started(conversation, self.store.resume_buffer(conversation, holder=holder, cause=cause))
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:

@@ -38,7 +38,7 @@ from message_buffer.settings import StoreSettings
 
 FIRST_PAGE = "open:0"  # the cursor of the first page of list_conversations
 FIRST_LOOK = "near:0"  # the cursor of the first call of a search for a message
-_CURSOR = re.compile("(open|inflight|pending):[0-9]{1,20}")
+_CURSOR = "(open|inflight|pending):[0-9]{1,20}"
 
 
 class Store:
@@ -187,21 +187,15 @@ class Store:
     def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
         _whole("hold_ms", hold_ms, 1, MAX_HOLD_MS)
         now_ms = self._clock()
-        start = self._start()
+        start = self._start() | {"holder": holder, "cause": cause}
         reply = self._run(
-            "hold_buffer", conversation=conversation, now_ms=now_ms, holder=holder, cause=cause,
-            held_until_ms=now_ms + hold_ms, **start,
-        )  # fmt: skip
+            "hold_buffer", conversation=conversation, now_ms=now_ms, held_until_ms=now_ms + hold_ms, **start
+        )
         return o.OnHold(reply.held_until_ms, _reserved(start, reply.start))
 
-    def resume_buffer(
-        self, conversation: str, *, holder: Holder | None = None, cause: str | None = None
-    ) -> o.Resumed | o.OnHold | o.NotOnHold:
-        start = self._start()
-        reply = self._run(
-            "resume_buffer", conversation=conversation, now_ms=self._clock(), holder=holder or "", cause=cause or "",
-            **start,
-        )  # fmt: skip
+    def resume_buffer(self, conversation: str, *, holder: Holder | None = None, cause: str | None = None) -> o.Ended:
+        start = self._start() | {"holder": holder or "", "cause": cause or ""}
+        reply = self._run("resume_buffer", conversation=conversation, now_ms=self._clock(), **start)
         if reply.word == b"HELD":
             return o.OnHold(reply.held_until_ms, _reserved(start, reply.start))
         outcome = o.Resumed if reply.word == b"RESUMED" else o.NotOnHold
@@ -262,7 +256,6 @@ class Store:
             first_at_ms=_or_none(reply.first_at_ms),
             last_at_ms=_or_none(reply.last_at_ms),
             generation=reply.generation,
-            held_until_ms=_or_none(reply.held_until_ms),
             holds=standing((*_holds("people", reply.people), *_holds("consumers", reply.consumers)), self._clock()),
             batch_id=reply.batch_id.decode() or None,
             attempt=reply.attempt,
@@ -350,7 +343,7 @@ class Store:
 
         A conversation with only a frozen batch may be on no page if it is claimed or returned between the calls.
         """
-        if not _CURSOR.fullmatch(cursor):
+        if not re.fullmatch(_CURSOR, cursor):
             raise InvalidInput(f"a cursor must be the next_cursor of an earlier page, not {cursor!r}")
         _whole("limit", limit, 1, 1000)
         reply = self._run_shard("list_conversations", shard, cursor=cursor, limit=limit)
