@@ -85,7 +85,7 @@ BUGS = (
     ),
     Bug(
         "a consumer ends people's hold", schedule,
-        "if holder not in (None, each.holder) or cause not in (None, each.cause)", "if False",
+        "if holder not in (None, one.holder) or cause not in (None, one.cause))", "if False)",
         Crossing("cross_processor", 2, "two hold, one resumes", GO),
     ),
     Bug(

@@ -110,9 +110,7 @@ class Schedule:
             window, now_ms = self._windows.read(conversation), self._clock()
             due_at_ms = window.due.due_at_ms if window.is_open else None
             before = standing(window.holds, now_ms)
-            left = tuple(
-                each for each in before if holder not in (None, each.holder) or cause not in (None, each.cause)
-            )
+            left = tuple(one for one in before if holder not in (None, one.holder) or cause not in (None, one.cause))
             if left == before:
                 return o.OnHold(end_of(left)) if left else o.NotOnHold(due_at_ms)
             end_ms, moves = end_of(left) or now_ms, window.is_open and (not left or _has_waiting(window))
