@@ -61,6 +61,7 @@ FAILED_ATTEMPTS: Mapping[str, Mapping[str, str]] = {
         "processor could not be started": "processor-start-failures",
         "the DynamoDB lane stands in": "fallback-in-use",
         "rules not renewed": "rules-unreachable",
+        "rules skipped": "rules-skipped",
         "aliases unreachable": "aliases-unreachable",
         "queued webhook stays": "queued-webhooks-wait",
         "webhook secrets not renewed": "webhooks-fail",
@@ -216,6 +217,24 @@ def _purpose(rule: Resource) -> str:
                 "EveryFiveMinutes": "the canary", "CanaryBatches": "the canary's answer",
                 "BatchesReady": "the responder"}  # fmt: skip
     return next((what for start, what in purposes.items() if rule.logical_id.startswith(start)), "a function")
+
+
+def rules(facts: Facts) -> Iterator[Finding]:
+    """Find deployed rules that ingest ignores. Those of other layers are logged, and found by `attempts`."""
+    from message_buffer.rules.layers import problems_of_deployed  # noqa: PLC0415 - it would make --help slow
+
+    if "ingest" not in facts.functions:
+        return
+    try:
+        problems = problems_of_deployed(json.loads(_variables(facts, "ingest").get("RULES", "{}")))
+    except (ValueError, TypeError) as error:
+        raise Unreadable(f"the deployed rules: {error}") from error
+    if problems:
+        yield Finding(
+            FAILING,
+            f"Ingest ignores the deployed rules: {'; '.join(problems)}.",
+            "Correct `rules` of the stage in cdk.json, and deploy.",
+        )
 
 
 # -- the way in ------------------------------------------------------------------------------------
@@ -665,6 +684,7 @@ DIAGNOSES: Mapping[str, Diagnosis] = {
     "version": version,
     "functions": functions,
     "triggers": triggers,
+    "rules": rules,
     "API": api,
     "domain": domain,
     "webhook secrets": secrets,

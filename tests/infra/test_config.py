@@ -108,6 +108,7 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
         ({"rules": {"platformOverrides": {"whatsap": {}}}}, "rules: whatsap: unknown platform; did you mean whatsapp?"),
         ({"rules": {"silenceMs": "fast"}}, "rules: silenceMs: got 'fast'; use a whole number of milliseconds"),
         ({"rules": {"silenceMs": 5_000, "maxWaitMs": 4_000}}, "rules: silenceMs: 5000 is not below maxWaitMs (4000)"),
+        ({"rules": {"silenceMs": 60_000}}, "rules: silenceMs: 60000 is not below maxWaitMs (30000)"),
         (
             {"rules": {"platformOverrides": {"whatsapp": {"maxMessages": 0}}}},
             "rules: platformOverrides.whatsapp.maxMessages: got 0; use a whole number from 1",

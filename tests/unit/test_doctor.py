@@ -419,6 +419,22 @@ def test_each_failed_attempt_is_a_warning_that_its_function_logs_and_a_section_o
             assert f"- `{message}` WARNING" in logged
 
 
+@pytest.mark.parametrize(
+    ("rules", "problem"),
+    [
+        ('{"preset":"customers"}', None),
+        ('{"silenceMs":60000}', "silenceMs: 60000 is not below maxWaitMs (30000)"),
+        ('{"silence":5}', "silence: unknown field"),
+    ],
+)
+def test_deployed_rules_that_ingest_ignores_are_reported(aws: Aws, rules: str, problem: str | None) -> None:
+    given = facts(aws)
+    aws.answers("lambda", "get_function_configuration", {"Environment": {"Variables": {"RULES": rules}}})
+    found = whats(diagnoses.rules, given)
+    assert [severity for severity, _ in found] == ([FAILING] if problem else [])
+    assert all(what.startswith(f"Ingest ignores the deployed rules: {problem}") for _, what in found)
+
+
 # -- advice ----------------------------------------------------------------------------------------
 
 
