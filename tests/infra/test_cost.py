@@ -97,15 +97,15 @@ def test_a_processor_that_never_sleeps_is_a_quarter_gb_day_and_night() -> None:
 
 
 def test_rare_conversations_each_keep_a_processor_for_their_wait_and_the_idle_time() -> None:
-    # Ten a day, 9 s + 10 s each: so far apart that they hardly ever share one.
+    # Ten a day, 14 s + 10 s each: so far apart that they hardly ever share one.
     run = processors(Traffic(messages_per_day=40), shards=1, timings=Timings())
-    assert run.seconds == pytest.approx(10 * DAYS * 19, rel=0.01)
+    assert run.seconds == pytest.approx(10 * DAYS * 24, rel=0.01)
     assert run.starts == pytest.approx(10 * DAYS, rel=0.01)
 
 
 def test_conversations_at_the_mean_distance_of_their_length_keep_it_awake_for_63_percent() -> None:
-    # 1 - 1/e. One in 19 s: 4547.37 a day of 24 hours.
-    traffic = Traffic(messages_per_day=86_400 / 19, fragments_per_batch=1, active_hours=24)
+    # 1 - 1/e. One in 24 s: 3,600 a day of 24 hours.
+    traffic = Traffic(messages_per_day=86_400 / 24, fragments_per_batch=1, active_hours=24)
     run = processors(traffic, shards=1, timings=Timings())
     assert run.seconds / (730 * 3_600) == pytest.approx(0.632, abs=0.001)
 
@@ -189,9 +189,9 @@ def test_metrics_are_paid_for_in_the_hours_in_which_they_are_sent() -> None:
 
 
 def test_a_start_of_a_processor_is_billed_with_its_cold_start() -> None:
-    # Ten conversations a day, each with a start: 19 s and 0.6 s of a quarter GB.
+    # Ten conversations a day, each with a start: 24 s and 0.6 s of a quarter GB.
     found = lines(PLAIN, Traffic(messages_per_day=40))["Lambda: processor, duration"]
-    assert found.quantity == pytest.approx(10 * DAYS * 19.6 / 4, rel=0.005)
+    assert found.quantity == pytest.approx(10 * DAYS * 24.6 / 4, rel=0.005)
 
 
 def test_with_one_nat_gateway_half_of_its_traffic_comes_from_the_other_zone() -> None:
