@@ -225,11 +225,7 @@ def rules(facts: Facts) -> Iterator[Finding]:
 
     if "ingest" not in facts.functions:
         return
-    try:
-        problems = problems_of_deployed(json.loads(_variables(facts, "ingest").get("RULES", "{}")))
-    except (ValueError, TypeError) as error:
-        raise Unreadable(f"the deployed rules: {error}") from error
-    if problems:
+    if problems := problems_of_deployed(_settings(facts, "ingest").get("rules", {})):
         yield Finding(
             FAILING,
             f"Ingest ignores the deployed rules: {'; '.join(problems)}.",
@@ -749,10 +745,15 @@ def _logs_info(settings: Json) -> bool:
 
 def _log_settings(facts: Facts, role: str) -> Json:
     """Return how a function logs, without what has the default, or nothing if that cannot be read."""
-    found = _read_or_none(facts, "lambda", "get_function_configuration", FunctionName=facts.functions[role])
-    settings = (found or {}).get("Environment", {}).get("Variables", {}).get("SETTINGS", "{}")
-    log: Json = json.loads(settings).get("log", {})
+    log: Json = _settings(facts, role).get("log", {})
     return log
+
+
+def _settings(facts: Facts, role: str) -> Json:
+    """Return a function's settings, or nothing if they cannot be read."""
+    found = _read_or_none(facts, "lambda", "get_function_configuration", FunctionName=facts.functions[role])
+    settings: Json = json.loads((found or {}).get("Environment", {}).get("Variables", {}).get("SETTINGS", "{}"))
+    return settings
 
 
 def _role_of(facts: Facts, function: Resource) -> str:

@@ -226,12 +226,11 @@ def _reserved_by(config: StageConfig, account: Account) -> int:
 
 
 def preset_advice(config: StageConfig) -> Iterator[str]:
-    """Yield advice if the stage chooses no preset of rules."""
-    if "preset" not in config.rules:
+    """Yield a sentence if the stage chooses no preset of rules."""
+    if not config.rules.get("preset"):
         yield Advice(
-            f"Stage '{config.name}' chooses no preset of rules, so the rules that it does not set itself are those of "
-            f"an assistant, which answers after 1 s of silence. For customers, who pause for longer, set "
-            f'`"rules": {{"preset": "customers"}}` in cdk.json; docs/rules.md#how-to-choose has the others.'
+            f"Stage '{config.name}' chooses no preset of rules in cdk.json, so the rules that it does not set suit one "
+            "person's `assistant`, and split what `customers` write (docs/rules.md#how-to-choose)."
         )
 
 
