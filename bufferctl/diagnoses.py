@@ -61,6 +61,7 @@ FAILED_ATTEMPTS: Mapping[str, Mapping[str, str]] = {
         "processor could not be started": "processor-start-failures",
         "the DynamoDB lane stands in": "fallback-in-use",
         "rules not renewed": "rules-unreachable",
+        "rules skipped": "rules-skipped",
         "aliases unreachable": "aliases-unreachable",
         "queued webhook stays": "queued-webhooks-wait",
         "webhook secrets not renewed": "webhooks-fail",
@@ -216,6 +217,20 @@ def _purpose(rule: Resource) -> str:
                 "EveryFiveMinutes": "the canary", "CanaryBatches": "the canary's answer",
                 "BatchesReady": "the responder"}  # fmt: skip
     return next((what for start, what in purposes.items() if rule.logical_id.startswith(start)), "a function")
+
+
+def rules(facts: Facts) -> Iterator[Finding]:
+    """Find deployed rules that ingest ignores. Those of other layers are logged, and found by `attempts`."""
+    from message_buffer.rules.layers import problems_of_deployed  # noqa: PLC0415 - it would make --help slow
+
+    if "ingest" not in facts.functions:
+        return
+    if problems := problems_of_deployed(_settings(facts, "ingest").get("rules", {})):
+        yield Finding(
+            FAILING,
+            f"Ingest ignores the deployed rules: {'; '.join(problems)}.",
+            "Correct `rules` of the stage in cdk.json, and deploy.",
+        )
 
 
 # -- the way in ------------------------------------------------------------------------------------
@@ -665,6 +680,7 @@ DIAGNOSES: Mapping[str, Diagnosis] = {
     "version": version,
     "functions": functions,
     "triggers": triggers,
+    "rules": rules,
     "API": api,
     "domain": domain,
     "webhook secrets": secrets,
@@ -729,10 +745,15 @@ def _logs_info(settings: Json) -> bool:
 
 def _log_settings(facts: Facts, role: str) -> Json:
     """Return how a function logs, without what has the default, or nothing if that cannot be read."""
-    found = _read_or_none(facts, "lambda", "get_function_configuration", FunctionName=facts.functions[role])
-    settings = (found or {}).get("Environment", {}).get("Variables", {}).get("SETTINGS", "{}")
-    log: Json = json.loads(settings).get("log", {})
+    log: Json = _settings(facts, role).get("log", {})
     return log
+
+
+def _settings(facts: Facts, role: str) -> Json:
+    """Return a function's settings, or nothing if they cannot be read."""
+    found = _read_or_none(facts, "lambda", "get_function_configuration", FunctionName=facts.functions[role])
+    settings: Json = json.loads((found or {}).get("Environment", {}).get("Variables", {}).get("SETTINGS", "{}"))
+    return settings
 
 
 def _role_of(facts: Facts, function: Resource) -> str:

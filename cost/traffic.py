@@ -18,7 +18,7 @@ class Traffic(BaseModel):
 
     messages_per_day: _Count = Field(100_000, description="messages that people send")
     fragments_per_batch: float = Field(4, ge=1, le=1_000, description="messages in a batch")
-    wait_seconds: float = Field(9, gt=0, le=86_400, description="from a batch's first message to its due time")
+    wait_seconds: float = Field(14, gt=0, le=86_400, description="from a batch's first message to its due time")
     statuses_per_batch: _Count = Field(3, description="webhooks without a message: sent, delivered, read")
     text_bytes: float = Field(60, ge=0, le=65_536, description="length of a message's text")
     active_hours: float = Field(16, gt=0, le=24, description="hours of the day in which people write")

@@ -225,6 +225,15 @@ def _reserved_by(config: StageConfig, account: Account) -> int:
     )
 
 
+def preset_advice(config: StageConfig) -> Iterator[str]:
+    """Yield a sentence if the stage chooses no preset of rules."""
+    if not config.rules.get("preset"):
+        yield Advice(
+            f"Stage '{config.name}' chooses no preset of rules in cdk.json, so the rules that it does not set suit one "
+            "person's `assistant`, and split what `customers` write (docs/rules.md#how-to-choose)."
+        )
+
+
 def stage_tags(config: StageConfig) -> Mapping[str, str]:
     """Return the tags that every resource of a stage has."""
     return {"product": "message-buffer", "stage": config.name}
@@ -334,6 +343,8 @@ def problems(stages: Mapping[str, Any], stage: str, purpose: Purpose) -> Iterato
                 f"Stage '{stage}' is protected. To destroy it anyway, set its termination_protection to false in "
                 f"cdk.json and run `make deploy STAGE={stage}` first."
             )
+        if purpose in {"diff", "deploy"}:
+            yield from preset_advice(config)
         if purpose != "synth":
             yield from problems_there(config, identify(config, boto3.Session()), purpose)
     except (ConfigError, Missing) as error:

@@ -34,7 +34,7 @@ from message_buffer.limits import (
     VALKEY_ATTEMPTS,
     VALKEY_CONNECT_MS,
 )
-from message_buffer.rules.layers import RULE_FIELDS, RuleLayer, check_platform_names
+from message_buffer.rules.layers import RULE_FIELDS, check_platform_names, problems_of_deployed
 
 LOCAL = "local"
 # The emulator serves an API at a fixed path only if the API requests an id of its own.
@@ -343,7 +343,7 @@ class Responder(Settings):
     stops two bots that answer each other."""
     gate: Literal["deliver", "discard_and_merge", "interrupt", "queue"] = "discard_and_merge"
     """What happens to a reply if the customer writes again before it is sent: a policy of docs/responder.md."""
-    gate_wait_seconds: Annotated[int, Field(ge=4, le=900)] = 30
+    gate_wait_seconds: Annotated[int, Field(ge=4, le=900)] = 60
     """How long a batch whose reply the gate has stopped waits for the customer's next batch."""
     channel: Literal["platform", "fake"] = "platform"
     """`platform` sends a reply by the platform of the customer's messages. `fake` publishes it on the bus instead."""
@@ -433,7 +433,7 @@ class StageConfig(Settings):
     timings: Timings = Timings()
     """Time-outs of the Valkey lane."""
     rules: dict[str, Any] = {}
-    """The rules that are deployed with the stage, such as `{"silenceMs": 1500}`; docs/rules.md lists them."""
+    """The rules that are deployed with the stage, such as `{"preset": "customers"}`; docs/rules.md helps to choose."""
     network: Network = Network()
     """The network of the Valkey lane."""
     cache: Cache = Cache()
@@ -504,9 +504,10 @@ class StageConfig(Settings):
             raise ValueError(f"{', '.join(unknown)} is unknown; valid there: {valid}")
         try:
             check_platform_names(overrides if isinstance(overrides, dict) else ())
-            RuleLayer.model_validate({**rules, "name": "stage"})
         except InvalidRules as error:
             raise ValueError(str(error).replace("\n", "; ")) from error
+        if problems := problems_of_deployed(rules):
+            raise ValueError("; ".join(problems))
         return rules
 
     @model_validator(mode="after")

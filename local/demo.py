@@ -27,10 +27,10 @@ from local.webhooks import Webhooks, whatsapp, whatsapp_text
 # The customer's texts, each with the seconds that the customer pauses before it.
 FRAGMENTS = (
     (0.0, "Hey"),
-    (0.5, "I have a question"),
-    (1.6, "about my order"),
-    (1.2, "#12345"),
-    (1.9, "when will it arrive?"),
+    (2.2, "I have a question"),
+    (0.8, "about my order"),
+    (4.0, "#12345"),
+    (1.3, "when will it arrive?"),
 )
 REPLIES = {"source": ["message-buffer"], "detail-type": ["messages.reply.sent"]}
 

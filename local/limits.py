@@ -45,9 +45,9 @@ DEMO_BAR_CHARACTERS = 30
 
 # -- demo ----------------------------------------------------------------------------------------------
 
-# The default of `maxMessages`, so that the warm-up's buffer is full and therefore due at once, in both lanes.
+# `maxMessages` of the preset `customers`. So the warm-up fills the buffer, which is then due at once, in both lanes.
 DEMO_WARM_UP_MESSAGES = 20
 # Longer than a message of the demo can wait (`maxWaitMs`) and the functions need to start.
-MAX_EVENT_SECONDS = 40.0
+MAX_EVENT_SECONDS = 60.0
 # A second event, which the demo reports as an error, would come within this time after the first one.
 MAX_SECOND_EVENT_SECONDS = 3.0

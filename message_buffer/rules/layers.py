@@ -48,13 +48,17 @@ from message_buffer.rules.timing import RuleName, Timing
 
 _UNREADABLE = 10**30
 
-PresetName = Literal["quickSupport", "complexInquiry", "highVolume"]
+PresetName = Literal["assistant", "customers", "quickSupport", "complexInquiry", "highVolume"]
 RuleValue: TypeAlias = "int | float | str | tuple[str, ...] | OnHumanReply | None"
 
+# Each preset sets every wait, so that it means the same above any other: a wait left over from the layer beneath may be
+# longer than the preset's `max_wait_ms`.
 PRESETS: Mapping[PresetName, Mapping[str, RuleValue]] = {
-    "quickSupport": {"silence_ms": 500, "max_wait_ms": 5_000},
-    "complexInquiry": {"silence_ms": 2_000, "min_messages": 2, "max_wait_ms": 60_000},
-    "highVolume": {"silence_ms": 1_000, "max_messages": 10, "max_wait_ms": 10_000},
+    "assistant": {"silence_ms": 1_000, "typing_inference_ms": 3_000, "max_wait_ms": 30_000, "max_messages": 20},
+    "customers": {"silence_ms": 5_000, "typing_inference_ms": 8_000, "max_wait_ms": 45_000, "max_messages": 20},
+    "quickSupport": {"silence_ms": 500, "typing_inference_ms": 3_000, "max_wait_ms": 5_000},
+    "complexInquiry": {"silence_ms": 2_000, "typing_inference_ms": 3_000, "min_messages": 2, "max_wait_ms": 60_000},
+    "highVolume": {"silence_ms": 1_000, "typing_inference_ms": 3_000, "max_messages": 10, "max_wait_ms": 10_000},
 }
 
 
@@ -609,6 +613,20 @@ def resolve_rules(layers: Iterable[RuleLayer], platform: str = "") -> ResolvedRu
         return _merge(layers, platform)
     except InvalidRules:
         return _merge_what_fits(layers, platform)
+
+
+def problems_of_deployed(rules: Mapping[str, Any]) -> list[str]:
+    """Return why the functions would ignore these rules of `cdk.json`, a line for each problem."""
+    try:
+        layer = RuleLayer.model_validate({**rules, "name": "deployed"})
+    except InvalidRules as error:
+        return str(error).splitlines()
+    found: dict[str, str] = {}
+    for platform in ("", *layer.platform_overrides):
+        for skipped in resolve_rules([layer], platform).skipped:
+            for problem in skipped.reason.splitlines():
+                found.setdefault(problem, f"on {platform}, {problem}" if platform else problem)
+    return list(found.values())
 
 
 def _merge(layers: tuple[RuleLayer, ...], platform: str) -> ResolvedRules:

@@ -24,7 +24,6 @@ from console.player import Player
 from console.running import make_parts
 from console.scenarios import Scenario, read_scenarios
 from local.events import collect
-from message_buffer.rules.layers import Rules
 from tests.support.browser import axe, chromium
 from tests.support.console import page_of, place_of
 from tests.support.local_stage import LocalStage
@@ -33,7 +32,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_grou
 
 Json = dict[str, Any]
 SCENARIOS = read_scenarios()
-DEFAULTS = Rules()
 PLAYED_WITHIN_SECONDS = 120
 WITHIN_MS = 60_000
 # On a busy machine a customer may type too slowly, so that a batch leaves before its last message.
@@ -42,14 +40,8 @@ TRIES = 3
 
 @pytest.fixture(scope="module")
 def usual(stage: LocalStage) -> Iterator[LocalStage]:
-    """Yield the stage, on which the product's default rules are in force instead of the tests' short ones."""
-    rules = {
-        "silenceMs": DEFAULTS.silence_ms,
-        "typingInferenceMs": DEFAULTS.typing_inference_ms,
-        "maxWaitMs": DEFAULTS.max_wait_ms,
-        "maxMessages": DEFAULTS.max_messages,
-    }
-    stage.admin.ask("rules.set", scope="stage", rules=rules)
+    """Yield the stage, on which the rules of cdk.json's stages are in force instead of the tests' short ones."""
+    stage.admin.ask("rules.set", scope="stage", rules={"preset": "customers"})
     time.sleep(RULES_IN_FORCE_SECONDS)
     yield stage
     stage.admin.ask("rules.delete", scope="stage")

@@ -93,6 +93,7 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
         ),
         ({"rules": {"platformOverrides": {"whatsap": {}}}}, "rules: whatsap: unknown platform; did you mean whatsapp?"),
         ({"rules": {"silenceMs": 5_000, "maxWaitMs": 4_000}}, "rules: silenceMs: 5000 is not below maxWaitMs (4000)"),
+        ({"rules": {"silenceMs": 60_000}}, "rules: silenceMs: 60000 is not below maxWaitMs (30000)"),
         (
             {"network": {"availability_zones": ["us-east-1a", "us-east-1a"]}},
             "network.availability_zones must be different zones of us-east-1",

@@ -31,7 +31,8 @@ ROOT = Path(__file__).parents[2]
 ACCOUNT = "111122223333"
 OTHER_ACCOUNT = "444455556666"
 ZONES = ["us-east-1a", "us-east-1b"]
-STAGES = {"dev": {}, "prod": {"termination_protection": True}}
+RULES = {"rules": {"preset": "customers"}}
+STAGES = {"dev": RULES, "prod": {**RULES, "termination_protection": True}}
 
 # The tests replace boto3.Session.
 REAL_SESSION = boto3.Session
@@ -175,6 +176,25 @@ def test_a_protected_stage_is_not_destroyed_by_half(machine: pytest.MonkeyPatch)
 def test_the_local_stage_is_sent_to_make_up(machine: pytest.MonkeyPatch) -> None:
     (sentence,) = problems({"local": {}}, "local", "deploy")
     assert "`make up` sets it" in sentence
+
+
+def test_a_stage_that_chooses_no_preset_gets_one_sentence(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(boto3, "Session", lambda: Session(IDENTITY, NO_LOOKUP_ROLE, BOOTSTRAPPED))
+    (sentence,) = problems({"dev": {"rules": {"silenceMs": 2_000}}}, "dev", "diff")
+    assert isinstance(sentence, Advice)
+    assert sentence.startswith("Stage 'dev' chooses no preset of rules")
+    machine.setattr(boto3, "Session", lambda: Session(IDENTITY, NO_LOOKUP_ROLE, BOOTSTRAPPED))
+    assert not list(problems(STAGES, "dev", "diff"))
+
+
+def test_rules_that_the_functions_would_ignore_are_said_before(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(boto3, "Session", lambda: pytest.fail("asked for credentials"))
+    (sentence,) = problems({"dev": {"rules": {"silenceMs": 60_000}}}, "dev", "deploy")
+    assert "silenceMs: 60000 is not below maxWaitMs (30000)" in sentence
+
+
+def test_every_stage_of_this_repository_chooses_a_preset() -> None:
+    assert all("preset" in stage["rules"] for stage in cli.context()["stages"].values())
 
 
 def test_a_profile_that_does_not_exist_is_a_sentence(machine: pytest.MonkeyPatch) -> None:

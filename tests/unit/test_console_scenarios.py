@@ -24,12 +24,13 @@ from message_buffer.rules.due_time import (
     due_after_message,
     due_after_typing,
 )
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.layers import PRESETS, Rules
 from tests.support.script_model import due_after_resume, due_after_retime
 
 Json = dict[str, Any]
 SCENARIOS = read_scenarios()
-RULES = Rules()
+# The stages of cdk.json have these rules.
+RULES = Rules.model_validate(PRESETS["customers"])
 # Each step is at least this far from its customer's due times, so that a busy machine still shows what the scenario
 # says.
 MARGIN_MS = 400

@@ -360,9 +360,9 @@ def of_emitter(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> Facts:
     return facts(aws)
 
 
-def logging(**settings: Any) -> Json:
-    """Return a function's configuration with these settings of its log."""
-    return {"Environment": {"Variables": {"SETTINGS": json.dumps({"log": settings})}}}
+def settings(**given: Any) -> Json:
+    """Return a function's configuration with these settings."""
+    return {"Environment": {"Variables": {"SETTINGS": json.dumps(given)}}}
 
 
 FAILED_EMISSIONS = [
@@ -395,7 +395,7 @@ def test_failed_emissions_are_counted_with_the_last_reason_and_time(
     )
     # The settings are read only if they matter, so each answer must be asked for.
     if log is not None:
-        aws.answers("lambda", "get_function_configuration", logging(**log))
+        aws.answers("lambda", "get_function_configuration", settings(log=log))
     counted, last = "The conversation processor logged `emit failed` 2 times within the hour", moment(NOW_MS - 30_000)
     assert whats(diagnoses.attempts, given) == [
         (severity, f"{counted}, last at {last}{since}: publish batch: AccessDeniedException.")
@@ -417,6 +417,22 @@ def test_each_failed_attempt_is_a_warning_that_its_function_logs_and_a_section_o
             assert anchor in anchors
             assert re.search(rf'warn\(\s*"{message}"', code), message
             assert f"- `{message}` WARNING" in logged
+
+
+@pytest.mark.parametrize(
+    ("rules", "problem"),
+    [
+        ({"preset": "customers"}, None),
+        ({"silenceMs": 60_000}, "silenceMs: 60000 is not below maxWaitMs (30000)"),
+        ({"silence": 5}, "silence: unknown field"),
+    ],
+)
+def test_deployed_rules_that_ingest_ignores_are_reported(aws: Aws, rules: Json, problem: str | None) -> None:
+    given = facts(aws)
+    aws.answers("lambda", "get_function_configuration", settings(rules=rules))
+    found = whats(diagnoses.rules, given)
+    assert [severity for severity, _ in found] == ([FAILING] if problem else [])
+    assert all(what.startswith(f"Ingest ignores the deployed rules: {problem}") for _, what in found)
 
 
 # -- advice ----------------------------------------------------------------------------------------
@@ -464,14 +480,14 @@ def test_a_platform_that_has_sent_nothing_for_days_is_reported(aws: Aws) -> None
     given = facts(aws)
     aws.answers("secretsmanager", "get_secret_value", {"SecretString": '{"generic": "x", "twilio": {"secret": "y"}}'})
     aws.answers("logs", "filter_log_events", {"events": []})
-    aws.answers("lambda", "get_function_configuration", logging())
+    aws.answers("lambda", "get_function_configuration", settings())
     assert whats(diagnoses.secrets, given) == [
         (ADVICE, "twilio has a webhook secret, but has sent nothing for 3 days.")
     ]
 
 
 def test_a_platform_is_not_said_to_be_silent_if_the_stage_logs_only_a_share(aws: Aws) -> None:
-    given, sampled = facts(aws), logging(share=0.01)
+    given, sampled = facts(aws), settings(log={"share": 0.01})
     aws.answers("secretsmanager", "get_secret_value", {"SecretString": '{"generic": "x", "twilio": {"secret": "y"}}'})
     aws.answers("logs", "filter_log_events", {"events": []})
     aws.answers("lambda", "get_function_configuration", sampled)

@@ -9,7 +9,16 @@ from pydantic import ValidationError
 
 from message_buffer.errors import InvalidRules
 from message_buffer.limits import MAX_MESSAGES_IN_A_BATCH, MAX_SILENCE_MS, MAX_WAIT_MS
-from message_buffer.rules.layers import PRESETS, RULE_FIELDS, Owner, PresetName, RuleLayer, Rules, resolve_rules
+from message_buffer.rules.layers import (
+    PRESETS,
+    RULE_FIELDS,
+    Owner,
+    PresetName,
+    RuleLayer,
+    Rules,
+    problems_of_deployed,
+    resolve_rules,
+)
 from message_buffer.rules.timing import Timing
 
 MILLISECONDS = [
@@ -412,6 +421,8 @@ def test_timing_follows_a_changed_copy() -> None:
 @pytest.mark.parametrize(
     ("preset", "expected"),
     [
+        ("assistant", {}),
+        ("customers", {"silenceMs": 5000, "typingInferenceMs": 8000, "maxWaitMs": 45000}),
         ("quickSupport", {"silenceMs": 500, "maxWaitMs": 5000}),
         ("complexInquiry", {"silenceMs": 2000, "minMessages": 2, "maxWaitMs": 60000}),
         ("highVolume", {"silenceMs": 1000, "maxMessages": 10, "maxWaitMs": 10000}),
@@ -425,6 +436,16 @@ def test_a_preset_is_valid_over_the_defaults_and_changes_only_its_fields(
     assert resolved.rules.model_dump() == Rules().model_dump() | expected
 
 
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("beneath", PRESETS)
+def test_the_waits_of_a_preset_are_the_same_above_every_other(preset: PresetName, beneath: PresetName) -> None:
+    resolved = resolve_rules([layer("deployed", preset=beneath), layer("tenant:acme", preset=preset)])
+    assert not resolved.skipped
+    alone = resolve_rules([layer("tenant:acme", preset=preset)]).rules
+    waits = {"silence_ms", "typing_inference_ms", "max_wait_ms"}
+    assert resolved.rules.model_dump(include=waits) == alone.model_dump(include=waits)
+
+
 def test_own_fields_stand_above_the_preset() -> None:
     resolved = resolve_rules([layer("agent:sales", preset="quickSupport", silenceMs=800)])
     assert (resolved.rules.silence_ms, resolved.rules.max_wait_ms) == (800, 5000)
@@ -432,7 +453,7 @@ def test_own_fields_stand_above_the_preset() -> None:
 
 def test_unknown_preset_is_refused_with_the_choice() -> None:
     assert layer_refusal({"preset": "quick"}) == [
-        "preset: got 'quick'; use one of quickSupport, complexInquiry, highVolume"
+        "preset: got 'quick'; use one of assistant, customers, quickSupport, complexInquiry, highVolume"
     ]
 
 
@@ -587,7 +608,7 @@ def test_explain_names_layer_way_and_version_of_each_field() -> None:
     assert told["maxWaitMs"] == (10000, "agent:sales", "platformOverrides.whatsapp preset highVolume", 9)
     assert told["maxMessages"] == (10, "agent:sales", "platformOverrides.whatsapp preset highVolume", 9)
     assert told["minMessages"] == (2, "tenant:acme", "set here", 3)
-    assert told["typingInferenceMs"] == (3000, "defaults", "default", None)
+    assert told["pressedSilenceMs"] == (0, "defaults", "default", None)
 
     told_elsewhere = resolve_rules([layer("tenant:acme", version=3, preset="quickSupport")], "sms").explain()
     assert told_elsewhere["silenceMs"] == {
@@ -596,6 +617,34 @@ def test_explain_names_layer_way_and_version_of_each_field() -> None:
         "via": "preset quickSupport",
         "version": 3,
     }
+
+
+# Rules of cdk.json
+
+
+@pytest.mark.parametrize(
+    ("rules", "problems"),
+    [
+        ({"preset": "customers", "maxMessages": 5}, []),
+        ({"silenceMs": 60_000, "maxWaitMs": 90_000}, []),
+        ({"silenceMs": 60_000}, ["silenceMs: 60000 is not below maxWaitMs (30000)"]),
+        (
+            {"preset": "customers", "platformOverrides": {"sms": {"maxWaitMs": 6_000}}},
+            ["platformOverrides.sms.typingInferenceMs: 8000 is above maxWaitMs (6000)"],
+        ),
+        (
+            {"platformOverrides": {"sms": {"adaptive": True, "adaptiveCeilingMs": 40_000}}},
+            ["on sms, adaptiveCeilingMs: 40000 is above maxWaitMs (30000)"],
+        ),
+        ({"silence": 5}, ["silence: unknown field"]),
+    ],
+)
+def test_deployed_rules_have_a_problem_exactly_if_they_would_be_ignored(
+    rules: dict[str, Any], problems: list[str]
+) -> None:
+    found = problems_of_deployed(rules)
+    assert len(found) == len(problems)
+    assert all(line.startswith(start) for line, start in zip(found, problems, strict=True))
 
 
 # Layers that make no valid rules
