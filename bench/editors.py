@@ -24,7 +24,8 @@ from bench.wire import Wire
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
 from message_buffer.lanes.valkey.store import FIRST_PAGE, Store
-from message_buffer.limits import MAX_CONVERSATION_ID_BYTES, MAX_MESSAGE_BYTES
+from message_buffer.messages.conversation_id import MAX_CONVERSATION_ID_BYTES
+from message_buffer.messages.message import MAX_MESSAGE_BYTES
 from message_buffer.messages.wire_form import id_line
 from message_buffer.rules.layers import Rules
 from tests.support.engine import SETTINGS, ManualClock

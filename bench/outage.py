@@ -20,7 +20,7 @@ from bench.measure import figure, ratio
 from bench.report import Target, print_targets, save
 from bench.stage import Send, product, step, warm_up
 from local.outputs import Outputs
-from message_buffer.limits import MAX_BREAKER_PAUSE_MS
+from message_buffer.lanes.circuit_breaker import MAX_BREAKER_PAUSE_MS
 
 CLIENTS = 4
 # The second number is the length of the outage in tests/chaos/test_fallback.py.

@@ -16,8 +16,7 @@ from typing import Any
 
 from bench.measure import figure
 from bench.report import save
-from lambdas.limits import MAX_STARTS_AT_ONCE
-from lambdas.processor.service import ConversationProcessors
+from lambdas.processor.service import MAX_STARTS_AT_ONCE, ConversationProcessors
 from message_buffer.aws.functions import Functions
 
 ACCEPTED = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\nX-Amzn-RequestId: 0\r\n\r\n"

@@ -20,7 +20,7 @@ from bufferctl.limits import MAX_FORGET_CALLS, MAX_LISTED_AT_ONCE, MAX_LISTED_LE
 from bufferctl.stage import Json, Stage
 from bufferctl.terminal import show, show_result, working
 from canary import webhook
-from canary.limits import LONG_POLL_SECONDS
+from canary.listening import LONG_POLL_SECONDS
 from canary.webhook import GenericWebhook
 
 # The events that a terminal shows in a colour.

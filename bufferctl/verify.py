@@ -37,12 +37,13 @@ from bufferctl.limits import (
 )
 from bufferctl.stage import Json, Stage
 from bufferctl.terminal import Step, show, show_result, working
-from canary.burst import BATCH_READY, TENANT, Burst, Refused, accepted
-from canary.limits import LONG_POLL_SECONDS, MAX_LATE_SECONDS, MAX_SECOND_EVENT_SECONDS
-from canary.listening import Arrival
+from canary.burst import BATCH_READY, MAX_LATE_SECONDS, TENANT, Burst, Refused, accepted
+from canary.listening import LONG_POLL_SECONDS, Arrival
 from canary.webhook import GenericWebhook
 from canary.webhook import Unreachable as NoAnswer
 
+# A second event with the same messages would be an error, and would come within this time after the first one.
+MAX_SECOND_EVENT_SECONDS = 3.0
 PREFIX = "bufferctl-verify"
 LEFT_BEHIND = re.compile(rf"{PREFIX}-(?P<ends>\d+)-(?P<trial>[0-9a-f]{{8}})-[0-9a-f]+$")
 ACCOUNT, FALLBACK = "verify", "verify-fallback"

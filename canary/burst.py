@@ -10,6 +10,8 @@ from canary.listening import Arrival
 from canary.webhook import Answer, GenericWebhook
 from message_buffer.messages.conversation_id import TRIAL_TENANT, ConversationId
 
+# After any single crash a batch is emitted within a claim's time-out, a watchdog pass and a processor's start (P7).
+MAX_LATE_SECONDS = 75.0
 TENANT = TRIAL_TENANT
 BATCH_READY = "messages.batch.ready"
 # Reads the messages of a batch that is too large for an event from the bucket.

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from canary.limits import LONG_POLL_SECONDS, MAX_EVENTS_IN_A_POLL, SHORT_POLL_SECONDS
-
+LONG_POLL_SECONDS = 1
+SHORT_POLL_SECONDS = 0.1
 Event = dict[str, Any]
 
 
@@ -62,7 +62,7 @@ class Subscription:
         """
         answer = self._sqs.receive_message(
             QueueUrl=self._queue_url,
-            MaxNumberOfMessages=MAX_EVENTS_IN_A_POLL,
+            MaxNumberOfMessages=10,
             WaitTimeSeconds=wait_seconds,
             MessageSystemAttributeNames=["SentTimestamp"],
         )

@@ -17,7 +17,7 @@ from pathlib import Path
 from bufferctl.errors import Failed, Unreachable
 from bufferctl.events import EVERYTHING, Arrival, subscribe
 from bufferctl.interrupts import endings_interrupt
-from canary.limits import LONG_POLL_SECONDS
+from canary.listening import LONG_POLL_SECONDS
 from console.limits import LOCAL_STAGE_POLL_SECONDS, PAUSE_AFTER_A_PROBLEM_SECONDS
 from console.place import Options, Place
 

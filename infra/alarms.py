@@ -1,4 +1,4 @@
-"""The alarms of a stage, with their thresholds; other numbers of developers are in `infra/limits.py`.
+"""The alarms of a stage, with their thresholds.
 
 Users notice a symptom, so its alarm should wake an operator (severity `page`). An alarm about a cause can wait until
 morning (severity `ticket`).

@@ -15,7 +15,7 @@ from infra.end_user_messaging import WhatsAppQueues
 from infra.function import Function, Placement, Runtime, keep_identity, source_code
 from infra.lanes.dynamodb import DynamoDbLane
 from infra.lanes.valkey import ValkeyLane
-from infra.limits import ADMIN_TIMEOUT_SECONDS, GATE_TIMEOUT_SECONDS, INGEST_TIMEOUT_SECONDS
+from infra.limits import INGEST_TIMEOUT_SECONDS
 from infra.settings_and_defaults import StageConfig
 from infra.storage import (
     AliasesTable,
@@ -28,6 +28,11 @@ from infra.storage import (
     key_of_logged_ids,
 )
 from message_buffer.settings import AdminSettings, GateSettings, IngestSettings, LogSettings, ValkeySettings
+
+# Longer than other functions' time-outs, because one command of an operator may read many dead letters.
+ADMIN_TIMEOUT_SECONDS = 60
+# This time is longer than the responder waits for a response, and than the longest call to Valkey.
+GATE_TIMEOUT_SECONDS = 15
 
 
 class BufferStack(cdk.Stack):

@@ -10,10 +10,12 @@ from constructs import Construct
 
 from infra.bus import SOURCE, TRIAL_TENANT, BatchBus
 from infra.function import Function, Runtime, grant
-from infra.limits import CANARY_RETENTION_SECONDS, CANARY_RUN_SECONDS, CANARY_TIMEOUT_SECONDS
+from infra.limits import CANARY_RUN_SECONDS
 from infra.storage import Queue, WebhookSecrets
 from message_buffer.settings import CanarySettings
 
+# This time is longer than the longest default wait of a buffer plus the repair of any single crash.
+CANARY_TIMEOUT_SECONDS = 120
 # The beginning of the ids of the canary's conversations.
 CONVERSATIONS = f"{TRIAL_TENANT}/generic/canary/"
 
@@ -25,11 +27,13 @@ class Canary:
         self, scope: Construct, *, runtime: Runtime, bus: BatchBus, api_url: str, webhook_secrets: WebhookSecrets
     ) -> None:
         config, self._stack = runtime.config, cdk.Stack.of(scope)
+        rate = cdk.Duration.seconds(CANARY_RUN_SECONDS)
         self.queue = Queue(
             scope,
             "CanaryEvents",
             config=config,
-            retention=cdk.Duration.seconds(CANARY_RETENTION_SECONDS),
+            # If an event comes after its run has ended, it is of no use to a later run.
+            retention=rate,
             no_dead_letters_because="It contains only the canary's own events.",
         )
         self.function = Function(
@@ -58,7 +62,6 @@ class Canary:
             ),
             targets=[targets.SqsQueue(self.queue)],
         )
-        rate = cdk.Duration.seconds(CANARY_RUN_SECONDS)
         events.Rule(
             scope,
             "EveryFiveMinutes",

@@ -1,6 +1,6 @@
 """The copies of a conversation that `conversation forget` cannot erase, and when each of them expires."""
 
-from infra.limits import DEAD_LETTER_RETENTION_DAYS, TABLE_BACKUP_DAYS
+from infra.limits import DEAD_LETTER_RETENTION_DAYS
 from infra.settings_and_defaults import LOG_RETENTION_DAYS, StageConfig
 
 
@@ -9,7 +9,7 @@ def ages_out(config: StageConfig) -> dict[str, int]:
     found = {
         "the conversation's id in the responder's table": config.responder.outbox_days if config.responder else 0,
         "logs, which contain ids and no words": LOG_RETENTION_DAYS[config.log_retention],
-        "continuous backups of the tables": 0 if config.is_local else TABLE_BACKUP_DAYS,
+        "continuous backups of the tables": 0 if config.is_local else 35,  # as long as DynamoDB keeps them
         "webhooks of AWS End User Messaging that wait or could not be read": DEAD_LETTER_RETENTION_DAYS
         if config.end_user_messaging
         else 0,

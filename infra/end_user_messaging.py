@@ -7,12 +7,7 @@ from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from aws_cdk.aws_sns_subscriptions import SqsSubscription
 from constructs import Construct
 
-from infra.limits import (
-    INGEST_TIMEOUT_SECONDS,
-    MAX_INGESTS_WITH_QUEUED_WEBHOOKS,
-    MAX_QUEUED_WEBHOOKS_IN_A_BATCH,
-    VISIBILITY_TIMEOUTS,
-)
+from infra.limits import INGEST_TIMEOUT_SECONDS, VISIBILITY_TIMEOUTS
 from infra.settings_and_defaults import EndUserMessaging, StageConfig
 from infra.storage import Queue
 from message_buffer.settings import WhatsAppQueueSettings
@@ -47,8 +42,10 @@ class WhatsAppQueues:
         ingest.add_event_source(
             SqsEventSource(
                 self.webhooks,
-                batch_size=MAX_QUEUED_WEBHOOKS_IN_A_BATCH,
+                # Ingest takes these one after the other, each in milliseconds, so a batch fits into its time-out.
+                batch_size=10,
                 report_batch_item_failures=True,
-                max_concurrency=MAX_INGESTS_WITH_QUEUED_WEBHOOKS,
+                # The queue's webhooks can wait, so the other instances remain for platforms that call the API.
+                max_concurrency=20,
             )
         )

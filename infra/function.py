@@ -16,7 +16,6 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct, IConstruct
 
-from infra.limits import MAX_ASYNC_AGE_SECONDS, MAX_ASYNC_RETRIES
 from infra.settings_and_defaults import ConfigError, StageConfig, Warmth
 from message_buffer.settings import LogSettings
 from message_buffer.variables import to_variables
@@ -129,8 +128,11 @@ class Function(lambda_.Function):
             tracing=lambda_.Tracing.ACTIVE if config.tracing else lambda_.Tracing.DISABLED,
             reserved_concurrent_executions=getattr(config.concurrency, role, None),
             snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS if _uses_snap_start(warmth) else None,
-            retry_attempts=MAX_ASYNC_RETRIES,
-            max_event_age=cdk.Duration.seconds(MAX_ASYNC_AGE_SECONDS),
+            # Lambda's first retry comes after a minute. By then the watchdog's pass has started another run. Without
+            # retries Lambda sends its record of a failed run at once.
+            retry_attempts=0,
+            # The shortest age that Lambda accepts. If a start is older, the watchdog has already repeated it.
+            max_event_age=cdk.Duration.seconds(60),
             on_failure=destinations.SqsDestination(failures) if failures else None,
             recursive_loop=lambda_.RecursiveLoop.ALLOW if in_a_loop else lambda_.RecursiveLoop.TERMINATE,
             vpc=placement.vpc if placement else None,

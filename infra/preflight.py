@@ -26,13 +26,7 @@ try:
     )
 
     from infra.layer import LAMBDA_PYTHON, LayerError, Platform, build_layer, lambda_interpreter
-    from infra.limits import (
-        MAX_NODE_START_SECONDS,
-        MAX_PREFLIGHT_ATTEMPTS,
-        MAX_PREFLIGHT_CONNECT_SECONDS,
-        MAX_PREFLIGHT_READ_SECONDS,
-        ZONES,
-    )
+    from infra.limits import ZONES
     from infra.settings_and_defaults import STACKS, ConfigError, StageConfig, load_stage
 except ModuleNotFoundError as missing:
     sys.exit(cli.missing_package(missing))
@@ -50,11 +44,8 @@ MIN_UNRESERVED_EXECUTIONS = 100
 # Enough for a processor and its successor, the watchdog, and some webhooks and batches at the same time.
 MIN_COMFORTABLE_EXECUTIONS = 50
 
-CLIENT_CONFIG = Config(
-    connect_timeout=MAX_PREFLIGHT_CONNECT_SECONDS,
-    read_timeout=MAX_PREFLIGHT_READ_SECONDS,
-    retries={"total_max_attempts": MAX_PREFLIGHT_ATTEMPTS},
-)
+# Preflight makes many calls while a person waits, so each call must fail quickly.
+CLIENT_CONFIG = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 2})
 # The services whose interface endpoints are in the network of a stage without NAT gateways.
 ENDPOINT_SERVICES = ("events", "lambda", "sqs", "secretsmanager")
 TRACING_SERVICE = "xray"
@@ -97,7 +88,7 @@ def problems_here(purpose: Purpose) -> Iterator[str]:
 
 def _node() -> Iterator[str]:
     try:
-        subprocess.run([str(cli.node()), "--version"], capture_output=True, check=True, timeout=MAX_NODE_START_SECONDS)  # noqa: S603
+        subprocess.run([str(cli.node()), "--version"], capture_output=True, check=True, timeout=30)  # noqa: S603
     except SystemExit as missing:
         yield str(missing)
     except (OSError, subprocess.SubprocessError) as error:

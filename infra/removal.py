@@ -18,18 +18,17 @@ try:
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
 
-    from infra.limits import (
-        DELETION_POLL_SECONDS,
-        INTERFACE_POLL_SECONDS,
-        MAX_DELETION_ATTEMPTS,
-        MAX_INTERFACE_SECONDS,
-        MAX_OBJECTS_IN_A_DELETION,
-    )
     from infra.preflight import CLIENT_CONFIG, Missing, identify
     from infra.settings_and_defaults import STACKS, ConfigError, StageConfig, load_stage
 except ModuleNotFoundError as missing:
     sys.exit(cli.missing_package(missing))
 
+DELETION_POLL_SECONDS = 5
+# A function may write another object while its stack is being deleted, so the bucket is emptied again.
+MAX_DELETION_ATTEMPTS = 3
+# Lambda deletes its network interfaces up to 40 minutes after the last function has left the network.
+MAX_INTERFACE_SECONDS = 45 * 60
+INTERFACE_POLL_SECONDS = 30
 # In these states the first deployment of a stack failed or was not made, so nobody has used its resources.
 NEVER_DEPLOYED = {"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "REVIEW_IN_PROGRESS"}
 # The kinds of resources that AWS bills even if they are unused, with the reason for the bill.
@@ -189,9 +188,8 @@ class Removal:
             if bucket.kept:
                 continue
             try:
-                for page in s3.get_paginator("list_objects_v2").paginate(
-                    Bucket=bucket.id, PaginationConfig={"PageSize": MAX_OBJECTS_IN_A_DELETION}
-                ):
+                # S3 deletes at most as many objects in a request as it lists in a page: 1,000.
+                for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket.id):
                     if keys := [{"Key": found["Key"]} for found in page.get("Contents", [])]:
                         s3.delete_objects(Bucket=bucket.id, Delete={"Objects": keys, "Quiet": True})
             except s3.exceptions.NoSuchBucket:

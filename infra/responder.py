@@ -18,18 +18,13 @@ from infra import permissions
 from infra.buffer import BufferStack
 from infra.bus import SOURCE, TRIAL_TENANT, bus_name
 from infra.function import Function, Runtime, grant, refer_weakly, source_code, suppress_finding
-from infra.limits import (
-    HIDDEN_SECONDS,
-    LOCK_MARGIN_SECONDS,
-    MAX_DELIVERIES_IN_A_BATCH,
-    MAX_DELIVERY_RECEIVES,
-    RESPONDER_MARGIN_SECONDS,
-    VISIBILITY_TIMEOUTS,
-)
+from infra.limits import VISIBILITY_TIMEOUTS
 from infra.settings_and_defaults import Responder, StageConfig
 from infra.storage import ConversationsTable, Queue, ResponderSecrets
 from message_buffer.settings import ResponderOptions, ResponderSettings
 
+# How long a delivery stays hidden. While the responder works on the delivery, it extends this time.
+HIDDEN_SECONDS = 30
 CONSUMED = ["messages.batch.ready", "messages.conversation.forgotten"]
 # The prefixes of inference profiles that span regions.
 PROFILES = ("us.", "us-gov.", "eu.", "apac.", "jp.", "au.", "ca.", "global.")
@@ -53,7 +48,8 @@ class ResponderStack(cdk.Stack):
         synthesizer = cdk.CliCredentialsStackSynthesizer() if config.is_local else None
         super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
         refer_weakly(self)
-        timeout = cdk.Duration.seconds(responder.assistant_seconds + RESPONDER_MARGIN_SECONDS)
+        # After the assistant, the function calls the channel and the table, and returns the delivery to its queue.
+        timeout = cdk.Duration.seconds(responder.assistant_seconds + 45)
         self.dead_letters = Queue(
             self, "ReplyDeadLetters", config=config, no_dead_letters_because="It contains the replies that failed."
         )
@@ -64,7 +60,9 @@ class ResponderStack(cdk.Stack):
             # This time applies to deliveries that Lambda holds back. The responder hides the delivery on which it works
             # for shorter periods.
             visibility=cdk.Duration.seconds(VISIBILITY_TIMEOUTS * timeout.to_seconds()),
-            dead_letters=sqs.DeadLetterQueue(queue=self.dead_letters, max_receive_count=MAX_DELIVERY_RECEIVES),
+            # A delivery that waits for its turn is received many times. Only one that keeps crashing its function is
+            # received so often.
+            dead_letters=sqs.DeadLetterQueue(queue=self.dead_letters, max_receive_count=100),
         )
         self.table = ConversationsTable(self, "Conversations", config=config)
         self.secrets = ResponderSecrets(self, "ResponderSecrets", config=config)
@@ -94,16 +92,16 @@ class ResponderStack(cdk.Stack):
                 oversize_bucket=buffer.oversize.bucket_name,
                 options=ResponderOptions(
                     **responder.model_dump(),
-                    lock_ms=(int(timeout.to_seconds()) + LOCK_MARGIN_SECONDS) * 1_000,
+                    # A lock outlasts the function that holds it, even if two hosts' clocks differ by five seconds.
+                    lock_ms=(int(timeout.to_seconds()) + 5) * 1_000,
                     hidden_seconds=HIDDEN_SECONDS,
                 ),
             ),
         )
         self._model = responder.model if responder.assistant == "bedrock" else None
         permissions.grant_to_responder(self, buffer)
-        self.function.add_event_source(
-            SqsEventSource(self.queue, batch_size=MAX_DELIVERIES_IN_A_BATCH, report_batch_item_failures=True)
-        )
+        # A reply takes as long as the assistant, so several deliveries in one run would wait for each other.
+        self.function.add_event_source(SqsEventSource(self.queue, batch_size=1, report_batch_item_failures=True))
         events.Rule(
             self,
             "BatchesReady",

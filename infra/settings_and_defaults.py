@@ -3,8 +3,6 @@
 This is the reference of the product's settings. In cdk.json a stage is an object whose fields have the names below; a
 setting that a stage leaves out has the default below. `load_stage` validates a stage before anything is
 built. Its error messages name the valid settings.
-
-Numbers that only developers change are in `infra/limits.py`.
 """
 
 from __future__ import annotations
@@ -16,15 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from infra.limits import (
-    DEFAULT_SLOTS,
-    MAX_FOLLOWED,
-    MAX_STAGE_NAME_LENGTH,
-    MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS,
-    MIN_LEASE_MS,
-    MIN_TOKEN_MS,
-    ZONES,
-)
+from infra.limits import ZONES
 from message_buffer.errors import InvalidRules
 from message_buffer.limits import (
     MAX_CALL_MS,
@@ -36,6 +26,21 @@ from message_buffer.limits import (
 )
 from message_buffer.rules.layers import RULE_FIELDS, check_platform_names, problems_of_deployed
 
+# How many conversations may be in flight at once if the stage reserves no concurrency for the conversation processor.
+# Lambda's quota for a new account may be lower. Starts that Lambda has accepted then wait in Lambda.
+DEFAULT_SLOTS = 200
+# The ids of followed conversations are in the environment of every function, whose size is limited.
+MAX_FOLLOWED = 10
+# ElastiCache's names have at most 40 characters, and ours begin with "message-buffer-".
+MAX_STAGE_NAME_LENGTH = 20
+# With a shorter time-out a conversation processor could not wait for two slow AWS calls and still call Valkey.
+MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS = 20_000
+# A processor renews its lease after a third of the lease's length. The other two thirds leave time for one search for
+# due conversations, one failed call to Valkey, and a second attempt to renew.
+MIN_LEASE_MS = 3_000
+# A conversation processor renews its token after a quarter of the token's length. The rest leaves time for one failed
+# call to Valkey, another quarter, and a second attempt to renew.
+MIN_TOKEN_MS = 3_000
 LOCAL = "local"
 # The emulator serves an API at a fixed path only if the API requests an id of its own.
 LOCAL_API_ID = "b0ffe2ed"
@@ -115,7 +120,7 @@ class Concurrency(Settings):
     """At least twice the number of shards, because a processor and its successor overlap."""
     conversation_processor: Instances | None = None
     """Limits how many batches of the Valkey lane are emitted at the same time. The shards share these slots equally, so
-    there must be at least one slot for each shard. Without a number there are `DEFAULT_SLOTS` (`infra/limits.py`)."""
+    there must be at least one slot for each shard. Without a number there are 200."""
     watchdog: Instances | None = None
     """Three are enough: one for a regular pass, and two for passes after a processor has failed."""
     dynamodb_processor: Instances | None = None

@@ -16,7 +16,7 @@ from constructs import Construct
 
 from infra.bus import BatchBus
 from infra.function import Function, grant, keep_identity, removal_policy, suppress_finding
-from infra.limits import DEAD_LETTER_RETENTION_DAYS, OVERSIZE_DEAD_LETTER_RETENTION_DAYS
+from infra.limits import DEAD_LETTER_RETENTION_DAYS
 from infra.settings_and_defaults import Limits, StageConfig
 from message_buffer.settings import DynamoDbLaneSettings, EmissionSettings
 
@@ -83,7 +83,8 @@ class OversizeBucket(s3.Bucket):
             enforce_ssl=not config.is_local,  # the emulator has no TLS
             lifecycle_rules=[
                 _expire(BATCHES, cdk.Duration.days(config.oversize_retention_days)),
-                _expire(DEAD_LETTERS, cdk.Duration.days(OVERSIZE_DEAD_LETTER_RETENTION_DAYS)),
+                # The content of a large dead letter must outlast the dead letter in its queue.
+                _expire(DEAD_LETTERS, cdk.Duration.days(DEAD_LETTER_RETENTION_DAYS + 1)),
             ],
             removal_policy=removal_policy(config),
         )

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from bufferctl.events import Arrival, Subscription, subscribe
-from canary.limits import LONG_POLL_SECONDS
+from canary.listening import LONG_POLL_SECONDS
 from local.outputs import Outputs
 
 ALL_BATCHES = {"source": ["message-buffer"], "detail-type": ["messages.batch.ready"]}

@@ -60,15 +60,17 @@ class StoreSettings(NamedTuple):
     token_ms: int  # the time from the take, or from a renewal, to the completion
     max_waiting: int  # messages in one conversation
     max_waiting_bytes: int  # bytes of messages of more than 4 KiB, in one conversation
-    horizon_ms: int = limits.START_HORIZON_MS
+    # Work that is due later than this needs no processor yet, because the watchdog makes three passes before then.
+    horizon_ms: int = 3 * limits.WATCHDOG_PASS_MS
     look_ms: int = limits.PROCESSOR_LOOK_MS
     seen_ms: int = limits.REMEMBERED_MS
     max_batch: int = limits.MAX_MESSAGES_IN_A_BATCH
     max_batch_bytes: int = limits.MAX_BYTES_IN_A_BATCH
-    max_search: int = limits.MAX_MESSAGES_SEARCHED
-    search_bytes: int = limits.MAX_BYTES_SEARCHED_IN_A_CALL
-    max_emitted: int = limits.MAX_BATCHES_REMEMBERED
-    max_seen: int = limits.MAX_IDS_REMEMBERED
+    # If a message is not where it should be, this many of the newest are searched. A full batch has half as many.
+    max_search: int = 2_000
+    search_bytes: int = 64 * 1024  # payloads to search in a call, so that other clients' calls run in between
+    max_emitted: int = 100  # batches to remember: the event about an edit after the emission names the batch
+    max_seen: int = 5_000  # message ids to remember; the oldest are forgotten, but never those of waiting messages
 
 
 class ValkeySettings(NamedTuple):

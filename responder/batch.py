@@ -6,8 +6,9 @@ from typing import Any, NamedTuple, Protocol
 from message_buffer.errors import InvalidId
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from responder.errors import MalformedEvent
-from responder.limits import MAX_BATCH_BYTES
 
+# This is many times what models accept, and still fits into the function's memory.
+MAX_BATCH_BYTES = 8_388_608
 DETAIL_TYPE = "messages.batch.ready"
 FORGOTTEN = "messages.conversation.forgotten"
 EVENT_VERSION = 1

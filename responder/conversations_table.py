@@ -28,9 +28,10 @@ from message_buffer.errors import SendFailed
 from responder.gate import ParkedBatch
 from responder.history import Turn
 from responder.json_object import Json
-from responder.limits import DAY_SECONDS, HOUR_MS
 from responder.outbox import Outbox, Part
 
+DAY_SECONDS = 86_400
+HOUR_MS = 3_600_000
 RECORD = "!"
 # DynamoDB accepts at most this many writes in a call.
 DELETES = 25

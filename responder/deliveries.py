@@ -4,13 +4,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from message_buffer.aws import clients as aws
-from responder.limits import (
-    DEAD_LETTER_HIDDEN_SECONDS,
-    MAX_DEAD_LETTER_REASON_CHARACTERS,
-    MAX_LETTERS_IN_A_PAGE,
-    MAX_RETRY_SECONDS,
-    MIN_RETRY_SECONDS,
-)
+
+# The pause before the next attempt doubles from the minimum to the maximum.
+MIN_RETRY_SECONDS = 4
+MAX_RETRY_SECONDS = 300
+# Longer than the function may run, so that a run does not receive the same dead letter twice.
+DEAD_LETTER_HIDDEN_SECONDS = 720
 
 
 class Delivery(NamedTuple):
@@ -66,7 +65,7 @@ class Deliveries:
             while not finished and has_time():
                 answer = sqs.receive_message(
                     QueueUrl=url,
-                    MaxNumberOfMessages=MAX_LETTERS_IN_A_PAGE,
+                    MaxNumberOfMessages=10,
                     VisibilityTimeout=DEAD_LETTER_HIDDEN_SECONDS,
                     # Only with a wait time does SQS ask all servers of the queue.
                     WaitTimeSeconds=1,
@@ -86,7 +85,8 @@ class Deliveries:
 
     def dead_letter(self, body: str, *, reason: str) -> None:
         """Put the body into the dead-letter queue, unchanged so that it can be moved back, with the reason."""
-        attribute = {"DataType": "String", "StringValue": reason[:MAX_DEAD_LETTER_REASON_CHARACTERS]}
+        # Operators read the reason in a list.
+        attribute = {"DataType": "String", "StringValue": reason[:200]}
         with aws.errors_as_ours("dead-letter delivery"):
             aws.client("sqs").send_message(
                 QueueUrl=self._dead_letter_queue_url, MessageBody=body, MessageAttributes={"reason": attribute}

@@ -36,10 +36,11 @@ from responder.forgetting import Forgetting
 from responder.gate_client import BufferClient
 from responder.http_client import Http
 from responder.json_object import Json
-from responder.limits import MIN_HEARTBEATS_WHILE_HIDDEN
 from responder.operator_commands import OperatorCommands
 from responder.service import Responder
 
+# The heartbeat hides a delivery again this many times within one hiding period, so one slow call does not expose it.
+MIN_HEARTBEATS_WHILE_HIDDEN = 3
 CHANNELS: dict[str, Callable[[Http, Any], Channel]] = {
     "whatsapp": WhatsApp,
     "messenger": Messenger,

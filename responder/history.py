@@ -4,13 +4,13 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from responder.limits import (
-    MAX_RECORDED_TURNS,
-    MAX_RECORDED_TURNS_BYTES,
-    MAX_TURN_BYTES,
-    MIN_BYTES_IN_A_TOKEN,
-)
-
+# An item of DynamoDB has at most 400 KB. The record holds turns and parked batches, both as JSON, and settings.
+MAX_RECORDED_TURNS_BYTES = 98_304
+# A transaction of DynamoDB has at most 100 writes, and the one that ends a batch may move all turns out of the record.
+MAX_RECORDED_TURNS = 60
+MAX_TURN_BYTES = 32_768
+# A token of English has about four bytes, one of other scripts fewer. The estimate errs on the high side.
+MIN_BYTES_IN_A_TOKEN = 3
 CUT_MARK = " […]"
 CONTROLS = {code: None for code in range(32) if chr(code) not in "\n\t"}
 

@@ -12,8 +12,11 @@ from typing import Any
 
 from responder.errors import Busy, Refused, Unconfirmed
 from responder.json_object import Json
-from responder.limits import MAX_CONNECT_SECONDS, MAX_HTTP_ANSWER_BYTES, MAX_HTTP_CHUNK_BYTES
+from responder.limits import MAX_CONNECT_SECONDS
 
+# A response has a few kilobytes. A response above this size is an error, and must not fill the memory.
+MAX_HTTP_ANSWER_BYTES = 4_194_304
+MAX_HTTP_CHUNK_BYTES = 65_536
 # The lowest status of each kind. A redirect counts as an error, because credentials must not be sent to its target.
 REDIRECTS = 300
 SERVER_ERRORS = 500

@@ -12,9 +12,12 @@ from responder.errors import Busy
 from responder.gate import ParkedBatch
 from responder.history import ASSISTANT, USER, Turn
 from responder.json_object import Json
-from responder.limits import MAX_PARKED_TEXT_BYTES, MIN_TIME_TO_FINISH_MS
 from responder.outbox import PLANNED, Outbox
 
+# Enough time for the last write of a batch, or for the release of its conversation after a failure.
+MIN_TIME_TO_FINISH_MS = 5_000
+# Bounds the customer's text, and the parts of the reply that were sent before the gate closed.
+MAX_PARKED_TEXT_BYTES = 12_288
 LOST = "another run owns the conversation"
 
 

@@ -1,11 +1,16 @@
 """Sends the parts of a reply, each at most once, and records the state of each."""
 
+from message_buffer.limits import MAX_CALL_MS
 from message_buffer.telemetry import Telemetry
 from responder.channels.base import Channel
 from responder.errors import Busy, Refused, Unconfirmed
-from responder.limits import MIN_TIME_TO_SEND_MS
+from responder.limits import MAX_SEND_SECONDS
 from responder.outbox import PLANNED, SENDING, SENT, UNCONFIRMED
 from responder.owned_batch import OwnedBatch
+
+# A part whose run ends after `sending` is recorded is never sent again, so there must also be time for the write to the
+# table.
+MIN_TIME_TO_SEND_MS = int(MAX_SEND_SECONDS * 1_000) + MAX_CALL_MS
 
 
 class PartSender:

@@ -13,11 +13,11 @@ from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
 from infra.function import Function, Runtime
-from infra.limits import DYNAMODB_PROCESSOR_TIMEOUT_SECONDS, MAX_TRIGGERS_IN_A_BATCH, SWEEP_SECONDS
+from infra.limits import SWEEP_SECONDS
 from infra.storage import EventDestinations, MessageTable, Queue, WindowStorage
 from message_buffer.settings import DynamoDbProcessorSettings
 
-TIMEOUT = cdk.Duration.seconds(DYNAMODB_PROCESSOR_TIMEOUT_SECONDS)
+TIMEOUT = cdk.Duration.seconds(30)
 SWEEP_RATE = cdk.Duration.seconds(SWEEP_SECONDS)
 
 
@@ -69,8 +69,9 @@ class DynamoDbLane:
         self.windows.triggers.grant_send(grantee)
 
     def _invoke_processor(self, scope: Construct) -> None:
+        # A batch of triggers would let a slow conversation delay the others, whose triggers would become visible again.
         self.processor.add_event_source(
-            SqsEventSource(self.windows.triggers, batch_size=MAX_TRIGGERS_IN_A_BATCH, report_batch_item_failures=True)
+            SqsEventSource(self.windows.triggers, batch_size=1, report_batch_item_failures=True)
         )
         events.Rule(
             scope,

@@ -14,15 +14,7 @@ from constructs import Construct
 
 from infra.cache import CacheStack
 from infra.function import Function, Runtime, grant
-from infra.limits import (
-    MAX_RECORDS_FOR_A_PASS,
-    MAX_WATCHDOGS_OF_A_QUEUE,
-    PASS_RETENTION_SECONDS,
-    RULE_SECONDS,
-    VISIBILITY_TIMEOUTS,
-    WATCHDOG_SECOND_PASS_DELAY_SECONDS,
-    WATCHDOG_TIMEOUT_SECONDS,
-)
+from infra.limits import RULE_SECONDS, VISIBILITY_TIMEOUTS, WATCHDOG_PASS_SECONDS
 from infra.settings_and_defaults import StageConfig
 from infra.storage import EventDestinations, Queue
 from message_buffer.settings import (
@@ -33,6 +25,9 @@ from message_buffer.settings import (
     ValkeySettings,
     WatchdogSettings,
 )
+
+# Less than the time between two passes, so that passes rarely overlap.
+WATCHDOG_TIMEOUT_SECONDS = 25
 
 
 def valkey_settings(config: StageConfig, cache: CacheStack | None) -> ValkeySettings:
@@ -138,12 +133,13 @@ class ValkeyLane:
     def _schedule_watchdog(self) -> None:
         """Invoke the watchdog every minute, between these passes, and after each failure of a processor."""
         rate = cdk.Duration.seconds(RULE_SECONDS)
-        # The logical id of a queue cannot change without replacing it.
-        second_pass = self._passes_after("WatchdogEcho", seconds=WATCHDOG_SECOND_PASS_DELAY_SECONDS)
+        # The rule starts only every second pass, so a queue delays a message that starts the pass in between. The
+        # logical id of a queue cannot change without replacing it.
+        second_pass = self._passes_after("WatchdogEcho", seconds=RULE_SECONDS - WATCHDOG_PASS_SECONDS)
         self.watchdog.add_event_source(SqsEventSource(second_pass, batch_size=1))
-        self.watchdog.add_event_source(
-            SqsEventSource(self._failures, batch_size=MAX_RECORDS_FOR_A_PASS, max_concurrency=MAX_WATCHDOGS_OF_A_QUEUE)
-        )
+        # One pass repairs all shards, however many of Lambda's records of failed processors have started it. Lambda
+        # accepts no smaller concurrency.
+        self.watchdog.add_event_source(SqsEventSource(self._failures, batch_size=10, max_concurrency=2))
         events.Rule(
             self._scope,
             "EveryMinute",
@@ -162,6 +158,6 @@ class ValkeyLane:
             config=self._config,
             delay=cdk.Duration.seconds(seconds),
             visibility=cdk.Duration.seconds(VISIBILITY_TIMEOUTS * WATCHDOG_TIMEOUT_SECONDS),
-            retention=cdk.Duration.seconds(PASS_RETENTION_SECONDS),
+            retention=cdk.Duration.minutes(5),
             no_dead_letters_because="A late pass is useless. Alarms report passes that fail or do not happen.",
         )

@@ -13,7 +13,7 @@ from lambdas.admin.requests import (
     Request,
     ShowConversation,
 )
-from lambdas.limits import MAX_CONVERSATIONS_IN_A_PAGE, MAX_MESSAGES_SHOWN
+from lambdas.limits import MAX_CONVERSATIONS_IN_A_PAGE
 from lambdas.operations import NotFound, Refused
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import MalformedMessage, SendFailed
@@ -25,6 +25,9 @@ from message_buffer.lanes.holds import shown as shown_holds
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.messages.wire_form import Json, decode_fields
+
+# A function returns at most 6 MB. 60 messages are smaller than that, even if each has the maximum size.
+MAX_MESSAGES_SHOWN = 60
 
 
 class Takeovers(Protocol):

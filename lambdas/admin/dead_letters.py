@@ -6,12 +6,19 @@ from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from lambdas.admin.requests import ListDeadLetters, OfDeadLetter, ShowDeadLetter
-from lambdas.limits import DEAD_LETTER_HIDDEN_SECONDS, MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS, REDRIVE_ANSWER_SECONDS
 from lambdas.operations import NotFound, Refused
 from message_buffer import errors
 from message_buffer.events.dead_letters import Letter
+from message_buffer.limits import MAX_CALL_MS
 from message_buffer.messages.wire_form import Json
 
+# The conversation processor's default time-out is 20 seconds, and its cold start takes additional time.
+REDRIVE_ANSWER_SECONDS = 30.0
+# The queue hides dead letters that the admin function is reading for this time, which is longer than the function may
+# run. If the function dies, they become visible again after this time.
+DEAD_LETTER_HIDDEN_SECONDS = 90
+# The search for a dead letter stops early enough to redrive it and to make the others visible again.
+MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS = int(REDRIVE_ANSWER_SECONDS * 1_000) + MAX_CALL_MS
 TimeLeft = Callable[[], int]
 
 # The fields of a dead letter that an operator needs. None of them contains what people wrote.

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Protocol
 
 from lambdas.admin.dead_letters import Look, Queue, parse_letter
 from lambdas.admin.requests import ForgetConversation
-from lambdas.limits import MIN_MS_BEFORE_A_FORGET_GOES_ON
 from lambdas.operations import Refused
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed
@@ -25,6 +24,8 @@ from message_buffer.messages.wire_form import Json
 from message_buffer.rules.rule_book import conversation_scope
 from message_buffer.telemetry import Telemetry
 
+# If there was too much for one call, the next one waits until the queue shows the dead letters that this one gave back.
+MIN_MS_BEFORE_A_FORGET_GOES_ON = 1_000
 TimeLeft = Callable[[], int]
 
 

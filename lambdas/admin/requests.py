@@ -4,15 +4,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from lambdas.limits import (
-    DEFAULT_CONVERSATIONS_LISTED,
-    DEFAULT_DEAD_LETTERS_LISTED,
-    MAX_CALLER_CHARACTERS,
-    MAX_CONVERSATIONS_LISTED,
-    MAX_CURSOR_CHARACTERS,
-    MAX_DEAD_LETTERS_LISTED,
-    MAX_NAME_CHARACTERS,
-)
+from lambdas.limits import MAX_CALLER_CHARACTERS, MAX_NAME_CHARACTERS
 from message_buffer.errors import InvalidInput
 from message_buffer.limits import MAX_HOLD_MS
 
@@ -40,9 +32,10 @@ class ListConversations(Request):
     platform: Name | None = None
     shard: Annotated[int | None, Field(ge=0)] = None
     """List only this shard of the Valkey lane, and no windows."""
-    cursor: Annotated[str | None, Field(min_length=1, max_length=MAX_CURSOR_CHARACTERS)] = None
-    """The `next` that the previous call returned."""
-    limit: Annotated[int, Field(ge=1, le=MAX_CONVERSATIONS_LISTED)] = DEFAULT_CONVERSATIONS_LISTED
+    cursor: Annotated[str | None, Field(min_length=1, max_length=64)] = None
+    """The `next` that the previous call returned: a shard and a position in one of its keys, of at most 20 digits."""
+    # The function reads the state of each conversation that it lists, one after the other.
+    limit: Annotated[int, Field(ge=1, le=500)] = 50
 
 
 class HoldConversation(OfConversation):
@@ -85,7 +78,7 @@ class ExplainRules(OfConversation):
 
 
 class ListDeadLetters(Request):
-    limit: Annotated[int, Field(ge=1, le=MAX_DEAD_LETTERS_LISTED)] = DEFAULT_DEAD_LETTERS_LISTED
+    limit: Annotated[int, Field(ge=1, le=500)] = 50
 
 
 class OfDeadLetter(Request):

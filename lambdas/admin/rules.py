@@ -8,12 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from lambdas.admin.requests import DeleteRules, ExplainRules, ListRules, OfScope, SetRules
-from lambdas.limits import (
-    MAX_CONVERSATIONS_IN_A_PAGE,
-    MAX_RULES_LISTED,
-    MAX_WINDOWS_IN_A_LISTING,
-    MIN_MS_LEFT_TO_RETIME,
-)
+from lambdas.limits import MAX_CONVERSATIONS_IN_A_PAGE, MAX_WINDOWS_IN_A_LISTING
 from lambdas.operations import NotFound
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidId, InvalidInput, InvalidRules, SendFailed, StoreError
@@ -21,7 +16,6 @@ from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.outcomes import Empty, Retimed
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.store import FIRST_PAGE, Store
-from message_buffer.limits import MAX_DOORS
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.messages.wire_form import Json
 from message_buffer.rules.doors import is_door_name, require_size
@@ -31,6 +25,13 @@ from message_buffer.rules.rule_book import DOOR, RuleBook, Stored, account_scope
 from message_buffer.rules.rules_table import StoredRules
 from message_buffer.telemetry import Telemetry
 
+# A stage has few doors, and an instance reads the mappings of all of them with the rules.
+MAX_DOORS = 50
+# Rules are mostly short, so the rules of 5,000 scopes fit into a response, unless they are all huge.
+MAX_RULES_LISTED = 5_000
+# Retiming stops when less time than this is left, which is enough for the response and one call to Valkey with the
+# longest time-outs.
+MIN_MS_LEFT_TO_RETIME = 13_000
 # Stands for each part of a conversation's id that a scope does not name.
 ANY = "*"
 _PART = "(?:[^%/]|%25|%2F)+"

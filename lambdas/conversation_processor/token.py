@@ -1,6 +1,5 @@
 """The token of a run, which is its right to emit the batch that it has taken. A heartbeat renews the token."""
 
-from lambdas.limits import TOKEN_RENEWALS
 from message_buffer.clock import Clock
 from message_buffer.errors import StoreError
 from message_buffer.events.emission import TimeLeft
@@ -8,6 +7,10 @@ from message_buffer.heartbeat import Heartbeat
 from message_buffer.lanes.outcomes import Stale
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.telemetry import Telemetry
+
+# A conversation processor that still works after a quarter of its token's length renews the token, and again after each
+# further quarter. If one renewal fails on an open connection, which takes up to 1.6 seconds, the next one is in time.
+TOKEN_RENEWALS = 4
 
 
 class TokenEnded(Exception):

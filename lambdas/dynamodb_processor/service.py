@@ -18,16 +18,6 @@ from random import SystemRandom
 from typing import NamedTuple
 from uuid import uuid4
 
-from lambdas.limits import (
-    HEARTBEAT_SECONDS,
-    MAX_BODIES_READ_AT_ONCE,
-    MAX_READS_OF_A_WINDOW,
-    MAX_TRIGGER_REST_MS,
-    MAX_WINDOWS_IN_A_SWEEP,
-    MIN_TRIGGER_REST_MS,
-    SECOND_SWEEP_DELAY_MS,
-    WINDOW_LOCK_MS,
-)
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import LockLost, MessageBufferError, SendFailed
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms, longest_pause_ms
@@ -49,6 +39,23 @@ from message_buffer.limits import (
 )
 from message_buffer.telemetry import Telemetry
 
+# A window is locked, and its trigger is hidden in the queue, for this time. A heartbeat extends both.
+WINDOW_LOCK_MS = 30_000
+# If one heartbeat fails, the next one comes before the lock expires.
+HEARTBEAT_SECONDS = WINDOW_LOCK_MS / 1_000 / 3
+# The shortest time for which a trigger is hidden, and the longest if another run has locked the window, because that
+# run usually needs only a moment.
+MIN_TRIGGER_REST_MS = 1_000
+MAX_TRIGGER_REST_MS = 5_000
+# If a message is edited between the read and the freeze, the processor reads again, in all at most this often.
+MAX_READS_OF_A_WINDOW = 5
+# A sweep reads at most this many open windows, beginning with those that are listed under the earliest time.
+MAX_WINDOWS_IN_A_SWEEP = 500
+# EventBridge can start a sweep only once a minute, so that sweep asks for a second sweep after this time.
+SECOND_SWEEP_DELAY_MS = 30_000
+# A batch's bodies are read in pieces of this many messages, until the batch is full. If all have the largest size, a
+# piece has as many bytes as a batch.
+MAX_BODIES_READ_AT_ONCE = 64
 _random = SystemRandom().random
 
 

@@ -28,7 +28,6 @@ from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
 from message_buffer.lanes.valkey.patience import WebhookPatience
-from message_buffer.limits import RETRY_IF_FAILED_WITHIN_MS
 from message_buffer.rules.quota import Quota
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_table import RulesTable
@@ -36,6 +35,10 @@ from message_buffer.settings import IngestSettings
 from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
 from message_buffer.variables import read_settings
+
+# Retry only if the first try failed within this time. A try on a dropped connection fails fast, and a retry helps; a
+# try on a hung server fails late, and a retry does not help.
+RETRY_IF_FAILED_WITHIN_MS = 300
 
 
 @cache

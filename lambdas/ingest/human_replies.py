@@ -5,13 +5,17 @@ from typing import Protocol
 
 from lambdas.ingest.preparation import PreparedReply
 from lambdas.ingest.report import Done
-from lambdas.limits import MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK, MAX_SAVES_OF_A_TAKEOVER
 from message_buffer.clock import Clock
 from message_buffer.errors import SendFailed
 from message_buffer.events.event_bus import Publishes
 from message_buffer.events.taken_over import DETAIL_TYPE, taken_over_event
 from message_buffer.lanes.lane import Lane
 from message_buffer.takeovers.takeover import Takeover
+
+# A person writes to one customer after the other, so platforms report few of their replies at once.
+MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK = 50
+# A save fails only if another request changes the same conversation's takeover at the same time.
+MAX_SAVES_OF_A_TAKEOVER = 5
 
 
 class Takeovers(Protocol):

@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 
 from lambdas.ingest.ownership import belongs, update_belongs
 from lambdas.ingest.platforms.base import HumanReply, Incoming, Intake, Update
-from lambdas.limits import MAX_CHANGES_IN_A_WEBHOOK, MAX_CONVERSATIONS_IN_A_WEBHOOK
 from message_buffer.aliases.aliases import Aliases
 from message_buffer.errors import InvalidInput
 from message_buffer.messages.changes import Change, Edited
@@ -18,6 +17,9 @@ from message_buffer.rules.quota import Charge
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.timing import Timing
 
+MAX_CONVERSATIONS_IN_A_WEBHOOK = 1_000
+# Changes are edits, deletions and reactions.
+MAX_CHANGES_IN_A_WEBHOOK = 1_000
 # Attachments that come without a caption.
 WITHOUT_CAPTION = {"contact", "location", "sticker"}
 # Types of messages that the author chose and did not type: a button, a list's row, a quick reply, a flow's answer, a

@@ -14,15 +14,17 @@ from lambdas.ingest.platforms.base import Signer, Webhook, object_in, object_of
 from lambdas.ingest.report import report_refusal
 from lambdas.ingest.responses import Response
 from lambdas.ingest.service import Ingest
-from lambdas.limits import (
-    MAX_QUEUED_WEBHOOK_PAUSE_SECONDS,
-    MIN_MS_LEFT_FOR_A_QUEUED_WEBHOOK,
-    MIN_QUEUED_WEBHOOK_PAUSE_SECONDS,
-)
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
 from message_buffer.telemetry import Telemetry
 
+# A webhook that is refused for now is hidden for this time, which doubles with each delivery. After the longest pause
+# at most five minutes pass between the end of an outage and the webhook's next delivery.
+MIN_QUEUED_WEBHOOK_PAUSE_SECONDS = 2
+MAX_QUEUED_WEBHOOK_PAUSE_SECONDS = 300
+# A webhook takes milliseconds, or a few seconds if Valkey does not answer. With less time left, the others of a batch
+# are delivered again at once.
+MIN_MS_LEFT_FOR_A_QUEUED_WEBHOOK = 10_000
 PLATFORM = "whatsapp"
 # The topic is trusted for every number, even for one with its own secret, which signs only webhooks from Meta.
 TOPIC = Signer(all_but=frozenset())

@@ -4,8 +4,12 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from lambdas.ingest.platforms.base import Platform, Webhook, to_json
-from lambdas.limits import MAX_RETRY_AFTER_SECONDS, RETRY_AFTER_SECONDS
 
+# A 503 asks the platform to wait this long. A lost connection to Valkey is usually open again by then.
+RETRY_AFTER_SECONDS = 5
+# A 429 asks the platform to wait until the quota allows messages again, but no longer than this, because a quota is
+# full again after a minute.
+MAX_RETRY_AFTER_SECONDS = 60
 HTTP_BAD_REQUEST, HTTP_SERVER_ERROR = 400, 500
 
 

@@ -9,11 +9,13 @@ there were.
 from collections import Counter
 from collections.abc import Callable
 
-from lambdas.limits import MAX_LINES_ABOUT_STRANGERS
 from message_buffer.clock import Clock
 from message_buffer.limits import MINUTE_MS
 from message_buffer.telemetry import Telemetry
 
+# For each platform and kind of refusal an instance logs this many requests of unproven senders in a minute, and then
+# only how many more there were. Of each metric it writes as many counts, and then one whenever the count has doubled.
+MAX_LINES_ABOUT_STRANGERS = 5
 Write = Callable[..., None]
 
 

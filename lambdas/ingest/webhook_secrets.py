@@ -23,12 +23,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from lambdas.ingest.platforms.base import Credentials, object_of
-from lambdas.limits import MIN_MS_BETWEEN_SECRET_READS
 from message_buffer.aws.cached_secret import KeptSecret, ReadsSecrets
 from message_buffer.clock import Clock, system_clock
 from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.telemetry import Telemetry
 
+# After a refused signature an instance reads the webhook secrets again, but not within this time of its last read.
+MIN_MS_BETWEEN_SECRET_READS = 10_000
 NOBODY = Credentials()
 
 

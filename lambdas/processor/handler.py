@@ -5,8 +5,7 @@ from functools import cache
 from threading import Thread
 from typing import Any, NamedTuple
 
-from lambdas.limits import MAX_STARTS_AT_ONCE
-from lambdas.processor.service import ConversationProcessors, Exit, Processor, Timings
+from lambdas.processor.service import MAX_STARTS_AT_ONCE, ConversationProcessors, Exit, Processor, Timings
 from message_buffer.aws.functions import Functions
 from message_buffer.errors import SendFailed
 from message_buffer.lanes.opening import open_valkey

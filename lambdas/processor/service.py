@@ -11,26 +11,32 @@ from time import monotonic_ns, sleep
 from typing import NamedTuple, Protocol
 from uuid import uuid4
 
-from lambdas.limits import (
-    CLAIM_LEFT_FOR_A_START,
-    MAX_CONVERSATIONS_IN_A_CLAIM,
-    MAX_MS_WITHOUT_VALKEY,
-    MAX_PAUSE_MS,
-    MAX_RETURN_MS,
-    MAX_STARTS_AT_ONCE,
-    MAX_STARTS_UNDER_WAY,
-    MIN_MS_LEFT_TO_PAUSE,
-    MIN_PAUSE_MS,
-    MIN_RETURN_MS,
-)
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreError
 from message_buffer.lanes.outcomes import Claimed, LeaseTaken, Lost, Released, WorkIsNear
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter, StartsFunctions
 from message_buffer.lanes.valkey.store import Store
-from message_buffer.limits import LEASE_RENEWALS, MAX_MS_BETWEEN_LEASE_RENEWALS, METRICS_EVERY_MS
+from message_buffer.limits import LEASE_RENEWALS, METRICS_EVERY_MS
 from message_buffer.messages.conversation_id import is_trial
 from message_buffer.telemetry import Telemetry
+
+# A thread that starts a conversation processor mostly waits for Lambda's response, so this many threads work at once.
+MAX_STARTS_AT_ONCE = 32
+# While this many starts wait for a thread or for Lambda's response, the processor claims no further conversations.
+MAX_STARTS_UNDER_WAY = 200
+# If less than this part of a claim's time is left when a thread is free to start the conversation processor, put the
+# claim back instead, as if Lambda had refused the start. The conversation processor could come after the claim's end.
+CLAIM_LEFT_FOR_A_START = 0.5
+# If no conversation processor could be started, the conversation is due again after this pause, which doubles with each
+# failure in a row.
+MIN_RETURN_MS = 250
+MAX_RETURN_MS = 5_000
+# While Valkey fails, the processor pauses between its tries. The pause doubles each time, up to MAX_PAUSE_MS.
+MIN_PAUSE_MS = 50
+MAX_PAUSE_MS = 1_000
+# A processor without Valkey ends after this time. In a shorter outage it keeps running, because it can resume sooner
+# than a new one could start.
+MAX_MS_WITHOUT_VALKEY = 30_000
 
 
 class Exit(StrEnum):
@@ -139,7 +145,7 @@ class Processor:
         self._shard = shard
         self._lease_id = uuid4().hex
         self._clock, self._monotonic_ms, self._sleep = time or Time()
-        self._renew_ms = min(MAX_MS_BETWEEN_LEASE_RENEWALS, store.settings.lease_ms // LEASE_RENEWALS)
+        self._renew_ms = min(5_000, store.settings.lease_ms // LEASE_RENEWALS)
         self._renewed_at = self._busy_at = self._reported_at = self._monotonic_ms()
         self._failures_in_a_row = 0
         self._pause_ms = MIN_PAUSE_MS
@@ -179,7 +185,8 @@ class Processor:
                 self._telemetry.warn("store fails", shard=self._shard, reason=type(error).__name__)
             if (
                 now - self._down_since > MAX_MS_WITHOUT_VALKEY
-                or remaining_ms() < MIN_MS_LEFT_TO_PAUSE + self._timings.max_call_ms
+                # With less time left than for one more call and for publishing the metrics, end instead of pausing.
+                or remaining_ms() < self._timings.max_call_ms + 2_000
             ):
                 return Exit.STORE_UNAVAILABLE
         self._sleep(self._pause_ms / 1_000)
@@ -208,7 +215,8 @@ class Processor:
         if not self._conversation_processors.room:
             self._conversation_processors.wait(self._store.settings.look_ms / 1_000)
             return None
-        limit = min(MAX_CONVERSATIONS_IN_A_CLAIM, self._conversation_processors.room)
+        # At most half, so that the processor can claim more conversations while it is still starting the last ones.
+        limit = min(MAX_STARTS_UNDER_WAY // 2, self._conversation_processors.room)
         claimed = self._store.claim_due(self._shard, self._lease_id, limit=limit)
         if isinstance(claimed, Lost):
             return self._come_back()

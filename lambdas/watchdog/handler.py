@@ -7,12 +7,16 @@ records of failed runs of the processor. It delivers each record when the dead p
 from functools import cache
 from typing import Any
 
-from lambdas.limits import MAX_PROCESSOR_START_MS
 from lambdas.watchdog.service import Watchdog
 from message_buffer.lanes.opening import open_valkey_lane
+from message_buffer.limits import MAX_CALL_MS
 from message_buffer.settings import WatchdogSettings
 from message_buffer.telemetry import Telemetry
 from message_buffer.variables import read_settings
+
+# A step of a pass is a call to Valkey, whose longest time follows from the stage's settings, and a processor's start,
+# which takes up to this time. With less time left, a pass ends.
+MAX_PROCESSOR_START_MS = MAX_CALL_MS
 
 
 @cache

@@ -3,13 +3,17 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lambdas.limits import MAX_CONVERSATIONS_IN_A_RECOVERY, MAX_CONVERSATIONS_RECOVERED_IN_A_PASS
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import StoreError
 from message_buffer.lanes.outcomes import Recovered
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import WATCHDOG_PASS_MS
 from message_buffer.telemetry import Telemetry
+
+# A page is small, because the script that puts its conversations back blocks Valkey.
+MAX_CONVERSATIONS_IN_A_RECOVERY = 500
+# If more claims have expired on a shard, the next pass puts back the rest.
+MAX_CONVERSATIONS_RECOVERED_IN_A_PASS = 50_000
 
 
 class _Health(NamedTuple):

@@ -15,10 +15,16 @@ from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed
 from message_buffer.lanes.circuit_breaker import CircuitBreaker
-from message_buffer.limits import ALIAS_COPY_LIFE_MS, MAX_ALIASES_KEPT, MAX_LOOK_UP_MS_IN_A_WEBHOOK
 from message_buffer.messages.author_ids import AuthorIds
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.telemetry import Telemetry
+
+# An instance looks an alias up again when its copy is this old, because an operator may have forgotten the author.
+ALIAS_COPY_LIFE_MS = 60_000
+# An instance keeps this many copies. Each takes a few hundred bytes.
+MAX_ALIASES_KEPT = 4_096
+# All look-ups for one webhook may take this long. Authors who are not looked up by then keep the id in the webhook.
+MAX_LOOK_UP_MS_IN_A_WEBHOOK = 3_000
 
 
 class _Copy(NamedTuple):

@@ -10,8 +10,11 @@ An item expires a year after it was written. A reader must not rely on DynamoDB'
 
 from message_buffer.aws import clients as aws
 from message_buffer.aws.dynamodb import Item, Table, Values, number, text
-from message_buffer.limits import ALIAS_LIFE_MS, SECOND_MS
+from message_buffer.limits import DAY_MS, SECOND_MS
 from message_buffer.messages.conversation_id import ConversationId
+
+# An alias expires this long after it was written. An author who still writes is then learned again.
+ALIAS_LIFE_MS = 365 * DAY_MS
 
 
 class AliasesTable(Table):

@@ -4,7 +4,6 @@ from typing import Protocol
 
 from message_buffer.aws import clients as aws
 from message_buffer.aws.signing import Scope, presign
-from message_buffer.limits import SIGN_IN_TOKEN_SECONDS
 
 
 class CacheUser(Protocol):
@@ -23,4 +22,4 @@ def sign_cache_token(iam: CacheUser) -> str:
     query = {"Action": "connect", "User": iam.user, "ResourceType": "ServerlessCache"}
     scope = Scope(iam.region, "elasticache")
     with aws.errors_as_ours("sign cache token"):
-        return presign(iam.cache_name, query, scope=scope, expires_seconds=SIGN_IN_TOKEN_SECONDS)
+        return presign(iam.cache_name, query, scope=scope, expires_seconds=900)

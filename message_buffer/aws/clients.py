@@ -12,21 +12,27 @@ from http.client import HTTPException
 from threading import Lock
 from typing import Any, NamedTuple
 
-from message_buffer import limits
 from message_buffer.aws.json_client import PROTOCOLS, JsonClient, Refused
 from message_buffer.errors import SendFailed
+
+# This time is short, because a client tries to connect to each address of a service in turn, and S3 has eight.
+AWS_CONNECT_SECONDS = 0.4
+AWS_ANSWER_SECONDS = 2.5
+AWS_ATTEMPTS = 2
+# The time-out of a response while a person or a platform waits, if the caller can go on without the response.
+AWS_HURRIED_ANSWER_SECONDS = 1.0
 
 
 class Patience(NamedTuple):
     connect_seconds: float
     answer_seconds: float
-    attempts: int = limits.AWS_ATTEMPTS
+    attempts: int = AWS_ATTEMPTS
 
 
 # The time-outs for a caller that cannot go on without the service.
-PATIENT = Patience(limits.AWS_CONNECT_SECONDS, limits.AWS_ANSWER_SECONDS)
+PATIENT = Patience(AWS_CONNECT_SECONDS, AWS_ANSWER_SECONDS)
 # The time-outs for a caller that has an alternative if the service is slow.
-HURRIED = Patience(limits.AWS_CONNECT_SECONDS, limits.AWS_HURRIED_ANSWER_SECONDS, attempts=1)
+HURRIED = Patience(AWS_CONNECT_SECONDS, AWS_HURRIED_ANSWER_SECONDS, attempts=1)
 
 # The services that are called without the SDK.
 OURS = frozenset(PROTOCOLS)

@@ -15,10 +15,13 @@ from message_buffer.events import batch_ready as batch
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus, Publishes, entry_bytes
 from message_buffer.lanes.outcomes import Taken
-from message_buffer.limits import MAX_CALL_MS, MAX_DEAD_LETTER_BYTES, MAX_RETRY_MS, MIN_RETRY_MS, RELEASE_MS
+from message_buffer.limits import MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, RELEASE_MS
 from message_buffer.messages.conversation_id import is_trial
 from message_buffer.settings import EmissionSettings
 from message_buffer.telemetry import Telemetry
+
+# The largest message that SQS accepts in every account. The payloads of a larger dead letter are stored in the bucket.
+MAX_DEAD_LETTER_BYTES = 256 * 1024
 
 
 class Limits(NamedTuple):

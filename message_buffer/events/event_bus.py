@@ -5,8 +5,10 @@ from typing import Protocol
 
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
-from message_buffer.limits import MAX_ENTRIES_IN_A_CALL, MAX_ENTRY_BYTES_IN_A_CALL
 
+# One call to EventBridge accepts at most this many entries. Some emulators also limit a call's bytes.
+MAX_ENTRIES_IN_A_CALL = 10
+MAX_ENTRY_BYTES_IN_A_CALL = 256 * 1024
 SOURCE = "message-buffer"
 # EventBridge counts this many bytes for an entry's time, even if the entry has none.
 TIME_BYTES = 14

@@ -1,7 +1,11 @@
 """A circuit breaker, which skips calls for a while after a failure."""
 
 from message_buffer.clock import Clock, system_clock
-from message_buffer.limits import MAX_BREAKER_PAUSE_MS, MIN_BREAKER_PAUSE_MS
+
+# After a failed call the circuit breaker skips Valkey for this long. Each further failure doubles the pause, up to
+# MAX_BREAKER_PAUSE_MS.
+MIN_BREAKER_PAUSE_MS = 1_000
+MAX_BREAKER_PAUSE_MS = 8_000
 
 
 class CircuitBreaker:

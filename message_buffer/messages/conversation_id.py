@@ -8,8 +8,9 @@
 from typing import NamedTuple
 
 from message_buffer.errors import InvalidId
-from message_buffer.limits import MAX_CONVERSATION_ID_BYTES
 
+# An id has four parts of a few hundred bytes each, with escapes. Many keys in Valkey contain the id.
+MAX_CONVERSATION_ID_BYTES = 1_024
 DEFAULT_TENANT = "default"
 # Every platform that ingest knows; a test compares these names with its modules.
 PLATFORM_NAMES = ("custom", "generic", "instagram", "messenger", "telegram", "twilio", "whatsapp")

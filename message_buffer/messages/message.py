@@ -6,8 +6,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import to_json
 
 from message_buffer.errors import MalformedMessage, MessageTooLarge
-from message_buffer.limits import MAX_MESSAGE_BYTES, MAX_MESSAGE_ID_BYTES, MAX_TIME_MS
+from message_buffer.limits import MAX_MESSAGE_ID_BYTES, MAX_TIME_MS
 from message_buffer.messages.wire_form import WIRE_VERSION, camel_case, decode_fields, id_line, mend_id
+
+# A message in its wire form, with its attachments. An event on the bus has room for several messages of this size.
+MAX_MESSAGE_BYTES = 64 * 1024
 
 
 def _mend_text(value: Any) -> Any:

@@ -3,7 +3,7 @@
 After it, WhatsApp accepts only templates, and Messenger and Instagram accept only tagged messages.
 """
 
-from message_buffer.limits import REPLY_WINDOW_MS
+from message_buffer.limits import DAY_MS
 from message_buffer.messages.conversation_id import ConversationId
 
 _PLATFORMS = frozenset({"instagram", "messenger", "whatsapp"})
@@ -18,4 +18,4 @@ def reply_until_ms(conversation: ConversationId, last_message_at_ms: int) -> int
     of_twilio = conversation.platform == "twilio" and conversation.account.startswith("whatsapp:")
     if conversation.platform not in _PLATFORMS and not of_twilio:
         return None
-    return last_message_at_ms + REPLY_WINDOW_MS
+    return last_message_at_ms + DAY_MS

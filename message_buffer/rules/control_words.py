@@ -8,8 +8,9 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
-from message_buffer.limits import MAX_CONTROL_TEXT_CHARACTERS
-
+MAX_CONTROL_WORD_CHARACTERS = 40
+# A longer text cannot be a control word, not even with punctuation around it, so it is not compared.
+MAX_CONTROL_TEXT_CHARACTERS = 4 * MAX_CONTROL_WORD_CHARACTERS
 Language = Literal["de", "en", "es", "fr", "it", "pt"]
 
 # These words, as a whole message, are hardly ever an answer to a question.

@@ -13,18 +13,18 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from message_buffer.errors import InvalidId, InvalidInput
-from message_buffer.limits import (
-    MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE,
-    MAX_ITEMS_OF_A_DOOR,
-    MAX_MESSAGE_ID_BYTES,
-    MAX_TIME_MS,
-)
+from message_buffer.limits import MAX_MESSAGE_ID_BYTES, MAX_TIME_MS
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId, encode_conversation
 from message_buffer.messages.message import Message, encode
 from message_buffer.messages.wire_form import mend_id
 from message_buffer.rules.doors import MISSING, AttachmentFields, Door, Kind, Place, Pointer, Value, part_of
 
+# A body of a door contains at most as many items as one of the generic platform.
+MAX_ITEMS_OF_A_DOOR = 1_000
+# The largest webhook has room for a million attachments, for which a function would not have enough memory. Albums of
+# the known products have up to 30.
+MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE = 100
 _T = TypeVar("_T")
 
 PLATFORM = "custom"

@@ -11,19 +11,19 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from message_buffer.errors import InvalidInput, InvalidRules
-from message_buffer.limits import (
-    MAX_ALTERNATIVES_IN_A_DOOR,
-    MAX_ATTACHMENTS_IN_A_DOOR,
-    MAX_CONDITIONS_IN_A_DOOR,
-    MAX_DOOR_BYTES,
-    MAX_LEVELS_OF_A_POINTER,
-    MAX_POINTER_CHARACTERS,
-    MAX_VALUES_IN_A_CONDITION,
-    MAX_WORD_CHARACTERS_IN_A_DOOR,
-    MAX_WORDS_IN_A_DOOR,
-)
 from message_buffer.rules.layers import nearest_name
 
+MAX_DOOR_BYTES = 16 * 1024
+# The bounds of a mapping let the largest webhook be read in a fraction of a second: each item is read with each
+# condition and pointer once. A product's messages are nested a few levels deep.
+MAX_LEVELS_OF_A_POINTER = 16
+MAX_POINTER_CHARACTERS = 256
+MAX_ALTERNATIVES_IN_A_DOOR = 16
+MAX_CONDITIONS_IN_A_DOOR = 16
+MAX_VALUES_IN_A_CONDITION = 32
+MAX_ATTACHMENTS_IN_A_DOOR = 16
+MAX_WORDS_IN_A_DOOR = 64
+MAX_WORD_CHARACTERS_IN_A_DOOR = 128
 _NAME = re.compile(r"[a-z0-9](?:-?[a-z0-9]){0,30}")
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 _POINTER = re.compile(r"#?(?:/(?:[^~/]|~0|~1)*)*")

@@ -25,27 +25,32 @@ from pydantic import (
 
 from message_buffer.errors import InvalidRules
 from message_buffer.limits import (
+    DAY_MS,
     HOUR_MS,
-    MAX_ADAPTIVE_K,
-    MAX_APP_ID_DIGITS,
-    MAX_APPS,
-    MAX_CONTROL_WORD_CHARACTERS,
-    MAX_CONTROL_WORDS,
     MAX_HOLD_MS,
     MAX_MESSAGES_IN_A_BATCH,
     MAX_NAME_CHARACTERS,
     MAX_QUOTA,
-    MAX_SILENCE_MS,
-    MAX_WAIT_MS,
+    MAX_TRIGGER_DELAY_MS,
     MINUTE_MS,
     SECOND_MS,
 )
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, PLATFORM_NAMES
 from message_buffer.messages.wire_form import camel_case
-from message_buffer.rules.control_words import LANGUAGES, ControlWords, Language, compared_form, control_words
+from message_buffer.rules.control_words import (
+    LANGUAGES,
+    MAX_CONTROL_WORD_CHARACTERS,
+    ControlWords,
+    Language,
+    compared_form,
+    control_words,
+)
 from message_buffer.rules.quota import Quota
 from message_buffer.rules.timing import RuleName, Timing
 
+MAX_SILENCE_MS = MAX_TRIGGER_DELAY_MS
+# WhatsApp and Messenger allow a free-form reply only within 24 hours of the author's message.
+MAX_WAIT_MS = DAY_MS
 _UNREADABLE = 10**30
 
 PresetName = Literal["assistant", "customers", "quickSupport", "complexInquiry", "highVolume"]
@@ -247,9 +252,8 @@ _Adaptive = Annotated[int, _legal_ms(1, MAX_SILENCE_MS)]
 _Count = Annotated[
     int, Field(ge=1, le=MAX_MESSAGES_IN_A_BATCH, description=f"a whole number from 1 to {MAX_MESSAGES_IN_A_BATCH}")
 ]
-_Deviations = Annotated[
-    float, Field(gt=0, le=MAX_ADAPTIVE_K, description=f"a number above 0, at most {MAX_ADAPTIVE_K}")
-]
+# An adaptive wait is the mean gap between messages plus this many deviations.
+_Deviations = Annotated[float, Field(gt=0, le=20, description="a number above 0, at most 20.0")]
 
 
 def _legal_word(word: str) -> str:
@@ -264,8 +268,8 @@ _Words = Annotated[
     tuple[_Word, ...],
     Field(
         strict=False,
-        max_length=MAX_CONTROL_WORDS,
-        description=f"a list of at most {MAX_CONTROL_WORDS} strings"
+        max_length=50,
+        description="a list of at most 50 strings"
         f" of at most {MAX_CONTROL_WORD_CHARACTERS} characters, each with a letter,"
         " a digit or a sign",
     ),
@@ -311,13 +315,14 @@ class OnHumanReply(_Checked):
 
 
 UNNAMED_APP = "unnamed"
-_App = Annotated[str, Field(pattern=rf"^(?:[0-9]{{1,{MAX_APP_ID_DIGITS}}}|{UNNAMED_APP})$")]
+# The id of an app of Meta has 15 or 16 digits today.
+_App = Annotated[str, Field(pattern=rf"^(?:[0-9]{{1,32}}|{UNNAMED_APP})$")]
 _Apps = Annotated[
     tuple[_App, ...],
     Field(
         strict=False,
-        max_length=MAX_APPS,
-        description=f"a list of at most {MAX_APPS} ids of Meta's apps, as strings of digits, or '{UNNAMED_APP}'",
+        max_length=20,
+        description=f"a list of at most 20 ids of Meta's apps, as strings of digits, or '{UNNAMED_APP}'",
     ),
 ]
 

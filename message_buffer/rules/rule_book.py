@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidRules, SendFailed
-from message_buffer.limits import (
-    MAX_MS_BETWEEN_RULES_CHECKS,
-    MAX_QUOTA,
-    MAX_RESOLVED_RULES,
-    MIN_MS_BETWEEN_RULES_CHECKS,
-)
+from message_buffer.limits import MAX_QUOTA, MIN_MS_BETWEEN_RULES_CHECKS
 from message_buffer.messages.conversation_id import ConversationId, escape_part
 from message_buffer.rules.layers import Owner, ResolvedRules, RuleLayer, resolve_rules
 from message_buffer.rules.quota import Charge, Quota
@@ -27,6 +22,12 @@ from message_buffer.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from message_buffer.rules.doors import Door
+
+# An instance keeps the resolved rules of this many combinations of layers. A sender who names agents could otherwise
+# combine each agent with each conversation that has rules of its own.
+MAX_RESOLVED_RULES = 4_096
+# While the rules' table cannot be read, the pause between checks grows to this, because a webhook waits for each check.
+MAX_MS_BETWEEN_RULES_CHECKS = 30_000
 DEPLOYED = "deployed"
 STAGE = "stage"
 # A door's scope is this and its name.

@@ -10,8 +10,11 @@ from typing import Any, NamedTuple
 from message_buffer.aws import clients as aws
 from message_buffer.aws.dynamodb import Item, Table, Values, number, text
 from message_buffer.errors import InvalidInput, RulesConflict
-from message_buffer.limits import MAX_RULES_BYTES, MAX_RULES_WRITES
 
+# The rules of one scope, as JSON. An instance reads the rules of all scopes at once.
+MAX_RULES_BYTES = 64 * 1024
+# A write of rules is tried at most this often. A try fails only if another operator is writing at the same time.
+MAX_RULES_WRITES = 5
 VERSION_SCOPE = "!version"
 
 

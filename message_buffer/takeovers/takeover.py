@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from hashlib import blake2s
 from typing import NamedTuple
 
-from message_buffer.limits import MAX_HOLDS_IN_A_TAKEOVER, MAX_REPLIES_REMEMBERED
-
+# Further words of a person prolong the hold, but the hold ends this many times its length after their first words.
+MAX_HOLDS_IN_A_TAKEOVER = 2
+# A takeover remembers the ids of this many of the person's latest messages, to recognise a redelivery.
+MAX_REPLIES_REMEMBERED = 50
 DIGEST_BYTES = 12
 
 

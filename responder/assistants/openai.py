@@ -4,7 +4,9 @@ from responder.assistants.base import Prompt, Reply
 from responder.errors import Refused
 from responder.http_client import Http
 from responder.json_object import Json
-from responder.limits import MAX_LOGGED_STATUS_CHARACTERS
+
+# An AI's service may return any text as the status; a log line contains at most this much of it.
+MAX_LOGGED_STATUS_CHARACTERS = 20
 
 
 class OpenAi:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lambdas.limits import WINDOW_LOCK_MS
+from lambdas.dynamodb_processor.service import WINDOW_LOCK_MS
 from tests.conftest import PROFILE
 from tests.e2e.test_bufferctl import Operator
 from tests.support.aws_proxy import PUT_EVENTS, aws_proxy

@@ -7,24 +7,27 @@ from typing import Any
 import pytest
 
 from infra import settings_and_defaults as reference
-from infra.limits import (
-    ADMIN_TIMEOUT_SECONDS,
+from infra.buffer import ADMIN_TIMEOUT_SECONDS, GATE_TIMEOUT_SECONDS
+from infra.lanes.valkey import WATCHDOG_TIMEOUT_SECONDS
+from infra.limits import INGEST_TIMEOUT_SECONDS
+from infra.settings_and_defaults import (
     DEFAULT_SLOTS,
-    GATE_TIMEOUT_SECONDS,
-    INGEST_TIMEOUT_SECONDS,
     MAX_STAGE_NAME_LENGTH,
     MIN_LEASE_MS,
     MIN_TOKEN_MS,
-    WATCHDOG_TIMEOUT_SECONDS,
+    RULE_NAMES,
+    ConfigError,
+    Settings,
+    StageConfig,
+    Timings,
+    load_stage,
 )
-from infra.settings_and_defaults import RULE_NAMES, ConfigError, Settings, StageConfig, Timings, load_stage
-from lambdas.limits import (
-    MAX_PROCESSOR_START_MS,
-    MIN_MS_LEFT_TO_RETIME,
-    MIN_PAUSE_MS,
-    TOKEN_RENEWALS,
-)
-from message_buffer.limits import AWS_ATTEMPTS, AWS_HURRIED_ANSWER_SECONDS, LEASE_RENEWALS, RELEASE_MS, VALKEY_ATTEMPTS
+from lambdas.admin.rules import MIN_MS_LEFT_TO_RETIME
+from lambdas.conversation_processor.token import TOKEN_RENEWALS
+from lambdas.processor.service import MIN_PAUSE_MS
+from lambdas.watchdog.handler import MAX_PROCESSOR_START_MS
+from message_buffer.aws.clients import AWS_ATTEMPTS, AWS_HURRIED_ANSWER_SECONDS
+from message_buffer.limits import LEASE_RENEWALS, RELEASE_MS, VALKEY_ATTEMPTS
 from message_buffer.rules.layers import Rules
 from message_buffer.settings import ConnectionSettings
 from tests.support.engine import SETTINGS

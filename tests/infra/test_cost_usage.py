@@ -15,7 +15,7 @@ import boto3
 import pytest
 from aws_cdk.assertions import Template
 
-from canary.limits import CANARY_FRAGMENTS
+from canary.service import CANARY_FRAGMENTS
 from cost.facts import used
 from cost.traffic import Traffic
 from infra.composition import compose

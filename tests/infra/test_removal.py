@@ -10,8 +10,7 @@ from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from infra import cli, removal
-from infra.limits import INTERFACE_POLL_SECONDS
-from infra.removal import Removal, Stack, Stuck
+from infra.removal import INTERFACE_POLL_SECONDS, Removal, Stack, Stuck
 from infra.settings_and_defaults import STACKS, load_stage
 
 REGION = "us-east-1"

@@ -9,8 +9,7 @@ import pytest
 from aws_cdk.assertions import Match, Template
 
 from infra.cache import cache_name
-from infra.limits import MAX_STAGE_NAME_LENGTH
-from infra.settings_and_defaults import ConfigError, StageConfig, load_stage
+from infra.settings_and_defaults import MAX_STAGE_NAME_LENGTH, ConfigError, StageConfig, load_stage
 from tests.infra.test_environment_contract import settings_of
 
 # One process synthesizes for all tests of this file.

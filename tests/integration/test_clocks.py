@@ -2,7 +2,7 @@
 
 import pytest
 
-from lambdas.limits import TOKEN_RENEWALS
+from lambdas.conversation_processor.token import TOKEN_RENEWALS
 from message_buffer.lanes.outcomes import (
     Acquired,
     Buffered,

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from lambdas.ingest.handler import RETRY_IF_FAILED_WITHIN_MS
 from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.patience import WebhookPatience
 from message_buffer.lanes.valkey.store import Store
-from message_buffer.limits import RETRY_IF_FAILED_WITHIN_MS
 from message_buffer.settings import ConnectionSettings
 from tests.support.engine import SETTINGS, payload
 from tests.support.fakes import valkey_lane

@@ -4,7 +4,7 @@ import pytest
 
 from message_buffer.errors import InvalidId
 from message_buffer.lanes.outcomes import Absent, Buffered, Deleted, Duplicate, Edited
-from message_buffer.limits import MAX_CONVERSATION_ID_BYTES
+from message_buffer.messages.conversation_id import MAX_CONVERSATION_ID_BYTES
 from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, claim_and_take, emit_due, ids_of, run_until_idle
 from tests.support.engine import SETTINGS, Engine, payload

@@ -18,13 +18,12 @@ from redis.exceptions import RedisError
 from infra.cache import ACCESS
 from message_buffer.errors import SendFailed, SignInUnavailable, StoreSignInRefused, StoreUnavailable
 from message_buffer.lanes.outcomes import Buffered
-from message_buffer.lanes.valkey.connection import Connection
+from message_buffer.lanes.valkey.connection import SIGN_IN_LIFE_MS, Connection
 from message_buffer.lanes.valkey.keys import wake_key
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
-from message_buffer.lanes.valkey.sign_in import Opener
+from message_buffer.lanes.valkey.sign_in import SIGN_IN_TOKEN_REUSE_MS, Opener
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.lanes.valkey.wake import Wake
-from message_buffer.limits import SIGN_IN_LIFE_MS, SIGN_IN_TOKEN_REUSE_MS
 from message_buffer.rules.layers import Rules
 from message_buffer.settings import ConnectionSettings, IamAccess, ValkeySettings
 from tests.support.engine import SETTINGS, Engine, ManualClock, open_line, payload

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from message_buffer.lanes.outcomes import Buffered, Duplicate, Refused, Taken
-from message_buffer.lanes.valkey.store import Store
-from message_buffer.limits import LOOK_EVERY, MAX_REMEMBERED_ID_BYTES
+from message_buffer.lanes.valkey.store import LOOK_EVERY, MAX_REMEMBERED_ID_BYTES, Store
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.quota import Charge, Quota
 from tests.support.emission import claim_and_take, ids_of

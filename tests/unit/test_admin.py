@@ -7,27 +7,21 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as LostConnection
 
-from lambdas.admin.conversations import Conversations
-from lambdas.admin.dead_letters import DeadLetters
+from lambdas.admin.conversations import MAX_MESSAGES_SHOWN, Conversations
+from lambdas.admin.dead_letters import DEAD_LETTER_HIDDEN_SECONDS, MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS, DeadLetters
 from lambdas.admin.forgetting import Forgetting, Places
+from lambdas.admin.listing import MAX_PAGES_IN_A_LISTING
 from lambdas.admin.reply_windows import OUTLASTS_REPLY_WINDOW
-from lambdas.admin.rules import RulesAdmin
+from lambdas.admin.rules import MAX_DOORS, MIN_MS_LEFT_TO_RETIME, RulesAdmin
 from lambdas.admin.service import operations_of
-from lambdas.limits import (
-    DEAD_LETTER_HIDDEN_SECONDS,
-    MAX_MESSAGES_SHOWN,
-    MAX_PAGES_IN_A_LISTING,
-    MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS,
-    MIN_MS_LEFT_TO_RETIME,
-)
 from lambdas.operations import Operations
 from message_buffer.errors import RulesConflict, SendFailed, StoreUnavailable
 from message_buffer.events.dead_letters import Letter
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.valkey.connection import Connection
-from message_buffer.limits import DAY_MS, MAX_DOORS, MAX_MESSAGE_BYTES
+from message_buffer.limits import DAY_MS
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
-from message_buffer.messages.message import Message, encode
+from message_buffer.messages.message import MAX_MESSAGE_BYTES, Message, encode
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.rules_table import StoredRules
 from message_buffer.takeovers.takeover import Takeover

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lambdas.limits import MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS
+from lambdas.admin.dead_letters import MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS
 from message_buffer.errors import SendFailed
 from message_buffer.events import batch_ready as batch
 from message_buffer.events.dead_letters import Letter

@@ -1,7 +1,6 @@
 """The breaker stops calls for a while after a failure, and is open until a success."""
 
-from message_buffer.lanes.circuit_breaker import CircuitBreaker
-from message_buffer.limits import MAX_BREAKER_PAUSE_MS, MIN_BREAKER_PAUSE_MS
+from message_buffer.lanes.circuit_breaker import MAX_BREAKER_PAUSE_MS, MIN_BREAKER_PAUSE_MS, CircuitBreaker
 from tests.support.engine import ManualClock
 
 

@@ -19,6 +19,7 @@ from message_buffer.aws import clients as aws
 from message_buffer.errors import InvalidInput, ScriptInvariantBroken, SendFailed, StoreUnavailable
 from message_buffer.events import batch_ready as batch
 from message_buffer.events.emission import (
+    MAX_DEAD_LETTER_BYTES,
     Emission,
     EmissionDestinations,
     Limits,
@@ -28,15 +29,7 @@ from message_buffer.events.emission import (
 )
 from message_buffer.events.event_bus import entry_bytes
 from message_buffer.lanes.outcomes import Busy, Renewed, Stale, Taken
-from message_buffer.limits import (
-    DAY_MS,
-    MAX_CALL_MS,
-    MAX_DEAD_LETTER_BYTES,
-    MAX_RETRY_MS,
-    MIN_RETRY_MS,
-    MINUTE_MS,
-    RELEASE_MS,
-)
+from message_buffer.limits import DAY_MS, MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, MINUTE_MS, RELEASE_MS
 from message_buffer.messages.conversation_id import TRIAL_TENANT
 from message_buffer.messages.message import Attachment, Message, encode
 from message_buffer.rules.layers import Rules

@@ -16,15 +16,11 @@ from lambdas.ingest.platforms.base import Incoming, Intake, Signer, Webhook
 from lambdas.ingest.platforms.custom import Custom
 from lambdas.limits import MAX_SIGNATURE_AGE_MS
 from message_buffer.errors import InvalidInput, InvalidRules
-from message_buffer.limits import (
-    MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE,
-    MAX_DOOR_BYTES,
-    MAX_ITEMS_OF_A_DOOR,
-    MAX_MESSAGE_BYTES,
-    SECRET_LIFE_MS,
-)
+from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.messages.changes import Deleted, Edited, Reacted
-from message_buffer.rules.doors import read_door
+from message_buffer.messages.message import MAX_MESSAGE_BYTES
+from message_buffer.rules.door_reading import MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE, MAX_ITEMS_OF_A_DOOR
+from message_buffer.rules.doors import MAX_DOOR_BYTES, read_door
 from tests.support.any_json import any_json
 from tests.support.engine import Engine
 from tests.support.ingest_scene import SECRETS, Scene, function_url, gateway

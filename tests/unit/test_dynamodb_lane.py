@@ -13,14 +13,9 @@ import pytest
 from message_buffer.errors import SendFailed
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb import messages
-from message_buffer.lanes.dynamodb.items import name_of
+from message_buffer.lanes.dynamodb.items import MAX_NAME_BYTES, name_of
 from message_buffer.lanes.dynamodb.messages import Messages
-from message_buffer.limits import (
-    MAX_MESSAGE_ID_BYTES,
-    MAX_NAME_BYTES,
-    REMEMBERED_MS,
-    WINDOW_GRACE_MS,
-)
+from message_buffer.limits import MAX_MESSAGE_ID_BYTES, REMEMBERED_MS, WINDOW_GRACE_MS
 from message_buffer.rules.layers import Rules
 from tests.support.actors import REFUSE, Actor, take_turns
 from tests.support.engine import payload

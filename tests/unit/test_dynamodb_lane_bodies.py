@@ -9,19 +9,14 @@ from unittest.mock import patch
 
 import pytest
 
-from lambdas.limits import MAX_BODIES_READ_AT_ONCE
+from lambdas.dynamodb_processor.service import MAX_BODIES_READ_AT_ONCE
 from message_buffer.aws.dynamodb import Values
 from message_buffer.errors import SendFailed
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb import windows
 from message_buffer.lanes.dynamodb.messages import StoredMessage
-from message_buffer.limits import (
-    LARGE_MESSAGE_BYTES,
-    MAX_BYTES_IN_A_BATCH,
-    MAX_STORED_BYTES,
-    MAX_STORED_MESSAGES,
-    MINUTE_MS,
-)
+from message_buffer.lanes.dynamodb.windows import MAX_STORED_BYTES, MAX_STORED_MESSAGES
+from message_buffer.limits import LARGE_MESSAGE_BYTES, MAX_BYTES_IN_A_BATCH, MINUTE_MS
 from message_buffer.rules.layers import Rules
 from tests.support.engine import payload
 from tests.support.window import (

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from lambdas.limits import MAX_TRIGGER_REST_MS, WINDOW_LOCK_MS
+from lambdas.dynamodb_processor.service import MAX_TRIGGER_REST_MS, WINDOW_LOCK_MS
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
 from message_buffer.limits import SECOND_MS

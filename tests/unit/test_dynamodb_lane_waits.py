@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lambdas.limits import SECOND_SWEEP_DELAY_MS
+from lambdas.dynamodb_processor.service import SECOND_SWEEP_DELAY_MS
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.items import WINDOW

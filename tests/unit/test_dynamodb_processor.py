@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from lambdas.dynamodb_processor import service
-from lambdas.limits import MAX_TRIGGER_REST_MS, WINDOW_LOCK_MS
+from lambdas.dynamodb_processor.service import MAX_TRIGGER_REST_MS, WINDOW_LOCK_MS
 from message_buffer.aws.dynamodb import Table
 from message_buffer.errors import SendFailed
 from message_buffer.lanes.dynamodb.triggers import Trigger

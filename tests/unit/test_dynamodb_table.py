@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 
-from lambdas.limits import WINDOW_LOCK_MS
+from lambdas.dynamodb_processor.service import WINDOW_LOCK_MS
+from message_buffer.lanes.dynamodb.items import MAX_NAME_BYTES
 from message_buffer.lanes.dynamodb.window import Frozen
-from message_buffer.limits import (
-    MAX_MESSAGES_IN_A_BATCH,
-    MAX_NAME_BYTES,
-)
+from message_buffer.limits import MAX_MESSAGES_IN_A_BATCH
 from message_buffer.rules.due_time import Due
 from message_buffer.rules.layers import Rules
 from tests.support.window import (

@@ -9,8 +9,8 @@ from redis.exceptions import TimeoutError as NoAnswer
 
 from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.circuit_breaker import MIN_BREAKER_PAUSE_MS
 from message_buffer.lanes.valkey.scripts import load_script
-from message_buffer.limits import MIN_BREAKER_PAUSE_MS
 from message_buffer.messages.conversation_id import TRIAL_OF_FALLBACK
 from tests.support.engine import accepted, payload
 from tests.support.two_lanes import RULES, TwoLanes

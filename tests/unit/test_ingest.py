@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lambdas.ingest import handler as handler_module
 from message_buffer.errors import StoreOutOfMemory, StoreUnavailable
-from message_buffer.limits import MAX_MESSAGE_BYTES
+from message_buffer.messages.message import MAX_MESSAGE_BYTES
 from tests.support.engine import Engine
 from tests.support.ingest_scene import Scene, gateway, message, rest_gateway, signature
 from tests.support.platforms import NOTHING_DONE

@@ -8,9 +8,9 @@ import jsonschema
 import pytest
 
 from message_buffer.errors import SendFailed
+from message_buffer.lanes.circuit_breaker import MIN_BREAKER_PAUSE_MS
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.outcomes import Taken
-from message_buffer.limits import MIN_BREAKER_PAUSE_MS
 from tests.support.engine import Engine
 from tests.support.fakes import valkey_lane
 from tests.support.ingest_scene import Json, Scene, telegram

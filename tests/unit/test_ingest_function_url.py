@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lambdas.ingest.platforms import PLATFORMS
-from lambdas.limits import MAX_WEBHOOK_BYTES
+from lambdas.ingest.platforms.base import MAX_WEBHOOK_BYTES
 from tests.support.engine import Engine
 from tests.support.ingest_scene import (
     SECRET,

@@ -6,7 +6,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from lambdas.limits import MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK
+from lambdas.ingest.human_replies import MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.limits import HOUR_MS, MINUTE_MS

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from lambdas.ingest import handler as handler_module
-from lambdas.limits import MAX_CHANGES_IN_A_WEBHOOK, MAX_CONVERSATIONS_IN_A_WEBHOOK, MAX_RETRY_AFTER_SECONDS
+from lambdas.ingest.preparation import MAX_CHANGES_IN_A_WEBHOOK, MAX_CONVERSATIONS_IN_A_WEBHOOK
+from lambdas.ingest.responses import MAX_RETRY_AFTER_SECONDS
 from tests.support.engine import Engine
 from tests.support.ingest_scene import CHAT, Scene, gateway, message, texts
 from tests.support.platforms import body_of, content_type, signed

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from message_buffer.errors import MalformedMessage, MessageTooLarge
-from message_buffer.limits import MAX_MESSAGE_BYTES, MAX_MESSAGE_ID_BYTES
-from message_buffer.messages.message import Attachment, Message, decode, encode
+from message_buffer.limits import MAX_MESSAGE_ID_BYTES
+from message_buffer.messages.message import MAX_MESSAGE_BYTES, Attachment, Message, decode, encode
 from message_buffer.messages.wire_form import id_line
 
 # Version 1 as it was written first. Buffers contain such bytes, so these are never edited, only added to.

@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from lambdas.ingest import handler as handler_module
-from lambdas.ingest.queued_webhooks import QueuedWebhooks, Receipt
-from lambdas.limits import (
+from lambdas.ingest.queued_webhooks import (
     MAX_QUEUED_WEBHOOK_PAUSE_SECONDS,
     MIN_MS_LEFT_FOR_A_QUEUED_WEBHOOK,
     MIN_QUEUED_WEBHOOK_PAUSE_SECONDS,
-    RETRY_AFTER_SECONDS,
+    QueuedWebhooks,
+    Receipt,
 )
+from lambdas.ingest.responses import RETRY_AFTER_SECONDS
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.rules.quota import Quota
 from tests.support.engine import Engine

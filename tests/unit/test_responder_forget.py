@@ -7,8 +7,9 @@ import pytest
 
 from message_buffer.aws import clients as aws
 from responder.assistants.base import Prompt, Reply
+from responder.conversations_table import DAY_SECONDS
 from responder.errors import Busy
-from responder.limits import DAY_SECONDS, MIN_TIME_TO_ERASE_MS
+from responder.forgetting import MIN_TIME_TO_ERASE_MS
 from responder.operator_commands import OperatorCommands
 from tests.support.fakes import RecordedTelemetry
 from tests.support.responder import NAME, OPTIONS, Tables, World, event, tables

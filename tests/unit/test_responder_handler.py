@@ -18,9 +18,10 @@ from responder.credentials import CredentialStore
 from responder.deliveries import Deliveries, Delivery, Later
 from responder.errors import Busy, MalformedEvent
 from responder.gate_client import BufferClient, Hold
-from responder.history import Turn, alternate, fit_into_budget, shorten, trim
-from responder.limits import MAX_PARKED_BATCHES, MAX_PARKED_TEXT_BYTES, MAX_TURN_BYTES
+from responder.history import MAX_TURN_BYTES, Turn, alternate, fit_into_budget, shorten, trim
+from responder.limits import MAX_PARKED_BATCHES
 from responder.operator_commands import OperatorCommands
+from responder.owned_batch import MAX_PARKED_TEXT_BYTES
 from tests.support.fakes import RecordedTelemetry
 from tests.support.responder import (
     ANSWER,

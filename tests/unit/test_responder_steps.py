@@ -9,7 +9,8 @@ import jsonschema
 import pytest
 
 from responder.errors import Refused
-from responder.limits import MIN_TIME_TO_FINISH_MS, MIN_TIME_TO_SEND_MS
+from responder.owned_batch import MIN_TIME_TO_FINISH_MS
+from responder.part_sender import MIN_TIME_TO_SEND_MS
 from tests.support.responder import NAME, PARTS, Tables, World, tables
 
 SCHEMAS = Path(__file__).parents[2] / "docs/schema"

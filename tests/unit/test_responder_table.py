@@ -8,8 +8,8 @@ import pytest
 
 from message_buffer.aws import clients as aws
 from responder.conversations_table import RECORD
-from responder.history import Turn
-from responder.limits import MAX_PARKED_BATCHES, MAX_RECORDED_TURNS
+from responder.history import MAX_RECORDED_TURNS, Turn
+from responder.limits import MAX_PARKED_BATCHES
 from tests.support.responder import LOCK_MS, NAME, PARTS, Tables, World, tables
 
 BEGAN_MS = 1_700_000_000_000

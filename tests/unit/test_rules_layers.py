@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from message_buffer.errors import InvalidRules
-from message_buffer.limits import MAX_MESSAGES_IN_A_BATCH, MAX_SILENCE_MS, MAX_WAIT_MS
+from message_buffer.limits import MAX_MESSAGES_IN_A_BATCH
 from message_buffer.rules.layers import (
+    MAX_SILENCE_MS,
+    MAX_WAIT_MS,
     PRESETS,
     RULE_FIELDS,
     Owner,

@@ -9,8 +9,7 @@ from botocore.stub import Stubber
 
 from message_buffer.aws import clients as aws
 from message_buffer.errors import InvalidInput, RulesConflict, SendFailed
-from message_buffer.limits import MAX_RULES_BYTES, MAX_RULES_WRITES
-from message_buffer.rules.rules_table import RulesTable, StoredRules
+from message_buffer.rules.rules_table import MAX_RULES_BYTES, MAX_RULES_WRITES, RulesTable, StoredRules
 
 Item = dict[str, Any]
 

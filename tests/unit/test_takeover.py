@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from message_buffer.limits import HOUR_MS, MAX_HOLDS_IN_A_TAKEOVER, MAX_REPLIES_REMEMBERED, MINUTE_MS
-from message_buffer.takeovers.takeover import Takeover
+from message_buffer.limits import HOUR_MS, MINUTE_MS
+from message_buffer.takeovers.takeover import MAX_HOLDS_IN_A_TAKEOVER, MAX_REPLIES_REMEMBERED, Takeover
 
 NOW = 1_700_000_000_000
 HOLD = 12 * HOUR_MS

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from message_buffer.limits import TAKEOVER_KEPT_MS
 from message_buffer.takeovers.takeover import Takeover
-from message_buffer.takeovers.takeovers_table import TakeoversTable
+from message_buffer.takeovers.takeovers_table import TAKEOVER_KEPT_MS, TakeoversTable
 from tests.support.table_service import empty
 from tests.support.takeovers import FakeTakeovers
 

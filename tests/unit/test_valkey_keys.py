@@ -9,8 +9,7 @@ from redis.crc import key_slot
 
 from message_buffer.lanes.valkey.keys import batch_prefix, script_keys, shard_of, wake_key
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
-from message_buffer.limits import MAX_CONVERSATION_ID_BYTES
-from message_buffer.messages.conversation_id import encode_conversation
+from message_buffer.messages.conversation_id import MAX_CONVERSATION_ID_BYTES, encode_conversation
 
 SCRIPTS = [load_script(path.stem) for path in sorted(LUA_DIRECTORY.glob("*.lua"))]
 

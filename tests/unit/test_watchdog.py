@@ -2,8 +2,7 @@
 
 import pytest
 
-from lambdas.limits import MAX_CONVERSATIONS_IN_A_RECOVERY
-from lambdas.watchdog.service import Watchdog
+from lambdas.watchdog.service import MAX_CONVERSATIONS_IN_A_RECOVERY, Watchdog
 from message_buffer.errors import StoreUnavailable
 from message_buffer.lanes.outcomes import Recovered
 from message_buffer.limits import WATCHDOG_PASS_MS

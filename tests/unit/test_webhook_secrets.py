@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lambdas.ingest.platforms import PLATFORMS
-from lambdas.limits import MIN_MS_BETWEEN_SECRET_READS
+from lambdas.ingest.webhook_secrets import MIN_MS_BETWEEN_SECRET_READS
 from message_buffer.errors import SendFailed
 from message_buffer.limits import SECRET_LIFE_MS
 from tests.support.engine import Engine

@@ -12,23 +12,27 @@ from typing import Any, NamedTuple, Protocol
 
 from pydantic import ValidationError
 
-from lambdas.limits import (
-    MAX_ACCOUNTS_CLAIMED,
-    MAX_BYTES_SEARCHED_FOR_ACCOUNTS,
-    MAX_DIGITS_OF_A_NUMBER,
-    MAX_DIGITS_OF_A_TIME_IN_MS,
-    MAX_DIGITS_OF_A_TIME_IN_SECONDS,
-    MAX_SECRETS_TRIED,
-    MAX_WEBHOOK_BYTES,
-)
 from message_buffer.errors import InvalidInput
-from message_buffer.limits import MAX_TIME_MS, MAX_USER_ID_CHARACTERS
+from message_buffer.limits import MAX_TIME_MS
 from message_buffer.messages.author_ids import AuthorIds
 from message_buffer.messages.changes import Change
 from message_buffer.messages.conversation_id import ConversationId, encode_conversation
 from message_buffer.messages.message import Message
 from message_buffer.messages.wire_form import mend_id
 
+# Phone numbers have at most 15 digits, and WhatsApp's ids at most 135 characters. Longer ones are ignored.
+MAX_DIGITS_OF_A_NUMBER, MAX_USER_ID_CHARACTERS = 32, 256
+# Lambda accepts an event of at most 6 MB. The gateway may encode the body as base64, which makes it a third longer.
+MAX_WEBHOOK_BYTES = 4 * 1024 * 1024
+# Each secret that ingest tries costs a hash of the entire body, so it tries only this many.
+MAX_SECRETS_TRIED = 4
+# Ingest searches at most this many bytes of a body for the accounts that it claims, and uses at most this many of them.
+MAX_BYTES_SEARCHED_FOR_ACCOUNTS = 256 * 1024
+MAX_ACCOUNTS_CLAIMED = 16
+# With another digit, a time could be later than MAX_TIME_MS, the latest time that a message may have.
+MAX_DIGITS_OF_A_TIME_IN_SECONDS = 11
+# A time with more digits than MAX_DIGITS_OF_A_TIME_IN_SECONDS, up to this many, is in milliseconds.
+MAX_DIGITS_OF_A_TIME_IN_MS = 15
 Headers = Mapping[str, str]
 Query = Mapping[str, str]
 Json = Mapping[str, Any]
@@ -224,6 +228,7 @@ class Platform(Protocol):
     """Leave out invalid updates instead of refusing the webhook, which the platform would send again for days."""
     tells_typing: bool = False
     max_body_bytes: int = MAX_WEBHOOK_BYTES
+    """The largest body of the platform. Strangers may send larger ones, whose signatures would take long to check."""
     comes_again: bool = True
     """The platform sends a webhook again that was answered 429."""
     empty_refusal: tuple[str, str] | None = None

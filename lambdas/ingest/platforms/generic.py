@@ -40,12 +40,14 @@ from lambdas.ingest.platforms.base import (
     ms_of_seconds,
     parse_json,
 )
-from lambdas.limits import MAX_MESSAGES_IN_A_GENERIC_WEBHOOK, MAX_SIGNATURE_AGE_MS
+from lambdas.limits import MAX_SIGNATURE_AGE_MS
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
 from message_buffer.rules.layers import nearest_name
 
+# As many messages as WhatsApp, which sends the largest webhooks of all platforms, puts into one webhook.
+MAX_MESSAGES_IN_A_GENERIC_WEBHOOK = 1_000
 TIMESTAMP = "x-signature-timestamp"
 OF_THE_MESSAGE = ("id", "text", "type", "author", "attachments", "replyTo", "sentAt", "groupId")
 OF_THE_CONVERSATION = frozenset({"account", "conversation", "tenant"})

@@ -16,13 +16,12 @@ from lambdas.ingest.platforms.base import (
     object_of,
     parse_json,
 )
-from lambdas.limits import MAX_META_WEBHOOK_BYTES
 
 
 class MetaPlatform(Platform):
     object_name: str
     """The body's `object`. Only this names the platform, because an app signs for all of Meta's with one secret."""
-    max_body_bytes = MAX_META_WEBHOOK_BYTES
+    max_body_bytes = 3 * 1024 * 1024  # Meta sends no larger bodies
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         # Search for ids of entries, too, because some webhooks of a WhatsApp Business Account name no phone number.

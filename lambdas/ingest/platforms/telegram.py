@@ -34,11 +34,12 @@ from lambdas.ingest.platforms.base import (
     word_of,
 )
 from lambdas.ingest.platforms.telegram_rich import RichMessage
-from lambdas.limits import MAX_MESSAGES_DELETED_AT_ONCE, MAX_TELEGRAM_WEBHOOK_BYTES
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
 
+# Telegram reports the deletion of at most this many messages in one update.
+MAX_MESSAGES_DELETED_AT_ONCE = 100
 THE_ONLY_BOT = "bot"
 
 # The order matters, because a message with an animation also has the field `document`.
@@ -79,7 +80,8 @@ _NO_MESSAGES = {
 
 class Telegram(Platform):
     name = "telegram"
-    max_body_bytes = MAX_TELEGRAM_WEBHOOK_BYTES
+    # Telegram names no maximum, but its longest text has 4,096 characters, and an update quotes few.
+    max_body_bytes = 1024 * 1024
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         given = webhook.headers.get("x-telegram-bot-api-secret-token")

@@ -3,8 +3,9 @@
 from typing import Any
 
 from lambdas.ingest.platforms.base import Json, list_of, object_of, word_of
-from lambdas.limits import MAX_LEVELS_OF_A_RICH_MESSAGE
 
+# Telegram nests a rich message's blocks and texts in at most 16 levels. We count a list of texts as another level.
+MAX_LEVELS_OF_A_RICH_MESSAGE = 32
 # Type of a block -> the field in which a message without blocks has such a file.
 _FILES = {
     "photo": "photo",

@@ -29,16 +29,14 @@ from lambdas.ingest.platforms.base import (
     is_same,
     object_in,
 )
-from lambdas.limits import (
-    MAX_DIGITS_OF_A_MEDIA_COUNT,
-    MAX_FIELDS_IN_A_TWILIO_FORM,
-    MAX_MEDIA_IN_A_TWILIO_FORM,
-    MAX_TWILIO_WEBHOOK_BYTES,
-)
 from message_buffer.messages.author_ids import AuthorIds
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
 
+# Twilio accepts at most this many files in one message.
+MAX_MEDIA_IN_A_TWILIO_FORM = 10
+# A number with more digits cannot be a count of files, and Python refuses to parse a number with very many digits.
+MAX_DIGITS_OF_A_MEDIA_COUNT = 3
 Form = list[tuple[str, str]]
 
 # TwiML that sends nothing to the author.
@@ -63,7 +61,8 @@ CHOICE = ("ButtonText", "ButtonPayload", "ListId", "ListTitle", "ListDescription
 
 class Twilio(Platform):
     name = "twilio"
-    max_body_bytes = MAX_TWILIO_WEBHOOK_BYTES
+    # A form encodes a character in at most 12 bytes, so this is enough for 5,000 characters. An SMS has at most 1,600.
+    max_body_bytes = 64 * 1024
     comes_again = False
     # The status says that the webhook was refused. Twilio would log a body in JSON as a second error.
     empty_refusal = NO_REPLY
@@ -109,7 +108,8 @@ def _is_form(webhook: Webhook) -> bool:
 
 def _form(body: bytes) -> Form:
     try:
-        return parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS_IN_A_TWILIO_FORM)
+        # Twilio sends a few dozen fields; a form with many more only costs time.
+        return parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=1_000)
     except ValueError as error:
         raise InvalidWebhook("The body is not a form.") from error
 

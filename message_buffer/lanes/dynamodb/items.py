@@ -13,8 +13,8 @@ a time at or before their due time, which does not move with each message.
 
 from hashlib import blake2s
 
-from message_buffer.limits import MAX_NAME_BYTES
-
+# The item of a window contains the name of each message of its frozen batch, and an item has at most 400 KB.
+MAX_NAME_BYTES = 256
 # A query reads a conversation without its `BODY` items, which are sorted after all others.
 WINDOW, MESSAGE, BODY = "!", "m#", "p#"
 OPEN_INDEX = "open"

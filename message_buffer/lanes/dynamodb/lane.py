@@ -14,19 +14,22 @@ from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Triggers
 from message_buffer.lanes.dynamodb.window import Note, Window
 from message_buffer.lanes.holds import Hold, Holder, end_of, standing
-from message_buffer.limits import (
-    CANCEL_LOCK_MS,
-    CANCEL_LOCK_PAUSE_SECONDS,
-    MAX_CANCEL_LOCK_TRIES,
-    MAX_CLOCK_STEP_BACK_MS,
-    MAX_PAGES_PEEKED,
-    MAX_WINDOW_TRIES,
-    MINUTE_MS,
-    REMEMBERED_MS,
-)
+from message_buffer.limits import MAX_WINDOW_TRIES, MINUTE_MS, REMEMBERED_MS
 from message_buffer.rules.due_time import due_after_typing
 from message_buffer.rules.quota import Charge
 from message_buffer.rules.timing import Timing
+
+# If an instance's clock steps back by less than this, each message arrives 1 ms after the last one. If the clock steps
+# back further, the DynamoDB lane assumes that the earlier time was wrong, and uses the new time.
+MAX_CLOCK_STEP_BACK_MS = 1_000
+# An operator's look at a conversation reads at most this many pages of a megabyte. Messages that wait take at most 20
+# pages; the others contain tombstones of a day.
+MAX_PAGES_PEEKED = 50
+# A cancel locks the window for this long. If the DynamoDB processor has the lock, which it usually needs only for a
+# moment, the cancel tries again after a pause.
+CANCEL_LOCK_MS = 10_000
+MAX_CANCEL_LOCK_TRIES = 5
+CANCEL_LOCK_PAUSE_SECONDS = 0.1
 
 
 class DynamoDbLane:

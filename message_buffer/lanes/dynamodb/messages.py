@@ -11,8 +11,10 @@ from message_buffer.errors import SendFailed
 from message_buffer.lanes.dynamodb.items import BODY, DROPPED, MESSAGE, WINDOW, key_of, seconds
 from message_buffer.lanes.dynamodb.window import CLOSE, FACTS, WINDOW_ATTRIBUTES, Window, packed, window_of
 from message_buffer.lanes.dynamodb.windows import UNCHANGED, UNLOCKED, version_of
-from message_buffer.limits import LARGE_MESSAGE_BYTES, UNDONE_PAUSES_SECONDS
+from message_buffer.limits import LARGE_MESSAGE_BYTES
 
+# DynamoDB may carry out only some requests of a batch call. The others are repeated after each of these pauses.
+UNDONE_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
 BATCH_WRITES, BATCH_READS = 25, 100
 IS_STORED = "attribute_exists(#arrived_at)"
 NOT_FROZEN = "NOT contains(#frozen.#names, :name)"

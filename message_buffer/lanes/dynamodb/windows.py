@@ -10,10 +10,16 @@ from message_buffer.aws.dynamodb import Table, Value, Values, expressions, numbe
 from message_buffer.lanes.dynamodb.items import OPEN_INDEX, WINDOW, key_of, seconds
 from message_buffer.lanes.dynamodb.window import Note, Window, packed, window_of
 from message_buffer.lanes.holds import Holds, end_of
-from message_buffer.limits import INDEX_SLICES, MAX_STORED_BYTES, MAX_STORED_MESSAGES, REMEMBERED_MS
+from message_buffer.limits import REMEMBERED_MS
 from message_buffer.rules.due_time import Due
 from message_buffer.rules.timing import Timing
 
+# As many messages, and as many bytes of large ones, may wait in a conversation as in the Valkey lane by default.
+MAX_STORED_MESSAGES = 5_000
+MAX_STORED_BYTES = 32 * 1024 * 1024
+# DynamoDB allows 1,000 writes a second per index partition. Each window writes at least twice (open, close), so the
+# index of open windows is split into this many slices.
+INDEX_SLICES = 8
 # A condition: no message has arrived since the given generation.
 NOTHING_NEW = " AND #generation = :generation"
 # Conditions: the window has not changed since it was read (see `version_of`); no run works on it.

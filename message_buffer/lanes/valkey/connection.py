@@ -43,9 +43,11 @@ from message_buffer.errors import (
 from message_buffer.lanes.valkey.dial import Dial, dialled, open_node
 from message_buffer.lanes.valkey.patience import Patience
 from message_buffer.lanes.valkey.scripts import Argument, Script
-from message_buffer.limits import SIGN_IN_LIFE_MS, VALKEY_ATTEMPTS
+from message_buffer.limits import HOUR_MS, VALKEY_ATTEMPTS
 from message_buffer.settings import ConnectionSettings
 
+# ElastiCache closes a connection 12 hours after its IAM sign-in, so a client is replaced an hour before that.
+SIGN_IN_LIFE_MS = 11 * HOUR_MS
 # RedisClusterException does not descend from RedisError.
 FAILURES = (RedisError, RedisClusterException)
 

@@ -16,9 +16,10 @@ from message_buffer.lanes.valkey.connection import (
 )
 from message_buffer.lanes.valkey.patience import Patience
 from message_buffer.lanes.valkey.store import Store
-from message_buffer.limits import SIGN_IN_TOKEN_REUSE_MS
 from message_buffer.settings import IamAccess, ValkeySettings
 
+# A token is valid for 15 minutes.
+SIGN_IN_TOKEN_REUSE_MS = 10 * 60_000
 SignToken = Callable[[IamAccess], str]
 
 

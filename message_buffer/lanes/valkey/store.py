@@ -19,23 +19,20 @@ from message_buffer.lanes.holds import Hold, Holder, Holds, standing
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.keys import batch_prefix, script_keys, shard_of, shard_of_encoded
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script, load_script
-from message_buffer.limits import (
-    DAY_MS,
-    LOOK_EVERY,
-    MAX_CALL_MS,
-    MAX_CHARGES_KEPT,
-    MAX_HOLD_MS,
-    MAX_REMEMBERED_ID_BYTES,
-    MAX_RETRY_MS,
-    MIN_RETRY_MS,
-    MINUTE_MS,
-)
+from message_buffer.limits import DAY_MS, MAX_CALL_MS, MAX_HOLD_MS, MAX_RETRY_MS, MIN_RETRY_MS, MINUTE_MS
 from message_buffer.messages.conversation_id import encode_conversation
 from message_buffer.messages.wire_form import id_line
 from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.timing import Timing
 from message_buffer.settings import StoreSettings
 
+# A longer message id is remembered by its digest. The ids of WhatsApp, Telegram and Twilio are shorter.
+MAX_REMEMBERED_ID_BYTES = 96
+# The stage's quota and the number of waiting messages are checked only with messages 1, 9, 17, … of a buffer, for eight
+# messages at once, because a check takes several commands. If a rule sets the quota, every message is checked.
+LOOK_EVERY = 8
+# An instance caches the quotas of this many accounts in the form that it sends to the script.
+MAX_CHARGES_KEPT = 1_024
 FIRST_PAGE = "open:0"  # the cursor of the first page of list_conversations
 FIRST_LOOK = "near:0"  # the cursor of the first call of a search for a message
 _CURSOR = "(open|inflight|pending):[0-9]{1,20}"

@@ -17,7 +17,10 @@ from message_buffer.errors import StoreError
 from message_buffer.lanes.valkey.connection import FAILURES, Client, Swallowed
 from message_buffer.lanes.valkey.dial import Dial, dialled
 from message_buffer.lanes.valkey.keys import wake_key
-from message_buffer.limits import POP_SECONDS
+
+# The server ends a blocking pop after this time, which matters only if the client vanished without closing the
+# connection.
+POP_SECONDS = 20
 
 
 class _Line(Protocol):
