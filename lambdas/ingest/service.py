@@ -6,7 +6,6 @@ their ids, but changes are made or published again.
 """
 
 from collections import Counter
-from collections.abc import Mapping
 
 from lambdas.ingest.authentication import Authentication, Unauthentic, require_authority
 from lambdas.ingest.buffering import Buffering
@@ -54,7 +53,6 @@ class Ingest:
         book: RuleBook,
         takeovers: Takeovers,
         aliases: Aliases | None = None,
-        platforms: Mapping[str, Platform] = PLATFORMS,
         clock: Clock = system_clock,
         time_is_required: bool = False,
         patience: WebhookPatience | None = None,
@@ -71,7 +69,6 @@ class Ingest:
         self._telemetry = telemetry
         self._book = book
         self._aliases = aliases
-        self._platforms = platforms
         self._clock = clock
 
     def answer(self, request: Request) -> Response:
@@ -101,7 +98,7 @@ class Ingest:
     def refuse_undecodable(self, platform: str, problem: str) -> Response:
         """Return the 400 for a body that is not in the gateway's encoding."""
         self._strangers.write_counts()
-        known = self._platforms.get(platform)
+        known = PLATFORMS.get(platform)
         # Do not log an unknown platform's name, which a stranger may have made long.
         return in_form_of(known, self._refuse_unread(known.full_name if known else "", 400, problem))
 
@@ -110,7 +107,7 @@ class Ingest:
         if self._patience:
             self._patience.begin()
         try:
-            return self._take(self._platforms[platform], webhook, signer)
+            return self._take(PLATFORMS[platform], webhook, signer)
         except (StoreError, SendFailed) as error:
             return self._refuse_after(error, platform)
 
@@ -123,7 +120,7 @@ class Ingest:
     def _platform_of(self, request: Request) -> Platform | None:
         """Return the platform of the request's path. Raises SendFailed if the doors were never read."""
         if request.door is None:
-            return self._platforms.get(request.platform)
+            return PLATFORMS.get(request.platform)
         return platform_of_door(self._book, request.platform, request.door)
 
     def _answer(self, platform: Platform, request: Request) -> Response:
