@@ -53,21 +53,6 @@ def in_form_of(platform: Platform | None, response: Response) -> Response:
     return response._replace(body=body, content_type=content_type)
 
 
-def refuse_platform() -> Response:
-    """Return the 404 for a platform, or a route of it, that does not exist."""
-    return refuse(404, "There is no such platform.")
-
-
-def refuse_challenge() -> Response:
-    """Return the 403 for a challenge whose verify token is not ours."""
-    return refuse(403, "The challenge is not passed.")
-
-
-def refuse_method(allowed: str) -> Response:
-    """Return the 405 for a method that the route does not accept."""
-    return refuse(405, "Use POST.", {"Allow": allowed})
-
-
 def refuse_for_now() -> Response:
     """Return the 503 after which a platform sends the webhook again."""
     return refuse(503, "Not everything could be kept; send it again.", {"Retry-After": str(RETRY_AFTER_SECONDS)})

@@ -17,17 +17,7 @@ from lambdas.ingest.platforms.base import Platform, Signer, Webhook, to_json
 from lambdas.ingest.platforms.doors import platform_of_door
 from lambdas.ingest.preparation import TooManyUpdates, prepare
 from lambdas.ingest.report import Done, report, report_refusal
-from lambdas.ingest.responses import (
-    Request,
-    Response,
-    in_form_of,
-    refuse,
-    refuse_challenge,
-    refuse_for_now,
-    refuse_method,
-    refuse_over_quota,
-    refuse_platform,
-)
+from lambdas.ingest.responses import Request, Response, in_form_of, refuse, refuse_for_now, refuse_over_quota
 from lambdas.ingest.strangers import LinesAboutStrangers
 from lambdas.ingest.typing_events import extend_waits
 from lambdas.ingest.webhook_secrets import WebhookSecrets
@@ -82,7 +72,7 @@ class Ingest:
             # Do not log the door's name, which a stranger may have made long.
             return self._refuse_after(error, request.platform)
         if platform is None or (request.route == "typing" and not platform.tells_typing):
-            return in_form_of(platform, refuse_platform())
+            return in_form_of(platform, refuse(404, "There is no such platform."))
         return in_form_of(platform, self._answer_or_refuse(platform, request))
 
     def _answer_or_refuse(self, platform: Platform, request: Request) -> Response:
@@ -132,17 +122,15 @@ class Ingest:
             case "GET", "webhook":
                 return self._challenge(platform, request.webhook)
             case "POST", "webhook":
-                return self._receive(platform, request.webhook)
+                signer = self._authentication.signer_of(platform, request.webhook)
+                return self._take(platform, request.webhook, signer)
             case "POST", "typing":
                 return self._keep_waiting(platform, request.webhook)
-        return refuse_method("POST" if request.route == "typing" else "GET, POST")
+        return refuse(405, "Use POST.", {"Allow": "POST" if request.route == "typing" else "GET, POST"})
 
     def _challenge(self, platform: Platform, webhook: Webhook) -> Response:
         echo = self._authentication.pass_challenge(platform, webhook)
-        return refuse_challenge() if echo is None else Response(200, echo, "text/plain")
-
-    def _receive(self, platform: Platform, webhook: Webhook) -> Response:
-        return self._take(platform, webhook, self._authentication.signer_of(platform, webhook))
+        return refuse(403, "The challenge is not passed.") if echo is None else Response(200, echo, "text/plain")
 
     def _take(self, platform: Platform, webhook: Webhook, signer: Signer) -> Response:
         try:
