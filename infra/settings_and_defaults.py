@@ -120,7 +120,7 @@ class Concurrency(Settings):
     """At least twice the number of shards, because a processor and its successor overlap."""
     conversation_processor: Instances | None = None
     """Limits how many batches of the Valkey lane are emitted at the same time. The shards share these slots equally, so
-    there must be at least one slot for each shard. Without a number there are 200."""
+    there must be at least one slot for each shard. Without a number there are `DEFAULT_SLOTS`."""
     watchdog: Instances | None = None
     """Three are enough: one for a regular pass, and two for passes after a processor has failed."""
     dynamodb_processor: Instances | None = None

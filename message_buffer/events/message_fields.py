@@ -11,8 +11,6 @@ from message_buffer.messages.wire_form import Json, sent_at_ms
 # The fields that every message has in an event, and their values if the wire form leaves them out.
 _ALWAYS: Json = {"id": None, "text": "", "type": "text", "timestamp": None, "attachments": []}
 _REQUIRED = {"id": str, "text": str, "receivedAt": int, "platform": str}
-# The event has its own field `agent`.
-_OF_THE_BATCH = ("agent",)
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - the `Z` is added to the text
 
 
@@ -22,8 +20,7 @@ def message_fields(wire: Json) -> Json:
     for name, kind in _REQUIRED.items():
         if type(message.get(name)) is not kind:
             raise MalformedMessage(f"the message's {name} is missing or has the wrong type")
-    for name in _OF_THE_BATCH:
-        message.pop(name, None)
+    message.pop("agent", None)  # the event has its own field `agent`
     message["timestamp"] = _iso(sent_at_ms(message))
     return message
 
