@@ -205,13 +205,15 @@ def test_a_hold_says_until_when_and_for_how_much_longer(scene: Scene) -> None:
     page, until_ms = scene.page, now_ms() + 3_570_000
     name = "default/whatsapp/1065/1"
     reply_until_ms = now_ms() + 86_370_000
-    scene.stage.rows = [row(name, due_at_ms=until_ms, reason="hold", heldUntil=until_ms, replyUntil=reply_until_ms)]
+    holds = [{"holder": "people", "cause": "handoff", "until": until_ms}]
+    held = row(name, due_at_ms=until_ms, reason="hold", heldUntil=until_ms, replyUntil=reply_until_ms, holds=holds)
+    scene.stage.rows = [held]
     page.get_by_role("tab", name="Live").click()
     expect(page.locator("tbody tr")).to_contain_text("on hold", timeout=WITHIN_MS)
     page.locator("tbody button.name").click()
     facts = page.locator("dialog .facts")
     expect(facts).to_contain_text("Stateon hold")
-    expect(facts).to_contain_text(re.compile(r"Holduntil [\d:.]+ [AP]M, for another 59 min"))
+    expect(facts).to_contain_text(re.compile(r"Holdpeople \(handoff\), until [\d:.]+ [AP]M, for another 59 min"))
     expect(facts).to_contain_text(
         re.compile(r"Free replies until[\d:.]+ [AP]M \(in 24\.0 h\); later the platform refuses")
     )

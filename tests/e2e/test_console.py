@@ -110,7 +110,7 @@ def test_a_conversation_is_held_and_resumed_after_a_question(page: Page) -> None
     dialog.get_by_label("For").select_option("8 hours")
     dialog.get_by_role("button", name="Hold now").click()
     expect(dialog.locator(".facts")).to_contain_text(
-        re.compile("Holduntil .*for another (7.9|8.0) h"), timeout=WITHIN_MS
+        re.compile(r"Holdpeople \(operator\), until .*for another (7.9|8.0) h"), timeout=WITHIN_MS
     )
     dialog.get_by_role("button", name="Close").click()
     say(page, "one")

@@ -22,6 +22,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_grou
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.buffer.cancelled.json").read_text())
 LIVE_SECONDS = 10
 CHANGED_MS = 3_100
+# Longer than cold starts on a busy machine, which a wait that is measured from outside contains.
+LONG_MS = 30_000
 
 
 @pytest.fixture
@@ -68,13 +70,13 @@ def test_a_change_is_seen_by_every_running_instance_within_ten_seconds(
         def all_wait() -> list[int]:
             return list(pool.map(lambda _: waits_ms(stage, scope), range(WARM_PROCESSES)))
 
-        assert max(all_wait()) < CHANGED_MS
-        put(table, scope, {"silenceMs": CHANGED_MS})
+        assert max(all_wait()) < LONG_MS
+        put(table, scope, {"silenceMs": LONG_MS, "maxWaitMs": 2 * LONG_MS})
         changed_at = time.monotonic()
         while (left := changed_at + LIVE_SECONDS - time.monotonic()) > 0:
             all_wait()
             time.sleep(min(1.0, left))
-        assert min(all_wait()) >= CHANGED_MS
+        assert min(all_wait()) >= LONG_MS
 
 
 def test_a_rule_of_the_bus_selects_the_events_of_an_agent(stage: LocalStage) -> None:
