@@ -9,6 +9,7 @@ from typing import Any
 from lambdas.gate.service import Gate, operations_of
 from lambdas.operations import Operations
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
+from message_buffer.lanes.valkey.patience import Patience
 from message_buffer.settings import GateSettings
 from message_buffer.telemetry import Telemetry
 from message_buffer.variables import read_settings
@@ -18,8 +19,10 @@ from message_buffer.variables import read_settings
 def _parts() -> tuple[Operations, Telemetry]:
     settings = read_settings(GateSettings)
     telemetry = Telemetry(settings.log)
+    # In an outage of Valkey, consumers learn the DynamoDB lane's holds before they stop waiting.
+    patience = Patience(connect_ms=2_000) if settings.dynamodb_lane else None
     gate = Gate(
-        open_valkey_lane(settings.valkey, telemetry) if settings.valkey else None,
+        open_valkey_lane(settings.valkey, telemetry, patience=patience) if settings.valkey else None,
         dynamodb_lane=open_dynamodb_lane(settings.dynamodb_lane) if settings.dynamodb_lane else None,
     )
     return Operations(operations_of(gate), telemetry), telemetry

@@ -10,6 +10,7 @@ from message_buffer.errors import SendFailed
 from message_buffer.events.event_bus import Publishes
 from message_buffer.events.taken_over import DETAIL_TYPE, taken_over_event
 from message_buffer.lanes.lane import Lane
+from message_buffer.limits import MAX_HOLD_MS
 from message_buffer.takeovers.takeover import Takeover
 
 # A person writes to one customer after the other, so platforms report few of their replies at once.
@@ -64,7 +65,8 @@ class HumanReplies:
         A redelivery does this again, because an earlier request may have ended after it stored the takeover.
         """
         conversation = str(reply.conversation)
-        hold_ms = max(takeover.until_ms - self._clock(), 1)
+        # The clock of the host that stored the takeover may be ahead.
+        hold_ms = min(max(takeover.until_ms - self._clock(), 1), MAX_HOLD_MS)
         self._lane.hold_buffer(conversation, holder="people", cause="answer", hold_ms=hold_ms)
         if not takeover.is_published:
             event = taken_over_event(

@@ -196,6 +196,17 @@ def test_the_gate_reads_no_message_of_the_dynamodb_lane(window: WindowScene, mon
     assert alone.ask("conversation.resume")["ok"]
 
 
+@pytest.mark.parametrize("only_in", ["valkey", "dynamodb"])
+@pytest.mark.parametrize("fields", [{}, {"generation": 1}, {"generation": 1, "lane": "dynamodb"}])
+def test_a_hold_that_a_resume_at_the_same_time_left_in_one_lane_is_told(
+    both: Function, window: WindowScene, fake: Engine, only_in: str, fields: Json
+) -> None:
+    lane = fake.store if only_in == "valkey" else window.lane
+    lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=HOLD_MS)
+    (hold,) = both.ask("gate", **fields)["result"]["holds"]
+    assert (hold["holder"], hold["cause"]) == ("people", "operator")
+
+
 @pytest.mark.parametrize("has_valkey", [True, False])
 def test_the_responder_sees_and_holds_the_window_that_its_batch_came_from(
     window: WindowScene, fake: Engine, has_valkey: bool
