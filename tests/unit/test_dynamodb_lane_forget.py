@@ -54,6 +54,20 @@ def test_these_are_the_steps(window: WindowScene) -> None:
     assert window.wire.made == STEPS
 
 
+def test_a_hold_that_comes_before_the_window_is_gone_is_erased_by_the_forget_and_not_unseen(
+    window: WindowScene,
+) -> None:
+    def hold() -> None:
+        window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=60_000)
+
+    window.send("m1")
+    window.wire.made.clear()
+    with window.wire.at("delete_item", hold):
+        forget(window)
+    assert window.wire.made.count("delete_item") == 2, "it is erased knowingly"
+    assert items(window) == []
+
+
 @pytest.mark.parametrize("step", range(1, len(STEPS)))
 def test_a_message_that_comes_during_a_forget_is_erased_or_leaves_and_is_never_stuck(
     window: WindowScene, step: int

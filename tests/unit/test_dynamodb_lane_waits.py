@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lambdas.dynamodb_processor import service as dynamodb_processor
 from lambdas.dynamodb_processor.service import SECOND_SWEEP_DELAY_MS
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
@@ -251,6 +252,23 @@ def test_a_flush_while_a_batch_is_emitted_hastens_what_waits_behind_it(window: W
     window.pass_time(1_000)
     assert window.batches() == [["m1"], ["m2"]]
     assert window.events()[1]["flushReason"] == "flush"
+
+
+def test_a_flush_reaches_what_a_batch_had_no_room_for_even_on_hold(
+    window: WindowScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dynamodb_processor, "MAX_MESSAGES_IN_A_BATCH", 2)
+
+    def hold_and_flush() -> None:
+        window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=3_600_000)
+        window.lane.flush_buffer(CONVERSATION)
+
+    send(window, "m1")
+    send(window, "m2")
+    send(window, "m3")
+    with window.wire.at("put_events", hold_and_flush, after=True):
+        window.pass_time(60_000)
+    assert window.batches() == [["m1", "m2"], ["m3"]]
 
 
 def test_a_message_that_comes_while_typing_is_written_counts_alone(window: WindowScene) -> None:

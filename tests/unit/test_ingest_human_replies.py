@@ -217,6 +217,10 @@ def test_an_operator_who_resumes_while_the_hold_is_made_wins(scene: Scene, monke
     monkeypatch.setattr(scene.bus, "publish", resume_first)
     assert scene.post("whatsapp", whatsapp(echo(scene)))[0] == 200
     assert held_until(scene) is None
+    longer_ms = 86_400_000
+    scene.engine.store.hold_buffer(CHAT, holder="people", cause="handoff", hold_ms=longer_ms)
+    assert scene.post("whatsapp", whatsapp(echo(scene)))[0] == 200
+    assert held_until(scene) == scene.engine.clock.now_ms + longer_ms, "a hand-off made since then stays"
     assert "TakenOver" not in scene.telemetry.counts
 
 

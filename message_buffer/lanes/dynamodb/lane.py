@@ -160,7 +160,7 @@ class DynamoDbLane:
     def forget_conversation(self, conversation: str) -> o.Forgotten:
         """Erase all items under the window's lock, and at last the window, so that a run at work has lost its lock.
 
-        A message that comes before the window is gone is erased, too. Raise StoreUnavailable if messages keep coming,
+        What comes before the window is gone is erased, too. Raise StoreUnavailable if messages keep coming,
         or a processor has, or gets, the window's lock.
         """
         owner, waiting, frozen = uuid4().hex, 0, 0
@@ -176,7 +176,7 @@ class DynamoDbLane:
                 arrivals += _arrivals(contents, self._clock())
                 waiting += len(contents.waiting)
                 frozen += len(contents.stored) - len(contents.waiting)
-                if self._locks.delete_window(conversation, owner, generation=window.generation):
+                if self._locks.delete_window(conversation, owner, window=window):
                     return o.Forgotten(max(arrivals, default=None), waiting, frozen, leaving_until_ms=None)
             raise StoreUnavailable("forget conversation: messages keep arriving; try again")
         finally:

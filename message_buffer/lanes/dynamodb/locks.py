@@ -3,7 +3,7 @@
 from message_buffer.aws.dynamodb import Table, Value, Values
 from message_buffer.lanes.dynamodb.items import WINDOW, key_of, seconds
 from message_buffer.lanes.dynamodb.window import CLOSE, FACTS, Frozen, Window, frozen_item, packed, window_of
-from message_buffer.lanes.dynamodb.windows import NOT_HELD, NOTHING_NEW, slice_of
+from message_buffer.lanes.dynamodb.windows import NOT_HELD, NOTHING_NEW, same_holds, slice_of
 from message_buffer.rules.due_time import Due, Rhythm
 
 FIRST_ATTEMPT = 1
@@ -117,10 +117,11 @@ class Locks(Table):
         values: dict[str, Value] = {"generation": generation, "none": 0, "expires": seconds(expires_at_ms)}
         return self._owned("close window", conversation, owner, do=CLOSE, values=values, only_if=NOTHING_NEW)
 
-    def delete_window(self, conversation: str, owner: str, *, generation: int) -> bool:
-        """Delete the window's item. Return False if a message has arrived since the given generation."""
-        values: Values = {"me": owner, "generation": generation}
-        request = self._delete(key_of(conversation, WINDOW), values, only_if=f"#owner = :me{NOTHING_NEW}")["Delete"]
+    def delete_window(self, conversation: str, owner: str, *, window: Window) -> bool:
+        """Delete the window's item. Return False if a message or a hold has come since the caller read the window."""
+        values: Values = {"me": owner, "generation": window.generation, "seen": packed(window.holds)}
+        only_if = f"#owner = :me{NOTHING_NEW} AND {same_holds(window)}"
+        request = self._delete(key_of(conversation, WINDOW), values, only_if=only_if)["Delete"]
         return self._asked("delete window", "delete_item", request).done
 
     def reopen(

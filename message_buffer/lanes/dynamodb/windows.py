@@ -183,7 +183,12 @@ class Windows(Table):
 def _leaving(window: Window, holds: Holds) -> tuple[dict[str, Value], str]:
     """Return the values of SET_HOLDS, and the condition that the holds are as the caller has read them."""
     values: dict[str, Value] = {"until": end_of(holds), "holds": packed(holds), "seen": packed(window.holds)}
-    return values, "#holds = :seen" if window.holds else "(attribute_not_exists(#holds) OR #holds = :seen)"
+    return values, same_holds(window)
+
+
+def same_holds(window: Window) -> str:
+    """Return the condition that the holds are still `:seen`."""
+    return "#holds = :seen" if window.holds else "(attribute_not_exists(#holds) OR #holds = :seen)"
 
 
 def version_of(window: Window) -> Values:
