@@ -1,13 +1,12 @@
 """Carries out the three operations that consumers may invoke. They read no message and change no rule."""
 
 from collections.abc import Mapping
-from operator import attrgetter
 
 from lambdas.limits import MAX_CALLER_CHARACTERS, MAX_NAME_CHARACTERS
 from lambdas.operations import Operation
 from message_buffer.errors import InvalidInput, StoreError
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
-from message_buffer.lanes.holds import Hold, Holder, shown
+from message_buffer.lanes.holds import longest, shown
 from message_buffer.lanes.outcomes import OnHold, lane_of
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import MAX_HOLD_MS
@@ -33,21 +32,20 @@ class Gate:
         is_of_dynamodb = lane_of(fields.get("lane", "valkey")) == "dynamodb" and self._dynamodb_lane is not None
         asked = self._lanes[0 if is_of_dynamodb else -1] if "generation" in fields else None
         generation = _whole(fields, "generation") if asked else 0
-        holds: dict[Holder, Hold] = {}
-        current = 0
+        seen = {}
         for lane in self._lanes:
             try:
-                seen = lane.standing(name)
+                seen[lane] = lane.standing(name)
             except StoreError:
                 # The DynamoDB lane, which comes first, keeps each hold, too.
                 if lane in (asked, self._lanes[0]):
                     raise
-                continue
-            # Of a hold and a resume at the same time, each lane may have obeyed another last.
-            holds = {each.holder: each for each in sorted((*holds.values(), *seen.holds), key=attrgetter("until_ms"))}
-            current = seen.generation if lane is asked else current
-        told = {"holds": shown(tuple(holds.values()))}
-        return told if asked is None else {"current": current, "newer": current > generation, **told}
+        # A hold and a resume at the same time may have reached the two lanes in different orders.
+        told = {"holds": shown(longest(*(hold for each in seen.values() for hold in each.holds)))}
+        if asked is None:
+            return told
+        current = seen[asked].generation
+        return {"current": current, "newer": current > generation, **told}
 
     def hold(self, fields: Json) -> Json:
         """Keep the conversation's messages back for consumers, in all lanes. Return until when it is on hold."""

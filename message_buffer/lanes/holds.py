@@ -14,7 +14,7 @@ class Hold(NamedTuple):
     holder: Holder
     until_ms: int
     cause: str
-    """Of people's hold `answer`, `operator` or `handoff`. Of consumers' hold the consumer's name, which is a claim."""
+    """If people hold: `answer`, `operator` or `handoff`. If consumers hold: the consumer's name, which is a claim."""
 
 
 Holds = tuple[Hold, ...]
@@ -23,6 +23,12 @@ Holds = tuple[Hold, ...]
 def end_of(holds: Holds) -> int:
     """Return when the last of the holds ends, or 0 if there is none."""
     return max((each.until_ms for each in holds), default=0)
+
+
+def longest(*holds: Hold) -> Holds:
+    """Return each holder's hold that ends last, people's first. If two end together, the one given later counts."""
+    by_holder = {each.holder: each for each in sorted(holds, key=lambda each: each.until_ms)}
+    return tuple(sorted(by_holder.values(), reverse=True))
 
 
 def standing(holds: Holds, now_ms: int) -> Holds:

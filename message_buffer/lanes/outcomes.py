@@ -297,7 +297,7 @@ Ended = Resumed | OnHold | NotOnHold  # of a resume: OnHold if a hold still stan
 
 @outcome
 class Standing:
-    """What a consumer may know: the number of the newest buffer, 0 if there is none, and the holds that stand."""
+    """Tells a consumer the number of the newest buffer, 0 if there is none, and the holds that have not ended."""
 
     generation: int
     holds: Holds

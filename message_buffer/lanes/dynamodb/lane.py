@@ -13,7 +13,7 @@ from message_buffer.lanes.dynamodb.schedule import Schedule
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Triggers
 from message_buffer.lanes.dynamodb.window import Note, Window
-from message_buffer.lanes.holds import Hold, Holder, end_of, standing
+from message_buffer.lanes.holds import Hold, Holder, end_of, longest, standing
 from message_buffer.limits import MAX_WINDOW_TRIES, MINUTE_MS, REMEMBERED_MS
 from message_buffer.rules.due_time import due_after_typing
 from message_buffer.rules.quota import Charge
@@ -124,8 +124,7 @@ class DynamoDbLane:
         hold = Hold(holder, self._clock() + hold_ms, cause)
         for _ in range(MAX_WINDOW_TRIES):
             window = self._windows.read(conversation)
-            longest = {each.holder: each for each in sorted((hold, *window.holds), key=lambda each: each.until_ms)}
-            holds = tuple(sorted(longest.values(), reverse=True))  # people's first
+            holds = longest(hold, *window.holds)
             # When the pending trigger arrives, the DynamoDB processor finds the hold in the window.
             if self._windows.hold(conversation, window=window, holds=holds):
                 return o.OnHold(end_of(holds))
