@@ -22,7 +22,7 @@ VENVS := .venvs
 ifeq ($(origin PYTHON),undefined)
 PYTHON := $(shell $(BIN)/python -c '' 2>/dev/null && echo $(BIN)/python || echo python3)
 endif
-SOURCES := $(wildcard message_buffer lambdas responder canary infra cost local bufferctl console tests bench examples app.py)
+SOURCES := $(wildcard message_buffer lambdas infra bufferctl tools tests examples app.py)
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 # Not $(PYTHON) itself: that may be the python of an activated .venv, which set-up is about to replace.
@@ -83,7 +83,7 @@ $(READY):
 	@[ -z "$$VIRTUAL_ENV" ] || echo "If $(VENV) is active in this shell, activate it again: . $(VENV)/bin/activate"
 
 demo: $(READY) ## five fragments of a customer go in, one event comes out; ARGS=--reply: and an answer to them
-	@$(BIN)/python -m local demo $(IN_LANE) $(ARGS)
+	@$(BIN)/python -m tools.local demo $(IN_LANE) $(ARGS)
 
 # Tests on the same stage run one after the other, because they send it real traffic. They mostly wait, so two stages at
 # a time leave the machine half idle. The names of the stages are the tests' xdist groups.
@@ -145,22 +145,22 @@ rehearse: $(READY) ## try all of a deployment that needs no AWS account, and pri
 	@$(BIN)/python -m tests.support.rehearsal --jobs $(JOBS) $(ARGS)
 
 up: $(READY) ## start the local stage and deploy onto it; again: deploy what changed
-	@$(BIN)/python -m local up $(IN_LANE) $(ARGS)
+	@$(BIN)/python -m tools.local up $(IN_LANE) $(ARGS)
 
 down: ## stop the local stage
 	$(NEEDS_VENV)
-	@$(BIN)/python -m local down
+	@$(BIN)/python -m tools.local down
 
 status: ## is the local stage up, and where
 	$(NEEDS_VENV)
-	@$(BIN)/python -m local status
+	@$(BIN)/python -m tools.local status
 
 logs: ## follow what the functions of the local stage write
 	$(NEEDS_VENV)
-	@$(BIN)/python -m local logs
+	@$(BIN)/python -m tools.local logs
 
 console: $(READY) ## serve a page that shows a stage and writes to it as a customer; starts the local stage: ARGS=--open
-	@$(BIN)/python -m console --stage "$(CONSOLE_STAGE)" $(ARGS)
+	@$(BIN)/python -m tools.console --stage "$(CONSOLE_STAGE)" $(ARGS)
 
 verify: $(READY) ## does a stage work? sends to it as a customer: make verify STAGE=local
 	@$(BIN)/python -m bufferctl --stage "$(STAGE)" verify $(ARGS)
@@ -190,13 +190,13 @@ bootstrap: $(READY) ## prepare the account and region of a stage for CDK, once
 
 bench: $(READY) ## measure everything beside the others, on a quiet machine: a quarter of an hour; needs node
 	@for each in engine growth ingest editors live fairness handler starts cold stage outage crashes lateness model document; do \
-	  $(BIN)/python -m bench.$$each || exit 1; done
+	  $(BIN)/python -m tools.bench.$$each || exit 1; done
 
 bench-quick: $(READY) ## a look at most of it: two minutes, writes nothing; needs node
-	@for each in ingest live fairness handler starts cold model; do $(BIN)/python -m bench.$$each --quick || exit 1; done
+	@for each in ingest live fairness handler starts cold model; do $(BIN)/python -m tools.bench.$$each --quick || exit 1; done
 
 cost: $(READY) ## what a stage costs a month: make cost STAGE=prod MESSAGES=250000
-	@$(BIN)/python -m cost --stage "$(STAGE)" --messages-per-day $(MESSAGES)
+	@$(BIN)/python -m bufferctl.cost --stage "$(STAGE)" --messages-per-day $(MESSAGES)
 
 # Hashes make one line of a file a hundred: comments on each would make it longer still.
 COMPILE = "$(UV)" pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes
@@ -206,10 +206,10 @@ lock: ## pin everything again with hashes, from requirements.in (needs uv)
 	@$(COMPILE) requirements.in -o requirements.txt
 	@$(COMPILE) -c requirements.txt lambdas/requirements.in -o lambdas/requirements.txt
 	@$(COMPILE) -c requirements.txt infra/requirements.in -o infra/requirements.txt
-	@$(COMPILE) local/requirements.in -o local/requirements.txt
+	@$(COMPILE) tools/local/requirements.in -o tools/local/requirements.txt
 
 clean: ## remove .venv, caches and build output
-	@if [ -x $(BIN)/python ] && $(BIN)/python -m local running; then \
+	@if [ -x $(BIN)/python ] && $(BIN)/python -m tools.local running; then \
 	  echo "The local stage is running out of $(VENV): run \`make down\` first." >&2; exit 1; fi
 	@rm -rf $(VENV) $(VENVS) .build cdk.out .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

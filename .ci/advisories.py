@@ -23,7 +23,7 @@ ACCEPTED: dict[str, str] = {}
 
 def pins(root: Path) -> list[tuple[str, str]]:
     """Return the packages of all lock files with their versions."""
-    locks = [root / "requirements.txt", *root.glob("[a-z]*/requirements.txt")]
+    locks = [lock for folder in ("", "[a-z]*/", "tools/*/") for lock in root.glob(f"{folder}requirements.txt")]
     return sorted({pin for lock in locks for pin in PIN.findall(lock.read_text("utf-8"))})
 
 

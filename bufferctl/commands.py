@@ -19,9 +19,9 @@ from bufferctl.interrupts import endings_interrupt
 from bufferctl.limits import MAX_FORGET_CALLS, MAX_LISTED_AT_ONCE, MAX_LISTED_LETTERS
 from bufferctl.stage import Json, Stage
 from bufferctl.terminal import show, show_result, working
-from canary import webhook
-from canary.listening import LONG_POLL_SECONDS
-from canary.webhook import GenericWebhook
+from lambdas.canary import webhook
+from lambdas.canary.listening import LONG_POLL_SECONDS
+from lambdas.canary.webhook import GenericWebhook
 
 # The events that a terminal shows in a colour.
 TONES: dict[str, Tone] = {"messages.batch.ready": "good", "messages.buffer.cancelled": "warning"}

@@ -17,4 +17,4 @@ def open_console(_nothing: None, given: Namespace) -> None:
     words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
     words += [name for name, is_set in flags.items() if is_set]
     os.chdir(ROOT)
-    os.execv(sys.executable, [sys.executable, "-m", "console", *words])
+    os.execv(sys.executable, [sys.executable, "-m", "tools.console", *words])

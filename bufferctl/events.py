@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from bufferctl.limits import EVENT_RETENTION_SECONDS
-from canary.listening import Arrival, Event, Subscription
+from lambdas.canary.listening import Arrival, Event, Subscription
 
 __all__ = ["EVERYTHING", "Arrival", "Event", "Subscription", "subscribe"]
 

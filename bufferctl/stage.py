@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from bufferctl import sessions
 from bufferctl.errors import Failed, NotFound, Unreachable
-from canary.webhook import generic_secret
+from lambdas.canary.webhook import generic_secret
 
 LOCAL = "local"
 ROOT = Path(__file__).parent.parent

@@ -37,10 +37,10 @@ from bufferctl.limits import (
 )
 from bufferctl.stage import Json, Stage
 from bufferctl.terminal import Step, show, show_result, working
-from canary.burst import BATCH_READY, MAX_LATE_SECONDS, TENANT, Burst, Refused, accepted
-from canary.listening import LONG_POLL_SECONDS, Arrival
-from canary.webhook import GenericWebhook
-from canary.webhook import Unreachable as NoAnswer
+from lambdas.canary.burst import BATCH_READY, MAX_LATE_SECONDS, TENANT, Burst, Refused, accepted
+from lambdas.canary.listening import LONG_POLL_SECONDS, Arrival
+from lambdas.canary.webhook import GenericWebhook
+from lambdas.canary.webhook import Unreachable as NoAnswer
 
 # A second event with the same messages would be an error, and would come within this time after the first one.
 MAX_SECOND_EVENT_SECONDS = 3.0

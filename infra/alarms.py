@@ -12,8 +12,9 @@ from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk.aws_cloudwatch import TreatMissingData
 from constructs import Construct
 
-from infra.metrics import FIVE_MINUTES, Metrics
 from message_buffer.limits import MAX_OVERDUE_MS
+
+from .metrics import FIVE_MINUTES, Metrics
 
 RUNBOOK = "docs/runbook.md"
 

@@ -12,10 +12,10 @@ from aws_cdk import aws_logs as logs
 from aws_cdk.aws_apigatewayv2_integrations import HttpLambdaIntegration
 from constructs import Construct
 
-from infra.firewall import Firewall
-from infra.function import Function, keep_identity, removal_policy, suppress_finding
-from infra.metrics import Api, FunctionUrlApi
-from infra.settings_and_defaults import LOCAL_API_ID, Domain, StageConfig
+from .firewall import Firewall
+from .function import Function, keep_identity, removal_policy, suppress_finding
+from .metrics import Api, FunctionUrlApi
+from .settings_and_defaults import LOCAL_API_ID, Domain, StageConfig
 
 ROUTES = {
     "/webhook/{platform}": ("GET", "POST"),

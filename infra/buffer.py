@@ -6,18 +6,19 @@ import aws_cdk as cdk
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
-from infra import permissions
-from infra.api import open_webhooks
-from infra.bus import BatchBus
-from infra.canary import Canary
-from infra.copies import ages_out
-from infra.end_user_messaging import WhatsAppQueues
-from infra.function import Function, Placement, Runtime, keep_identity, source_code
-from infra.lanes.dynamodb import DynamoDbLane
-from infra.lanes.valkey import ValkeyLane
-from infra.limits import INGEST_TIMEOUT_SECONDS
-from infra.settings_and_defaults import StageConfig
-from infra.storage import (
+from message_buffer.settings import AdminSettings, GateSettings, IngestSettings, LogSettings, ValkeySettings
+
+from . import permissions
+from .api import open_webhooks
+from .bus import BatchBus
+from .canary import Canary
+from .copies import ages_out
+from .dynamodb_lane import DynamoDbLane
+from .end_user_messaging import WhatsAppQueues
+from .function import Function, Placement, Runtime, keep_identity, source_code
+from .limits import INGEST_TIMEOUT_SECONDS
+from .settings_and_defaults import StageConfig
+from .storage import (
     AliasesTable,
     EventDestinations,
     OversizeBucket,
@@ -27,7 +28,7 @@ from infra.storage import (
     WebhookSecrets,
     key_of_logged_ids,
 )
-from message_buffer.settings import AdminSettings, GateSettings, IngestSettings, LogSettings, ValkeySettings
+from .valkey_lane import ValkeyLane
 
 # Longer than other functions' time-outs, because one command of an operator may read many dead letters.
 ADMIN_TIMEOUT_SECONDS = 60

@@ -9,8 +9,8 @@ from aws_cdk import aws_eventschemas as eventschemas
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
-from infra.function import grant, keep_identity, removal_policy
-from infra.settings_and_defaults import StageConfig
+from .function import grant, keep_identity, removal_policy
+from .settings_and_defaults import StageConfig
 
 SOURCE = "message-buffer"
 # The tenant of the canary and of `bufferctl verify`. This module may not import it from `message_buffer/`, so

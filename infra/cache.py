@@ -13,9 +13,10 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from constructs import Construct
 
-from infra.function import keep_identity, removal_policy, suppress_finding
-from infra.settings_and_defaults import StageConfig
 from message_buffer.settings import IamAccess
+
+from .function import keep_identity, removal_policy, suppress_finding
+from .settings_and_defaults import StageConfig
 
 # In UTC. At this time it is early morning in Europe and night in America.
 SNAPSHOT_TIME = "06:00"

@@ -8,11 +8,12 @@ from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
-from infra.bus import SOURCE, TRIAL_TENANT, BatchBus
-from infra.function import Function, Runtime, grant
-from infra.limits import CANARY_RUN_SECONDS
-from infra.storage import Queue, WebhookSecrets
 from message_buffer.settings import CanarySettings
+
+from .bus import SOURCE, TRIAL_TENANT, BatchBus
+from .function import Function, Runtime, grant
+from .limits import CANARY_RUN_SECONDS
+from .storage import Queue, WebhookSecrets
 
 # This time is longer than the longest default wait of a buffer plus the repair of any single crash.
 CANARY_TIMEOUT_SECONDS = 120
@@ -39,7 +40,6 @@ class Canary:
         self.function = Function(
             scope,
             "canary",
-            room="canary",
             runtime=replace(runtime, placement=None),
             memory_mb=config.memory.canary,
             timeout=cdk.Duration.seconds(CANARY_TIMEOUT_SECONDS),

@@ -105,7 +105,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         full = command(*arguments)
         os.execve(full[0], full, {**os.environ, **environment()})  # noqa: S606 - the point
 
-    from infra import preflight  # noqa: PLC0415 - it imports this module
+    from . import preflight  # noqa: PLC0415 - it imports this module
 
     full = command(*arguments, *app())
     # The local stage has no account. `make up` also passes settings that the arguments of preflight cannot express.

@@ -6,15 +6,15 @@ import aws_cdk as cdk
 from cdk_nag import AwsSolutionsChecks
 from constructs import Construct
 
-from infra.buffer import BufferStack
-from infra.cache import CacheStack
-from infra.lanes.valkey import valkey_settings
-from infra.metrics import Metrics
-from infra.network import NetworkStack
-from infra.operability import OperabilityStack
-from infra.permissions import grant_cache
-from infra.responder import ResponderStack
-from infra.settings_and_defaults import StageConfig
+from .buffer import BufferStack
+from .cache import CacheStack
+from .metrics import Metrics
+from .network import NetworkStack
+from .operability import OperabilityStack
+from .permissions import grant_cache
+from .responder import ResponderStack
+from .settings_and_defaults import StageConfig
+from .valkey_lane import valkey_settings
 
 
 class EmptyStack(cdk.Stack):

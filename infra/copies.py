@@ -1,7 +1,7 @@
 """The copies of a conversation that `conversation forget` cannot erase, and when each of them expires."""
 
-from infra.limits import DEAD_LETTER_RETENTION_DAYS
-from infra.settings_and_defaults import LOG_RETENTION_DAYS, StageConfig
+from .limits import DEAD_LETTER_RETENTION_DAYS
+from .settings_and_defaults import LOG_RETENTION_DAYS, StageConfig
 
 
 def ages_out(config: StageConfig) -> dict[str, int]:

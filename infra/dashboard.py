@@ -6,9 +6,10 @@ import aws_cdk as cdk
 from aws_cdk import aws_cloudwatch as cloudwatch
 from constructs import Construct
 
-from infra.alarms import MAX_WINDOW_OVERDUE_MS, RUNBOOK, SIGN_IN_FAILURES, STARTED_BY_US
-from infra.metrics import MINUTE, Metrics
 from message_buffer.limits import MAX_OVERDUE_MS
+
+from .alarms import MAX_WINDOW_OVERDUE_MS, RUNBOOK, SIGN_IN_FAILURES, STARTED_BY_US
+from .metrics import MINUTE, Metrics
 
 WIDTH, HEIGHT = 24, 6
 REFUSED = [metric for _, metric, _ in SIGN_IN_FAILURES]

@@ -12,10 +12,11 @@ from aws_cdk import aws_iam as iam
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
-from infra.function import Function, Runtime
-from infra.limits import SWEEP_SECONDS
-from infra.storage import EventDestinations, MessageTable, Queue, WindowStorage
 from message_buffer.settings import DynamoDbProcessorSettings
+
+from .function import Function, Runtime
+from .limits import SWEEP_SECONDS
+from .storage import EventDestinations, MessageTable, Queue, WindowStorage
 
 TIMEOUT = cdk.Duration.seconds(30)
 SWEEP_RATE = cdk.Duration.seconds(SWEEP_SECONDS)

@@ -7,10 +7,11 @@ from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from aws_cdk.aws_sns_subscriptions import SqsSubscription
 from constructs import Construct
 
-from infra.limits import INGEST_TIMEOUT_SECONDS, VISIBILITY_TIMEOUTS
-from infra.settings_and_defaults import EndUserMessaging, StageConfig
-from infra.storage import Queue
 from message_buffer.settings import WhatsAppQueueSettings
+
+from .limits import INGEST_TIMEOUT_SECONDS, VISIBILITY_TIMEOUTS
+from .settings_and_defaults import EndUserMessaging, StageConfig
+from .storage import Queue
 
 
 class WhatsAppQueues:

@@ -7,7 +7,7 @@ block them.
 from aws_cdk import aws_wafv2 as waf
 from constructs import Construct
 
-from infra.settings_and_defaults import StageConfig
+from .settings_and_defaults import StageConfig
 
 RATE_WINDOW_SECONDS = 300
 # Customers write about scripts, paths and addresses, and a webhook with many messages is large. A platform would send a

@@ -16,12 +16,12 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct, IConstruct
 
-from infra.settings_and_defaults import ConfigError, StageConfig, Warmth
-from message_buffer.settings import LogSettings
-from message_buffer.variables import to_variables
+from message_buffer.settings import LogSettings, to_variables
+
+from .settings_and_defaults import ConfigError, StageConfig, Warmth
 
 # ONLY_SOURCE excludes everything except these folders, which form the one code asset that all functions share.
-ROOMS = ("message_buffer", "lambdas", "responder", "canary", "lua")
+ROOMS = ("message_buffer", "lambdas", "lua")
 ONLY_SOURCE = ["/*", *(f"!/{room}" for room in ROOMS), "/lambdas/requirements.*", "__pycache__", "*.md"]
 
 # Lambda's limit for the names and values of a function's variables together.
@@ -66,10 +66,7 @@ class Runtime:
 
 
 class Function(lambda_.Function):
-    """A function whose code is in the package `room`, by default `lambdas.<role>`.
-
-    Its handler is `<room>.handler.handler`.
-    """
+    """A function whose code is in the package `lambdas.<role>`."""
 
     def __init__(  # noqa: PLR0913 - the callers decide each of them
         self,
@@ -80,7 +77,6 @@ class Function(lambda_.Function):
         memory_mb: int,
         timeout: cdk.Duration,
         settings: tuple[Any, ...],
-        room: str | None = None,
         name: str | None = None,
         in_a_loop: bool = False,
         failures: sqs.IQueue | None = None,
@@ -116,7 +112,7 @@ class Function(lambda_.Function):
             function_name=name,
             runtime=lambda_.Runtime.PYTHON_3_13,
             architecture=lambda_.Architecture.ARM_64,
-            handler=f"{room or f'lambdas.{role}'}.handler.handler",
+            handler=f"lambdas.{role}.handler.handler",
             code=runtime.code,
             layers=[runtime.layer],
             memory_size=memory_mb,

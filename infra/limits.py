@@ -1,7 +1,7 @@
-"""The numbers that several modules of the infrastructure or of `cost/` share. Others are beside their use.
+"""The numbers that several modules of the infrastructure or of `bufferctl/cost/` share. Others are beside their use.
 
 Operators change `infra/settings_and_defaults.py`. Nothing here imports the CDK: `infra/settings_and_defaults.py` and
-`cost/` use these numbers without it.
+`bufferctl/cost/` use these numbers without it.
 """
 
 from message_buffer.limits import SECOND_MS, WATCHDOG_PASS_MS

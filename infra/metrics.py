@@ -13,9 +13,9 @@ import aws_cdk as cdk
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_sqs as sqs
 
-from infra.end_user_messaging import WhatsAppQueues
-from infra.function import Function
-from infra.settings_and_defaults import StageConfig
+from .end_user_messaging import WhatsAppQueues
+from .function import Function
+from .settings_and_defaults import StageConfig
 
 MINUTE = cdk.Duration.minutes(1)
 FIVE_MINUTES = cdk.Duration.minutes(5)

@@ -6,10 +6,10 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_logs as logs
 from constructs import Construct
 
-from infra.cache import CachePlacement
-from infra.function import Placement, keep_identity, removal_policy, suppress_finding
-from infra.limits import ZONES
-from infra.settings_and_defaults import StageConfig
+from .cache import CachePlacement
+from .function import Placement, keep_identity, removal_policy, suppress_finding
+from .limits import ZONES
+from .settings_and_defaults import StageConfig
 
 HTTPS = ec2.Port.tcp(443)
 # Port 6379 reads and writes, 6380 reads from replicas. Both use TLS.

@@ -8,11 +8,11 @@ from aws_cdk import aws_sns as sns
 from aws_cdk.aws_sns_subscriptions import EmailSubscription
 from constructs import Construct
 
-from infra.alarms import raise_alarms
-from infra.dashboard import draw_dashboard
-from infra.function import refer_weakly
-from infra.metrics import Metrics
-from infra.settings_and_defaults import StageConfig
+from .alarms import raise_alarms
+from .dashboard import draw_dashboard
+from .function import refer_weakly
+from .metrics import Metrics
+from .settings_and_defaults import StageConfig
 
 
 class OperabilityStack(cdk.Stack):

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from infra.buffer import BufferStack
-    from infra.cache import CacheStack
-    from infra.responder import ResponderStack
+    from .buffer import BufferStack
+    from .cache import CacheStack
+    from .responder import ResponderStack
 
 
 def grant_to_entrances(stack: BufferStack) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import ip_network
 from typing import Any, Literal, NamedTuple, get_args
 
-from infra import cli
+from . import cli
 
 try:
     import boto3
@@ -25,9 +25,9 @@ try:
         PartialCredentialsError,
     )
 
-    from infra.layer import LAMBDA_PYTHON, LayerError, Platform, build_layer, lambda_interpreter
-    from infra.limits import ZONES
-    from infra.settings_and_defaults import STACKS, ConfigError, StageConfig, load_stage
+    from .layer import LAMBDA_PYTHON, LayerError, Platform, build_layer, lambda_interpreter
+    from .limits import ZONES
+    from .settings_and_defaults import STACKS, ConfigError, StageConfig, load_stage
 except ModuleNotFoundError as missing:
     sys.exit(cli.missing_package(missing))
 

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from infra import cli
+from . import cli
 
 try:
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
 
-    from infra.preflight import CLIENT_CONFIG, Missing, identify
-    from infra.settings_and_defaults import STACKS, ConfigError, StageConfig, load_stage
+    from .preflight import CLIENT_CONFIG, Missing, identify
+    from .settings_and_defaults import STACKS, ConfigError, StageConfig, load_stage
 except ModuleNotFoundError as missing:
     sys.exit(cli.missing_package(missing))
 

@@ -14,14 +14,15 @@ from aws_cdk import aws_sqs as sqs
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
-from infra import permissions
-from infra.buffer import BufferStack
-from infra.bus import SOURCE, TRIAL_TENANT, bus_name
-from infra.function import Function, Runtime, grant, refer_weakly, source_code, suppress_finding
-from infra.limits import VISIBILITY_TIMEOUTS
-from infra.settings_and_defaults import Responder, StageConfig
-from infra.storage import ConversationsTable, Queue, ResponderSecrets
 from message_buffer.settings import ResponderOptions, ResponderSettings
+
+from . import permissions
+from .buffer import BufferStack
+from .bus import SOURCE, TRIAL_TENANT, bus_name
+from .function import Function, Runtime, grant, refer_weakly, source_code, suppress_finding
+from .limits import VISIBILITY_TIMEOUTS
+from .settings_and_defaults import Responder, StageConfig
+from .storage import ConversationsTable, Queue, ResponderSecrets
 
 # How long a delivery stays hidden. While the responder works on the delivery, it extends this time.
 HIDDEN_SECONDS = 30
@@ -69,7 +70,6 @@ class ResponderStack(cdk.Stack):
         self.function = Function(
             self,
             "responder",
-            room="responder",
             runtime=Runtime(
                 config=config,
                 code=source_code(source),

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from infra.limits import ZONES
 from message_buffer.errors import InvalidRules
 from message_buffer.limits import (
     MAX_CALL_MS,
@@ -25,6 +24,8 @@ from message_buffer.limits import (
     VALKEY_CONNECT_MS,
 )
 from message_buffer.rules.layers import RULE_FIELDS, check_platform_names, problems_of_deployed
+
+from .limits import ZONES
 
 # How many conversations may be in flight at once if the stage reserves no concurrency for the conversation processor.
 # Lambda's quota for a new account may be lower. Starts that Lambda has accepted then wait in Lambda.

@@ -14,11 +14,12 @@ from aws_cdk import aws_secretsmanager as secretsmanager
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from infra.bus import BatchBus
-from infra.function import Function, grant, keep_identity, removal_policy, suppress_finding
-from infra.limits import DEAD_LETTER_RETENTION_DAYS
-from infra.settings_and_defaults import Limits, StageConfig
 from message_buffer.settings import DynamoDbLaneSettings, EmissionSettings
+
+from .bus import BatchBus
+from .function import Function, grant, keep_identity, removal_policy, suppress_finding
+from .limits import DEAD_LETTER_RETENTION_DAYS
+from .settings_and_defaults import Limits, StageConfig
 
 DEAD_LETTER_RETENTION = cdk.Duration.days(DEAD_LETTER_RETENTION_DAYS)
 # The bucket's folders for batches that are too large for an event, and for batches that are too large for a dead
@@ -298,7 +299,7 @@ class TakeoversTable(Table):
 
 
 class ConversationsTable(Table):
-    """The responder's records, outboxes and turns. `responder/conversations_table.py` defines the items."""
+    """The responder's records, outboxes and turns. `lambdas/responder/conversations_table.py` defines the items."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
         super().__init__(
@@ -336,7 +337,7 @@ class ResponderSecrets(_Secret):
         super().__init__(
             scope,
             construct_id,
-            description="JSON: keys of the AI and of the channels; responder/credentials.py says which.",
+            description="JSON: keys of the AI and of the channels; lambdas/responder/credentials.py says which.",
             secret_string_value=cdk.SecretValue.unsafe_plain_text("{}"),
             removal_policy=removal_policy(config),
         )

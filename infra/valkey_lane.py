@@ -12,11 +12,6 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
-from infra.cache import CacheStack
-from infra.function import Function, Runtime, grant
-from infra.limits import RULE_SECONDS, VISIBILITY_TIMEOUTS, WATCHDOG_PASS_SECONDS
-from infra.settings_and_defaults import StageConfig
-from infra.storage import EventDestinations, Queue
 from message_buffer.settings import (
     ConnectionSettings,
     ConversationProcessorSettings,
@@ -25,6 +20,12 @@ from message_buffer.settings import (
     ValkeySettings,
     WatchdogSettings,
 )
+
+from .cache import CacheStack
+from .function import Function, Runtime, grant
+from .limits import RULE_SECONDS, VISIBILITY_TIMEOUTS, WATCHDOG_PASS_SECONDS
+from .settings_and_defaults import StageConfig
+from .storage import EventDestinations, Queue
 
 # Less than the time between two passes, so that passes rarely overlap.
 WATCHDOG_TIMEOUT_SECONDS = 25

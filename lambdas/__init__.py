@@ -1,1 +1,4 @@
-"""The Lambda functions: `handler.py` wires one, `service.py` decides. They import the library, never each other."""
+"""The Lambda functions, one package each: `handler.py` wires one, `service.py` decides.
+
+They may import `message_buffer`, and never each other.
+"""

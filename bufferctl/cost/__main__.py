@@ -1,4 +1,4 @@
-"""The command: `.venv/bin/python -m cost --stage prod --messages-per-day 100000 [--json]`."""
+"""The command: `.venv/bin/python -m bufferctl.cost --stage prod --messages-per-day 100000 [--json]`."""
 
 import argparse
 import json
@@ -11,14 +11,14 @@ from infra import cli
 try:
     from pydantic import ValidationError
 
-    from cost import document
-    from cost.report import as_json, as_text
-    from cost.traffic import Traffic
+    from bufferctl.cost import document
+    from bufferctl.cost.report import as_json, as_text
+    from bufferctl.cost.traffic import Traffic
     from infra.settings_and_defaults import LOCAL, ConfigError, load_stage
 except ModuleNotFoundError as missing:
     sys.exit(cli.missing_package(missing))
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
         document.write(folder, stages)
         return 0
     if stage == LOCAL:
-        print("The local stage costs nothing: it runs on your machine.")  # noqa: T201
+        print("The local stage costs nothing: it runs on your machine.")
         return 0
     try:
         config = load_stage(stages, stage=stage, overrides=overrides)
@@ -40,17 +40,19 @@ def main(arguments: list[str] | None = None) -> int:
     except ValidationError as error:
         wrong = [f"--{str(found['loc'][0]).replace('_', '-')}: {found['msg']}" for found in error.errors()]
         return _refuse(". ".join(wrong))
-    print(json.dumps(as_json(config, traffic), indent=2) if wants_json else as_text(config, traffic))  # noqa: T201
+    print(json.dumps(as_json(config, traffic), indent=2) if wants_json else as_text(config, traffic))
     return 0
 
 
 def _refuse(problem: str) -> int:
-    print(problem, file=sys.stderr)  # noqa: T201
+    print(problem, file=sys.stderr)
     return 2
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=".venv/bin/python -m cost", description="What a stage costs a month.")
+    parser = argparse.ArgumentParser(
+        prog=".venv/bin/python -m bufferctl.cost", description="What a stage costs a month."
+    )
     parser.add_argument("--stage", help="a stage of cdk.json")
     parser.add_argument("--overrides", metavar="JSON", help="an object that is merged over the stage's values")
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")

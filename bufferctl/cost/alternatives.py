@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from cost.facts import MILLION, SECONDS
-from cost.lines import Line
-from cost.model import EGRESSES, ecpu
+from bufferctl.cost.facts import MILLION, SECONDS
+from bufferctl.cost.lines import Line
+from bufferctl.cost.model import EGRESSES, ecpu
 from infra.settings_and_defaults import StageConfig
 
 POLL_SECONDS = 0.5

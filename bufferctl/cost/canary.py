@@ -1,7 +1,7 @@
 """Computes what a month of the canary costs: its own runs, and the work that they cause in the stage."""
 
-from cost.facts import MILLION, SECONDS, used
-from cost.lines import Line
+from bufferctl.cost.facts import MILLION, SECONDS, used
+from bufferctl.cost.lines import Line
 from infra.limits import CANARY_RUN_SECONDS
 from infra.settings_and_defaults import StageConfig
 

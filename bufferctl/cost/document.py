@@ -6,19 +6,19 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from cost.alternatives import (
+from bufferctl.cost.alternatives import (
     KINDS,
     changed,
     dynamodb_lane,
     kinds_of_stage,
     polling,
 )
-from cost.chart import Series, svg
-from cost.facts import HOURS, MILLION, prices, used
-from cost.lines import Line, total
-from cost.model import bill, floors, with_egress
-from cost.report import HEAD, number, rows
-from cost.traffic import Traffic, processors
+from bufferctl.cost.chart import Series, svg
+from bufferctl.cost.facts import HOURS, MILLION, prices, used
+from bufferctl.cost.lines import Line, total
+from bufferctl.cost.model import bill, floors, with_egress
+from bufferctl.cost.report import HEAD, number, rows
+from bufferctl.cost.traffic import Traffic, processors
 from infra.settings_and_defaults import StageConfig, load_stage
 
 HERE = Path(__file__).parent

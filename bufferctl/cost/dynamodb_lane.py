@@ -2,9 +2,9 @@
 
 from math import ceil
 
-from cost.facts import GB, MILLION, SECONDS, used
-from cost.lines import BATCH_LOGS, Line, billed_seconds, log_lines, run_logs_gb
-from cost.traffic import Traffic
+from bufferctl.cost.facts import GB, MILLION, SECONDS, used
+from bufferctl.cost.lines import BATCH_LOGS, Line, billed_seconds, log_lines, run_logs_gb
+from bufferctl.cost.traffic import Traffic
 from infra.limits import SWEEP_SECONDS
 from infra.settings_and_defaults import StageConfig
 

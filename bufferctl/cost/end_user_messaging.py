@@ -1,8 +1,8 @@
 """The bill of the queue through which AWS End User Messaging Social sends WhatsApp's webhooks."""
 
-from cost.facts import MILLION, used
-from cost.lines import Line
-from cost.traffic import Traffic
+from bufferctl.cost.facts import MILLION, used
+from bufferctl.cost.lines import Line
+from bufferctl.cost.traffic import Traffic
 
 PART = "End User Messaging"
 

@@ -42,20 +42,20 @@ class Usage(_Fact):
 
 @cache
 def prices() -> dict[str, Price]:
-    """Return the prices by name, from cost/prices.toml."""
+    """Return the prices by name, from bufferctl/cost/prices.toml."""
     found = tomllib.loads((HERE / "prices.toml").read_text())
     if found.pop("meta")["region"] != REGION:
-        raise ValueError(f"cost/prices.toml must have the prices of {REGION}")
+        raise ValueError(f"bufferctl/cost/prices.toml must have the prices of {REGION}")
     return {name: Price.model_validate(price) for name, price in found.items()}
 
 
 @cache
 def usages() -> dict[str, Usage]:
-    """Return the amounts by name, from cost/usage.toml."""
+    """Return the amounts by name, from bufferctl/cost/usage.toml."""
     found = tomllib.loads((HERE / "usage.toml").read_text())
     return {name: Usage.model_validate(usage) for name, usage in found.items()}
 
 
 def used(name: str) -> float:
-    """Return one amount from cost/usage.toml."""
+    """Return one amount from bufferctl/cost/usage.toml."""
     return usages()[name].value

@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from cost.facts import DAYS, GB, prices, used
-from cost.traffic import Traffic
+from bufferctl.cost.facts import DAYS, GB, prices, used
+from bufferctl.cost.traffic import Traffic
 from infra.settings_and_defaults import LOG_RETENTION_DAYS, StageConfig
 
-# These two numbers repeat those of the runtime, which `cost/` may not import; a test compares them. In a stage that
-# logs a share of its conversations, an instance writes its metrics once in this time, or when a metric has this many
-# values.
+# These two numbers repeat those of the runtime, which this package may not import; a test compares them. In a stage
+# that logs a share of its conversations, an instance writes its metrics once in this time, or when a metric has this
+# many values.
 WRITE_SECONDS = 10
 MAX_RUNS_A_WRITE = 100
 
@@ -43,7 +43,7 @@ def log_lines(config: StageConfig, gb: float, *, part: str, component: str, form
 
 
 class RunLogs(NamedTuple):
-    """The names in cost/usage.toml of what one run of a function logs."""
+    """The names in bufferctl/cost/usage.toml of what one run of a function logs."""
 
     whole: str
     line: str

@@ -3,11 +3,11 @@
 from math import ceil
 from typing import Any
 
-from cost import dynamodb_lane, end_user_messaging
-from cost.canary import of_canary
-from cost.facts import DAYS, GB, HOURS, MILLION, SECONDS, used
-from cost.lines import BATCH_LOGS, INGEST_LOGS, Line, billed_seconds, log_lines, run_logs_gb, total
-from cost.traffic import Traffic, processors
+from bufferctl.cost import dynamodb_lane, end_user_messaging
+from bufferctl.cost.canary import of_canary
+from bufferctl.cost.facts import DAYS, GB, HOURS, MILLION, SECONDS, used
+from bufferctl.cost.lines import BATCH_LOGS, INGEST_LOGS, Line, billed_seconds, log_lines, run_logs_gb, total
+from bufferctl.cost.traffic import Traffic, processors
 from infra.limits import WATCHDOG_PASS_SECONDS, ZONES
 from infra.settings_and_defaults import StageConfig
 from message_buffer.limits import (

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from cost.alternatives import kinds_of_stage
-from cost.facts import REGION, prices
-from cost.lines import Line, total
-from cost.model import bill, floors
-from cost.traffic import Traffic
+from bufferctl.cost.alternatives import kinds_of_stage
+from bufferctl.cost.facts import REGION, prices
+from bufferctl.cost.lines import Line, total
+from bufferctl.cost.model import bill, floors
+from bufferctl.cost.traffic import Traffic
 from infra.settings_and_defaults import StageConfig
 
 HEAD = ["component", "quantity", "unit", "unit price", "$/month", "share", "how"]

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cost.facts import DAYS, used
+from bufferctl.cost.facts import DAYS, used
 from infra.settings_and_defaults import Timings
 
 _Count = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -1,0 +1,1 @@
+"""The admin function: the operators' questions and commands. `bufferctl` calls it."""

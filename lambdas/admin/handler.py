@@ -21,10 +21,9 @@ from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
 from message_buffer.rules.rules_table import RulesTable
-from message_buffer.settings import AdminSettings
+from message_buffer.settings import AdminSettings, read_settings
 from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
-from message_buffer.variables import read_settings
 
 
 class _Call:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-from canary.listening import Arrival
-from canary.webhook import Answer, GenericWebhook
+from lambdas.canary.listening import Arrival
+from lambdas.canary.webhook import Answer, GenericWebhook
 from message_buffer.messages.conversation_id import TRIAL_TENANT, ConversationId
 
 # After any single crash a batch is emitted within a claim's time-out, a watchdog pass and a processor's start (P7).

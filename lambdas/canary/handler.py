@@ -3,15 +3,14 @@
 from functools import cache
 from typing import Any
 
-from canary.listening import Subscription
-from canary.service import Canary
-from canary.webhook import GenericWebhook, generic_secret
+from lambdas.canary.listening import Subscription
+from lambdas.canary.service import Canary
+from lambdas.canary.webhook import GenericWebhook, generic_secret
 from message_buffer.aws import clients as aws
 from message_buffer.aws.secrets import Secrets
 from message_buffer.errors import InvalidSettings
-from message_buffer.settings import CanarySettings
+from message_buffer.settings import CanarySettings, read_settings
 from message_buffer.telemetry import Telemetry
-from message_buffer.variables import read_settings
 
 
 @cache

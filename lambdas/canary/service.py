@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from canary.burst import MAX_LATE_SECONDS, Burst, Refused
-from canary.listening import LONG_POLL_SECONDS, Arrival
-from canary.webhook import GenericWebhook, Unreachable
+from lambdas.canary.burst import MAX_LATE_SECONDS, Burst, Refused
+from lambdas.canary.listening import LONG_POLL_SECONDS, Arrival
+from lambdas.canary.webhook import GenericWebhook, Unreachable
 from message_buffer.clock import Clock, system_clock
 from message_buffer.telemetry import Telemetry
 

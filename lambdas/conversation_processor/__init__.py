@@ -1,0 +1,1 @@
+"""The conversation processor: emits one conversation's batch of the Valkey lane as an event."""

@@ -14,9 +14,8 @@ from lambdas.conversation_processor.service import ConversationProcessor
 from message_buffer.errors import MessageBufferError, StoreError
 from message_buffer.events.emission import Emission, TimeLeft, open_emission
 from message_buffer.lanes.opening import open_valkey_lane
-from message_buffer.settings import ConversationProcessorSettings
+from message_buffer.settings import ConversationProcessorSettings, read_settings
 from message_buffer.telemetry import Telemetry
-from message_buffer.variables import read_settings
 
 
 class _Parts(NamedTuple):

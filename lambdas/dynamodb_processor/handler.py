@@ -13,9 +13,8 @@ from message_buffer.errors import InvalidInput, MessageBufferError
 from message_buffer.events.emission import Emission, TimeLeft, open_emission
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import TriggerQueue, is_sweep, read_trigger
-from message_buffer.settings import DynamoDbProcessorSettings
+from message_buffer.settings import DynamoDbProcessorSettings, read_settings
 from message_buffer.telemetry import Telemetry
-from message_buffer.variables import read_settings
 
 
 class _Parts(NamedTuple):

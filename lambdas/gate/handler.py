@@ -10,9 +10,8 @@ from lambdas.gate.service import Gate, operations_of
 from lambdas.operations import Operations
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
 from message_buffer.lanes.valkey.patience import Patience
-from message_buffer.settings import GateSettings
+from message_buffer.settings import GateSettings, read_settings
 from message_buffer.telemetry import Telemetry
-from message_buffer.variables import read_settings
 
 
 @cache

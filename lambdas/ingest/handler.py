@@ -31,10 +31,9 @@ from message_buffer.lanes.valkey.patience import WebhookPatience
 from message_buffer.rules.quota import Quota
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_table import RulesTable
-from message_buffer.settings import IngestSettings
+from message_buffer.settings import IngestSettings, read_settings
 from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
-from message_buffer.variables import read_settings
 
 # Retry only if the first try failed within this time. A try on a dropped connection fails fast, and a retry helps; a
 # try on a hung server fails late, and a retry does not help.

@@ -13,9 +13,8 @@ from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.sign_in import Opener, open_store
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.lanes.valkey.wake import Wake
-from message_buffer.settings import ProcessorSettings
+from message_buffer.settings import ProcessorSettings, read_settings
 from message_buffer.telemetry import Telemetry
-from message_buffer.variables import read_settings
 
 
 class _Parts(NamedTuple):

@@ -1,1 +1,4 @@
-"""The reference consumer: it answers batches. Like any other consumer, it imports neither lanes nor rules."""
+"""The reference consumer, which answers batches. Like any other consumer, it imports neither lanes nor rules.
+
+The import contract in `pyproject.toml` names all that a consumer may import of `message_buffer`.
+"""

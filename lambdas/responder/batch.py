@@ -3,9 +3,9 @@
 import json
 from typing import Any, NamedTuple, Protocol
 
+from lambdas.responder.errors import MalformedEvent
 from message_buffer.errors import InvalidId
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
-from responder.errors import MalformedEvent
 
 # This is many times what models accept, and still fits into the function's memory.
 MAX_BATCH_BYTES = 8_388_608

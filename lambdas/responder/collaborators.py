@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from lambdas.responder.assistants.base import Assistant
+from lambdas.responder.batch import Objects
+from lambdas.responder.channels.base import Channel
+from lambdas.responder.events import Bus
+from lambdas.responder.gate_client import Buffer
 from message_buffer.messages.conversation_id import ConversationId
-from responder.assistants.base import Assistant
-from responder.batch import Objects
-from responder.channels.base import Channel
-from responder.events import Bus
-from responder.gate_client import Buffer
 
 
 class Collaborators(NamedTuple):

@@ -3,9 +3,9 @@
 import json
 from typing import Protocol
 
+from lambdas.responder.batch import Batch
+from lambdas.responder.gate_client import Hold
 from message_buffer.messages.conversation_id import ConversationId
-from responder.batch import Batch
-from responder.gate_client import Hold
 
 REPLY_SENT = "messages.reply.sent"
 REPLY_WITHHELD = "messages.reply.withheld"

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 from uuid import uuid4
 
+from lambdas.responder.conversations_table import ConversationsTable, Erased
+from lambdas.responder.deliveries import Letters
 from message_buffer.clock import Clock, system_clock
-from responder.conversations_table import ConversationsTable, Erased
-from responder.deliveries import Letters
 
 # A run that erases a conversation stops when it has only this much time left. The next run erases the rest.
 MIN_TIME_TO_ERASE_MS = 10_000

@@ -16,9 +16,9 @@ the reply is sent after all, because the newer messages may have been cancelled.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from responder.batch import Batch
-from responder.gate_client import Buffer, Hold
-from responder.limits import MAX_PARKED_BATCHES
+from lambdas.responder.batch import Batch
+from lambdas.responder.gate_client import Buffer, Hold
+from lambdas.responder.limits import MAX_PARKED_BATCHES
 
 DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE = "deliver", "discard_and_merge", "interrupt", "queue"
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from responder.batch import Batch
-from responder.errors import Busy
-from responder.json_object import Json
-from responder.limits import MAX_GATE_ANSWER_SECONDS
+from lambdas.responder.batch import Batch
+from lambdas.responder.errors import Busy
+from lambdas.responder.json_object import Json
+from lambdas.responder.limits import MAX_GATE_ANSWER_SECONDS
 
 
 class Hold(NamedTuple):

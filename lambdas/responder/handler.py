@@ -8,6 +8,26 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple
 
+from lambdas.responder.assistants.base import Assistant
+from lambdas.responder.assistants.bedrock import Bedrock
+from lambdas.responder.assistants.echo import Echo
+from lambdas.responder.assistants.openai import OpenAi
+from lambdas.responder.channels.base import Channel, require_credential
+from lambdas.responder.channels.fake import Fake
+from lambdas.responder.channels.messenger import Messenger
+from lambdas.responder.channels.telegram import Telegram
+from lambdas.responder.channels.twilio import Twilio
+from lambdas.responder.channels.whatsapp import WhatsApp
+from lambdas.responder.collaborators import Collaborators
+from lambdas.responder.conversations_table import ConversationsTable
+from lambdas.responder.credentials import CredentialStore
+from lambdas.responder.deliveries import Deliveries, Delivery
+from lambdas.responder.forgetting import Forgetting
+from lambdas.responder.gate_client import BufferClient
+from lambdas.responder.http_client import Http
+from lambdas.responder.json_object import Json
+from lambdas.responder.operator_commands import OperatorCommands
+from lambdas.responder.service import Responder
 from message_buffer.aws.functions import Functions
 from message_buffer.aws.object_store import ObjectStore
 from message_buffer.aws.secrets import Secrets
@@ -15,29 +35,8 @@ from message_buffer.errors import SendFailed
 from message_buffer.events.event_bus import EventBus
 from message_buffer.heartbeat import Heartbeat
 from message_buffer.messages.conversation_id import ConversationId
-from message_buffer.settings import ResponderOptions, ResponderSettings
+from message_buffer.settings import ResponderOptions, ResponderSettings, read_settings
 from message_buffer.telemetry import Telemetry
-from message_buffer.variables import read_settings
-from responder.assistants.base import Assistant
-from responder.assistants.bedrock import Bedrock
-from responder.assistants.echo import Echo
-from responder.assistants.openai import OpenAi
-from responder.channels.base import Channel, require_credential
-from responder.channels.fake import Fake
-from responder.channels.messenger import Messenger
-from responder.channels.telegram import Telegram
-from responder.channels.twilio import Twilio
-from responder.channels.whatsapp import WhatsApp
-from responder.collaborators import Collaborators
-from responder.conversations_table import ConversationsTable
-from responder.credentials import CredentialStore
-from responder.deliveries import Deliveries, Delivery
-from responder.forgetting import Forgetting
-from responder.gate_client import BufferClient
-from responder.http_client import Http
-from responder.json_object import Json
-from responder.operator_commands import OperatorCommands
-from responder.service import Responder
 
 # The heartbeat hides a delivery again this many times within one hiding period, so one slow call does not expose it.
 MIN_HEARTBEATS_WHILE_HIDDEN = 3

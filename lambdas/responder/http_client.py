@@ -10,9 +10,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from responder.errors import Busy, Refused, Unconfirmed
-from responder.json_object import Json
-from responder.limits import MAX_CONNECT_SECONDS
+from lambdas.responder.errors import Busy, Refused, Unconfirmed
+from lambdas.responder.json_object import Json
+from lambdas.responder.limits import MAX_CONNECT_SECONDS
 
 # A response has a few kilobytes. A response above this size is an error, and must not fill the memory.
 MAX_HTTP_ANSWER_BYTES = 4_194_304

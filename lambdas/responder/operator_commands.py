@@ -5,14 +5,14 @@
 
 from collections.abc import Callable
 
+from lambdas.responder.conversations_table import ConversationsTable
+from lambdas.responder.forgetting import Forgetting
+from lambdas.responder.history import Turn
+from lambdas.responder.json_object import Json
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MessageBufferError
 from message_buffer.messages.conversation_id import parse_conversation_id
 from message_buffer.telemetry import Telemetry
-from responder.conversations_table import ConversationsTable
-from responder.forgetting import Forgetting
-from responder.history import Turn
-from responder.json_object import Json
 
 # A host of the buffer whose clock is ahead may send a time that is this far in the future.
 MAX_CLOCK_AHEAD_MS = 60_000

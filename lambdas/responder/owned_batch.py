@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lambdas.responder import history
+from lambdas.responder.batch import Batch
+from lambdas.responder.conversations_table import ConversationRecord, ConversationsTable, FinishedBatch
+from lambdas.responder.deliveries import Delivery
+from lambdas.responder.errors import Busy
+from lambdas.responder.gate import ParkedBatch
+from lambdas.responder.history import ASSISTANT, USER, Turn
+from lambdas.responder.json_object import Json
+from lambdas.responder.outbox import PLANNED, Outbox
 from message_buffer.errors import LockLost
-from responder import history
-from responder.batch import Batch
-from responder.conversations_table import ConversationRecord, ConversationsTable, FinishedBatch
-from responder.deliveries import Delivery
-from responder.errors import Busy
-from responder.gate import ParkedBatch
-from responder.history import ASSISTANT, USER, Turn
-from responder.json_object import Json
-from responder.outbox import PLANNED, Outbox
 
 # Enough time for the last write of a batch, or for the release of its conversation after a failure.
 MIN_TIME_TO_FINISH_MS = 5_000

@@ -1,12 +1,12 @@
 """Sends the parts of a reply, each at most once, and records the state of each."""
 
+from lambdas.responder.channels.base import Channel
+from lambdas.responder.errors import Busy, Refused, Unconfirmed
+from lambdas.responder.limits import MAX_SEND_SECONDS
+from lambdas.responder.outbox import PLANNED, SENDING, SENT, UNCONFIRMED
+from lambdas.responder.owned_batch import OwnedBatch
 from message_buffer.limits import MAX_CALL_MS
 from message_buffer.telemetry import Telemetry
-from responder.channels.base import Channel
-from responder.errors import Busy, Refused, Unconfirmed
-from responder.limits import MAX_SEND_SECONDS
-from responder.outbox import PLANNED, SENDING, SENT, UNCONFIRMED
-from responder.owned_batch import OwnedBatch
 
 # A part whose run ends after `sending` is recorded is never sent again, so there must also be time for the write to the
 # table.

@@ -9,32 +9,32 @@ counted.
 from collections.abc import Callable
 from uuid import uuid4
 
-from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import MessageBufferError, SendFailed
-from message_buffer.settings import ResponderOptions
-from message_buffer.telemetry import Telemetry
-from responder import history
-from responder.assistants.base import Prompt
-from responder.batch import Batch, Forgotten, read_batch, read_forgotten
-from responder.channels.base import Channel, split
-from responder.collaborators import Collaborators
-from responder.conversations_table import (
+from lambdas.responder import history
+from lambdas.responder.assistants.base import Prompt
+from lambdas.responder.batch import Batch, Forgotten, read_batch, read_forgotten
+from lambdas.responder.channels.base import Channel, split
+from lambdas.responder.collaborators import Collaborators
+from lambdas.responder.conversations_table import (
     ConversationRecord,
     ConversationsTable,
     OwnedByAnother,
     UnknownConversation,
 )
-from responder.deliveries import Delivery, Later
-from responder.errors import Busy, Refused, Unconfirmed
-from responder.forgetting import Forgetting
-from responder.gate import Gate, Look
-from responder.gate_client import Hold
-from responder.history import ASSISTANT, Turn
-from responder.limits import MAX_RETRY_SECONDS_WHILE_OWNED, MIN_CHECKS_IN_A_GATE_WAIT
-from responder.outbox import PLANNED, Outbox, Part
-from responder.owned_batch import OwnedBatch
-from responder.part_sender import PartSender
-from responder.withholding import CHANNEL_NOT_ALLOWED, ON_HOLD, Withholding
+from lambdas.responder.deliveries import Delivery, Later
+from lambdas.responder.errors import Busy, Refused, Unconfirmed
+from lambdas.responder.forgetting import Forgetting
+from lambdas.responder.gate import Gate, Look
+from lambdas.responder.gate_client import Hold
+from lambdas.responder.history import ASSISTANT, Turn
+from lambdas.responder.limits import MAX_RETRY_SECONDS_WHILE_OWNED, MIN_CHECKS_IN_A_GATE_WAIT
+from lambdas.responder.outbox import PLANNED, Outbox, Part
+from lambdas.responder.owned_batch import OwnedBatch
+from lambdas.responder.part_sender import PartSender
+from lambdas.responder.withholding import CHANNEL_NOT_ALLOWED, ON_HOLD, Withholding
+from message_buffer.clock import Clock, system_clock
+from message_buffer.errors import MessageBufferError, SendFailed
+from message_buffer.settings import ResponderOptions
+from message_buffer.telemetry import Telemetry
 
 
 class Responder:

@@ -1,16 +1,16 @@
 """Handles batches that the settings of the stage, the tenant or the conversation do not let the responder answer."""
 
+from lambdas.responder.batch import Batch
+from lambdas.responder.collaborators import Collaborators
+from lambdas.responder.conversations_table import ConversationsTable
+from lambdas.responder.events import publish_reply_withheld
+from lambdas.responder.gate_client import Hold
+from lambdas.responder.history import ASSISTANT, USER, Turn, estimate_tokens
+from lambdas.responder.owned_batch import OwnedBatch
+from lambdas.responder.part_sender import PartSender
 from message_buffer.clock import Clock
 from message_buffer.settings import ResponderOptions
 from message_buffer.telemetry import Telemetry
-from responder.batch import Batch
-from responder.collaborators import Collaborators
-from responder.conversations_table import ConversationsTable
-from responder.events import publish_reply_withheld
-from responder.gate_client import Hold
-from responder.history import ASSISTANT, USER, Turn, estimate_tokens
-from responder.owned_batch import OwnedBatch
-from responder.part_sender import PartSender
 
 UNKNOWN_CONVERSATION = "unknown_conversation"
 ON_HOLD = "on_hold"

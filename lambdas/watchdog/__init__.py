@@ -1,0 +1,1 @@
+"""The watchdog: repairs, once a minute, what crashed functions left in Valkey."""

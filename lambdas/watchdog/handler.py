@@ -10,9 +10,8 @@ from typing import Any
 from lambdas.watchdog.service import Watchdog
 from message_buffer.lanes.opening import open_valkey_lane
 from message_buffer.limits import MAX_CALL_MS
-from message_buffer.settings import WatchdogSettings
+from message_buffer.settings import WatchdogSettings, read_settings
 from message_buffer.telemetry import Telemetry
-from message_buffer.variables import read_settings
 
 # A step of a pass is a call to Valkey, whose longest time follows from the stage's settings, and a processor's start,
 # which takes up to this time. With less time left, a pass ends.

@@ -1,1 +1,1 @@
-"""Conversations that a person of the business has taken over: and how long they keep it on hold."""
+"""Conversations that a person of the business has taken over. This package may import `aws`."""

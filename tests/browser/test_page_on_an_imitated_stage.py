@@ -9,10 +9,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from bufferctl.errors import Unreachable
-from console.customers import Webhook
-from console.senders import Answer
 from tests.support.browser import axe
 from tests.support.console import ImitatedPlace, ImitatedStage, page_of, row
+from tools.console.customers import Webhook
+from tools.console.senders import Answer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("browser")]
 
@@ -29,7 +29,7 @@ HOSTILE = (
 MAX_TASK_MS = 200
 MAX_HEAP_BYTES = 200 * 1024 * 1024
 TRIES = 3
-# Of console/page/store.js.
+# Of tools/console/page/store.js.
 MAX_EVENTS_KEPT, MAX_BATCHES_KEPT = 300, 3_000
 
 

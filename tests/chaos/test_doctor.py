@@ -14,9 +14,9 @@ from bufferctl.diagnoses import Severity
 from bufferctl.doctor import Report, examine
 from bufferctl.facts import Facts
 from bufferctl.stage import LOCAL, find_account
-from local.webhooks import telegram_message
 from message_buffer.clock import system_clock
 from tests.support.local_stage import LocalStage
+from tools.local.webhooks import telegram_message
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("chaos-stage")]
 

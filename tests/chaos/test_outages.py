@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from local.webhooks import whatsapp, whatsapp_text
 from tests.support.aws_proxy import (
     INVOKE,
     LOSE_ANSWER,
@@ -23,6 +22,7 @@ from tests.support.aws_proxy import (
 )
 from tests.support.judge import Talk, judge
 from tests.support.local_stage import MAX_ATTEMPTS, PASS_SECONDS, PATIENCE_SECONDS, START_MS, LocalStage
+from tools.local.webhooks import whatsapp, whatsapp_text
 
 pytestmark = [
     pytest.mark.slow,

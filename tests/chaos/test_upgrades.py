@@ -18,14 +18,14 @@ import urllib3
 from infra.cli import context
 from infra.removal import Removal
 from infra.settings_and_defaults import LOCAL, load_stage
-from local.demo import REPLIES
-from local.events import Inbox, collect
-from local.progress import Progress
-from local.stage import ROOT, Stage
 from tests.conftest import PROFILE
 from tests.support.earlier_version import NoEarlierVersion, Version, earlier_commit
 from tests.support.judge import TEXT_MARK, Talk, judge
 from tests.support.local_stage import LocalStage, share_emulator
+from tools.local.demo import REPLIES
+from tools.local.events import Inbox, collect
+from tools.local.progress import Progress
+from tools.local.stage import ROOT, Stage
 
 pytestmark = [
     pytest.mark.slow,

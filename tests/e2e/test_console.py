@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from console.place import Options, Place
 from tests.support.browser import chromium
 from tests.support.console import page_of, place_of
 from tests.support.local_stage import LocalStage
+from tools.console.place import Options, Place
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
@@ -246,7 +246,7 @@ def queues_of_consoles(stage: LocalStage) -> list[str]:
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL], ids=lambda each: each.name)
 def test_a_console_that_ends_leaves_no_rule_and_no_queue(stage: LocalStage, ending: signal.Signals) -> None:
-    command = [sys.executable, "-m", "console", "--outputs", str(stage.stage.outputs_file)]
+    command = [sys.executable, "-m", "tools.console", "--outputs", str(stage.stage.outputs_file)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as console:
         try:
             assert console.stdout

@@ -19,14 +19,14 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from bufferctl.events import EVERYTHING, Arrival
 from bufferctl.limits import RULES_IN_FORCE_SECONDS
-from console.accidents import KILLED, OUTAGE, Accidents
-from console.player import Player
-from console.running import make_parts
-from console.scenarios import Scenario, read_scenarios
-from local.events import collect
 from tests.support.browser import axe, chromium
 from tests.support.console import page_of, place_of
 from tests.support.local_stage import LocalStage
+from tools.console.accidents import KILLED, OUTAGE, Accidents
+from tools.console.player import Player
+from tools.console.running import make_parts
+from tools.console.scenarios import Scenario, read_scenarios
+from tools.local.events import collect
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
@@ -182,7 +182,7 @@ def test_a_person_who_takes_over_is_seen_in_words(page: Page) -> None:
 @contextmanager
 def playing_console(stage: LocalStage, name: str) -> Iterator[subprocess.Popen[str]]:
     """Yield a console, in a process of its own, that has begun to play the scenario."""
-    command = [sys.executable, "-m", "console", "--outputs", str(stage.stage.outputs_file)]
+    command = [sys.executable, "-m", "tools.console", "--outputs", str(stage.stage.outputs_file)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as console:
         try:
             address = address_of(console)

@@ -25,11 +25,11 @@ import pytest
 from bufferctl.__main__ import make_parser
 from bufferctl.errors import Failed
 from bufferctl.stage import LOCAL, find_stage
-from local.__main__ import how_to_send
-from local.stage import ROOT
 from tests.e2e.test_bufferctl import wait_for_letter
 from tests.support.documents import Command, Document, keys, shape
 from tests.support.local_stage import LocalStage
+from tools.local.__main__ import how_to_send
+from tools.local.stage import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 

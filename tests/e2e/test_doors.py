@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from local.webhooks import whatsapp, whatsapp_text
 from tests.e2e.test_routes import new_id, new_user, wait_for
 from tests.support.judge import judge_schema
 from tests.support.local_stage import LocalStage, local_stage
+from tools.local.webhooks import whatsapp, whatsapp_text
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("door-stage")]
 

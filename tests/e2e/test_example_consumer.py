@@ -17,9 +17,9 @@ import pytest
 
 from bufferctl.__main__ import main
 from bufferctl.sessions import CREDENTIALS
-from local.stage import ROOT
 from tests.support.judge import Talk
 from tests.support.local_stage import MAX_EVENT_BYTES, LocalStage
+from tools.local.stage import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 

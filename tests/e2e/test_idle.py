@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from local.webhooks import whatsapp, whatsapp_text
 from tests.support.judge import Talk, judge
 from tests.support.local_stage import LocalStage
+from tools.local.webhooks import whatsapp, whatsapp_text
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 

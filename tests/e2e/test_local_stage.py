@@ -12,12 +12,12 @@ import psutil
 import pytest
 from playwright.sync_api import Page, expect
 
-from console.place import NOT_UP, Options, Place
-from local.outputs import Outputs
-from local.processes import MARK
 from tests.support.browser import chromium
 from tests.support.console import page_of
 from tests.support.local_stage import share_emulator
+from tools.console.place import NOT_UP, Options, Place
+from tools.local.outputs import Outputs
+from tools.local.processes import MARK
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("local-stage")]
 
@@ -27,12 +27,12 @@ ROOT = Path(__file__).parents[2]
 
 
 class Home:
-    """A stage of its own, driven through `python -m local`."""
+    """A stage of its own, driven through `python -m tools.local`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.outputs_file = folder / "outputs.json"
-        self._command = [sys.executable, "-m", "local", "--home", str(folder)]
+        self._command = [sys.executable, "-m", "tools.local", "--home", str(folder)]
 
     def outputs(self) -> Outputs:
         return Outputs.read(self.outputs_file)

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from local.webhooks import Answer
 from tests.support.judge import Talk
 from tests.support.local_stage import LocalStage
+from tools.local.webhooks import Answer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from bufferctl.__main__ import main as bufferctl
-from local.demo import REPLIES
-from local.events import Inbox, collect
-from local.webhooks import whatsapp, whatsapp_echo, whatsapp_text
 from message_buffer.messages.conversation_id import TRIAL_TENANT
 from tests.support.aws_proxy import PUT_EVENTS, aws_proxy
 from tests.support.local_stage import LocalStage, local_stage
 from tests.support.web_server import Answer, Request, WebServer, web_server
+from tools.local.demo import REPLIES
+from tools.local.events import Inbox, collect
+from tools.local.webhooks import whatsapp, whatsapp_echo, whatsapp_text
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 

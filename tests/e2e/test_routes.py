@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from bufferctl.events import Arrival
-from local.events import Inbox, collect
-from local.outputs import FUNCTION_URL_PATH
-from local.webhooks import Webhooks, meta, telegram_message, twilio_message, whatsapp, whatsapp_text
 from tests.support.judge import Talk, ids_of, if_quick_enough, judge_schema
 from tests.support.local_stage import SILENCE_MS, LocalStage
+from tools.local.events import Inbox, collect
+from tools.local.outputs import FUNCTION_URL_PATH
+from tools.local.webhooks import Webhooks, meta, telegram_message, twilio_message, whatsapp, whatsapp_text
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 

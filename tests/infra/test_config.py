@@ -8,7 +8,6 @@ import pytest
 
 from infra import settings_and_defaults as reference
 from infra.buffer import ADMIN_TIMEOUT_SECONDS, GATE_TIMEOUT_SECONDS
-from infra.lanes.valkey import WATCHDOG_TIMEOUT_SECONDS
 from infra.limits import INGEST_TIMEOUT_SECONDS
 from infra.settings_and_defaults import (
     DEFAULT_SLOTS,
@@ -22,6 +21,7 @@ from infra.settings_and_defaults import (
     Timings,
     load_stage,
 )
+from infra.valkey_lane import WATCHDOG_TIMEOUT_SECONDS
 from lambdas.admin.rules import MIN_MS_LEFT_TO_RETIME
 from lambdas.conversation_processor.token import TOKEN_RENEWALS
 from lambdas.processor.service import MIN_PAUSE_MS

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost import document
-from cost.__main__ import main
-from cost.alternatives import kinds_of_stage, polling
-from cost.facts import HERE, prices, usages, used
-from cost.lines import Line, total
-from cost.model import bill, floors, stored_gb
-from cost.traffic import Traffic, processors
+from bufferctl.cost import document
+from bufferctl.cost.__main__ import main
+from bufferctl.cost.alternatives import kinds_of_stage, polling
+from bufferctl.cost.facts import HERE, prices, usages, used
+from bufferctl.cost.lines import Line, total
+from bufferctl.cost.model import bill, floors, stored_gb
+from bufferctl.cost.traffic import Traffic, processors
 from infra.settings_and_defaults import LOG_RETENTION_DAYS, LogRetention, StageConfig, Timings, load_stage
 
 ROOT = Path(__file__).parents[2]
@@ -222,7 +222,7 @@ def test_what_was_measured_is_what_the_benchmark_recorded() -> None:
     """As near as another run, or another machine, comes to it."""
 
     def results(name: str) -> Any:
-        return json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())
+        return json.loads((ROOT / "tools" / "bench" / "results" / f"{name}.json").read_text())
 
     def middle(of: dict[str, float]) -> float:
         return of.get("median", (of["q1"] + of["q3"]) / 2)
@@ -241,7 +241,7 @@ def test_what_was_measured_is_what_the_benchmark_recorded() -> None:
 def test_the_document_and_its_picture_are_up_to_date(stages: dict[str, Any], tmp_path: Path) -> None:
     document.write(tmp_path, stages)
     for name in ["cost.md", "cost.svg"]:
-        out_of_date = f"docs/{name} is out of date: run `.venv/bin/python -m cost --document docs`"
+        out_of_date = f"docs/{name} is out of date: run `.venv/bin/python -m bufferctl.cost --document docs`"
         assert (tmp_path / name).read_text() == (ROOT / "docs" / name).read_text(), out_of_date
 
 

@@ -15,12 +15,12 @@ import boto3
 import pytest
 from aws_cdk.assertions import Template
 
-from canary.service import CANARY_FRAGMENTS
-from cost.facts import used
-from cost.traffic import Traffic
+from bufferctl.cost.facts import used
+from bufferctl.cost.traffic import Traffic
 from infra.composition import compose
 from infra.function import ROOMS
 from infra.settings_and_defaults import StageConfig
+from lambdas.canary.service import CANARY_FRAGMENTS
 from lambdas.conversation_processor.service import ConversationProcessor
 from lambdas.ingest import handler as ingest_handler
 from lambdas.ingest.service import Ingest
@@ -293,9 +293,9 @@ def test_the_model_has_the_number_of_metrics() -> None:
 
 
 def test_what_the_model_counts_is_in_the_templates(stage_config: Callable[..., StageConfig], tmp_path: Path) -> None:
-    """Compare. If this fails, write what is found into cost/usage.toml.
+    """Compare. If this fails, write what is found into bufferctl/cost/usage.toml.
 
-    Then run `.venv/bin/python -m cost --document docs`.
+    Then run `.venv/bin/python -m bufferctl.cost --document docs`.
     """
 
     def resources(**overrides: Any) -> Mapping[str, list[dict[str, Any]]]:

@@ -9,15 +9,19 @@ from aws_cdk.assertions import Template
 from pydantic import ValidationError
 
 from bufferctl import verify
-from canary import service as canary_service
-from canary.burst import MAX_LATE_SECONDS, Burst
-from canary.service import CANARY_RUN_MS
-from canary.webhook import GenericWebhook
 from infra import bus, canary, responder, storage
 from infra.canary import CANARY_TIMEOUT_SECONDS
 from infra.limits import CANARY_RUN_SECONDS
 from infra.settings_and_defaults import Responder
+from lambdas.canary import service as canary_service
+from lambdas.canary.burst import MAX_LATE_SECONDS, Burst
+from lambdas.canary.service import CANARY_RUN_MS
+from lambdas.canary.webhook import GenericWebhook
 from lambdas.gate.service import Gate
+from lambdas.responder import batch as responder_batch
+from lambdas.responder import events as responder_events
+from lambdas.responder import limits
+from lambdas.responder.owned_batch import MIN_TIME_TO_FINISH_MS
 from message_buffer.events import amended, cancelled, event_bus, forgotten, taken_over
 from message_buffer.events import batch_ready as batch
 from message_buffer.lanes.outcomes import Taken
@@ -35,12 +39,8 @@ from message_buffer.settings import (
     ProcessorSettings,
     ResponderSettings,
     WatchdogSettings,
+    read_settings,
 )
-from message_buffer.variables import read_settings
-from responder import batch as responder_batch
-from responder import events as responder_events
-from responder import limits
-from responder.owned_batch import MIN_TIME_TO_FINISH_MS
 from tests.support.engine import Engine
 from tests.support.fakes import valkey_lane
 

@@ -55,6 +55,11 @@ def test_an_action_of_others_is_pinned_by_its_commit_with_the_version_beside_it(
     assert [each for each in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each)] == []
 
 
+def locks(name: str) -> list[Path]:
+    """Return the files of this name in the rooms, where dependencies are pinned."""
+    return [path for folder in ("", "[a-z]*/", "tools/*/") for path in ROOT.glob(folder + name)]
+
+
 def test_dependabot_looks_wherever_dependencies_are_pinned() -> None:
     updates = yaml.safe_load((ROOT / ".github/dependabot.yml").read_text("utf-8"))["updates"]
     looked = {
@@ -62,8 +67,8 @@ def test_dependabot_looks_wherever_dependencies_are_pinned() -> None:
         for update in updates
         for folder in update.get("directories", [update.get("directory")])
     }
-    pinned = {("pip", path.parent) for path in [*ROOT.glob("requirements.txt"), *ROOT.glob("[a-z]*/requirements.txt")]}
-    pinned |= {("npm", path.parent) for path in ROOT.glob("[a-z]*/package.json")}
+    pinned = {("pip", path.parent) for path in locks("requirements.txt")}
+    pinned |= {("npm", path.parent) for path in locks("package.json")}
     folders = {(kind, f"/{path.relative_to(ROOT)}".removesuffix(".")) for kind, path in pinned}
     assert looked == folders | {("github-actions", "/")}
 
@@ -131,9 +136,7 @@ def test_a_target_takes_the_templates_that_another_job_made(target: str) -> None
     assert "--app" not in would_run(target, CI="true")[-1]
 
 
-LOCKS = sorted(
-    str(path.relative_to(ROOT)) for path in [*ROOT.glob("requirements.txt"), *ROOT.glob("[a-z]*/require*.txt")]
-)
+LOCKS = sorted(str(path.relative_to(ROOT)) for path in locks("require*.txt"))
 
 
 @pytest.mark.parametrize("name", LOCKS)

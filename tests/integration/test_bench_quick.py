@@ -1,6 +1,6 @@
 """Every program of `make bench-quick` still runs: each measures with as few rounds as it can, against this code.
 
-`bench.cold` also measures on a local stage, which only `make nightly` starts.
+`tools.bench.cold` also measures on a local stage, which only `make nightly` starts.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import bullmq
+from tools.bench import bullmq
 
 ROOT = Path(__file__).parents[2]
 SMALLEST = {
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 def test_each_program_is_tried() -> None:
     (programs,) = re.findall(
-        r"for each in ([\w ]+); do \S+ -m bench\.\$\$each --quick", (ROOT / "Makefile").read_text()
+        r"for each in ([\w ]+); do \S+ -m tools\.bench\.\$\$each --quick", (ROOT / "Makefile").read_text()
     )
     assert programs.split() == list(SMALLEST)
 
@@ -41,7 +41,7 @@ def test_a_program_runs(program: str) -> None:
     if program in NEEDS_BULLMQ:
         install_bullmq()
     run = subprocess.run(
-        [sys.executable, "-c", f"from bench import {program}\n{SMALLEST[program]}", "--quick"],
+        [sys.executable, "-c", f"from tools.bench import {program}\n{SMALLEST[program]}", "--quick"],
         capture_output=True, text=True, check=False, cwd=ROOT,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from local import limits, logs
-from local.outputs import Outputs
 from tests.local.test_webhooks import OUTPUTS
+from tools.local import limits, logs
+from tools.local.outputs import Outputs
 
 WRITTEN = ["START", "processor started", "buffered", "buffered", "END", "REPORT"]
 

@@ -83,7 +83,7 @@ def test_a_target_that_only_looks_or_stops_takes_a_venv_that_is_out_of_date(clon
     planned = clone.make("--dry-run", target).stdout
     assert "Setting up" in clone.make("--dry-run", "up").stdout
     assert "Setting up" not in planned
-    assert f"-m local {target}" in planned
+    assert f"-m tools.local {target}" in planned
 
 
 def test_a_venv_keeps_its_python_until_another_is_named(clone: Clone, other_python: str) -> None:
@@ -144,11 +144,12 @@ def test_a_set_up_takes_nothing_but_what_was_locked(clone: Clone, tmp_path: Path
 
 def test_clean_refuses_while_a_stage_runs_out_of_the_venv(clone: Clone) -> None:
     clone.has_a_venv()
-    (clone.folder / "local.py").write_text("import sys; sys.exit(0 if sys.argv[1:] == ['running'] else 1)")
+    (clone.folder / "tools").mkdir()
+    (clone.folder / "tools" / "local.py").write_text("import sys; sys.exit(0 if sys.argv[1:] == ['running'] else 1)")
     ended = clone.make("clean")
     assert ended.returncode == 2
     assert "run `make down` first" in ended.stderr
     assert (clone.folder / ".venv").exists()
-    (clone.folder / "local.py").write_text("raise SystemExit(1)")
+    (clone.folder / "tools" / "local.py").write_text("raise SystemExit(1)")
     assert clone.make("clean").returncode == 0
     assert not (clone.folder / ".venv").exists()

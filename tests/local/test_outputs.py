@@ -6,7 +6,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from bufferctl import sessions
-from local import deployment
+from tools.local import deployment
 
 DEPLOYED = {
     name: f"the-{name}"

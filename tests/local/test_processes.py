@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from local import processes
+from tools.local import processes
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}"

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from local import __main__ as command
-from local import stage as module
-from local.errors import LocalError
-from local.outputs import Outputs
-from local.progress import Progress
-from local.stage import Instance, Stage
 from tests.local.test_webhooks import OUTPUTS
+from tools.local import __main__ as command
+from tools.local import stage as module
+from tools.local.errors import LocalError
+from tools.local.outputs import Outputs
+from tools.local.progress import Progress
+from tools.local.stage import Instance, Stage
 
 
 class Deployed(Stage):
@@ -125,9 +125,9 @@ def test_an_up_that_replaces_nothing_asks_nothing(
 def servers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return what happens to Valkey, which no process runs."""
     seen: list[str] = []
-    monkeypatch.setattr("local.stage.valkey.stop", lambda **_: seen.append("stopped"))
-    monkeypatch.setattr("local.stage.valkey.start", lambda **_: seen.append("started"))
-    monkeypatch.setattr("local.stage.valkey.wait_until_ready", lambda _port: None)
+    monkeypatch.setattr("tools.local.stage.valkey.stop", lambda **_: seen.append("stopped"))
+    monkeypatch.setattr("tools.local.stage.valkey.start", lambda **_: seen.append("started"))
+    monkeypatch.setattr("tools.local.stage.valkey.wait_until_ready", lambda _port: None)
     return seen
 
 
@@ -168,7 +168,7 @@ def test_the_end_of_an_outage_waits_for_another_command_of_the_stage(
         servers.append("waited")
         lock.close()
 
-    monkeypatch.setattr("local.stage.time.sleep", wait)
+    monkeypatch.setattr("tools.local.stage.time.sleep", wait)
     with stage.without_valkey():
         pass
     assert servers == ["stopped", "waited", "started"]

@@ -7,8 +7,8 @@ import pytest
 from infra.settings_and_defaults import LOCAL_API_ID
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Credentials, Signer, Webhook
-from local.outputs import Outputs
-from local.webhooks import Webhooks, meta, telegram_message, twilio_message, whatsapp, whatsapp_text
+from tools.local.outputs import Outputs
+from tools.local.webhooks import Webhooks, meta, telegram_message, twilio_message, whatsapp, whatsapp_text
 
 OUTPUTS = Outputs(
     ApiEndpoint=f"http://127.0.0.1:4566/_aws/execute-api/{LOCAL_API_ID}/%24default",

@@ -10,11 +10,11 @@ from typing import Any
 from playwright.sync_api import Browser, Page
 
 from bufferctl.errors import Unreachable
-from console.customers import Webhook
-from console.place import Options, Place
-from console.running import running
-from console.senders import Answer
 from tests.support.local_stage import LocalStage
+from tools.console.customers import Webhook
+from tools.console.place import Options, Place
+from tools.console.running import running
+from tools.console.senders import Answer
 
 Json = dict[str, Any]
 

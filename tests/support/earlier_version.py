@@ -10,7 +10,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from local.stage import ROOT
+from tools.local.stage import ROOT
 
 # On a busy machine the new functions may not answer in time, so a failed deployment is tried again.
 MAX_DEPLOYMENTS = 3
@@ -59,7 +59,7 @@ class Version:
 
     def deploy(self, home: Path, *, overrides: Mapping[str, Any]) -> None:
         """Deploy this version onto the stage that runs in `home`."""
-        command = [sys.executable, "-m", "local", "--home", str(home), "up", "--overrides", json.dumps(overrides)]
+        command = [sys.executable, "-m", "tools.local", "--home", str(home), "up", "--overrides", json.dumps(overrides)]
         said = ""
         for _ in range(MAX_DEPLOYMENTS):
             run = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)

@@ -18,9 +18,9 @@ import jsonschema
 import urllib3
 
 from bufferctl.events import Arrival
-from local.webhooks import Answer
 from message_buffer.clock import system_clock
 from tests.support.local_stage import LocalStage
+from tools.local.webhooks import Answer
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "schema" / "messages.batch.ready.json"
 # Every text begins with this mark, so that a test can look for texts in places where none belongs.

@@ -20,14 +20,14 @@ from botocore.exceptions import BotoCoreError
 from bufferctl.events import Arrival
 from bufferctl.stage import LOCAL, find_stage
 from bufferctl.stage import Stage as AdminCalls
-from local import emulator
-from local.events import Inbox, collect
-from local.outputs import Outputs
-from local.progress import Progress
-from local.stage import ROOT, Stage
-from local.webhooks import Webhooks
-from local.workers import kill, workers
 from tests.support.aws_proxy import Call
+from tools.local import emulator
+from tools.local.events import Inbox, collect
+from tools.local.outputs import Outputs
+from tools.local.progress import Progress
+from tools.local.stage import ROOT, Stage
+from tools.local.webhooks import Webhooks
+from tools.local.workers import kill, workers
 
 # The times are short, but a machine that runs other tests beside these can still keep the pace.
 SILENCE_MS = 600

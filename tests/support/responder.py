@@ -9,23 +9,23 @@ from typing import Any, NamedTuple
 import pytest
 from moto import mock_aws
 
+from lambdas.responder.assistants.base import Prompt, Reply
+from lambdas.responder.batch import FORGOTTEN, Batch
+from lambdas.responder.channels.base import Channel
+from lambdas.responder.collaborators import Collaborators
+from lambdas.responder.conversations_table import ConversationsTable
+from lambdas.responder.deliveries import Delivery, Letters
+from lambdas.responder.errors import Busy, Unconfirmed
+from lambdas.responder.forgetting import Forgetting
+from lambdas.responder.gate import ParkedBatch
+from lambdas.responder.gate_client import Hold
+from lambdas.responder.service import Responder
 from message_buffer.aws import clients as aws
 from message_buffer.clock import Clock
 from message_buffer.errors import SendFailed
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.settings import ResponderOptions
 from message_buffer.telemetry import Telemetry
-from responder.assistants.base import Prompt, Reply
-from responder.batch import FORGOTTEN, Batch
-from responder.channels.base import Channel
-from responder.collaborators import Collaborators
-from responder.conversations_table import ConversationsTable
-from responder.deliveries import Delivery, Letters
-from responder.errors import Busy, Unconfirmed
-from responder.forgetting import Forgetting
-from responder.gate import ParkedBatch
-from responder.gate_client import Hold
-from responder.service import Responder
 from tests.support.fakes import FakeBus, RecordedTelemetry
 from tests.support.table_service import OF_THE_SDK
 

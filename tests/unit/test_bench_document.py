@@ -1,25 +1,25 @@
-"""The tables of the documents are those of bench/results."""
+"""The tables of the documents are those of tools/bench/results."""
 
 import json
 import re
 import shutil
 from pathlib import Path
 
-from bench import document
-from bench.measure import Figure
+from tools.bench import document
+from tools.bench.measure import Figure
 
 ROOT = Path(__file__).parents[2]
-BENCH = ROOT / "bench"
+BENCH = ROOT / "tools" / "bench"
 STEADY, NOISY = Figure(10.0, 9.8, 10.2, 5), Figure(10.0, 6.0, 14.0, 5)
 
 
 def test_the_tables_and_the_picture_are_up_to_date(tmp_path: Path) -> None:
     for name in document.DOCUMENTS:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     document.write(tmp_path)
     for name in (*document.DOCUMENTS, document.PICTURE):
-        out_of_date = f"{name} is out of date: run `.venv/bin/python -m bench.document`"
+        out_of_date = f"{name} is out of date: run `.venv/bin/python -m tools.bench.document`"
         assert (tmp_path / name).read_text("utf-8") == (ROOT / name).read_text("utf-8"), out_of_date
 
 

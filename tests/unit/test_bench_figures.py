@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.measure import figure, ratio
-from bench.report import Target
+from tools.bench.measure import figure, ratio
+from tools.bench.report import Target
 
 STEADY = figure([10.0, 10.2, 9.9, 10.1, 10.0])
 NOISY = figure([6.0, 8.0, 10.0, 12.0, 14.0])

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from bench.model import busiest, row, simulate
-from cost.traffic import Traffic
+from bufferctl.cost.traffic import Traffic
 from infra.settings_and_defaults import StageConfig, load_stage
+from tools.bench.model import busiest, row, simulate
 
 ROOT = Path(__file__).parents[2]
 CROWD = Traffic(messages_per_day=5_000_000)

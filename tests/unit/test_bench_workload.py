@@ -7,8 +7,8 @@ from statistics import mean, median
 
 import pytest
 
-from bench.checker import Message, check
-from bench.workload import Sending, Shape, fragments, gap_ms, workload
+from tools.bench.checker import Message, check
+from tools.bench.workload import Sending, Shape, fragments, gap_ms, workload
 
 SHAPE = Shape()
 SENT = workload(conversations=40, bursts=3, seed=7)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from canary import handler
-from canary.burst import Burst, Refused
-from canary.listening import Arrival
-from canary.service import Canary
-from canary.webhook import Answer, GenericWebhook, Unreachable, generic_secret
+from lambdas.canary import handler
+from lambdas.canary.burst import Burst, Refused
+from lambdas.canary.listening import Arrival
+from lambdas.canary.service import Canary
+from lambdas.canary.webhook import Answer, GenericWebhook, Unreachable, generic_secret
 from lambdas.ingest.report import Done, report
 from message_buffer.lanes import outcomes as o
 from message_buffer.messages.conversation_id import TRIAL_TENANT, ConversationId, is_trial
@@ -157,7 +157,7 @@ def test_a_canary_without_its_secret_fails_aloud(monkeypatch: pytest.MonkeyPatch
     telemetry = RecordedTelemetry()
     settings = CanarySettings(LogSettings(), api_endpoint="x", webhook_secret_id="x", queue_url="x", stack="x")
     monkeypatch.setattr(handler, "_parts", lambda: (settings, telemetry))
-    monkeypatch.setattr("canary.handler.Secrets.read", lambda *_: "{}")
+    monkeypatch.setattr("lambdas.canary.handler.Secrets.read", lambda *_: "{}")
     with pytest.raises(Exception, match="no secret for the generic webhook"):
         handler.handler({"id": "e"}, SimpleNamespace())
 

@@ -6,9 +6,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from console.access import Access
-from console.limits import MAX_BODY_BYTES
 from tests.support.asgi import Answer, call
+from tools.console.access import Access
+from tools.console.limits import MAX_BODY_BYTES
 
 TOKEN, PORT = "t0ken", 4711
 HOST, ORIGIN = f"127.0.0.1:{PORT}", f"http://127.0.0.1:{PORT}"

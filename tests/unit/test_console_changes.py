@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from bufferctl.errors import Failed, NotFound, Unreachable
-from console.accidents import KILLED, NOT_TAKEN_BACK, OUTAGE, Accidents, ChangeFailed, TemporaryChanges
-from console.place import Options, Place
-from console.temporary_changes import Changes
-from local.errors import LocalError
-from local.outputs import Outputs
-from local.stage import Stage as LocalStage
+from tools.console.accidents import KILLED, NOT_TAKEN_BACK, OUTAGE, Accidents, ChangeFailed, TemporaryChanges
+from tools.console.place import Options, Place
+from tools.console.temporary_changes import Changes
+from tools.local.errors import LocalError
+from tools.local.outputs import Outputs
+from tools.local.stage import Stage as LocalStage
 
 Json = dict[str, Any]
 SCOPE = "conversation:default/generic/shop/ada"

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from console.hub import Closed, Hub, framed
-from console.limits import MAX_WAITING_MESSAGES
+from tools.console.hub import Closed, Hub, framed
+from tools.console.limits import MAX_WAITING_MESSAGES
 
 
 async def read(hub: Hub, *, publish: int, end: bool = False) -> list[bytes]:

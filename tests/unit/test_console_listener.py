@@ -13,11 +13,11 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from bufferctl.errors import Failed, Unreachable
-from canary.listening import Arrival, Subscription
-from console import listener
-from console.bus import Bus
-from console.listener import Output
-from console.place import NOT_UP, Options, Place
+from lambdas.canary.listening import Arrival, Subscription
+from tools.console import listener
+from tools.console.bus import Bus
+from tools.console.listener import Output
+from tools.console.place import NOT_UP, Options, Place
 
 Json = dict[str, Any]
 AWAY = EndpointConnectionError(endpoint_url="http://127.0.0.1:1")

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from console.batches import figures_of
-from console.hub import Hub
-from console.limits import CONVERSATIONS_SHOWN, ENTRIES_IN_A_TIME_LINE, MAX_REQUESTS_IN_A_SWEEP, TIME_LINES_KEPT
-from console.looks import Looks
-from console.pace import Pace
-from console.time_lines import TimeLines
-from console.words import shown
+from tools.console.batches import figures_of
+from tools.console.hub import Hub
+from tools.console.limits import CONVERSATIONS_SHOWN, ENTRIES_IN_A_TIME_LINE, MAX_REQUESTS_IN_A_SWEEP, TIME_LINES_KEPT
+from tools.console.looks import Looks
+from tools.console.pace import Pace
+from tools.console.time_lines import TimeLines
+from tools.console.words import shown
 
 Json = dict[str, Any]
 

@@ -6,10 +6,10 @@ import pytest
 from redis.exceptions import ConnectionError as NoConnection
 
 from bufferctl.errors import Failed, Unreachable
-from console.looks import Looks
-from console.outage import in_words, is_outage
-from console.time_lines import TimeLines
 from message_buffer.lanes.valkey.connection import as_store_error
+from tools.console.looks import Looks
+from tools.console.outage import in_words, is_outage
+from tools.console.time_lines import TimeLines
 
 BOTH_LANES = {"windows": {"open": 0}}
 

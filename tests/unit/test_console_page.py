@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from console.server import PAGE
+from tools.console.server import PAGE
 
 OWN = sorted(path for path in PAGE.iterdir() if path.suffix in (".js", ".css", ".html"))
 

@@ -14,12 +14,12 @@ from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConn
 
 from bufferctl.errors import Failed, Unreachable
 from bufferctl.stage import ROOT, find_account
-from console.customers import Customer, Webhook
-from console.logs import Logs
-from console.place import Options, Place
-from console.senders import LocalSender
-from console.simulator import Simulator
-from local.outputs import Outputs
+from tools.console.customers import Customer, Webhook
+from tools.console.logs import Logs
+from tools.console.place import Options, Place
+from tools.console.senders import LocalSender
+from tools.console.simulator import Simulator
+from tools.local.outputs import Outputs
 
 
 def write(path: Path, port: int) -> None:

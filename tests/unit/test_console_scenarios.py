@@ -9,12 +9,6 @@ from pydantic import ValidationError
 
 from bufferctl.errors import Unreachable
 from bufferctl.limits import RULES_IN_FORCE_SECONDS
-from console.accidents import KILLED, OUTAGE, ChangeFailed
-from console.bus import BATCH_READY
-from console.customers import KINDS, CannotDo, Customer
-from console.hub import Hub
-from console.player import Player
-from console.scenarios import FOLDER, ExpectedBatch, Scenario, Step, read_scenarios
 from message_buffer.limits import SECOND_MS
 from message_buffer.rules.control_words import compared_form
 from message_buffer.rules.due_time import (
@@ -26,6 +20,12 @@ from message_buffer.rules.due_time import (
 )
 from message_buffer.rules.layers import PRESETS, Rules
 from tests.support.script_model import due_after_resume, due_after_retime
+from tools.console.accidents import KILLED, OUTAGE, ChangeFailed
+from tools.console.bus import BATCH_READY
+from tools.console.customers import KINDS, CannotDo, Customer
+from tools.console.hub import Hub
+from tools.console.player import Player
+from tools.console.scenarios import FOLDER, ExpectedBatch, Scenario, Step, read_scenarios
 
 Json = dict[str, Any]
 SCENARIOS = read_scenarios()
@@ -303,7 +303,7 @@ ALL = {*KILLED, *OUTAGE, "set_rules"}
 @pytest.fixture
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the player wait for no batch."""
-    monkeypatch.setattr("console.player.MAX_WAIT_FOR_BATCH_SECONDS", 0.01)
+    monkeypatch.setattr("tools.console.player.MAX_WAIT_FOR_BATCH_SECONDS", 0.01)
 
 
 def test_what_was_played_is_kept_step_by_step_with_what_came_of_it() -> None:

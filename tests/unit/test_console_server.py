@@ -4,9 +4,9 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from console.running import make_parts
-from console.server import make_app
 from tests.support.console import ImitatedPlace, ImitatedStage
+from tools.console.running import make_parts
+from tools.console.server import make_app
 
 
 class Nonsense(ValueError):

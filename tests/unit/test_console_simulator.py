@@ -4,10 +4,10 @@ import threading
 from typing import Any
 from unittest.mock import MagicMock
 
-from console.customers import Customer
-from console.place import Options, Place
-from console.senders import Answer
-from console.simulator import Simulator
+from tools.console.customers import Customer
+from tools.console.place import Options, Place
+from tools.console.senders import Answer
+from tools.console.simulator import Simulator
 
 CUSTOMER = Customer("generic", "shop", "1")
 

@@ -2,13 +2,13 @@
 
 from typing import Any, get_args
 
-from console.batches import Batches
-from console.bus import Bus, Takers
-from console.simulator import waiting_part
-from console.time_lines import TimeLines
-from console.why import WORDS, why, why_due
 from message_buffer.rules.layers import RULE_FIELDS
 from message_buffer.rules.timing import RuleName
+from tools.console.batches import Batches
+from tools.console.bus import Bus, Takers
+from tools.console.simulator import waiting_part
+from tools.console.time_lines import TimeLines
+from tools.console.why import WORDS, why, why_due
 
 NOT_RULES = {"maxBytes", "typing", "hold", "resume", "flush", "split"}
 

@@ -408,9 +408,7 @@ def test_each_failed_attempt_is_a_warning_that_its_function_logs_and_a_section_o
     anchors = {heading.lower().replace(" ", "-") for heading in re.findall("^#+ (.+)$", runbook, re.MULTILINE)}
     logged = (ROOT / "docs/observability.md").read_text("utf-8")
     code = "".join(
-        path.read_text("utf-8")
-        for room in ("lambdas", "message_buffer", "responder")
-        for path in (ROOT / room).rglob("*.py")
+        path.read_text("utf-8") for room in ("lambdas", "message_buffer") for path in (ROOT / room).rglob("*.py")
     )
     for messages in diagnoses.FAILED_ATTEMPTS.values():
         for message, anchor in messages.items():

@@ -16,11 +16,11 @@ from lambdas.gate import handler
 from lambdas.gate.service import Gate, operations_of
 from lambdas.limits import MAX_NAME_CHARACTERS
 from lambdas.operations import Operations
+from lambdas.responder.batch import read_batch
+from lambdas.responder.gate_client import BufferClient
 from message_buffer.aws.dynamodb import Table
 from message_buffer.errors import StoreUnavailable
 from message_buffer.limits import MAX_HOLD_MS
-from responder.batch import read_batch
-from responder.gate_client import BufferClient
 from tests.support.engine import Engine
 from tests.support.fakes import FakeBus, RecordedTelemetry, valkey_lane
 from tests.support.takeovers import FakeTakeovers

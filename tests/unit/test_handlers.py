@@ -13,8 +13,7 @@ from lambdas.processor.service import Exit, Processor
 from lambdas.watchdog import handler as watchdog
 from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
 from message_buffer.lanes.dynamodb.triggers import SWEEP
-from message_buffer.settings import ConnectionSettings, LogSettings, ValkeySettings, WatchdogSettings
-from message_buffer.variables import to_variables
+from message_buffer.settings import ConnectionSettings, LogSettings, ValkeySettings, WatchdogSettings, to_variables
 from tests.support.engine import SETTINGS
 from tests.support.fakes import FakeFunctions, RecordedTelemetry
 

@@ -22,8 +22,6 @@ BUDGETS = {
     "responder": 0.53, "dynamodb_processor": 0.56, "canary": 0.5,
 }  # fmt: skip
 
-OTHERS = {"responder": "responder.handler", "canary": "canary.handler"}
-
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.xdist_group("imports")]
 
 
@@ -61,7 +59,7 @@ def cold_start(role: str) -> str:
 
 
 def handler_of(role: str) -> str:
-    return OTHERS.get(role, f"lambdas.{role}.handler")
+    return f"lambdas.{role}.handler"
 
 
 def imported_modules(module: str) -> set[str]:

@@ -7,11 +7,11 @@ from typing import Any, cast
 import pytest
 
 from bufferctl.events import Arrival
-from local.webhooks import Answer
 from message_buffer.clock import system_clock
 from tests.support.judge import AcrossLanes, Talk, judge, judge_lanes
 from tests.support.local_stage import LocalStage
 from tests.unit.test_event_schema import message, whole
+from tools.local.webhooks import Answer
 
 CONVERSATION = "default/generic/shop/c1"
 

@@ -10,18 +10,18 @@ from typing import Any
 import jsonschema
 import pytest
 
+from lambdas.responder.assistants.base import Assistant, Prompt
+from lambdas.responder.assistants.bedrock import Bedrock
+from lambdas.responder.assistants.openai import OpenAi
+from lambdas.responder.channels import messenger, telegram, twilio, whatsapp
+from lambdas.responder.channels.base import Channel, split
+from lambdas.responder.channels.fake import Fake
+from lambdas.responder.errors import Busy, Refused, Unconfirmed
+from lambdas.responder.history import Turn
+from lambdas.responder.http_client import Http
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
 from message_buffer.messages.conversation_id import ConversationId
-from responder.assistants.base import Assistant, Prompt
-from responder.assistants.bedrock import Bedrock
-from responder.assistants.openai import OpenAi
-from responder.channels import messenger, telegram, twilio, whatsapp
-from responder.channels.base import Channel, split
-from responder.channels.fake import Fake
-from responder.errors import Busy, Refused, Unconfirmed
-from responder.history import Turn
-from responder.http_client import Http
 from tests.support.fakes import FakeBus
 from tests.support.web_server import DRIPPING, RESET, SLOW, WebServer, web_server
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from lambdas.responder.assistants.base import Prompt, Reply
+from lambdas.responder.conversations_table import DAY_SECONDS
+from lambdas.responder.errors import Busy
+from lambdas.responder.forgetting import MIN_TIME_TO_ERASE_MS
+from lambdas.responder.operator_commands import OperatorCommands
 from message_buffer.aws import clients as aws
-from responder.assistants.base import Prompt, Reply
-from responder.conversations_table import DAY_SECONDS
-from responder.errors import Busy
-from responder.forgetting import MIN_TIME_TO_ERASE_MS
-from responder.operator_commands import OperatorCommands
 from tests.support.fakes import RecordedTelemetry
 from tests.support.responder import NAME, OPTIONS, Tables, World, event, tables
 

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
+from lambdas.responder import handler as module
+from lambdas.responder.batch import read_batch
+from lambdas.responder.credentials import CredentialStore
+from lambdas.responder.deliveries import Deliveries, Delivery, Later
+from lambdas.responder.errors import Busy, MalformedEvent
+from lambdas.responder.gate_client import BufferClient, Hold
+from lambdas.responder.history import MAX_TURN_BYTES, Turn, alternate, fit_into_budget, shorten, trim
+from lambdas.responder.limits import MAX_PARKED_BATCHES
+from lambdas.responder.operator_commands import OperatorCommands
+from lambdas.responder.owned_batch import MAX_PARKED_TEXT_BYTES
 from message_buffer.errors import SendFailed
 from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.telemetry import Telemetry
-from responder import handler as module
-from responder.batch import read_batch
-from responder.credentials import CredentialStore
-from responder.deliveries import Deliveries, Delivery, Later
-from responder.errors import Busy, MalformedEvent
-from responder.gate_client import BufferClient, Hold
-from responder.history import MAX_TURN_BYTES, Turn, alternate, fit_into_budget, shorten, trim
-from responder.limits import MAX_PARKED_BATCHES
-from responder.operator_commands import OperatorCommands
-from responder.owned_batch import MAX_PARKED_TEXT_BYTES
 from tests.support.fakes import RecordedTelemetry
 from tests.support.responder import (
     ANSWER,

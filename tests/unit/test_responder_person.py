@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE
+from lambdas.responder.gate_client import Hold
 from message_buffer.errors import SendFailed
-from responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE
-from responder.gate_client import Hold
 from tests.support.responder import PARTS, Tables, World, tables
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.reply.withheld.json").read_text())

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from infra.settings_and_defaults import Responder
-from responder.history import estimate_tokens
+from lambdas.responder.history import estimate_tokens
 from tests.support.responder import NAME, PARTS, Tables, Waiting, World, event, tables
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.reply.withheld.json").read_text("utf-8"))

@@ -8,9 +8,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from responder.errors import Refused
-from responder.owned_batch import MIN_TIME_TO_FINISH_MS
-from responder.part_sender import MIN_TIME_TO_SEND_MS
+from lambdas.responder.errors import Refused
+from lambdas.responder.owned_batch import MIN_TIME_TO_FINISH_MS
+from lambdas.responder.part_sender import MIN_TIME_TO_SEND_MS
 from tests.support.responder import NAME, PARTS, Tables, World, tables
 
 SCHEMAS = Path(__file__).parents[2] / "docs/schema"

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from lambdas.responder.conversations_table import RECORD
+from lambdas.responder.history import MAX_RECORDED_TURNS, Turn
+from lambdas.responder.limits import MAX_PARKED_BATCHES
 from message_buffer.aws import clients as aws
-from responder.conversations_table import RECORD
-from responder.history import MAX_RECORDED_TURNS, Turn
-from responder.limits import MAX_PARKED_BATCHES
 from tests.support.responder import LOCK_MS, NAME, PARTS, Tables, World, tables
 
 BEGAN_MS = 1_700_000_000_000

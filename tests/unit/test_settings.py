@@ -14,8 +14,9 @@ from message_buffer.settings import (
     LogSettings,
     ProcessorSettings,
     ValkeySettings,
+    read_settings,
+    to_variables,
 )
-from message_buffer.variables import read_settings, to_variables
 from tests.support.engine import SETTINGS
 
 VALKEY = ValkeySettings(

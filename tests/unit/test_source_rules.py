@@ -83,7 +83,7 @@ def hash_tags(source: str) -> list[str]:
     return found
 
 
-DEPLOYED = ["message_buffer", "lambdas", "responder", "canary"]
+DEPLOYED = ["message_buffer", "lambdas"]
 
 
 def python_files(folder: str) -> list[Path]:
@@ -112,7 +112,7 @@ def test_the_environment_is_read_only_in_two_modules() -> None:
         folders=DEPLOYED,
         allowed_in=(
             "message_buffer/aws/environment.py",
-            "message_buffer/variables.py",
+            "message_buffer/settings.py",
         ),
     )
 

@@ -12,10 +12,10 @@ from bufferctl import verify
 from bufferctl.__main__ import main, make_parser
 from bufferctl.errors import Failed
 from bufferctl.stage import Stage
-from canary.burst import BATCH_READY
-from canary.listening import Arrival
-from canary.webhook import Answer
-from canary.webhook import Unreachable as NoAnswer
+from lambdas.canary.burst import BATCH_READY
+from lambdas.canary.listening import Arrival
+from lambdas.canary.webhook import Answer
+from lambdas.canary.webhook import Unreachable as NoAnswer
 
 DUE_MS = 1_700_000_000_000
 

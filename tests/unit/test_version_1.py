@@ -11,12 +11,12 @@ from typing import Any
 import jsonschema
 import pytest
 
+from lambdas.responder.batch import read_batch
 from message_buffer.errors import InvalidInput
 from message_buffer.events import batch_ready as batch
 from message_buffer.events.emission import Emission, EmissionDestinations, Limits, TimeLeft
 from message_buffer.messages.message import decode, encode
 from message_buffer.messages.wire_form import decode_fields
-from responder.batch import read_batch
 from tests.support.fakes import FakeBus, FakeObjects, FakeQueue, RecordedTelemetry
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "v1"

@@ -1,0 +1,1 @@
+"""The benchmarks. Each module is a program, and may import every other package."""

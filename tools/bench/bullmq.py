@@ -15,7 +15,7 @@ class NodeMissing(Exception):
 
 
 def install() -> None:
-    """Install BullMQ into bench/node_modules, from the lock file."""
+    """Install BullMQ into tools/bench/node_modules, from the lock file."""
     if not shutil.which("node") or not shutil.which("npm"):
         raise NodeMissing("BullMQ needs node and npm on the PATH")
     installed = HERE / "node_modules" / ".package-lock.json"

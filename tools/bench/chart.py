@@ -4,8 +4,8 @@ from html import escape
 from math import log10
 from typing import NamedTuple
 
-from bench.measure import Figure
-from cost.chart import COLOURS, GRID, INK
+from bufferctl.cost.chart import COLOURS, GRID, INK
+from tools.bench.measure import Figure
 
 WIDTH, LEFT, RIGHT = 760, 230, 110
 HEAD, LINE, BAR, FOOT = 44, 26, 16, 18

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bench.workload import Sending
+from tools.bench.workload import Sending
 
 Message = tuple[int, int]
 """Conversation and number."""

@@ -11,22 +11,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.aws import answering_as_aws
-from bench.handler import ENVIRONMENT
-from bench.measure import figure, ratio
-from bench.report import Target, print_targets
 from message_buffer.settings import (
     ConnectionSettings,
     ConversationProcessorSettings,
     EmissionSettings,
     LogSettings,
     ValkeySettings,
+    to_variables,
 )
-from message_buffer.variables import to_variables
 from tests.support.engine import SETTINGS
 from tests.support.valkey_server import ValkeyServer
+from tools.bench.aws import answering_as_aws
+from tools.bench.handler import ENVIRONMENT
+from tools.bench.measure import figure, ratio
+from tools.bench.report import Target, print_targets
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ANSWER_MS = 5
 BATCHES, WARM_UP_BATCHES = 150, 10
 MAX_RATIO = 0.6

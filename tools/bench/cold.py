@@ -1,4 +1,4 @@
-"""Measure cold starts, and how late the first batch of an idle stage is: `python -m bench.cold [--quick]`.
+"""Measure cold starts, and how late the first batch of an idle stage is: `python -m tools.bench.cold [--quick]`.
 
 The first part measures the CPU time of ingest's first request in a fresh interpreter, step by step. Valkey runs on this
 machine, without TLS. A local server answers in the place of AWS, over TLS. `--against FOLDER` measures another checkout
@@ -24,21 +24,20 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.aws import answering_as_aws
-from bench.handler import ENVIRONMENT, events
-from bench.lateness import own_stage
-from bench.measure import figure, ratio
-from bench.report import Target, print_targets, save
 from bufferctl.events import Arrival
-from local.events import Inbox, collect
-from local.outputs import Outputs
-from local.webhooks import Webhooks
-from message_buffer.settings import ConnectionSettings, IngestSettings, LogSettings, ValkeySettings
-from message_buffer.variables import to_variables
+from message_buffer.settings import ConnectionSettings, IngestSettings, LogSettings, ValkeySettings, to_variables
 from tests.support.engine import SETTINGS
 from tests.support.valkey_server import ValkeyServer
+from tools.bench.aws import answering_as_aws
+from tools.bench.handler import ENVIRONMENT, events
+from tools.bench.lateness import own_stage
+from tools.bench.measure import figure, ratio
+from tools.bench.report import Target, print_targets, save
+from tools.local.events import Inbox, collect
+from tools.local.outputs import Outputs
+from tools.local.webhooks import Webhooks
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 INGEST = IngestSettings(
     log=LogSettings(level="INFO"),
     valkey=ValkeySettings(
@@ -190,7 +189,7 @@ def ways(rounds: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.cold", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.bench.cold", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, writes nothing")
     parser.add_argument("--against", type=Path, help="the folder of another checkout to measure, too")
     wanted = parser.parse_args()

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from bench.measure import Cost, Meter
-from bench.wire import Wire, Word, encode
 from message_buffer.lanes.outcomes import Claimed, Completed, Taken
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.keys import script_keys
@@ -20,6 +18,8 @@ from message_buffer.rules.layers import Rules
 from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.timing import Timing
 from tests.support.engine import SETTINGS
+from tools.bench.measure import Cost, Meter
+from tools.bench.wire import Wire, Word, encode
 
 FRAGMENTS = 5
 PAYLOAD_BYTES = 200

@@ -1,4 +1,4 @@
-"""Measure how late batches are after functions are killed under load: `python -m bench.crashes [--quick]`.
+"""Measure how late batches are after functions are killed under load: `python -m tools.bench.crashes [--quick]`.
 
 On a local stage, messages of new conversations arrive at a fixed rate, except after the last kind of kill. Each round
 kills the processes of the processor, the conversation processor or both with -9. The emulator starts a new process at
@@ -17,14 +17,14 @@ from typing import Any, cast
 
 import psutil
 
-from bench.lateness import own_stage
-from bench.measure import figure
-from bench.report import Target, print_targets, save
 from bufferctl.events import Arrival
-from local.events import collect
-from local.stage import Stage
 from tests.support.aws_proxy import PUT_EVENTS, AwsProxy, aws_proxy
 from tests.support.local_stage import LocalStage
+from tools.bench.lateness import own_stage
+from tools.bench.measure import figure
+from tools.bench.report import Target, print_targets, save
+from tools.local.events import collect
+from tools.local.stage import Stage
 
 ROUNDS = 5
 RATE = 2
@@ -150,7 +150,7 @@ def _id(arrival: Arrival) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.crashes", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.bench.crashes", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one round, writes nothing")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM also stops the stage

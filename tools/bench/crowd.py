@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import hiredis
 
-from bench.wire import ServerRefused, Wire
+from tools.bench.wire import ServerRefused, Wire
 
 
 class Crowd(Wire):

@@ -1,4 +1,4 @@
-"""Write the tables of performance.md and the two READMEs from bench/results: `python -m bench.document`.
+"""Write the tables of performance.md and the two READMEs from tools/bench/results: `python -m tools.bench.document`.
 
 A table is between `<!-- bench: name -->` and `<!-- end -->`; the words around it are written by hand.
 """
@@ -10,12 +10,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.chart import Bar, Panel, svg
-from bench.measure import Figure, figure
+from tools.bench.chart import Bar, Panel, svg
+from tools.bench.measure import Figure, figure
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "bench" / "results"
-DOCUMENTS, PICTURE = ("docs/performance.md", "bench/README.md", "README.md"), "docs/performance.svg"
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "tools" / "bench" / "results"
+DOCUMENTS, PICTURE = ("docs/performance.md", "tools/bench/README.md", "README.md"), "docs/performance.svg"
 RATE, CLIENTS = 1_000, 16
 NAMES = {
     "ours": "ours",

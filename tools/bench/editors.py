@@ -1,4 +1,4 @@
-"""Measure how long one customer can delay all others: `python -m bench.editors [--quick]`.
+"""Measure how long one customer can delay all others: `python -m tools.bench.editors [--quick]`.
 
 The benchmark times another tenant's messages while ten hostile clients edit, and while ten honest clients send as many
 messages. It also reads the longest call of each script from the server's slow log, with the largest legal content.
@@ -16,11 +16,6 @@ from typing import Any
 
 from redis import Redis
 
-from bench.contestants import Sender, conversation_id
-from bench.measure import Figure, figure, ratio
-from bench.report import Target, arguments, print_targets, save
-from bench.roles import lean_store
-from bench.wire import Wire
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
 from message_buffer.lanes.valkey.store import FIRST_PAGE, Store
@@ -30,6 +25,11 @@ from message_buffer.messages.wire_form import id_line
 from message_buffer.rules.layers import Rules
 from tests.support.engine import SETTINGS, ManualClock
 from tests.support.valkey_server import ValkeyServer
+from tools.bench.contestants import Sender, conversation_id
+from tools.bench.measure import Figure, figure, ratio
+from tools.bench.report import Target, arguments, print_targets, save
+from tools.bench.roles import lean_store
+from tools.bench.wire import Wire
 
 CLIENTS = 10
 # This is the rate of all clients together, and the server can handle it for edits and for messages.
@@ -129,7 +129,9 @@ def latencies_ms(store: Store, seconds: float) -> list[float]:
 def beside(store: Store, port: int, kind: str, seconds: float) -> dict[str, float]:
     """Return p50 and p99 of another tenant's messages in ms, and the number of the crowd's requests a second."""
     given = json.dumps({"port": port, "kind": kind, "seconds": seconds + 1})
-    with subprocess.Popen([sys.executable, "-m", "bench.editors", given], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tools.bench.editors", given], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout
         process.stdout.readline()
         time.sleep(0.5)
@@ -290,7 +292,7 @@ def main() -> None:
         print("ready", flush=True)
         print(crowd(given["port"], given["kind"], given["seconds"]), flush=True)
         return
-    wanted = arguments("bench.editors", __doc__, quick="a look: fewer and shorter rounds")
+    wanted = arguments("tools.bench.editors", __doc__, quick="a look: fewer and shorter rounds")
     rounds, seconds = (2, 2.0) if wanted.quick else (9, 5.0)
     scripts = measure_scripts(rounds=rounds)
     neighbours = measure_neighbours(rounds=rounds, seconds=seconds, seed=wanted.seed)

@@ -1,4 +1,4 @@
-"""How cheap the engine is: `python -m bench.engine [--quick] [--against DIR]`.
+"""How cheap the engine is: `python -m tools.bench.engine [--quick] [--against DIR]`.
 
 All figures come from one machine in one run, the contestants taking turns in shuffled order; what counts are
 the ratios between them. A figure is the median of the rounds, with their middle half in brackets.
@@ -7,9 +7,9 @@ the ratios between them. A figure is the median of the rounds, with their middle
 import argparse
 from pathlib import Path
 
-from bench.hot_path import CALLS, CPU, ROUND_TRIPS, SCRIPT, HotPath, measure_hot_path
-from bench.measure import figure
-from bench.report import Target, print_targets, save
+from tools.bench.hot_path import CALLS, CPU, ROUND_TRIPS, SCRIPT, HotPath, measure_hot_path
+from tools.bench.measure import figure
+from tools.bench.report import Target, print_targets, save
 
 
 def hot_path_targets(found: HotPath) -> list[Target]:
@@ -29,7 +29,7 @@ def print_hot_path(found: HotPath) -> None:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench.engine", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.bench.engine", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds: a look, not a figure to cite")
     parser.add_argument(
         "--pipelined", action="store_true", help="many requests a round trip: the socket's share shrinks"

@@ -1,4 +1,4 @@
-"""Measure one tenant's lateness while another exceeds its quota: `python -m bench.fairness [--quick]`.
+"""Measure one tenant's lateness while another exceeds its quota: `python -m tools.bench.fairness [--quick]`.
 
 Both tenants send one message per conversation, on one shard. In turn, the second tenant sends at the rate of
 its quota, or at ten times that rate. Its quota is used up when the measurement begins, so equally many messages are
@@ -10,11 +10,11 @@ import time
 from collections import defaultdict
 from typing import Any
 
-from bench.live import _spread
-from bench.measure import ratio
-from bench.report import Target, arguments, print_targets, save
-from bench.systems import OurSystem, Planned, send_beside
-from bench.wire import Wire
+from tools.bench.live import _spread
+from tools.bench.measure import ratio
+from tools.bench.report import Target, arguments, print_targets, save
+from tools.bench.systems import OurSystem, Planned, send_beside
+from tools.bench.wire import Wire
 
 RATE, DELAY_MS, WARM_UP_SECONDS = 100, 500, 1.0
 # A stage's default quota.
@@ -54,7 +54,7 @@ def lateness(*, hammering: bool, seconds: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    quick = arguments("bench.fairness", __doc__, quick="two short rounds, nothing is written")
+    quick = arguments("tools.bench.fairness", __doc__, quick="two short rounds, nothing is written")
     rounds, seconds = (2, 3.0) if quick.quick else (11, 6.0)
     order, found = random.Random(quick.seed), defaultdict(list)
     for number in range(rounds):

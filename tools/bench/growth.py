@@ -1,4 +1,4 @@
-"""Measure the cost of many waiting conversations: `python -m bench.growth [--quick]`.
+"""Measure the cost of many waiting conversations: `python -m tools.bench.growth [--quick]`.
 
 Memory, buffering one more message, claiming. A server for each size, all alive at once, so that the sizes take turns
 inside each round; a million conversations of all contestants take 4 GB.
@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench import bullmq
-from bench.contestants import START_MS, TIMING, Naive, Ours, conversation_id, message_id, payload
-from bench.ingest import planned, recorded
-from bench.measure import Cost, Figure, Meter, figure, ratio
-from bench.report import Target, arguments, print_targets, save
-from bench.wire import Wire
 from tests.support.valkey_server import ValkeyServer
+from tools.bench import bullmq
+from tools.bench.contestants import START_MS, TIMING, Naive, Ours, conversation_id, message_id, payload
+from tools.bench.ingest import planned, recorded
+from tools.bench.measure import Cost, Figure, Meter, figure, ratio
+from tools.bench.report import Target, arguments, print_targets, save
+from tools.bench.wire import Wire
 
 # Only long waits keep this many conversations waiting at once.
 PATIENT = TIMING._replace(silence_ms=3_600_000, max_wait_ms=86_400_000)
@@ -202,7 +202,7 @@ def show(found: Growth) -> None:
 
 
 def main() -> None:
-    wanted = arguments("bench.growth", __doc__, quick="a look: fewer rounds, and no million")
+    wanted = arguments("tools.bench.growth", __doc__, quick="a look: fewer rounds, and no million")
     bullmq.install()
     sizes, rounds = ([10_000, 50_000], 3) if wanted.quick else ([10_000, 100_000, 1_000_000], 7)
     found = measure(sizes, rounds=rounds, seed=wanted.seed)

@@ -1,4 +1,4 @@
-"""Measure the CPU time of a warm ingest handler: `python -m bench.handler [--quick]`.
+"""Measure the CPU time of a warm ingest handler: `python -m tools.bench.handler [--quick]`.
 
 The handler runs as deployed, with Powertools and redis-py, on a Valkey of this machine. Secrets and rules come from
 memory, as in Lambda while they are cached. The CPU time that redis-py spends in a command is subtracted. A request
@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from bench.measure import figure, ratio
-from bench.report import Target, print_targets, save
 from lambdas.ingest import handler as ingest_handler
 from lambdas.ingest.platforms import PLATFORMS as ALL_PLATFORMS
 from lambdas.ingest.service import Ingest
@@ -36,6 +34,8 @@ from tests.support.ingest_scene import ACCOUNT_QUOTA, SECRET, SECRETS, account, 
 from tests.support.platforms import FIXTURES, body_of, content_type, one_message, signed
 from tests.support.takeovers import FakeTakeovers
 from tests.support.valkey_server import ValkeyServer
+from tools.bench.measure import figure, ratio
+from tools.bench.report import Target, print_targets, save
 
 ENVIRONMENT = {
     "POWERTOOLS_SERVICE_NAME": "ingest",
@@ -252,7 +252,7 @@ def measure(*, rounds: int, count: int, forged: int) -> tuple[dict[str, Any], li
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.handler", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.bench.handler", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a look: fewer rounds")
     quick = parser.parse_args().quick
     measured, targets = measure(rounds=5, count=500, forged=10) if quick else measure(rounds=15, count=1_000, forged=20)

@@ -6,10 +6,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from bench.contestants import WARM_UP_WAVES, Bare, Contestant, Naive, Ours, Ping
-from bench.measure import Cost, Figure, Meter, figure, ratio
-from bench.wire import Wire
 from tests.support.valkey_server import ValkeyServer
+from tools.bench.contestants import WARM_UP_WAVES, Bare, Contestant, Naive, Ours, Ping
+from tools.bench.measure import Cost, Figure, Meter, figure, ratio
+from tools.bench.wire import Wire
 
 Column = Callable[[Cost], float]
 CPU: Column = attrgetter("cpu_us_per_message")

@@ -1,4 +1,4 @@
-"""Taking messages in, by 1, 16 and 256 clients: `python -m bench.ingest [--quick]`.
+"""Taking messages in, by 1, 16 and 256 clients: `python -m tools.bench.ingest [--quick]`.
 
 All contestants take turns on one server and are asked by the same lean clients, BullMQ by the requests that its own
 client made. Server CPU of a message is the fair figure; adds a second are those of a server and a client that share
@@ -13,8 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench import bullmq
-from bench.contestants import (
+from message_buffer.lanes.valkey.connection import Connection, connect
+from message_buffer.lanes.valkey.store import Store
+from message_buffer.settings import ConnectionSettings
+from tests.support.engine import SETTINGS
+from tests.support.valkey_server import ValkeyServer
+from tools.bench import bullmq
+from tools.bench.contestants import (
     FRAGMENTS,
     TIMING,
     WARM_UP_WAVES,
@@ -28,15 +33,10 @@ from bench.contestants import (
     message_id,
     payload,
 )  # fmt: skip
-from bench.crowd import Crowd
-from bench.measure import Cost, Figure, Meter, figure, ratio
-from bench.report import Target, arguments, print_targets, save
-from bench.wire import Wire
-from message_buffer.lanes.valkey.connection import Connection, connect
-from message_buffer.lanes.valkey.store import Store
-from message_buffer.settings import ConnectionSettings
-from tests.support.engine import SETTINGS
-from tests.support.valkey_server import ValkeyServer
+from tools.bench.crowd import Crowd
+from tools.bench.measure import Cost, Figure, Meter, figure, ratio
+from tools.bench.report import Target, arguments, print_targets, save
+from tools.bench.wire import Wire
 
 CLIENTS = (1, 16, 256)
 SIZES = (200, 4_096)
@@ -249,7 +249,7 @@ def show(found: Found, size: int) -> None:
 
 
 def main() -> None:
-    wanted = arguments("bench.ingest", __doc__, quick="a look, not a figure to cite: fewer rounds, 200 B only")
+    wanted = arguments("tools.bench.ingest", __doc__, quick="a look, not a figure to cite: fewer rounds, 200 B only")
     bullmq.install()
     rounds, conversations = (3, 150) if wanted.quick else (7, 400)
     all_targets, result = [], []

@@ -5,7 +5,7 @@ these are an asynchronous invocation of a function that does nothing, and that f
 lane they are the delivery of a queue's message that was delayed and then hidden once, and a PutEvents. There they are
 measured while the lane emits its batches. The difference is ours.
 
-    python -m bench.lateness [--lane valkey|dynamodb] [--seconds 6] [--rates 1 10]
+    python -m tools.bench.lateness [--lane valkey|dynamodb] [--seconds 6] [--rates 1 10]
 
 With `--against FOLDER`, another checkout, it only compares the time from claim to event: see `claim_to_event.py`.
 """
@@ -32,16 +32,16 @@ from typing import Any
 import psutil
 import urllib3
 
-from bench import claim_to_event
-from bench.measure import figure
-from bench.report import Target, print_targets, save
 from bufferctl.events import Arrival
-from local.events import Inbox, collect
-from local.outputs import Outputs
-from local.progress import Progress
-from local.stage import Stage
-from local.webhooks import Answer, Webhooks
 from tests.support.local_stage import share_emulator
+from tools.bench import claim_to_event
+from tools.bench.measure import figure
+from tools.bench.report import Target, print_targets, save
+from tools.local.events import Inbox, collect
+from tools.local.outputs import Outputs
+from tools.local.progress import Progress
+from tools.local.stage import Stage
+from tools.local.webhooks import Answer, Webhooks
 
 RATES, QUEUE_RATES = (1, 10, 50), (1, 10, 20, 50)
 OVERRIDES = {"rules": {"silenceMs": 500, "typingInferenceMs": 0}}

@@ -1,4 +1,4 @@
-"""Systems at work: lateness, idle commands, what is lost, and recovery: `python -m bench.live [--quick]`.
+"""Systems at work: lateness, idle commands, what is lost, and recovery: `python -m tools.bench.live [--quick]`.
 
 Each system has its own server and processes, the same messages at the same times, and the same checker. They take
 turns. Lateness is from when a batch was due until its system began to handle it: our processor starts a conversation
@@ -15,13 +15,13 @@ from dataclasses import asdict
 from statistics import quantiles
 from typing import Any
 
-from bench import bullmq
-from bench.checker import Verdict, check
-from bench.measure import Figure, figure, ratio
-from bench.report import Target, arguments, print_targets, save
-from bench.systems import SYSTEMS, BullMqSystem, NaiveSystem, OurSystem, Planned, System
-from bench.wire import encode
-from bench.workload import Shape, workload
+from tools.bench import bullmq
+from tools.bench.checker import Verdict, check
+from tools.bench.measure import Figure, figure, ratio
+from tools.bench.report import Target, arguments, print_targets, save
+from tools.bench.systems import SYSTEMS, BullMqSystem, NaiveSystem, OurSystem, Planned, System
+from tools.bench.wire import encode
+from tools.bench.workload import Shape, workload
 
 RATES = (10, 100, 1_000)
 ROUNDS = 3
@@ -188,7 +188,7 @@ def measure_lateness(*, rates: Iterable[int], seconds: float, seed: int) -> list
 
 
 def main() -> None:
-    wanted = arguments("bench.live", __doc__, quick="a look: one round, fewer rates, no recovery")
+    wanted = arguments("tools.bench.live", __doc__, quick="a look: one round, fewer rates, no recovery")
     bullmq.install()
     quick = wanted.quick
     # The promise is about the highest rate: it has the rounds that a spread takes.

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.wire import Wire, encode
+from tools.bench.wire import Wire, encode
 
 _STATS = encode("INFO", "commandstats")
 _RESET = encode("CONFIG", "RESETSTAT")

@@ -1,9 +1,9 @@
-"""Find the limit that is reached first, and the cost of a month: `python -m bench.model [--seed N] [--seconds N]`.
+"""Find the limit that is reached first, and a month's cost: `python -m tools.bench.model [--seed N] [--seconds N]`.
 
 A simulation of the busiest stretch of a day, drawn with a seed from the traffic of the cost model: conversations begin
 by chance, write their fragments, fall due, and are answered. For every second the demand on each limit of AWS is
 counted, and the busiest second is compared with the quota; quotas are not raised. Times and ECPUs are those of
-cost/usage.toml, some measured and some assumed.
+bufferctl/cost/usage.toml, some measured and some assumed.
 """
 
 import argparse
@@ -17,12 +17,12 @@ from math import ceil, log
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.report import save
-from cost.facts import used
-from cost.lines import total
-from cost.model import bill, ecpu
-from cost.traffic import Traffic
+from bufferctl.cost.facts import used
+from bufferctl.cost.lines import total
+from bufferctl.cost.model import bill, ecpu
+from bufferctl.cost.traffic import Traffic
 from infra.settings_and_defaults import StageConfig, load_stage
+from tools.bench.report import save
 
 HERE = Path(__file__).parent
 VOLUMES = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
@@ -169,13 +169,13 @@ def show(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.model", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.bench.model", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=int, default=30, help="of the busiest time that is simulated")
     parser.add_argument("--region", default="us-east-1")
     parser.add_argument("--quick", action="store_true", help="a look: writes nothing")
     wanted = parser.parse_args()
-    stages = json.loads((HERE.parent / "cdk.json").read_text("utf-8"))["context"]["stages"]
+    stages = json.loads((HERE.parents[1] / "cdk.json").read_text("utf-8"))["context"]["stages"]
     config = load_stage(stages, stage=STAGE)
     drawn: dict[str, Any] = {"region": wanted.region, "seconds": wanted.seconds, "seed": wanted.seed}
     rows = [row(config, volume, **drawn) for volume in VOLUMES]

@@ -1,4 +1,4 @@
-"""Measure how long webhooks wait for a response while Valkey is silent: `python -m bench.outage [--quick]`.
+"""Measure how long webhooks wait for a response while Valkey is silent: `python -m tools.bench.outage [--quick]`.
 
 Clients on a local stage send one signed webhook after the other, in each round first with Valkey healthy, then with a
 Valkey that accepts connections but does not reply. A round begins when every instance of ingest uses Valkey again.
@@ -15,12 +15,12 @@ from typing import Any
 import psutil
 import redis
 
-from bench.lateness import own_stage
-from bench.measure import figure, ratio
-from bench.report import Target, print_targets, save
-from bench.stage import Send, product, step, warm_up
-from local.outputs import Outputs
 from message_buffer.lanes.circuit_breaker import MAX_BREAKER_PAUSE_MS
+from tools.bench.lateness import own_stage
+from tools.bench.measure import figure, ratio
+from tools.bench.report import Target, print_targets, save
+from tools.bench.stage import Send, product, step, warm_up
+from tools.local.outputs import Outputs
 
 CLIENTS = 4
 # The second number is the length of the outage in tests/chaos/test_fallback.py.
@@ -56,7 +56,7 @@ def measure(outputs: Outputs, send: Send) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.outage", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.bench.outage", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a look: one round")
     quick = parser.parse_args().quick
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the stage is stopped then, too

@@ -1,4 +1,4 @@
-"""Report a benchmark: print its verdicts, and write one file in bench/results."""
+"""Report a benchmark: print its verdicts, and write one file in tools/bench/results."""
 
 import argparse
 import json
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from redis import __version__ as redis_version
 
-from bench.measure import Figure
 from tests.support.valkey_server import ValkeyServer
+from tools.bench.measure import Figure
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -91,4 +91,4 @@ def save(name: str, result: dict[str, Any], targets: Iterable[Target] = (), *, q
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    print(f"Written to bench/results/{path.name}; load {told['load']}.")
+    print(f"Written to tools/bench/results/{path.name}; load {told['load']}.")

@@ -1,4 +1,4 @@
-"""Run a part of our engine or of the naive design in a process of its own: `python -m bench.roles <role> <JSON>`.
+"""Run a part of our engine or of the naive design in a process of its own: `python -m tools.bench.roles <role> <JSON>`.
 
 `send` sends messages at their times; `process` is our processor itself, `execute` what it starts: it takes, works and
 completes; `poll` is the naive processor. Answers are JSON lines, all times in ms.
@@ -13,8 +13,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from bench.contestants import NAIVE_KINDS, Naive, Sender
-from bench.wire import Wire, encode
 from lambdas.processor.service import ConversationProcessors, Processor, Timings
 from message_buffer.lanes.outcomes import Completed, Refused, Taken
 from message_buffer.lanes.valkey.connection import Connection, connect
@@ -29,6 +27,8 @@ from message_buffer.rules.timing import Timing
 from message_buffer.settings import ConnectionSettings, StoreSettings
 from tests.support.engine import SETTINGS
 from tests.support.fakes import RecordedTelemetry
+from tools.bench.contestants import NAIVE_KINDS, Naive, Sender
+from tools.bench.wire import Wire, encode
 
 POLL_SECONDS = 0.5
 Given = Mapping[str, Any]

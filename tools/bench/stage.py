@@ -1,4 +1,4 @@
-"""Requests a second of the whole way on a local stage, until it is too much: `python -m bench.stage [--quick]`.
+"""Requests a second of the whole way on a local stage, until it is too much: `python -m tools.bench.stage [--quick]`.
 
 Clients that send one signed webhook after the other, through the API to ingest and Valkey; more of them in each step,
 until one in a hundred requests fails or the slowest one takes more than a second. Beside it, in the same run, a
@@ -19,10 +19,10 @@ from typing import Any
 
 import urllib3
 
-from bench.lateness import deployed_function, own_stage
-from bench.report import save
-from local.outputs import Outputs
-from local.webhooks import Webhooks
+from tools.bench.lateness import deployed_function, own_stage
+from tools.bench.report import save
+from tools.local.outputs import Outputs
+from tools.local.webhooks import Webhooks
 
 CLIENTS = (1, 2, 4, 8, 16, 32, 64)
 MOST_ERRORS = 0.01
@@ -144,7 +144,7 @@ def _poster(url: str) -> Send:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.stage", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.bench.stage", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a look: three steps of two seconds")
     quick = parser.parse_args().quick
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the stage goes down then, too

@@ -1,4 +1,4 @@
-"""Measure the CPU time that a processor needs to start a conversation processor: `python -m bench.starts [--quick]`.
+"""Measure the CPU time a processor needs to start a conversation processor: `python -m tools.bench.starts [--quick]`.
 
 The processor's own `Conversation processors` and the SDK, against a server of this machine that accepts whatever
 comes. The
@@ -14,10 +14,10 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
-from bench.measure import figure
-from bench.report import save
 from lambdas.processor.service import MAX_STARTS_AT_ONCE, ConversationProcessors
 from message_buffer.aws.functions import Functions
+from tools.bench.measure import figure
+from tools.bench.report import save
 
 ACCEPTED = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\nX-Amzn-RequestId: 0\r\n\r\n"
 
@@ -62,7 +62,7 @@ def start_all(conversation_processors: ConversationProcessors, count: int) -> tu
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.starts", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.bench.starts", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a look: fewer rounds")
     quick = parser.parse_args().quick
     heard, told = get_context("spawn").Pipe()

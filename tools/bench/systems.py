@@ -11,11 +11,11 @@ from threading import Thread
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from bench import bullmq
-from bench.checker import Message
-from bench.contestants import conversation_id, message_id, payload
-from bench.roles import lean_store
 from tests.support.valkey_server import ValkeyServer
+from tools.bench import bullmq
+from tools.bench.checker import Message
+from tools.bench.contestants import conversation_id, message_id, payload
+from tools.bench.roles import lean_store
 
 START_IN_SECONDS = 1.5
 READY_SECONDS = 30.0
@@ -178,7 +178,7 @@ SYSTEMS: tuple[type[System], ...] = (OurSystem, NaiveSystem, BullMqSystem, BullM
 
 
 def _role(name: str, **options: Any) -> list[str]:
-    return [sys.executable, "-m", "bench.roles", name, json.dumps(options)]
+    return [sys.executable, "-m", "tools.bench.roles", name, json.dumps(options)]
 
 
 def send_beside(system: System, plan: Iterable[Planned], began_ms: float, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Starts the console and prints its address: `.venv/bin/python -m console`. Starts the local stage if it is not up."""
+"""Starts the console, and the local stage if it is not up, and prints the address: `python -m tools.console`."""
 
 import argparse
 import sys
@@ -11,11 +11,11 @@ from pathlib import Path
 from bufferctl.errors import Failed
 from bufferctl.interrupts import endings_interrupt
 from bufferctl.stage import LOCAL, LOCAL_OUTPUTS
-from console.place import Options, Place
-from console.running import running
-from local.errors import LocalError
-from local.progress import Progress
-from local.stage import Stage
+from tools.console.place import Options, Place
+from tools.console.running import running
+from tools.local.errors import LocalError
+from tools.local.progress import Progress
+from tools.local.stage import Stage
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,7 +53,7 @@ def _start_stage(home: Path) -> None:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=".venv/bin/python -m console", description=__doc__)
+    parser = argparse.ArgumentParser(prog=".venv/bin/python -m tools.console", description=__doc__)
     parser.add_argument("--stage", default=LOCAL, help="the stage; default: local, which is started if it is not up")
     parser.add_argument("--profile", help="a profile of your AWS configuration")
     parser.add_argument("--region", help="the stage's region; default: that in cdk.json")

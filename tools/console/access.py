@@ -12,7 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from console.limits import MAX_BODY_BYTES
+from tools.console.limits import MAX_BODY_BYTES
 
 POLICY = "; ".join((
     "default-src 'none'",

@@ -8,8 +8,8 @@ from typing import Any
 
 from bufferctl.errors import Failed, Unreachable
 from bufferctl.stage import ROOT
-from console.place import Place
-from local.workers import kill
+from tools.console.place import Place
+from tools.local.workers import kill
 
 OUTAGE = ("stop_valkey", "start_valkey")
 KILLED = {"kill_processor": "processor", "kill_conversation_processor": "conversation_processor"}

@@ -4,8 +4,8 @@ import threading
 from collections import deque
 from typing import Any
 
-from console.limits import BATCHES_KEPT, BATCHES_KEPT_MS
-from console.why import why_left
+from tools.console.limits import BATCHES_KEPT, BATCHES_KEPT_MS
+from tools.console.why import why_left
 
 Json = dict[str, Any]
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from bufferctl.stage import ROOT
-from console.batches import Batches, figures_of
-from console.hub import Hub
-from console.limits import MAX_PAUSE_BETWEEN_LISTENERS_SECONDS, PAUSE_AFTER_A_PROBLEM_SECONDS, SHUT_DOWN_SECONDS
-from console.looks import Looks
-from console.time_lines import TimeLines
-from console.why import why_left
-from console.words import shown
+from tools.console.batches import Batches, figures_of
+from tools.console.hub import Hub
+from tools.console.limits import MAX_PAUSE_BETWEEN_LISTENERS_SECONDS, PAUSE_AFTER_A_PROBLEM_SECONDS, SHUT_DOWN_SECONDS
+from tools.console.looks import Looks
+from tools.console.time_lines import TimeLines
+from tools.console.why import why_left
+from tools.console.words import shown
 
 Json = dict[str, Any]
 BATCH_READY = "messages.batch.ready"

@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from console.limits import BODIES_KEPT_OF_A_CUSTOMER, CUSTOMERS_KEPT
-from local.webhooks import meta, telegram_message, twilio_message, whatsapp, whatsapp_echo, whatsapp_text
+from tools.console.limits import BODIES_KEPT_OF_A_CUSTOMER, CUSTOMERS_KEPT
+from tools.local.webhooks import meta, telegram_message, twilio_message, whatsapp, whatsapp_echo, whatsapp_text
 
 Json = dict[str, Any]
 

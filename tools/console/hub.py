@@ -6,7 +6,7 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-from console.limits import MAX_WAITING_MESSAGES
+from tools.console.limits import MAX_WAITING_MESSAGES
 
 Json = dict[str, Any]
 

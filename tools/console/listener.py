@@ -1,4 +1,4 @@
-"""Prints the stage's events as lines of JSON, until its standard input ends: `python -m console.listener`.
+"""Prints the stage's events as lines of JSON, until its standard input ends: `python -m tools.console.listener`.
 
 It listens through a temporary rule and queue. It is a process of its own, whose standard input ends when the console
 ends. Therefore it removes the rule and the queue even if the console is killed.
@@ -17,9 +17,9 @@ from pathlib import Path
 from bufferctl.errors import Failed, Unreachable
 from bufferctl.events import EVERYTHING, Arrival, subscribe
 from bufferctl.interrupts import endings_interrupt
-from canary.listening import LONG_POLL_SECONDS
-from console.limits import LOCAL_STAGE_POLL_SECONDS, PAUSE_AFTER_A_PROBLEM_SECONDS
-from console.place import Options, Place
+from lambdas.canary.listening import LONG_POLL_SECONDS
+from tools.console.limits import LOCAL_STAGE_POLL_SECONDS, PAUSE_AFTER_A_PROBLEM_SECONDS
+from tools.console.place import Options, Place
 
 PREFIX = "bufferctl-console"
 

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from console.limits import LOG_LINES_SHOWN, LOGS_LOOK_BACK_MS
-from console.looks import now_ms
-from console.place import Place
+from tools.console.limits import LOG_LINES_SHOWN, LOGS_LOOK_BACK_MS
+from tools.console.looks import now_ms
+from tools.console.place import Place
 
 Json = dict[str, Any]
 # The admin function logs every operation. The page asks for these every few seconds, so their lines would hide others.

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from bufferctl.errors import Failed
-from console.hub import Hub
-from console.limits import (
+from tools.console.hub import Hub
+from tools.console.limits import (
     CONVERSATIONS_IN_A_REQUEST,
     CONVERSATIONS_SHOWN,
     LETTERS_EVERY_SECONDS,
@@ -18,10 +18,10 @@ from console.limits import (
     PAUSE_BETWEEN_SWEEPS_SECONDS,
     STATUS_EVERY_SECONDS,
 )
-from console.outage import in_words, is_outage
-from console.pace import PacedStage
-from console.time_lines import TimeLines, facts_of_look
-from console.why import why_due
+from tools.console.outage import in_words, is_outage
+from tools.console.pace import PacedStage
+from tools.console.time_lines import TimeLines, facts_of_look
+from tools.console.why import why_due
 
 Json = dict[str, Any]
 Key = tuple[str, str]

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from console.limits import MAX_LOOKS_A_SECOND, MAX_REQUESTS_A_SECOND
-from console.place import Place
+from tools.console.limits import MAX_LOOKS_A_SECOND, MAX_REQUESTS_A_SECOND
+from tools.console.place import Place
 
 Json = dict[str, Any]
 

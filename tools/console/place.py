@@ -10,9 +10,9 @@ from pathlib import Path
 
 from bufferctl.errors import NoConnection, Unreachable, errors_of_aws
 from bufferctl.stage import LOCAL, Stage, find_stage
-from console.senders import GenericSender, LocalSender, Sender
-from local.errors import LocalError
-from local.outputs import Outputs
+from tools.console.senders import GenericSender, LocalSender, Sender
+from tools.local.errors import LocalError
+from tools.local.outputs import Outputs
 
 NOT_UP = "The local stage is not up. Start it with `make up`, and this page goes on."
 
@@ -83,12 +83,12 @@ class Place:
     @property
     def listener(self) -> list[str]:
         """Return the command that prints the stage's events."""
-        return self._command("console.listener")
+        return self._command("tools.console.listener")
 
     @property
     def changer(self) -> list[str]:
         """Return the command that changes the stage for as long as a scenario plays."""
-        return self._command("console.temporary_changes")
+        return self._command("tools.console.temporary_changes")
 
     def _command(self, module: str) -> list[str]:
         options = self.options

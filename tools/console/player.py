@@ -8,12 +8,12 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 from bufferctl.errors import Failed
-from console.accidents import KILLED, OUTAGE, ChangeFailed
-from console.bus import BATCH_READY
-from console.customers import CannotDo, Customer
-from console.hub import Hub
-from console.limits import MAX_WAIT_FOR_BATCH_SECONDS, SHUT_DOWN_SECONDS
-from console.scenarios import Scenario, Step
+from tools.console.accidents import KILLED, OUTAGE, ChangeFailed
+from tools.console.bus import BATCH_READY
+from tools.console.customers import CannotDo, Customer
+from tools.console.hub import Hub
+from tools.console.limits import MAX_WAIT_FOR_BATCH_SECONDS, SHUT_DOWN_SECONDS
+from tools.console.scenarios import Scenario, Step
 
 Json = dict[str, Any]
 # The types of events, besides batches, that a scenario may name. The answers of a responder are not among them.

@@ -8,21 +8,21 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from console.access import Access
-from console.accidents import Accidents
-from console.batches import Batches
-from console.bus import Bus, Takers
-from console.hub import Hub
-from console.limits import SHUT_DOWN_SECONDS, TOKEN_BYTES
-from console.logs import Logs
-from console.looks import Looks
-from console.pace import PacedStage
-from console.place import Place
-from console.player import Player
-from console.scenarios import read_scenarios
-from console.server import Parts, make_app
-from console.simulator import Simulator
-from console.time_lines import TimeLines
+from tools.console.access import Access
+from tools.console.accidents import Accidents
+from tools.console.batches import Batches
+from tools.console.bus import Bus, Takers
+from tools.console.hub import Hub
+from tools.console.limits import SHUT_DOWN_SECONDS, TOKEN_BYTES
+from tools.console.logs import Logs
+from tools.console.looks import Looks
+from tools.console.pace import PacedStage
+from tools.console.place import Place
+from tools.console.player import Player
+from tools.console.scenarios import read_scenarios
+from tools.console.server import Parts, make_app
+from tools.console.simulator import Simulator
+from tools.console.time_lines import TimeLines
 
 
 @contextmanager

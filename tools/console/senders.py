@@ -8,11 +8,11 @@ import urllib3
 
 from bufferctl.errors import Unreachable
 from bufferctl.stage import Stage
-from canary import webhook
-from canary.webhook import GenericWebhook
-from console.customers import KINDS, Webhook
-from local.outputs import Outputs
-from local.webhooks import Webhooks
+from lambdas.canary import webhook
+from lambdas.canary.webhook import GenericWebhook
+from tools.console.customers import KINDS, Webhook
+from tools.local.outputs import Outputs
+from tools.local.webhooks import Webhooks
 
 Json = dict[str, Any]
 NO_ANSWER = "The webhook does not answer. If the local stage has ended, start it again with `make up`."

@@ -15,21 +15,21 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from bufferctl.errors import Failed, Unreachable
-from console.batches import Batches
-from console.bus import Bus
-from console.customers import CannotDo, Customer
-from console.hub import Closed, Hub, framed
-from console.limits import KEEP_ALIVE_SECONDS, MAX_HOLD_MS, MAX_TEXT_CHARACTERS
-from console.logs import Logs
-from console.looks import Looks
-from console.outage import is_outage
-from console.pace import PacedStage
-from console.place import Place
-from console.player import Player
-from console.rules_in_words import RULES_IN_WORDS
-from console.simulator import Simulator, waiting_part
-from console.time_lines import TimeLines
-from console.why import why_due
+from tools.console.batches import Batches
+from tools.console.bus import Bus
+from tools.console.customers import CannotDo, Customer
+from tools.console.hub import Closed, Hub, framed
+from tools.console.limits import KEEP_ALIVE_SECONDS, MAX_HOLD_MS, MAX_TEXT_CHARACTERS
+from tools.console.logs import Logs
+from tools.console.looks import Looks
+from tools.console.outage import is_outage
+from tools.console.pace import PacedStage
+from tools.console.place import Place
+from tools.console.player import Player
+from tools.console.rules_in_words import RULES_IN_WORDS
+from tools.console.simulator import Simulator, waiting_part
+from tools.console.time_lines import TimeLines
+from tools.console.why import why_due
 
 Json = dict[str, Any]
 PAGE = Path(__file__).parent / "page"

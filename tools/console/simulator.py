@@ -6,14 +6,14 @@ from http import HTTPStatus
 from typing import Any
 
 from bufferctl.errors import Failed
-from console.customers import CannotDo, Customer, Customers
-from console.hub import Hub
-from console.looks import Looks, now_ms
-from console.outage import NO_REASON, is_outage
-from console.pace import PacedStage
-from console.place import Place
-from console.time_lines import TimeLines
-from console.why import why_due
+from tools.console.customers import CannotDo, Customer, Customers
+from tools.console.hub import Hub
+from tools.console.looks import Looks, now_ms
+from tools.console.outage import NO_REASON, is_outage
+from tools.console.pace import PacedStage
+from tools.console.place import Place
+from tools.console.time_lines import TimeLines
+from tools.console.why import why_due
 
 Json = dict[str, Any]
 # The fields of `conversation.show` that the page shows beside the chat.

@@ -1,4 +1,4 @@
-"""Changes the stage for a scenario, and takes the changes back at the end: `python -m console.temporary_changes`.
+"""Changes the stage for a scenario, and takes the changes back at the end: `python -m tools.console.temporary_changes`.
 
 It reads orders as lines of JSON from its standard input, which ends when the scenario or the console ends. Because it
 is a process of its own, it starts Valkey again and removes the rules even if the console is killed.
@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from bufferctl.errors import Failed, NotFound, errors_of_aws
 from bufferctl.interrupts import endings_interrupt
 from bufferctl.stage import find_stage
-from local.errors import LocalError
-from local.stage import Stage as LocalStage
+from tools.local.errors import LocalError
+from tools.local.stage import Stage as LocalStage
 
 Json = dict[str, Any]
 ENDED = "The local stage has ended meanwhile, or is being started again."

@@ -4,8 +4,8 @@ import threading
 from collections import OrderedDict, deque
 from typing import Any
 
-from console.limits import ENTRIES_IN_A_TIME_LINE, TIME_LINES_KEPT
-from console.why import why_due
+from tools.console.limits import ENTRIES_IN_A_TIME_LINE, TIME_LINES_KEPT
+from tools.console.why import why_due
 
 Json = dict[str, Any]
 

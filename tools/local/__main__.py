@@ -1,4 +1,4 @@
-"""`.venv/bin/python -m local up|down|status|running|logs|demo`: the local stage from the command line."""
+"""`.venv/bin/python -m tools.local up|down|status|running|logs|demo`: the local stage from the command line."""
 
 import argparse
 import json
@@ -10,15 +10,15 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from infra import cli
-from local.errors import LocalError
+from tools.local.errors import LocalError
 
 try:
     from bufferctl.errors import Failed, errors_of_aws
     from bufferctl.stage import LOCAL, find_stage
-    from local import demo, limits, logs
-    from local.outputs import Outputs
-    from local.progress import Progress
-    from local.stage import LANES, ROOT, Stage
+    from tools.local import demo, limits, logs
+    from tools.local.outputs import Outputs
+    from tools.local.progress import Progress
+    from tools.local.stage import LANES, ROOT, Stage
 except ModuleNotFoundError as missing:
     sys.exit(cli.missing_package(missing))
 
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=".venv/bin/python -m local", description=__doc__)
+    parser = argparse.ArgumentParser(prog=".venv/bin/python -m tools.local", description=__doc__)
     parser.add_argument("--home", type=Path, default=ROOT / ".local", help="the stage's folder; default: .local")
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start and deploy; deploy again if it runs already")

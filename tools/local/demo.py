@@ -1,4 +1,4 @@
-"""Plays a customer who sends five fragments over HTTP, and shows the one event: `.venv/bin/python -m local demo`."""
+"""Plays a customer who sends five fragments over HTTP, and shows the one event: `python -m tools.local demo`."""
 
 import json
 import sys
@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from bufferctl.events import Arrival
-from local.errors import LocalError
-from local.events import Inbox, collect
-from local.limits import (
+from tools.local.errors import LocalError
+from tools.local.events import Inbox, collect
+from tools.local.limits import (
     DEMO_BAR_CHARACTERS,
     DEMO_TICK_SECONDS,
     DEMO_WARM_UP_MESSAGES,
     MAX_EVENT_SECONDS,
     MAX_SECOND_EVENT_SECONDS,
 )
-from local.outputs import Outputs
-from local.progress import Progress
-from local.stage import Stage
-from local.webhooks import Webhooks, whatsapp, whatsapp_text
+from tools.local.outputs import Outputs
+from tools.local.progress import Progress
+from tools.local.stage import Stage
+from tools.local.webhooks import Webhooks, whatsapp, whatsapp_text
 
 # The customer's texts, each with the seconds that the customer pauses before it.
 FRAGMENTS = (

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 from bufferctl import sessions
 from infra import cli
 from infra.settings_and_defaults import LOCAL_API_ID
-from local import emulator, processes
-from local.errors import LocalError
-from local.limits import MAX_SHOWN_LOG_LINES
-from local.outputs import FUNCTION_URL_PATH, Outputs
+from tools.local import emulator, processes
+from tools.local.errors import LocalError
+from tools.local.limits import MAX_SHOWN_LOG_LINES
+from tools.local.outputs import FUNCTION_URL_PATH, Outputs
 
 ROLES = (
     "ingest",

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import urllib3
 
-from local import processes
-from local.errors import LocalError
-from local.limits import MAX_EMULATOR_HEALTH_SECONDS, MAX_EMULATOR_START_SECONDS, PROCESS_POLL_SECONDS
+from tools.local import processes
+from tools.local.errors import LocalError
+from tools.local.limits import MAX_EMULATOR_HEALTH_SECONDS, MAX_EMULATOR_START_SECONDS, PROCESS_POLL_SECONDS
 
 REQUIREMENTS = Path(__file__).parent / "requirements.txt"
 INHERITED = ("HOME", "LANG", "PATH", "TZ")

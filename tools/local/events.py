@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from bufferctl.events import Arrival, Subscription, subscribe
-from canary.listening import LONG_POLL_SECONDS
-from local.outputs import Outputs
+from lambdas.canary.listening import LONG_POLL_SECONDS
+from tools.local.outputs import Outputs
 
 ALL_BATCHES = {"source": ["message-buffer"], "detail-type": ["messages.batch.ready"]}
 

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
-from local import limits
-from local.outputs import Outputs
+from tools.local import limits
+from tools.local.outputs import Outputs
 
 Line = tuple[int, str, str, str]
 

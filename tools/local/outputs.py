@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bufferctl import sessions
-from local.errors import LocalError
+from tools.local.errors import LocalError
 
 # The emulator serves each function URL under this path, followed by the URL's id.
 FUNCTION_URL_PATH = "/_aws/lambda-url/"

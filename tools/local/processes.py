@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from local.limits import MAX_ENDING_SECONDS, PROCESS_POLL_SECONDS
+from tools.local.limits import MAX_ENDING_SECONDS, PROCESS_POLL_SECONDS
 
 MARK = "MESSAGE_BUFFER_INSTANCE"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from local.limits import PROGRESS_TICK_SECONDS
+from tools.local.limits import PROGRESS_TICK_SECONDS
 
 
 class Progress:

@@ -18,13 +18,13 @@ import urllib3
 
 from infra.layer import Platform, build_layer
 from infra.settings_and_defaults import LOCAL
-from local import deployment, emulator, processes, valkey
-from local.errors import LocalError
-from local.limits import FIRST_ANSWER_POLL_SECONDS, LOCK_POLL_SECONDS, MAX_FIRST_ANSWER_SECONDS
-from local.outputs import Outputs
-from local.progress import Progress
+from tools.local import deployment, emulator, processes, valkey
+from tools.local.errors import LocalError
+from tools.local.limits import FIRST_ANSWER_POLL_SECONDS, LOCK_POLL_SECONDS, MAX_FIRST_ANSWER_SECONDS
+from tools.local.outputs import Outputs
+from tools.local.progress import Progress
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 REGION = "us-east-1"
 LANES = ("valkey", "dynamodb")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import redis
 
-from local import processes
-from local.errors import LocalError
-from local.limits import MAX_VALKEY_PING_SECONDS, MAX_VALKEY_START_SECONDS, PROCESS_POLL_SECONDS
+from tools.local import processes
+from tools.local.errors import LocalError
+from tools.local.limits import MAX_VALKEY_PING_SECONDS, MAX_VALKEY_START_SECONDS, PROCESS_POLL_SECONDS
 
 PROGRAM = "valkey-server"
 

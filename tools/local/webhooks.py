@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import urllib3
 
 from infra.settings_and_defaults import LOCAL_API_ID
-from local.limits import MAX_WEBHOOK_ANSWER_SECONDS
-from local.outputs import FUNCTION_URL_PATH, Outputs
+from tools.local.limits import MAX_WEBHOOK_ANSWER_SECONDS
+from tools.local.outputs import FUNCTION_URL_PATH, Outputs
 
 SIGNATURE_HEADER = {
     "generic": "X-Signature-256",

@@ -4,9 +4,9 @@ from contextlib import suppress
 
 import psutil
 
-from local.limits import MAX_KILL_SECONDS
-from local.outputs import Outputs
-from local.processes import MARK
+from tools.local.limits import MAX_KILL_SECONDS
+from tools.local.outputs import Outputs
+from tools.local.processes import MARK
 
 
 def workers(outputs: Outputs, role: str) -> list[psutil.Process]:

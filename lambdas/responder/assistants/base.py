@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from responder.history import Turn
+from lambdas.responder.history import Turn
 
 
 class Prompt(NamedTuple):

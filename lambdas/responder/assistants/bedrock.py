@@ -1,11 +1,11 @@
 """Asks a model on Amazon Bedrock by its Converse API, which is the same for every model."""
 
+from lambdas.responder.assistants.base import Prompt, Reply
+from lambdas.responder.errors import Busy, Refused
+from lambdas.responder.json_object import Json
+from lambdas.responder.limits import MAX_CONNECT_SECONDS
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
-from responder.assistants.base import Prompt, Reply
-from responder.errors import Busy, Refused
-from responder.json_object import Json
-from responder.limits import MAX_CONNECT_SECONDS
 
 # After these errors, another attempt would fail in the same way.
 FINAL_ERRORS = (

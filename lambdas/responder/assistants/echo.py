@@ -1,6 +1,6 @@
 """Repeats the question, for the local stage, and for trying a stage without an AI."""
 
-from responder.assistants.base import Prompt, Reply
+from lambdas.responder.assistants.base import Prompt, Reply
 
 
 class Echo:

@@ -1,9 +1,9 @@
 """Asks OpenAI's Responses API, or another service that has the same API. The service is asked to store nothing."""
 
-from responder.assistants.base import Prompt, Reply
-from responder.errors import Refused
-from responder.http_client import Http
-from responder.json_object import Json
+from lambdas.responder.assistants.base import Prompt, Reply
+from lambdas.responder.errors import Refused
+from lambdas.responder.http_client import Http
+from lambdas.responder.json_object import Json
 
 # An AI's service may return any text as the status; a log line contains at most this much of it.
 MAX_LOGGED_STATUS_CHARACTERS = 20

@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Protocol
 
+from lambdas.responder.errors import Refused
 from message_buffer.messages.conversation_id import ConversationId
-from responder.errors import Refused
 
 Credentials = Mapping[str, str]
 

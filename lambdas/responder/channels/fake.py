@@ -1,9 +1,9 @@
 """Publishes each reply as an event on the bus, for the local stage and for generic webhooks."""
 
+from lambdas.responder.errors import Unconfirmed
+from lambdas.responder.events import Bus, publish_reply_sent
 from message_buffer.errors import SendFailed
 from message_buffer.messages.conversation_id import ConversationId
-from responder.errors import Unconfirmed
-from responder.events import Bus, publish_reply_sent
 
 
 class Fake:

@@ -2,11 +2,11 @@
 
 from urllib.parse import quote
 
+from lambdas.responder.channels.base import Credentials, require_credential
+from lambdas.responder.http_client import Http
+from lambdas.responder.json_object import Json
+from lambdas.responder.limits import MAX_SEND_SECONDS
 from message_buffer.messages.conversation_id import ConversationId
-from responder.channels.base import Credentials, require_credential
-from responder.http_client import Http
-from responder.json_object import Json
-from responder.limits import MAX_SEND_SECONDS
 
 URL = "https://graph.facebook.com/v25.0"
 

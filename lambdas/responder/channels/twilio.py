@@ -3,10 +3,10 @@
 from base64 import b64encode
 from urllib.parse import urlencode
 
+from lambdas.responder.channels.base import Credentials, phone, require_credential
+from lambdas.responder.http_client import Http
+from lambdas.responder.limits import MAX_SEND_SECONDS
 from message_buffer.messages.conversation_id import ConversationId
-from responder.channels.base import Credentials, phone, require_credential
-from responder.http_client import Http
-from responder.limits import MAX_SEND_SECONDS
 
 URL = "https://api.twilio.com"
 TYPING_URL = "https://messaging.twilio.com"

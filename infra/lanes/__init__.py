@@ -1,1 +1,0 @@
-"""The AWS resources of each lane. The buffer stack creates them."""
