@@ -128,7 +128,7 @@ class Conversations:
         """Make the conversation's messages due now, in all lanes. Raises NotFound if it has none."""
         name = _name(request)
         outcomes = [lane.flush_buffer(name) for lane in self._lanes]
-        flushed = [each for each in outcomes if isinstance(each, o.Flushed)]
+        flushed = [each for each in outcomes if isinstance(each, o.BufferFlushed)]
         if not flushed:
             raise NotFound("Nothing waits in this conversation.")
         return {"dueAt": min(each.due_at_ms for each in flushed), "count": sum(each.count for each in flushed)}
@@ -181,7 +181,7 @@ class Conversations:
         # again.
         self._takeovers.resume(name, now_ms=self._clock())
         outcomes = [lane.resume_buffer(name) for lane in reversed(self._lanes)]
-        if not any(isinstance(each, o.Resumed) for each in outcomes):
+        if not any(isinstance(each, o.HoldEnded) for each in outcomes):
             raise NotFound("This conversation is not on hold.")
         due = [each.due_at_ms for each in outcomes if not isinstance(each, o.OnHold) and each.due_at_ms is not None]
         return {"dueAt": min(due, default=None)}

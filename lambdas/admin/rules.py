@@ -13,7 +13,7 @@ from lambdas.operations import NotFound
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidId, InvalidInput, InvalidRules, SendFailed, StoreError
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
-from message_buffer.lanes.outcomes import Empty, Retimed
+from message_buffer.lanes.outcomes import BufferEmpty, BufferRetimed
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.store import FIRST_PAGE, Store
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
@@ -185,8 +185,8 @@ class RulesAdmin:
                 timing = book.for_conversation(conversation, agent).rules.timing
                 outcome = lane.retime_buffer(name, timing=timing)
                 # A conversation of the Valkey lane has no window, except after an outage.
-                counts["looked"] += lane is self._valkey_lane or not isinstance(outcome, Empty)
-                counts["retimed"] += isinstance(outcome, Retimed)
+                counts["looked"] += lane is self._valkey_lane or not isinstance(outcome, BufferEmpty)
+                counts["retimed"] += isinstance(outcome, BufferRetimed)
         return True
 
     def _open_conversations(self, scope: str) -> Iterator[tuple[ValkeyLane | DynamoDbLane, str]]:

@@ -26,8 +26,8 @@ from message_buffer.lanes.dynamodb.locks import FIRST_ATTEMPT
 from message_buffer.lanes.dynamodb.messages import Contents, StoredMessage
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Trigger, Triggers
-from message_buffer.lanes.dynamodb.window import Frozen, Window, rhythm_of_batch
-from message_buffer.lanes.outcomes import Taken
+from message_buffer.lanes.dynamodb.window import FrozenBatch, Window, rhythm_of_batch
+from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import (
     MAX_BYTES_IN_A_BATCH,
     MAX_MESSAGES_IN_A_BATCH,
@@ -69,8 +69,8 @@ class _Locked(NamedTuple):
     window: Window
 
 
-class _Batch(NamedTuple):
-    frozen: Frozen
+class _BatchToEmit(NamedTuple):
+    frozen: FrozenBatch
     window: Window
     payloads: list[bytes] | None
     """None if the batch was already emitted."""
@@ -252,7 +252,7 @@ class DynamoDbProcessor:
         ):
             raise LockLost("the lock ran out while the batch was emitted, and another call has the window now")
 
-    def _batch(self, locked: _Locked) -> _Batch | None:
+    def _batch(self, locked: _Locked) -> _BatchToEmit | None:
         """Return the frozen batch, or freeze a new one. If no message waits, close the window and return None."""
         conversation, owner = locked.conversation, locked.owner
         for read in range(MAX_READS_OF_A_WINDOW):
@@ -287,10 +287,10 @@ class DynamoDbProcessor:
             ):
                 first = window._replace(attempt=FIRST_ATTEMPT)
                 apart = [each.name for each in fitting.messages if each.is_apart]
-                return _Batch(frozen, first, fitting.bodies, apart)
+                return _BatchToEmit(frozen, first, fitting.bodies, apart)
         raise SendFailed("the window could not be frozen: its messages keep being edited")
 
-    def _again(self, conversation: str, frozen: Frozen, contents: Contents) -> _Batch:
+    def _again(self, conversation: str, frozen: FrozenBatch, contents: Contents) -> _BatchToEmit:
         """Return a batch that an earlier attempt has frozen."""
         stored = {each.name: each for each in contents.stored}
         # Messages that have come since the freeze wait as their facts say.
@@ -299,8 +299,8 @@ class DynamoDbProcessor:
         bodies = self._bodies(conversation, messages)
         if any(name not in bodies for name in frozen.names):
             # Some messages are already marked as emitted, so an earlier run has emitted the batch.
-            return _Batch(frozen, contents.window, None, apart)
-        return _Batch(frozen, contents.window, [bodies[name] for name in frozen.names], apart)
+            return _BatchToEmit(frozen, contents.window, None, apart)
+        return _BatchToEmit(frozen, contents.window, [bodies[name] for name in frozen.names], apart)
 
     def _fitting(self, conversation: str, stored: list[StoredMessage]) -> _Fitting:
         """Return as many messages as one batch may have, but at least one, and no message whose body is not stored yet.
@@ -399,11 +399,11 @@ def _lock_ms(attempt: int) -> int:
     return WINDOW_LOCK_MS + longest_pause_ms(attempt - 1)
 
 
-def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, left: bool) -> Frozen:
+def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, left: bool) -> FrozenBatch:
     names = tuple(each.name for each in stored)
     # These words identify the batch. A name alone does not: once it is forgotten, it may come again.
     words = json.dumps((conversation, *((each.name, each.arrived_at_ms) for each in stored)))
-    return Frozen(
+    return FrozenBatch(
         batch_id=f"w-{blake2s(words.encode(), digest_size=16).hexdigest()}",
         names=names,
         generation=max(window.generation, 1),
@@ -414,9 +414,9 @@ def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, l
     )
 
 
-def _taken(batch: _Batch, payloads: list[bytes]) -> Taken:
+def _taken(batch: _BatchToEmit, payloads: list[bytes]) -> BatchTaken:
     frozen = batch.frozen
-    return Taken(
+    return BatchTaken(
         batch_id=frozen.batch_id,
         attempt=batch.window.attempt,
         generation=frozen.generation,

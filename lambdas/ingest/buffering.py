@@ -40,20 +40,22 @@ class Buffering:
 
     def _buffer(self, message: PreparedMessage, done: Done, refusals: Refusals, *, comes_again: bool) -> None:
         outcome = self._store(message, charged=True)
-        if isinstance(outcome, o.Refused):
+        if isinstance(outcome, o.MessageRefused):
             done.note_limited(message.conversation)
-        if isinstance(outcome, o.Refused) and outcome.reason != "waiting" and not comes_again:
+        if isinstance(outcome, o.MessageRefused) and outcome.reason != "waiting" and not comes_again:
             outcome = self._store(message, charged=False)
-            done.over_quota += isinstance(outcome, o.Buffered)
-        if isinstance(outcome, o.Refused):
+            done.over_quota += isinstance(outcome, o.MessageBuffered)
+        if isinstance(outcome, o.MessageRefused):
             done.refused[outcome.reason] += 1
             refusals.add(message.conversation, outcome)
             return
-        done.accepted += isinstance(outcome, o.Buffered)
-        done.duplicates += isinstance(outcome, o.Duplicate)
+        done.accepted += isinstance(outcome, o.MessageBuffered)
+        done.duplicates += isinstance(outcome, o.MessageDuplicate)
         done.note_wait(message.conversation, outcome)
 
-    def _store(self, message: PreparedMessage, *, charged: bool) -> o.Buffered | o.Duplicate | o.Refused:
+    def _store(
+        self, message: PreparedMessage, *, charged: bool
+    ) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
         return self._lane.buffer_message(
             str(message.conversation),
             message.id,

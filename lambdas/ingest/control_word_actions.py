@@ -42,7 +42,7 @@ class ControlWordActions:
         """
         timing = message.timing._replace(flush_reason="flush", silence_rule="flushWords")
         outcome = self._lane.retime_buffer(str(message.conversation), timing=timing)
-        retimed = outcome if isinstance(outcome, o.Retimed) else None
+        retimed = outcome if isinstance(outcome, o.BufferRetimed) else None
         if retimed:
             done.note_wait(message.conversation, retimed)
         if retimed and retimed.due_at_ms <= self._clock():

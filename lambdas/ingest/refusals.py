@@ -25,7 +25,7 @@ class Refusals:
     def are_by_quota(self) -> bool:
         return any(reason != "waiting" for reason in self._conversations.values())
 
-    def add(self, conversation: ConversationId, refused: o.Refused) -> None:
+    def add(self, conversation: ConversationId, refused: o.MessageRefused) -> None:
         self._conversations[conversation] = refused.reason
         self.wait_ms = max(self.wait_ms, refused.wait_ms)
         if refused.reason == "account_messages":

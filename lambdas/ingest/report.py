@@ -56,7 +56,9 @@ class Done:
         """Record whose message was refused, or buffered over a quota."""
         self.limited.add(str(conversation).rpartition("/")[0])
 
-    def note_wait(self, conversation: ConversationId, outcome: o.Buffered | o.Duplicate | o.Retimed) -> None:
+    def note_wait(
+        self, conversation: ConversationId, outcome: o.MessageBuffered | o.MessageDuplicate | o.BufferRetimed
+    ) -> None:
         """Set the due time, the count and the rule in the response's entry for this conversation."""
         self.conversations[str(conversation)] = {
             "dueAt": outcome.due_at_ms,

@@ -22,5 +22,5 @@ def extend_waits(typing: Iterable[ConversationId], book: RuleBook, lane: Lane) -
         extend_ms = max(timing.typing_ms, timing.silence_ms, 1)
         name = str(conversation)
         outcome = lane.extend_wait(name, extend_ms=extend_ms, max_wait_ms=timing.max_wait_ms)
-        conversations[name] = {"dueAt": None if isinstance(outcome, o.Empty) else outcome.due_at_ms}
+        conversations[name] = {"dueAt": None if isinstance(outcome, o.BufferEmpty) else outcome.due_at_ms}
     return conversations

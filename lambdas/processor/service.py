@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreError
-from message_buffer.lanes.outcomes import Claimed, LeaseTaken, Lost, Released, WorkIsNear
+from message_buffer.lanes.outcomes import ConversationsClaimed, LeaseLost, LeaseReleased, LeaseTaken, WorkIsNear
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter, StartsFunctions
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.limits import LEASE_RENEWALS, METRICS_EVERY_MS
@@ -208,7 +208,7 @@ class Processor:
             return self._hand_over()
         asked_at = self._monotonic_ms()
         if asked_at - self._renewed_at >= self._renew_ms:
-            if isinstance(self._store.renew_lease(self._shard, self._lease_id), Lost):
+            if isinstance(self._store.renew_lease(self._shard, self._lease_id), LeaseLost):
                 return self._come_back()
             self._renewed_at = asked_at
         self._return_failed_starts()
@@ -218,13 +218,13 @@ class Processor:
         # At most half, so that the processor can claim more conversations while it is still starting the last ones.
         limit = min(MAX_STARTS_UNDER_WAY // 2, self._conversation_processors.room)
         claimed = self._store.claim_due(self._shard, self._lease_id, limit=limit)
-        if isinstance(claimed, Lost):
+        if isinstance(claimed, LeaseLost):
             return self._come_back()
         self._report_recovered(claimed.expired, "claim or token expired")
         self._send(claimed)
         return self._rest(claimed)
 
-    def _send(self, claimed: Claimed) -> None:
+    def _send(self, claimed: ConversationsClaimed) -> None:
         if not claimed.conversations:
             return
         start_until_ms = claimed.deadline_ms - int(self._store.settings.claim_ms * CLAIM_LEFT_FOR_A_START)
@@ -241,7 +241,7 @@ class Processor:
             self._telemetry.count("Recovered", conversations)
             self._telemetry.warn("claims put back", shard=self._shard, conversations=conversations, reason=reason)
 
-    def _rest(self, claimed: Claimed) -> Exit | None:
+    def _rest(self, claimed: ConversationsClaimed) -> Exit | None:
         """Sleep until the next due time or deadline, for `look_ms` at most, or until a script wakes this processor.
 
         While all slots are in use, ignore the next due time. Leave if there has been no work, and no conversation in
@@ -253,9 +253,9 @@ class Processor:
             self._busy_at = self._monotonic_ms()
         elif self._monotonic_ms() - self._busy_at >= self._timings.idle_ms:
             match self._store.leave_if_idle(self._shard, self._lease_id):
-                case Released():
+                case LeaseReleased():
                     return Exit.IDLE
-                case Lost():
+                case LeaseLost():
                     return self._come_back()
                 case WorkIsNear():
                     self._busy_at = self._monotonic_ms()
@@ -292,7 +292,7 @@ class Processor:
         self._conversation_processors.wait(self._renew_ms / 1_000, for_all=True)
         self._return_failed_starts()
         match self._store.hand_over(self._shard, self._lease_id):
-            case Released(start_id=start_id):
+            case LeaseReleased(start_id=start_id):
                 if start_id is not None:
                     self._starter.start(self._shard)
                 return Exit.HANDED_OVER

@@ -14,7 +14,7 @@ from message_buffer.errors import InvalidInput, SendFailed, TooLittleTime
 from message_buffer.events import batch_ready as batch
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus, Publishes, entry_bytes
-from message_buffer.lanes.outcomes import Taken
+from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, RELEASE_MS
 from message_buffer.messages.conversation_id import is_trial
 from message_buffer.settings import EmissionSettings
@@ -77,7 +77,7 @@ class Emission:
     def connect(self) -> None:
         self._bus.connect()
 
-    def send(self, conversation: str, taken: Taken, time: TimeLeft) -> None:
+    def send(self, conversation: str, taken: BatchTaken, time: TimeLeft) -> None:
         """Emit a batch, or dead-letter it.
 
         Raise SendFailed if the caller must try the batch again later.
@@ -112,7 +112,7 @@ class Emission:
         self._emit(conversation, taken, time)
         return taken.batch_id
 
-    def _emit(self, conversation: str, taken: Taken, time: TimeLeft) -> None:
+    def _emit(self, conversation: str, taken: BatchTaken, time: TimeLeft) -> None:
         content, now_ms = batch.content_of(taken.payloads), self._clock()
         detail = batch.to_json(batch.event_of(conversation, taken, content, emitted_at_ms=now_ms))
         oversize = entry_bytes(batch.DETAIL_TYPE, detail) > self._limits.max_event_bytes
@@ -127,7 +127,7 @@ class Emission:
         self._bus.publish(batch.DETAIL_TYPE, detail.decode())
         self._report_emitted(conversation, taken, oversize=oversize)
 
-    def _dead_letter(self, conversation: str, taken: Taken, time: TimeLeft, *, reason: str) -> None:
+    def _dead_letter(self, conversation: str, taken: BatchTaken, time: TimeLeft, *, reason: str) -> None:
         letter = batch.letter_of(conversation, taken, reason=reason)
         payloads = batch.letter_payloads(taken)
         # Escape to ASCII, since SQS refuses some of the characters that people can write.
@@ -145,7 +145,7 @@ class Emission:
             "dead letter", conversation=conversation, batch=taken.batch_id, attempt=taken.attempt, reason=reason
         )
 
-    def _report_emitted(self, conversation: str, taken: Taken, *, oversize: bool) -> None:
+    def _report_emitted(self, conversation: str, taken: BatchTaken, *, oversize: bool) -> None:
         count, wait_ms = len(taken.payloads), max(taken.due_at_ms - taken.first_at_ms, 0)
         late_ms = max(self._clock() - taken.due_at_ms, 0)
         if not is_trial(conversation):

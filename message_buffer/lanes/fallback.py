@@ -37,7 +37,7 @@ class LaneWithFallback:
 
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
-    ) -> o.Buffered | o.Duplicate | o.Refused:
+    ) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
         # `bufferctl verify` tries the fallback while Valkey is available.
         is_trial = conversation.startswith(TRIAL_OF_FALLBACK)
         outcome = None if is_trial else self._tried(
@@ -53,7 +53,9 @@ class LaneWithFallback:
             self._telemetry.count("FallbackMessages")
         return taken
 
-    def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
+    def cancel_buffer(
+        self, conversation: str, *, cancel_id: str | None = None
+    ) -> o.BufferCancelled | o.AlreadyCancelled:
         """Cancel in both lanes.
 
         Raise StoreUnavailable, and drop nothing, if the Valkey lane cannot be reached. The platform then sends the stop
@@ -67,13 +69,13 @@ class LaneWithFallback:
             return outcome
         return o.cancelled_in_both(outcome, self._dynamodb_lane.cancel_buffer(conversation, cancel_id=cancel_id))
 
-    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
+    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.BufferRetimed | o.BufferUnmoved | o.BufferEmpty:
         outcome = self._tried(conversation, lambda: self._valkey_lane.retime_buffer(conversation, timing=timing))
-        in_valkey = None if isinstance(outcome, o.Empty) else outcome
+        in_valkey = None if isinstance(outcome, o.BufferEmpty) else outcome
         if (in_valkey is None or timing.flush_reason) and self._dynamodb_lane.standing(conversation).generation:
             in_dynamodb = self._dynamodb_lane.retime_buffer(conversation, timing=timing)
             return in_valkey or in_dynamodb
-        return in_valkey or o.Empty()
+        return in_valkey or o.BufferEmpty()
 
     def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
         """Hold the conversation in both lanes, since its messages may come into either.
@@ -90,7 +92,9 @@ class LaneWithFallback:
             raise StoreUnavailable("hold: Valkey, where messages may wait, cannot be reached")
         return held
 
-    def resume_buffer(self, conversation: str, *, holder: Holder | None = None, cause: str | None = None) -> o.Ended:
+    def resume_buffer(
+        self, conversation: str, *, holder: Holder | None = None, cause: str | None = None
+    ) -> o.ResumeOutcome:
         """Resume the conversation in both lanes. Raise StoreUnavailable if the Valkey lane cannot be reached."""
         in_dynamodb = self._dynamodb_lane.resume_buffer(conversation, holder=holder, cause=cause)
         resumed = self._tried(
@@ -99,9 +103,11 @@ class LaneWithFallback:
         if resumed is None:
             raise StoreUnavailable("resume: Valkey, where messages may wait, cannot be reached")
         both = (resumed, in_dynamodb)
-        return next(each for kind in (o.OnHold, o.Resumed, o.NotOnHold) for each in both if isinstance(each, kind))
+        return next(each for kind in (o.OnHold, o.HoldEnded, o.NotOnHold) for each in both if isinstance(each, kind))
 
-    def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended | o.Unmoved | o.Empty:
+    def extend_wait(
+        self, conversation: str, *, extend_ms: int, max_wait_ms: int
+    ) -> o.BufferExtended | o.BufferUnmoved | o.BufferEmpty:
         outcome = self._tried(
             conversation,
             lambda: self._valkey_lane.extend_wait(conversation, extend_ms=extend_ms, max_wait_ms=max_wait_ms),
@@ -110,15 +116,17 @@ class LaneWithFallback:
 
     def edit_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
-    ) -> o.Edited | o.Frozen | o.Absent:
+    ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
         return self._changed(
             conversation, lambda lane: lane.edit_message(conversation, message_id, payload=payload, timing=timing)
         )
 
-    def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent:
+    def delete_message(
+        self, conversation: str, message_id: str
+    ) -> o.MessageDeleted | o.MessageFrozen | o.MessageAbsent:
         return self._changed(conversation, lambda lane: lane.delete_message(conversation, message_id))
 
-    def find_message(self, conversation: str, message_id: str) -> o.Waiting | o.Frozen | o.Absent:
+    def find_message(self, conversation: str, message_id: str) -> o.MessageWaiting | o.MessageFrozen | o.MessageAbsent:
         return self._where_it_is(conversation, lambda lane: lane.find_message(conversation, message_id))[1]
 
     def _changed(self, conversation: str, change: Callable[[Lane], T]) -> T:
@@ -145,7 +153,7 @@ class LaneWithFallback:
         in_dynamodb = look(self._dynamodb_lane)
         # Return the Valkey lane's outcome, unless the DynamoDB lane has the message, knows its batch, or is the only
         # lane that knows the message.
-        is_silent = isinstance(in_dynamodb, o.Absent) and in_dynamodb.batch_id is None
+        is_silent = isinstance(in_dynamodb, o.MessageAbsent) and in_dynamodb.batch_id is None
         if is_silent and (_never_seen(in_dynamodb) or not _never_seen(in_valkey)):
             return True, in_valkey
         return True, in_dynamodb
@@ -170,4 +178,4 @@ class LaneWithFallback:
 
 
 def _never_seen(found: object) -> bool:
-    return isinstance(found, o.Absent) and not found.known
+    return isinstance(found, o.MessageAbsent) and not found.known

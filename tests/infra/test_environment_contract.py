@@ -24,7 +24,7 @@ from lambdas.responder import limits
 from lambdas.responder.owned_batch import MIN_TIME_TO_FINISH_MS
 from message_buffer.events import amended, cancelled, event_bus, forgotten, taken_over
 from message_buffer.events import batch_ready as batch
-from message_buffer.lanes.outcomes import Taken
+from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.lanes.valkey.connection import connect
 from message_buffer.limits import MAX_HOLD_MS
 from message_buffer.messages import conversation_id
@@ -222,6 +222,6 @@ def test_the_gate_accepts_the_responders_longest_hold_and_no_longer_one(fake: En
 
 
 def test_the_folders_that_a_function_may_write_to_are_those_it_writes_to() -> None:
-    taken = Taken("b-1", 1, 1, 1, 2, 3, "silence", "silenceMs", 0, [])
+    taken = BatchTaken("b-1", 1, 1, 1, 2, 3, "silence", "silenceMs", 0, [])
     keys = (batch.object_key("c", taken), batch.letter_key("c", taken))
     assert tuple(f"{key.partition('/')[0]}/*" for key in keys) == (storage.BATCHES, storage.DEAD_LETTERS)

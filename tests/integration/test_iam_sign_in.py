@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from infra.cache import ACCESS
 from message_buffer.errors import SendFailed, SignInUnavailable, StoreSignInRefused, StoreUnavailable
-from message_buffer.lanes.outcomes import Buffered
+from message_buffer.lanes.outcomes import MessageBuffered
 from message_buffer.lanes.valkey.connection import SIGN_IN_LIFE_MS, Connection
 from message_buffer.lanes.valkey.keys import wake_key
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
@@ -109,7 +109,7 @@ class Cache:
 
     def send(self, message_id: str) -> None:
         outcome = self.store.buffer_message("c", message_id, payload=payload(message_id), timing=Rules().timing)
-        assert isinstance(outcome, Buffered)
+        assert isinstance(outcome, MessageBuffered)
 
     def refused_sign_ins(self) -> int:
         return sum(

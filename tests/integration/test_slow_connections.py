@@ -9,7 +9,7 @@ import pytest
 import trustme
 
 from message_buffer.errors import StoreUnavailable
-from message_buffer.lanes.outcomes import Buffered, Duplicate
+from message_buffer.lanes.outcomes import MessageBuffered, MessageDuplicate
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.keys import wake_key
 from message_buffer.lanes.valkey.patience import Patience, WebhookPatience
@@ -82,7 +82,7 @@ def test_a_dial_may_take_longer_than_an_answer(
 ) -> None:
     at = settings(slow.port, scheme=slow.scheme, user=signs_in)  # type: ignore[attr-defined]
     connection = Connection(lambda: connect(at), attempts=1)
-    assert isinstance(send(connection), Buffered)
+    assert isinstance(send(connection), MessageBuffered)
     assert slow.connections == 1, "one dial is enough, for a cluster too"
     connection.close()
 
@@ -94,7 +94,7 @@ def test_a_lost_connection_is_dialled_again_however_slow_that_is(
     connection = Connection(lambda: connect(at), retry_within_ms=300)
     send(connection)
     slow.drop_connections()
-    assert isinstance(send(connection), Duplicate)
+    assert isinstance(send(connection), MessageDuplicate)
     assert slow.connections == 2
     connection.close()
 
@@ -126,7 +126,7 @@ def test_a_dial_continues_when_its_webhook_cannot_wait(
     patience.begin()
     with pytest.raises(StoreUnavailable, match="still connecting"):
         send(connection)
-    while not isinstance(_tried(connection, patience), Buffered):
+    while not isinstance(_tried(connection, patience), MessageBuffered):
         pass
     assert slow.connections == 1
     connection.close()
@@ -204,7 +204,7 @@ def another_node(valkey: ValkeyServer, unwatched: Engine) -> Iterator[ValkeyServ
 def test_a_node_that_names_another_owner_is_replaced_by_a_client_of_the_cluster(another_node: ValkeyServer) -> None:
     connection = Connection(lambda: connect(ConnectionSettings(another_node.url)))
     for n in range(3):
-        assert isinstance(send(connection, f"m{n}"), Buffered)
+        assert isinstance(send(connection, f"m{n}"), MessageBuffered)
     connection.close()
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from message_buffer.lanes.outcomes import (
-    Claimed,
+    ConversationsClaimed,
 )
 from message_buffer.rules.layers import Rules
 from tests.support.engine import SETTINGS, Engine
@@ -47,7 +47,7 @@ def test_a_claim_resets_the_wake(engine: Engine) -> None:
     for n in range(3):
         engine.send(f"c{n}", "m1", rules=NOW)
         assert woken(engine) == 1
-        assert isinstance(engine.store.claim_due(0, engine.processor), Claimed)
+        assert isinstance(engine.store.claim_due(0, engine.processor), ConversationsClaimed)
         assert woken(engine) == 0
 
 
@@ -56,7 +56,7 @@ def test_a_processor_between_acquire_and_first_claim_is_not_woken_for_it_will_lo
     engine.send("c", "m1", rules=NOW)
     assert woken(engine) == 0
     claimed = engine.store.claim_due(0, engine.processor)
-    assert isinstance(claimed, Claimed)
+    assert isinstance(claimed, ConversationsClaimed)
     assert [due.conversation for due in claimed.conversations] == ["c"]
 
 

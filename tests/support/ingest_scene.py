@@ -16,7 +16,7 @@ from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aliases.aliases import Aliases
 from message_buffer.lanes.lane import Lane
-from message_buffer.lanes.outcomes import Taken
+from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.messages.message import decode
 from message_buffer.rules.quota import Quota
@@ -258,10 +258,10 @@ def telegram(text: str = "Hey", *, message_id: int = 1, edited: bool = False) ->
     return {"update_id": 1, "message": message | {"text": text}}
 
 
-def emit(scene: Scene) -> Taken:
+def emit(scene: Scene) -> BatchTaken:
     """Take the batch that waits, and leave it in its conversation processor's hands."""
     scene.engine.clock.advance(60_000)
     assert scene.engine.claim() == [CHAT]
     taken = scene.engine.store.take_batch(CHAT, "token")
-    assert isinstance(taken, Taken)
+    assert isinstance(taken, BatchTaken)
     return taken

@@ -19,7 +19,7 @@ from lambdas.conversation_processor.service import ConversationProcessor
 from message_buffer.errors import SendFailed, StoreError
 from message_buffer.events.emission import Emission, EmissionDestinations, Limits
 from message_buffer.lanes.fallback import LaneWithFallback
-from message_buffer.lanes.outcomes import Buffered
+from message_buffer.lanes.outcomes import MessageBuffered
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
 from message_buffer.lanes.valkey.store import Store
@@ -256,7 +256,7 @@ class TwoLanes:
             self.perhaps_lost.discard(message_id)
         else:
             self.perhaps_lost.add(message_id)
-        if isinstance(taken, Buffered):
+        if isinstance(taken, MessageBuffered):
             self.accepted.setdefault(message_id, Accepted(which, ingester, asked, next(self._events)))
 
     def delete(self, ingester: int, pick: int) -> None:

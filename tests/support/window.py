@@ -29,7 +29,7 @@ from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Trigger
 from message_buffer.lanes.dynamodb.window import Window
 from message_buffer.lanes.dynamodb.windows import Windows
-from message_buffer.lanes.outcomes import Buffered, Duplicate
+from message_buffer.lanes.outcomes import MessageBuffered, MessageDuplicate
 from message_buffer.limits import MAX_TRIGGER_DELAY_MS, MAX_TRIGGER_HIDDEN_MS
 from message_buffer.rules.layers import Rules
 from tests.support.engine import ManualClock, accepted, payload
@@ -208,7 +208,7 @@ class WindowScene:
 
     def send(
         self, message_id: str, *, conversation: str = CONVERSATION, rules: Rules = RULES, text: str | None = None
-    ) -> Buffered | Duplicate:
+    ) -> MessageBuffered | MessageDuplicate:
         body = payload(message_id, text)
         return accepted(self.lane.buffer_message(conversation, message_id, payload=body, timing=rules.timing))
 

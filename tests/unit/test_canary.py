@@ -167,7 +167,7 @@ def test_the_messages_of_trials_are_not_counted() -> None:
         telemetry, done = RecordedTelemetry(), Done(ignored=Counter(), accepted=1)
         for tenant in tenants:
             conversation = ConversationId(tenant, "generic", "shop", "c1")
-            done.note_wait(conversation, o.Duplicate(None, 0))
+            done.note_wait(conversation, o.MessageDuplicate(None, 0))
         report(telemetry, "generic", done)
         return dict(telemetry.counts)
 

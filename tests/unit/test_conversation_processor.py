@@ -28,7 +28,7 @@ from message_buffer.events.emission import (
     longest_pause_ms,
 )
 from message_buffer.events.event_bus import entry_bytes
-from message_buffer.lanes.outcomes import Busy, Renewed, Stale, Taken
+from message_buffer.lanes.outcomes import BatchBusy, BatchTaken, Renewed, RunStale
 from message_buffer.limits import DAY_MS, MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, MINUTE_MS, RELEASE_MS
 from message_buffer.messages.conversation_id import TRIAL_TENANT
 from message_buffer.messages.message import Attachment, Message, encode
@@ -238,7 +238,7 @@ def test_a_renewal_that_fails_is_tried_again(scene: Scene, monkeypatch: pytest.M
         if failures:
             raise failures.pop()
         renewed.set()
-        return Stale()
+        return RunStale()
 
     scene.engine.store.settings = scene.engine.store.settings._replace(token_ms=200)
     monkeypatch.setattr(scene.engine.store, "renew_token", renew_token)
@@ -258,7 +258,7 @@ def test_an_ordinary_run_renews_nothing(scene: Scene, monkeypatch: pytest.Monkey
 
     def renew_token(*arguments: object) -> Any:
         renewals.append(arguments)
-        return Stale()
+        return RunStale()
 
     scene.engine.store.settings = scene.engine.store.settings._replace(token_ms=3_600_000)
     monkeypatch.setattr(scene.engine.store, "renew_token", renew_token)
@@ -336,7 +336,7 @@ def test_the_reply_window_ends_a_day_after_the_customers_last_message(
         encode(Message(id=f"m{n}", platform=conversation.split("/")[1], sent_at=sent, received_at=received))
         for n, (sent, received) in enumerate(times)
     ]
-    taken = Taken("b", 1, 1, 0, 0, 0, "silence", "silenceMs", 0, payloads)
+    taken = BatchTaken("b", 1, 1, 0, 0, 0, "silence", "silenceMs", 0, payloads)
     content, reference = batch.content_of(payloads), {"bucket": "b", "key": "k", "bytes": 1}
     whole = batch.event_of(conversation, taken, content, emitted_at_ms=1)
     referring = batch.event_by_reference(conversation, taken, content, emitted_at_ms=1, reference=reference)
@@ -425,7 +425,10 @@ def test_a_second_invocation_for_the_same_conversation_does_nothing(scene: Scene
     scene.conversation_processor.process(CONVERSATION, AMPLE)
     scene.conversation_processor.process(CONVERSATION, AMPLE)
     assert scene.ids() == [["m1"]]
-    assert [line["outcome"] for line in scene.telemetry.said("nothing to take")] == [Busy.__name__, "Stale"]
+    assert [line["outcome"] for line in scene.telemetry.said("nothing to take")] == [
+        BatchBusy.__name__,
+        RunStale.__name__,
+    ]
 
 
 def test_who_is_too_late_does_not_complete_the_next_ones_batch(scene: Scene) -> None:
@@ -520,7 +523,7 @@ def die(scene: Scene) -> None:
     """Let a run take the batch and die. Advance the clock until the batch has been put back."""
     assert scene.engine.claim() == [CONVERSATION]
     taken = scene.engine.store.take_batch(CONVERSATION, f"dies-{scene.engine.clock.now_ms}")
-    assert isinstance(taken, Taken)
+    assert isinstance(taken, BatchTaken)
     scene.engine.clock.now_ms = taken.until_ms
     scene.engine.store.recover_expired(0)
 
@@ -720,7 +723,7 @@ def test_whatever_people_write_the_event_is_valid(texts: list[str], oversize: bo
     payloads = [
         encode(Message(id=f"m{n}", text=text, platform="generic", received_at=n)) for n, text in enumerate(texts)
     ]
-    taken = Taken("b-1", 1, len(texts), 1, 2, 3, "silence", "silenceMs", 0, payloads)
+    taken = BatchTaken("b-1", 1, len(texts), 1, 2, 3, "silence", "silenceMs", 0, payloads)
     content = batch.content_of(payloads)
     reference = {"bucket": "b", "key": batch.object_key("acme/sms/1/2", taken), "bytes": len(content.wire)}
     event = (

@@ -250,12 +250,12 @@ def test_a_change_at_any_step_is_made_or_refused_but_never_half(
     came = [each for batch in window.batches() for each in batch]
     texts = [message["text"] for event in window.events() for message in event["messages"]]
     match outcome:
-        case o.Edited():
+        case o.MessageEdited():
             assert "edited" in texts
             assert came == ["m1", "m2"]
-        case o.Deleted():
+        case o.MessageDeleted():
             assert came == ["m2"]
-        case o.Cancelled() if outcome.buffered + outcome.frozen:
+        case o.BufferCancelled() if outcome.buffered + outcome.frozen:
             assert came == []
         case _:
             assert came == ["m1", "m2"]
@@ -274,7 +274,7 @@ def test_an_edit_that_read_before_the_batch_was_named_does_not_change_it(window:
     with window.wire.at("transact_write_items", emit_and_die):
         outcome = window.lane.edit_message(CONVERSATION, "m1", payload=payload("m1", "edited"))
     settle(window)
-    assert isinstance(outcome, o.Frozen)
+    assert isinstance(outcome, o.MessageFrozen)
     assert [event["text"] for event in window.events()] == ["text of m1"] * 2
 
 
@@ -298,7 +298,7 @@ def test_ingest_that_dies_or_fails_at_any_step_is_made_good_by_the_platform(
 def test_an_edit_is_kept_if_the_request_that_stored_its_message_fails(window: WindowScene) -> None:
     def edit_and_fail() -> None:
         edited = window.new_lane().edit_message(CONVERSATION, "m1", payload=payload("m1", "edited"))
-        assert isinstance(edited, o.Edited)
+        assert isinstance(edited, o.MessageEdited)
         raise SendFailed("no trigger")
 
     with window.wire.at("send_message", edit_and_fail), pytest.raises(SendFailed):

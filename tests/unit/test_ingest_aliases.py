@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from message_buffer.lanes.outcomes import Taken
+from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import MINUTE_MS
 from tests.support.aliases import AliasScene
 from tests.support.engine import Engine
@@ -54,7 +54,7 @@ def test_a_burst_across_the_switch_is_one_batch(scene: Scene) -> None:
     scene.engine.clock.advance(60_000)
     assert scene.engine.claim() == [BY_NUMBER]
     taken = scene.engine.store.take_batch(BY_NUMBER, "token")
-    assert isinstance(taken, Taken)
+    assert isinstance(taken, BatchTaken)
     assert len(taken.payloads) == 3
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from lambdas.processor.service import ConversationProcessors, Exit, Processor, Time, Timings
 from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
-from message_buffer.lanes.outcomes import Acquired, LeaseTaken
+from message_buffer.lanes.outcomes import LeaseAcquired, LeaseTaken
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.messages.conversation_id import TRIAL_TENANT
 from message_buffer.rules.layers import Rules
@@ -223,7 +223,7 @@ def test_it_hands_over_before_lambda_stops_it_and_starts_its_successor(scene: Sc
     steady_traffic(scene)
     assert scene.run(life_ms=60_000) is Exit.HANDED_OVER
     assert scene.functions.processors() == [0]
-    assert isinstance(scene.engine.store.acquire_lease(0, "successor"), Acquired), "the lease is free"
+    assert isinstance(scene.engine.store.acquire_lease(0, "successor"), LeaseAcquired), "the lease is free"
 
 
 def test_it_hands_over_to_nobody_if_nothing_is_near(scene: Scene) -> None:
@@ -398,7 +398,7 @@ def test_a_processor_that_fails_keeps_its_lease_until_that_expires(
             scene.run()
     assert isinstance(scene.engine.store.acquire_lease(0, "successor"), LeaseTaken)
     scene.engine.clock.advance(scene.engine.store.settings.lease_ms)
-    assert isinstance(scene.engine.store.acquire_lease(0, "successor"), Acquired)
+    assert isinstance(scene.engine.store.acquire_lease(0, "successor"), LeaseAcquired)
 
 
 def test_a_long_run_reports_meanwhile(scene: Scene) -> None:

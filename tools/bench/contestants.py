@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from message_buffer.lanes.outcomes import Claimed, Completed, Taken
+from message_buffer.lanes.outcomes import BatchCompleted, BatchTaken, ConversationsClaimed
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.keys import script_keys
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Script, load_script
@@ -116,15 +116,15 @@ class Ours:
 
     def claim(self, *, limit: int = 500) -> list[str]:
         claimed = self._processor.claim_due(0, "lease", limit=limit)
-        assert isinstance(claimed, Claimed)
+        assert isinstance(claimed, ConversationsClaimed)
         return [due.conversation for due in claimed.conversations]
 
     def take_and_complete(self, conversation: str) -> None:
         token = f"token-{self.now_ms}"
         taken = self._processor.take_batch(conversation, token)
-        assert isinstance(taken, Taken)
+        assert isinstance(taken, BatchTaken)
         completed = self._processor.complete_batch(conversation, token)
-        assert isinstance(completed, Completed)
+        assert isinstance(completed, BatchCompleted)
 
     def finish_what_is_due(self) -> None:
         while claimed := self.claim():

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from lambdas.processor.service import ConversationProcessors, Processor, Timings
-from message_buffer.lanes.outcomes import Completed, Refused, Taken
+from message_buffer.lanes.outcomes import BatchCompleted, BatchTaken, MessageRefused
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.keys import script_keys
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
@@ -75,7 +75,7 @@ def send(given: Given) -> None:
             timing=timing(message["delay"]),
             charge=charge,
         )
-        if not isinstance(outcome, Refused) and outcome.start_id:
+        if not isinstance(outcome, MessageRefused) and outcome.start_id:
             say({"start": 0})
 
 
@@ -122,7 +122,7 @@ def execute(given: Given) -> None:
         while working and working[0][0] <= now_ms():
             _, conversation, token = working.popleft()
             completed = store.complete_batch(conversation, token)
-            if isinstance(completed, Completed) and completed.start_id:
+            if isinstance(completed, BatchCompleted) and completed.start_id:
                 say({"start": 0})
         if line is None:
             continue
@@ -132,7 +132,7 @@ def execute(given: Given) -> None:
             continue
         token = f"{told['claimed']}"
         taken = store.take_batch(told["c"], token)
-        if isinstance(taken, Taken):
+        if isinstance(taken, BatchTaken):
             bodies = [each[:100].decode() for each in taken.payloads]
             say({"due": taken.due_at_ms, "claimed": told["claimed"], "taken": now_ms(), "bodies": bodies})
             working.append((now_ms() + given["workMs"], told["c"], token))

@@ -2,7 +2,7 @@
 
 from message_buffer.aws.dynamodb import Table, Value, Values
 from message_buffer.lanes.dynamodb.items import WINDOW, key_of, seconds
-from message_buffer.lanes.dynamodb.window import CLOSE, FACTS, Frozen, Window, frozen_item, packed, window_of
+from message_buffer.lanes.dynamodb.window import CLOSE, FACTS, FrozenBatch, Window, frozen_item, packed, window_of
 from message_buffer.lanes.dynamodb.windows import NOT_HELD, NOTHING_NEW, same_holds, slice_of
 from message_buffer.rules.due_time import Due, Rhythm
 
@@ -64,7 +64,7 @@ class Locks(Table):
         self,
         conversation: str,
         owner: str,
-        frozen: Frozen,
+        frozen: FrozenBatch,
         *,
         window: Window,
         large_bytes: int = 0,

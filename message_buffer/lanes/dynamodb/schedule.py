@@ -101,7 +101,7 @@ class Schedule:
                 return window._replace(found=due if stands else window.found, listed_at_ms=listed_at_ms)
         raise StoreUnavailable("hasten window: another request is changing the conversation; try again")
 
-    def end_holds(self, conversation: str, holder: Holder | None, cause: str | None) -> o.Ended:
+    def end_holds(self, conversation: str, holder: Holder | None, cause: str | None) -> o.ResumeOutcome:
         """End both holds, or this holder's with this cause. What was on hold is due now, or when the other hold ends.
 
         Raise StoreUnavailable if other requests keep changing the window.
@@ -122,7 +122,7 @@ class Schedule:
             else:
                 done = self._windows.end_holds(conversation, window=window, holds=left)
             if done:
-                return o.OnHold(end_ms) if left else o.Resumed(due_at_ms)
+                return o.OnHold(end_ms) if left else o.HoldEnded(due_at_ms)
         raise StoreUnavailable("resume window: another request is changing the conversation; try again")
 
     def hasten(self, conversation: str, *, window: Window, due: Due, stands: bool = True, hold: Held = "obey") -> bool:

@@ -29,7 +29,7 @@ from message_buffer.rules.timing import Timing
 T = TypeVar("T", Due, Rhythm, Timing)
 
 
-class Frozen(NamedTuple):
+class FrozenBatch(NamedTuple):
     """A frozen batch: neither its id nor its messages change."""
 
     batch_id: str
@@ -83,7 +83,7 @@ class Window(NamedTuple):
     lock: Lock = Lock()
     attempt: int = 0
     """How often the window has been locked since its batch was frozen."""
-    frozen: Frozen | None = None
+    frozen: FrozenBatch | None = None
     last_at_ms: int = 0
     """When the newest message of all batches of this lane arrived."""
     rhythm: Rhythm | None = None
@@ -251,11 +251,11 @@ def _unpacked(kind: type[T], stored: str) -> T | None:
         return None  # after a person's edit
 
 
-def frozen_item(frozen: Frozen) -> Values:
+def frozen_item(frozen: FrozenBatch) -> Values:
     """Return the attribute of a frozen batch. Its names are a list, in which a condition can search."""
     return {"names": frozen.names, "batch": packed(frozen._replace(names=()))}
 
 
-def _frozen(item: Item) -> Frozen:
-    frozen = Frozen(*json.loads(text(item, "batch"))[: len(Frozen._fields)])
+def _frozen(item: Item) -> FrozenBatch:
+    frozen = FrozenBatch(*json.loads(text(item, "batch"))[: len(FrozenBatch._fields)])
     return frozen._replace(names=tuple(texts(item, "names")), due=Due(*frozen.due))
