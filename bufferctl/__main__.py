@@ -17,7 +17,7 @@ from bufferctl.doctor import doctor
 from bufferctl.errors import EXIT_STATUSES, Failed, Misused, errors_of_aws
 from bufferctl.formatting import as_json
 from bufferctl.limits import DEFAULT_LISTED_LETTERS, MAX_HOLD_HOURS, MAX_LISTED_LETTERS
-from bufferctl.stage import LOCAL, LOCAL_OUTPUTS, Account, Stage, find_account, find_stage
+from bufferctl.stage import LOCAL, LOCAL_OUTPUTS, Account, StageClient, find_account, find_stage
 from bufferctl.terminal import show_error
 from bufferctl.verify import verify
 
@@ -34,7 +34,7 @@ exit statuses:
 UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
 
 Run = Callable[[Any, argparse.Namespace], None]
-Find = Callable[..., Stage | Account | None]
+Find = Callable[..., StageClient | Account | None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

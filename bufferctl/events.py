@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from bufferctl.limits import EVENT_RETENTION_SECONDS
-from lambdas.canary.listening import Arrival, Event, Subscription
+from lambdas.canary.listening import ArrivedEvent, Event, Subscription
 
-__all__ = ["EVERYTHING", "Arrival", "Event", "Subscription", "subscribe"]
+__all__ = ["EVERYTHING", "ArrivedEvent", "Event", "Subscription", "subscribe"]
 
 EVERYTHING = {"source": ["message-buffer"]}
 

@@ -68,7 +68,7 @@ class Count(NamedTuple):
     last_at_ms: int
 
 
-class Facts:
+class StageFacts:
     def __init__(
         self,
         name: str,

@@ -5,10 +5,10 @@ import time
 from collections import Counter
 
 from bufferctl.limits import MAX_FORGET_CALLS
-from bufferctl.stage import Json, Stage
+from bufferctl.stage import Json, StageClient
 
 
-def erase(stage: Stage, conversation: str) -> Json:
+def erase(stage: StageClient, conversation: str) -> Json:
     """Return the last call's response, with the counts of all calls, and the other name that the first one found.
 
     If the response's `againInMs` is not null, something is left, because a batch was being emitted during each call.

@@ -37,7 +37,7 @@ class Account(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageClient:
     api_endpoint: str
     event_bus: str
     admin_function: str
@@ -76,7 +76,7 @@ class Stage:
         return str(self.client("sts").get_caller_identity()["Arn"])
 
 
-def find_stage(name: str, *, profile: str | None, region: str | None, outputs: Path) -> Stage:
+def find_stage(name: str, *, profile: str | None, region: str | None, outputs: Path) -> StageClient:
     return _find_local(outputs) if name == LOCAL else _find_in_aws(name, profile=profile, region=region)
 
 
@@ -122,9 +122,9 @@ def _client_of_emulator(outputs: Json) -> Client:
     return client
 
 
-def _find_local(path: Path) -> Stage:
+def _find_local(path: Path) -> StageClient:
     outputs = _outputs_of_local(path)
-    return Stage(
+    return StageClient(
         api_endpoint=outputs["ApiEndpoint"],
         event_bus=outputs["EventBusName"],
         admin_function=outputs["Functions"]["admin"],
@@ -153,10 +153,10 @@ def _client_of_aws(name: str, *, profile: str | None, region: str | None) -> Cli
     return client
 
 
-def _find_in_aws(name: str, *, profile: str | None, region: str | None) -> Stage:
+def _find_in_aws(name: str, *, profile: str | None, region: str | None) -> StageClient:
     client = _client_of_aws(name, profile=profile, region=region)
     outputs = _outputs(client, f"MessageBuffer-{name}-Buffer")
-    return Stage(
+    return StageClient(
         api_endpoint=outputs["ApiEndpoint"],
         event_bus=outputs["EventBusName"],
         admin_function=outputs["AdminFunction"],

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO
 
 from bufferctl.formatting import (
     Block,
-    Line,
     Lines,
     Pairs,
-    Table,
+    TextLine,
+    TextTable,
     Tone,
     as_json,
     cell,
@@ -125,7 +125,7 @@ def _rendered(block: Block, width: int) -> "RenderableType":
     from rich.text import Text  # noqa: PLC0415 - it would make --help slow
 
     match block:
-        case Table():
+        case TextTable():
             return _table(block, width)
         case Pairs():
             return _pairs(block.fields)
@@ -135,7 +135,7 @@ def _rendered(block: Block, width: int) -> "RenderableType":
             return Text(printable(block, kept="\n"))
 
 
-def _line(line: Line, width: int) -> "Text":
+def _line(line: TextLine, width: int) -> "Text":
     from rich.cells import cell_len  # noqa: PLC0415 - it would make --help slow
     from rich.text import Text  # noqa: PLC0415
 
@@ -159,7 +159,7 @@ class _Column(NamedTuple):
         return min(self.width, MIN_FOLDED_CHARACTERS) if self.may_fold else self.width
 
 
-def _table(block: Table, width: int) -> "RenderableType":
+def _table(block: TextTable, width: int) -> "RenderableType":
     """Return the first layout that fits: rows; rows without today's date; rows beneath names; fields for each row."""
     from rich.console import Group  # noqa: PLC0415 - it would make --help slow
     from rich.text import Text  # noqa: PLC0415
@@ -191,7 +191,7 @@ def _padded(shown: "RenderableType") -> "RenderableType":
     return Padding(shown, (0, 0, 0, INDENT))
 
 
-def _columns(block: Table, *, without_dates: bool = False) -> list[_Column]:
+def _columns(block: TextTable, *, without_dates: bool = False) -> list[_Column]:
     from rich.cells import cell_len  # noqa: PLC0415 - it would make --help slow
     from rich.text import Text  # noqa: PLC0415
 

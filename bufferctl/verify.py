@@ -35,12 +35,12 @@ from bufferctl.limits import (
     VERIFY_FRAGMENTS,
     WARM_UP_PAUSE_SECONDS,
 )
-from bufferctl.stage import Json, Stage
+from bufferctl.stage import Json, StageClient
 from bufferctl.terminal import Step, show, show_result, working
-from lambdas.canary.burst import BATCH_READY, MAX_LATE_SECONDS, TENANT, Burst, Refused, accepted
-from lambdas.canary.listening import LONG_POLL_SECONDS, Arrival
+from lambdas.canary.burst import BATCH_READY, MAX_LATE_SECONDS, TENANT, Burst, WebhookRefused, accepted
+from lambdas.canary.listening import LONG_POLL_SECONDS, ArrivedEvent
 from lambdas.canary.webhook import GenericWebhook
-from lambdas.canary.webhook import Unreachable as NoAnswer
+from lambdas.canary.webhook import WebhookUnreachable as NoAnswer
 
 # A second event with the same messages would be an error, and would come within this time after the first one.
 MAX_SECOND_EVENT_SECONDS = 3.0
@@ -74,7 +74,7 @@ class Result:
         return {"check": self.check, "found": found, "time": self.time, "at most": self.at_most}
 
 
-def verify(stage: Stage, given: Namespace) -> None:
+def verify(stage: StageClient, given: Namespace) -> None:
     """Print the results of all checks. Raise FoundProblems if one failed, and any error that ended the trial."""
     seconds = MAX_TRIAL_SECONDS + 60 * (given.keep_running or 0)
     print("This takes half a minute, and some minutes if batches are late.", file=sys.stderr, flush=True)
@@ -110,7 +110,7 @@ def verify(stage: Stage, given: Namespace) -> None:
         raise FoundProblems(f"{len(failed)} of {len(results)} checks failed. {hint}")
 
 
-def remove_leftovers(stage: Stage, stage_name: str) -> None:
+def remove_leftovers(stage: StageClient, stage_name: str) -> None:
     """Remove the rules, queues and conversations of trials that were killed."""
     sqs, events = stage.client("sqs"), stage.client("events")
     for url in sqs.list_queues(QueueNamePrefix=PREFIX).get("QueueUrls", []):
@@ -137,7 +137,7 @@ def _percentiles(late_ms: list[int]) -> str:
 
 
 @contextmanager
-def _trial(stage: Stage, given: Namespace, *, seconds: float) -> Iterator["Trial"]:
+def _trial(stage: StageClient, given: Namespace, *, seconds: float) -> Iterator["Trial"]:
     trial_id = uuid.uuid4().hex[:8]
     pattern = {"source": ["message-buffer"], "detail": {"tenant": [TENANT]}}
     prefix = f"{PREFIX}-{time.time() + seconds:.0f}-{trial_id}"
@@ -149,7 +149,7 @@ def _trial(stage: Stage, given: Namespace, *, seconds: float) -> Iterator["Trial
                 _forget_all(stage, given.stage, trial_id)
 
 
-def _forget_all(stage: Stage, stage_name: str, trial_id: str) -> None:
+def _forget_all(stage: StageClient, stage_name: str, trial_id: str) -> None:
     command = f".venv/bin/python -m bufferctl --stage {stage_name}"
     for name in NAMES:
         account = FALLBACK if name == "fallback" else ACCOUNT
@@ -173,13 +173,13 @@ def _forget_all(stage: Stage, stage_name: str, trial_id: str) -> None:
 class Trial:
     """One run of all checks."""
 
-    def __init__(self, stage: Stage, subscription: Subscription, trial_id: str) -> None:
+    def __init__(self, stage: StageClient, subscription: Subscription, trial_id: str) -> None:
         self._stage = stage
         self._subscription = subscription
         self._id = trial_id
         self._secret = stage.webhook_secret()
         self._webhook = GenericWebhook(stage.api_endpoint, self._secret)
-        self._arrivals: list[Arrival] = []
+        self._arrivals: list[ArrivedEvent] = []
         self.say: Callable[[str], None] = Step().say
         """A function that the trial calls with the name of each step that begins."""
 
@@ -212,7 +212,7 @@ class Trial:
         for check, (send, _) in checks.items():
             try:
                 sent[check] = send()
-            except Refused as error:
+            except WebhookRefused as error:
                 results[check] = _refused(check, error)
         repeated = [self._a_redelivery(sent["five fragments"])] if "five fragments" in sent else []
         self.say("Wait until the rules are in force, then send a stop word")
@@ -241,7 +241,7 @@ class Trial:
                 burst.send(f"{self._id}-k{number}-2", "Order 12345")
                 self._collect(burst)
                 problem = burst.problem(self._arrivals)
-            except (NoAnswer, Refused) as error:
+            except (NoAnswer, WebhookRefused) as error:
                 problem = str(error)
             if problem:
                 print(f"Burst {number}: {problem}.", file=sys.stderr, flush=True)
@@ -264,7 +264,7 @@ class Trial:
         while time.monotonic() - began < MAX_RULE_SECONDS:
             try:
                 burst.send(f"{self._id}-first-{len(burst.fragments)}", "Hey")
-            except Refused as error:
+            except WebhookRefused as error:
                 return _refused("the first event", error)
             # Another message before the due time would only prolong the wait.
             seconds = max(burst.due_at_ms / 1_000 - time.time(), 0) + WARM_UP_PAUSE_SECONDS
@@ -291,7 +291,7 @@ class Trial:
         began = time.monotonic()
         try:
             repeat = accepted(self._webhook.post(burst.message(burst.fragments[1].id, "fragment 1")))
-        except Refused as error:
+        except WebhookRefused as error:
             return _refused("a redelivery", error)
         found, took = f"{repeat['duplicates']} duplicate, {repeat['accepted']} accepted", time.monotonic() - began
         return Result("a redelivery", found, ok=found == "1 duplicate, 0 accepted", time=f"{took * 1_000:.0f} ms")
@@ -364,7 +364,7 @@ class Trial:
         return is_over()
 
 
-def _refused(check: str, error: Refused) -> Result:
+def _refused(check: str, error: WebhookRefused) -> Result:
     return Result(check, f"a message was refused: {error}", ok=False)
 
 

@@ -14,8 +14,8 @@ from constructs import Construct
 
 from .firewall import Firewall
 from .function import Function, keep_identity, removal_policy, suppress_finding
-from .metrics import Api, FunctionUrlApi
-from .settings_and_defaults import LOCAL_API_ID, Domain, StageConfig
+from .metrics import ApiMetrics, FunctionUrlApi
+from .settings_and_defaults import LOCAL_API_ID, DomainConfig, StageConfig
 
 ROUTES = {
     "/webhook/{platform}": ("GET", "POST"),
@@ -42,15 +42,15 @@ NO_ACCESS_LOGS = "The stage has access logs switched off, because AWS bills them
 NO_AUTHORIZER = "Platforms cannot sign in. Each signs its webhooks, and ingest checks the signature over the raw body."
 
 
-class Webhooks(NamedTuple):
-    api: Api
+class WebhookApi(NamedTuple):
+    api: ApiMetrics
     url: str
     """The base URL. The address of a platform's webhook is this URL and `/webhook/{platform}`."""
     dns_target: str | None
     """The target for the DNS record of the stage's domain; None without a domain."""
 
 
-def open_webhooks(scope: Construct, *, config: StageConfig, ingest: Function) -> list[Webhooks]:
+def open_webhooks(scope: Construct, *, config: StageConfig, ingest: Function) -> list[WebhookApi]:
     """Create the stage's API, and the API of its former kind if the stage still has one.
 
     Platforms know the API's address, so the API remains the same resource unless its kind changes.
@@ -66,13 +66,13 @@ def open_webhooks(scope: Construct, *, config: StageConfig, ingest: Function) ->
     return opened
 
 
-def _open_url(ingest: Function) -> Webhooks:
+def _open_url(ingest: Function) -> WebhookApi:
     """Give ingest an address of its own, which everyone may call. Ingest itself matches the routes."""
     url = ingest.entrance.add_function_url(auth_type=lambda_.FunctionUrlAuthType.NONE)
     keep_identity(url, "IngestUrl")
     # Leave out the slash at the end of Lambda's URL, because each route begins with one.
     host = cdk.Fn.select(2, cdk.Fn.split("/", url.url))
-    return Webhooks(FunctionUrlApi(ingest), f"https://{host}", None)
+    return WebhookApi(FunctionUrlApi(ingest), f"https://{host}", None)
 
 
 def _access_log(scope: Construct, config: StageConfig) -> logs.LogGroup:
@@ -92,7 +92,7 @@ def _access_log(scope: Construct, config: StageConfig) -> logs.LogGroup:
 
 def _open_http(
     scope: Construct, *, config: StageConfig, ingest: lambda_.IFunction, log_group: logs.ILogGroup | None
-) -> Webhooks:
+) -> WebhookApi:
     domain = config.api.domain
     api = apigw.HttpApi(
         scope,
@@ -131,8 +131,8 @@ def _open_http(
         suppress_finding(stage, "AwsSolutions-APIG1", NO_ACCESS_LOGS)
     suppress_finding(api, "AwsSolutions-APIG4", NO_AUTHORIZER)
     if domain is None:
-        return Webhooks(api, api.api_endpoint, None)
-    return Webhooks(api, f"https://{domain.name}", _map_domain(scope, domain, api_id=api.api_id, stage=resource.ref))
+        return WebhookApi(api, api.api_endpoint, None)
+    return WebhookApi(api, f"https://{domain.name}", _map_domain(scope, domain, api_id=api.api_id, stage=resource.ref))
 
 
 def _permit_before_integrating(api: apigw.HttpApi) -> None:
@@ -150,7 +150,7 @@ def _permit_before_integrating(api: apigw.HttpApi) -> None:
 
 def _open_rest(
     scope: Construct, *, config: StageConfig, ingest: lambda_.IFunction, log_group: logs.ILogGroup | None
-) -> Webhooks:
+) -> WebhookApi:
     domain = config.api.domain
     api = apigateway.RestApi(
         scope,
@@ -185,8 +185,8 @@ def _open_rest(
     if domain is None:
         stack = cdk.Stack.of(api)
         host = f"{api.rest_api_id}.execute-api.{stack.region}.{stack.url_suffix}"
-        return Webhooks(api, f"https://{host}/{REST_STAGE}", None)
-    return Webhooks(
+        return WebhookApi(api, f"https://{host}/{REST_STAGE}", None)
+    return WebhookApi(
         api, f"https://{domain.name}", _map_domain(scope, domain, api_id=api.rest_api_id, stage=stage.stage_name)
     )
 
@@ -204,7 +204,7 @@ def _suppress_findings(api: apigateway.RestApi) -> None:
     )
 
 
-def _map_domain(scope: Construct, domain: Domain, *, api_id: str, stage: str) -> str:
+def _map_domain(scope: Construct, domain: DomainConfig, *, api_id: str, stage: str) -> str:
     """Create the domain, and return the target for its DNS record.
 
     Both kinds of API share this construct, so a stage that changes its kind of API keeps the target.

@@ -11,24 +11,24 @@ from message_buffer.settings import AdminSettings, GateSettings, IngestSettings,
 from . import permissions
 from .api import open_webhooks
 from .bus import BatchBus
-from .canary import Canary
+from .canary import CanaryResources
 from .copies import ages_out
-from .dynamodb_lane import DynamoDbLane
+from .dynamodb_lane import DynamoDbLaneResources
 from .end_user_messaging import WhatsAppQueues
 from .function import Function, Placement, Runtime, keep_identity, source_code
 from .limits import INGEST_TIMEOUT_SECONDS
 from .settings_and_defaults import StageConfig
 from .storage import (
-    AliasesTable,
+    AliasesTableConstruct,
     EventDestinations,
     OversizeBucket,
-    Queue,
-    RulesTable,
-    TakeoversTable,
-    WebhookSecrets,
+    QueueConstruct,
+    RulesTableConstruct,
+    TakeoversTableConstruct,
+    WebhookSecretsConstruct,
     key_of_logged_ids,
 )
-from .valkey_lane import ValkeyLane
+from .valkey_lane import ValkeyLaneResources
 
 # Longer than other functions' time-outs, because one command of an operator may read many dead letters.
 ADMIN_TIMEOUT_SECONDS = 60
@@ -70,24 +70,26 @@ class BufferStack(cdk.Stack):
             log=self.log,
         )
         self.bus = BatchBus(self, "Bus", config=config)
-        self.dead_letters = Queue(
+        self.dead_letters = QueueConstruct(
             self, "DeadLetters", config=config, no_dead_letters_because="It contains the batches that failed."
         )
         self.oversize = OversizeBucket(self, "Oversize", config=config)
-        self.webhook_secrets = WebhookSecrets(self, "WebhookSecrets", config=config)
-        self.rules_table = RulesTable(self, "Rules", config=config)
-        self.takeovers_table = TakeoversTable(self, "Takeovers", config=config)
-        self.aliases_table = AliasesTable(self, "Aliases", config=config)
+        self.webhook_secrets = WebhookSecretsConstruct(self, "WebhookSecrets", config=config)
+        self.rules_table = RulesTableConstruct(self, "Rules", config=config)
+        self.takeovers_table = TakeoversTableConstruct(self, "Takeovers", config=config)
+        self.aliases_table = AliasesTableConstruct(self, "Aliases", config=config)
         self.destinations = EventDestinations(self.bus, self.oversize, self.dead_letters)
 
         self.dynamodb_lane = (
-            DynamoDbLane(self, runtime=self._runtime, destinations=self.destinations)
+            DynamoDbLaneResources(self, runtime=self._runtime, destinations=self.destinations)
             if config.has_dynamodb_lane
             else None
         )
         self._windows = self.dynamodb_lane.windows if self.dynamodb_lane else None
         self.valkey_lane = (
-            ValkeyLane(self, runtime=self._runtime, valkey=valkey, destinations=self.destinations) if valkey else None
+            ValkeyLaneResources(self, runtime=self._runtime, valkey=valkey, destinations=self.destinations)
+            if valkey
+            else None
         )
         self.whatsapp_queues = (
             WhatsAppQueues(self, config=config, settings=config.end_user_messaging)
@@ -215,8 +217,8 @@ class BufferStack(cdk.Stack):
             ),
         )
 
-    def _make_canary(self) -> Canary:
-        return Canary(
+    def _make_canary(self) -> CanaryResources:
+        return CanaryResources(
             self,
             runtime=self._runtime,
             bus=self.bus,

@@ -10,18 +10,18 @@ from constructs import Construct
 from message_buffer.settings import WhatsAppQueueSettings
 
 from .limits import INGEST_TIMEOUT_SECONDS, VISIBILITY_TIMEOUTS
-from .settings_and_defaults import EndUserMessaging, StageConfig
-from .storage import Queue
+from .settings_and_defaults import EndUserMessagingConfig, StageConfig
+from .storage import QueueConstruct
 
 
 class WhatsAppQueues:
     """The queue of the webhooks that the topic publishes, and the queue of those that ingest could not read."""
 
-    def __init__(self, scope: Construct, *, config: StageConfig, settings: EndUserMessaging) -> None:
-        self.unreadable = Queue(
+    def __init__(self, scope: Construct, *, config: StageConfig, settings: EndUserMessagingConfig) -> None:
+        self.unreadable = QueueConstruct(
             scope, "UnreadableWebhooks", config=config, no_dead_letters_because="It is itself a queue of dead letters."
         )
-        self.webhooks = Queue(
+        self.webhooks = QueueConstruct(
             scope,
             "WhatsAppWebhooks",
             config=config,

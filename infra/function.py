@@ -18,7 +18,7 @@ from constructs import Construct, IConstruct
 
 from message_buffer.settings import LogSettings, to_variables
 
-from .settings_and_defaults import ConfigError, StageConfig, Warmth
+from .settings_and_defaults import ConfigError, StageConfig, WarmthConfig
 
 # ONLY_SOURCE excludes everything except these folders, which form the one code asset that all functions share.
 ROOMS = ("message_buffer", "lambdas", "lua")
@@ -80,7 +80,7 @@ class Function(lambda_.Function):
         name: str | None = None,
         in_a_loop: bool = False,
         failures: sqs.IQueue | None = None,
-        warmth: Warmth | None = None,
+        warmth: WarmthConfig | None = None,
         has_url: bool = False,
     ) -> None:
         """Create the function. `settings` is its object of `message_buffer/settings.py`.
@@ -231,11 +231,11 @@ def _leave_out_successful_runs(config: StageConfig) -> dict[str, Any]:
     }
 
 
-def _uses_snap_start(warmth: Warmth | None) -> bool:
+def _uses_snap_start(warmth: WarmthConfig | None) -> bool:
     return warmth is not None and warmth.ingest == "snap_start"
 
 
-def _entrance(function: lambda_.Function, warmth: Warmth | None, *, has_url: bool) -> lambda_.IFunction:
+def _entrance(function: lambda_.Function, warmth: WarmthConfig | None, *, has_url: bool) -> lambda_.IFunction:
     """Return what the API invokes: the function, or an alias if the warmth needs a published version.
 
     If the function has an address of its own, return the alias in any case. Otherwise a change of the warmth would

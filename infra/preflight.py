@@ -25,7 +25,7 @@ try:
         PartialCredentialsError,
     )
 
-    from .layer import LAMBDA_PYTHON, LayerError, Platform, build_layer, lambda_interpreter
+    from .layer import LAMBDA_PYTHON, LayerError, LayerPlatform, build_layer, lambda_interpreter
     from .limits import ZONES
     from .settings_and_defaults import STACKS, ConfigError, StageConfig, load_stage
 except ModuleNotFoundError as missing:
@@ -57,7 +57,7 @@ Purpose = Literal["synth", "bootstrap", "diff", "deploy", "destroy"]
 Clients = Callable[[str], Any]
 
 
-class Account(NamedTuple):
+class StageAccount(NamedTuple):
     id: str
     client: Clients
     """Makes a client with which to read from a service in the stage's region."""
@@ -81,7 +81,7 @@ def problems_here(purpose: Purpose) -> Iterator[str]:
             f"`make PYTHON=/path/to/python{LAMBDA_PYTHON} setup`."
         )
     try:
-        build_layer(REQUIREMENTS, platform=Platform.LAMBDA, cache=LAYERS)
+        build_layer(REQUIREMENTS, platform=LayerPlatform.LAMBDA, cache=LAYERS)
     except LayerError as error:
         yield f"The layer cannot be built; pip must be able to reach a package index. {error}"
 
@@ -95,7 +95,7 @@ def _node() -> Iterator[str]:
         yield f"The Node that came with `make setup` does not run on this machine: {error}. Run `make clean setup`."
 
 
-def identify(config: StageConfig, session: Any) -> Account:
+def identify(config: StageConfig, session: Any) -> StageAccount:
     """Return the account of the credentials, or raise Missing."""
     partition = _partition(config.region, session)
     try:
@@ -121,7 +121,7 @@ def identify(config: StageConfig, session: Any) -> Account:
             f"Use credentials of that account, or correct `account` in cdk.json."
         )
     role = f"arn:{partition}:iam::{account}:role/{LOOKUP_ROLE}-{account}-{config.region}"
-    return Account(account, _reader(session, sts, role=role, region=config.region))
+    return StageAccount(account, _reader(session, sts, role=role, region=config.region))
 
 
 def _partition(region: str, session: Any) -> str:
@@ -147,7 +147,7 @@ def _reader(session: Any, sts: Any, *, role: str, region: str) -> Clients:
     return lambda service: session.client(service, region_name=region, config=CLIENT_CONFIG, **keys)
 
 
-def problems_there(config: StageConfig, account: Account, purpose: Purpose) -> Iterator[str]:
+def problems_there(config: StageConfig, account: StageAccount, purpose: Purpose) -> Iterator[str]:
     """Yield what is missing in the account."""
     checks = [] if purpose == "bootstrap" else [bootstrap_problems]
     if purpose == "deploy":
@@ -164,7 +164,7 @@ def problems_there(config: StageConfig, account: Account, purpose: Purpose) -> I
             yield f"AWS did not answer ({error}). Try again."
 
 
-def bootstrap_problems(config: StageConfig, account: Account) -> Iterator[str]:
+def bootstrap_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
     """Yield a problem if CDK's own stack is missing or too old."""
     ssm = account.client("ssm")
     where = f"account {account.id} in {config.region}"
@@ -178,7 +178,7 @@ def bootstrap_problems(config: StageConfig, account: Account) -> Iterator[str]:
         yield f"CDK's bootstrap of {where} has version {version}, but {MIN_BOOTSTRAP_VERSION} is needed. {how}"
 
 
-def concurrency_problems(config: StageConfig, account: Account) -> Iterator[str]:
+def concurrency_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
     """Yield a problem if the functions reserve more than the account has left, and advice if the account has little."""
     limit = account.client("lambda").get_account_settings()["AccountLimit"]
     wanted = sum(instances for role, instances in config.concurrency if instances and role in config.roles)
@@ -204,7 +204,7 @@ def concurrency_problems(config: StageConfig, account: Account) -> Iterator[str]
         )
 
 
-def _reserved_by(config: StageConfig, account: Account) -> int:
+def _reserved_by(config: StageConfig, account: StageAccount) -> int:
     # If the stage is deployed already, the functions have reserved a part of this concurrency.
     tags = [{"Key": key, "Values": [value]} for key, value in stage_tags(config).items()]
     pages = account.client("resourcegroupstaggingapi").get_paginator("get_resources")
@@ -230,7 +230,7 @@ def stage_tags(config: StageConfig) -> Mapping[str, str]:
     return {"product": "message-buffer", "stage": config.name}
 
 
-def zone_problems(config: StageConfig, account: Account) -> Iterator[str]:
+def zone_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
     """Yield a problem for each availability zone that cannot have the stage's network.
 
     The zones of a deployed network cannot change, so check everything before the first deployment.
@@ -280,7 +280,7 @@ def _endpoint_problems(config: StageConfig, ec2: Any, *, zones: Sequence[str]) -
             )
 
 
-def stack_problems(config: StageConfig, account: Account) -> Iterator[str]:
+def stack_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
     """Yield a problem for each stack that an earlier deployment or removal left in a state that blocks a deployment."""
     cloudformation = account.client("cloudformation")
     for word in STACKS:
@@ -309,7 +309,7 @@ def stack_problems(config: StageConfig, account: Account) -> Iterator[str]:
             yield f"{name} is only partly deleted. Run `make {again} STAGE={config.name}` again."
 
 
-def api_log_problems(config: StageConfig, account: Account) -> Iterator[str]:
+def api_log_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
     """Yield a problem if a REST API could not write its access log.
 
     The role that writes the log is a setting of the account, so no stack of ours sets it.

@@ -51,7 +51,7 @@ class Stuck(Exception):
     """Raised if AWS does not delete a stack. The exception's text says why, and what to do."""
 
 
-class Resource(NamedTuple):
+class StackResource(NamedTuple):
     kind: str
     id: str
     """The physical id."""
@@ -71,13 +71,13 @@ class Stack:
     id: str
     status: str
     protected: bool
-    resources: Sequence[Resource] = field(default_factory=tuple)
+    resources: Sequence[StackResource] = field(default_factory=tuple)
 
     @property
     def was_deployed(self) -> bool:
         return self.status not in NEVER_DEPLOYED
 
-    def of_kind(self, kind: str) -> list[Resource]:
+    def of_kind(self, kind: str) -> list[StackResource]:
         return [resource for resource in self.resources if resource.kind == kind]
 
 
@@ -154,7 +154,7 @@ class Removal:
             tuple(self._resources_of(name, found["StackStatus"])),
         )
 
-    def _resources_of(self, name: str, status: str) -> Iterator[Resource]:
+    def _resources_of(self, name: str, status: str) -> Iterator[StackResource]:
         if status == "REVIEW_IN_PROGRESS":
             # The stack has no resources, because nobody has executed its first change set yet.
             return
@@ -165,7 +165,7 @@ class Removal:
             kept = declared.get("DeletionPolicy", "Delete").startswith("Retain")
             if found["ResourceStatus"] != "DELETE_COMPLETE" and found.get("PhysicalResourceId"):
                 final = "FinalSnapshotName" in declared.get("Properties", {}) and not kept
-                yield Resource(found["ResourceType"], found["PhysicalResourceId"], kept, final)
+                yield StackResource(found["ResourceType"], found["PhysicalResourceId"], kept, final)
 
     def _try_to_delete(self, stack: Stack) -> str | None:
         """Return None when the stack is deleted, or the reason why AWS could not delete it."""

@@ -85,7 +85,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Memory(Settings):
+class MemoryConfig(Settings):
     """`memory`: the memory of each function in MB. Lambda gives a function CPU time in proportion to its memory."""
 
     ingest: MemoryMb = 512
@@ -108,7 +108,7 @@ class Memory(Settings):
     """Tries the stage, if it has a canary."""
 
 
-class Concurrency(Settings):
+class ConcurrencyConfig(Settings):
     """`concurrency`: how many instances of a function may run at once.
 
     Lambda reserves this number for the function and never runs more. Functions without a number share the account's
@@ -134,7 +134,7 @@ class Concurrency(Settings):
     """Limits how many batches are answered at the same time."""
 
 
-class Warmth(Settings):
+class WarmthConfig(Settings):
     """`warmth`: paid measures that shorten or avoid the cold starts of ingest."""
 
     ingest: Literal["none", "snap_start", "provisioned"] = "none"
@@ -144,7 +144,7 @@ class Warmth(Settings):
     """How many instances always run with `provisioned`."""
 
 
-class Domain(Settings):
+class DomainConfig(Settings):
     """`api.domain`: a domain name of your own for the API."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9-]+(\.[a-z0-9-]+)+$")]
@@ -153,7 +153,7 @@ class Domain(Settings):
     """The ARN of the name's certificate in ACM, in the region of the stage."""
 
 
-class Api(Settings):
+class ApiConfig(Settings):
     """`api`: the API that receives the webhooks."""
 
     kind: ApiKind = "http"
@@ -171,7 +171,7 @@ class Api(Settings):
     generic_timestamp: Literal["optional", "required"] = "optional"
     """`required` refuses webhooks of the generic platform whose signature does not cover the time, because a recorded
     webhook could be sent again at any later time."""
-    domain: Domain | None = None
+    domain: DomainConfig | None = None
     """Without a domain, the API has the address that AWS gives it."""
 
     @property
@@ -188,7 +188,7 @@ class Api(Settings):
         return self.kinds != ("url",)
 
     @model_validator(mode="after")
-    def _kinds_fit(self) -> Api:
+    def _kinds_fit(self) -> ApiConfig:
         if self.former_kind == self.kind:
             raise ValueError("former_kind must differ from kind")
         if self.domain and not self.has_gateway:
@@ -198,7 +198,7 @@ class Api(Settings):
         return self
 
 
-class EndUserMessaging(Settings):
+class EndUserMessagingConfig(Settings):
     """`end_user_messaging`: AWS End User Messaging Social, which publishes WhatsApp's webhooks to a topic of SNS."""
 
     topic_arn: Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]{1,256}$")]
@@ -207,7 +207,7 @@ class EndUserMessaging(Settings):
     `social-messaging.amazonaws.com`."""
 
 
-class Bus(Settings):
+class BusConfig(Settings):
     """`bus`: the event bus on which batches are published."""
 
     archive_days: Annotated[int, Field(ge=0, le=3_650)] = 0
@@ -217,14 +217,14 @@ class Bus(Settings):
     can read the events of every tenant."""
 
 
-class Alarms(Settings):
+class AlarmsConfig(Settings):
     """`alarms`: the recipients of alarms."""
 
     emails: tuple[Email, ...] = ()
     """Addresses that receive every alarm. Each address must confirm its subscription once."""
 
 
-class Limits(Settings):
+class LimitsConfig(Settings):
     """`limits`: bounds on the emission of a batch, and on waiting messages."""
 
     max_event_bytes: Annotated[int, Field(ge=1_024, le=1_048_576)] = 262_144
@@ -240,7 +240,7 @@ class Limits(Settings):
     """The same limit in bytes. Only messages of more than 4 KiB are counted."""
 
 
-class Quota(Settings):
+class QuotaConfig(Settings):
     """`quota`: what an account may send in the Valkey lane, unless a rule sets the account's quota (docs/rules.md). A
     minute's quota may be used at once. Above the quota, webhooks are answered 429."""
 
@@ -250,7 +250,7 @@ class Quota(Settings):
     """The buffers that an account may open. Each buffer costs an event, and the start of a function."""
 
 
-class Timings(Settings):
+class TimingsConfig(Settings):
     """`timings`: how long each part of the Valkey lane may take before another part takes over its work."""
 
     claim_timeout_ms: Annotated[int, Field(ge=3_000)] = 10_000
@@ -281,7 +281,7 @@ class Timings(Settings):
     are answered 503. Some platforms wait 5 seconds for a response."""
 
     @model_validator(mode="after")
-    def _one_outlives_the_other(self) -> Timings:
+    def _one_outlives_the_other(self) -> TimingsConfig:
         working_ms = self.processor_life_seconds * 1_000 - self.processor_handover_ms
         if working_ms <= 0:
             raise ValueError("processor_handover_ms must be less than processor_life_seconds")
@@ -298,7 +298,7 @@ class Timings(Settings):
         return self
 
 
-class Network(Settings):
+class NetworkConfig(Settings):
     """`network`: how the functions of the Valkey lane reach the cache and AWS."""
 
     egress: Literal["nat", "endpoints", "none"] = "nat"
@@ -314,7 +314,7 @@ class Network(Settings):
     """Log the connections in the network. AWS bills flow logs by volume."""
 
 
-class Cache(Settings):
+class CacheConfig(Settings):
     """`cache`: the ElastiCache Serverless cache. There are only maxima, because AWS bills a minimum even if unused."""
 
     max_storage_gb: Annotated[int, Field(ge=1, le=5_000)] = 5
@@ -325,7 +325,7 @@ class Cache(Settings):
     """How long daily snapshots are kept; 0 makes none."""
 
 
-class Responder(Settings):
+class ResponderConfig(Settings):
     """`responder`: the optional consumer that answers each batch with an AI. A stage without this object has none."""
 
     assistant: Literal["echo", "bedrock", "openai"] = "echo"
@@ -374,7 +374,7 @@ class Responder(Settings):
     """How long after its last batch the responder keeps a conversation's turns and its own settings."""
 
     @model_validator(mode="after")
-    def _has_a_model(self) -> Responder:
+    def _has_a_model(self) -> ResponderConfig:
         if self.assistant != "echo" and not self.model:
             raise ValueError(f"model is needed: name the model that {self.assistant} answers with")
         return self
@@ -418,33 +418,33 @@ class StageConfig(Settings):
     functions' variables can read these ids, even with `log_ids: hashed`."""
     oversize_retention_days: Annotated[int, Field(ge=1, le=365)] = 30
     """How long the bucket keeps batches that were too large for an event."""
-    memory: Memory = Memory()
+    memory: MemoryConfig = MemoryConfig()
     """The memory of each function."""
-    concurrency: Concurrency = Concurrency()
+    concurrency: ConcurrencyConfig = ConcurrencyConfig()
     """The reserved concurrency of each function."""
-    warmth: Warmth = Warmth()
+    warmth: WarmthConfig = WarmthConfig()
     """Measures against cold starts of ingest."""
-    api: Api = Api()
+    api: ApiConfig = ApiConfig()
     """The API that receives the webhooks."""
-    end_user_messaging: EndUserMessaging | None = None
+    end_user_messaging: EndUserMessagingConfig | None = None
     """Receive WhatsApp's messages from AWS End User Messaging Social. Meta's webhook remains possible."""
-    bus: Bus = Bus()
+    bus: BusConfig = BusConfig()
     """The event bus."""
-    alarms: Alarms = Alarms()
+    alarms: AlarmsConfig = AlarmsConfig()
     """The recipients of alarms."""
-    limits: Limits = Limits()
+    limits: LimitsConfig = LimitsConfig()
     """Bounds on batches and on waiting messages."""
-    quota: Quota = Quota()
+    quota: QuotaConfig = QuotaConfig()
     """What an account may send."""
-    timings: Timings = Timings()
+    timings: TimingsConfig = TimingsConfig()
     """Time-outs of the Valkey lane."""
     rules: dict[str, Any] = {}
     """The rules that are deployed with the stage, such as `{"preset": "customers"}`; docs/rules.md helps to choose."""
-    network: Network = Network()
+    network: NetworkConfig = NetworkConfig()
     """The network of the Valkey lane."""
-    cache: Cache = Cache()
+    cache: CacheConfig = CacheConfig()
     """The cache of the Valkey lane."""
-    responder: Responder | None = None
+    responder: ResponderConfig | None = None
     """The optional responder."""
     canary: bool = False
     """Try the stage every five minutes as a customer, with an alarm. Consumers must ignore its tenant

@@ -25,7 +25,7 @@ from .cache import CacheStack
 from .function import Function, Runtime, grant
 from .limits import RULE_SECONDS, VISIBILITY_TIMEOUTS, WATCHDOG_PASS_SECONDS
 from .settings_and_defaults import StageConfig
-from .storage import EventDestinations, Queue
+from .storage import EventDestinations, QueueConstruct
 
 # Less than the time between two passes, so that passes rarely overlap.
 WATCHDOG_TIMEOUT_SECONDS = 25
@@ -57,7 +57,7 @@ def valkey_settings(config: StageConfig, cache: CacheStack | None) -> ValkeySett
     )
 
 
-class ValkeyLane:
+class ValkeyLaneResources:
     """The lane's resources. In a scope of their own they would get new ids, and CloudFormation would replace them."""
 
     def __init__(
@@ -151,9 +151,9 @@ class ValkeyLane:
             ],
         )
 
-    def _passes_after(self, construct_id: str, *, seconds: int) -> Queue:
+    def _passes_after(self, construct_id: str, *, seconds: int) -> QueueConstruct:
         """Create a queue that delivers each message after this time, to start a pass of the watchdog."""
-        return Queue(
+        return QueueConstruct(
             self._scope,
             construct_id,
             config=self._config,

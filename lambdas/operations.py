@@ -23,11 +23,11 @@ Operation = Callable[[Json], Json]
 NAMED_IN_THE_LOG = {"by": "claimedBy", "conversation": "conversation", "scope": "scope", "batchId": "batchId"}
 
 
-class NotFound(MessageBufferError):
+class SubjectNotFound(MessageBufferError):
     """The conversation, the rules or the dead letter do not exist."""
 
 
-class Refused(MessageBufferError):
+class OperationRefused(MessageBufferError):
     """The operation failed, and the error's text says why."""
 
 
@@ -70,7 +70,7 @@ def _code(error: MessageBufferError) -> str:
     match error:
         case InvalidInput():
             return "invalid"
-        case NotFound():
+        case SubjectNotFound():
             return "not_found"
         case RulesConflict():
             return "conflict"

@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from bufferctl.cost.facts import DAYS, used
-from infra.settings_and_defaults import Timings
+from infra.settings_and_defaults import TimingsConfig
 
 _Count = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -75,7 +75,7 @@ class Processors(BaseModel):
     starts: float
 
 
-def processors(traffic: Traffic, *, shards: int, timings: Timings) -> Processors:
+def processors(traffic: Traffic, *, shards: int, timings: TimingsConfig) -> Processors:
     """Return the running time and the starts of a stage's processors."""
     rate = traffic.batches / traffic.active_seconds / shards
     kept = traffic.wait_seconds + timings.processor_idle_ms / 1_000

@@ -14,7 +14,7 @@ from lambdas.admin.requests import (
     ShowConversation,
 )
 from lambdas.limits import MAX_CONVERSATIONS_IN_A_PAGE
-from lambdas.operations import NotFound, Refused
+from lambdas.operations import OperationRefused, SubjectNotFound
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import MalformedMessage, SendFailed
 from message_buffer.events.cancelled import DETAIL_TYPE, cancelled_event
@@ -30,7 +30,7 @@ from message_buffer.messages.wire_form import Json, decode_fields
 MAX_MESSAGES_SHOWN = 60
 
 
-class Takeovers(Protocol):
+class EndsTakeovers(Protocol):
     def resume(self, conversation: str, *, now_ms: int) -> None: ...
 
 
@@ -41,7 +41,7 @@ class Conversations:
         self,
         valkey_lane: ValkeyLane | None,
         bus: Publishes,
-        takeovers: Takeovers,
+        takeovers: EndsTakeovers,
         *,
         dynamodb_lane: DynamoDbLane | None = None,
         agent_of: Callable[[ConversationId], str | None] = lambda _conversation: None,
@@ -125,19 +125,19 @@ class Conversations:
         return shown | ({"messages": [_readable(payload) for payload in seen.payloads]} if request.messages else {})
 
     def flush(self, request: OfConversation) -> Json:
-        """Make the conversation's messages due now, in all lanes. Raises NotFound if it has none."""
+        """Make the conversation's messages due now, in all lanes. Raises SubjectNotFound if it has none."""
         name = _name(request)
         outcomes = [lane.flush_buffer(name) for lane in self._lanes]
         flushed = [each for each in outcomes if isinstance(each, o.BufferFlushed)]
         if not flushed:
-            raise NotFound("Nothing waits in this conversation.")
+            raise SubjectNotFound("Nothing waits in this conversation.")
         return {"dueAt": min(each.due_at_ms for each in flushed), "count": sum(each.count for each in flushed)}
 
     def cancel(self, request: OfConversation) -> Json:
         """Drop the conversation's messages, in all lanes, and publish the cancel.
 
-        Raises Refused if the cancel could not be published. The counts are null if Valkey's first reply was lost,
-        because the repeated call does not know what the first one dropped.
+        Raises OperationRefused if the cancel could not be published. The counts are null if Valkey's first reply was
+        lost, because the repeated call does not know what the first one dropped.
         """
         name = _name(request)
         outcome, *others = [lane.cancel_buffer(name) for lane in self._lanes]
@@ -150,7 +150,7 @@ class Conversations:
         try:
             self._bus.publish(DETAIL_TYPE, detail)
         except SendFailed as error:
-            raise Refused(
+            raise OperationRefused(
                 f"The buffer is cancelled, but the event was not published ({error}); cancel again to publish it."
             ) from error
         published = json.loads(detail)
@@ -175,14 +175,14 @@ class Conversations:
         return held | {"replyUntil": max(ends), "warning": OUTLASTS_REPLY_WINDOW}
 
     def resume(self, request: OfConversation) -> Json:
-        """End all holds, in all lanes. Return the messages' due time. Raises NotFound if there was no hold."""
+        """End all holds, in all lanes. Return the messages' due time. Raises SubjectNotFound if there was no hold."""
         name = _name(request)
         # End the takeover first. Otherwise a late delivery of a person's earlier reply could hold the conversation
         # again.
         self._takeovers.resume(name, now_ms=self._clock())
         outcomes = [lane.resume_buffer(name) for lane in reversed(self._lanes)]
         if not any(isinstance(each, o.HoldEnded) for each in outcomes):
-            raise NotFound("This conversation is not on hold.")
+            raise SubjectNotFound("This conversation is not on hold.")
         due = [each.due_at_ms for each in outcomes if not isinstance(each, o.OnHold) and each.due_at_ms is not None]
         return {"dueAt": min(due, default=None)}
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from lambdas.admin.requests import ListDeadLetters, OfDeadLetter, ShowDeadLetter
-from lambdas.operations import NotFound, Refused
+from lambdas.operations import OperationRefused, SubjectNotFound
 from message_buffer import errors
 from message_buffer.events.dead_letters import Letter
 from message_buffer.limits import MAX_CALL_MS
@@ -25,7 +25,7 @@ TimeLeft = Callable[[], int]
 HEADS = ("batchId", "conversationId", "reason", "attempt", "generation", "firstAt", "lastAt", "flushReason")
 
 
-class Queue(Protocol):
+class ReadsDeadLetters(Protocol):
     def receive(self, *, hidden_seconds: int) -> list[Letter]: ...
 
     def give_back(self, letters: list[Letter]) -> None: ...
@@ -42,14 +42,14 @@ class Calls(Protocol):
 class DeadLetters:
     """Works on the queue of dead letters. `redrive_function` is the function of the stage's lane that emits batches."""
 
-    def __init__(self, queue: Queue, functions: Calls, redrive_function: str, time_left: TimeLeft) -> None:
+    def __init__(self, queue: ReadsDeadLetters, functions: Calls, redrive_function: str, time_left: TimeLeft) -> None:
         self._queue = queue
         self._functions = functions
         self._redrive_function = redrive_function
         self._time_left = time_left
 
     def list(self, request: ListDeadLetters) -> Json:
-        with Look.at(self._queue, self._time_left) as letters:
+        with HiddenLetters.at(self._queue, self._time_left) as letters:
             heads = []
             for letter in letters:
                 heads.append(_head(letter))
@@ -58,7 +58,7 @@ class DeadLetters:
         return {"letters": heads, "inQueue": self._queue.count()}
 
     def show(self, request: ShowDeadLetter) -> Json:
-        with Look.at(self._queue, self._time_left) as letters:
+        with HiddenLetters.at(self._queue, self._time_left) as letters:
             found = _find(letters, request.batch_id)
         payloads = {name: value for name, value in parse_letter(found).items() if name.startswith("payloads")}
         return _head(found) | (payloads if request.payloads else {})
@@ -66,13 +66,14 @@ class DeadLetters:
     def redrive(self, request: OfDeadLetter) -> Json:
         """Send the batch again, and then remove its dead letter from the queue.
 
-        Raises NotFound if there is none, or Refused if the batch was not sent; the dead letter then stays.
+        Raises SubjectNotFound if there is none, or OperationRefused if the batch was not sent; the dead letter then
+        stays.
         """
-        with Look.at(self._queue, self._time_left) as letters:
+        with HiddenLetters.at(self._queue, self._time_left) as letters:
             letter = _find(letters, request.batch_id)
             parsed = parse_letter(letter)
             if not parsed.get("payloads") and not parsed.get("payloadsRef"):
-                raise Refused(
+                raise OperationRefused(
                     "The dead letter of this batch contains no messages, so the batch cannot be sent again; the dead"
                     " letter stays."
                 )
@@ -80,17 +81,17 @@ class DeadLetters:
                 self._redrive_function, {"redrive": parsed}, answer_seconds=REDRIVE_ANSWER_SECONDS
             )
             if answer.get("redriven") != request.batch_id:
-                raise Refused(
+                raise OperationRefused(
                     f"The batch was not sent again, and its dead letter stays in the queue: {_problem(answer)}."
                 )
             letters.delete(letter)
         return {"redriven": request.batch_id}
 
 
-class Look:
+class HiddenLetters:
     """Yields the queue's dead letters. Each is hidden from other readers of the queue until it is given back."""
 
-    def __init__(self, queue: Queue, time_left: TimeLeft) -> None:
+    def __init__(self, queue: ReadsDeadLetters, time_left: TimeLeft) -> None:
         self._queue = queue
         self._time_left = time_left
         self.hidden: list[Letter] = []
@@ -99,7 +100,7 @@ class Look:
 
     @classmethod
     @contextmanager
-    def at(cls, queue: Queue, time_left: TimeLeft) -> Iterator["Look"]:
+    def at(cls, queue: ReadsDeadLetters, time_left: TimeLeft) -> Iterator["HiddenLetters"]:
         look = cls(queue, time_left)
         try:
             yield look
@@ -126,7 +127,7 @@ def _find(letters: Iterable[Letter], batch_id: str) -> Letter:
     for letter in letters:
         if parse_letter(letter).get("batchId") == batch_id:
             return letter
-    raise NotFound(
+    raise SubjectNotFound(
         f"No dead letter of the batch {batch_id} was found. Another operator may be looking at it; try again in"
         f" {DEAD_LETTER_HIDDEN_SECONDS} s."
     )

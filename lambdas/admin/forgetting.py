@@ -7,9 +7,9 @@ is deleted after the object that it names, so that a later call can still find t
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from lambdas.admin.dead_letters import Look, Queue, parse_letter
+from lambdas.admin.dead_letters import HiddenLetters, ReadsDeadLetters, parse_letter
 from lambdas.admin.requests import ForgetConversation
-from lambdas.operations import Refused
+from lambdas.operations import OperationRefused
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed
 from message_buffer.events.batch_ready import BATCHES, DEAD_LETTERS, is_newer
@@ -29,7 +29,7 @@ MIN_MS_BEFORE_A_FORGET_GOES_ON = 1_000
 TimeLeft = Callable[[], int]
 
 
-class Objects(Protocol):
+class ErasesObjects(Protocol):
     def keys(self, prefix: str) -> list[str]: ...
 
     def delete(self, keys: Sequence[str]) -> None: ...
@@ -41,13 +41,13 @@ class RulesOfScopes(Protocol):
     def delete(self, scope: str, *, by: str, at_ms: int, expected_version: int | None) -> bool: ...
 
 
-class Takeovers(Protocol):
+class ErasesTakeovers(Protocol):
     def count(self, conversation: str) -> int: ...
 
     def forget(self, conversation: str) -> int: ...
 
 
-class Aliases(Protocol):
+class ErasesAliases(Protocol):
     def other_name(self, conversation: ConversationId, *, now_ms: int) -> ConversationId | None: ...
 
     def count(self, conversation: ConversationId, *, now_ms: int) -> int: ...
@@ -59,12 +59,12 @@ class Places(NamedTuple):
     """The places, besides the lanes, where a stage stores parts of a conversation."""
 
     rules: RulesOfScopes
-    objects: Objects
-    dead_letters: Queue
-    takeovers: Takeovers
+    objects: ErasesObjects
+    dead_letters: ReadsDeadLetters
+    takeovers: ErasesTakeovers
     ages_out: Sequence[Mapping[str, Any]]
     """The copies that this function cannot erase, each with the number of days for which it is kept."""
-    aliases: Aliases
+    aliases: ErasesAliases
 
 
 class Forgetting:
@@ -90,7 +90,7 @@ class Forgetting:
 
         `againInMs` is set if a conversation processor may still emit a batch, or if there was too much for one call.
         Call again after that time, with the `at` of this answer. The later call erases only objects and dead letters of
-        messages that arrived until `at`. Raise Refused if the event could not be published.
+        messages that arrived until `at`. Raise OperationRefused if the event could not be published.
         """
         name = str(parse_conversation_id(request.conversation))
         if request.dry_run:
@@ -159,7 +159,7 @@ class Forgetting:
         try:
             self._bus.publish(DETAIL_TYPE, forgotten_event(parse_conversation_id(name), at_ms=at_ms))
         except SendFailed as error:
-            raise Refused(
+            raise OperationRefused(
                 f"The lanes are erased, but the event was not published ({error}), and the rest remains; forget again."
             ) from error
 
@@ -168,7 +168,7 @@ class Forgetting:
         found = [self._places.objects.keys(f"{folder}/{batch_prefix(name)}/") for folder in (BATCHES, DEAD_LETTERS)]
         return [key for keys in found for key in keys if until_ms is None or not is_newer(key, until_ms)]
 
-    def _letters(self, name: str, *, until_ms: int | None, keep: bool) -> "_Found":
+    def _letters(self, name: str, *, until_ms: int | None, keep: bool) -> "_FoundLetters":
         """Read the dead letters and return those of the conversation. Unless `keep`, delete them and their objects."""
 
         def is_wanted(letter: Letter) -> bool:
@@ -178,7 +178,7 @@ class Forgetting:
             return parsed.get("conversationId") == name and is_old
 
         found: list[Letter] = []
-        with Look.at(self._places.dead_letters, self._time_left) as letters:
+        with HiddenLetters.at(self._places.dead_letters, self._time_left) as letters:
             for letter in letters:
                 if not is_wanted(letter):
                     continue
@@ -186,7 +186,7 @@ class Forgetting:
                     self._drop_object(letter)
                     letters.delete(letter)
                 found.append(letter)
-        return _Found(found, finished=letters.finished)
+        return _FoundLetters(found, finished=letters.finished)
 
     def _drop_object(self, letter: Letter) -> None:
         reference = parse_letter(letter).get("payloadsRef")
@@ -194,7 +194,7 @@ class Forgetting:
             self._places.objects.delete([str(reference["key"])])
 
 
-class _Found(NamedTuple):
+class _FoundLetters(NamedTuple):
     found: list[Letter]
     finished: bool
     """The queue was read to its end."""
@@ -206,7 +206,7 @@ class _Found(NamedTuple):
         return sum(len(each) for each in payloads if isinstance(each, list))
 
 
-def _counts(letters: _Found, keys: Sequence[str]) -> dict[str, int]:
+def _counts(letters: _FoundLetters, keys: Sequence[str]) -> dict[str, int]:
     return {
         "deadLetters": len(letters.found),
         "messagesInDeadLetters": letters.messages,

@@ -20,7 +20,7 @@ WINDOWS = "windows"
 _SHARD_CURSOR = re.compile(r"([0-9]{1,5})/([a-z]+:[0-9]+)")
 
 
-class _Page(NamedTuple):
+class _WindowPage(NamedTuple):
     names: list[str]
     next_cursor: str | None
     more: bool = False
@@ -65,7 +65,9 @@ def _first_cursor(request: ListConversations, valkey_lane: ValkeyLane | None) ->
     return f"{request.shard}/{FIRST_PAGE}"
 
 
-def _page_of_shard(valkey_lane: ValkeyLane, cursor: str, request: ListConversations, *, then: str | None) -> _Page:
+def _page_of_shard(
+    valkey_lane: ValkeyLane, cursor: str, request: ListConversations, *, then: str | None
+) -> _WindowPage:
     given = _SHARD_CURSOR.fullmatch(cursor)
     if not given:
         raise InvalidInput(f"cursor: no earlier call returned {cursor!r}; leave it out to begin again")
@@ -75,16 +77,16 @@ def _page_of_shard(valkey_lane: ValkeyLane, cursor: str, request: ListConversati
     page = valkey_lane.store.list_conversations(shard, cursor=given[2], limit=MAX_CONVERSATIONS_IN_A_PAGE)
     names = [each.conversation for each in page.conversations if _matches(each.conversation, request)]
     if page.next_cursor:
-        return _Page(names, f"{shard}/{page.next_cursor}")
+        return _WindowPage(names, f"{shard}/{page.next_cursor}")
     if request.shard is not None:
-        return _Page(names, None)
-    return _Page(names, f"{shard + 1}/{FIRST_PAGE}" if shard + 1 < shards else then)
+        return _WindowPage(names, None)
+    return _WindowPage(names, f"{shard + 1}/{FIRST_PAGE}" if shard + 1 < shards else then)
 
 
-def _windows(dynamodb_lane: DynamoDbLane, request: ListConversations, *, room: int) -> _Page:
+def _windows(dynamodb_lane: DynamoDbLane, request: ListConversations, *, room: int) -> _WindowPage:
     opened = dynamodb_lane.open_windows(limit=MAX_WINDOWS_IN_A_LISTING)
     names = [name for name, _ in opened if _matches(name, request)]
-    return _Page(names[:room], None, more=len(names) > room or len(opened) >= MAX_WINDOWS_IN_A_LISTING)
+    return _WindowPage(names[:room], None, more=len(names) > room or len(opened) >= MAX_WINDOWS_IN_A_LISTING)
 
 
 def _matches(name: str, request: ListConversations) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from lambdas.admin.requests import DeleteRules, ExplainRules, ListRules, OfScope, SetRules
 from lambdas.limits import MAX_CONVERSATIONS_IN_A_PAGE, MAX_WINDOWS_IN_A_LISTING
-from lambdas.operations import NotFound
+from lambdas.operations import SubjectNotFound
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidId, InvalidInput, InvalidRules, SendFailed, StoreError
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
@@ -40,7 +40,7 @@ _SCOPE = re.compile(
 )
 
 
-class Table(Protocol):
+class StoresRules(Protocol):
     def read_all(self) -> list[StoredRules]: ...
     def put(
         self, scope: str, rules: Mapping[str, Any], *, by: str, at_ms: int, expected_version: int | None
@@ -73,7 +73,7 @@ class RulesAdmin:
     def __init__(
         self,
         *,
-        table: Table,
+        table: StoresRules,
         stage_rules: Mapping[str, Any],
         valkey_lane: ValkeyLane | None,
         dynamodb_lane: DynamoDbLane | None,
@@ -97,7 +97,7 @@ class RulesAdmin:
         for each in self._table.read_all():
             if each.scope == request.scope:
                 return _shown(each)
-        raise NotFound(f"There are no rules under {request.scope}.")
+        raise SubjectNotFound(f"There are no rules under {request.scope}.")
 
     def set(self, request: SetRules) -> Json:
         scope = _checked_scope(request.scope)
@@ -116,7 +116,7 @@ class RulesAdmin:
         if not self._table.delete(
             request.scope, by=request.by, at_ms=self._clock(), expected_version=request.expected_version
         ):
-            raise NotFound(f"There are no rules under {request.scope}.")
+            raise SubjectNotFound(f"There are no rules under {request.scope}.")
         return {"deleted": request.scope, "open": self._retime(request.scope)}
 
     def explain(self, request: ExplainRules) -> Json:

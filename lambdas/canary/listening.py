@@ -12,7 +12,7 @@ Event = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Arrival:
+class ArrivedEvent:
     """An event with the millisecond at which it arrived, because the event's own time has only whole seconds."""
 
     event: Event
@@ -40,7 +40,7 @@ class Subscription:
     def first(self, *, timeout_seconds: float) -> Event | None:
         return next(self.receive(timeout_seconds=timeout_seconds), None)
 
-    def arrivals(self, *, timeout_seconds: float) -> Iterator[Arrival]:
+    def arrivals(self, *, timeout_seconds: float) -> Iterator[ArrivedEvent]:
         """Yield the same events as `receive`, with their times of arrival."""
         deadline = time.monotonic() + timeout_seconds
         while True:
@@ -54,7 +54,7 @@ class Subscription:
             elif left <= LONG_POLL_SECONDS:
                 time.sleep(min(SHORT_POLL_SECONDS, left))
 
-    def look(self, *, wait_seconds: int) -> list[Arrival]:
+    def look(self, *, wait_seconds: int) -> list[ArrivedEvent]:
         """Return the events that have arrived. If there are none, wait up to `wait_seconds` for the first.
 
         If the queue cannot be reached any more after some of the events were taken from it, return those. The others
@@ -66,7 +66,7 @@ class Subscription:
             WaitTimeSeconds=wait_seconds,
             MessageSystemAttributeNames=["SentTimestamp"],
         )
-        arrived: list[Arrival] = []
+        arrived: list[ArrivedEvent] = []
         for message in answer.get("Messages", []):
             try:
                 self._sqs.delete_message(QueueUrl=self._queue_url, ReceiptHandle=message["ReceiptHandle"])
@@ -74,5 +74,5 @@ class Subscription:
                 if arrived:
                     break
                 raise
-            arrived.append(Arrival(json.loads(message["Body"]), int(message["Attributes"]["SentTimestamp"])))
+            arrived.append(ArrivedEvent(json.loads(message["Body"]), int(message["Attributes"]["SentTimestamp"])))
         return arrived

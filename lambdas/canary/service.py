@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from lambdas.canary.burst import MAX_LATE_SECONDS, Burst, Refused
-from lambdas.canary.listening import LONG_POLL_SECONDS, Arrival
-from lambdas.canary.webhook import GenericWebhook, Unreachable
+from lambdas.canary.burst import MAX_LATE_SECONDS, Burst, WebhookRefused
+from lambdas.canary.listening import LONG_POLL_SECONDS, ArrivedEvent
+from lambdas.canary.webhook import GenericWebhook, WebhookUnreachable
 from message_buffer.clock import Clock, system_clock
 from message_buffer.telemetry import Telemetry
 
@@ -20,7 +20,7 @@ ACCOUNT = "canary"
 
 
 class Listens(Protocol):
-    def look(self, *, wait_seconds: int) -> Sequence[Arrival]: ...
+    def look(self, *, wait_seconds: int) -> Sequence[ArrivedEvent]: ...
 
 
 class Canary:
@@ -43,11 +43,11 @@ class Canary:
         """Send a burst and publish its lateness, or count a failure unless the stage is being deployed."""
         slot = self._clock() // CANARY_RUN_MS % CANARY_CONVERSATIONS
         burst = Burst(self._webhook, ACCOUNT, str(slot))
-        arrivals: list[Arrival] = []
+        arrivals: list[ArrivedEvent] = []
         try:
             for number in range(CANARY_FRAGMENTS):
                 burst.send(f"{run_id}-{number}", f"fragment {number}")
-        except (Refused, Unreachable) as error:
+        except (WebhookRefused, WebhookUnreachable) as error:
             problem: str | None = str(error)
         else:
             self._collect(burst, arrivals, remaining_ms)
@@ -62,7 +62,7 @@ class Canary:
             self._telemetry.count("CanaryFailures")
             self._telemetry.warn("canary failed", conversation=burst.conversation, reason=problem)
 
-    def _collect(self, burst: Burst, arrivals: list[Arrival], remaining_ms: Callable[[], int]) -> None:
+    def _collect(self, burst: Burst, arrivals: list[ArrivedEvent], remaining_ms: Callable[[], int]) -> None:
         """Collect events until all batches of the burst have come or are too late, or until the run must end."""
         wait_seconds = max(burst.due_at_ms - self._clock(), 0) / 1_000 + MAX_LATE_SECONDS
         until = time.monotonic() + min(wait_seconds, (remaining_ms() - MIN_MS_LEFT_TO_REPORT) / 1_000)

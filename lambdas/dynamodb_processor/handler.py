@@ -17,14 +17,14 @@ from message_buffer.settings import DynamoDbProcessorSettings, read_settings
 from message_buffer.telemetry import Telemetry
 
 
-class _Parts(NamedTuple):
+class _DynamoDbProcessorParts(NamedTuple):
     processor: DynamoDbProcessor
     emission: Emission
     telemetry: Telemetry
 
 
 @cache
-def _parts() -> _Parts:
+def _parts() -> _DynamoDbProcessorParts:
     settings = read_settings(DynamoDbProcessorSettings)
     telemetry = Telemetry(settings.log)
     emission = open_emission(settings.emission, telemetry)
@@ -34,7 +34,7 @@ def _parts() -> _Parts:
         emission=emission,
         telemetry=telemetry,
     )
-    return _Parts(processor, emission, telemetry)
+    return _DynamoDbProcessorParts(processor, emission, telemetry)
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 from lambdas.ingest.platforms.base import Webhook
 from lambdas.ingest.queued_webhooks import QueuedWebhooks, SqsWebhookQueues
-from lambdas.ingest.responses import Request, Response, refuse
+from lambdas.ingest.responses import Response, WebhookCall, refuse
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aliases.aliases import Aliases
@@ -137,11 +137,11 @@ class _Undecodable(InvalidInput):
     """The gateway marked the body as base64, but it is not."""
 
 
-def _request(event: dict[str, Any]) -> Request:
+def _request(event: dict[str, Any]) -> WebhookCall:
     context = event["requestContext"]
     headers = {name.lower(): value or "" for name, value in (event.get("headers") or {}).items()}
     path = _path(event)
-    return Request(
+    return WebhookCall(
         platform=path.platform,
         door=path.door,
         route=path.route,

@@ -19,7 +19,7 @@ MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK = 50
 MAX_SAVES_OF_A_TAKEOVER = 5
 
 
-class Takeovers(Protocol):
+class StoresTakeovers(Protocol):
     def read(self, conversation: str) -> Takeover: ...
 
     def save(self, conversation: str, takeover: Takeover, *, now_ms: int) -> bool: ...
@@ -28,7 +28,7 @@ class Takeovers(Protocol):
 
 
 class HumanReplies:
-    def __init__(self, lane: Lane, bus: Publishes, table: Takeovers, clock: Clock) -> None:
+    def __init__(self, lane: Lane, bus: Publishes, table: StoresTakeovers, clock: Clock) -> None:
         self._lane = lane
         self._bus = bus
         self._table = table

@@ -11,13 +11,13 @@ from lambdas.ingest.authentication import Authentication, Unauthentic, require_a
 from lambdas.ingest.buffering import Buffering
 from lambdas.ingest.changes import Changes
 from lambdas.ingest.control_word_actions import ControlWordActions
-from lambdas.ingest.human_replies import HumanReplies, Takeovers
+from lambdas.ingest.human_replies import HumanReplies, StoresTakeovers
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Platform, Signer, Webhook, to_json
 from lambdas.ingest.platforms.doors import platform_of_door
 from lambdas.ingest.preparation import TooManyUpdates, prepare
 from lambdas.ingest.report import Done, report, report_refusal
-from lambdas.ingest.responses import Request, Response, in_form_of, refuse, refuse_for_now, refuse_over_quota
+from lambdas.ingest.responses import Response, WebhookCall, in_form_of, refuse, refuse_for_now, refuse_over_quota
 from lambdas.ingest.strangers import LinesAboutStrangers
 from lambdas.ingest.typing_events import extend_waits
 from lambdas.ingest.webhook_secrets import WebhookSecrets
@@ -41,7 +41,7 @@ class Ingest:
         bus: Publishes,
         telemetry: Telemetry,
         book: RuleBook,
-        takeovers: Takeovers,
+        takeovers: StoresTakeovers,
         aliases: Aliases | None = None,
         clock: Clock = system_clock,
         time_is_required: bool = False,
@@ -61,7 +61,7 @@ class Ingest:
         self._aliases = aliases
         self._clock = clock
 
-    def answer(self, request: Request) -> Response:
+    def answer(self, request: WebhookCall) -> Response:
         """Return the response to a request, whatever the platform sent and whether or not the lanes can be reached."""
         self._strangers.write_counts()
         if self._patience:
@@ -75,7 +75,7 @@ class Ingest:
             return in_form_of(platform, refuse(404, "There is no such platform."))
         return in_form_of(platform, self._answer_or_refuse(platform, request))
 
-    def _answer_or_refuse(self, platform: Platform, request: Request) -> Response:
+    def _answer_or_refuse(self, platform: Platform, request: WebhookCall) -> Response:
         try:
             return self._answer(platform, request)
         except Unauthentic as error:
@@ -107,13 +107,13 @@ class Ingest:
         self._telemetry.warn("refused for now", platform=platform, reason=str(error))
         return self._refuse_for_now()
 
-    def _platform_of(self, request: Request) -> Platform | None:
+    def _platform_of(self, request: WebhookCall) -> Platform | None:
         """Return the platform of the request's path. Raises SendFailed if the doors were never read."""
         if request.door is None:
             return PLATFORMS.get(request.platform)
         return platform_of_door(self._book, request.platform, request.door)
 
-    def _answer(self, platform: Platform, request: Request) -> Response:
+    def _answer(self, platform: Platform, request: WebhookCall) -> Response:
         match request.webhook.method, request.route:
             # Check the size first, because checking the signature takes longer for a larger body.
             case "POST", _ if len(request.webhook.body) > platform.max_body_bytes:

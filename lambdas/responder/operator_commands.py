@@ -6,7 +6,7 @@
 from collections.abc import Callable
 
 from lambdas.responder.conversations_table import ConversationsTable
-from lambdas.responder.forgetting import Forgetting
+from lambdas.responder.forgetting import ResponderForgetting
 from lambdas.responder.history import Turn
 from lambdas.responder.json_object import Json
 from message_buffer.clock import Clock, system_clock
@@ -26,7 +26,7 @@ class OperatorCommands:
         self,
         *,
         table: ConversationsTable,
-        forgetting: Forgetting,
+        forgetting: ResponderForgetting,
         telemetry: Telemetry,
         clock: Clock = system_clock,
     ) -> None:

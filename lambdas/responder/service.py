@@ -21,10 +21,10 @@ from lambdas.responder.conversations_table import (
     UnknownConversation,
 )
 from lambdas.responder.deliveries import Delivery, Later
-from lambdas.responder.errors import Busy, Refused, Unconfirmed
-from lambdas.responder.forgetting import Forgetting
-from lambdas.responder.gate import Gate, Look
-from lambdas.responder.gate_client import Hold
+from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed
+from lambdas.responder.forgetting import ResponderForgetting
+from lambdas.responder.gate import GateCheck, ReplyGate
+from lambdas.responder.gate_client import OthersHold
 from lambdas.responder.history import ASSISTANT, Turn
 from lambdas.responder.limits import MAX_RETRY_SECONDS_WHILE_OWNED, MIN_CHECKS_IN_A_GATE_WAIT
 from lambdas.responder.outbox import PLANNED, Outbox, Part
@@ -43,7 +43,7 @@ class Responder:
         *,
         table: ConversationsTable,
         collaborators: Collaborators,
-        forgetting: Forgetting,
+        forgetting: ResponderForgetting,
         options: ResponderOptions,
         telemetry: Telemetry,
         clock: Clock = system_clock,
@@ -56,7 +56,7 @@ class Responder:
         self._telemetry = telemetry
         self._clock = clock
         self._new_owner = new_owner
-        self._gate = Gate(options.gate, collaborators.buffer)
+        self._gate = ReplyGate(options.gate, collaborators.buffer)
         self._sender = PartSender(telemetry)
         self._withholding = Withholding(
             table=table,
@@ -82,7 +82,7 @@ class Responder:
             return self._after_failure(error, batch, delivery)
         except Exception as error:  # noqa: BLE001 - any bug is retried, and dead-lettered in the end
             self._telemetry.crash("responder failed", error, batch=batch.batch_id if batch else None)
-            return self._after_failure(Busy(f"unexpected error: {type(error).__name__}"), batch, delivery)
+            return self._after_failure(CallBusy(f"unexpected error: {type(error).__name__}"), batch, delivery)
 
     def _forget(self, forgotten: Forgotten, delivery: Delivery) -> Later | None:
         conversation, at_ms = forgotten
@@ -218,7 +218,7 @@ class Responder:
     def _show_typing(self, owned: OwnedBatch, channel: Channel) -> None:
         try:
             channel.show_typing(owned.batch.recipient, owned.batch.last_message_id)
-        except (Busy, Refused, Unconfirmed) as error:
+        except (CallBusy, CallRefused, CallUnconfirmed) as error:
             self._telemetry.debug("typing was not shown", conversation=owned.conversation, reason=str(error))
 
     def _send_and_finish(self, owned: OwnedBatch, channel: Channel) -> Later | None:
@@ -260,12 +260,12 @@ class Responder:
 
     # -- the gate ----------------------------------------------------------------------------------
 
-    def _look(self, owned: OwnedBatch, *, parts_sent: int) -> Look:
+    def _look(self, owned: OwnedBatch, *, parts_sent: int) -> GateCheck:
         record = owned.record
         answered = record.answered.get(owned.batch.lane, 0)
         return self._gate.look(owned.batch, parked=record.parked, answered=answered, parts_sent=parts_sent)
 
-    def _withhold(self, owned: OwnedBatch, reason: str, hold: Hold | None = None) -> None:
+    def _withhold(self, owned: OwnedBatch, reason: str, hold: OthersHold | None = None) -> None:
         self._measure(self._withholding.withhold(owned, reason, hold=hold))
 
     def _park(self, owned: OwnedBatch) -> Later:

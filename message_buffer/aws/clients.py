@@ -12,7 +12,7 @@ from http.client import HTTPException
 from threading import Lock
 from typing import Any, NamedTuple
 
-from message_buffer.aws.json_client import PROTOCOLS, JsonClient, Refused
+from message_buffer.aws.json_client import PROTOCOLS, AwsRefused, JsonClient
 from message_buffer.errors import SendFailed
 
 # This time is short, because a client tries to connect to each address of a service in turn, and S3 has eight.
@@ -75,7 +75,7 @@ def errors_as_ours(doing: str) -> Iterator[None]:
     """Raise SendFailed, which names what the caller was `doing`, for each error of a client."""
     try:
         yield
-    except Refused as error:
+    except AwsRefused as error:
         # Keep only the error's code, because the service's text may quote the request.
         raise SendFailed(f"{doing}: {error.code}") from error
     except (OSError, HTTPException) as error:

@@ -27,7 +27,7 @@ class Updated(NamedTuple):
     """The unchanged item if the condition failed. Otherwise the attributes that the argument `answer` asks for."""
 
 
-class Page(NamedTuple):
+class ItemPage(NamedTuple):
     items: list[Item]
     is_last: bool
 
@@ -116,14 +116,14 @@ class Table:
         request: Mapping[str, Any],
         *,
         later: Mapping[str, Any] | None = None,
-    ) -> Iterator[Page]:
+    ) -> Iterator[ItemPage]:
         """Return the pages. `later` changes the request for all pages after the first."""
         request = {"TableName": self.name, **request}
         with aws.errors_as_ours(doing):
             while True:
                 page = getattr(self._client, call)(**request)
                 is_last = "LastEvaluatedKey" not in page
-                yield Page(page["Items"], is_last)
+                yield ItemPage(page["Items"], is_last)
                 if is_last:
                     return
                 request = {**request, **(later or {}), "ExclusiveStartKey": page["LastEvaluatedKey"]}

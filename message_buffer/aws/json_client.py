@@ -54,7 +54,7 @@ PASSING = {
 }  # fmt: skip
 
 
-class Refused(Exception):
+class AwsRefused(Exception):
     """Raised if the service refused a call. `code` is the service's code of the error, `response` the decoded body."""
 
     def __init__(self, code: str, response: Mapping[str, Any]) -> None:
@@ -64,19 +64,19 @@ class Refused(Exception):
 
 
 @cache
-def refusal(code: str) -> type[Refused]:
-    """Return the subclass of Refused for this code."""
-    return type(code, (Refused,), {})
+def refusal(code: str) -> type[AwsRefused]:
+    """Return the subclass of AwsRefused for this code."""
+    return type(code, (AwsRefused,), {})
 
 
 class Exceptions:
-    """Has the subclasses of Refused as attributes: `client.exceptions.ConditionalCheckFailedException`."""
+    """Has the subclasses of AwsRefused as attributes: `client.exceptions.ConditionalCheckFailedException`."""
 
-    def __getattr__(self, code: str) -> type[Refused]:
+    def __getattr__(self, code: str) -> type[AwsRefused]:
         return refusal(code)
 
 
-class Answer(NamedTuple):
+class AwsResponse(NamedTuple):
     status: int
     error_type: str | None
     body: bytes
@@ -92,7 +92,7 @@ class JsonClient:
     ) -> None:
         region = environment.read_region()
         if region is None:
-            raise Refused("NoRegion", {})
+            raise AwsRefused("NoRegion", {})
         suffix = next((suffix for start, suffix in SUFFIXES.items() if region.startswith(start)), "amazonaws.com")
         address = urlsplit(environment.read_endpoint_url() or f"https://{service}.{region}.{suffix}")
         self._protocol = PROTOCOLS[service]
@@ -132,8 +132,8 @@ class JsonClient:
             raise HTTPException(f"the response to {operation} is not JSON") from error
         return found
 
-    def _ask(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """Return the response. Raise Refused if the service refuses, or the last attempt's error if none comes."""
+    def _ask(self, path: str, headers: Mapping[str, str], body: bytes) -> AwsResponse:
+        """Return the response. Raise AwsRefused if the service refuses, or the last attempt's error if none comes."""
         attempt = 1
         while True:
             try:
@@ -152,7 +152,7 @@ class JsonClient:
             time.sleep(_random() * 2 ** (attempt - 1))
             attempt += 1
 
-    def _ask_once(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    def _ask_once(self, path: str, headers: Mapping[str, str], body: bytes) -> AwsResponse:
         to_sign = {"host": self._netloc, "content-type": self._protocol.content_type, **headers}
         signed = sign("POST", path, to_sign, body, scope=self._scope)
         if trace_id := environment.read_trace_id():
@@ -161,7 +161,7 @@ class JsonClient:
         try:
             connection.request("POST", path, body, signed)
             response = connection.getresponse()
-            answer = Answer(response.status, response.getheader("x-amzn-errortype"), response.read())
+            answer = AwsResponse(response.status, response.getheader("x-amzn-errortype"), response.read())
         except BaseException:
             connection.close()
             raise
@@ -229,7 +229,7 @@ def _has_ended(connected: socket.socket) -> bool:
     return True
 
 
-def _refused(answer: Answer) -> Refused:
+def _refused(answer: AwsResponse) -> AwsRefused:
     try:
         found = json.loads(answer.body, object_hook=_bytes)
     except ValueError:

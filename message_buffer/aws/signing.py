@@ -21,7 +21,7 @@ class Scope(NamedTuple):
     service: str
 
 
-class Credentials:
+class RoleCredentials:
     """The credentials of the function's role."""
 
     _from_sdk: Any = None
@@ -39,7 +39,7 @@ class Credentials:
         return Keys(*self._from_sdk.get_frozen_credentials()[:3])
 
 
-credentials = Credentials()
+credentials = RoleCredentials()
 
 
 def sign(method: str, path: str, headers: Mapping[str, str], body: bytes, *, scope: Scope) -> dict[str, str]:

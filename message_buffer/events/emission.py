@@ -24,7 +24,7 @@ from message_buffer.telemetry import Telemetry
 MAX_DEAD_LETTER_BYTES = 256 * 1024
 
 
-class Limits(NamedTuple):
+class EmissionLimits(NamedTuple):
     max_event_bytes: int
     max_attempts: int
 
@@ -45,7 +45,7 @@ class TimeLeft:
             raise TooLittleTime("too little time is left for another call")
 
 
-class Objects(Protocol):
+class StoresObjects(Protocol):
     bucket: str
 
     def put(self, key: str, body: bytes) -> None: ...
@@ -53,7 +53,7 @@ class Objects(Protocol):
     def get(self, key: str) -> bytes: ...
 
 
-class Queue(Protocol):
+class TakesDeadLetters(Protocol):
     def put(self, body: str) -> None: ...
 
 
@@ -61,13 +61,18 @@ class EmissionDestinations(NamedTuple):
     """The places to which a batch may be sent."""
 
     bus: Publishes
-    objects: Objects
-    dead_letters: Queue
+    objects: StoresObjects
+    dead_letters: TakesDeadLetters
 
 
 class Emission:
     def __init__(
-        self, destinations: EmissionDestinations, telemetry: Telemetry, limits: Limits, *, clock: Clock = system_clock
+        self,
+        destinations: EmissionDestinations,
+        telemetry: Telemetry,
+        limits: EmissionLimits,
+        *,
+        clock: Clock = system_clock,
     ) -> None:
         self._bus, self._objects, self._dead_letters = destinations
         self._telemetry = telemetry
@@ -168,7 +173,7 @@ def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
         ObjectStore(settings.oversize_bucket),
         DeadLetterQueue(settings.dead_letter_queue_url),
     )
-    return Emission(destinations, telemetry, Limits(settings.max_event_bytes, settings.max_attempts))
+    return Emission(destinations, telemetry, EmissionLimits(settings.max_event_bytes, settings.max_attempts))
 
 
 def back_off_ms(attempt: int, random: Callable[[], float]) -> int:

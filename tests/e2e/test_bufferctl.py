@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bufferctl.__main__ import main
-from bufferctl.events import Arrival
+from bufferctl.events import ArrivedEvent
 from tests.support.judge import ids_of
 from tests.support.local_stage import LocalStage
 
@@ -53,12 +53,12 @@ class Operator:
         state: Json = answer["conversations"][self.conversation]
         return state
 
-    def sees(self, *, after: int = 0, timeout_seconds: float = 20.0) -> Arrival:
+    def sees(self, *, after: int = 0, timeout_seconds: float = 20.0) -> ArrivedEvent:
         """Return the conversation's first batch after so many others. It may have come already; if not, wait for it."""
         assert self.stage.inbox.wait_until(lambda _: len(self.batches()) > after, timeout_seconds=timeout_seconds)
         return self.batches()[after]
 
-    def batches(self) -> list[Arrival]:
+    def batches(self) -> list[ArrivedEvent]:
         arrivals = self.stage.inbox.arrivals
         return [arrival for arrival in arrivals if arrival.batch["conversationId"] == self.conversation]
 

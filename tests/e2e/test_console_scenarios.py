@@ -17,7 +17,7 @@ import redis
 import urllib3
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from bufferctl.events import EVERYTHING, Arrival
+from bufferctl.events import EVERYTHING, ArrivedEvent
 from bufferctl.limits import RULES_IN_FORCE_SECONDS
 from tests.support.browser import axe, chromium
 from tests.support.console import page_of, place_of
@@ -81,7 +81,7 @@ def theatre(usual: LocalStage) -> Iterator[Theatre]:
     with collect(usual.outputs, pattern=EVERYTHING) as inbox:
 
         def pass_on() -> None:
-            taken: list[Arrival] = []
+            taken: list[ArrivedEvent] = []
             while not is_over.is_set():
                 inbox.wait_until(lambda arrivals: len(arrivals) > len(taken), timeout_seconds=1)
                 for arrival in inbox.arrivals[len(taken) :]:

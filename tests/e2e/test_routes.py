@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bufferctl.events import Arrival
+from bufferctl.events import ArrivedEvent
 from tests.support.judge import Talk, ids_of, if_quick_enough, judge_schema
 from tests.support.local_stage import SILENCE_MS, LocalStage
 from tools.local.events import Inbox, collect
@@ -71,12 +71,12 @@ def new_id() -> str:
     return str(next(_numbers))
 
 
-def batches_of(inbox: Inbox, conversation: str) -> list[Arrival]:
+def batches_of(inbox: Inbox, conversation: str) -> list[ArrivedEvent]:
     return [arrival for arrival in inbox.arrivals if arrival.batch["conversationId"] == conversation]
 
 
-def wait_for(inbox: Inbox, conversation: str, *, arrivals: int = 1) -> list[Arrival]:
-    def enough(_: Sequence[Arrival]) -> bool:
+def wait_for(inbox: Inbox, conversation: str, *, arrivals: int = 1) -> list[ArrivedEvent]:
+    def enough(_: Sequence[ArrivedEvent]) -> bool:
         return len(batches_of(inbox, conversation)) >= arrivals
 
     assert inbox.wait_until(enough, timeout_seconds=20), f"nothing came of {conversation}"

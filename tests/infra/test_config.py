@@ -18,7 +18,7 @@ from infra.settings_and_defaults import (
     ConfigError,
     Settings,
     StageConfig,
-    Timings,
+    TimingsConfig,
     load_stage,
 )
 from infra.valkey_lane import WATCHDOG_TIMEOUT_SECONDS
@@ -173,7 +173,7 @@ def test_the_settings_reference_explains_every_setting() -> None:
 
 
 def test_the_default_lease_and_token_survive_a_renewal_that_fails_on_a_living_connection() -> None:
-    timings = Timings()
+    timings = TimingsConfig()
     failing_ms = VALKEY_ATTEMPTS * timings.answer_ms
     renewed_ms = timings.lease_ms // LEASE_RENEWALS + SETTINGS.look_ms
     assert renewed_ms + failing_ms + MIN_PAUSE_MS < timings.lease_ms
@@ -196,7 +196,7 @@ def test_a_call_to_valkey_with_the_largest_settings_fits_into_every_function() -
 
 
 def load_largest(name: str) -> int:
-    bounds = Timings.model_fields[name].metadata
+    bounds = TimingsConfig.model_fields[name].metadata
     return int(next(bound.le for bound in bounds if hasattr(bound, "le")))
 
 

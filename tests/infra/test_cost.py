@@ -17,7 +17,7 @@ from bufferctl.cost.facts import HERE, prices, usages, used
 from bufferctl.cost.lines import Line, total
 from bufferctl.cost.model import bill, floors, stored_gb
 from bufferctl.cost.traffic import Traffic, processors
-from infra.settings_and_defaults import LOG_RETENTION_DAYS, LogRetention, StageConfig, Timings, load_stage
+from infra.settings_and_defaults import LOG_RETENTION_DAYS, LogRetention, StageConfig, TimingsConfig, load_stage
 
 ROOT = Path(__file__).parents[2]
 DAYS = 365 / 12
@@ -71,7 +71,7 @@ def test_a_large_event_is_billed_for_each_64_kb_begun() -> None:
 
 def test_a_processor_that_never_sleeps_is_a_quarter_gb_day_and_night() -> None:
     crowd = Traffic(messages_per_day=1e6, fragments_per_batch=1, active_hours=24)
-    run = processors(crowd, shards=1, timings=Timings())
+    run = processors(crowd, shards=1, timings=TimingsConfig())
     assert run.seconds == pytest.approx(730 * 3_600)
     # 870 s from the start to the hand-over.
     assert run.starts == pytest.approx(730 * 3_600 / 870)
@@ -81,7 +81,7 @@ def test_a_processor_that_never_sleeps_is_a_quarter_gb_day_and_night() -> None:
 
 def test_rare_conversations_each_keep_a_processor_for_their_wait_and_the_idle_time() -> None:
     # Ten a day, 14 s + 10 s each: so far apart that they hardly ever share one.
-    run = processors(Traffic(messages_per_day=40), shards=1, timings=Timings())
+    run = processors(Traffic(messages_per_day=40), shards=1, timings=TimingsConfig())
     assert run.seconds == pytest.approx(10 * DAYS * 24, rel=0.01)
     assert run.starts == pytest.approx(10 * DAYS, rel=0.01)
 

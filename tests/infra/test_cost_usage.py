@@ -26,7 +26,7 @@ from lambdas.ingest import handler as ingest_handler
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.events.batch_ready import DETAIL_TYPE
-from message_buffer.events.emission import Emission, EmissionDestinations, Limits, TimeLeft
+from message_buffer.events.emission import Emission, EmissionDestinations, EmissionLimits, TimeLeft
 from message_buffer.events.event_bus import entry_bytes
 from message_buffer.lanes.dynamodb.items import MESSAGE, WINDOW
 from message_buffer.lanes.valkey.lane import ValkeyLane
@@ -153,7 +153,7 @@ class Scene:
             emission=Emission(
                 EmissionDestinations(self.bus, FakeObjects(), FakeQueue()),
                 self.telemetry,
-                Limits(262_144, 20),
+                EmissionLimits(262_144, 20),
                 clock=self.engine.clock,
             ),
             telemetry=self.telemetry,

@@ -12,7 +12,7 @@ from bufferctl import verify
 from infra import bus, canary, responder, storage
 from infra.canary import CANARY_TIMEOUT_SECONDS
 from infra.limits import CANARY_RUN_SECONDS
-from infra.settings_and_defaults import Responder
+from infra.settings_and_defaults import ResponderConfig
 from lambdas.canary import service as canary_service
 from lambdas.canary.burst import MAX_LATE_SECONDS, Burst
 from lambdas.canary.service import CANARY_RUN_MS
@@ -215,10 +215,10 @@ def test_the_responder_listens_for_what_the_buffer_publishes() -> None:
 
 def test_the_gate_accepts_the_responders_longest_hold_and_no_longer_one(fake: Engine) -> None:
     gate, of = Gate(valkey_lane(fake.store)), {"conversation": "acme/generic/shop/c1", "by": "responder"}
-    longest_ms = Responder(hold_seconds=MAX_HOLD_MS // 1_000).hold_seconds * 1_000
+    longest_ms = ResponderConfig(hold_seconds=MAX_HOLD_MS // 1_000).hold_seconds * 1_000
     assert gate.hold({**of, "holdMs": longest_ms}) == {"heldUntil": fake.clock.now_ms + longest_ms}
     with pytest.raises(ValidationError):
-        Responder(hold_seconds=longest_ms // 1_000 + 1)
+        ResponderConfig(hold_seconds=longest_ms // 1_000 + 1)
 
 
 def test_the_folders_that_a_function_may_write_to_are_those_it_writes_to() -> None:

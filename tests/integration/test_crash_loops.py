@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from infra.settings_and_defaults import Limits
+from infra.settings_and_defaults import LimitsConfig
 from message_buffer.lanes.outcomes import BatchCompleted, BatchTaken, ConversationsClaimed
 from message_buffer.limits import WATCHDOG_PASS_MS
 from message_buffer.rules.layers import Rules
@@ -21,7 +21,7 @@ LOOK_MS = 500
 MESSAGE_EVERY_MS = 2_000
 # Lambda's record of a failed processor is delivered after the lease and a second.
 RECORD_MS = SETTINGS.lease_ms + 1_000
-MAX_ATTEMPTS = Limits().max_attempts
+MAX_ATTEMPTS = LimitsConfig().max_attempts
 
 
 class _Step(NamedTuple):

@@ -12,7 +12,7 @@ from message_buffer.errors import StoreUnavailable
 from message_buffer.lanes.outcomes import MessageBuffered, MessageDuplicate
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.keys import wake_key
-from message_buffer.lanes.valkey.patience import Patience, WebhookPatience
+from message_buffer.lanes.valkey.patience import DialPatience, WebhookPatience
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.rules.layers import Rules
@@ -158,7 +158,7 @@ def test_the_limit_of_a_dial_covers_the_handshake_of_tls(settings: Callable[...,
     with black_hole() as server:
         began = time.monotonic()
         at = settings(server.port, scheme="valkeys", connect_ms=300)
-        connection = Connection(lambda: connect(at), attempts=1, patience=Patience(CONNECT_MS))
+        connection = Connection(lambda: connect(at), attempts=1, patience=DialPatience(CONNECT_MS))
         with pytest.raises(StoreUnavailable, match="Timeout"):
             send(connection)
         assert 0.3 <= time.monotonic() - began < MUCH_LESS_SECONDS
@@ -169,7 +169,7 @@ def test_the_limit_of_a_dial_covers_the_sign_in(slow: Proxy, settings: Callable[
     slow.fall_silent()
     began = time.monotonic()
     at = settings(slow.port, scheme=slow.scheme, connect_ms=400)  # type: ignore[attr-defined]
-    connection = Connection(lambda: connect(at), attempts=1, patience=Patience(CONNECT_MS))
+    connection = Connection(lambda: connect(at), attempts=1, patience=DialPatience(CONNECT_MS))
     with pytest.raises(StoreUnavailable, match="Timeout"):
         send(connection)
     assert 0.4 <= time.monotonic() - began < MUCH_LESS_SECONDS

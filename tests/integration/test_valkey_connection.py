@@ -11,7 +11,7 @@ from redis import Redis, SSLConnection
 from message_buffer.errors import InvalidInput, ScriptInvariantBroken, StoreSignInRefused, StoreUnavailable
 from message_buffer.lanes.outcomes import MessageBuffered, MessageDuplicate
 from message_buffer.lanes.valkey.connection import Connection, connect
-from message_buffer.lanes.valkey.patience import Patience
+from message_buffer.lanes.valkey.patience import DialPatience
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.layers import Rules
@@ -29,7 +29,7 @@ MODES = pytest.mark.parametrize("cluster", ["false", "true"], ids=["standalone",
 def store_at(port: int, *, cluster: str = "false", attempts: int = 2, user: str = "") -> Store:
     url = f"valkey://{user}127.0.0.1:{port}?cluster={cluster}"
     settings = ConnectionSettings(url, connect_timeout_ms=150, answer_timeout_ms=150)
-    connection = Connection(lambda: connect(settings), attempts, patience=Patience(settings.connect_timeout_ms))
+    connection = Connection(lambda: connect(settings), attempts, patience=DialPatience(settings.connect_timeout_ms))
     return Store(connection, SETTINGS, shebang=STRICT_SHEBANG)
 
 

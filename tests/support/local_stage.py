@@ -17,9 +17,9 @@ import psutil
 import redis
 from botocore.exceptions import BotoCoreError
 
-from bufferctl.events import Arrival
+from bufferctl.events import ArrivedEvent
 from bufferctl.stage import LOCAL, find_stage
-from bufferctl.stage import Stage as AdminCalls
+from bufferctl.stage import StageClient as AdminCalls
 from tests.support.aws_proxy import Call
 from tools.local import emulator
 from tools.local.events import Inbox, collect
@@ -107,7 +107,7 @@ class LocalStage:
         known, deadline = len(self.inbox.arrivals), time.monotonic() + WARM_UP_SECONDS
         names = {f"warm-up-{number}" for number in range(WARM_PROCESSES)}
 
-        def missing(arrivals: Sequence[Arrival]) -> set[str]:
+        def missing(arrivals: Sequence[ArrivedEvent]) -> set[str]:
             return names - {str(each.batch["conversationId"]).rpartition("/")[2] for each in arrivals[known:]}
 
         # If a new configuration has stopped the processor, no message starts another before its lease ends.
@@ -159,7 +159,7 @@ class LocalStage:
         }  # fmt: skip
         self.outputs.client("events").put_events(Entries=[entry])
 
-        def came(arrivals: Sequence[Arrival]) -> bool:
+        def came(arrivals: Sequence[ArrivedEvent]) -> bool:
             return any(arrival.batch["conversationId"] == marker for arrival in arrivals)
 
         assert self.inbox.wait_until(came, timeout_seconds=timeout_seconds), "the bus did not deliver the marker"

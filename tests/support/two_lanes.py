@@ -17,7 +17,7 @@ from redis.exceptions import TimeoutError as NoAnswer
 
 from lambdas.conversation_processor.service import ConversationProcessor
 from message_buffer.errors import SendFailed, StoreError
-from message_buffer.events.emission import Emission, EmissionDestinations, Limits
+from message_buffer.events.emission import Emission, EmissionDestinations, EmissionLimits
 from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.lanes.outcomes import MessageBuffered
 from message_buffer.lanes.valkey.connection import Connection
@@ -178,7 +178,7 @@ class TwoLanes:
         telemetry = self.scene.telemetry
         return ConversationProcessor(
             lane=valkey_lane(self._store("conversation_processor", self.clock)),
-            emission=Emission(destinations, telemetry, Limits(262_144, MAX_ATTEMPTS), clock=self.clock),
+            emission=Emission(destinations, telemetry, EmissionLimits(262_144, MAX_ATTEMPTS), clock=self.clock),
             telemetry=telemetry,
             clock=self.clock,
             random=lambda: 0.0,

@@ -20,7 +20,7 @@ from moto import mock_aws
 from lambdas.dynamodb_processor.service import DynamoDbProcessor
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
-from message_buffer.events.emission import Emission, EmissionDestinations, Limits, TimeLeft
+from message_buffer.events.emission import Emission, EmissionDestinations, EmissionLimits, TimeLeft
 from message_buffer.lanes.dynamodb.items import OPEN_INDEX
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.dynamodb.locks import Locks
@@ -199,7 +199,7 @@ class WindowScene:
         return DynamoDbProcessor(
             table=self.table,
             triggers=self.triggers,
-            emission=Emission(destinations, self.telemetry, Limits(262_144, MAX_ATTEMPTS), clock=self.clock),
+            emission=Emission(destinations, self.telemetry, EmissionLimits(262_144, MAX_ATTEMPTS), clock=self.clock),
             telemetry=self.telemetry,
             clock=self.clock,
             random=lambda: 0.0,

@@ -24,7 +24,7 @@ from bufferctl import commands
 from bufferctl.__main__ import main, make_parser
 from bufferctl.errors import EXIT_STATUSES
 from bufferctl.events import subscribe
-from bufferctl.formatting import Line, Lines, Pairs, as_json, table
+from bufferctl.formatting import Lines, Pairs, TextLine, as_json, table
 from bufferctl.stage import DEFAULT_REGION
 from bufferctl.terminal import show
 from infra.settings_and_defaults import StageConfig
@@ -678,7 +678,7 @@ def test_no_width_and_no_content_of_a_terminal_ends_a_command(
         table([], names),
         Pairs(rows[1]),
         Pairs({}),
-        Lines([Line(each, "bad", each) for each in texts]),
+        Lines([TextLine(each, "bad", each) for each in texts]),
     )
     shown = without_styles(capsys.readouterr().out)
     assert "\x1b" not in shown

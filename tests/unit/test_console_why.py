@@ -5,7 +5,7 @@ from typing import Any, get_args
 from message_buffer.rules.layers import RULE_FIELDS
 from message_buffer.rules.timing import RuleName
 from tools.console.batches import Batches
-from tools.console.bus import Bus, Takers
+from tools.console.bus import BusListener, Takers
 from tools.console.simulator import waiting_part
 from tools.console.time_lines import TimeLines
 from tools.console.why import WORDS, why, why_due
@@ -54,7 +54,7 @@ def test_the_page_the_charts_and_the_time_line_say_why_a_batch_has_left_and_nobo
     hub: Any = Hub()
     looks: Any = Looks()
     time_lines, batches = TimeLines(), Batches()
-    bus = Bus([], Takers(hub, looks, time_lines, batches, lambda _kind, _detail: None), words=False)
+    bus = BusListener([], Takers(hub, looks, time_lines, batches, lambda _kind, _detail: None), words=False)
     times = {"firstMessageAt": 1_000, "lastMessageAt": 1_400, "waitMs": 3_400}
     detail = {
         "conversationId": "t/p/a/ada", "batchId": "b1", "messageCount": 2, "flushReason": "silence", "lane": "valkey",

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from infra.settings_and_defaults import StageConfig, Timings
+from infra.settings_and_defaults import StageConfig, TimingsConfig
 from lambdas.conversation_processor.service import ConversationProcessor
 from message_buffer.aws import clients as aws
 from message_buffer.errors import InvalidInput, ScriptInvariantBroken, SendFailed, StoreUnavailable
@@ -22,7 +22,7 @@ from message_buffer.events.emission import (
     MAX_DEAD_LETTER_BYTES,
     Emission,
     EmissionDestinations,
-    Limits,
+    EmissionLimits,
     TimeLeft,
     back_off_ms,
     longest_pause_ms,
@@ -64,7 +64,7 @@ class Scene:
         self.emission = Emission(
             EmissionDestinations(self.bus, self.objects, self.queue),
             self.telemetry,
-            Limits(max_event_bytes, MAX_ATTEMPTS),
+            EmissionLimits(max_event_bytes, MAX_ATTEMPTS),
             clock=engine.clock,
         )
         self.conversation_processor = ConversationProcessor(
@@ -563,7 +563,7 @@ def test_ten_minutes_of_any_failures_do_not_use_up_the_default_attempts() -> Non
     attempts = StageConfig.model_fields["limits"].get_default().max_attempts
     refused_ms = sum(back_off_ms(attempt, lambda: 1.0) for attempt in range(1, attempts))
     # The token of an attempt is longer by the pause after the attempt before it.
-    died_ms = sum(Timings().token_ms + longest_pause_ms(attempt - 1) for attempt in range(1, attempts + 1))
+    died_ms = sum(TimingsConfig().token_ms + longest_pause_ms(attempt - 1) for attempt in range(1, attempts + 1))
     assert min(refused_ms, died_ms) > 10 * MINUTE_MS
 
 
@@ -677,7 +677,7 @@ def test_a_short_time_out_still_leaves_time_for_the_first_calls(fake: Engine) ->
 
 
 def test_two_of_the_slowest_calls_and_the_settling_fit_into_the_default_time_out() -> None:
-    assert Timings().conversation_processor_timeout_ms >= 2 * MAX_CALL_MS + RELEASE_MS
+    assert TimingsConfig().conversation_processor_timeout_ms >= 2 * MAX_CALL_MS + RELEASE_MS
     connect_seconds, answer_seconds, attempts = aws.PATIENT
     assert 1_000 * attempts * (connect_seconds + answer_seconds) + 1_000 <= MAX_CALL_MS
 

@@ -16,7 +16,7 @@ from bufferctl import diagnoses
 from bufferctl.diagnoses import DIAGNOSES, Diagnosis, Severity
 from bufferctl.doctor import doctor, examine
 from bufferctl.errors import Unreachable, errors_of_aws
-from bufferctl.facts import STACKS, Facts, Unreadable
+from bufferctl.facts import STACKS, StageFacts, Unreadable
 from bufferctl.formatting import minute, moment
 from bufferctl.stage import Account
 
@@ -80,7 +80,7 @@ def stack(last: str, status: str = "UPDATE_COMPLETE", **more: Any) -> Json:
     return {"StackName": name, "StackStatus": status, "CreationTime": NOW - timedelta(days=30), **more}
 
 
-def facts(aws: Aws, **stacks: Json) -> Facts:
+def facts(aws: Aws, **stacks: Json) -> StageFacts:
     """Return the facts of a stage with these stacks; the others do not exist."""
     described = {"Buffer": stack("Buffer", Outputs=outputs()), **stacks}
     for last in STACKS:
@@ -90,7 +90,7 @@ def facts(aws: Aws, **stacks: Json) -> Facts:
             aws.answers("cloudformation", "describe_stacks", answer, {"StackName": ANY})
         else:
             aws.refuses("cloudformation", "describe_stacks", "ValidationError")
-    return Facts("prod", aws.client, clock=lambda: NOW_MS)
+    return StageFacts("prod", aws.client, clock=lambda: NOW_MS)
 
 
 def outputs() -> list[Json]:
@@ -110,7 +110,7 @@ def sums(aws: Aws, *values: float) -> None:
     aws.answers("cloudwatch", "get_metric_data", {"MetricDataResults": results})
 
 
-def whats(diagnosis: Diagnosis, given: Facts) -> list[tuple[Severity, str]]:
+def whats(diagnosis: Diagnosis, given: StageFacts) -> list[tuple[Severity, str]]:
     return [(each.severity, each.what) for each in diagnosis(given)]
 
 
@@ -198,7 +198,7 @@ def test_alarms_that_fire_or_notify_nobody_are_reported(aws: Aws, state: str, ac
     assert whats(diagnoses.alarms, given) == told
 
 
-def a_domain(aws: Aws, monkeypatch: pytest.MonkeyPatch, *, status: str = "AVAILABLE") -> Facts:
+def a_domain(aws: Aws, monkeypatch: pytest.MonkeyPatch, *, status: str = "AVAILABLE") -> StageFacts:
     monkeypatch.setattr("socket.getaddrinfo", lambda *_: [])
     given = facts(aws)
     configuration = {"CertificateArn": CERTIFICATE, "DomainNameStatus": status, "DomainNameStatusMessage": "wait"}
@@ -278,7 +278,7 @@ def test_a_rule_whose_id_lacks_its_bus_is_looked_for_on_the_stages_bus(bus: obje
     assert list(diagnoses.triggers(given)) == []
 
 
-def of_lambda(aws: Aws, *, total: int, free: int, functions: int, used: float, code: int = 0) -> Facts:
+def of_lambda(aws: Aws, *, total: int, free: int, functions: int, used: float, code: int = 0) -> StageFacts:
     given = facts(aws)
     limit = {"ConcurrentExecutions": total, "UnreservedConcurrentExecutions": free, "TotalCodeSize": 100}
     answer = {"AccountLimit": limit, "AccountUsage": {"TotalCodeSize": code, "FunctionCount": 1}}
@@ -354,7 +354,7 @@ def log_of(*lines: tuple[str, str, int, Json]) -> list[Json]:
     ]
 
 
-def of_emitter(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> Facts:
+def of_emitter(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> StageFacts:
     found = {"ConversationProcessorFunction": "emitter-1", "ConversationProcessorLogGroup": "logs-of-emitter"}
     monkeypatch.setattr(f"{__name__}.OUTPUTS", found)
     return facts(aws)
@@ -439,7 +439,7 @@ def test_deployed_rules_that_ingest_ignores_are_reported(aws: Aws, rules: Json, 
 def test_advice_names_the_stages_own_account_and_region(aws: Aws) -> None:
     facts(aws)
     cli = "AWS_ACCESS_KEY_ID=test aws --endpoint-url http://127.0.0.1:1"
-    given = Facts("prod", aws.client, clock=lambda: NOW_MS, aws_cli=cli)
+    given = StageFacts("prod", aws.client, clock=lambda: NOW_MS, aws_cli=cli)
     resources(aws, ("AWS::Events::Rule", "CanaryBatches1", "message-buffer-prod|canary"))
     aws.answers("events", "describe_rule", {"State": "DISABLED"})
     ((finding,)) = list(diagnoses.triggers(given))
@@ -451,7 +451,7 @@ def test_advice_against_a_change_by_hand_is_no_deployment_which_would_change_not
     aws: Aws, name: str, advice: str
 ) -> None:
     facts(aws)
-    given = Facts(name, aws.client, clock=lambda: NOW_MS)
+    given = StageFacts(name, aws.client, clock=lambda: NOW_MS)
     resources(aws, ("AWS::Lambda::Function", "Gate1", "gate-1"), properties={"Timeout": 15})
     aws.answers("lambda", "get_function_configuration", {"Timeout": 3})
     aws.answers("lambda", "get_function_concurrency", {})
@@ -569,7 +569,7 @@ def test_what_these_credentials_may_not_read_is_named_and_the_rest_is_diagnosed(
 def test_a_report_of_which_nothing_could_be_read_is_no_success(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def unreadable(_: Facts) -> Any:
+    def unreadable(_: StageFacts) -> Any:
         raise Unreadable("no credentials")
 
     monkeypatch.setattr("bufferctl.doctor.DIAGNOSES", {"one": unreadable, "two": unreadable})

@@ -323,11 +323,11 @@ def test_what_did_not_fit_into_a_batch_still_counts(window: WindowScene, monkeyp
 
 
 def test_as_much_may_wait_as_in_the_valkey_lane_by_default() -> None:
-    from infra.settings_and_defaults import Limits  # noqa: PLC0415 - only this test needs it
+    from infra.settings_and_defaults import LimitsConfig  # noqa: PLC0415 - only this test needs it
 
     assert (
-        Limits().max_waiting_messages,
-        Limits().max_waiting_bytes,
+        LimitsConfig().max_waiting_messages,
+        LimitsConfig().max_waiting_bytes,
     ) == (MAX_STORED_MESSAGES, MAX_STORED_BYTES)
 
 

@@ -329,11 +329,11 @@ def test_without_credentials_in_the_environment_the_sdk_finds_them(
     file = tmp_path / "credentials"
     file.write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\naws_session_token = c\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
-    assert signing.Credentials().keys() == ("a", "b", "c")
+    assert signing.RoleCredentials().keys() == ("a", "b", "c")
     file.unlink()
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     with pytest.raises(SendFailed, match="no AWS credentials"):
-        signing.Credentials().keys()
+        signing.RoleCredentials().keys()
 
 
 def test_a_refusal_of_the_sdks_clients_is_ours_too() -> None:

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE
-from lambdas.responder.gate_client import Hold
+from lambdas.responder.gate_client import OthersHold
 from message_buffer.errors import SendFailed
 from tests.support.responder import PARTS, Tables, World, tables
 
@@ -109,7 +109,7 @@ def test_the_rest_of_a_reply_is_withheld_and_the_event_says_who_holds(
 
 def test_the_assistant_is_not_asked_while_somebody_else_holds(new_table: Tables) -> None:
     world = World(new_table())
-    world.buffer.others = Hold("consumers", "another-agent", world.now_ms + HOUR_MS)
+    world.buffer.others = OthersHold("consumers", "another-agent", world.now_ms + HOUR_MS)
     world.emit("b-1", 1, QUESTION)
     world.run()
     assert (world.assistant.prompts, world.sender.sent) == ([], [])

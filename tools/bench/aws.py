@@ -45,7 +45,7 @@ class _Handler(socketserver.StreamRequestHandler):
                 length = int(value) if name.lower() == "content-length" else length
                 operation = value.rpartition(".")[2].strip() if name.lower() == "x-amz-target" else operation
             self.rfile.read(length)
-            assert isinstance(self.server, _Server)
+            assert isinstance(self.server, _AwsServer)
             time.sleep(self.server.delay_ms / 1_000)
             if operation == "PutEvents":
                 self.server.told.send(time.monotonic())
@@ -54,7 +54,7 @@ class _Handler(socketserver.StreamRequestHandler):
             self.wfile.write(f"{head}{body}".encode())
 
 
-class _Server(socketserver.ThreadingTCPServer):
+class _AwsServer(socketserver.ThreadingTCPServer):
     daemon_threads = True
     request_queue_size = 64
     told: Connection
@@ -64,7 +64,7 @@ class _Server(socketserver.ThreadingTCPServer):
 def _serve(told: Connection, certificate: str, delay_ms: float) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
-    with _Server(("127.0.0.1", 0), _Handler) as server:
+    with _AwsServer(("127.0.0.1", 0), _Handler) as server:
         server.told, server.delay_ms = told, delay_ms
         server.socket = context.wrap_socket(server.socket, server_side=True)
         told.send(server.server_address[1])

@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bufferctl.events import Arrival
+from bufferctl.events import ArrivedEvent
 from message_buffer.settings import ConnectionSettings, IngestSettings, LogSettings, ValkeySettings, to_variables
 from tests.support.engine import SETTINGS
 from tests.support.valkey_server import ValkeyServer
@@ -147,7 +147,7 @@ def way(outputs: Outputs, inbox: Inbox) -> dict[str, float]:
     assert answer.status == 200, answer
     (state,) = answer.json["conversations"].values()
 
-    def ours(arrivals: Sequence[Arrival]) -> list[Arrival]:
+    def ours(arrivals: Sequence[ArrivedEvent]) -> list[ArrivedEvent]:
         return [each for each in arrivals if name in each.batch["conversationId"]]
 
     assert inbox.wait_until(lambda arrivals: bool(ours(arrivals)), timeout_seconds=LAST_EVENT_SECONDS)

@@ -64,7 +64,7 @@ class Recorder(Connection):
         return [b"DUPLICATE", 0, 0, 0, b""]
 
 
-class Sender(Recorder):
+class RecordingSender(Recorder):
     """Sends it too, for what happens between the measurements."""
 
     def __init__(self, wire: Wire) -> None:
@@ -98,7 +98,7 @@ class Ours:
         settings = SETTINGS._replace(lease_ms=10**12)
         self._recorder = Recorder()
         self._ingest = Store(self._recorder, settings, clock=lambda: self.now_ms, scripts=scripts)
-        self._processor = Store(Sender(wire), settings, clock=lambda: self.now_ms, scripts=scripts)
+        self._processor = Store(RecordingSender(wire), settings, clock=lambda: self.now_ms, scripts=scripts)
         for path in sorted(scripts.glob("*.lua")):
             wire.call("SCRIPT", "LOAD", load_script(path.stem, scripts).source)
         self._processor.acquire_lease(0, "lease")

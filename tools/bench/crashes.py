@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import psutil
 
-from bufferctl.events import Arrival
+from bufferctl.events import ArrivedEvent
 from tests.support.aws_proxy import PUT_EVENTS, AwsProxy, aws_proxy
 from tests.support.local_stage import LocalStage
 from tools.bench.lateness import own_stage
@@ -145,7 +145,7 @@ def _killed_ms(scene: Scene, kill: Callable[[Scene], None]) -> float:
     return time.time() * 1_000
 
 
-def _id(arrival: Arrival) -> str:
+def _id(arrival: ArrivedEvent) -> str:
     return str(arrival.batch["messages"][0]["id"])
 
 

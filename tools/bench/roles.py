@@ -27,7 +27,7 @@ from message_buffer.rules.timing import Timing
 from message_buffer.settings import ConnectionSettings, StoreSettings
 from tests.support.engine import SETTINGS
 from tests.support.fakes import RecordedTelemetry
-from tools.bench.contestants import NAIVE_KINDS, Naive, Sender
+from tools.bench.contestants import NAIVE_KINDS, Naive, RecordingSender
 from tools.bench.wire import Wire, encode
 
 POLL_SECONDS = 0.5
@@ -60,7 +60,7 @@ def lean_store(port: int, settings: StoreSettings = SETTINGS) -> Store:
     wire = Wire(port)
     for path in LUA_DIRECTORY.glob("*.lua"):
         wire.call("SCRIPT", "LOAD", load_script(path.stem).source)
-    return Store(Sender(wire), settings)
+    return Store(RecordingSender(wire), settings)
 
 
 def send(given: Given) -> None:

@@ -33,7 +33,7 @@ class _Accepts(socketserver.StreamRequestHandler):
             self.wfile.write(ACCEPTED)
 
 
-class _Server(socketserver.ThreadingTCPServer):
+class _StartServer(socketserver.ThreadingTCPServer):
     daemon_threads = True
     request_queue_size = 64
 
@@ -43,7 +43,7 @@ FAR = 9_999_999_999_999
 
 
 def serve(told: Connection) -> None:
-    with _Server(("127.0.0.1", 0), _Accepts) as server:
+    with _StartServer(("127.0.0.1", 0), _Accepts) as server:
         told.send(server.server_address[1])
         server.serve_forever()
 

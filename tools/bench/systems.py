@@ -30,7 +30,7 @@ class Planned(NamedTuple):
     delay_ms: int
 
 
-class Batch(NamedTuple):
+class BenchBatch(NamedTuple):
     due_ms: float
     claimed_ms: float
     messages: list[Message]
@@ -45,7 +45,7 @@ class System:
     def __init__(self, *, work_ms: int = 0, idle_ms: int = 60_000) -> None:
         self.server = ValkeyServer()
         self.work_ms, self.idle_ms = work_ms, idle_ms
-        self.batches: list[Batch] = []
+        self.batches: list[BenchBatch] = []
         self._ready = 0
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -113,7 +113,9 @@ class System:
             elif isinstance(told, dict) and "start" in told:
                 self.start_worker()
             elif isinstance(told, dict):
-                self.batches.append(Batch(told["due"], told["claimed"], [_message(body) for body in told["bodies"]]))
+                self.batches.append(
+                    BenchBatch(told["due"], told["claimed"], [_message(body) for body in told["bodies"]])
+                )
 
     def _wait_ready(self, count: int) -> None:
         deadline = time.monotonic() + READY_SECONDS

@@ -8,7 +8,7 @@ from typing import Any
 
 from bufferctl.errors import Failed, Unreachable
 from bufferctl.stage import ROOT
-from tools.console.place import Place
+from tools.console.place import ShownStage
 from tools.local.workers import kill
 
 OUTAGE = ("stop_valkey", "start_valkey")
@@ -64,7 +64,7 @@ class TemporaryChanges:
 
 
 class Accidents:
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ShownStage) -> None:
         self._place = place
 
     @property

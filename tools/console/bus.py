@@ -32,7 +32,7 @@ class Takers:
     scenarios: Callable[[str, Json], None]
 
 
-class Bus:
+class BusListener:
     def __init__(self, command: Sequence[str], takers: Takers, *, words: bool) -> None:
         self._command = command
         self._takers = takers

@@ -34,7 +34,7 @@ class Customer(NamedTuple):
         return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)
 
 
-class Webhook(NamedTuple):
+class PostedWebhook(NamedTuple):
     """The body that a platform posts, and the id of the message that it is about."""
 
     body: Any
@@ -154,9 +154,9 @@ class Customers:
     """Remembers what each customer sent, so that a message can be edited, deleted or delivered again."""
 
     def __init__(self) -> None:
-        self._sent: OrderedDict[Customer, OrderedDict[str, Webhook]] = OrderedDict()
+        self._sent: OrderedDict[Customer, OrderedDict[str, PostedWebhook]] = OrderedDict()
 
-    def webhook(self, customer: Customer, kind: str, *, text: str = "", message_id: str | None = None) -> Webhook:
+    def webhook(self, customer: Customer, kind: str, *, text: str = "", message_id: str | None = None) -> PostedWebhook:
         """Return what the platform posts. Raise CannotDo if it has no such webhook, or if there is no such message.
 
         Without a `message_id`, an edit, a deletion and a redelivery are about the customer's newest message.
@@ -176,14 +176,14 @@ class Customers:
             body = _MAKERS[customer.platform](customer, kind, about, text)
             if kind == "edit" and customer.platform == "generic":
                 body |= _with_ready_files(sent[about].body)
-            return Webhook(body, about)
+            return PostedWebhook(body, about)
         if kind == "typing":
-            return Webhook(_generic(customer, kind, "", ""), "", route="typing")
+            return PostedWebhook(_generic(customer, kind, "", ""), "", route="typing")
         new_id = _new_id(customer.platform)
         if kind == "human_reply":
             # The customer did not send it, and so cannot edit it.
-            return Webhook(_MAKERS[customer.platform](customer, kind, new_id, text), new_id)
-        sent[new_id] = Webhook(_MAKERS[customer.platform](customer, kind, new_id, text), new_id)
+            return PostedWebhook(_MAKERS[customer.platform](customer, kind, new_id, text), new_id)
+        sent[new_id] = PostedWebhook(_MAKERS[customer.platform](customer, kind, new_id, text), new_id)
         if len(sent) > BODIES_KEPT_OF_A_CUSTOMER:
             sent.popitem(last=False)
         return sent[new_id]

@@ -5,7 +5,7 @@ from typing import Any
 
 from tools.console.limits import LOG_LINES_SHOWN, LOGS_LOOK_BACK_MS
 from tools.console.looks import now_ms
-from tools.console.place import Place
+from tools.console.place import ShownStage
 
 Json = dict[str, Any]
 # The admin function logs every operation. The page asks for these every few seconds, so their lines would hide others.
@@ -13,7 +13,7 @@ ONLY_LOOKS = ("conversation.show", "conversation.list", "rules.explain", "rules.
 
 
 class Logs:
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ShownStage) -> None:
         self._place = place
 
     def of(self, conversation: str) -> list[Json]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tools.console.limits import MAX_LOOKS_A_SECOND, MAX_REQUESTS_A_SECOND
-from tools.console.place import Place
+from tools.console.place import ShownStage
 
 Json = dict[str, Any]
 
@@ -37,7 +37,7 @@ class Pace:
 class PacedStage:
     """Asks a stage's admin function at most five times a second. At most three of these requests are looks."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ShownStage) -> None:
         self._place = place
         self._all = Pace(MAX_REQUESTS_A_SECOND)
         self._looks = Pace(MAX_LOOKS_A_SECOND)

@@ -22,7 +22,7 @@ class Actor(_Strict):
     tenant: str | None = None
 
 
-class Step(_Strict):
+class ScenarioStep(_Strict):
     after: float = Field(
         ge=0, le=MAX_STEP_PAUSE_SECONDS, description="seconds since the beginning of the previous step"
     )
@@ -48,7 +48,7 @@ class Scenario(_Strict):
     about: str
     warning: str = Field(default="", description="what the page says about an accident before the first step")
     customers: list[Actor] = Field(min_length=1, max_length=2)
-    steps: list[Step] = Field(min_length=1, max_length=MAX_STEPS)
+    steps: list[ScenarioStep] = Field(min_length=1, max_length=MAX_STEPS)
     batches: list[ExpectedBatch] = Field(description="what leaves with the preset `customers`, in order")
     events: list[str] = Field(default=[], description="the types of the other events that come, in order")
     result: str = Field(description="a sentence for people: what they should have seen")

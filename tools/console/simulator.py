@@ -11,7 +11,7 @@ from tools.console.hub import Hub
 from tools.console.looks import Looks, now_ms
 from tools.console.outage import NO_REASON, is_outage
 from tools.console.pace import PacedStage
-from tools.console.place import Place
+from tools.console.place import ShownStage
 from tools.console.time_lines import TimeLines
 from tools.console.why import why_due
 
@@ -21,7 +21,7 @@ BUFFER_FIELDS = ("state", "count", "dueAt", "firstAt", "lastAt", "heldUntil", "b
 
 
 class Simulator:
-    def __init__(self, place: Place, hub: Hub, *, stage: PacedStage, looks: Looks, time_lines: TimeLines) -> None:
+    def __init__(self, place: ShownStage, hub: Hub, *, stage: PacedStage, looks: Looks, time_lines: TimeLines) -> None:
         self._place = place
         self._hub = hub
         self._stage = stage

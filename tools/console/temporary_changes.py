@@ -28,7 +28,7 @@ class Asks(Protocol):
     def ask(self, operation: str, **fields: Any) -> Json: ...
 
 
-class Changes:
+class StageChanges:
     """Changes of the stage, which the end of `stack` takes back."""
 
     def __init__(self, stage: Asks, local_stage: LocalStage, stack: ExitStack) -> None:
@@ -85,7 +85,7 @@ def main() -> int:
         with endings_interrupt(), errors_of_aws(), ExitStack() as stack:
             outputs = Path(given["outputs"])
             stage = find_stage(given["stage"], profile=given["profile"], region=given["region"], outputs=outputs)
-            changes = Changes(stage, LocalStage(outputs.parent), stack)
+            changes = StageChanges(stage, LocalStage(outputs.parent), stack)
             _print({"ready": True})
             for line in sys.stdin:
                 changes.carry_out(json.loads(line))

@@ -16,7 +16,7 @@ from typing import Any
 
 import urllib3
 
-from infra.layer import Platform, build_layer
+from infra.layer import LayerPlatform, build_layer
 from infra.settings_and_defaults import LOCAL
 from tools.local import deployment, emulator, processes, valkey
 from tools.local.errors import LocalError
@@ -130,7 +130,7 @@ class Stage:
             python = emulator.ensure_installed(self._home / "emulator")
         with progress.step("Build the layer"):
             requirements = ROOT / "lambdas" / "requirements.txt"
-            build_layer(requirements, platform=Platform.HOST, cache=ROOT / ".build" / "layers")
+            build_layer(requirements, platform=LayerPlatform.HOST, cache=ROOT / ".build" / "layers")
         of_valkey, of_its_cluster, of_emulator = _free_ports(3)
         instance = Instance(uuid.uuid4().hex, of_valkey, of_its_cluster, of_emulator, has_valkey)
         self._run.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Answer:
+class StageResponse:
     status: int
     body: bytes
     content_type: str
@@ -52,7 +52,7 @@ class Webhooks:
 
     def post(
         self, platform: str, body: object, *, headers: Mapping[str, str] | None = None, route: str = "webhook"
-    ) -> Answer:
+    ) -> StageResponse:
         """POST a signed body: bytes unchanged, Twilio's fields as a form, everything else as JSON.
 
         `headers` replace the usual ones of the same name.
@@ -64,11 +64,11 @@ class Webhooks:
             body=raw,
             headers={"Content-Type": content_type, **self.signature(platform, raw), **(headers or {})},
         )
-        return Answer(answer.status, answer.data, answer.headers.get("Content-Type", ""))
+        return StageResponse(answer.status, answer.data, answer.headers.get("Content-Type", ""))
 
-    def get(self, platform: str, query: Mapping[str, str]) -> Answer:
+    def get(self, platform: str, query: Mapping[str, str]) -> StageResponse:
         answer = self._http.request("GET", self.url(platform), fields=query)
-        return Answer(answer.status, answer.data, answer.headers.get("Content-Type", ""))
+        return StageResponse(answer.status, answer.data, answer.headers.get("Content-Type", ""))
 
     def url(self, platform: str, *, route: str = "webhook") -> str:
         return f"{self._outputs.ApiEndpoint}/{route}/{platform}"

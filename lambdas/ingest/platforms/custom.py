@@ -20,7 +20,7 @@ from lambdas.ingest.platforms.base import (
     parse_json,
 )
 from lambdas.limits import MAX_SIGNATURE_AGE_MS
-from message_buffer.rules.door_reading import PLATFORM, Item, Sent, items_of
+from message_buffer.rules.door_reading import PLATFORM, DoorItem, Sent, items_of
 from message_buffer.rules.doors import Door
 
 
@@ -84,7 +84,7 @@ class Custom(Platform):
         return intake
 
 
-def _update(item: Item, intake: Intake) -> Update | str:
+def _update(item: DoorItem, intake: Intake) -> Update | str:
     found, left_out = item.read()
     if left_out and intake.left_out_value is None:
         intake.left_out_value = left_out[0]

@@ -98,7 +98,7 @@ class Telegram(Platform):
             raise InvalidWebhook("The body must be a JSON object.")
         (account,) = _bots(signer)
         intake = Intake(accounts={account})
-        reading = _Reading(update, account, received_at_ms)
+        reading = _UpdateReading(update, account, received_at_ms)
         deleted = object_of(update.get("deleted_business_messages"))
         for message_id in list_of(deleted.get("message_ids"))[:MAX_MESSAGES_DELETED_AT_ONCE]:
             intake.take(partial(reading.read_deletion, deleted, message_id))
@@ -111,7 +111,7 @@ def _bots(signer: Signer) -> set[str]:
     return {*signer.accounts, *([THE_ONLY_BOT] if signer.all_but is not None else [])}
 
 
-class _Reading:
+class _UpdateReading:
     def __init__(self, update: Json, account: str, received_at_ms: int) -> None:
         self._update = update
         self._account = account
@@ -278,15 +278,15 @@ class _Reading:
         }
 
 
-_READERS: Mapping[str, Callable[[_Reading, Json], Update | HumanReply | str]] = {
-    "message": _Reading.read_message,
-    "edited_message": _Reading.read_edit,
-    "business_message": _Reading.read_business_message,
-    "edited_business_message": _Reading.read_business_edit,
-    "guest_message": _Reading.read_guest_message,
-    "callback_query": _Reading.read_press,
-    "message_reaction": _Reading.read_reaction,
-    "poll_answer": _Reading.read_vote,
+_READERS: Mapping[str, Callable[[_UpdateReading, Json], Update | HumanReply | str]] = {
+    "message": _UpdateReading.read_message,
+    "edited_message": _UpdateReading.read_edit,
+    "business_message": _UpdateReading.read_business_message,
+    "edited_business_message": _UpdateReading.read_business_edit,
+    "guest_message": _UpdateReading.read_guest_message,
+    "callback_query": _UpdateReading.read_press,
+    "message_reaction": _UpdateReading.read_reaction,
+    "poll_answer": _UpdateReading.read_vote,
 }
 
 

@@ -64,7 +64,7 @@ class WhatsApp(MetaPlatform):
             sole = contacts[0] if len(contacts) == len(items) == 1 else {}
             for item in map(object_of, items):
                 contact = _contact(contacts, number=item.get("from"), user_id=item.get("from_user_id")) or sole
-                intake.take(_Item(_with_errors(item, value), account, contact, received_at_ms).read)
+                intake.take(_WhatsAppItem(_with_errors(item, value), account, contact, received_at_ms).read)
             intake.ignored["system"] += len(list_of(value.get("user_id_update")))
             intake.ignored["status"] += len(list_of(value.get("statuses")))
             echoes = list_of(value.get("message_echoes"))
@@ -75,7 +75,7 @@ class WhatsApp(MetaPlatform):
         return intake
 
 
-class _Item:
+class _WhatsAppItem:
     def __init__(self, item: Json, account: str, contact: Json, received_at_ms: int) -> None:
         self._item = item
         self._received_at_ms = received_at_ms

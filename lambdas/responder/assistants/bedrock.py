@@ -1,7 +1,7 @@
 """Asks a model on Amazon Bedrock by its Converse API, which is the same for every model."""
 
 from lambdas.responder.assistants.base import Prompt, Reply
-from lambdas.responder.errors import Busy, Refused
+from lambdas.responder.errors import CallBusy, CallRefused
 from lambdas.responder.json_object import Json
 from lambdas.responder.limits import MAX_CONNECT_SECONDS
 from message_buffer.aws import clients as aws
@@ -29,11 +29,11 @@ class Bedrock:
         try:
             answer = _converse(request, seconds=prompt.seconds)
         except SendFailed as error:
-            raise (Refused if str(error).endswith(FINAL_ERRORS) else Busy)(str(error)) from error
+            raise (CallRefused if str(error).endswith(FINAL_ERRORS) else CallBusy)(str(error)) from error
         blocks = answer.get("output", {}).get("message", {}).get("content", [])
         text = "".join(block.get("text", "") for block in blocks).strip()
         if not text:
-            raise Refused(f"the model returned no text: {answer.get('stopReason')}")
+            raise CallRefused(f"the model returned no text: {answer.get('stopReason')}")
         usage = answer.get("usage", {})
         return Reply(text, usage.get("inputTokens", 0), usage.get("outputTokens", 0))
 

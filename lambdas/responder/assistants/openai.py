@@ -1,7 +1,7 @@
 """Asks OpenAI's Responses API, or another service that has the same API. The service is asked to store nothing."""
 
 from lambdas.responder.assistants.base import Prompt, Reply
-from lambdas.responder.errors import Refused
+from lambdas.responder.errors import CallRefused
 from lambdas.responder.http_client import Http
 from lambdas.responder.json_object import Json
 
@@ -28,7 +28,7 @@ class OpenAi:
         answer = self._http.post_json(self._url, request, headers=headers, seconds=prompt.seconds)
         text = "".join(_texts(answer)).strip()
         if not text:
-            raise Refused(f"the model returned no text: {str(answer.get('status'))[:MAX_LOGGED_STATUS_CHARACTERS]}")
+            raise CallRefused(f"the model returned no text: {str(answer.get('status'))[:MAX_LOGGED_STATUS_CHARACTERS]}")
         usage = answer.get("usage") or {}
         return Reply(text, usage.get("input_tokens", 0), usage.get("output_tokens", 0))
 

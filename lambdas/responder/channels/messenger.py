@@ -11,7 +11,7 @@ from message_buffer.messages.conversation_id import ConversationId
 URL = "https://graph.facebook.com/v25.0"
 
 
-class Messenger:
+class MessengerChannel:
     max_part_characters = 2_000
 
     def __init__(self, http: Http, credentials: Credentials, *, url: str = URL) -> None:

@@ -13,7 +13,7 @@ TYPING_URL = "https://messaging.twilio.com"
 WHATSAPP = "whatsapp"
 
 
-class Twilio:
+class TwilioChannel:
     max_part_characters = 1_600
 
     def __init__(self, http: Http, credentials: Credentials, *, url: str = URL, typing_url: str = TYPING_URL) -> None:

@@ -14,7 +14,7 @@ URL = "https://graph.facebook.com/v25.0"
 USER_ID = re.compile(r"[A-Za-z]{2}\.")
 
 
-class WhatsApp:
+class WhatsAppChannel:
     max_part_characters = 4_096
 
     def __init__(self, http: Http, credentials: Credentials, *, url: str = URL) -> None:

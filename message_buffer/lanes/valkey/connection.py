@@ -41,7 +41,7 @@ from message_buffer.errors import (
     StoreUnavailable,
 )
 from message_buffer.lanes.valkey.dial import Dial, dialled, open_node
-from message_buffer.lanes.valkey.patience import Patience
+from message_buffer.lanes.valkey.patience import DialPatience
 from message_buffer.lanes.valkey.scripts import Argument, Script
 from message_buffer.limits import HOUR_MS, VALKEY_ATTEMPTS
 from message_buffer.settings import ConnectionSettings
@@ -133,7 +133,7 @@ class Connection:
         open_client: Callable[[], Client],
         attempts: int = VALKEY_ATTEMPTS,
         *,
-        patience: Patience | None = None,
+        patience: DialPatience | None = None,
         retry_within_ms: int | None = None,
         swallowed: Swallowed = lambda _: None,
         connected: Callable[[int], None] = lambda _: None,
@@ -148,7 +148,7 @@ class Connection:
         self._is_spread = False
         self._is_doubted = False
         self._attempts = attempts
-        self._patience = patience or Patience()
+        self._patience = patience or DialPatience()
         # If the first try took longer than this, there is no second try, because the caller can use another lane.
         self._retry_within_ms = retry_within_ms
         self._swallowed = swallowed

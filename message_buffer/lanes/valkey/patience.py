@@ -4,7 +4,7 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.limits import VALKEY_ANSWER_MS, VALKEY_CONNECT_MS
 
 
-class Patience:
+class DialPatience:
     """The patience of a caller that has no other lane, so it waits as long as a dial may take."""
 
     def __init__(self, connect_ms: int = VALKEY_CONNECT_MS) -> None:
@@ -15,7 +15,7 @@ class Patience:
         return self.connect_ms
 
 
-class WebhookPatience(Patience):
+class WebhookPatience(DialPatience):
     """The patience of ingest, which has one budget for all calls of a webhook, because the platform waits.
 
     After a failure a call waits only as long as an answer may take, because Valkey is probably unavailable.
