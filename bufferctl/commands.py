@@ -29,11 +29,12 @@ from bufferctl.formatting import (
 )
 from bufferctl.interrupts import endings_interrupt
 from bufferctl.limits import MAX_FORGET_CALLS, MAX_LISTED_AT_ONCE, MAX_LISTED_LETTERS
-from bufferctl.stage import Json, StageClient
+from bufferctl.stage import StageClient
 from bufferctl.terminal import show, show_result, working
 from lambdas.canary import webhook
 from lambdas.canary.listening import LONG_POLL_SECONDS
 from lambdas.canary.webhook import GenericWebhook
+from message_buffer.json_object import Json
 
 # The events that a terminal shows in a colour.
 TONES: dict[str, Tone] = {"messages.batch.ready": "good", "messages.buffer.cancelled": "warning"}

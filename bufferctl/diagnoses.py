@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from bufferctl import checkout
-from bufferctl.facts import Count, Json, LogLine, Resource, StageFacts, Unreadable
+from bufferctl.facts import Count, LogLine, Resource, StageFacts, Unreadable
 from bufferctl.formatting import minute, moment
 from bufferctl.limits import (
     CERTIFICATE_DAYS,
@@ -31,6 +31,7 @@ from bufferctl.limits import (
     QUEUED_DAYS,
     UNUSED_DAYS,
 )
+from message_buffer.json_object import Json
 from message_buffer.limits import MAX_OVERDUE_MS
 
 RUNBOOK = "docs/runbook.md"

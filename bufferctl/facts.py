@@ -14,8 +14,7 @@ from bufferctl.errors import needs_sign_in
 from bufferctl.limits import LOOK_BACK_MINUTES, MAX_LOG_PAGES
 from bufferctl.stage import LOCAL, Client
 from message_buffer.clock import Clock, system_clock
-
-Json = dict[str, Any]
+from message_buffer.json_object import Json
 
 STACKS = ("Network", "Cache", "PublicCache", "Buffer", "Responder", "Operability")
 # The codes with which services refuse a caller who lacks a permission.

@@ -5,7 +5,8 @@ import time
 from collections import Counter
 
 from bufferctl.limits import MAX_FORGET_CALLS
-from bufferctl.stage import Json, StageClient
+from bufferctl.stage import StageClient
+from message_buffer.json_object import Json
 
 
 def erase(stage: StageClient, conversation: str) -> Json:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from bufferctl import sessions
 from bufferctl.errors import Failed, NotFound, Unreachable
 from lambdas.canary.webhook import generic_secret
+from message_buffer.json_object import Json
 
 LOCAL = "local"
 ROOT = Path(__file__).parent.parent
@@ -22,7 +23,6 @@ DEFAULT_REGION = "us-east-1"
 # The codes of the functions' errors that have an exit status of their own.
 ERRORS: dict[str, type[Failed]] = {"not_found": NotFound, "unavailable": Unreachable}
 
-Json = dict[str, Any]
 Client = Callable[[str], Any]
 
 

@@ -35,12 +35,13 @@ from bufferctl.limits import (
     VERIFY_FRAGMENTS,
     WARM_UP_PAUSE_SECONDS,
 )
-from bufferctl.stage import Json, StageClient
+from bufferctl.stage import StageClient
 from bufferctl.terminal import Step, show, show_result, working
 from lambdas.canary.burst import BATCH_READY, MAX_LATE_SECONDS, TENANT, Burst, WebhookRefused, accepted
 from lambdas.canary.listening import LONG_POLL_SECONDS, ArrivedEvent
 from lambdas.canary.webhook import GenericWebhook
 from lambdas.canary.webhook import WebhookUnreachable as NoAnswer
+from message_buffer.json_object import Json
 
 # A second event with the same messages would be an error, and would come within this time after the first one.
 MAX_SECOND_EVENT_SECONDS = 3.0

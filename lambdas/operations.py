@@ -13,7 +13,7 @@ from typing import Any
 
 from lambdas.limits import MAX_CALLER_CHARACTERS
 from message_buffer.errors import InvalidInput, MessageBufferError, RulesConflict, StoreError
-from message_buffer.messages.wire_form import Json
+from message_buffer.json_object import Json
 from message_buffer.telemetry import Telemetry
 
 Operation = Callable[[Json], Json]

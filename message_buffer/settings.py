@@ -195,7 +195,7 @@ class GateSettings(NamedTuple):
 
 
 class ResponderOptions(NamedTuple):
-    """The stage's settings for its responder. `Responder` in `infra/settings_and_defaults.py` explains each field."""
+    """The stage's settings of its responder, which `ResponderConfig` in `infra/settings_and_defaults.py` explains."""
 
     assistant: str
     model: str

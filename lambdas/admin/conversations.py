@@ -19,12 +19,13 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import MalformedMessage, SendFailed
 from message_buffer.events.cancelled import DETAIL_TYPE, cancelled_event
 from message_buffer.events.event_bus import Publishes
+from message_buffer.json_object import Json
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.holds import shown as shown_holds
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
-from message_buffer.messages.wire_form import Json, decode_fields
+from message_buffer.messages.wire_form import decode_fields
 
 # A function returns at most 6 MB. 60 messages are smaller than that, even if each has the maximum size.
 MAX_MESSAGES_SHOWN = 60

@@ -9,8 +9,8 @@ from lambdas.admin.requests import ListDeadLetters, OfDeadLetter, ShowDeadLetter
 from lambdas.operations import OperationRefused, SubjectNotFound
 from message_buffer import errors
 from message_buffer.events.dead_letters import Letter
+from message_buffer.json_object import Json
 from message_buffer.limits import MAX_CALL_MS
-from message_buffer.messages.wire_form import Json
 
 # The conversation processor's default time-out is 20 seconds, and its cold start takes additional time.
 REDRIVE_ANSWER_SECONDS = 30.0

@@ -7,11 +7,11 @@ from lambdas.admin.reply_windows import reply_until
 from lambdas.admin.requests import ListConversations
 from lambdas.limits import MAX_CONVERSATIONS_IN_A_PAGE, MAX_WINDOWS_IN_A_LISTING
 from message_buffer.errors import InvalidInput
+from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.store import FIRST_PAGE
 from message_buffer.messages.conversation_id import escape_part
-from message_buffer.messages.wire_form import Json
 
 # If a filter matches few conversations, a call returns after this many pages, with a cursor, before its time-out.
 MAX_PAGES_IN_A_LISTING = 200

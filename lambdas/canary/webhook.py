@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from message_buffer.clock import Clock, system_clock
+from message_buffer.json_object import Json
 
 # This time is longer than a cold start of ingest and its slowest response together.
 MAX_WEBHOOK_ANSWER_SECONDS = 20.0
-Json = dict[str, Any]
 
 
 class WebhookUnreachable(Exception):

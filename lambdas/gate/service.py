@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from lambdas.limits import MAX_CALLER_CHARACTERS, MAX_NAME_CHARACTERS
 from lambdas.operations import Operation
 from message_buffer.errors import InvalidInput, StoreError
+from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.holds import longest, shown
 from message_buffer.lanes.outcomes import OnHold, lane_of
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import MAX_HOLD_MS
 from message_buffer.messages.conversation_id import parse_conversation_id
-from message_buffer.messages.wire_form import Json, mend_id
+from message_buffer.messages.wire_form import mend_id
 
 
 class Gate:

@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 
 from lambdas.responder.gate import ParkedBatch
 from lambdas.responder.history import Turn
-from lambdas.responder.json_object import Json
 from lambdas.responder.outbox import Outbox, Part
 from message_buffer.aws import clients as aws
 from message_buffer.aws.dynamodb import Item, Table, Value, Values, encode, expressions, number, text, texts
 from message_buffer.errors import SendFailed
+from message_buffer.json_object import Json
 
 DAY_SECONDS = 86_400
 HOUR_MS = 3_600_000

@@ -5,8 +5,8 @@ from typing import NamedTuple, Protocol
 
 from lambdas.responder.batch import Batch
 from lambdas.responder.errors import CallBusy
-from lambdas.responder.json_object import Json
 from lambdas.responder.limits import MAX_GATE_ANSWER_SECONDS
+from message_buffer.json_object import Json
 
 
 class OthersHold(NamedTuple):

@@ -25,7 +25,6 @@ from lambdas.responder.deliveries import Deliveries, Delivery
 from lambdas.responder.forgetting import ResponderForgetting
 from lambdas.responder.gate_client import BufferClient
 from lambdas.responder.http_client import Http
-from lambdas.responder.json_object import Json
 from lambdas.responder.operator_commands import OperatorCommands
 from lambdas.responder.service import Responder
 from message_buffer.aws.functions import Functions
@@ -34,6 +33,7 @@ from message_buffer.aws.secrets import Secrets
 from message_buffer.errors import SendFailed
 from message_buffer.events.event_bus import EventBus
 from message_buffer.heartbeat import Heartbeat
+from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.settings import ResponderOptions, ResponderSettings, read_settings
 from message_buffer.telemetry import Telemetry

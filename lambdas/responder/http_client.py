@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed
-from lambdas.responder.json_object import Json
 from lambdas.responder.limits import MAX_CONNECT_SECONDS
+from message_buffer.json_object import Json
 
 # A response has a few kilobytes. A response above this size is an error, and must not fill the memory.
 MAX_HTTP_ANSWER_BYTES = 4_194_304

@@ -1,6 +1,6 @@
 """The numbers that several modules of the responder share, and those of its gate. Others are beside their use.
 
-Operators change those of `Responder` in `infra/settings_and_defaults.py`.
+Operators change those of `ResponderConfig` in `infra/settings_and_defaults.py`.
 """
 
 # A batch that only waits for the owner of its conversation is tried again sooner than a batch that failed.

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from lambdas.responder.conversations_table import ConversationsTable
 from lambdas.responder.forgetting import ResponderForgetting
 from lambdas.responder.history import Turn
-from lambdas.responder.json_object import Json
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MessageBufferError
+from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import parse_conversation_id
 from message_buffer.telemetry import Telemetry
 

@@ -10,9 +10,9 @@ from lambdas.responder.deliveries import Delivery
 from lambdas.responder.errors import CallBusy
 from lambdas.responder.gate import ParkedBatch
 from lambdas.responder.history import ASSISTANT, USER, Turn
-from lambdas.responder.json_object import Json
 from lambdas.responder.outbox import PLANNED, Outbox
 from message_buffer.errors import LockLost
+from message_buffer.json_object import Json
 
 # Enough time for the last write of a batch, or for the release of its conversation after a failure.
 MIN_TIME_TO_FINISH_MS = 5_000

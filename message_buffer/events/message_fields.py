@@ -6,7 +6,8 @@
 from datetime import datetime, timedelta
 
 from message_buffer.errors import MalformedMessage
-from message_buffer.messages.wire_form import Json, sent_at_ms
+from message_buffer.json_object import Json
+from message_buffer.messages.wire_form import sent_at_ms
 
 # The fields that every message has in an event, and their values if the wire form leaves them out.
 _ALWAYS: Json = {"id": None, "text": "", "type": "text", "timestamp": None, "attachments": []}

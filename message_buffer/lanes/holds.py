@@ -5,7 +5,7 @@ A conversation has at most two, and the later end applies. If a holder holds aga
 
 from typing import Literal, NamedTuple
 
-from message_buffer.messages.wire_form import Json
+from message_buffer.json_object import Json
 
 Holder = Literal["people", "consumers"]
 

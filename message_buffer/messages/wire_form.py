@@ -10,13 +10,10 @@ unknown fields are kept. From the first release on, each version also reads what
 """
 
 import json
-from typing import Any
 
 from message_buffer.errors import MalformedMessage
+from message_buffer.json_object import Json
 from message_buffer.limits import MAX_TIME_MS
-
-Json = dict[str, Any]
-"""A JSON object."""
 
 WIRE_VERSION = 1
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from message_buffer.errors import InvalidInput, InvalidRules
+from message_buffer.json_object import Json
 from message_buffer.rules.layers import nearest_name
 
 MAX_DOOR_BYTES = 16 * 1024
@@ -31,7 +32,6 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,5}")
 # A prefix is compared with a header, which has only visible characters and spaces.
 _PREFIX = re.compile(r"[ -~]{0,32}")
 
-Json = Mapping[str, Any]
 Word = str | int | float | bool
 
 MISSING = object()
@@ -178,7 +178,7 @@ def is_door_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def require_size(mapping: Json) -> None:
+def require_size(mapping: Mapping[str, Any]) -> None:
     """Raise InvalidInput if the mapping is larger than the table of rules may store."""
     if len(json.dumps(mapping).encode()) > MAX_DOOR_BYTES:
         raise InvalidInput(f"A door's mapping has at most {MAX_DOOR_BYTES} bytes.")

@@ -8,12 +8,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
 from bufferctl.__main__ import main
 from bufferctl.events import ArrivedEvent
+from message_buffer.json_object import Json
 from tests.support.judge import ids_of
 from tests.support.local_stage import LocalStage
 
@@ -22,8 +22,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_grou
 LIVE_SECONDS = 10.0
 # Longer than any machine needs to look at a held conversation, or at one that is not yet due.
 LONG_MS = 60_000
-
-Json = dict[str, Any]
 
 
 class Operator:

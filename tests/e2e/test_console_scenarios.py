@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 import redis
@@ -19,6 +18,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from bufferctl.events import EVERYTHING, ArrivedEvent
 from bufferctl.limits import RULES_IN_FORCE_SECONDS
+from message_buffer.json_object import Json
 from tests.support.browser import axe, chromium
 from tests.support.console import page_of, place_of
 from tests.support.local_stage import LocalStage
@@ -30,7 +30,6 @@ from tools.local.events import collect
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
-Json = dict[str, Any]
 SCENARIOS = read_scenarios()
 PLAYED_WITHIN_SECONDS = 120
 WITHIN_MS = 60_000

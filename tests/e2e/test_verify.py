@@ -9,19 +9,17 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
 from bufferctl import limits, verify
 from bufferctl.__main__ import main
 from bufferctl.stage import LOCAL, find_stage
+from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import TRIAL_TENANT
 from tests.support.local_stage import LocalStage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
-
-Json = dict[str, Any]
 
 
 def run(stage: LocalStage, capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Json:

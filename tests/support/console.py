@@ -10,14 +10,12 @@ from typing import Any
 from playwright.sync_api import Browser, Page
 
 from bufferctl.errors import Unreachable
+from message_buffer.json_object import Json
 from tests.support.local_stage import LocalStage
 from tools.console.customers import PostedWebhook
 from tools.console.place import Options, ShownStage
 from tools.console.running import running
 from tools.console.senders import SenderResponse
-
-Json = dict[str, Any]
-
 
 FIXED: dict[str, Json] = {
     "rules.list": {"rules": [], "more": False},

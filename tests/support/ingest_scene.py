@@ -15,6 +15,7 @@ from lambdas.ingest import handler as handler_module
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aliases.aliases import Aliases
+from message_buffer.json_object import Json
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import SECRET_LIFE_MS
@@ -36,7 +37,6 @@ SECRETS = {
     "telegram": {"accounts": {"shopbot": {"secret": SECRET}}},
 }
 HEADERS = {"generic": "x-signature-256", "whatsapp": "x-hub-signature-256"}
-Json = dict[str, Any]
 # The quota on a stage that does not set one.
 ACCOUNT_QUOTA = Quota(messages_per_minute=30_000, conversations_per_minute=3_000)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Incoming, Update
+from message_buffer.json_object import Json
 from message_buffer.messages.changes import Deleted, Edited, Reacted
-from tests.support.platforms import Json
 from tests.support.webhook_cases import all_cases, read
 
 DOCUMENT = Path(__file__).parents[2] / "docs/sending.md"

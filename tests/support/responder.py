@@ -23,13 +23,13 @@ from lambdas.responder.service import Responder
 from message_buffer.aws import clients as aws
 from message_buffer.clock import Clock
 from message_buffer.errors import SendFailed
+from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.settings import ResponderOptions
 from message_buffer.telemetry import Telemetry
 from tests.support.fakes import FakeBus, RecordedTelemetry
 from tests.support.table_service import OF_THE_SDK
 
-Json = dict[str, Any]
 Tables = Callable[[], ConversationsTable]
 
 NAME = "default/whatsapp/106540352242922/491701234567"

@@ -8,6 +8,7 @@ from lambdas.admin.dead_letters import MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS
 from message_buffer.errors import SendFailed
 from message_buffer.events import batch_ready as batch
 from message_buffer.events.dead_letters import Letter
+from message_buffer.json_object import Json
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import MAX_CALL_MS
 from message_buffer.rules.layers import Rules
@@ -15,7 +16,7 @@ from message_buffer.settings import LogSettings
 from message_buffer.telemetry import Telemetry
 from tests.support.engine import Engine
 from tests.support.window import WindowScene
-from tests.unit.test_admin import AGES_OUT, NAME, Desk, FakeLetters, Json, letter
+from tests.unit.test_admin import AGES_OUT, NAME, Desk, FakeLetters, letter
 
 OTHER = "default/generic/shop/c2"
 NOTHING = dict.fromkeys(

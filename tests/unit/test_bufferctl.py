@@ -28,12 +28,12 @@ from bufferctl.formatting import Lines, Pairs, TextLine, as_json, table
 from bufferctl.stage import DEFAULT_REGION
 from bufferctl.terminal import show
 from infra.settings_and_defaults import StageConfig
+from message_buffer.json_object import Json
 
 ROOT = Path(__file__).parents[2]
 ME = "arn:aws:iam::111122223333:user/ada"
 NAME = "default/generic/shop/c1"
 NOON_MS = 1_700_000_000_000
-Json = dict[str, Any]
 
 
 class FakeAws:

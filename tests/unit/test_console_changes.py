@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bufferctl.errors import Failed, NotFound, Unreachable
+from message_buffer.json_object import Json
 from tools.console.accidents import KILLED, NOT_TAKEN_BACK, OUTAGE, Accidents, ChangeFailed, TemporaryChanges
 from tools.console.place import Options, ShownStage
 from tools.console.temporary_changes import StageChanges
@@ -16,7 +17,6 @@ from tools.local.errors import LocalError
 from tools.local.outputs import Outputs
 from tools.local.stage import Stage as LocalStage
 
-Json = dict[str, Any]
 SCOPE = "conversation:default/generic/shop/ada"
 SET: Json = {"do": "set_rules", "scope": SCOPE, "rules": {"stopWords": ["stop"]}}
 

@@ -14,12 +14,12 @@ from botocore.exceptions import EndpointConnectionError
 
 from bufferctl.errors import Failed, Unreachable
 from lambdas.canary.listening import ArrivedEvent, Subscription
+from message_buffer.json_object import Json
 from tools.console import listener
 from tools.console.bus import BusListener
 from tools.console.listener import Output
 from tools.console.place import NOT_UP, Options, ShownStage
 
-Json = dict[str, Any]
 AWAY = EndpointConnectionError(endpoint_url="http://127.0.0.1:1")
 HALF_A_LINE = """print('{"listening": true}'); print('{"event": {"det', end="")"""
 TWO_EVENTS = """

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from message_buffer.json_object import Json
 from tools.console.batches import figures_of
 from tools.console.hub import Hub
 from tools.console.limits import CONVERSATIONS_SHOWN, ENTRIES_IN_A_TIME_LINE, MAX_REQUESTS_IN_A_SWEEP, TIME_LINES_KEPT
@@ -9,8 +10,6 @@ from tools.console.looks import Looks
 from tools.console.pace import Pace
 from tools.console.time_lines import TimeLines
 from tools.console.words import shown
-
-Json = dict[str, Any]
 
 
 def row(name: str, *, due_at: int | None = 1_000, state: str = "pending", count: int = 1) -> Json:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from bufferctl.errors import Unreachable
 from bufferctl.limits import RULES_IN_FORCE_SECONDS
+from message_buffer.json_object import Json
 from message_buffer.limits import SECOND_MS
 from message_buffer.rules.control_words import compared_form
 from message_buffer.rules.due_time import (
@@ -27,7 +28,6 @@ from tools.console.hub import Hub
 from tools.console.player import Player
 from tools.console.scenarios import FOLDER, ExpectedBatch, Scenario, ScenarioStep, read_scenarios
 
-Json = dict[str, Any]
 SCENARIOS = read_scenarios()
 # The stages of cdk.json have these rules.
 RULES = Rules.model_validate(PRESETS["customers"])

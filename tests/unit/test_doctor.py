@@ -19,6 +19,7 @@ from bufferctl.errors import Unreachable, errors_of_aws
 from bufferctl.facts import STACKS, StageFacts, Unreadable
 from bufferctl.formatting import minute, moment
 from bufferctl.stage import Account
+from message_buffer.json_object import Json
 
 ROOT = Path(__file__).parents[2]
 NOW = datetime(2026, 11, 19, 12, tzinfo=UTC)
@@ -39,8 +40,6 @@ OUTPUTS = {
 LAST = f"within the hour, last at {minute(NOW_MS - 120_000)}"
 ALARM = "message-buffer-prod-dead-letters"
 BROKEN, FAILING, ADVICE = Severity
-
-Json = dict[str, Any]
 
 
 class Aws:

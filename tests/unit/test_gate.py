@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -20,13 +19,13 @@ from lambdas.responder.batch import read_batch
 from lambdas.responder.gate_client import BufferClient
 from message_buffer.aws.dynamodb import Table
 from message_buffer.errors import StoreUnavailable
+from message_buffer.json_object import Json
 from message_buffer.limits import MAX_HOLD_MS
 from tests.support.engine import Engine
 from tests.support.fakes import FakeBus, RecordedTelemetry, valkey_lane
 from tests.support.takeovers import FakeTakeovers
 from tests.support.window import CONVERSATION, WINDOW_MS, WindowScene
 
-Json = dict[str, Any]
 HOLD_MS = 60_000
 OF_OPERATORS = {
     *operators_operations_of(

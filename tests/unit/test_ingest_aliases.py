@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from message_buffer.json_object import Json
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import MINUTE_MS
 from tests.support.aliases import AliasScene
 from tests.support.engine import Engine
-from tests.support.ingest_scene import SECRET, Json, Scene, texts
+from tests.support.ingest_scene import SECRET, Scene, texts
 
 ADA, BO = "US.ada", "US.bo"
 BY_NUMBER, BY_ID = "default/whatsapp/555/491", f"default/whatsapp/555/{ADA}"

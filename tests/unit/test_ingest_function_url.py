@@ -13,16 +13,9 @@ from hypothesis import strategies as st
 
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import MAX_WEBHOOK_BYTES
+from message_buffer.json_object import Json
 from tests.support.engine import Engine
-from tests.support.ingest_scene import (
-    SECRET,
-    URL_HOST,
-    Json,
-    Scene,
-    function_url,
-    message,
-    signature,
-)
+from tests.support.ingest_scene import SECRET, URL_HOST, Scene, function_url, message, signature
 from tests.support.platforms import FORM, body_of, fixtures, name_of, signed
 
 # Lambda passes at most 6 MB to a function.

@@ -11,6 +11,7 @@ from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import MAX_SECRETS_TRIED, MAX_WEBHOOK_BYTES
 from lambdas.ingest.strangers import MAX_LINES_ABOUT_STRANGERS
 from lambdas.limits import MAX_SIGNATURE_AGE_MS
+from message_buffer.json_object import Json
 from message_buffer.limits import MINUTE_MS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.rules import rule_book
@@ -21,7 +22,6 @@ from tests.support.ingest_scene import (
     CHAT,
     SECRET,
     VERIFY_TOKEN,
-    Json,
     Scene,
     account,
     gateway,

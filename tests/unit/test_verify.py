@@ -16,10 +16,9 @@ from lambdas.canary.burst import BATCH_READY
 from lambdas.canary.listening import ArrivedEvent
 from lambdas.canary.webhook import WebhookResponse
 from lambdas.canary.webhook import WebhookUnreachable as NoAnswer
+from message_buffer.json_object import Json
 
 DUE_MS = 1_700_000_000_000
-
-Json = dict[str, Any]
 
 
 class FakeStage:

@@ -14,11 +14,12 @@ from lambdas.ingest.platforms.base import Incoming
 from lambdas.ingest.preparation import prepare
 from message_buffer.errors import InvalidInput
 from message_buffer.events.batch_ready import content_of
+from message_buffer.json_object import Json
 from message_buffer.messages.message import encode
 from message_buffer.rules.rule_book import RuleBook
 from tests.support.fakes import RecordedTelemetry
 from tests.support.platform_table import DOCUMENT, ORDER, ROWS, filled
-from tests.support.platforms import Json, one_message
+from tests.support.platforms import one_message
 from tests.support.webhook_cases import ACCOUNTS, Case, all_cases, cases, read, told
 
 ALL = list(cases())

@@ -28,10 +28,8 @@ NAMES = {
 }
 CONTESTANTS = ("ours", "naive", "bullmq", "bullmq keep-all", "bare", "ping")
 
-Json = Any
 
-
-def results(name: str) -> Json:
+def results(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
 
 
@@ -48,7 +46,7 @@ def filled(text: str) -> str:
     return re.sub(r"(<!-- bench: (\w+) -->).*?(<!-- end -->)", table, text, flags=re.DOTALL)
 
 
-def picture(ingest: Json, live: Json) -> str:
+def picture(ingest: Any, live: Any) -> str:
     by_name = _cpu(ingest)
     cpu = [Bar(NAMES[name], by_name[name]) for name in CONTESTANTS]
     late = [
@@ -62,11 +60,11 @@ def picture(ingest: Json, live: Json) -> str:
     ])  # fmt: skip
 
 
-def _figure(told: Json) -> Figure:
+def _figure(told: Any) -> Figure:
     return Figure(told.get("median", (told["q1"] + told["q3"]) / 2), told["q1"], told["q3"], told["rounds"])
 
 
-def _cpu(ingest: Json) -> dict[str, Figure]:
+def _cpu(ingest: Any) -> dict[str, Figure]:
     """Return the CPU time of small messages by contestant, as picture and README show it."""
     return {
         each["contestant"]: _figure(each["server_cpu_us"])
@@ -75,7 +73,7 @@ def _cpu(ingest: Json) -> dict[str, Figure]:
     }
 
 
-def _of(live: Json, name: str, what: str, *, rate: int, column: str) -> list[float]:
+def _of(live: Any, name: str, what: str, *, rate: int, column: str) -> list[float]:
     return [
         each[column] for each in live["lateness"] if (each["system"], each["what"], each["rate"]) == (name, what, rate)
     ]
@@ -248,7 +246,7 @@ def cold() -> str:
     return f"{table}\nCPU of ingest's cold start: {cpu}. From due to event, ms: {told_late}.\n"
 
 
-def cold_parts(ways: list[Json]) -> dict[str, list[float]]:
+def cold_parts(ways: list[Any]) -> dict[str, list[float]]:
     """Return for each part of a first message's way to its event how many ms that part took in each round."""
     ends = {
         "ingest: start, connections, message buffered, processor started": "processor started",
@@ -273,7 +271,7 @@ def stage() -> str:
     found = results("stage")
     steps = {name: {each["clients"]: each for each in told_} for name, told_ in found["steps"].items()}
 
-    def cell(step: Json) -> str:
+    def cell(step: Any) -> str:
         if step is None:
             return "–"
         errors = f", {step['errors']:.1%}" if step["errors"] else ""

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from statistics import quantiles
-from typing import Any
 
+from message_buffer.json_object import Json
 from tools.bench import bullmq
 from tools.bench.checker import Verdict, check
 from tools.bench.measure import Figure, figure, ratio
@@ -30,8 +30,6 @@ WARM_UP_SECONDS = 1.0
 SILENT_SECONDS = 3.0
 STALLED_SECONDS = 75.0
 WATCHDOG_SECONDS = 30.0
-
-Json = dict[str, Any]
 
 
 def lateness(kind: type[System], *, rate: int, seconds: float, delay_ms: int) -> Json:

@@ -2,12 +2,10 @@
 
 import threading
 from collections import deque
-from typing import Any
 
+from message_buffer.json_object import Json
 from tools.console.limits import BATCHES_KEPT, BATCHES_KEPT_MS
 from tools.console.why import why_left
-
-Json = dict[str, Any]
 
 
 def figures_of(detail: Json, *, arrived_at_ms: int) -> Json | None:

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from bufferctl.stage import ROOT
+from message_buffer.json_object import Json
 from tools.console.batches import Batches, figures_of
 from tools.console.hub import Hub
 from tools.console.limits import MAX_PAUSE_BETWEEN_LISTENERS_SECONDS, PAUSE_AFTER_A_PROBLEM_SECONDS, SHUT_DOWN_SECONDS
@@ -17,7 +17,6 @@ from tools.console.time_lines import TimeLines
 from tools.console.why import why_left
 from tools.console.words import shown
 
-Json = dict[str, Any]
 BATCH_READY = "messages.batch.ready"
 
 

@@ -4,11 +4,9 @@ import asyncio
 import json
 import threading
 from contextlib import suppress
-from typing import Any
 
+from message_buffer.json_object import Json
 from tools.console.limits import MAX_WAITING_MESSAGES
-
-Json = dict[str, Any]
 
 
 class Closed(Exception):

@@ -3,9 +3,9 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from bufferctl.errors import Failed
+from message_buffer.json_object import Json
 from tools.console.hub import Hub
 from tools.console.limits import (
     CONVERSATIONS_IN_A_REQUEST,
@@ -23,7 +23,6 @@ from tools.console.pace import PacedStage
 from tools.console.time_lines import TimeLines, facts_of_look
 from tools.console.why import why_due
 
-Json = dict[str, Any]
 Key = tuple[str, str]
 
 

@@ -1,11 +1,10 @@
 """Says in plain words what an outage of Valkey means. Errors of the stage name only the call that failed."""
 
 import re
-from typing import Any
 
 from bufferctl.errors import Failed, Unreachable
+from message_buffer.json_object import Json
 
-Json = dict[str, Any]
 _VALKEY_IS_OUT = re.compile(r"Valkey\b.*\bcannot be reached")
 _WITH_FALLBACK = (
     "Valkey does not answer. New messages are safe: they wait in DynamoDB, and leave from there. Older messages still"

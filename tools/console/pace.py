@@ -6,10 +6,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from message_buffer.json_object import Json
 from tools.console.limits import MAX_LOOKS_A_SECOND, MAX_REQUESTS_A_SECOND
 from tools.console.place import ShownStage
-
-Json = dict[str, Any]
 
 
 class Pace:

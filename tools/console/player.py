@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 from bufferctl.errors import Failed
+from message_buffer.json_object import Json
 from tools.console.accidents import KILLED, OUTAGE, ChangeFailed
 from tools.console.bus import BATCH_READY
 from tools.console.customers import CannotDo, Customer
@@ -15,7 +16,6 @@ from tools.console.hub import Hub
 from tools.console.limits import MAX_WAIT_FOR_BATCH_SECONDS, SHUT_DOWN_SECONDS
 from tools.console.scenarios import Scenario, ScenarioStep
 
-Json = dict[str, Any]
 # The types of events, besides batches, that a scenario may name. The answers of a responder are not among them.
 EVENTS = ("messages.amended", "messages.buffer.cancelled", "messages.conversation.taken_over")
 NO_BATCH = f"No batch has come for {MAX_WAIT_FOR_BATCH_SECONDS:g} s. The scenario goes on."

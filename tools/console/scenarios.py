@@ -1,13 +1,12 @@
 """Scenarios as they are stored: what customers do, what happens to the stage, and what should be seen."""
 
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from message_buffer.json_object import Json
 from tools.console.limits import MAX_STEP_PAUSE_SECONDS, MAX_STEPS, MAX_TEXT_CHARACTERS
 
-Json = dict[str, Any]
 FOLDER = Path(__file__).parent / "scenarios"
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import urllib3
 
@@ -10,11 +10,11 @@ from bufferctl.errors import Unreachable
 from bufferctl.stage import StageClient
 from lambdas.canary import webhook
 from lambdas.canary.webhook import GenericWebhook
+from message_buffer.json_object import Json
 from tools.console.customers import KINDS, PostedWebhook
 from tools.local.outputs import Outputs
 from tools.local.webhooks import Webhooks
 
-Json = dict[str, Any]
 NO_ANSWER = "The webhook does not answer. If the local stage has ended, start it again with `make up`."
 
 

@@ -15,6 +15,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from bufferctl.errors import Failed, Unreachable
+from message_buffer.json_object import Json
 from tools.console.batches import Batches
 from tools.console.bus import BusListener
 from tools.console.customers import CannotDo, Customer
@@ -31,7 +32,6 @@ from tools.console.simulator import Simulator, waiting_part
 from tools.console.time_lines import TimeLines
 from tools.console.why import why_due
 
-Json = dict[str, Any]
 PAGE = Path(__file__).parent / "page"
 VALKEY_IS_OUT = "Valkey does not answer, so this is not possible now. Try again when it answers."
 READ_ONLY = "This console only reads. Start it with --allow-changes to change something."

@@ -3,9 +3,9 @@
 import threading
 from collections import Counter, OrderedDict
 from http import HTTPStatus
-from typing import Any
 
 from bufferctl.errors import Failed
+from message_buffer.json_object import Json
 from tools.console.customers import CannotDo, Customer, Customers
 from tools.console.hub import Hub
 from tools.console.looks import Looks, now_ms
@@ -15,7 +15,6 @@ from tools.console.place import ShownStage
 from tools.console.time_lines import TimeLines
 from tools.console.why import why_due
 
-Json = dict[str, Any]
 # The fields of `conversation.show` that the page shows beside the chat.
 BUFFER_FIELDS = ("state", "count", "dueAt", "firstAt", "lastAt", "heldUntil", "batch", "generation")
 

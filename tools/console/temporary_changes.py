@@ -15,10 +15,10 @@ from typing import Any, Protocol
 from bufferctl.errors import Failed, NotFound, errors_of_aws
 from bufferctl.interrupts import endings_interrupt
 from bufferctl.stage import find_stage
+from message_buffer.json_object import Json
 from tools.local.errors import LocalError
 from tools.local.stage import Stage as LocalStage
 
-Json = dict[str, Any]
 ENDED = "The local stage has ended meanwhile, or is being started again."
 
 

@@ -4,10 +4,9 @@ import threading
 from collections import OrderedDict, deque
 from typing import Any
 
+from message_buffer.json_object import Json
 from tools.console.limits import ENTRIES_IN_A_TIME_LINE, TIME_LINES_KEPT
 from tools.console.why import why_due
-
-Json = dict[str, Any]
 
 # A look becomes an entry if one of these has changed since the look before.
 COMPARED = ("state", "count", "dueAt", "rule", "frozen", "lane")

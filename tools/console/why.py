@@ -1,9 +1,9 @@
 """Says in words why a batch is due at its due time, or why it has left then: a sentence for each rule."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-Json = dict[str, Any]
+from message_buffer.json_object import Json
 
 
 class Words(NamedTuple):

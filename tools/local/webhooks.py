@@ -7,12 +7,12 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import urllib3
 
 from infra.settings_and_defaults import LOCAL_API_ID
+from message_buffer.json_object import Json
 from tools.local.limits import MAX_WEBHOOK_ANSWER_SECONDS
 from tools.local.outputs import FUNCTION_URL_PATH, Outputs
 
@@ -25,8 +25,6 @@ SIGNATURE_HEADER = {
     "telegram": "X-Telegram-Bot-Api-Secret-Token",
 }
 FORM, JSON = "application/x-www-form-urlencoded", "application/json"
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)

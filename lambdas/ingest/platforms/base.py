@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from pydantic import ValidationError
 
 from message_buffer.errors import InvalidInput
+from message_buffer.json_object import Json
 from message_buffer.limits import MAX_TIME_MS
 from message_buffer.messages.author_ids import AuthorIds
 from message_buffer.messages.changes import Change
@@ -35,7 +36,6 @@ MAX_DIGITS_OF_A_TIME_IN_SECONDS = 11
 MAX_DIGITS_OF_A_TIME_IN_MS = 15
 Headers = Mapping[str, str]
 Query = Mapping[str, str]
-Json = Mapping[str, Any]
 
 
 # The beginning of WhatsApp's ids, which is a country.

@@ -10,7 +10,6 @@ from lambdas.ingest.platforms.base import (
     HumanReply,
     Incoming,
     Intake,
-    Json,
     Signer,
     Update,
     Webhook,
@@ -23,6 +22,7 @@ from lambdas.ingest.platforms.base import (
     word_of,
 )
 from lambdas.ingest.platforms.meta import MetaPlatform
+from message_buffer.json_object import Json
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from lambdas.ingest.platforms.base import (
     Credentials,
     InvalidWebhook,
-    Json,
     Platform,
     Query,
     Signer,
@@ -16,6 +15,7 @@ from lambdas.ingest.platforms.base import (
     object_of,
     parse_json,
 )
+from message_buffer.json_object import Json
 
 
 class MetaPlatform(Platform):

@@ -16,7 +16,6 @@ from lambdas.ingest.platforms.base import (
     Incoming,
     Intake,
     InvalidWebhook,
-    Json,
     Platform,
     Signer,
     Update,
@@ -34,6 +33,7 @@ from lambdas.ingest.platforms.base import (
     word_of,
 )
 from lambdas.ingest.platforms.telegram_rich import RichMessage
+from message_buffer.json_object import Json
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message

@@ -16,7 +16,6 @@ from lambdas.ingest.platforms.base import (
     Incoming,
     Intake,
     InvalidWebhook,
-    Json,
     Platform,
     Signer,
     Update,
@@ -29,6 +28,7 @@ from lambdas.ingest.platforms.base import (
     is_same,
     object_in,
 )
+from message_buffer.json_object import Json
 from message_buffer.messages.author_ids import AuthorIds
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message

@@ -2,10 +2,10 @@
 
 from lambdas.responder.assistants.base import Prompt, Reply
 from lambdas.responder.errors import CallBusy, CallRefused
-from lambdas.responder.json_object import Json
 from lambdas.responder.limits import MAX_CONNECT_SECONDS
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
+from message_buffer.json_object import Json
 
 # After these errors, another attempt would fail in the same way.
 FINAL_ERRORS = (

@@ -3,7 +3,7 @@
 from lambdas.responder.assistants.base import Prompt, Reply
 from lambdas.responder.errors import CallRefused
 from lambdas.responder.http_client import Http
-from lambdas.responder.json_object import Json
+from message_buffer.json_object import Json
 
 # An AI's service may return any text as the status; a log line contains at most this much of it.
 MAX_LOGGED_STATUS_CHARACTERS = 20
