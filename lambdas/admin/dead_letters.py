@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 from lambdas.admin.requests import ListDeadLetters, OfDeadLetter, ShowDeadLetter
 from lambdas.operations import OperationRefused, SubjectNotFound
@@ -21,8 +21,23 @@ DEAD_LETTER_HIDDEN_SECONDS = 90
 MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS = int(REDRIVE_ANSWER_SECONDS * 1_000) + MAX_CALL_MS
 TimeLeft = Callable[[], int]
 
-# The fields of a dead letter that an operator needs. None of them contains what people wrote.
-HEADS = ("batchId", "conversationId", "reason", "attempt", "generation", "firstAt", "lastAt", "flushReason")
+
+class DeadLetterHead(TypedDict):
+    """The fields of a dead letter that an operator needs. None of them contains what people wrote.
+
+    A field is None if the body is not one of a dead letter.
+    """
+
+    batchId: str | None
+    conversationId: str | None
+    reason: str | None
+    attempt: int | None
+    generation: int | None
+    firstAt: int | None
+    lastAt: int | None
+    flushReason: str | None
+    messages: int | None
+    """The number of messages; None also if they are in an object."""
 
 
 class ReadsDeadLetters(Protocol):
@@ -61,7 +76,7 @@ class DeadLetters:
         with HiddenLetters.at(self._queue, self._time_left) as letters:
             found = _find(letters, request.batch_id)
         payloads = {name: value for name, value in parse_letter(found).items() if name.startswith("payloads")}
-        return _head(found) | (payloads if request.payloads else {})
+        return {**_head(found), **(payloads if request.payloads else {})}
 
     def redrive(self, request: OfDeadLetter) -> Json:
         """Send the batch again, and then remove its dead letter from the queue.
@@ -133,12 +148,20 @@ def _find(letters: Iterable[Letter], batch_id: str) -> Letter:
     )
 
 
-def _head(letter: Letter) -> Json:
+def _head(letter: Letter) -> DeadLetterHead:
     parsed = parse_letter(letter)
     payloads = parsed.get("payloads")
-    return {name: parsed.get(name) for name in HEADS} | {
-        "messages": len(payloads) if isinstance(payloads, list) else None
-    }
+    return DeadLetterHead(
+        batchId=parsed.get("batchId"),
+        conversationId=parsed.get("conversationId"),
+        reason=parsed.get("reason"),
+        attempt=parsed.get("attempt"),
+        generation=parsed.get("generation"),
+        firstAt=parsed.get("firstAt"),
+        lastAt=parsed.get("lastAt"),
+        flushReason=parsed.get("flushReason"),
+        messages=len(payloads) if isinstance(payloads, list) else None,
+    )
 
 
 def parse_letter(letter: Letter) -> Json:

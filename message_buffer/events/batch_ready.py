@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from message_buffer.errors import InvalidInput
+from message_buffer.events.dead_letters import DeadLetter, ObjectReference
 from message_buffer.events.message_fields import message_fields
 from message_buffer.json_object import Json
 from message_buffer.lanes.outcomes import BatchTaken, lane_of
@@ -64,7 +65,7 @@ def event_of(conversation: str, taken: BatchTaken, content: Content, *, emitted_
 
 
 def event_by_reference(
-    conversation: str, taken: BatchTaken, content: Content, *, emitted_at_ms: int, reference: Json
+    conversation: str, taken: BatchTaken, content: Content, *, emitted_at_ms: int, reference: ObjectReference
 ) -> Json:
     """Return the event with a reference in place of its messages and their text."""
     return _envelope(conversation, taken, content, emitted_at_ms) | {
@@ -121,7 +122,7 @@ def is_newer(key: str, at_ms: int) -> bool:
 # -- dead letters ----------------------------------------------------------------------------------
 
 
-def letter_of(conversation: str, taken: BatchTaken, *, reason: str) -> Json:
+def letter_of(conversation: str, taken: BatchTaken, *, reason: str) -> DeadLetter:
     """Return the dead letter of the batch, without the payloads."""
     return {
         "version": LETTER_VERSION,

@@ -1,8 +1,9 @@
 """The dead-letter queue, which keeps batches that could not be emitted until an operator redrives or deletes them."""
 
-from typing import NamedTuple
+from typing import NamedTuple, NotRequired, TypedDict
 
 from message_buffer.aws import clients as aws
+from message_buffer.json_object import Json
 
 # SQS returns at most this many messages for one call.
 PAGE = 10
@@ -11,6 +12,35 @@ PAGE = 10
 class Letter(NamedTuple):
     receipt: str
     body: str
+
+
+class ObjectReference(TypedDict):
+    """An object of the bucket."""
+
+    bucket: str
+    key: str
+    bytes: int
+
+
+class DeadLetter(TypedDict):
+    """The body of a dead letter, in JSON: a batch that could not be emitted."""
+
+    version: int
+    reason: str
+    batchId: str
+    conversationId: str
+    attempt: int
+    generation: int
+    firstAt: int
+    lastAt: int
+    dueAt: int
+    flushReason: str
+    rule: str
+    appliedWaitMs: int
+    lane: str
+    payloads: NotRequired[list[str | Json]]
+    """The messages; absent if they are in the object that `payloadsRef` names."""
+    payloadsRef: NotRequired[ObjectReference]
 
 
 class DeadLetterQueue:

@@ -12,7 +12,7 @@ from message_buffer.aws.object_store import ObjectStore
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, SendFailed, TooLittleTime
 from message_buffer.events import batch_ready as batch
-from message_buffer.events.dead_letters import DeadLetterQueue
+from message_buffer.events.dead_letters import DeadLetterQueue, ObjectReference
 from message_buffer.events.event_bus import EventBus, Publishes, entry_bytes
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, RELEASE_MS
@@ -125,7 +125,7 @@ class Emission:
             key, body = batch.object_key(conversation, taken), content.wire
             time.require_a_call()
             self._objects.put(key, body)
-            reference = {"bucket": self._objects.bucket, "key": key, "bytes": len(body)}
+            reference = ObjectReference(bucket=self._objects.bucket, key=key, bytes=len(body))
             event = batch.event_by_reference(conversation, taken, content, emitted_at_ms=now_ms, reference=reference)
             detail = batch.to_json(event)
         time.require_a_call()
@@ -136,13 +136,13 @@ class Emission:
         letter = batch.letter_of(conversation, taken, reason=reason)
         payloads = batch.letter_payloads(taken)
         # Escape to ASCII, since SQS refuses some of the characters that people can write.
-        body = json.dumps(letter | {"payloads": payloads}, separators=(",", ":"))
+        body = json.dumps({**letter, "payloads": payloads}, separators=(",", ":"))
         if len(body) > MAX_DEAD_LETTER_BYTES:
             key, content = batch.letter_key(conversation, taken), json.dumps(payloads, separators=(",", ":")).encode()
             time.require_a_call()
             self._objects.put(key, content)
-            reference = {"bucket": self._objects.bucket, "key": key, "bytes": len(content)}
-            body = json.dumps(letter | {"payloadsRef": reference}, separators=(",", ":"))
+            reference = ObjectReference(bucket=self._objects.bucket, key=key, bytes=len(content))
+            body = json.dumps({**letter, "payloadsRef": reference}, separators=(",", ":"))
         time.require_a_call()
         self._dead_letters.put(body)
         self._telemetry.count("DeadLetters")

@@ -1,6 +1,6 @@
 """A message of a conversation, in the same form for every platform; `wire_form.py` describes its bytes."""
 
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, TypedDict
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import to_json
@@ -133,6 +133,42 @@ class Message(_Open):
         if self.__pydantic_extra__ and "v" in self.__pydantic_extra__:
             raise ValueError("the field name v belongs to the wire form")
         return self
+
+
+class Profile(TypedDict, total=False):
+    """The author's profile on the platform: the field `profile` of a message, without the fields that are empty.
+
+    The model does not declare the field, so that senders of generic webhooks may use the name as they like.
+    """
+
+    name: str
+    userName: str
+    userId: str
+    language: str
+    country: str
+
+
+def profile_of(
+    *,
+    name: str | None = None,
+    user_name: str | None = None,
+    user_id: str | None = None,
+    language: str | None = None,
+    country: str | None = None,
+) -> Profile:
+    """Return the profile with the given fields, without those that are empty."""
+    profile = Profile()
+    if name:
+        profile["name"] = name
+    if user_name:
+        profile["userName"] = user_name
+    if user_id:
+        profile["userId"] = user_id
+    if language:
+        profile["language"] = language
+    if country:
+        profile["country"] = country
+    return profile
 
 
 def encode(message: Message, *, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:

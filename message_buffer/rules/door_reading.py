@@ -16,7 +16,7 @@ from message_buffer.errors import InvalidId, InvalidInput
 from message_buffer.limits import MAX_MESSAGE_ID_BYTES, MAX_TIME_MS
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId, encode_conversation
-from message_buffer.messages.message import Message, encode
+from message_buffer.messages.message import Message, encode, profile_of
 from message_buffer.messages.wire_form import mend_id
 from message_buffer.rules.doors import MISSING, AttachmentFields, Door, Kind, Place, Pointer, Value, part_of
 
@@ -164,7 +164,7 @@ class _ItemReading:
             "attachments": attachments,
             "receivedAt": self._received_at_ms,
             "platform": PLATFORM,
-            "profile": {"name": name} if name else None,
+            "profile": profile_of(name=name) or None,
             **times,
         }
         return self._valid({name: value for name, value in fields.items() if value is not None})

@@ -36,7 +36,7 @@ from lambdas.ingest.platforms.telegram_rich import RichMessage
 from message_buffer.json_object import Json
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
-from message_buffer.messages.message import Message
+from message_buffer.messages.message import Message, Profile, profile_of
 
 # Telegram reports the deletion of at most this many messages in one update.
 MAX_MESSAGES_DELETED_AT_ONCE = 100
@@ -305,16 +305,14 @@ def _is_of_customer(message: Json) -> bool:
     return object_of(message.get("from")).get("id") in (None, object_of(message.get("chat")).get("id"))
 
 
-def _profile(message: Json) -> dict[str, Any]:
+def _profile(message: Json) -> Profile:
     # If a person writes in the name of a chat, `from` is a placeholder of Telegram.
     who = object_of(message.get("sender_chat")) or object_of(message.get("from"))
     names = [who.get("title"), who.get("first_name"), who.get("last_name")]
-    return drop_empty(
-        {
-            "name": strings_of(names, separator=" "),
-            "userName": word_of(who.get("username")),
-            "language": word_of(who.get("language_code")),
-        }
+    return profile_of(
+        name=strings_of(names, separator=" "),
+        user_name=word_of(who.get("username")),
+        language=word_of(who.get("language_code")),
     )
 
 

@@ -31,7 +31,7 @@ from lambdas.ingest.platforms.base import (
 from message_buffer.json_object import Json
 from message_buffer.messages.author_ids import AuthorIds
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
-from message_buffer.messages.message import Message
+from message_buffer.messages.message import Message, profile_of
 
 # Twilio accepts at most this many files in one message.
 MAX_MEDIA_IN_A_TWILIO_FORM = 10
@@ -44,7 +44,6 @@ NO_REPLY = ("<Response></Response>", "text/xml")
 SMS = "sms"
 DEFAULT_PORTS = {"https": 443, "http": 80}
 PLACE = {"Latitude": "latitude", "Longitude": "longitude", "Address": "address", "Label": "name"}
-PROFILE = {"name": "ProfileName", "country": "FromCountry"}
 # WhatsApp's id of an author, which also identifies authors who hide their number. Twilio documents both names.
 USER_IDS = ("ExternalUserId", "ExternalUserIdentifier")
 REFERRAL = {
@@ -180,7 +179,7 @@ def _read(form: Mapping[str, str], received_at_ms: int) -> Update | str:
         "platform": Twilio.name,
     }
     details = {
-        "profile": drop_empty({name: form.get(theirs) for name, theirs in PROFILE.items()} | {"userId": user_id}),
+        "profile": profile_of(name=form.get("ProfileName"), user_id=user_id, country=form.get("FromCountry")),
         "referral": drop_empty({name: form.get(theirs) for name, theirs in REFERRAL.items()}),
         "forwarded": "true" in (form.get("Forwarded"), form.get("FrequentlyForwarded")),
         "quoted": drop_empty({"author": form.get("OriginalRepliedMessageSender")}),

@@ -32,7 +32,7 @@ from lambdas.ingest.platforms.meta import MetaPlatform
 from message_buffer.json_object import Json
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
-from message_buffer.messages.message import Message
+from message_buffer.messages.message import Message, Profile, profile_of
 
 TYPED_IN_THE_APP = "smb_message_echoes"
 # Echoes that contain no new message.
@@ -200,15 +200,13 @@ def _contact(contacts: list[Json], *, number: Any, user_id: Any) -> Json:
     return {}
 
 
-def _profile(contact: Json, user_id: str | None) -> dict[str, Any]:
+def _profile(contact: Json, user_id: str | None) -> Profile:
     profile = object_of(contact.get("profile"))
-    return drop_empty(
-        {
-            "name": word_of(profile.get("name")),
-            "userName": word_of(profile.get("username")) or word_of(contact.get("username")),
-            "userId": user_id,
-            "country": word_of(profile.get("country_code")),
-        }
+    return profile_of(
+        name=word_of(profile.get("name")),
+        user_name=word_of(profile.get("username")) or word_of(contact.get("username")),
+        user_id=user_id,
+        country=word_of(profile.get("country_code")),
     )
 
 
