@@ -67,10 +67,10 @@ def list_conversations(stage: StageClient, given: Namespace) -> None:
     with working(given, "List conversations"):
         while more and len(found) < max(given.limit, 1):
             limit = min(given.limit - len(found), MAX_LISTED_AT_ONCE)
-            answer = stage.ask("conversation.list", **wanted, cursor=cursor, limit=limit)
+            response = stage.ask("conversation.list", **wanted, cursor=cursor, limit=limit)
             # A conversation whose state changes between two pages may be on both pages.
-            found |= {(each["lane"], each["conversation"]): each for each in answer["conversations"]}
-            cursor, more = answer["next"], answer["more"]
+            found |= {(each["lane"], each["conversation"]): each for each in response["conversations"]}
+            cursor, more = response["next"], response["more"]
             if cursor is None:
                 break
     shown = list(found.values())[: given.limit]
@@ -145,9 +145,9 @@ def _forget_at_responder(stage: StageClient, given: Namespace, **fields: Any) ->
     if stage.responder_function() is None:
         return counts
     for _ in range(MAX_FORGET_CALLS):
-        answer = stage.ask_responder("forget", conversation=given.conversation, **fields)
-        counts.update(answer["counts"])
-        if answer["finished"] or "dryRun" in fields:
+        response = stage.ask_responder("forget", conversation=given.conversation, **fields)
+        counts.update(response["counts"])
+        if response["finished"] or "dryRun" in fields:
             return counts
     raise Incomplete("This command could not erase everything that the responder keeps: run it again.")
 
@@ -307,13 +307,15 @@ def send(stage: StageClient, given: Namespace) -> None:
     message = {"account": given.account, "conversation": given.user, "id": given.id or f"test-{uuid.uuid4().hex}"}
     message |= {"text": given.text} | ({"tenant": given.tenant} if given.tenant else {})
     try:
-        answer = GenericWebhook(stage.api_endpoint, stage.webhook_secret()).post(message)
+        response = GenericWebhook(stage.api_endpoint, stage.webhook_secret()).post(message)
     except webhook.WebhookUnreachable as error:
         raise Unreachable(str(error)) from error
-    if answer.status != 200:
-        comes_later = answer.status == HTTPStatus.TOO_MANY_REQUESTS or answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR
-        raise (Unreachable if comes_later else Failed)(f"The webhook answers {answer.status}: {answer.body}")
-    result = answer.json
+    if response.status != 200:
+        comes_later = (
+            response.status == HTTPStatus.TOO_MANY_REQUESTS or response.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        )
+        raise (Unreachable if comes_later else Failed)(f"The webhook answers {response.status}: {response.body}")
+    result = response.json
     rows = [{"conversation": name, **found} for name, found in result["conversations"].items()]
     show_result(given, result, table(rows, ("conversation", "count", "dueAt")))
 

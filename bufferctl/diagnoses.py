@@ -244,8 +244,8 @@ def api(facts: StageFacts) -> Iterator[Finding]:
         return
     look = f"See {RUNBOOK}#webhooks-fail."
     try:
-        with urllib.request.urlopen(f"{endpoint}/webhook/generic", timeout=MAX_API_ANSWER_SECONDS) as answer:  # noqa: S310
-            status = answer.status
+        with urllib.request.urlopen(f"{endpoint}/webhook/generic", timeout=MAX_API_ANSWER_SECONDS) as response:  # noqa: S310
+            status = response.status
     except urllib.error.HTTPError as error:
         status = error.code
     except OSError as error:
@@ -639,8 +639,8 @@ def subscribers(facts: StageFacts) -> Iterator[Finding]:
 
 def quotas(facts: StageFacts) -> Iterator[Finding]:
     """Compare the account's quotas of concurrency and code storage with what is used and what the stage may need."""
-    answer = facts.read("lambda", "get_account_settings")
-    limit, usage = answer["AccountLimit"], answer["AccountUsage"]
+    response = facts.read("lambda", "get_account_settings")
+    limit, usage = response["AccountLimit"], response["AccountUsage"]
     total, free = limit["ConcurrentExecutions"], limit["UnreservedConcurrentExecutions"]
     ask = "Ask for more: Service Quotas, Lambda, Concurrent executions."
     if total < MIN_CONCURRENCY:

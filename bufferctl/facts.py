@@ -100,7 +100,7 @@ class StageFacts:
 
         method = "".join(word.capitalize() for word in operation.split("_"))
         try:
-            answer: Json = getattr(self._client(service), operation)(**arguments)
+            response: Json = getattr(self._client(service), operation)(**arguments)
         except ClientError as error:
             if error.response["Error"]["Code"] in DENIED:
                 raise Unreadable(f"{service}:{method}: these credentials lack the permission") from error
@@ -109,17 +109,17 @@ class StageFacts:
             if needs_sign_in(error):
                 raise
             raise Unreadable(f"{service}:{method}: {error}") from error
-        return answer
+        return response
 
     def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
         """Yield the items of all pages of a response."""
         token: Json = {}
         while True:
-            answer = self.read(service, operation, **arguments, **token)
-            yield from answer.get(key, [])
-            if not answer.get("NextToken"):
+            response = self.read(service, operation, **arguments, **token)
+            yield from response.get(key, [])
+            if not response.get("NextToken"):
                 return
-            token = {"NextToken": answer["NextToken"]}
+            token = {"NextToken": response["NextToken"]}
 
     # -- stacks ------------------------------------------------------------------------------------
 
@@ -131,14 +131,14 @@ class StageFacts:
         found = {}
         for last in STACKS:
             try:
-                answer = self.read("cloudformation", "describe_stacks", StackName=f"MessageBuffer-{self.name}-{last}")
+                response = self.read("cloudformation", "describe_stacks", StackName=f"MessageBuffer-{self.name}-{last}")
             except ClientError as error:
                 # CloudFormation's code for a stack that does not exist.
                 if error.response["Error"]["Code"] != "ValidationError":
                     raise
                 continue
-            found[last] = answer["Stacks"][0]
-            if date := answer["ResponseMetadata"]["HTTPHeaders"].get("date"):
+            found[last] = response["Stacks"][0]
+            if date := response["ResponseMetadata"]["HTTPHeaders"].get("date"):
                 self._skew_seconds = self._clock() / 1_000 - parsedate_to_datetime(date).timestamp()
         return found
 
@@ -239,7 +239,7 @@ class StageFacts:
             for place, (name, dimensions) in enumerate(metrics)
         ]
         end = datetime.fromtimestamp(self._clock() / 1_000, UTC)
-        answer = self.read(
+        response = self.read(
             "cloudwatch", "get_metric_data", MetricDataQueries=queries,
             StartTime=end - timedelta(seconds=seconds), EndTime=end,
         )  # fmt: skip
@@ -248,7 +248,7 @@ class StageFacts:
                 int(moment.timestamp() * 1_000): float(value)
                 for moment, value in zip(each["Timestamps"], each["Values"], strict=True)
             }
-            for each in answer["MetricDataResults"]
+            for each in response["MetricDataResults"]
         }
         return [by_id.get(f"m{place}", {}) for place in range(len(metrics))]
 
@@ -268,11 +268,11 @@ class StageFacts:
         }
         lines: list[LogLine] = []
         for _ in range(MAX_LOG_PAGES):
-            answer = self.read("logs", "filter_log_events", **arguments)
-            lines += [LogLine(each["timestamp"], each["message"].rstrip()) for each in answer["events"]]
-            if not answer.get("nextToken"):
+            response = self.read("logs", "filter_log_events", **arguments)
+            lines += [LogLine(each["timestamp"], each["message"].rstrip()) for each in response["events"]]
+            if not response.get("nextToken"):
                 return sorted(lines, key=lambda line: line.at_ms)
-            arguments["nextToken"] = answer["nextToken"]
+            arguments["nextToken"] = response["nextToken"]
         if not lines:
             raise Unreadable(f"the logs of {role.replace('_', ' ')}: too many lines")
         return sorted(lines, key=lambda line: line.at_ms)

@@ -61,9 +61,9 @@ class StageClient:
     def _ask(self, function: str, operation: str, fields: Json) -> Json:
         given = {name: value for name, value in fields.items() if value is not None}
         event = {"operation": operation, "by": self._caller(), **given}
-        answer = self.client("lambda").invoke(FunctionName=function, Payload=json.dumps(event).encode())
-        body = json.loads(answer["Payload"].read())
-        if answer.get("FunctionError"):
+        response = self.client("lambda").invoke(FunctionName=function, Payload=json.dumps(event).encode())
+        body = json.loads(response["Payload"].read())
+        if response.get("FunctionError"):
             whose = "admin" if function == self.admin_function else "responder"
             raise Failed(f"The {whose} function failed: {body.get('errorMessage') or body.get('errorType')}.")
         if not body["ok"]:

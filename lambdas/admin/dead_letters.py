@@ -51,7 +51,7 @@ class ReadsDeadLetters(Protocol):
 
 
 class Calls(Protocol):
-    def call(self, function: str, payload: Mapping[str, object], *, answer_seconds: float) -> Json: ...
+    def call(self, function: str, payload: Mapping[str, object], *, response_seconds: float) -> Json: ...
 
 
 class DeadLetters:
@@ -92,12 +92,12 @@ class DeadLetters:
                     "The dead letter of this batch contains no messages, so the batch cannot be sent again; the dead"
                     " letter stays."
                 )
-            answer = self._functions.call(
-                self._redrive_function, {"redrive": parsed}, answer_seconds=REDRIVE_ANSWER_SECONDS
+            response = self._functions.call(
+                self._redrive_function, {"redrive": parsed}, response_seconds=REDRIVE_ANSWER_SECONDS
             )
-            if answer.get("redriven") != request.batch_id:
+            if response.get("redriven") != request.batch_id:
                 raise OperationRefused(
-                    f"The batch was not sent again, and its dead letter stays in the queue: {_problem(answer)}."
+                    f"The batch was not sent again, and its dead letter stays in the queue: {_problem(response)}."
                 )
             letters.delete(letter)
         return {"redriven": request.batch_id}
@@ -172,7 +172,7 @@ def parse_letter(letter: Letter) -> Json:
     return parsed if isinstance(parsed, dict) else {"reason": "this is not the body of a dead letter"}
 
 
-def _problem(answer: Json) -> str:
-    kind = str(answer.get("errorType", "no answer"))
+def _problem(response: Json) -> str:
+    kind = str(response.get("errorType", "no answer"))
     # The texts of our own errors are written for operators. The text of another error may quote a customer's message.
-    return f"{kind}: {answer.get('errorMessage')}" if hasattr(errors, kind) else kind
+    return f"{kind}: {response.get('errorMessage')}" if hasattr(errors, kind) else kind

@@ -145,8 +145,8 @@ class Forgetting:
         return self._answer(name, counts, self._other_name(name))
 
     def _answer(self, name: str, counts: Json, other: ConversationId | None) -> Json:
-        answer = {"conversation": name, "counts": counts, "agesOut": list(self._places.ages_out)}
-        return answer | ({"otherName": str(other)} if other else {})
+        response = {"conversation": name, "counts": counts, "agesOut": list(self._places.ages_out)}
+        return response | ({"otherName": str(other)} if other else {})
 
     def _other_name(self, name: str) -> ConversationId | None:
         return self._places.aliases.other_name(parse_conversation_id(name), now_ms=self._clock())

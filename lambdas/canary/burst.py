@@ -112,11 +112,11 @@ class Burst:
         return self.of(arrivals)[-1].at_ms - self.due_at_ms
 
 
-def accepted(answer: WebhookResponse) -> dict[str, Any]:
+def accepted(response: WebhookResponse) -> dict[str, Any]:
     """Return the body of a response with status 200. Raise WebhookRefused for any other status."""
-    if answer.status != HTTPStatus.OK:
-        raise WebhookRefused(f"the webhook answers {answer.status}: {answer.body[:200]}")
-    return answer.json
+    if response.status != HTTPStatus.OK:
+        raise WebhookRefused(f"the webhook answers {response.status}: {response.body[:200]}")
+    return response.json
 
 
 def ids_of(batch: dict[str, Any], fetch: Fetch | None = None) -> list[str]:

@@ -60,14 +60,14 @@ class Subscription:
         If the queue cannot be reached any more after some of the events were taken from it, return those. The others
         arrive again later.
         """
-        answer = self._sqs.receive_message(
+        response = self._sqs.receive_message(
             QueueUrl=self._queue_url,
             MaxNumberOfMessages=10,
             WaitTimeSeconds=wait_seconds,
             MessageSystemAttributeNames=["SentTimestamp"],
         )
         arrived: list[ArrivedEvent] = []
-        for message in answer.get("Messages", []):
+        for message in response.get("Messages", []):
             try:
                 self._sqs.delete_message(QueueUrl=self._queue_url, ReceiptHandle=message["ReceiptHandle"])
             except Exception:

@@ -48,8 +48,8 @@ class GenericWebhook:
         }
         request = urllib.request.Request(self._url, data=body, headers=headers)  # noqa: S310 - the stage's own endpoint
         try:
-            with urllib.request.urlopen(request, timeout=MAX_WEBHOOK_ANSWER_SECONDS) as answer:  # noqa: S310
-                return WebhookResponse(answer.status, answer.read().decode())
+            with urllib.request.urlopen(request, timeout=MAX_WEBHOOK_ANSWER_SECONDS) as response:  # noqa: S310
+                return WebhookResponse(response.status, response.read().decode())
         except urllib.error.HTTPError as error:
             return WebhookResponse(error.code, error.read().decode(errors="replace"))
         except OSError as error:

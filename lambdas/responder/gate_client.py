@@ -26,7 +26,7 @@ class Buffer(Protocol):
 
 
 class CallsFunctions(Protocol):
-    def call(self, function: str, payload: Mapping[str, object], *, answer_seconds: float) -> Json: ...
+    def call(self, function: str, payload: Mapping[str, object], *, response_seconds: float) -> Json: ...
 
 
 class BufferClient:
@@ -58,8 +58,8 @@ class BufferClient:
 
     def _ask(self, operation: str, **fields: object) -> Json:
         event = {"operation": operation, "by": self._by, **fields}
-        answer = self._functions.call(self._gate_function, event, answer_seconds=MAX_GATE_ANSWER_SECONDS)
-        if answer.get("ok"):
-            result: Json = answer["result"]
+        response = self._functions.call(self._gate_function, event, response_seconds=MAX_GATE_ANSWER_SECONDS)
+        if response.get("ok"):
+            result: Json = response["result"]
             return result
-        raise CallBusy(f"{operation}: {answer.get('error', {}).get('code', 'failed')}")
+        raise CallBusy(f"{operation}: {response.get('error', {}).get('code', 'failed')}")

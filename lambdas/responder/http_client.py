@@ -41,7 +41,7 @@ class Http:
         """
         deadline = time.monotonic() + seconds
         try:
-            answer = self._pool.request(
+            response = self._pool.request(
                 "POST",
                 url,
                 body=body,
@@ -50,7 +50,7 @@ class Http:
                 redirect=False,
                 preload_content=False,
             )
-            content = self._read(answer, deadline)
+            content = self._read(response, deadline)
         # `from None`, because the texts of urllib3's errors contain the URL or a header.
         except self._errors.LocationValueError as error:
             raise CallRefused(f"no such place: {type(error).__name__}") from None
@@ -65,22 +65,22 @@ class Http:
             # Use no old connection: it may have died unnoticed while Lambda suspended the process, and a request that
             # fails on it may not be repeated.
             self._pool.clear()
-        return _object_of(answer.status, content)
+        return _object_of(response.status, content)
 
     def post_json(self, url: str, value: Json, *, headers: Mapping[str, str], seconds: float) -> Json:
         body = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
         return self.post(url, body, headers={"Content-Type": "application/json", **headers}, seconds=seconds)
 
-    def _read(self, answer: Any, deadline: float) -> bytes:
+    def _read(self, response: Any, deadline: float) -> bytes:
         """Return the whole body. It has a deadline, because the socket's time-out bounds only pauses between chunks."""
         content = b""
         try:
-            for chunk in answer.stream(MAX_HTTP_CHUNK_BYTES):
+            for chunk in response.stream(MAX_HTTP_CHUNK_BYTES):
                 content += chunk
                 if time.monotonic() > deadline or len(content) > MAX_HTTP_ANSWER_BYTES:
                     raise CallUnconfirmed("no answer: too slow, or too long")
         finally:
-            answer.close()
+            response.close()
         return content
 
 

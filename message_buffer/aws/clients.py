@@ -25,7 +25,7 @@ AWS_HURRIED_ANSWER_SECONDS = 1.0
 
 class Patience(NamedTuple):
     connect_seconds: float
-    answer_seconds: float
+    response_seconds: float
     attempts: int = AWS_ATTEMPTS
 
 
@@ -52,7 +52,7 @@ def _made(service: str, connections: int, patience: Patience) -> Any:
         return JsonClient(
             service,
             connect_seconds=patience.connect_seconds,
-            answer_seconds=patience.answer_seconds,
+            response_seconds=patience.response_seconds,
             attempts=patience.attempts,
             kept=connections,
         )
@@ -63,7 +63,7 @@ def _made(service: str, connections: int, patience: Patience) -> Any:
         service,
         config=Config(
             connect_timeout=patience.connect_seconds,
-            read_timeout=patience.answer_seconds,
+            read_timeout=patience.response_seconds,
             retries={"mode": "standard", "total_max_attempts": patience.attempts},
             max_pool_connections=connections,
         ),

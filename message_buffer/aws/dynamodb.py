@@ -24,7 +24,7 @@ class Updated(NamedTuple):
     done: bool
     """False if the condition failed; then nothing was changed."""
     item: Item
-    """The unchanged item if the condition failed. Otherwise the attributes that the argument `answer` asks for."""
+    """The unchanged item if the condition failed. Otherwise the attributes that the argument `returns` asks for."""
 
 
 class ItemPage(NamedTuple):
@@ -46,8 +46,8 @@ class Table:
     def _get(self, doing: str, key: Values) -> Item:
         """Return the item, read consistently, or an empty item if there is none."""
         with aws.errors_as_ours(doing):
-            answer = self._client.get_item(TableName=self.name, Key=encode(key), ConsistentRead=True)
-        found: Item = answer.get("Item", {})
+            response = self._client.get_item(TableName=self.name, Key=encode(key), ConsistentRead=True)
+        found: Item = response.get("Item", {})
         return found
 
     def _put(self, doing: str, item: Values, *, only_if: str = "") -> Updated:
@@ -61,10 +61,10 @@ class Table:
         values: Values | None = None,
         *,
         only_if: str = "",
-        answer: Literal["NONE", "ALL_OLD", "ALL_NEW"] = "NONE",
+        returns: Literal["NONE", "ALL_OLD", "ALL_NEW"] = "NONE",
     ) -> Updated:
         request = self._change(key, do, values, only_if=only_if)["Update"]
-        return self._asked(doing, "update_item", request | {"ReturnValues": answer})
+        return self._asked(doing, "update_item", request | {"ReturnValues": returns})
 
     def _change(self, key: Values, do: str, values: Values | None = None, *, only_if: str = "") -> dict[str, Any]:
         """Return an update as a part of a transaction."""
@@ -86,10 +86,10 @@ class Table:
             request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
         with aws.errors_as_ours(doing):
             try:
-                answer = getattr(self._client, call)(**request)
+                response = getattr(self._client, call)(**request)
             except self._client.exceptions.ConditionalCheckFailedException as refused:
                 return Updated(False, refused.response.get("Item", {}))
-        return Updated(True, answer.get("Attributes", {}))
+        return Updated(True, response.get("Attributes", {}))
 
     def _transact(self, doing: str, writes: Sequence[Mapping[str, Any]]) -> bool:
         """Make all of these writes, or none. Return False if a condition failed."""

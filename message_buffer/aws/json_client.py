@@ -88,7 +88,7 @@ class JsonClient:
     exceptions = Exceptions()
 
     def __init__(
-        self, service: str, *, connect_seconds: float, answer_seconds: float, attempts: int, kept: int
+        self, service: str, *, connect_seconds: float, response_seconds: float, attempts: int, kept: int
     ) -> None:
         region = environment.read_region()
         if region is None:
@@ -99,7 +99,7 @@ class JsonClient:
         self._scope = Scope(region, service)
         self._host, self._port, self._netloc = address.hostname or "", address.port, address.netloc
         self._is_tls = address.scheme == "https"
-        self._connect_seconds, self._answer_seconds = connect_seconds, answer_seconds
+        self._connect_seconds, self._response_seconds = connect_seconds, response_seconds
         self._attempts, self._kept = attempts, kept
         self._idle: list[HTTPConnection] = []
 
@@ -112,8 +112,8 @@ class JsonClient:
 
     def invoke(self, *, FunctionName: str, Payload: bytes, InvocationType: str = "RequestResponse") -> dict[str, Any]:  # noqa: N803 - the SDK's names
         path = f"/2015-03-31/functions/{quote(FunctionName, safe=UNRESERVED)}/invocations"
-        answer = self._ask(path, {"x-amz-invocation-type": InvocationType}, Payload)
-        return {"StatusCode": answer.status, "Payload": BytesIO(answer.body)}
+        response = self._ask(path, {"x-amz-invocation-type": InvocationType}, Payload)
+        return {"StatusCode": response.status, "Payload": BytesIO(response.body)}
 
     def connect(self) -> None:
         """Open a connection, so that the next call need not wait for one."""
@@ -124,10 +124,10 @@ class JsonClient:
             # With this token a repeated call does not write twice.
             request = {"ClientRequestToken": str(uuid4()), **request}
         body = json.dumps(request, default=_base64, separators=(",", ":")).encode()
-        answer = self._ask("/", {"x-amz-target": f"{self._protocol.target}{operation}"}, body)
+        response = self._ask("/", {"x-amz-target": f"{self._protocol.target}{operation}"}, body)
         decode = _bytes if self._scope.service == "dynamodb" else None
         try:
-            found: dict[str, Any] = json.loads(answer.body or b"{}", object_hook=decode)
+            found: dict[str, Any] = json.loads(response.body or b"{}", object_hook=decode)
         except ValueError as error:
             raise HTTPException(f"the response to {operation} is not JSON") from error
         return found
@@ -137,11 +137,11 @@ class JsonClient:
         attempt = 1
         while True:
             try:
-                answer = self._ask_once(path, headers, body)
-                if answer.status < HTTPStatus.MULTIPLE_CHOICES:
-                    return answer
-                refused = _refused(answer)
-                if attempt >= self._attempts or not _passes(answer.status, refused.code):
+                response = self._ask_once(path, headers, body)
+                if response.status < HTTPStatus.MULTIPLE_CHOICES:
+                    return response
+                refused = _refused(response)
+                if attempt >= self._attempts or not _passes(response.status, refused.code):
                     raise refused
             except (OSError, HTTPException):
                 # While the instance is suspended, the network may drop idle connections without notice. So the others
@@ -160,16 +160,16 @@ class JsonClient:
         connection = self._connection()
         try:
             connection.request("POST", path, body, signed)
-            response = connection.getresponse()
-            answer = AwsResponse(response.status, response.getheader("x-amzn-errortype"), response.read())
+            received = connection.getresponse()
+            response = AwsResponse(received.status, received.getheader("x-amzn-errortype"), received.read())
         except BaseException:
             connection.close()
             raise
-        if response.will_close:
+        if received.will_close:
             connection.close()
         else:
             self._keep(connection)
-        return answer
+        return response
 
     def _connection(self) -> HTTPConnection:
         """Return an idle connection that the service has not closed, or a new one."""
@@ -191,7 +191,7 @@ class JsonClient:
         except BaseException:
             made.close()
             raise
-        made.sock.settimeout(self._answer_seconds)
+        made.sock.settimeout(self._response_seconds)
         return made
 
     def _drop_idle(self) -> None:
@@ -229,16 +229,16 @@ def _has_ended(connected: socket.socket) -> bool:
     return True
 
 
-def _refused(answer: AwsResponse) -> AwsRefused:
+def _refused(response: AwsResponse) -> AwsRefused:
     try:
-        found = json.loads(answer.body, object_hook=_bytes)
+        found = json.loads(response.body, object_hook=_bytes)
     except ValueError:
         found = {}
-    response = found if isinstance(found, dict) else {}
+    fields = found if isinstance(found, dict) else {}
     # The code in "com.amazon.coral.service#SlowDown:http://…" is SlowDown.
-    told = answer.error_type or response.get("__type") or response.get("code") or answer.status
+    told = response.error_type or fields.get("__type") or fields.get("code") or response.status
     code = str(told).partition(":")[0].rpartition("#")[2]
-    return refusal(code)(code, response)
+    return refusal(code)(code, fields)
 
 
 def _passes(status: int, code: str) -> bool:

@@ -57,14 +57,14 @@ class DeadLetterQueue:
         An empty list means that no visible dead letter is left.
         """
         with aws.errors_as_ours("receive dead letters"):
-            answer = aws.client("sqs").receive_message(
+            response = aws.client("sqs").receive_message(
                 QueueUrl=self._url,
                 MaxNumberOfMessages=PAGE,
                 VisibilityTimeout=hidden_seconds,
                 # SQS searches all of the queue's servers only if the call has a wait time.
                 WaitTimeSeconds=1,
             )
-        return [Letter(message["ReceiptHandle"], message["Body"]) for message in answer.get("Messages", [])]
+        return [Letter(message["ReceiptHandle"], message["Body"]) for message in response.get("Messages", [])]
 
     def give_back(self, letters: list[Letter]) -> None:
         # Give them back one by one, because SQS's batch call does not fail if it refuses some of them.
@@ -82,5 +82,5 @@ class DeadLetterQueue:
         """Return the approximate number of dead letters, hidden ones included."""
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
         with aws.errors_as_ours("count dead letters"):
-            answer = aws.client("sqs").get_queue_attributes(QueueUrl=self._url, AttributeNames=names)
-        return sum(int(answer["Attributes"][name]) for name in names)
+            response = aws.client("sqs").get_queue_attributes(QueueUrl=self._url, AttributeNames=names)
+        return sum(int(response["Attributes"][name]) for name in names)

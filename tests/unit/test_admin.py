@@ -81,7 +81,7 @@ class FakeConversationProcessor:
         self.calls: list[tuple[str, Mapping[str, object]]] = []
         self.answer: Callable[[Any], Json] = lambda letter: {"redriven": letter["batchId"]}
 
-    def call(self, function: str, payload: Mapping[str, object], *, answer_seconds: float) -> Json:
+    def call(self, function: str, payload: Mapping[str, object], *, response_seconds: float) -> Json:
         self.calls.append((function, payload))
         return self.answer(payload["redrive"])
 

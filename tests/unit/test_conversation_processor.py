@@ -679,8 +679,8 @@ def test_a_short_time_out_still_leaves_time_for_the_first_calls(fake: Engine) ->
 
 def test_two_of_the_slowest_calls_and_the_settling_fit_into_the_default_time_out() -> None:
     assert TimingsConfig().conversation_processor_timeout_ms >= 2 * MAX_CALL_MS + RELEASE_MS
-    connect_seconds, answer_seconds, attempts = aws.PATIENT
-    assert 1_000 * attempts * (connect_seconds + answer_seconds) + 1_000 <= MAX_CALL_MS
+    connect_seconds, response_seconds, attempts = aws.PATIENT
+    assert 1_000 * attempts * (connect_seconds + response_seconds) + 1_000 <= MAX_CALL_MS
 
 
 def test_a_dead_letter_too_large_for_its_queue_goes_by_reference_and_comes_back(scene: Scene) -> None:

@@ -50,7 +50,7 @@ class Function:
         event = {"operation": operation, "by": "me", "conversation": CONVERSATION, **fields}
         return self._operations.answer(event, request_id="r-1")
 
-    def call(self, function: str, payload: Mapping[str, object], *, answer_seconds: float) -> Json:
+    def call(self, function: str, payload: Mapping[str, object], *, response_seconds: float) -> Json:
         return self._operations.answer(payload, request_id="r-1")
 
 

@@ -286,7 +286,7 @@ class FakeGate:
         self.answer = answer
         self.asked: list[Any] = []
 
-    def call(self, function: str, payload: Any, *, answer_seconds: float) -> dict[str, Any]:
+    def call(self, function: str, payload: Any, *, response_seconds: float) -> dict[str, Any]:
         self.asked.append((function, dict(payload)))
         return self.answer
 

@@ -142,10 +142,10 @@ def way(outputs: Outputs, inbox: Inbox) -> dict[str, float]:
     """Send a message. Return for each part of its way to the event how many ms after the sending that part ended."""
     name = uuid.uuid4().hex
     began_ms = time.time() * 1_000
-    answer = Webhooks(outputs).post("generic", {"account": "bench", "conversation": name, "id": name, "text": "text"})
+    response = Webhooks(outputs).post("generic", {"account": "bench", "conversation": name, "id": name, "text": "text"})
     answered_ms = time.time() * 1_000
-    assert answer.status == 200, answer
-    (state,) = answer.json["conversations"].values()
+    assert response.status == 200, response
+    (state,) = response.json["conversations"].values()
 
     def ours(arrivals: Sequence[ArrivedEvent]) -> list[ArrivedEvent]:
         return [each for each in arrivals if name in each.batch["conversationId"]]

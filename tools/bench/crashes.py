@@ -102,9 +102,11 @@ def send_at_rate(stage: LocalStage, due_at_ms: dict[str, int], seconds: float) -
         while len(due_at_ms.keys() - {_id(each) for each in stage.inbox.arrivals}) >= MOST_UNDER_WAY:
             time.sleep(0.05)
         name = uuid.uuid4().hex
-        answer = stage.webhooks.post("generic", {"account": "bench", "conversation": name, "id": name, "text": "text"})
-        assert answer.status == 200, answer
-        ((_, state),) = answer.json["conversations"].items()
+        response = stage.webhooks.post(
+            "generic", {"account": "bench", "conversation": name, "id": name, "text": "text"}
+        )
+        assert response.status == 200, response
+        ((_, state),) = response.json["conversations"].items()
         due_at_ms[name] = state["dueAt"]
 
 

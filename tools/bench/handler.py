@@ -159,8 +159,8 @@ def cpu_us(
     """Return the CPU time of a request, and redis-py's part of it."""
     commands.cpu_ns, began = 0, time.thread_time_ns()
     for each in requests:
-        answer = handler(each, None)
-        assert answer["statusCode"] == status, answer
+        response = handler(each, None)
+        assert response["statusCode"] == status, response
     whole = time.thread_time_ns() - began
     return whole / len(requests) / 1_000, commands.cpu_ns / len(requests) / 1_000
 

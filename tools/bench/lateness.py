@@ -185,9 +185,9 @@ def _measure_product(outputs: Outputs, rate: float, seconds: float) -> tuple[lis
     def send(number: int) -> None:
         message_id = f"{uuid.uuid4().hex}-{number}"
         body = {"account": "bench", "conversation": message_id, "id": message_id, "text": "text"}
-        answer = webhooks.post("generic", body)
-        assert answer.status == 200, answer
-        (state,) = answer.json["conversations"].values()
+        response = webhooks.post("generic", body)
+        assert response.status == 200, response
+        (state,) = response.json["conversations"].values()
         due_at_ms[message_id] = state["dueAt"]
 
     with collect(outputs) as inbox:
@@ -276,8 +276,8 @@ def _measure_bursts(outputs: Outputs, rate: float, seconds: float) -> tuple[list
         _, conversation, part = plan[number]
         message_id = f"{conversation}-{part}"
         body = {"account": "bench", "conversation": conversation, "id": message_id, "text": "text"}
-        answer = _insist(webhooks, body)
-        (state,) = answer.json["conversations"].values()
+        response = _insist(webhooks, body)
+        (state,) = response.json["conversations"].values()
         due_at_ms[message_id] = state["dueAt"] or time.time() * 1_000
 
     with collect(outputs) as inbox:
@@ -306,10 +306,10 @@ def _insist(webhooks: Webhooks, body: dict[str, Any]) -> StageResponse:
     """Send a webhook again as platforms do, because requests of an emulator with too much to do may fail."""
     while True:
         with suppress(urllib3.exceptions.HTTPError):
-            answer = webhooks.post("generic", body)
-            if answer.status == 200:
-                return answer
-            assert answer.status >= 500, answer
+            response = webhooks.post("generic", body)
+            if response.status == 200:
+                return response
+            assert response.status >= 500, response
         time.sleep(AGAIN_SECONDS)
 
 

@@ -56,10 +56,10 @@ class TemporaryChanges:
 
     def _await_answer(self) -> None:
         assert self._process.stdout
-        answer = json.loads(self._process.stdout.readline() or "{}")
-        if "problem" in answer:
-            raise ChangeFailed(answer["problem"])
-        if not answer:
+        response = json.loads(self._process.stdout.readline() or "{}")
+        if "problem" in response:
+            raise ChangeFailed(response["problem"])
+        if not response:
             raise ChangeFailed(NOT_TAKEN_BACK)
 
 

@@ -88,16 +88,16 @@ class Looks:
         self._read_status()
         seen: set[Key] = set()
         self._more = False
-        for at_ms, answer in self._pages():
-            for row in answer["conversations"]:
+        for at_ms, response in self._pages():
+            for row in response["conversations"]:
                 key = (row["lane"], row["conversation"])
                 seen.add(key)
                 if key not in self._rows or facts_of_look(self._rows[key]) != facts_of_look(row):
                     self._time_lines.note_look(row, at_ms)
                 self._rows[key] = row
-            if answer["next"] is not None:
+            if response["next"] is not None:
                 self._hub.publish("state", self.state())
-            self._more = answer["more"]
+            self._more = response["more"]
         self._forget_all_but(seen)
 
     def _forget_all_but(self, seen: set[Key]) -> None:
@@ -112,9 +112,9 @@ class Looks:
         cursor = None
         for _ in range(MAX_REQUESTS_IN_A_SWEEP):
             at_ms = self.clock()
-            answer = self._stage.look("conversation.list", cursor=cursor, limit=CONVERSATIONS_IN_A_REQUEST)
-            yield at_ms, answer
-            cursor = answer["next"]
+            response = self._stage.look("conversation.list", cursor=cursor, limit=CONVERSATIONS_IN_A_REQUEST)
+            yield at_ms, response
+            cursor = response["next"]
             if cursor is None:
                 return
 

@@ -40,10 +40,10 @@ class LocalSender:
 
     def send(self, platform: str, posted: PostedWebhook) -> SenderResponse:
         try:
-            answer = self._webhooks.post(platform, posted.body, route=posted.route)
+            response = self._webhooks.post(platform, posted.body, route=posted.route)
         except urllib3.exceptions.HTTPError as error:
             raise Unreachable(NO_ANSWER) from error
-        return SenderResponse(answer.status, _object(answer.body))
+        return SenderResponse(response.status, _object(response.body))
 
 
 class GenericSender:
@@ -57,10 +57,10 @@ class GenericSender:
     def send(self, platform: str, posted: PostedWebhook) -> SenderResponse:
         del platform
         try:
-            answer = GenericWebhook(self._stage.api_endpoint, self._stage.webhook_secret()).post(posted.body)
+            response = GenericWebhook(self._stage.api_endpoint, self._stage.webhook_secret()).post(posted.body)
         except webhook.WebhookUnreachable as error:
             raise Unreachable(str(error)) from error
-        return SenderResponse(answer.status, _object(answer.body))
+        return SenderResponse(response.status, _object(response.body))
 
 
 def _object(body: str | bytes) -> Json:

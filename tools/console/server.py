@@ -100,7 +100,7 @@ def make_app(parts: ConsoleParts) -> Starlette:
     """Return the application, without the protection of `Access`."""
     answers = _Answers(parts)
 
-    def post(path: str, model: type[W], answer: Callable[[W], Any], *, changes: bool = False) -> Route:
+    def post(path: str, model: type[W], act: Callable[[W], Any], *, changes: bool = False) -> Route:
         async def endpoint(request: Request) -> Response:
             if changes and not parts.place.options.allow_changes:
                 return _problem(READ_ONLY, 403)
@@ -108,7 +108,7 @@ def make_app(parts: ConsoleParts) -> Starlette:
                 wish = model.model_validate_json(await request.body())
             except ValidationError as error:
                 return _problem("; ".join(_sentences(error)), 400)
-            return await _answered(lambda: answer(wish))
+            return await _answered(lambda: act(wish))
 
         return Route(path, endpoint, methods=["POST"])
 

@@ -50,11 +50,11 @@ class Simulator:
             posted = self._customers.webhook(customer, kind, text=text, message_id=message_id)
         began_ms = now_ms()
         with self._place.errors():
-            answer = self._place.sender.send(customer.platform, posted)
-        if answer.status != HTTPStatus.OK:
+            response = self._place.sender.send(customer.platform, posted)
+        if response.status != HTTPStatus.OK:
             with self._lock:
-                self._refused[answer.status] += 1
-        conversation, known = _conversation(customer, answer.body)
+                self._refused[response.status] += 1
+        conversation, known = _conversation(customer, response.body)
         sent = {
             "customer": customer._asdict(),
             "conversation": conversation,
@@ -63,12 +63,12 @@ class Simulator:
             "messageId": posted.message_id,
             "at": began_ms,
             "tookMs": now_ms() - began_ms,
-            "status": answer.status,
-            "answer": answer.body,
+            "status": response.status,
+            "answer": response.body,
             **known,
         }
-        what = "flush word" if answer.body.get("flushed") else kind
-        self._time_lines.add(conversation, f"sent {what}", began_ms, status=answer.status)
+        what = "flush word" if response.body.get("flushed") else kind
+        self._time_lines.add(conversation, f"sent {what}", began_ms, status=response.status)
         with self._lock:
             # From now on, an answer to an earlier question is out of date, and must not be published.
             self._unpublished[conversation] = None
@@ -132,9 +132,9 @@ def waiting_part(shown: Json) -> Json:
     return shown if waits_in_valkey else shown.get("dynamodb") or shown
 
 
-def _conversation(customer: Customer, answer: Json) -> tuple[str, Json]:
+def _conversation(customer: Customer, response: Json) -> tuple[str, Json]:
     """Return the conversation's name and, if the answer has them, its due time and number of waiting messages."""
-    conversations = answer.get("conversations")
+    conversations = response.get("conversations")
     if isinstance(conversations, dict) and len(conversations) == 1:
         ((name, known),) = conversations.items()
         return name, dict(known)

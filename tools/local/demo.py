@@ -130,10 +130,10 @@ def _type_as_a_person(webhooks: Webhooks, view: "View") -> list[SentMessage]:
             view.wait_for(sent[-1].due_at_ms, until=lambda: False, at_most_seconds=pause_seconds)
         message_id = f"wamid.{uuid.uuid4().hex}"
         at_seconds = time.monotonic() - began
-        answer = webhooks.post("whatsapp", whatsapp(whatsapp_text(message_id, text, sender=customer)))
-        if answer.status != 200:
-            raise LocalError(f"The webhook answered {answer.status}: {answer.body.decode(errors='replace')}")
-        (conversation,) = answer.json["conversations"].values()
+        response = webhooks.post("whatsapp", whatsapp(whatsapp_text(message_id, text, sender=customer)))
+        if response.status != 200:
+            raise LocalError(f"The webhook answered {response.status}: {response.body.decode(errors='replace')}")
+        (conversation,) = response.json["conversations"].values()
         due_at_ms = conversation["dueAt"]
         in_seconds = due_at_ms / 1_000 - time.time()
         later_ms = due_at_ms - sent[-1].due_at_ms if sent else 0

@@ -251,10 +251,10 @@ def _wait_until_answering(url: str) -> None:
     deadline = time.monotonic() + MAX_FIRST_ANSWER_SECONDS
     while True:
         try:
-            answer = urllib3.request("POST", url, json={}, timeout=MAX_FIRST_ANSWER_SECONDS, retries=False)
-            if answer.status < 500 and answer.status != 404:
+            response = urllib3.request("POST", url, json={}, timeout=MAX_FIRST_ANSWER_SECONDS, retries=False)
+            if response.status < 500 and response.status != 404:
                 return
-            problem = f"{answer.status} {answer.data[:500].decode(errors='replace')}"
+            problem = f"{response.status} {response.data[:500].decode(errors='replace')}"
         except urllib3.exceptions.HTTPError as error:
             problem = str(error)
         if time.monotonic() > deadline:

@@ -56,17 +56,17 @@ class Webhooks:
         `headers` replace the usual ones of the same name.
         """
         raw, content_type = _encoded(platform, body)
-        answer = self._http.request(
+        response = self._http.request(
             "POST",
             self.url(platform, route=route),
             body=raw,
             headers={"Content-Type": content_type, **self.signature(platform, raw), **(headers or {})},
         )
-        return StageResponse(answer.status, answer.data, answer.headers.get("Content-Type", ""))
+        return StageResponse(response.status, response.data, response.headers.get("Content-Type", ""))
 
     def get(self, platform: str, query: Mapping[str, str]) -> StageResponse:
-        answer = self._http.request("GET", self.url(platform), fields=query)
-        return StageResponse(answer.status, answer.data, answer.headers.get("Content-Type", ""))
+        response = self._http.request("GET", self.url(platform), fields=query)
+        return StageResponse(response.status, response.data, response.headers.get("Content-Type", ""))
 
     def url(self, platform: str, *, route: str = "webhook") -> str:
         return f"{self._outputs.ApiEndpoint}/{route}/{platform}"

@@ -44,7 +44,7 @@ class Locks(Table):
             f"SET #owner = :me, #owner_until = :until {do}",
             {**values, "me": owner, "one": 1},
             only_if=f"(attribute_not_exists(#owner) OR #owner_until < :now OR #owner = :me){only_if}",
-            answer="ALL_NEW",
+            returns="ALL_NEW",
         )
         return window_of(updated.item)
 

@@ -164,8 +164,8 @@ class Messages(Table):
 
     def _write(self, requests: Sequence[Any]) -> list[Any]:
         with aws.errors_as_ours("write items"):
-            answer = self._client.batch_write_item(RequestItems={self.name: requests})
-        undone: list[Any] = answer.get("UnprocessedItems", {}).get(self.name, [])
+            response = self._client.batch_write_item(RequestItems={self.name: requests})
+        undone: list[Any] = response.get("UnprocessedItems", {}).get(self.name, [])
         return undone
 
     def bodies(self, conversation: str, messages: Iterable[StoredMessage]) -> dict[str, bytes]:
@@ -177,9 +177,9 @@ class Messages(Table):
         def get(keys: Sequence[Any]) -> list[Any]:
             request = {self.name: {"Keys": keys, "ConsistentRead": True, **attributes}}
             with aws.errors_as_ours("find messages"):
-                answer = self._client.batch_get_item(RequestItems=request)
-            found.update({text(item, "item"): item for item in answer["Responses"].get(self.name, [])})
-            undone: list[Any] = answer.get("UnprocessedKeys", {}).get(self.name, {}).get("Keys", [])
+                response = self._client.batch_get_item(RequestItems=request)
+            found.update({text(item, "item"): item for item in response["Responses"].get(self.name, [])})
+            undone: list[Any] = response.get("UnprocessedKeys", {}).get(self.name, {}).get("Keys", [])
             return undone
 
         for some in _chunks(list(items), BATCH_READS):

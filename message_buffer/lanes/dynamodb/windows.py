@@ -77,7 +77,7 @@ class Windows(Table):
             only_if += " AND (attribute_not_exists(#large) OR #large <= :most_bytes)"
             values |= {"size": note.large_bytes, "most_bytes": MAX_STORED_BYTES - note.large_bytes}
         key = key_of(conversation, WINDOW)
-        updated = self._update("note message", key, do, values, only_if=only_if, answer="ALL_OLD")
+        updated = self._update("note message", key, do, values, only_if=only_if, returns="ALL_OLD")
         return updated.done, window_of(updated.item)
 
     def hasten(self, conversation: str, *, window: Window, due: Due, stands: bool = True, hold: Held = "obey") -> bool:

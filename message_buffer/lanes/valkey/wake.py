@@ -77,10 +77,10 @@ class Wake:
         deadline = self._monotonic() + seconds
         try:
             while (line := self._popping_line(deadline)) and line.can_read(self._left(deadline)):
-                answer = line.read_response()
+                response = line.read_response()
                 self._is_popping = False
                 # None means that the pop timed out. Send the next pop and continue to wait.
-                if answer is not None:
+                if response is not None:
                     return True
         except (*FAILURES, OSError, StoreError) as error:
             self._is_spread = self._is_spread or isinstance(error, MovedError)
