@@ -345,7 +345,7 @@ def test_the_platform_decides_the_channel_and_a_generic_webhook_has_the_bus() ->
         to = ConversationId("acme", platform, "bot", "7")
         return module._channel(OPTIONS._replace(**options), credentials, fake, to)
 
-    assert type(of("telegram")).__name__ == "Telegram"
+    assert type(of("telegram")).__name__ == "TelegramChannel"
     assert of("generic") is of("custom") is fake
     assert of("telegram", channel="fake") is fake
     assert of("instagram") is None

@@ -90,12 +90,12 @@ class Credentials:
         own = (secret for secrets in self.accounts.values() for secret in secrets)
         return tuple(dict.fromkeys([*self.secrets, *own]))
 
-    def candidates(self, claimed: Iterable[str]) -> list[str]:
-        """Return the few secrets to try for a body, first those of the accounts that the body claims.
+    def candidates(self, named: Iterable[str]) -> list[str]:
+        """Return the few secrets to try for a body, first those of the accounts that the body names.
 
         The claim is used for nothing else, because it is not proven until one of these secrets matches.
         """
-        own = list(dict.fromkeys(secret for account in claimed for secret in self.accounts.get(account, ())))
+        own = list(dict.fromkeys(secret for account in named for secret in self.accounts.get(account, ())))
         # A customer's text may look like a claim of accounts, too. The secrets of those accounts must not displace the
         # secrets of the whole platform.
         of_platform = self.secrets[: MAX_SECRETS_TRIED // 2]
@@ -120,11 +120,11 @@ def is_same(given: str | None, expected: str) -> bool:
 
 
 def hmac_signer(
-    webhook: Webhook, credentials: Credentials, *, header: str, claims: re.Pattern[bytes], prefix: bytes = b""
+    webhook: Webhook, credentials: Credentials, *, header: str, accounts: re.Pattern[bytes], prefix: bytes = b""
 ) -> Signer | None:
     """Return the signer of the `sha256=<hex HMAC-SHA256>` in this header, or None if no secret matches.
 
-    The signature covers the prefix and the body. `claims` finds the accounts that the body names.
+    The signature covers the prefix and the body. `accounts` finds the accounts that the body names.
     """
     given = webhook.headers.get(header)
     if given is None:
@@ -132,21 +132,21 @@ def hmac_signer(
     signed = prefix + webhook.body
     return credentials.signer(
         lambda secret: is_same(given, "sha256=" + hmac.digest(secret.encode(), signed, "sha256").hex()),
-        among=credentials.candidates(_claimed(webhook.body, claims)),
+        among=credentials.candidates(_named_accounts(webhook.body, accounts)),
     )
 
 
 @cache
-def claims_of(*keys: str) -> re.Pattern[bytes]:
+def accounts_under(*keys: str) -> re.Pattern[bytes]:
     """Return a pattern that finds the JSON string that is the value of one of these keys."""
     names = "|".join(keys).encode()
     # The quantifiers are possessive, so that no text makes the pattern read the same bytes twice.
     return re.compile(rb'"(?:' + names + rb')"\s*+:\s*+("(?:[^"\\]|\\.)*+")', re.DOTALL)
 
 
-def _claimed(body: bytes, claims: re.Pattern[bytes]) -> Iterator[str]:
+def _named_accounts(body: bytes, accounts: re.Pattern[bytes]) -> Iterator[str]:
     """Yield the first accounts that a JSON body names, without parsing a body whose signature is not yet checked."""
-    for found in islice(claims.finditer(body, 0, MAX_BYTES_SEARCHED_FOR_ACCOUNTS), MAX_ACCOUNTS_CLAIMED):
+    for found in islice(accounts.finditer(body, 0, MAX_BYTES_SEARCHED_FOR_ACCOUNTS), MAX_ACCOUNTS_CLAIMED):
         try:
             yield str(json.loads(found[1].decode()))
         except ValueError:

@@ -35,7 +35,7 @@ from lambdas.ingest.platforms.base import (
     Platform,
     Signer,
     Webhook,
-    claims_of,
+    accounts_under,
     hmac_signer,
     ms_of_seconds,
     parse_json,
@@ -68,7 +68,9 @@ class Generic(Platform):
         time = webhook.headers.get(TIMESTAMP)
         # An attacker cannot drop the header and send the time in front of the body, because that is not JSON.
         prefix = b"" if time is None else f"{time}.".encode("utf-8", "surrogatepass")
-        return hmac_signer(webhook, credentials, header="x-signature-256", claims=claims_of("account"), prefix=prefix)
+        return hmac_signer(
+            webhook, credentials, header="x-signature-256", accounts=accounts_under("account"), prefix=prefix
+        )
 
     def is_fresh(self, webhook: Webhook, *, now_ms: int, time_is_required: bool) -> bool:
         if TIMESTAMP not in webhook.headers:

@@ -9,7 +9,7 @@ from lambdas.ingest.platforms.base import (
     Query,
     Signer,
     Webhook,
-    claims_of,
+    accounts_under,
     hmac_signer,
     is_same,
     object_of,
@@ -25,8 +25,8 @@ class MetaPlatform(Platform):
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         # Search for ids of entries, too, because some webhooks of a WhatsApp Business Account name no phone number.
-        claims = claims_of("phone_number_id", "id")
-        return hmac_signer(webhook, credentials, header="x-hub-signature-256", claims=claims)
+        accounts = accounts_under("phone_number_id", "id")
+        return hmac_signer(webhook, credentials, header="x-hub-signature-256", accounts=accounts)
 
     def challenge(self, query: Query, credentials: Credentials) -> str | None:
         if query.get("hub.mode") != "subscribe" or not credentials.verify_token:

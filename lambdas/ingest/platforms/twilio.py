@@ -81,7 +81,7 @@ class Twilio(Platform):
         return credentials.signer(
             # Both texts are tried, even if the first one matches.
             lambda secret: True in [is_same(given, _signature(secret, text)) for text in texts],
-            among=credentials.candidates(_claimed(dict(form))),
+            among=credentials.candidates(_named_accounts(dict(form))),
         )
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:  # noqa: ARG002 - the protocol's
@@ -120,11 +120,11 @@ def _signed_form(webhook: Webhook) -> Form | None:
     """
     if _is_form(webhook):
         return _form(webhook.body)
-    claimed = parse_qs(urlsplit(webhook.url).query).get("bodySHA256")
-    if not claimed:
+    given = parse_qs(urlsplit(webhook.url).query).get("bodySHA256")
+    if not given:
         # Without a form and without a hash in the URL, no signature covers the body.
         return None
-    return [] if is_same(claimed[0].lower(), sha256(webhook.body).hexdigest()) else None
+    return [] if is_same(given[0].lower(), sha256(webhook.body).hexdigest()) else None
 
 
 def _urls(url: str) -> tuple[str, str]:
@@ -147,7 +147,7 @@ def _signature(secret: str, text: bytes) -> str:
     return b64encode(hmac.digest(secret.encode(), text, "sha1")).decode()
 
 
-def _claimed(form: Mapping[str, str]) -> Iterator[str]:
+def _named_accounts(form: Mapping[str, str]) -> Iterator[str]:
     """Yield both numbers. Ours is the receiver of a message, or, in a status, the sender of the reported message."""
     for name in ("To", "From"):
         try:
