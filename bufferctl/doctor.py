@@ -8,8 +8,7 @@ from typing import NamedTuple
 from bufferctl.diagnoses import DIAGNOSES, Finding, Severity
 from bufferctl.errors import FoundProblems, Unreachable, needs_sign_in
 from bufferctl.facts import Facts, Unreadable
-from bufferctl.formatting import Line, Lines, Tone
-from bufferctl.limits import GAP, INDENT
+from bufferctl.formatting import GAP, INDENT, Line, Lines, Tone
 from bufferctl.stage import Account
 from bufferctl.terminal import show_result, working
 

@@ -4,8 +4,11 @@ import sys
 import time
 from collections import Counter
 
-from bufferctl.limits import MAX_FORGET_CALLS
 from bufferctl.stage import Json, Stage
+
+# `conversation forget` calls the function again until everything is erased, each time from where the last call stopped.
+# A few calls are enough, unless a queue is full of dead letters.
+MAX_FORGET_CALLS = 20
 
 
 def erase(stage: Stage, conversation: str) -> Json:

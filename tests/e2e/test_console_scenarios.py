@@ -18,7 +18,7 @@ import urllib3
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from bufferctl.events import EVERYTHING, Arrival
-from bufferctl.limits import RULES_IN_FORCE_SECONDS
+from bufferctl.verify import RULES_IN_FORCE_SECONDS
 from tests.support.browser import axe, chromium
 from tests.support.console import page_of, place_of
 from tests.support.local_stage import LocalStage

@@ -4,9 +4,10 @@ import threading
 from collections import deque
 from typing import Any
 
-from tools.console.limits import BATCHES_KEPT, BATCHES_KEPT_MS
 from tools.console.why import why_left
 
+BATCHES_KEPT = 3_000
+BATCHES_KEPT_MS = 15 * 60_000
 Json = dict[str, Any]
 
 

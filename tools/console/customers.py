@@ -6,9 +6,10 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tools.console.limits import BODIES_KEPT_OF_A_CUSTOMER, CUSTOMERS_KEPT
 from tools.local.webhooks import meta, telegram_message, twilio_message, whatsapp, whatsapp_echo, whatsapp_text
 
+CUSTOMERS_KEPT = 50
+BODIES_KEPT_OF_A_CUSTOMER = 200
 Json = dict[str, Any]
 
 PICTURE = "https://example.com/picture.jpg"

@@ -6,8 +6,8 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-from tools.console.limits import MAX_WAITING_MESSAGES
-
+# A page that reads so slowly that this many messages wait for it is disconnected; it then connects again.
+MAX_WAITING_MESSAGES = 500
 Json = dict[str, Any]
 
 

@@ -5,8 +5,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tools.console.limits import MAX_STEP_PAUSE_SECONDS, MAX_STEPS, MAX_TEXT_CHARACTERS
-
+MAX_TEXT_CHARACTERS = 4_000
+MAX_STEPS = 100
+MAX_STEP_PAUSE_SECONDS = 60.0
 Json = dict[str, Any]
 FOLDER = Path(__file__).parent / "scenarios"
 

@@ -4,9 +4,11 @@ import threading
 from collections import OrderedDict, deque
 from typing import Any
 
-from tools.console.limits import ENTRIES_IN_A_TIME_LINE, TIME_LINES_KEPT
 from tools.console.why import why_due
 
+# If there are more time lines, those that changed longest ago are dropped.
+TIME_LINES_KEPT = 500
+ENTRIES_IN_A_TIME_LINE = 100
 Json = dict[str, Any]
 
 # A look becomes an entry if one of these has changed since the look before.

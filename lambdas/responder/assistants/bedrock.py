@@ -2,8 +2,8 @@
 
 from lambdas.responder.assistants.base import Prompt, Reply
 from lambdas.responder.errors import Busy, Refused
+from lambdas.responder.http_client import MAX_CONNECT_SECONDS
 from lambdas.responder.json_object import Json
-from lambdas.responder.limits import MAX_CONNECT_SECONDS
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
 
