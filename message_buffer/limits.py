@@ -1,4 +1,4 @@
-"""The numbers that several modules share, and that only developers change. Others are beside their use.
+"""The numbers that several rooms, or unrelated modules of the library, share. Others are beside their use.
 
 Operators change the numbers in `infra/settings_and_defaults.py` and in the rules.
 """

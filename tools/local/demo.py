@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from bufferctl.events import Arrival
+from bufferctl.verify import MAX_SECOND_EVENT_SECONDS
 from tools.local.errors import LocalError
 from tools.local.events import Inbox, collect
 from tools.local.outputs import Outputs
@@ -23,8 +24,6 @@ DEMO_BAR_CHARACTERS = 30
 DEMO_WARM_UP_MESSAGES = 20
 # Longer than a message of the demo can wait (`maxWaitMs`) and the functions need to start.
 MAX_EVENT_SECONDS = 60.0
-# A second event, which the demo reports as an error, would come within this time after the first one.
-MAX_SECOND_EVENT_SECONDS = 3.0
 # The customer's texts, each with the seconds that the customer pauses before it.
 FRAGMENTS = (
     (0.0, "Hey"),
