@@ -13,7 +13,7 @@ from typing import Any
 from bufferctl.columns import AGES_OUT, EXPLAINED, LETTERS, LISTED, RULES, SHARDS, WAITS
 from bufferctl.errors import Failed, Incomplete, Misused, Unreachable, errors_of_aws
 from bufferctl.events import EVERYTHING, Event, subscribe
-from bufferctl.forgetting import erase
+from bufferctl.forgetting import MAX_FORGET_CALLS, erase
 from bufferctl.formatting import (
     Block,
     Lines,
@@ -28,13 +28,13 @@ from bufferctl.formatting import (
     table,
 )
 from bufferctl.interrupts import endings_interrupt
-from bufferctl.limits import MAX_FORGET_CALLS, MAX_LISTED_AT_ONCE, MAX_LISTED_LETTERS
 from bufferctl.stage import StageClient
 from bufferctl.terminal import show, show_result, working
 from lambdas.canary import webhook
 from lambdas.canary.listening import LONG_POLL_SECONDS
 from lambdas.canary.webhook import GenericWebhook
 from message_buffer.json_object import Json
+from message_buffer.limits import MAX_LISTED
 
 # The events that a terminal shows in a colour.
 TONES: dict[str, Tone] = {"messages.batch.ready": "good", "messages.buffer.cancelled": "warning"}
@@ -66,7 +66,7 @@ def list_conversations(stage: StageClient, given: Namespace) -> None:
     cursor, more = None, True
     with working(given, "List conversations"):
         while more and len(found) < max(given.limit, 1):
-            limit = min(given.limit - len(found), MAX_LISTED_AT_ONCE)
+            limit = min(given.limit - len(found), MAX_LISTED)
             response = stage.ask("conversation.list", **wanted, cursor=cursor, limit=limit)
             # A conversation whose state changes between two pages may be on both pages.
             found |= {(each["lane"], each["conversation"]): each for each in response["conversations"]}
@@ -265,7 +265,7 @@ def redrive(stage: StageClient, given: Namespace) -> None:
     if given.all == bool(batches):
         raise Misused("Give the ids of batches, or --all.")
     if given.all:
-        listed = stage.ask("dead.list", limit=MAX_LISTED_LETTERS)
+        listed = stage.ask("dead.list", limit=MAX_LISTED)
         batches = list(dict.fromkeys(each["batchId"] for each in listed["letters"] if each["batchId"]))
         unreadable = sum(not each["batchId"] for each in listed["letters"])
         _confirm(

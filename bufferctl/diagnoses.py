@@ -15,25 +15,24 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from bufferctl import checkout
-from bufferctl.facts import Count, LogLine, Resource, StageFacts, Unreadable
+from bufferctl.facts import LOOK_BACK_MINUTES, Count, LogLine, Resource, StageFacts, Unreadable
 from bufferctl.formatting import minute, moment
-from bufferctl.limits import (
-    CERTIFICATE_DAYS,
-    LOOK_BACK_MINUTES,
-    MAX_API_ANSWER_SECONDS,
-    MAX_REASON_CHARACTERS,
-    MAX_REFUSED_WEBHOOKS,
-    MAX_SHARE_OF_A_QUOTA,
-    MAX_SILENCE_MINUTES,
-    MAX_SKEW_SECONDS,
-    MIN_CONCURRENCY,
-    MIN_REFUSED_WEBHOOKS,
-    QUEUED_DAYS,
-    UNUSED_DAYS,
-)
 from message_buffer.json_object import Json
-from message_buffer.limits import MAX_OVERDUE_MS
+from message_buffer.limits import DEAD_LETTER_RETENTION_DAYS, MAX_OVERDUE_MS
 
+# The watchdog checks every shard twice a minute, the sweep runs once a minute, and the canary every five minutes.
+MAX_SILENCE_MINUTES = 11
+# Every public address receives some forgeries. Report more than the first number of them, or, if the platform has no
+# accepted webhook, the second number.
+MAX_REFUSED_WEBHOOKS, MIN_REFUSED_WEBHOOKS = 100, 3
+UNUSED_DAYS = 3
+MAX_REASON_CHARACTERS = 90
+CERTIFICATE_DAYS = 30
+MAX_SKEW_SECONDS = 60
+MAX_API_ANSWER_SECONDS = 20
+MAX_SHARE_OF_A_QUOTA = 0.8
+# New accounts may run 10 functions at once. Fewer than this are not enough for a burst.
+MIN_CONCURRENCY = 100
 RUNBOOK = "docs/runbook.md"
 
 
@@ -525,7 +524,7 @@ def queues(facts: StageFacts) -> Iterator[Finding]:
         reasons = Counter(
             _brief(line["reason"])
             for role in roles
-            for line in facts.said(role, message, minutes=QUEUED_DAYS * 1_440)
+            for line in facts.said(role, message, minutes=DEAD_LETTER_RETENTION_DAYS * 1_440)
             if "reason" in line
         )
         because = "; ".join(f"{reason} ({times})" for reason, times in reasons.most_common(3))

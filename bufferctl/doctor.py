@@ -8,8 +8,7 @@ from typing import NamedTuple
 from bufferctl.diagnoses import DIAGNOSES, Finding, Severity
 from bufferctl.errors import FoundProblems, Unreachable, needs_sign_in
 from bufferctl.facts import StageFacts, Unreadable
-from bufferctl.formatting import Lines, TextLine, Tone
-from bufferctl.limits import GAP, INDENT
+from bufferctl.formatting import GAP, INDENT, Lines, TextLine, Tone
 from bufferctl.stage import Account
 from bufferctl.terminal import show_result, working
 

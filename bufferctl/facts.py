@@ -11,10 +11,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from bufferctl.errors import needs_sign_in
-from bufferctl.limits import LOOK_BACK_MINUTES, MAX_LOG_PAGES
 from bufferctl.stage import LOCAL, Client
 from message_buffer.clock import Clock, system_clock
 from message_buffer.json_object import Json
+
+MAX_LOG_PAGES = 20
+LOOK_BACK_MINUTES = 60
 
 STACKS = ("Network", "Cache", "PublicCache", "Buffer", "Responder", "Operability")
 # The codes with which services refuse a caller who lacks a permission.

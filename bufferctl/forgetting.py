@@ -4,9 +4,12 @@ import sys
 import time
 from collections import Counter
 
-from bufferctl.limits import MAX_FORGET_CALLS
 from bufferctl.stage import StageClient
 from message_buffer.json_object import Json
+
+# `conversation forget` calls the function again until everything is erased, each time from where the last call stopped.
+# A few calls are enough, unless a queue is full of dead letters.
+MAX_FORGET_CALLS = 20
 
 
 def erase(stage: StageClient, conversation: str) -> Json:

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from textwrap import TextWrapper
 from typing import Any, Literal, NamedTuple
 
-from bufferctl.limits import INDENT
-
+# The spaces between two columns, and those before the fields beneath a name.
+GAP, INDENT = 2, 2
 NOTHING = "-"
 # JSON may contain these characters unescaped, but a terminal may obey the controls and turn text around, and many
 # programs take the separators of lines and paragraphs for the end of a line.

@@ -13,6 +13,8 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO
 
 from bufferctl.formatting import (
+    GAP,
+    INDENT,
     Block,
     Lines,
     Pairs,
@@ -26,12 +28,16 @@ from bufferctl.formatting import (
     without_today,
     wrapped,
 )
-from bufferctl.limits import GAP, INDENT, LATE_MS, MIN_FOLDED_CHARACTERS, UNKNOWN_WIDTH
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
+# A healthy stage takes a batch that is due in less time. A terminal shows a longer time in another colour.
+LATE_MS = 2_000
+# In a narrow terminal, columns of long texts become as narrow as this. If that is not enough, the layout changes.
+MIN_FOLDED_CHARACTERS = 20
+UNKNOWN_WIDTH = 80
 STYLES: dict[Tone, str] = {"good": "green", "warning": "yellow", "bad": "bold red", "plain": ""}
 NAMES = ("conversation", "conversationId", "batch", "batchId", "scope", "rule", "check")
 

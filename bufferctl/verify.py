@@ -23,18 +23,6 @@ from bufferctl.events import Subscription, subscribe
 from bufferctl.forgetting import erase
 from bufferctl.formatting import Block, table
 from bufferctl.interrupts import endings_interrupt
-from bufferctl.limits import (
-    BURSTS_A_MINUTE,
-    FRAGMENT_PAUSE_SECONDS,
-    MAX_BURST_TRIES,
-    MAX_RULE_SECONDS,
-    MAX_TRIAL_SECONDS,
-    OVERSIZE_CHARACTERS,
-    OVERSIZE_MESSAGES,
-    RULES_IN_FORCE_SECONDS,
-    VERIFY_FRAGMENTS,
-    WARM_UP_PAUSE_SECONDS,
-)
 from bufferctl.stage import StageClient
 from bufferctl.terminal import Step, show, show_result, working
 from lambdas.canary.burst import BATCH_READY, MAX_LATE_SECONDS, TENANT, Burst, WebhookRefused, accepted
@@ -43,6 +31,20 @@ from lambdas.canary.webhook import GenericWebhook
 from lambdas.canary.webhook import WebhookUnreachable as NoAnswer
 from message_buffer.json_object import Json
 
+VERIFY_FRAGMENTS = 5
+FRAGMENT_PAUSE_SECONDS = 0.2
+# If the webhook answers so slowly that the buffer is due between two fragments, it is repeated, up to this many times.
+MAX_BURST_TRIES = 3
+# These messages together exceed the default of `limits.max_event_bytes`. Each is smaller than the largest message.
+OVERSIZE_MESSAGES, OVERSIZE_CHARACTERS = 5, 60_000
+# A new rule of EventBridge may take effect only after a minute, and the functions may need cold starts.
+MAX_RULE_SECONDS = 120
+WARM_UP_PAUSE_SECONDS = 5
+# Changed rules are in force within this time.
+RULES_IN_FORCE_SECONDS = 10
+# When a trial is older than this time plus its minutes of `--keep-running`, a later trial may remove its leftovers.
+MAX_TRIAL_SECONDS = 600
+BURSTS_A_MINUTE = 6
 # A second event with the same messages would be an error, and would come within this time after the first one.
 MAX_SECOND_EVENT_SECONDS = 3.0
 PREFIX = "bufferctl-verify"

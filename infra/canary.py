@@ -8,11 +8,11 @@ from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
+from message_buffer.limits import CANARY_RUN_MS
 from message_buffer.settings import CanarySettings
 
 from .bus import SOURCE, TRIAL_TENANT, BatchBus
 from .function import Function, Runtime, grant
-from .limits import CANARY_RUN_SECONDS
 from .storage import QueueConstruct, WebhookSecretsConstruct
 
 # This time is longer than the longest default wait of a buffer plus the repair of any single crash.
@@ -34,7 +34,7 @@ class CanaryResources:
         webhook_secrets: WebhookSecretsConstruct,
     ) -> None:
         config, self._stack = runtime.config, cdk.Stack.of(scope)
-        rate = cdk.Duration.seconds(CANARY_RUN_SECONDS)
+        rate = cdk.Duration.millis(CANARY_RUN_MS)
         self.queue = QueueConstruct(
             scope,
             "CanaryEvents",

@@ -1,6 +1,7 @@
 """The copies of a conversation that `conversation forget` cannot erase, and when each of them expires."""
 
-from .limits import DEAD_LETTER_RETENTION_DAYS
+from message_buffer.limits import DEAD_LETTER_RETENTION_DAYS
+
 from .settings_and_defaults import LOG_RETENTION_DAYS, StageConfig
 
 

@@ -15,11 +15,12 @@ from constructs import Construct
 from message_buffer.settings import DynamoDbProcessorSettings
 
 from .function import Function, Runtime
-from .limits import SWEEP_SECONDS
+from .limits import RULE_SECONDS
 from .storage import EventDestinations, MessageTableConstruct, QueueConstruct, WindowStorage
 
 TIMEOUT = cdk.Duration.seconds(30)
-SWEEP_RATE = cdk.Duration.seconds(SWEEP_SECONDS)
+# The sweep finds windows whose trigger was lost.
+SWEEP_RATE = cdk.Duration.seconds(RULE_SECONDS)
 
 
 class DynamoDbLaneResources:

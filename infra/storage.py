@@ -14,11 +14,11 @@ from aws_cdk import aws_secretsmanager as secretsmanager
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+from message_buffer.limits import DEAD_LETTER_RETENTION_DAYS
 from message_buffer.settings import DynamoDbLaneSettings, EmissionSettings
 
 from .bus import BatchBus
 from .function import Function, grant, keep_identity, removal_policy, suppress_finding
-from .limits import DEAD_LETTER_RETENTION_DAYS
 from .settings_and_defaults import LimitsConfig, StageConfig
 
 DEAD_LETTER_RETENTION = cdk.Duration.days(DEAD_LETTER_RETENTION_DAYS)

@@ -12,6 +12,7 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
+from message_buffer.limits import SECOND_MS, WATCHDOG_PASS_MS
 from message_buffer.settings import (
     ConnectionSettings,
     ConversationProcessorSettings,
@@ -23,7 +24,7 @@ from message_buffer.settings import (
 
 from .cache import CacheStack
 from .function import Function, Runtime, grant
-from .limits import RULE_SECONDS, VISIBILITY_TIMEOUTS, WATCHDOG_PASS_SECONDS
+from .limits import RULE_SECONDS, VISIBILITY_TIMEOUTS
 from .settings_and_defaults import StageConfig
 from .storage import EventDestinations, QueueConstruct
 
@@ -136,7 +137,7 @@ class ValkeyLaneResources:
         rate = cdk.Duration.seconds(RULE_SECONDS)
         # The rule starts only every second pass, so a queue delays a message that starts the pass in between. The
         # logical id of a queue cannot change without replacing it.
-        second_pass = self._passes_after("WatchdogEcho", seconds=RULE_SECONDS - WATCHDOG_PASS_SECONDS)
+        second_pass = self._passes_after("WatchdogEcho", seconds=RULE_SECONDS - WATCHDOG_PASS_MS // SECOND_MS)
         self.watchdog.add_event_source(SqsEventSource(second_pass, batch_size=1))
         # One pass repairs all shards, however many of Lambda's records of failed processors have started it. Lambda
         # accepts no smaller concurrency.

@@ -2,11 +2,11 @@
 
 from bufferctl.cost.facts import MILLION, SECONDS, used
 from bufferctl.cost.lines import Line
-from infra.limits import CANARY_RUN_SECONDS
 from infra.settings_and_defaults import StageConfig
+from message_buffer.limits import CANARY_RUN_MS, SECOND_MS
 
 PART = "canary"
-RUNS = SECONDS / CANARY_RUN_SECONDS
+RUNS = SECONDS * SECOND_MS / CANARY_RUN_MS
 
 
 def of_canary(config: StageConfig) -> list[Line]:

@@ -5,12 +5,12 @@ from math import ceil
 from bufferctl.cost.facts import GB, MILLION, SECONDS, used
 from bufferctl.cost.lines import BATCH_LOGS, Line, billed_seconds, log_lines, run_logs_gb
 from bufferctl.cost.traffic import Traffic
-from infra.limits import SWEEP_SECONDS
+from infra.limits import RULE_SECONDS
 from infra.settings_and_defaults import StageConfig
 
 PART = "DynamoDB lane"
 # Each sweep that EventBridge starts sends a queue message, which starts a second sweep.
-SWEEPS = 2 * SECONDS / SWEEP_SECONDS
+SWEEPS = 2 * SECONDS / RULE_SECONDS
 # DynamoDB bills a write for each KB begun, and a read for each 4 KB.
 WRITE_BYTES, READ_BYTES = 1_024, 4_096
 

@@ -8,7 +8,7 @@ from bufferctl.cost.canary import of_canary
 from bufferctl.cost.facts import DAYS, GB, HOURS, MILLION, SECONDS, used
 from bufferctl.cost.lines import BATCH_LOGS, INGEST_LOGS, Line, billed_seconds, log_lines, run_logs_gb, total
 from bufferctl.cost.traffic import Traffic, processors
-from infra.limits import WATCHDOG_PASS_SECONDS, ZONES
+from infra.limits import ZONES
 from infra.settings_and_defaults import StageConfig
 from message_buffer.limits import (
     LEASE_RENEWALS,
@@ -17,11 +17,12 @@ from message_buffer.limits import (
     PROCESSOR_LOOK_MS,
     SECOND_MS,
     SECRET_LIFE_MS,
+    WATCHDOG_PASS_MS,
 )
 
 # Passes of the watchdog in a month. A rule starts every second pass, and a queue delivers a message for each pass in
 # between.
-PASSES = SECONDS / WATCHDOG_PASS_SECONDS
+PASSES = SECONDS * SECOND_MS / WATCHDOG_PASS_MS
 QUEUED_PASSES = PASSES / 2
 # VPC flow logs aggregate over ten minutes by default.
 FLOW_RECORD_SECONDS = 600

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Protocol
 
-from lambdas.admin.listing import list_conversations
+from lambdas.admin.listing import MAX_CONVERSATIONS_IN_A_PAGE, list_conversations
 from lambdas.admin.reply_windows import OUTLASTS_REPLY_WINDOW, reply_until
 from lambdas.admin.requests import (
     HoldConversation,
@@ -13,7 +13,6 @@ from lambdas.admin.requests import (
     Request,
     ShowConversation,
 )
-from lambdas.limits import MAX_CONVERSATIONS_IN_A_PAGE
 from lambdas.operations import OperationRefused, SubjectNotFound
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import MalformedMessage, SendFailed

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 from lambdas.admin.reply_windows import reply_until
 from lambdas.admin.requests import ListConversations
-from lambdas.limits import MAX_CONVERSATIONS_IN_A_PAGE, MAX_WINDOWS_IN_A_LISTING
 from message_buffer.errors import InvalidInput
 from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
@@ -13,6 +12,10 @@ from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.store import FIRST_PAGE
 from message_buffer.messages.conversation_id import escape_part
 
+# A page is small, because the script that reads it blocks Valkey.
+MAX_CONVERSATIONS_IN_A_PAGE = 500
+# The index of open windows has no cursor for operators, so a listing has only the 5,000 most overdue windows.
+MAX_WINDOWS_IN_A_LISTING = 5_000
 # If a filter matches few conversations, a call returns after this many pages, with a cursor, before its time-out.
 MAX_PAGES_IN_A_LISTING = 200
 # The cursor of the page of open windows. The cursor of a shard's page is `<shard>/<the store's cursor>`.

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from lambdas.limits import MAX_CALLER_CHARACTERS, MAX_NAME_CHARACTERS
-from lambdas.operations import Operation
+from lambdas.operations import MAX_CALLER_CHARACTERS, MAX_ID_CHARACTERS, Operation
 from message_buffer.errors import InvalidInput, StoreError
 from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
@@ -76,7 +75,7 @@ def _conversation(fields: Json, *more: str) -> str:
         if name not in valid:
             raise InvalidInput(f"{name} is unknown here; valid: {', '.join(valid)}.")
     _text(fields, "by", MAX_CALLER_CHARACTERS)
-    return str(parse_conversation_id(_text(fields, "conversation", MAX_NAME_CHARACTERS)))
+    return str(parse_conversation_id(_text(fields, "conversation", MAX_ID_CHARACTERS)))
 
 
 def _text(fields: Json, name: str, most: int) -> str:

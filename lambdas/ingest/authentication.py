@@ -5,10 +5,9 @@ An instance caches the secrets. If none matches, it reads them again, because on
 
 from collections.abc import Iterable
 
-from lambdas.ingest.platforms.base import Platform, Signer, Webhook
+from lambdas.ingest.platforms.base import MAX_SIGNATURE_AGE_MS, Platform, Signer, Webhook
 from lambdas.ingest.strangers import LinesAboutStrangers
 from lambdas.ingest.webhook_secrets import WebhookSecrets
-from lambdas.limits import MAX_SIGNATURE_AGE_MS
 from message_buffer.clock import Clock
 from message_buffer.errors import MessageBufferError
 from message_buffer.limits import MINUTE_MS

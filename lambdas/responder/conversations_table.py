@@ -29,9 +29,9 @@ from message_buffer.aws import clients as aws
 from message_buffer.aws.dynamodb import Item, Table, Value, Values, encode, expressions, number, text, texts
 from message_buffer.errors import SendFailed
 from message_buffer.json_object import Json
+from message_buffer.limits import HOUR_MS
 
 DAY_SECONDS = 86_400
-HOUR_MS = 3_600_000
 RECORD = "!"
 # DynamoDB accepts at most this many writes in a call.
 DELETES = 25

@@ -18,8 +18,10 @@ from typing import NamedTuple
 
 from lambdas.responder.batch import Batch
 from lambdas.responder.gate_client import Buffer, OthersHold
-from lambdas.responder.limits import MAX_PARKED_BATCHES
 
+# If this many batches are parked, the next batch is answered at once, so that customers who never stop writing get a
+# reply, too.
+MAX_PARKED_BATCHES = 5
 DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE = "deliver", "discard_and_merge", "interrupt", "queue"
 
 

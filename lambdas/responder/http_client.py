@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed
-from lambdas.responder.limits import MAX_CONNECT_SECONDS
 from message_buffer.json_object import Json
 
+# This bounds only the connection. Responses of the AI and the channels take longer, and have limits of their own.
+MAX_CONNECT_SECONDS = 2.0
 # A response has a few kilobytes. A response above this size is an error, and must not fill the memory.
 MAX_HTTP_ANSWER_BYTES = 4_194_304
 MAX_HTTP_CHUNK_BYTES = 65_536

@@ -1,8 +1,7 @@
 """Sends the parts of a reply, each at most once, and records the state of each."""
 
-from lambdas.responder.channels.base import Channel
+from lambdas.responder.channels.base import MAX_SEND_SECONDS, Channel
 from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed
-from lambdas.responder.limits import MAX_SEND_SECONDS
 from lambdas.responder.outbox import PLANNED, SENDING, SENT, UNCONFIRMED
 from lambdas.responder.owned_batch import OwnedBatch
 from message_buffer.limits import MAX_CALL_MS

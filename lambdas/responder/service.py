@@ -26,7 +26,6 @@ from lambdas.responder.forgetting import ResponderForgetting
 from lambdas.responder.gate import GateCheck, ReplyGate
 from lambdas.responder.gate_client import OthersHold
 from lambdas.responder.history import ASSISTANT, Turn
-from lambdas.responder.limits import MAX_RETRY_SECONDS_WHILE_OWNED, MIN_CHECKS_IN_A_GATE_WAIT
 from lambdas.responder.outbox import PLANNED, Outbox, Part
 from lambdas.responder.owned_batch import OwnedBatch
 from lambdas.responder.part_sender import PartSender
@@ -35,6 +34,12 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import MessageBufferError, SendFailed
 from message_buffer.settings import ResponderOptions
 from message_buffer.telemetry import Telemetry
+
+# A batch that only waits for the owner of its conversation is tried again sooner than a batch that failed.
+MAX_RETRY_SECONDS_WHILE_OWNED = 32
+# A batch that waits behind a queued reply checks this many times within `gate_wait_seconds` whether that reply was
+# sent.
+MIN_CHECKS_IN_A_GATE_WAIT = 4
 
 
 class Responder:

@@ -29,7 +29,6 @@ from message_buffer.limits import (
     HOUR_MS,
     MAX_HOLD_MS,
     MAX_MESSAGES_IN_A_BATCH,
-    MAX_NAME_CHARACTERS,
     MAX_QUOTA,
     MAX_TRIGGER_DELAY_MS,
     MINUTE_MS,
@@ -48,6 +47,8 @@ from message_buffer.rules.control_words import (
 from message_buffer.rules.quota import Quota
 from message_buffer.rules.timing import RuleName, Timing
 
+# The name of a tenant or an agent. A longer tenant's name could make a conversation's id too long.
+MAX_NAME_CHARACTERS = 128
 MAX_SILENCE_MS = MAX_TRIGGER_DELAY_MS
 # WhatsApp and Messenger allow a free-form reply only within 24 hours of the author's message.
 MAX_WAIT_MS = DAY_MS

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from bufferctl.verify import RULES_IN_FORCE_SECONDS
 from tests.support.browser import chromium
 from tests.support.console import page_of, place_of
 from tests.support.local_stage import LocalStage
@@ -28,7 +29,6 @@ WITHIN_MS = 30_000
 # The tenant's buffers wait for long, so that a browser on a busy machine can type five fragments in time.
 TENANT = "acme"
 RULES = {"silenceMs": 5_000, "typingInferenceMs": 6_000, "maxWaitMs": 60_000}
-RULES_IN_FORCE_SECONDS = 10
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import urllib3
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from bufferctl.events import EVERYTHING, ArrivedEvent
-from bufferctl.limits import RULES_IN_FORCE_SECONDS
+from bufferctl.verify import RULES_IN_FORCE_SECONDS
 from message_buffer.json_object import Json
 from tests.support.browser import axe, chromium
 from tests.support.console import page_of, place_of

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from bufferctl import limits, verify
+from bufferctl import verify
 from bufferctl.__main__ import main
 from bufferctl.stage import LOCAL, find_stage
 from message_buffer.json_object import Json
@@ -123,7 +123,7 @@ def test_what_a_killed_trial_left_is_removed_by_the_next_one_when_its_time_is_ov
         process.wait()
     left = remains(stage)
     assert [each for each in left if re.search(verify.PREFIX, each)]
-    later = time.time() + limits.MAX_TRIAL_SECONDS + 1
+    later = time.time() + verify.MAX_TRIAL_SECONDS + 1
     monkeypatch.setattr("bufferctl.verify.time.time", lambda: later)
     verify.remove_leftovers(running, LOCAL)
     assert remains(stage) == []

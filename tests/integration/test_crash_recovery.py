@@ -8,9 +8,9 @@ from message_buffer.lanes.outcomes import (
     ConversationsClaimed,
     LeaseLost,
 )
+from message_buffer.limits import WATCHDOG_PASS_MS
 from message_buffer.rules.layers import Rules
 from tests.support.emission import (
-    WATCHDOG_PASS_MS,
     Bus,
     claim_and_take,
     emit_due,

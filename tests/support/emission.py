@@ -5,9 +5,8 @@ from itertools import count
 from typing import NamedTuple
 
 from message_buffer.lanes.outcomes import BatchCompleted, BatchTaken, ConversationsClaimed
+from message_buffer.limits import WATCHDOG_PASS_MS
 from tests.support.engine import Engine
-
-WATCHDOG_PASS_MS = 30_000
 
 _tokens = count(1)
 

@@ -5,10 +5,9 @@ from typing import Any
 from message_buffer.json_object import Json
 from tools.console.batches import figures_of
 from tools.console.hub import Hub
-from tools.console.limits import CONVERSATIONS_SHOWN, ENTRIES_IN_A_TIME_LINE, MAX_REQUESTS_IN_A_SWEEP, TIME_LINES_KEPT
-from tools.console.looks import Looks
+from tools.console.looks import CONVERSATIONS_SHOWN, MAX_REQUESTS_IN_A_SWEEP, Looks
 from tools.console.pace import Pace
-from tools.console.time_lines import TimeLines
+from tools.console.time_lines import ENTRIES_IN_A_TIME_LINE, TIME_LINES_KEPT, TimeLines
 from tools.console.words import shown
 
 

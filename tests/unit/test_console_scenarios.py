@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from bufferctl.errors import Unreachable
-from bufferctl.limits import RULES_IN_FORCE_SECONDS
+from bufferctl.verify import RULES_IN_FORCE_SECONDS
 from message_buffer.json_object import Json
 from message_buffer.limits import SECOND_MS
 from message_buffer.rules.control_words import compared_form

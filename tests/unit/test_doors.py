@@ -12,9 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bufferctl.__main__ import main
-from lambdas.ingest.platforms.base import Incoming, Intake, Signer, Webhook
+from lambdas.ingest.platforms.base import MAX_SIGNATURE_AGE_MS, Incoming, Intake, Signer, Webhook
 from lambdas.ingest.platforms.custom import Custom
-from lambdas.limits import MAX_SIGNATURE_AGE_MS
 from message_buffer.errors import InvalidInput, InvalidRules
 from message_buffer.json_object import Json
 from message_buffer.limits import SECRET_LIFE_MS

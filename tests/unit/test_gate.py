@@ -13,8 +13,7 @@ from lambdas.admin.rules import RulesAdmin
 from lambdas.admin.service import operations_of as operators_operations_of
 from lambdas.gate import handler
 from lambdas.gate.service import Gate, operations_of
-from lambdas.limits import MAX_NAME_CHARACTERS
-from lambdas.operations import Operations
+from lambdas.operations import MAX_ID_CHARACTERS, Operations
 from lambdas.responder.batch import read_batch
 from lambdas.responder.gate_client import BufferClient
 from message_buffer.aws.dynamodb import Table
@@ -166,7 +165,7 @@ def test_in_an_outage_of_valkey_the_other_lane_obeys_and_the_consumer_asks_again
         ("gate", {"generation": 1, "conversation": "c"}, "a conversation id reads tenant/platform/account/user"),
         (
             "gate",
-            {"generation": 1, "conversation": "c" * (MAX_NAME_CHARACTERS + 1)},
+            {"generation": 1, "conversation": "c" * (MAX_ID_CHARACTERS + 1)},
             "conversation: must be a text of 1 to 1100 characters.",
         ),
         ("conversation.resume", {"holdMs": 1}, "holdMs is unknown here; valid: by, conversation."),

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from lambdas.ingest.platforms import PLATFORMS
-from lambdas.ingest.platforms.base import MAX_SECRETS_TRIED, MAX_WEBHOOK_BYTES
+from lambdas.ingest.platforms.base import MAX_SECRETS_TRIED, MAX_SIGNATURE_AGE_MS, MAX_WEBHOOK_BYTES
 from lambdas.ingest.strangers import MAX_LINES_ABOUT_STRANGERS
-from lambdas.limits import MAX_SIGNATURE_AGE_MS
 from message_buffer.json_object import Json
 from message_buffer.limits import MINUTE_MS
 from message_buffer.messages.conversation_id import ConversationId

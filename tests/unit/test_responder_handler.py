@@ -13,9 +13,9 @@ from lambdas.responder.batch import read_batch
 from lambdas.responder.credentials import CredentialStore
 from lambdas.responder.deliveries import Deliveries, Delivery, Later
 from lambdas.responder.errors import CallBusy, MalformedEvent
+from lambdas.responder.gate import MAX_PARKED_BATCHES
 from lambdas.responder.gate_client import BufferClient, OthersHold
 from lambdas.responder.history import MAX_TURN_BYTES, Turn, alternate, fit_into_budget, shorten, trim
-from lambdas.responder.limits import MAX_PARKED_BATCHES
 from lambdas.responder.operator_commands import OperatorCommands
 from lambdas.responder.owned_batch import MAX_PARKED_TEXT_BYTES
 from message_buffer.errors import SendFailed

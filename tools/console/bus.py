@@ -11,12 +11,16 @@ from bufferctl.stage import ROOT
 from message_buffer.json_object import Json
 from tools.console.batches import Batches, figures_of
 from tools.console.hub import Hub
-from tools.console.limits import MAX_PAUSE_BETWEEN_LISTENERS_SECONDS, PAUSE_AFTER_A_PROBLEM_SECONDS, SHUT_DOWN_SECONDS
 from tools.console.looks import Looks
+from tools.console.pace import PAUSE_AFTER_A_PROBLEM_SECONDS
 from tools.console.time_lines import TimeLines
 from tools.console.why import why_left
 from tools.console.words import shown
 
+# A listener that cannot listen, for example because rights are missing, is started again after pauses that grow up to
+# this.
+MAX_PAUSE_BETWEEN_LISTENERS_SECONDS = 60.0
+SHUT_DOWN_SECONDS = 3
 BATCH_READY = "messages.batch.ready"
 
 

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from message_buffer.json_object import Json
-from tools.console.limits import BODIES_KEPT_OF_A_CUSTOMER, CUSTOMERS_KEPT
 from tools.local.webhooks import meta, telegram_message, twilio_message, whatsapp, whatsapp_echo, whatsapp_text
 
+CUSTOMERS_KEPT = 50
+BODIES_KEPT_OF_A_CUSTOMER = 200
 PICTURE = "https://example.com/picture.jpg"
 VOICE = "https://example.com/voice.ogg"
 

@@ -6,7 +6,9 @@ import threading
 from contextlib import suppress
 
 from message_buffer.json_object import Json
-from tools.console.limits import MAX_WAITING_MESSAGES
+
+# A page that reads so slowly that this many messages wait for it is disconnected; it then connects again.
+MAX_WAITING_MESSAGES = 500
 
 
 class Closed(Exception):

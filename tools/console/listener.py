@@ -18,9 +18,12 @@ from bufferctl.errors import Failed, Unreachable
 from bufferctl.events import EVERYTHING, ArrivedEvent, subscribe
 from bufferctl.interrupts import endings_interrupt
 from lambdas.canary.listening import LONG_POLL_SECONDS
-from tools.console.limits import LOCAL_STAGE_POLL_SECONDS, PAUSE_AFTER_A_PROBLEM_SECONDS
+from tools.console.pace import PAUSE_AFTER_A_PROBLEM_SECONDS
 from tools.console.place import Options, ShownStage
 
+# After the end of a local stage, the listener looks this often for its next start, so that it listens before the first
+# batch is due.
+LOCAL_STAGE_POLL_SECONDS = 0.25
 PREFIX = "bufferctl-console"
 
 

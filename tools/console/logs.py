@@ -3,10 +3,11 @@
 import json
 
 from message_buffer.json_object import Json
-from tools.console.limits import LOG_LINES_SHOWN, LOGS_LOOK_BACK_MS
 from tools.console.looks import now_ms
 from tools.console.place import ShownStage
 
+LOG_LINES_SHOWN = 200
+LOGS_LOOK_BACK_MS = 10 * 60_000
 # The admin function logs every operation. The page asks for these every few seconds, so their lines would hide others.
 ONLY_LOOKS = ("conversation.show", "conversation.list", "rules.explain", "rules.list", "status", "dead.list")
 

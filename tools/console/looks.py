@@ -6,23 +6,21 @@ from collections.abc import Callable, Iterator
 
 from bufferctl.errors import Failed
 from message_buffer.json_object import Json
+from message_buffer.limits import MAX_LISTED
 from tools.console.hub import Hub
-from tools.console.limits import (
-    CONVERSATIONS_IN_A_REQUEST,
-    CONVERSATIONS_SHOWN,
-    LETTERS_EVERY_SECONDS,
-    LETTERS_SHOWN,
-    MAX_REQUESTS_IN_A_SWEEP,
-    OWNERS_EVERY_SECONDS,
-    PAUSE_AFTER_A_PROBLEM_SECONDS,
-    PAUSE_BETWEEN_SWEEPS_SECONDS,
-    STATUS_EVERY_SECONDS,
-)
 from tools.console.outage import in_words, is_outage
-from tools.console.pace import PacedStage
+from tools.console.pace import PAUSE_AFTER_A_PROBLEM_SECONDS, PacedStage
 from tools.console.time_lines import TimeLines, facts_of_look
 from tools.console.why import why_due
 
+# A sweep over all open conversations ends after this many answers, and the page then says that there are more.
+MAX_REQUESTS_IN_A_SWEEP = 20
+STATUS_EVERY_SECONDS = 2.0
+LETTERS_EVERY_SECONDS = 15.0
+LETTERS_SHOWN = 50
+OWNERS_EVERY_SECONDS = 30.0
+PAUSE_BETWEEN_SWEEPS_SECONDS = 0.5
+CONVERSATIONS_SHOWN = 200
 Key = tuple[str, str]
 
 
@@ -112,7 +110,7 @@ class Looks:
         cursor = None
         for _ in range(MAX_REQUESTS_IN_A_SWEEP):
             at_ms = self.clock()
-            response = self._stage.look("conversation.list", cursor=cursor, limit=CONVERSATIONS_IN_A_REQUEST)
+            response = self._stage.look("conversation.list", cursor=cursor, limit=MAX_LISTED)
             yield at_ms, response
             cursor = response["next"]
             if cursor is None:

@@ -7,8 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from message_buffer.json_object import Json
-from tools.console.limits import MAX_LOOKS_A_SECOND, MAX_REQUESTS_A_SECOND
 from tools.console.place import ShownStage
+
+# The requests of the page's reader come before the looks, so the looks leave room for them.
+MAX_REQUESTS_A_SECOND = 5
+MAX_LOOKS_A_SECOND = 3
+PAUSE_AFTER_A_PROBLEM_SECONDS = 2.0
 
 
 class Pace:

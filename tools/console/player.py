@@ -10,12 +10,13 @@ from typing import Any, Protocol
 from bufferctl.errors import Failed
 from message_buffer.json_object import Json
 from tools.console.accidents import KILLED, OUTAGE, ChangeFailed
-from tools.console.bus import BATCH_READY
+from tools.console.bus import BATCH_READY, SHUT_DOWN_SECONDS
 from tools.console.customers import CannotDo, Customer
 from tools.console.hub import Hub
-from tools.console.limits import MAX_WAIT_FOR_BATCH_SECONDS, SHUT_DOWN_SECONDS
 from tools.console.scenarios import Scenario, ScenarioStep
 
+# After a crash, a batch comes at the latest after the watchdog's pass, a lease and the starts of two functions.
+MAX_WAIT_FOR_BATCH_SECONDS = 60.0
 # The types of events, besides batches, that a scenario may name. The answers of a responder are not among them.
 EVENTS = ("messages.amended", "messages.buffer.cancelled", "messages.conversation.taken_over")
 NO_BATCH = f"No batch has come for {MAX_WAIT_FOR_BATCH_SECONDS:g} s. The scenario goes on."

@@ -11,9 +11,8 @@ import uvicorn
 from tools.console.access import Access
 from tools.console.accidents import Accidents
 from tools.console.batches import Batches
-from tools.console.bus import BusListener, Takers
+from tools.console.bus import SHUT_DOWN_SECONDS, BusListener, Takers
 from tools.console.hub import Hub
-from tools.console.limits import SHUT_DOWN_SECONDS, TOKEN_BYTES
 from tools.console.logs import Logs
 from tools.console.looks import Looks
 from tools.console.pace import PacedStage
@@ -23,6 +22,8 @@ from tools.console.scenarios import read_scenarios
 from tools.console.server import ConsoleParts, make_app
 from tools.console.simulator import Simulator
 from tools.console.time_lines import TimeLines
+
+TOKEN_BYTES = 24
 
 
 @contextmanager

@@ -5,8 +5,10 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from message_buffer.json_object import Json
-from tools.console.limits import MAX_STEP_PAUSE_SECONDS, MAX_STEPS, MAX_TEXT_CHARACTERS
 
+MAX_TEXT_CHARACTERS = 4_000
+MAX_STEPS = 100
+MAX_STEP_PAUSE_SECONDS = 60.0
 FOLDER = Path(__file__).parent / "scenarios"
 
 

@@ -16,11 +16,11 @@ from starlette.staticfiles import StaticFiles
 
 from bufferctl.errors import Failed, Unreachable
 from message_buffer.json_object import Json
+from message_buffer.limits import MAX_HOLD_MS
 from tools.console.batches import Batches
 from tools.console.bus import BusListener
 from tools.console.customers import CannotDo, Customer
 from tools.console.hub import Closed, Hub, framed
-from tools.console.limits import KEEP_ALIVE_SECONDS, MAX_HOLD_MS, MAX_TEXT_CHARACTERS
 from tools.console.logs import Logs
 from tools.console.looks import Looks
 from tools.console.outage import is_outage
@@ -28,10 +28,12 @@ from tools.console.pace import PacedStage
 from tools.console.place import ShownStage
 from tools.console.player import Player
 from tools.console.rules_in_words import RULES_IN_WORDS
+from tools.console.scenarios import MAX_TEXT_CHARACTERS
 from tools.console.simulator import Simulator, waiting_part
 from tools.console.time_lines import TimeLines
 from tools.console.why import why_due
 
+KEEP_ALIVE_SECONDS = 15.0
 PAGE = Path(__file__).parent / "page"
 VALKEY_IS_OUT = "Valkey does not answer, so this is not possible now. Try again when it answers."
 READ_ONLY = "This console only reads. Start it with --allow-changes to change something."

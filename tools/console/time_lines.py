@@ -5,9 +5,11 @@ from collections import OrderedDict, deque
 from typing import Any
 
 from message_buffer.json_object import Json
-from tools.console.limits import ENTRIES_IN_A_TIME_LINE, TIME_LINES_KEPT
 from tools.console.why import why_due
 
+# If there are more time lines, those that changed longest ago are dropped.
+TIME_LINES_KEPT = 500
+ENTRIES_IN_A_TIME_LINE = 100
 # A look becomes an entry if one of these has changed since the look before.
 COMPARED = ("state", "count", "dueAt", "rule", "frozen", "lane")
 

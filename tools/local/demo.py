@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from bufferctl.events import ArrivedEvent
+from bufferctl.verify import MAX_SECOND_EVENT_SECONDS
 from tools.local.errors import LocalError
 from tools.local.events import Inbox, collect
-from tools.local.limits import (
-    DEMO_BAR_CHARACTERS,
-    DEMO_TICK_SECONDS,
-    DEMO_WARM_UP_MESSAGES,
-    MAX_EVENT_SECONDS,
-    MAX_SECOND_EVENT_SECONDS,
-)
 from tools.local.outputs import Outputs
 from tools.local.progress import Progress
 from tools.local.stage import Stage
 from tools.local.webhooks import Webhooks, whatsapp, whatsapp_text
 
+DEMO_TICK_SECONDS = 0.1
+DEMO_BAR_CHARACTERS = 30
+# `maxMessages` of the preset `customers`. So the warm-up fills the buffer, which is then due at once, in both lanes.
+DEMO_WARM_UP_MESSAGES = 20
+# Longer than a message of the demo can wait (`maxWaitMs`) and the functions need to start.
+MAX_EVENT_SECONDS = 60.0
 # The customer's texts, each with the seconds that the customer pauses before it.
 FRAGMENTS = (
     (0.0, "Hey"),

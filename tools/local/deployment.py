@@ -14,9 +14,10 @@ from infra import cli
 from infra.settings_and_defaults import LOCAL_API_ID
 from tools.local import emulator, processes
 from tools.local.errors import LocalError
-from tools.local.limits import MAX_SHOWN_LOG_LINES
 from tools.local.outputs import FUNCTION_URL_PATH, Outputs
 
+# How many lines of a failed command's log are shown, from its end. The log itself stays in the stage's folder.
+MAX_SHOWN_LOG_LINES = 25
 ROLES = (
     "ingest",
     "processor",

@@ -14,13 +14,16 @@ from pydantic import ValidationError
 
 from message_buffer.errors import InvalidInput
 from message_buffer.json_object import Json
-from message_buffer.limits import MAX_TIME_MS
+from message_buffer.limits import MAX_TIME_MS, MINUTE_MS
 from message_buffer.messages.author_ids import AuthorIds
 from message_buffer.messages.changes import Change
 from message_buffer.messages.conversation_id import ConversationId, encode_conversation
 from message_buffer.messages.message import Message
 from message_buffer.messages.wire_form import mend_id
 
+# The signed time of the generic platform or of a door may differ this much from ingest's clock, because both clocks may
+# be wrong.
+MAX_SIGNATURE_AGE_MS = 5 * MINUTE_MS
 # Phone numbers have at most 15 digits, and WhatsApp's ids at most 135 characters. Longer ones are ignored.
 MAX_DIGITS_OF_A_NUMBER, MAX_USER_ID_CHARACTERS = 32, 256
 # Lambda accepts an event of at most 6 MB. The gateway may encode the body as base64, which makes it a third longer.

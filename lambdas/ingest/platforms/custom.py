@@ -8,6 +8,7 @@ from base64 import b64encode
 from functools import partial
 
 from lambdas.ingest.platforms.base import (
+    MAX_SIGNATURE_AGE_MS,
     Credentials,
     Incoming,
     Intake,
@@ -19,7 +20,6 @@ from lambdas.ingest.platforms.base import (
     ms_of_time,
     parse_json,
 )
-from lambdas.limits import MAX_SIGNATURE_AGE_MS
 from message_buffer.rules.door_reading import PLATFORM, DoorItem, Sent, items_of
 from message_buffer.rules.doors import Door
 

@@ -28,6 +28,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from lambdas.ingest.platforms.base import (
+    MAX_SIGNATURE_AGE_MS,
     Credentials,
     Incoming,
     Intake,
@@ -40,7 +41,6 @@ from lambdas.ingest.platforms.base import (
     ms_of_seconds,
     parse_json,
 )
-from lambdas.limits import MAX_SIGNATURE_AGE_MS
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message

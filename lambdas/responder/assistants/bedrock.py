@@ -2,7 +2,7 @@
 
 from lambdas.responder.assistants.base import Prompt, Reply
 from lambdas.responder.errors import CallBusy, CallRefused
-from lambdas.responder.limits import MAX_CONNECT_SECONDS
+from lambdas.responder.http_client import MAX_CONNECT_SECONDS
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
 from message_buffer.json_object import Json

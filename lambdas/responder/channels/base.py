@@ -11,6 +11,8 @@ from typing import Protocol
 from lambdas.responder.errors import CallRefused
 from message_buffer.messages.conversation_id import ConversationId
 
+# A channel needs little time, because it only accepts a part, and delivers the part later.
+MAX_SEND_SECONDS = 8.0
 Credentials = Mapping[str, str]
 
 # Places where a text may be split, the best first.

@@ -2,9 +2,8 @@
 
 from urllib.parse import quote
 
-from lambdas.responder.channels.base import Credentials, require_credential
+from lambdas.responder.channels.base import MAX_SEND_SECONDS, Credentials, require_credential
 from lambdas.responder.http_client import Http
-from lambdas.responder.limits import MAX_SEND_SECONDS
 from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import ConversationId
 

@@ -1,9 +1,8 @@
 """Sends by Telegram's Bot API. The credential is `botToken`; the user is a chat, or `chat:topic` in a forum."""
 
-from lambdas.responder.channels.base import Credentials, require_credential
+from lambdas.responder.channels.base import MAX_SEND_SECONDS, Credentials, require_credential
 from lambdas.responder.errors import CallRefused
 from lambdas.responder.http_client import Http
-from lambdas.responder.limits import MAX_SEND_SECONDS
 from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import ConversationId
 
