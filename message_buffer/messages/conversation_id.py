@@ -30,7 +30,7 @@ class ConversationId(NamedTuple):
         """Return the id. Raises InvalidId if a part is empty, or if the id would be too long."""
         if not all(self):
             raise InvalidId("no part of a conversation id may be empty")
-        # Check the length before the id is built, because a part from a stranger may have megabytes. Escapes and
+        # Check the length before the id is built, because anybody may send a part of megabytes. Escapes and
         # characters of several bytes can only make the id longer than this.
         characters = sum(map(len, self)) + len(self) - 1
         if characters > MAX_CONVERSATION_ID_BYTES:

@@ -228,7 +228,7 @@ class Platform(Protocol):
     """Leave out invalid updates instead of refusing the webhook, which the platform would send again for days."""
     tells_typing: bool = False
     max_body_bytes: int = MAX_WEBHOOK_BYTES
-    """The largest body of the platform. Strangers may send larger ones, whose signatures would take long to check."""
+    """The largest body of the platform. Anybody may send a larger one, whose signature would take long to check."""
     comes_again: bool = True
     """The platform sends a webhook again that was answered 429."""
     empty_refusal: tuple[str, str] | None = None
