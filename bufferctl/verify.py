@@ -220,7 +220,7 @@ class Trial:
         cancelled = self._a_stop_word()
         self._collect(*sent.values())
         self.say("Listen for second events, which would be errors")
-        self._look_for(MAX_SECOND_EVENT_SECONDS)
+        self._collect_until(MAX_SECOND_EVENT_SECONDS)
         for check, burst in sent.items():
             results[check] = self._judged(check, burst, checks[check][1])
         yield results.pop("five fragments")
@@ -268,7 +268,7 @@ class Trial:
                 return _refused("the first event", error)
             # Another message before the due time would only prolong the wait.
             seconds = max(burst.due_at_ms / 1_000 - time.time(), 0) + WARM_UP_PAUSE_SECONDS
-            if self._look_for(seconds, lambda: bool(burst.of(self._arrivals))):
+            if self._collect_until(seconds, lambda: bool(burst.of(self._arrivals))):
                 took = f"{time.monotonic() - began:.1f} s"
                 return Result("the first event", "the rule works, functions are warm", ok=True, time=took)
         return Result("the first event", f"no event came within {MAX_RULE_SECONDS:.0f} s", ok=False)
@@ -323,7 +323,7 @@ class Trial:
             mine = [each for each in self._arrivals if each.batch["conversationId"] == burst.conversation]
             return [each.batch for each in mine if each.event["detail-type"] == detail_type]
 
-        self._look_for(MAX_LATE_SECONDS, lambda: bool(came(CANCELLED) or came(BATCH_READY)))
+        self._collect_until(MAX_LATE_SECONDS, lambda: bool(came(CANCELLED) or came(BATCH_READY)))
         if not came(CANCELLED):
             return Result("a stop word", "no cancel came", ok=False)
         dropped = came(CANCELLED)[0]["dropped"]
@@ -352,15 +352,15 @@ class Trial:
     def _collect(self, *bursts: Burst) -> None:
         """Collect events until all batches of these bursts have come, or until the last batch is too late."""
         due_in_seconds = max((each.due_at_ms for each in bursts), default=0) / 1_000 - time.time()
-        self._look_for(
+        self._collect_until(
             max(due_in_seconds, 0) + MAX_LATE_SECONDS, lambda: all(each.is_out(self._arrivals) for each in bursts)
         )
 
-    def _look_for(self, seconds: float, is_over: Callable[[], bool] = lambda: False) -> bool:
+    def _collect_until(self, seconds: float, is_over: Callable[[], bool] = lambda: False) -> bool:
         """Collect events until `is_over` returns True, at most for this time. Return whether it did."""
         until = time.monotonic() + seconds
         while not is_over() and time.monotonic() < until:
-            self._arrivals += self._subscription.look(wait_seconds=LONG_POLL_SECONDS)
+            self._arrivals += self._subscription.poll(wait_seconds=LONG_POLL_SECONDS)
         return is_over()
 
 

@@ -48,7 +48,7 @@ def bill(config: StageConfig, traffic: Traffic) -> list[Line]:
     if config.has_valkey_lane:
         lines += [*_valkey_lane(config, traffic), *_cache(config, traffic), *_network(config, traffic)]
         if config.has_dynamodb_lane:
-            lines += dynamodb_lane.at_rest(config)
+            lines += dynamodb_lane.idle(config)
     else:
         lines += dynamodb_lane.alone(config, traffic)
     if config.end_user_messaging:
@@ -193,14 +193,14 @@ def stored_gb(traffic: Traffic) -> float:
 def ecpus(config: StageConfig, traffic: Traffic) -> float:
     """Return the ECPUs of all calls of a month."""
     run = processors(traffic, shards=config.shards, timings=config.timings)
-    look = ecpu("look_us")
+    empty_claim = ecpu("empty_claim_us")
     payload, batch = traffic.payload_bytes, traffic.payload_bytes * traffic.fragments_per_batch
     buffering = traffic.messages * ecpu("buffer_us", used("buffer_call_bytes") + payload)
     batches = traffic.batches * (
-        look + ecpu("claim_us") + ecpu("take_us", used("take_call_bytes") + batch) + ecpu("take_us")
+        empty_claim + ecpu("claim_us") + ecpu("take_us", used("take_call_bytes") + batch) + ecpu("take_us")
     )
-    looking = run.seconds * SECOND_MS * (1 / PROCESSOR_LOOK_MS + LEASE_RENEWALS / config.timings.lease_ms) * look
-    return buffering + batches + looking + PASSES * config.shards * look
+    polling = run.seconds * SECOND_MS * (1 / PROCESSOR_LOOK_MS + LEASE_RENEWALS / config.timings.lease_ms) * empty_claim
+    return buffering + batches + polling + PASSES * config.shards * empty_claim
 
 
 def ecpu(time_us: str, moved_bytes: float = 0) -> float:

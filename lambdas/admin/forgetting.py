@@ -106,7 +106,7 @@ class Forgetting:
         # Consumers drop batches up to this time. It is the last arrival if one is known, because a message that comes
         # next, through a host whose clock lags, may seem to arrive before now.
         at_ms = max((each.last_at_ms for each in forgotten if each.last_at_ms is not None), default=begun_ms)
-        self._tell(name, at_ms)
+        self._publish(name, at_ms)
         counts = {
             "waiting": sum(each.waiting for each in forgotten),
             "frozen": sum(each.frozen for each in forgotten),
@@ -155,7 +155,7 @@ class Forgetting:
         scope, at_ms = conversation_scope(name), self._clock()
         return int(self._places.rules.delete(scope, by=by, at_ms=at_ms, expected_version=None))
 
-    def _tell(self, name: str, at_ms: int) -> None:
+    def _publish(self, name: str, at_ms: int) -> None:
         try:
             self._bus.publish(DETAIL_TYPE, forgotten_event(parse_conversation_id(name), at_ms=at_ms))
         except SendFailed as error:

@@ -20,7 +20,7 @@ ACCOUNT = "canary"
 
 
 class Listens(Protocol):
-    def look(self, *, wait_seconds: int) -> Sequence[Arrival]: ...
+    def poll(self, *, wait_seconds: int) -> Sequence[Arrival]: ...
 
 
 class Canary:
@@ -67,6 +67,6 @@ class Canary:
         wait_seconds = max(burst.due_at_ms - self._clock(), 0) / 1_000 + MAX_LATE_SECONDS
         until = time.monotonic() + min(wait_seconds, (remaining_ms() - MIN_MS_LEFT_TO_REPORT) / 1_000)
         while not burst.is_out(arrivals) and time.monotonic() < until:
-            arrivals += self._events.look(wait_seconds=LONG_POLL_SECONDS)
+            arrivals += self._events.poll(wait_seconds=LONG_POLL_SECONDS)
         # Collect once more, because a second event with the same messages would be an error.
-        arrivals += self._events.look(wait_seconds=LONG_POLL_SECONDS)
+        arrivals += self._events.poll(wait_seconds=LONG_POLL_SECONDS)

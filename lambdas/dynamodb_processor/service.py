@@ -128,7 +128,7 @@ class DynamoDbProcessor:
         except SendFailed as error:
             self._telemetry.warn("window not locked", conversation=trigger.conversation, reason=str(error))
             # An edit of a stored message prevents the lock for a moment, and a busy table prevents it for longer.
-            self._rest(trigger, MAX_TRIGGER_REST_MS)
+            self._hide(trigger, MAX_TRIGGER_REST_MS)
             return False
         return self._work(trigger, _Locked(trigger.conversation, owner, window), time)
 
@@ -170,29 +170,29 @@ class DynamoDbProcessor:
         if not window.is_open:
             self._telemetry.sampled("nothing waits", conversation=conversation)
             return True
-        rest_ms = window.due.due_at_ms - now_ms
+        hidden_ms = window.due.due_at_ms - now_ms
         if window.is_locked(now_ms):
             self._telemetry.count("TriggersReturned")
-            rest_ms = min(window.lock.until_ms - now_ms, MAX_TRIGGER_REST_MS)
-        elif rest_ms > MAX_TRIGGER_HIDDEN_MS:
-            return self._leave_successor(trigger, window, rest_ms)
-        self._telemetry.sampled("trigger returned", conversation=conversation, rest_ms=rest_ms)
-        self._rest(trigger, max(rest_ms, MIN_TRIGGER_REST_MS))
+            hidden_ms = min(window.lock.until_ms - now_ms, MAX_TRIGGER_REST_MS)
+        elif hidden_ms > MAX_TRIGGER_HIDDEN_MS:
+            return self._send_successor(trigger, window, hidden_ms)
+        self._telemetry.sampled("trigger returned", conversation=conversation, hidden_ms=hidden_ms)
+        self._hide(trigger, max(hidden_ms, MIN_TRIGGER_REST_MS))
         return False
 
-    def _leave_successor(self, trigger: Trigger, window: Window, rest_ms: int) -> bool:
+    def _send_successor(self, trigger: Trigger, window: Window, hidden_ms: int) -> bool:
         """Leave another trigger in the queue, which unlike this one is not in flight while it waits."""
         now_ms, conversation, due_at_ms = self._clock(), trigger.conversation, window.due.due_at_ms
         # A trigger that comes within a minute of the successor's time may be the successor itself.
         if now_ms + MAX_TRIGGER_HIDDEN_MS < window.successor_at_ms <= due_at_ms:
             self._telemetry.sampled("another trigger comes", conversation=conversation)
             return True
-        delay_ms = min(rest_ms, MAX_TRIGGER_DELAY_MS)
+        delay_ms = min(hidden_ms, MAX_TRIGGER_DELAY_MS)
         try:
             self._triggers.send(conversation, delay_ms=delay_ms)
         except SendFailed as error:
             self._telemetry.warn("no successor sent", conversation=conversation, reason=str(error))
-            self._rest(trigger, MAX_TRIGGER_HIDDEN_MS)
+            self._hide(trigger, MAX_TRIGGER_HIDDEN_MS)
             return False
         # Record the successor after it was sent, so that other triggers of this window may end.
         self._windows.list_later(
@@ -207,7 +207,7 @@ class DynamoDbProcessor:
         def beat() -> None:
             if not self._locks.keep(locked.conversation, locked.owner, until_ms=self._clock() + lock_ms):
                 raise LockLost("the lock ran out, and another run has the window now")
-            self._triggers.rest(trigger, for_ms=WINDOW_LOCK_MS)
+            self._triggers.hide(trigger, for_ms=WINDOW_LOCK_MS)
 
         try:
             with Heartbeat(beat, every_seconds=self._beat_seconds) as heartbeat:
@@ -217,7 +217,7 @@ class DynamoDbProcessor:
             self._telemetry.warn("lock lost", conversation=locked.conversation, reason=str(error))
             return False
         except _PutOnHold:
-            self._rest(trigger, MIN_TRIGGER_REST_MS)
+            self._hide(trigger, MIN_TRIGGER_REST_MS)
             return False
         except Exception as error:  # noqa: BLE001 - the window is tried again after any error
             self._try_later(trigger, locked, error)
@@ -236,7 +236,7 @@ class DynamoDbProcessor:
         heartbeat.check()
         self._require_lock(locked, until_ms=batch.window.lock.until_ms)
         expires_at_ms = self._clock() + REMEMBERED_MS
-        self._messages.leave_tombstones(
+        self._messages.write_tombstones(
             conversation, frozen.names, batch_id=frozen.batch_id, expires_at_ms=expires_at_ms, apart=batch.apart
         )
         self._close(locked, generation=frozen.generation, left=frozen.has_left)
@@ -283,7 +283,7 @@ class DynamoDbProcessor:
                 rhythm=rhythm_of_batch(window, [each.arrived_at_ms for each in fitting.messages]),
                 # Messages that come while this run reads join the batch. If they keep coming, leave the last ones out.
                 now_ms=now_ms,
-                may_have_come=read + 1 == MAX_READS_OF_A_WINDOW,
+                may_have_arrived=read + 1 == MAX_READS_OF_A_WINDOW,
             ):
                 first = window._replace(attempt=FIRST_ATTEMPT)
                 apart = [each.name for each in fitting.messages if each.is_apart]
@@ -381,11 +381,11 @@ class DynamoDbProcessor:
             self._locks.retry(conversation, locked.owner, due_at_ms=due_at_ms)
         except SendFailed as failed:
             self._telemetry.warn("window not released", conversation=conversation, reason=str(failed))
-        self._rest(trigger, wait_ms)
+        self._hide(trigger, wait_ms)
 
-    def _rest(self, trigger: Trigger, for_ms: int) -> None:
+    def _hide(self, trigger: Trigger, for_ms: int) -> None:
         try:
-            self._triggers.rest(trigger, for_ms=for_ms)
+            self._triggers.hide(trigger, for_ms=for_ms)
         except SendFailed as error:
             # The queue delivers the trigger again anyway, once it is no longer hidden.
             self._telemetry.warn("trigger not put back", conversation=trigger.conversation, reason=str(error))

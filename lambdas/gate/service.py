@@ -35,17 +35,17 @@ class Gate:
         seen = {}
         for lane in self._lanes:
             try:
-                seen[lane] = lane.standing(name)
+                seen[lane] = lane.generation_and_holds(name)
             except StoreError:
                 # The DynamoDB lane, which comes first, keeps each hold, too.
                 if lane in (asked, self._lanes[0]):
                     raise
         # A hold and a resume at the same time may have reached the two lanes in different orders.
-        told = {"holds": shown(longest(*(hold for each in seen.values() for hold in each.holds)))}
+        response = {"holds": shown(longest(*(hold for each in seen.values() for hold in each.holds)))}
         if asked is None:
-            return told
+            return response
         current = seen[asked].generation
-        return {"current": current, "newer": current > generation, **told}
+        return {"current": current, "newer": current > generation, **response}
 
     def hold(self, fields: Json) -> Json:
         """Keep the conversation's messages back for consumers, in all lanes. Return until when it is on hold."""

@@ -23,8 +23,8 @@ class Buffering:
         """
         refusals = Refusals()
         for message in messages:
-            look = refusals.in_conversation if message.control_word else refusals.around
-            if reason := look(message.conversation):
+            check = refusals.in_conversation if message.control_word else refusals.around
+            if reason := check(message.conversation):
                 done.refused[reason] += 1
                 done.note_limited(message.conversation)
                 refusals.add_unasked(message.conversation, reason)

@@ -71,7 +71,7 @@ class Ingest:
         except SendFailed as error:
             # Do not log the door's name: anybody may send a long one.
             return self._refuse_after(error, request.platform)
-        if platform is None or (request.route == "typing" and not platform.tells_typing):
+        if platform is None or (request.route == "typing" and not platform.reports_typing):
             return in_form_of(platform, refuse(404, "There is no such platform."))
         return in_form_of(platform, self._answer_or_refuse(platform, request))
 
@@ -142,7 +142,7 @@ class Ingest:
                 self._aliases.begin_webhook()
             # Read everything before storing anything, so that a refused body leaves no message behind.
             messages, changes, human_replies = prepare(
-                intake, self._book, aliases=self._aliases, leave_out=platform.leaves_out_what_is_wrong
+                intake, self._book, aliases=self._aliases, leave_out=platform.skips_invalid
             )
         except TooManyUpdates as error:
             return self._refuse_body(platform, 413, str(error))

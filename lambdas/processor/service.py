@@ -209,20 +209,20 @@ class Processor:
         asked_at = self._monotonic_ms()
         if asked_at - self._renewed_at >= self._renew_ms:
             if isinstance(self._store.renew_lease(self._shard, self._lease_id), Lost):
-                return self._come_back()
+                return self._reacquire()
             self._renewed_at = asked_at
         self._return_failed_starts()
         if not self._conversation_processors.room:
-            self._conversation_processors.wait(self._store.settings.look_ms / 1_000)
+            self._conversation_processors.wait(self._store.settings.max_sleep_ms / 1_000)
             return None
         # At most half, so that the processor can claim more conversations while it is still starting the last ones.
         limit = min(MAX_STARTS_UNDER_WAY // 2, self._conversation_processors.room)
         claimed = self._store.claim_due(self._shard, self._lease_id, limit=limit)
         if isinstance(claimed, Lost):
-            return self._come_back()
+            return self._reacquire()
         self._report_recovered(claimed.expired, "claim or token expired")
         self._send(claimed)
-        return self._rest(claimed)
+        return self._sleep_until_due(claimed)
 
     def _send(self, claimed: Claimed) -> None:
         if not claimed.conversations:
@@ -241,8 +241,8 @@ class Processor:
             self._telemetry.count("Recovered", conversations)
             self._telemetry.warn("claims put back", shard=self._shard, conversations=conversations, reason=reason)
 
-    def _rest(self, claimed: Claimed) -> Exit | None:
-        """Sleep until the next due time or deadline, for `look_ms` at most, or until a script wakes this processor.
+    def _sleep_until_due(self, claimed: Claimed) -> Exit | None:
+        """Sleep until the next due time or deadline, at most for `max_sleep_ms`, or until a script wakes it.
 
         While all slots are in use, ignore the next due time. Leave if there has been no work, and no conversation in
         flight, for `idle_ms`.
@@ -252,17 +252,17 @@ class Processor:
         if claimed.conversations or near or self._conversation_processors.any_under_way:
             self._busy_at = self._monotonic_ms()
         elif self._monotonic_ms() - self._busy_at >= self._timings.idle_ms:
-            match self._store.leave_if_idle(self._shard, self._lease_id):
+            match self._store.stop_if_idle(self._shard, self._lease_id):
                 case Released():
                     return Exit.IDLE
                 case Lost():
-                    return self._come_back()
+                    return self._reacquire()
                 case WorkIsNear():
                     self._busy_at = self._monotonic_ms()
                     return None
-        until_ms = settings.look_ms if next_due_at_ms is None else min(next_due_at_ms - now_ms, settings.look_ms)
-        if claimed.waits_for_slot:
-            until_ms = settings.look_ms
+        until_ms = settings.max_sleep_ms
+        if next_due_at_ms is not None and not claimed.waits_for_slot:
+            until_ms = min(next_due_at_ms - now_ms, until_ms)
         self._wake.wait(max(until_ms, 0) / 1_000)
         return None
 
@@ -281,7 +281,7 @@ class Processor:
                 conversation=conversation, outcome=type(outcome).__name__, retry_in_ms=wait_ms, reason=str(error),
             )  # fmt: skip
 
-    def _come_back(self) -> Exit | None:
+    def _reacquire(self) -> Exit | None:
         """Acquire the expired lease again. Return LOST if another processor has it."""
         self._telemetry.count("LeaseLost")
         self._telemetry.warn("lease lost", shard=self._shard)

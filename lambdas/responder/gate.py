@@ -54,7 +54,7 @@ class Gate:
     def queues(self) -> bool:
         return self._policy == QUEUE
 
-    def look(self, batch: Batch, *, parked: Sequence[ParkedBatch], answered: int, parts_sent: int) -> Look:
+    def check(self, batch: Batch, *, parked: Sequence[ParkedBatch], answered: int, parts_sent: int) -> Look:
         """Ask the buffer whether the next part may be sent. The result is true only of this moment.
 
         `answered` is the highest generation of the batch's lane that has been answered. Anything higher will arrive as

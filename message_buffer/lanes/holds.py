@@ -31,7 +31,7 @@ def longest(*holds: Hold) -> Holds:
     return tuple(sorted(by_holder.values(), reverse=True))
 
 
-def standing(holds: Holds, now_ms: int) -> Holds:
+def unexpired(holds: Holds, now_ms: int) -> Holds:
     """Return the holds that have not ended."""
     return tuple(each for each in holds if each.until_ms > now_ms)
 

@@ -292,12 +292,12 @@ class NotOnHold:
     start_id: str | None = None
 
 
-Ended = Resumed | OnHold | NotOnHold  # of a resume: OnHold if a hold still stands
+Ended = Resumed | OnHold | NotOnHold  # of a resume: OnHold if another hold has not ended
 
 
 @outcome
-class Standing:
-    """Tells a consumer the number of the newest buffer, 0 if there is none, and the holds that have not ended."""
+class GenerationAndHolds:
+    """The number of the newest buffer, 0 if there is none, and the holds that have not ended."""
 
     generation: int
     holds: Holds

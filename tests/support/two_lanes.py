@@ -348,7 +348,7 @@ class TwoLanes:
 
     # -- the end -----------------------------------------------------------------------------------------------
 
-    def come_to_rest(self) -> None:
+    def become_idle(self) -> None:
         self.cuts.clear()
         self.arrive()
         for turn in range(100):
@@ -368,7 +368,7 @@ class TwoLanes:
 
     def _is_at_rest(self) -> bool:
         idle = self.engine.store.peek_conversation(CONVERSATION).state == "IDLE"
-        return idle and not self.unanswered and self.scene.is_at_rest()
+        return idle and not self.unanswered and self.scene.is_idle()
 
     def _is_left_over(self) -> bool:
         """Return whether a message was stored without a window; the next window finds it."""

@@ -45,16 +45,16 @@ class Hub:
         self.published.append(data)
 
 
-class Looks:
+class Polls:
     def hurry(self) -> None:
         return
 
 
 def test_the_page_the_charts_and_the_time_line_say_why_a_batch_has_left_and_nobodys_words() -> None:
     hub: Any = Hub()
-    looks: Any = Looks()
+    polls: Any = Polls()
     time_lines, batches = TimeLines(), Batches()
-    bus = Bus([], Takers(hub, looks, time_lines, batches, lambda _kind, _detail: None), words=False)
+    bus = Bus([], Takers(hub, polls, time_lines, batches, lambda _kind, _detail: None), words=False)
     times = {"firstMessageAt": 1_000, "lastMessageAt": 1_400, "waitMs": 3_400}
     detail = {
         "conversationId": "t/p/a/ada", "batchId": "b1", "messageCount": 2, "flushReason": "silence", "lane": "valkey",

@@ -101,7 +101,7 @@ def test_what_the_service_leaves_unprocessed_is_marked_as_emitted_by_asking_agai
     window.run()
     assert left_undone.answers == 0
     assert window.batches() == [["m1", "m2", "m3"]]
-    assert window.is_at_rest()
+    assert window.is_idle()
 
 
 def test_what_stays_unprocessed_is_marked_by_the_retry_and_not_emitted_again(
@@ -110,7 +110,7 @@ def test_what_stays_unprocessed_is_marked_by_the_retry_and_not_emitted_again(
     Unprocessed(window, monkeypatch, answers=6)
     due(window, "m1", "m2", "m3")
     window.run()
-    assert not window.is_at_rest()
+    assert not window.is_idle()
     settle(window)
     assert len(window.events()) == 1
     assert window.telemetry.counts["Retries"] == 1

@@ -133,11 +133,11 @@ def test_a_reply_whose_hold_cannot_be_read_waits_and_is_given_up_in_the_end(poli
     world = World(new_table(), gate=policy, max_attempts=4)
     away = [True]
 
-    def fail_a_look(name: str) -> None:
+    def fail_a_check(name: str) -> None:
         if name in LOOKS and away[0]:
             raise SendFailed("the gate is away")
 
-    world.steps.before = fail_a_look
+    world.steps.before = fail_a_check
     world.emit("b-1", 1, QUESTION)
     world.run()
     assert (world.sender.sent, [reason for _, reason in world.dead_lettered]) == ([], ["the gate is away"])

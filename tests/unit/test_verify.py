@@ -65,7 +65,7 @@ class FakeStage:
         event = {"detail-type": detail_type, "detail": {"conversationId": conversation, **detail}}
         self._arrivals.append(Arrival(event, DUE_MS + 9))
 
-    def look(self, *, wait_seconds: int) -> list[Arrival]:
+    def poll(self, *, wait_seconds: int) -> list[Arrival]:
         arrived, self._arrivals = self._arrivals, []
         return arrived
 

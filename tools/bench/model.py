@@ -107,7 +107,7 @@ def _emit(load: Load, second: int, shard: int, batch_bytes: float) -> None:
     load.events[second] += 1
     load.busy[second] += round(used("conversation_processor_ms") * 1_000)
     taken = used("take_call_bytes") + batch_bytes
-    calls = ecpu("look_us") + ecpu("claim_us") + ecpu("take_us", taken) + ecpu("take_us")
+    calls = ecpu("empty_claim_us") + ecpu("claim_us") + ecpu("take_us", taken) + ecpu("take_us")
     load.ecpus[second, shard] += round(calls)
 
 

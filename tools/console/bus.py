@@ -12,7 +12,7 @@ from bufferctl.stage import ROOT
 from tools.console.batches import Batches, figures_of
 from tools.console.hub import Hub
 from tools.console.limits import MAX_PAUSE_BETWEEN_LISTENERS_SECONDS, PAUSE_AFTER_A_PROBLEM_SECONDS, SHUT_DOWN_SECONDS
-from tools.console.looks import Looks
+from tools.console.polls import Polls
 from tools.console.time_lines import TimeLines
 from tools.console.why import why_left
 from tools.console.words import shown
@@ -26,7 +26,7 @@ class Takers:
     """The parts of the console that get the events."""
 
     hub: Hub
-    looks: Looks
+    polls: Polls
     time_lines: TimeLines
     batches: Batches
     scenarios: Callable[[str, Json], None]
@@ -83,7 +83,7 @@ class Bus:
             self._takers.time_lines.add(conversation, kind, at_ms, **facts)
         self._takers.hub.publish("event", seen)
         self._takers.scenarios(kind, detail)
-        self._takers.looks.hurry()
+        self._takers.polls.hurry()
 
     def _listen(self) -> None:
         with subprocess.Popen(

@@ -2,7 +2,7 @@
 
 # -- calls to the stage --------------------------------------------------------------------------------
 
-# The requests of the page's reader come before the looks, so the looks leave room for them.
+# The requests of the page's reader come before the polls, so the polls leave room for them.
 MAX_REQUESTS_A_SECOND = 5
 MAX_LOOKS_A_SECOND = 3
 # The admin function returns at most this many conversations in one answer.
@@ -18,7 +18,7 @@ PAUSE_AFTER_A_PROBLEM_SECONDS = 2.0
 # A listener that cannot listen, for example because rights are missing, is started again after pauses that grow up to
 # this.
 MAX_PAUSE_BETWEEN_LISTENERS_SECONDS = 60.0
-# After the end of a local stage, the listener looks this often for its next start, so that it listens before the first
+# After the end of a local stage, the listener polls this often for its next start, so that it listens before the first
 # batch is due.
 LOCAL_STAGE_POLL_SECONDS = 0.25
 

@@ -224,9 +224,9 @@ class Intake:
 
 class Platform(Protocol):
     name: str
-    leaves_out_what_is_wrong: bool = True
+    skips_invalid: bool = True
     """Leave out invalid updates instead of refusing the webhook, which the platform would send again for days."""
-    tells_typing: bool = False
+    reports_typing: bool = False
     max_body_bytes: int = MAX_WEBHOOK_BYTES
     """The largest body of the platform. Anybody may send a larger one, whose signature would take long to check."""
     comes_again: bool = True

@@ -13,7 +13,7 @@ from message_buffer.lanes.dynamodb.schedule import Schedule
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Triggers
 from message_buffer.lanes.dynamodb.window import Note, Window
-from message_buffer.lanes.holds import Hold, Holder, end_of, longest, standing
+from message_buffer.lanes.holds import Hold, Holder, end_of, longest, unexpired
 from message_buffer.limits import MAX_WINDOW_TRIES, MINUTE_MS, REMEMBERED_MS
 from message_buffer.rules.due_time import due_after_typing
 from message_buffer.rules.quota import Charge
@@ -98,7 +98,7 @@ class DynamoDbLane:
                 due = after.due_of_waiting
                 if due.due_at_ms < before.due_at_ms and window.frozen is None:
                     due = due.moved_to(max(due.due_at_ms, now_ms))
-                    self._schedule.hasten(conversation, window=after, due=due, stands=due.due_at_ms <= now_ms)
+                    self._schedule.hasten(conversation, window=after, due=due, fixed=due.due_at_ms <= now_ms)
                 return o.Retimed(due.due_at_ms, window.waiting, due.rule)
         raise StoreUnavailable("retime window: messages keep arriving; try again")
 
@@ -145,11 +145,11 @@ class DynamoDbLane:
             apart = [each.name for each in contents.stored if each.is_apart]
             marks = [name_of(cancel_id)] if cancel_id is not None else []
             expires_at_ms = self._clock() + REMEMBERED_MS
-            self._messages.leave_tombstones(
+            self._messages.write_tombstones(
                 conversation, dropped, batch_id=DROPPED, expires_at_ms=expires_at_ms, apart=apart
             )
             # Write the cancel's mark last, so that a repeat that finds the mark has nothing left to drop.
-            self._messages.leave_tombstones(conversation, marks, batch_id=DROPPED, expires_at_ms=expires_at_ms)
+            self._messages.write_tombstones(conversation, marks, batch_id=DROPPED, expires_at_ms=expires_at_ms)
             self._locks.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
             frozen = len(window.frozen.names) if window.frozen else 0
             return o.Cancelled(window.generation, len(contents.waiting), frozen, leaving=False, lane="dynamodb")
@@ -269,17 +269,17 @@ class DynamoDbLane:
             first_at_ms=waiting[0].arrived_at_ms if waiting else None,
             last_at_ms=waiting[-1].arrived_at_ms if waiting and contents.is_whole else newest_at_ms or None,
             generation=window.generation,
-            holds=standing(window.holds, self._clock()),
+            holds=unexpired(window.holds, self._clock()),
             batch_id=frozen.batch_id if frozen else None,
             attempt=window.attempt if frozen else 0,
             frozen=len(frozen.names) if frozen else 0,
             payloads=[bodies[each.name] for each in waiting[:limit] if each.name in bodies],
         )
 
-    def standing(self, conversation: str) -> o.Standing:
+    def generation_and_holds(self, conversation: str) -> o.GenerationAndHolds:
         """Return what a consumer may know, without reading messages."""
         window = self._windows.read(conversation)
-        return o.Standing(window.generation, standing(window.holds, self._clock()))
+        return o.GenerationAndHolds(window.generation, unexpired(window.holds, self._clock()))
 
     def open_windows(self, *, limit: int) -> list[tuple[str, int]]:
         """Return (conversation, due time) of open windows, the most overdue first."""

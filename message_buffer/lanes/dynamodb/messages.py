@@ -138,7 +138,7 @@ class Messages(Table):
         window = self._change(key_of(conversation, WINDOW), "ADD #changes :one", counted, only_if=NOT_FROZEN)
         return self._transact("edit stored message", [message, window, change])
 
-    def leave_tombstones(
+    def write_tombstones(
         self, conversation: str, names: Iterable[str], *, batch_id: str, expires_at_ms: int, apart: Iterable[str] = ()
     ) -> None:
         """Replace messages with tombstones, which stay for as long as their platform may deliver the messages again.

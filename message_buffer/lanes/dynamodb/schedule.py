@@ -13,7 +13,7 @@ from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Triggers
 from message_buffer.lanes.dynamodb.window import Note, Window
 from message_buffer.lanes.dynamodb.windows import Held
-from message_buffer.lanes.holds import Holder, end_of, standing
+from message_buffer.lanes.holds import Holder, end_of, unexpired
 from message_buffer.limits import MAX_WINDOW_TRIES, REMEMBERED_MS, WINDOW_GRACE_MS
 from message_buffer.rules.due_time import Due
 from message_buffer.rules.timing import RuleName
@@ -55,9 +55,9 @@ class Schedule:
                 self._send_trigger(conversation, now_ms)
         elif due.due_at_ms < before.due.due_at_ms:
             # The window's trigger may come too late. Messages do not move a due time that has come.
-            stands = due.due_at_ms <= max(now_ms, note.at_ms)
-            due = due.moved_to(min(due.due_at_ms, now_ms)) if stands else due
-            self.hasten(conversation, window=after, due=due, stands=stands)
+            fixed = due.due_at_ms <= max(now_ms, note.at_ms)
+            due = due.moved_to(min(due.due_at_ms, now_ms)) if fixed else due
+            self.hasten(conversation, window=after, due=due, fixed=fixed)
         elif not (note.is_new and before.timing):
             # The request that opened the window may have ended before it sent the trigger, or all messages before this
             # one were deleted. A second trigger does no harm.
@@ -95,10 +95,10 @@ class Schedule:
             obeys_hold = hold == "obey" and window.held_until_ms > now_ms
             if not window.is_open or _is_due(window, now_ms) or obeys_hold:
                 return window
-            due, stands = Due(now_ms, due_for, rule, now_ms - window.last_arrival_ms), _has_waiting(window)
-            if self.hasten(conversation, window=window, due=due, stands=stands, hold=hold):
+            due, fixed = Due(now_ms, due_for, rule, now_ms - window.last_arrival_ms), _has_waiting(window)
+            if self.hasten(conversation, window=window, due=due, fixed=fixed, hold=hold):
                 listed_at_ms = min(window.listed_at_ms, now_ms)
-                return window._replace(found=due if stands else window.found, listed_at_ms=listed_at_ms)
+                return window._replace(found=due if fixed else window.found, listed_at_ms=listed_at_ms)
         raise StoreUnavailable("hasten window: another request is changing the conversation; try again")
 
     def end_holds(self, conversation: str, holder: Holder | None, cause: str | None) -> o.Ended:
@@ -109,7 +109,7 @@ class Schedule:
         for _ in range(MAX_WINDOW_TRIES):
             window, now_ms = self._windows.read(conversation), self._clock()
             due_at_ms = window.due.due_at_ms if window.is_open else None
-            before = standing(window.holds, now_ms)
+            before = unexpired(window.holds, now_ms)
             left = tuple(one for one in before if holder not in (None, one.holder) or cause not in (None, one.cause))
             if left == before:
                 return o.OnHold(end_of(left)) if left else o.NotOnHold(due_at_ms)
@@ -117,17 +117,17 @@ class Schedule:
             if moves and end_ms < window.held_until_ms and not _is_due(window, end_ms):
                 rule: RuleName = "hold" if left else "resume"
                 due = Due(end_ms, rule, rule, end_ms - window.last_arrival_ms)
-                stands, due_at_ms = not left and _has_waiting(window), end_ms
-                done = self.hasten(conversation, window=window, due=due, stands=stands, hold=left)
+                fixed, due_at_ms = not left and _has_waiting(window), end_ms
+                done = self.hasten(conversation, window=window, due=due, fixed=fixed, hold=left)
             else:
                 done = self._windows.end_holds(conversation, window=window, holds=left)
             if done:
                 return o.OnHold(end_ms) if left else o.Resumed(due_at_ms)
         raise StoreUnavailable("resume window: another request is changing the conversation; try again")
 
-    def hasten(self, conversation: str, *, window: Window, due: Due, stands: bool = True, hold: Held = "obey") -> bool:
+    def hasten(self, conversation: str, *, window: Window, due: Due, fixed: bool = True, hold: Held = "obey") -> bool:
         """Make an open window due earlier, as `Windows.hasten` does, and send its trigger."""
-        done = self._windows.hasten(conversation, window=window, due=due, stands=stands, hold=hold)
+        done = self._windows.hasten(conversation, window=window, due=due, fixed=fixed, hold=hold)
         if done:
             self._send_trigger(conversation, due.due_at_ms)
         return done

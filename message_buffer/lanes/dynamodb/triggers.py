@@ -26,7 +26,7 @@ class Triggers(Protocol):
 
     def send_sweep(self, *, delay_ms: int) -> None: ...
 
-    def rest(self, trigger: Trigger, *, for_ms: int) -> None: ...
+    def hide(self, trigger: Trigger, *, for_ms: int) -> None: ...
 
 
 class TriggerQueue:
@@ -50,7 +50,7 @@ class TriggerQueue:
                 DelaySeconds=_seconds_up(min(delay_ms, MAX_TRIGGER_DELAY_MS)),
             )
 
-    def rest(self, trigger: Trigger, *, for_ms: int) -> None:
+    def hide(self, trigger: Trigger, *, for_ms: int) -> None:
         """Hide a received trigger for `for_ms` from now; then the queue delivers it again."""
         with aws.errors_as_ours("put trigger back"):
             aws.client("sqs", patience=self._patience).change_message_visibility(

@@ -3,8 +3,8 @@
 Each typed message writes its facts into the item without reading it. A reader of the item computes the due time from
 these facts, with the formula that both lanes share (`rules/due_time.py`). There are two exceptions:
 
-- A due time stands if a run has found that it has come, or if the messages must leave at once. Later messages do not
-  move it; a hold does.
+- A due time is fixed once a run has found the window due, or if the batch must be emitted at once. Later messages do
+  not move it; a hold does.
 - A press and a typing event depend on the due time before them. Their requests read the window and write the due time
   that they have computed. It counts until the next message.
 """
@@ -76,7 +76,7 @@ class Window(NamedTuple):
     """The time under which the index of open windows lists the window: its due time, or an earlier time. For a frozen
     batch, the time of its next attempt. 0 if the window is closed."""
     found: Due | None = None
-    """The due time that stands. None while messages move it."""
+    """The due time, once it is fixed. None while messages move it."""
     successor_at_ms: int = 0
     """When the successor arrives that a trigger has left in the queue; 0 if there is none."""
     holds: Holds = ()

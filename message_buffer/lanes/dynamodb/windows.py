@@ -80,12 +80,12 @@ class Windows(Table):
         updated = self._update("note message", key, do, values, only_if=only_if, answer="ALL_OLD")
         return updated.done, window_of(updated.item)
 
-    def hasten(self, conversation: str, *, window: Window, due: Due, stands: bool = True, hold: Held = "obey") -> bool:
+    def hasten(self, conversation: str, *, window: Window, due: Due, fixed: bool = True, hold: Held = "obey") -> bool:
         """Make an open window due earlier than the caller has seen it.
 
-        If the due time `stands`, later messages do not move it; otherwise only the index is corrected. Return False if
-        another run has frozen the batch since the caller read the window, or the window has closed, or its due time
-        would stand against a hold. If the hold is ignored, it continues for later messages.
+        If the due time is `fixed`, later messages do not move it. Otherwise only the index is corrected. Return False
+        if another run has frozen the batch since the caller read the window, if the window has closed, or if a hold
+        forbids a fixed due time. A hold that is ignored continues for later messages.
 
         With the holds that are left, also return False if the holds have changed since the read. If there are any, the
         waiting messages are due then, and a frozen batch keeps its next attempt.
@@ -96,7 +96,7 @@ class Windows(Table):
         if window.listed_at_ms > due.due_at_ms and not (is_left and window.frozen):
             sets.append("#due_at = :due")
             values["due"] = due.due_at_ms
-        if stands:
+        if fixed:
             sets.append("#found = :found, #computed = :found")
             values["found"] = packed(due)
         if isinstance(hold, tuple):
@@ -107,9 +107,9 @@ class Windows(Table):
                 sets.append("#computed = :computed")
                 values |= {"computed": packed(due), "generation": window.generation}
                 only_if += NOTHING_NEW
-        elif stands and hold == "obey":
+        elif fixed and hold == "obey":
             only_if += f" AND {NOT_HELD}"
-            values["now"] = due.due_at_ms  # the due time has come, so it may stand for the time now
+            values["now"] = due.due_at_ms  # the due time has come, so use it as the time now
         if not sets:
             return True
         do = f"SET {', '.join(sets)} ADD #changes :one"

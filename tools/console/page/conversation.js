@@ -108,8 +108,8 @@ function TimeLine({ entries, conversation, withLogs, newest }) {
     ${withLogs && html`<label class="note"><input type="checkbox" checked=${logs} onChange=${() => setLogs(!logs)} /> with the functions' log lines
       (a run's lines appear when the run has ended)</label>`}
     ${!all.length && html`<p class="empty">The console has seen nothing of this conversation since it was started.</p>`}
-    <ol class="line">${all.map((entry, place) => html`<li key=${place} class=${entry.line ? "logged" : entry.kind === "look" ? "look" : ""}>
-      <${Moment} at=${entry.at} /> ${entry.line ? html`<${LogLine} entry=${entry} />` : entry.kind === "look" ? seen(entry) : told(entry)}</li>`)}</ol>`;
+    <ol class="line">${all.map((entry, place) => html`<li key=${place} class=${entry.line ? "logged" : entry.kind === "poll" ? "poll" : ""}>
+      <${Moment} at=${entry.at} /> ${entry.line ? html`<${LogLine} entry=${entry} />` : entry.kind === "poll" ? seen(entry) : described(entry)}</li>`)}</ol>`;
 }
 
 const NOT_NEWS = new Set(["level", "message", "timestamp", "service", "conversation", "conversations", "requestId", "batch", "cold_start"]);
@@ -123,7 +123,7 @@ function LogLine({ entry }) {
 
 const seen = (entry) => entry.state === "idle" ? "nothing waits" : `${entry.state}: ${entry.count} waiting${entry.frozen ? `, ${entry.frozen} taken` : ""}, because of ${becauseOf(entry)}`;
 
-function told(entry) {
+function described(entry) {
   const parts = [entry.kind.replace("messages.", "")];
   if (entry.count) parts.push(messagesOf(entry.count));
   if (entry.reason) parts.push(`because of ${becauseOf(entry)}`);

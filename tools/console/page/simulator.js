@@ -274,7 +274,7 @@ function Buffer({ chat, store, choose }) {
       <p class="why" role="status">${buffer.why?.text ?? "…"}</p>
       <${Overdue} at=${buffer.dueAt} />
       <ol class="fragments">${waiting.map((item) => html`<li key=${item.messageId}><${Moment} at=${item.at} /> ${item.text || what(item)}</li>`)}</ol>`
-    : html`<p class="empty">${waiting.length && store.look?.isOutage ? `In Valkey, ${messagesOf(waiting.length)} of this customer ${waiting.length === 1 ? "waits" : "wait"} until it answers again.`
+    : html`<p class="empty">${waiting.length && store.stage?.isOutage ? `In Valkey, ${messagesOf(waiting.length)} of this customer ${waiting.length === 1 ? "waits" : "wait"} until it answers again.`
       : "Nothing waits."}</p>`}
     ${last && html`<div class="last"><h3>Last batch</h3>
       <p>${messagesOf(last.count)}, because of ${becauseOf(last)}, <b>${duration(last.lateMs)}</b> after it was due.</p>

@@ -11,7 +11,7 @@ export const STARTED_AGAIN = "The local stage was started again, and is empty. W
 export const state = {
   connected: false,
   hello: null, // what the server says about the stage and itself
-  look: null, // the newest state of the stage
+  stage: null, // the newest state of the stage
   busProblem: null,
   batches: [], // figures for the charts
   events: [], // the newest events, newest first
@@ -69,7 +69,7 @@ export async function ask(path, wish = {}) {
     const body = await answer.json().catch(() => ({ problem: `The console answered ${answer.status}.` }));
     if (answer.ok) return body;
     // During an outage of Valkey, the page says so once, at its top.
-    if (!(state.look?.isOutage && READS.includes(path))) say(body.problem);
+    if (!(state.stage?.isOutage && READS.includes(path))) say(body.problem);
   } catch {
     say("The console's server does not answer. Is it still running?");
   }
@@ -98,9 +98,9 @@ export function connect() {
     state.refused = { ...hello.refused };
     state.played = hello.scenario;
   });
-  on("state", (look) => {
-    const isBack = !look.problem && (state.look?.problem || state.hello?.problem);
-    state.look = look;
+  on("state", (stage) => {
+    const isBack = !stage.problem && (state.stage?.problem || state.hello?.problem);
+    state.stage = stage;
     if (isBack) greet();
   });
   on("bus", ({ problem }) => {
