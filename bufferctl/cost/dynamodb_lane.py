@@ -36,7 +36,8 @@ def alone(config: StageConfig, traffic: Traffic) -> list[Line]:
         Line(PART, "Lambda: DynamoDB processor, duration", "lambda_arm",
              gb * seconds, "batches x billed time; early triggers x billed time"),
         *log_lines(
-            config, logged, part=PART, component="Logs: DynamoDB processor", formula="batches and early triggers x lines"
+            config, logged, part=PART, component="Logs: DynamoDB processor",
+            formula="batches x lines; early triggers x lines",
         ),
         *idle(config),
     ]  # fmt: skip

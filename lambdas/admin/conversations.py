@@ -177,7 +177,7 @@ class Conversations:
     def resume(self, request: OfConversation) -> Json:
         """End all holds, in all lanes. Return the messages' due time. Raises NotFound if there was no hold."""
         name = _name(request)
-        # End the takeover first. Otherwise a late delivery of a person's earlier reply could hold the conversation
+        # End the takeover first. Otherwise a late delivery of a human agent's earlier reply could hold the conversation
         # again.
         self._takeovers.resume(name, now_ms=self._clock())
         outcomes = [lane.resume_buffer(name) for lane in reversed(self._lanes)]

@@ -38,7 +38,7 @@ class ControlWordActions:
     def flush(self, message: PreparedMessage, done: Done) -> None:
         """Make the buffer due now. Raises StoreError.
 
-        A buffer on hold keeps waiting, because a person has taken over, and an author cannot end a hold.
+        A buffer on hold keeps waiting, because a human agent has taken over, and an author cannot end a hold.
         """
         timing = message.timing._replace(flush_reason="flush", silence_rule="flushWords")
         outcome = self._lane.retime_buffer(str(message.conversation), timing=timing)

@@ -56,7 +56,7 @@ class PreparedChange(NamedTuple):
 
 
 class PreparedReply(NamedTuple):
-    """A message of a person of the business, after which the rules put the conversation on hold."""
+    """A message of a human agent, after which the rules put the conversation on hold."""
 
     conversation: ConversationId
     agent: str | None
@@ -146,7 +146,7 @@ def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -
     except InvalidInput:
         return None
     rules = book.for_conversation(conversation, agent).rules
-    if rules.on_human_reply is None or not (reply.app is None or rules.is_of_a_person(reply.app)):
+    if rules.on_human_reply is None or not (reply.app is None or rules.is_inbox(reply.app)):
         return None
     return PreparedReply(conversation, agent, reply.id, reply.at_ms, rules.on_human_reply.hold_ms)
 

@@ -305,7 +305,7 @@ _Duration = Annotated[
 
 
 class OnHumanReply(_Checked):
-    """The effect of an answer that a person of the business typed: the conversation is put on hold."""
+    """The effect of an answer that a human agent typed: the conversation is put on hold."""
 
     hold: _Duration
 
@@ -429,8 +429,8 @@ class Rules(_RuleFields):
             adaptive=self._adaptive(least_ms, rule),
         )
 
-    def is_of_a_person(self, app: str) -> bool:
-        """Return whether people type in this app, which is `UNNAMED_APP` if a message on Instagram names none."""
+    def is_inbox(self, app: str) -> bool:
+        """Return whether human agents type in this app. An Instagram message without an app has `UNNAMED_APP`."""
         return app in self.inbox_apps
 
     def _adaptive(self, least_ms: int = 0, rule: RuleName | Literal[""] = "") -> str:

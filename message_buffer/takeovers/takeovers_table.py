@@ -1,4 +1,4 @@
-"""The table of takeovers. It has an item for each conversation that a person of the business has answered, or that was
+"""The table of takeovers. It has an item for each conversation that a human agent has answered, or that was
 resumed. The item contains times and digests, but no words, and expires.
 """
 

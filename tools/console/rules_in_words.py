@@ -22,6 +22,6 @@ RULES_IN_WORDS: Mapping[str, str] = {
     "stopWords": "a message of this word alone drops the waiting messages",
     "flushWords": "after a message of this word alone, the waiting messages leave at once",
     "controlLanguages": "the languages whose built-in stop and flush words apply",
-    "onHumanReply": "how long a conversation is on hold after a person of the business has answered",
+    "onHumanReply": "how long a conversation is on hold after a human agent has answered",
     "inboxApps": "Meta's apps in which people of the business type",
 }

@@ -55,7 +55,7 @@ WORDS: Mapping[str, Words] = {
     "resume": Words("the end of a hold", "An operator ended the hold, so the batch {leaves} at once."),
     "hold": Words(
         "a hold",
-        "An operator, or a person of the business who answered, put the conversation on hold. The batch {leaves} at the"
+        "An operator, or a human agent who answered, put the conversation on hold. The batch {leaves} at the"
         " end of the hold.",
     ),
     "split": Words("a full batch", "The batch before was full, so the rest {leaves} at once."),

@@ -171,14 +171,14 @@ Update = Incoming | Change
 
 
 class HumanReply(NamedTuple):
-    """A message that a person of the business typed, as far as the platform says. Its words are not kept."""
+    """A message that a human agent typed, as far as the platform says. Its words are not kept."""
 
     conversation: ConversationId
     id: str
     at_ms: int
     app: str | None = None
     """The app with which it was sent. A rule says whether people type in that app. None if the platform says that a
-    person typed it."""
+    human agent typed it."""
     customer_ids: AuthorIds | None = None
     """The ids by which the platform names the customer, if it has several."""
 
@@ -189,7 +189,7 @@ class Intake:
 
     updates: list[Update] = field(default_factory=list)
     human_replies: list[HumanReply] = field(default_factory=list)
-    """The echoes that a person of the business may have typed. They are also counted in `ignored`."""
+    """The echoes that a human agent may have typed. They are also counted in `ignored`."""
     ignored: Counter[str] = field(default_factory=Counter)
     accounts: set[str] = field(default_factory=set)
     """Every account that the body has an item for, even an ignored item."""
@@ -203,7 +203,7 @@ class Intake:
     def take(self, read: Callable[[], Update | HumanReply | str]) -> None:
         """Add the update that `read` returns, or count the item under the kind that it returns.
 
-        A person's reply is counted as an echo, too.
+        A human agent's reply is counted as an echo, too.
 
         An item that cannot be read is counted as `unreadable`, so that the other items of the webhook are kept.
         """

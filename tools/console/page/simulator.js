@@ -238,7 +238,7 @@ function Item({ item, can, act, edit }) {
         </span>`}
       </div>`;
     case "human_reply":
-      return html`<div class="bubble theirs person"><p>${item.text}</p><small><${Moment} at=${item.at} /> · a person of the business${
+      return html`<div class="bubble theirs human-agent"><p>${item.text}</p><small><${Moment} at=${item.at} /> · a human agent${
         item.status === 200 ? "" : ` · ${REFUSALS[item.status] ?? "refused"}: ${item.status}`}</small></div>`;
     case "reply":
       return html`<div class="bubble theirs"><p>${item.text}</p><small><${Moment} at=${item.at} /></small></div>`;

@@ -146,7 +146,7 @@ function forgetWaiting(sinceMs) {
 const IN_WORDS = {
   "messages.amended": "Consumers got an event about a change to a message that had left.",
   "messages.buffer.cancelled": CANCELLED,
-  "messages.conversation.taken_over": "A person of the business has taken over. Messages wait until that hold ends, and consumers got an event about it.",
+  "messages.conversation.taken_over": "A human agent has taken over. Messages wait until that hold ends, and consumers got an event about it.",
 };
 
 function takeEvent(event) {

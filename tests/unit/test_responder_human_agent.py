@@ -1,4 +1,4 @@
-"""A person takes over at any moment of a reply: no part is sent whose look at the hold began during the takeover."""
+"""A human agent takes over at any moment of a reply: no part is sent whose check of the hold began during the takeover."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -48,7 +48,7 @@ class Person:
             held = self._world.buffer.others
             self._may_send = held is None or held.until_ms <= self._world.now_ms
         elif name == "send":
-            assert self._may_send, "a part was sent without a look, or whose look began during the takeover"
+            assert self._may_send, "a part was sent without a check, or whose check began during the takeover"
             self._may_send = False
 
 
