@@ -80,6 +80,6 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str]:
         raise
     finally:
         parts.telemetry.count_by("ProcessorExits", reason=reason)
-        parts.telemetry.info("processor left", shard=shard, reason=reason)
+        parts.telemetry.info("processor stopped", shard=shard, reason=reason)
         parts.telemetry.flush()
     return {"reason": reason}
