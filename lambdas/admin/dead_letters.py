@@ -66,7 +66,7 @@ class DeadLetters:
     def redrive(self, request: OfDeadLetter) -> Json:
         """Send the batch again, and then remove its dead letter from the queue.
 
-        Raises NotFound if there is none, or Refused if the batch was not sent; the dead letter then stays.
+        Raise NotFound if there is none, or Refused if the batch was not sent; the dead letter then stays.
         """
         with Look.at(self._queue, self._time_left) as letters:
             letter = _find(letters, request.batch_id)

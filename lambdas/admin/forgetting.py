@@ -89,8 +89,8 @@ class Forgetting:
         """Erase the conversation, or count what would be erased.
 
         `againInMs` is set if a conversation processor may still emit a batch, or if there was too much for one call.
-        Call again after that time, with the `at` of this answer. The later call erases only objects and dead letters of
-        messages that arrived until `at`. Raise Refused if the event could not be published.
+        Call again after that time, with the `at` of this response. The later call erases only objects and dead letters
+        of messages that arrived until `at`. Raise Refused if the event could not be published.
         """
         name = str(parse_conversation_id(request.conversation))
         if request.dry_run:
@@ -103,8 +103,8 @@ class Forgetting:
             }
         begun_ms, other = self._clock(), self._other_name(name)
         forgotten = [lane.forget_conversation(name) for lane in self._lanes]
-        # Consumers drop batches up to this time. It is the last arrival if one is known, because a message that comes
-        # next, through a host whose clock lags, may seem to arrive before now.
+        # Consumers drop batches up to this time. It is the last arrival if one is known, because a host whose clock
+        # lags may give the next message a time before now.
         at_ms = max((each.last_at_ms for each in forgotten if each.last_at_ms is not None), default=begun_ms)
         self._publish(name, at_ms)
         counts = {

@@ -2,8 +2,8 @@
 
 A run may be killed after any step. The queue then delivers the trigger again.
 
-1. look    when the window is due; if not yet, hide the trigger until then, or leave a successor in the queue
-2. lock    the window: what was found due stays due, and messages that come before step 4 join the batch
+1. check   when the window is due; if not yet, hide the trigger until then, or send a successor
+2. lock    the window: what was found due stays due, and messages that arrive before step 4 join the batch
 3. read    which messages are stored, and the bodies of one batch
 4. freeze  the batch's id and messages, so that a retry emits the same messages under the same id
 5. emit
@@ -41,7 +41,7 @@ from message_buffer.telemetry import Telemetry
 
 # A window is locked, and its trigger is hidden in the queue, for this time. A heartbeat extends both.
 WINDOW_LOCK_MS = 30_000
-# If one heartbeat fails, the next one comes before the lock expires.
+# If one heartbeat fails, the next one begins before the lock expires.
 HEARTBEAT_SECONDS = WINDOW_LOCK_MS / 1_000 / 3
 # The shortest time for which a trigger is hidden, and the longest if another run has locked the window, because that
 # run usually needs only a moment.
@@ -181,9 +181,9 @@ class DynamoDbProcessor:
         return False
 
     def _send_successor(self, trigger: Trigger, window: Window, hidden_ms: int) -> bool:
-        """Leave another trigger in the queue, which unlike this one is not in flight while it waits."""
+        """Send another trigger, which unlike this one is not in flight while it waits."""
         now_ms, conversation, due_at_ms = self._clock(), trigger.conversation, window.due.due_at_ms
-        # A trigger that comes within a minute of the successor's time may be the successor itself.
+        # A trigger that arrives within a minute of the successor's time may be the successor itself.
         if now_ms + MAX_TRIGGER_HIDDEN_MS < window.successor_at_ms <= due_at_ms:
             self._telemetry.sampled("another trigger comes", conversation=conversation)
             return True
@@ -244,7 +244,7 @@ class DynamoDbProcessor:
     def _require_lock(self, locked: _Locked, *, until_ms: int) -> None:
         """Raise LockLost if the lock, which lasted until `until_ms` when it was read, is lost.
 
-        Otherwise a run that was stopped for long would leave tombstones of a conversation that was forgotten meanwhile.
+        Otherwise a run that was paused for long would write tombstones of a conversation that was forgotten meanwhile.
         """
         now_ms = self._clock()
         if now_ms >= until_ms and not self._locks.keep(
@@ -281,7 +281,8 @@ class DynamoDbProcessor:
                 window=window,
                 large_bytes=sum(large),
                 rhythm=rhythm_of_batch(window, [each.arrived_at_ms for each in fitting.messages]),
-                # Messages that come while this run reads join the batch. If they keep coming, leave the last ones out.
+                # Messages that arrive while this run reads join the batch. If they keep arriving, leave the last ones
+                # out.
                 now_ms=now_ms,
                 may_have_arrived=read + 1 == MAX_READS_OF_A_WINDOW,
             ):
@@ -293,7 +294,7 @@ class DynamoDbProcessor:
     def _again(self, conversation: str, frozen: Frozen, contents: Contents) -> _Batch:
         """Return a batch that an earlier attempt has frozen."""
         stored = {each.name: each for each in contents.stored}
-        # Messages that have come since the freeze wait as their facts say.
+        # Messages that have arrived since the freeze wait as their facts say.
         messages = [stored[name] for name in frozen.names if name in stored]
         apart = [each.name for each in messages if each.is_apart]
         bodies = self._bodies(conversation, messages)
@@ -352,7 +353,7 @@ class DynamoDbProcessor:
                 break
             rest = window._replace(frozen=None)
             if window.frozen is None:
-                # The lock's due time was that of messages that are gone.
+                # The lock's due time was that of messages that are already emitted.
                 rest = rest._replace(found=None, listed_at_ms=now_ms)
             due_at_ms = rest.due.due_at_ms
             # Send the trigger before reopening, because a window without a trigger would wait for the sweep.
@@ -401,7 +402,7 @@ def _lock_ms(attempt: int) -> int:
 
 def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, left: bool) -> Frozen:
     names = tuple(each.name for each in stored)
-    # These words identify the batch. A name alone does not: once it is forgotten, it may come again.
+    # These words identify the batch. A name alone does not: once it is forgotten, it may arrive again.
     words = json.dumps((conversation, *((each.name, each.arrived_at_ms) for each in stored)))
     return Frozen(
         batch_id=f"w-{blake2s(words.encode(), digest_size=16).hexdigest()}",

@@ -26,7 +26,8 @@ class Gate:
         """Return who holds the conversation, and whether the author has written again since a consumer's batch.
 
         A later message, or hold, may still follow. `generation` is that of the batch, and `lane` its lane, since each
-        lane counts generations for itself. Without `generation` only the holds are returned, even if Valkey is away.
+        lane counts generations for itself. Without `generation` only the holds are returned, even if Valkey cannot be
+        reached.
         """
         name = _conversation(fields, "generation", "lane")
         is_of_dynamodb = lane_of(fields.get("lane", "valkey")) == "dynamodb" and self._dynamodb_lane is not None
@@ -37,7 +38,7 @@ class Gate:
             try:
                 seen[lane] = lane.generation_and_holds(name)
             except StoreError:
-                # The DynamoDB lane, which comes first, keeps each hold, too.
+                # The DynamoDB lane, which is asked first, keeps each hold, too.
                 if lane in (asked, self._lanes[0]):
                     raise
         # A hold and a resume at the same time may have reached the two lanes in different orders.

@@ -41,7 +41,7 @@ class Authentication:
     def pass_challenge(self, platform: Platform, webhook: Webhook) -> str | None:
         """Return the text that the platform expects, or None if its verify token is not ours.
 
-        Raises SendFailed if the secrets were never read.
+        Raise SendFailed if the secrets were never read.
         """
         echo = platform.challenge(webhook.query, self._secrets.of(platform.full_name))
         if echo is None:
@@ -55,7 +55,7 @@ class Authentication:
     def signer_of(self, platform: Platform, webhook: Webhook) -> Signer:
         """Return the accounts that the webhook may speak for.
 
-        Raises Unauthentic, or SendFailed if the secrets were never read.
+        Raise Unauthentic, or SendFailed if the secrets were never read.
         """
         credentials = self._secrets.of(platform.full_name)
         signer = platform.authenticate(webhook, credentials)

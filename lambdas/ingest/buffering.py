@@ -16,9 +16,9 @@ class Buffering:
         self._control_words = control_words
 
     def buffer_all(self, messages: Iterable[PreparedMessage], done: Done, *, comes_again: bool) -> Refusals:
-        """Buffer the messages and count them in `done`. Raises StoreError or SendFailed at the first failure.
+        """Buffer the messages and count them in `done`. Raise StoreError or SendFailed at the first failure.
 
-        Returns the messages that a quota or a full conversation refused. If the platform would not send a message again
+        Return the messages that a quota or a full conversation refused. If the platform would not send a message again
         (not `comes_again`), quotas do not refuse it.
         """
         refusals = Refusals()

@@ -35,7 +35,7 @@ class HumanReplies:
         self._clock = clock
 
     def hold_all(self, replies: Iterable[PreparedReply], done: Done) -> None:
-        """Put the replies' conversations on hold, and count them in `done`. Raises StoreError or SendFailed."""
+        """Put the replies' conversations on hold, and count them in `done`. Raise StoreError or SendFailed."""
         held: set[str] = set()
         for reply in sorted(replies, key=lambda reply: reply.at_ms, reverse=True):
             conversation = str(reply.conversation)
@@ -50,7 +50,7 @@ class HumanReplies:
                 self._apply(reply, takeover, done)
 
     def _takeover_after(self, reply: PreparedReply) -> Takeover:
-        """Store the reply, and return the conversation's takeover. Raises SendFailed."""
+        """Store the reply, and return the conversation's takeover. Raise SendFailed."""
         conversation = str(reply.conversation)
         for _ in range(MAX_SAVES_OF_A_TAKEOVER):
             before, now_ms = self._table.read(conversation), self._clock()

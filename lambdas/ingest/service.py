@@ -108,7 +108,7 @@ class Ingest:
         return self._refuse_for_now()
 
     def _platform_of(self, request: Request) -> Platform | None:
-        """Return the platform of the request's path. Raises SendFailed if the doors were never read."""
+        """Return the platform of the request's path. Raise SendFailed if the doors were never read."""
         if request.door is None:
             return PLATFORMS.get(request.platform)
         return platform_of_door(self._book, request.platform, request.door)

@@ -2,7 +2,7 @@
 
 Anybody can send any number of such requests, and each line costs money. A metric is written as a line, too. So only the
 first few lines of each kind and of each metric are written at once. Further counts of a metric are written whenever
-they have doubled, so that an alarm sees a flood as it comes. The first request after that minute writes how many more
+they have doubled, so that an alarm notices a flood at once. The first request after that minute writes how many more
 there were.
 """
 

@@ -25,7 +25,7 @@ MAX_STARTS_AT_ONCE = 32
 # While this many starts wait for a thread or for Lambda's response, the processor claims no further conversations.
 MAX_STARTS_UNDER_WAY = 200
 # If less than this part of a claim's time is left when a thread is free to start the conversation processor, put the
-# claim back instead, as if Lambda had refused the start. The conversation processor could come after the claim's end.
+# claim back instead, as if Lambda had refused the start. The conversation processor could begin after the claim's end.
 CLAIM_LEFT_FOR_A_START = 0.5
 # If no conversation processor could be started, the conversation is due again after this pause, which doubles with each
 # failure in a row.
@@ -152,7 +152,7 @@ class Processor:
         self._down_since: int | None = None
 
     def run(self, remaining_ms: Callable[[], int]) -> Exit:
-        """Work until there is a reason to leave, and return it. `remaining_ms` returns the time until the time-out."""
+        """Work until there is a reason to end, and return it. `remaining_ms` returns the time until the time-out."""
         leave: Exit | None = None
         step: Callable[[int], Exit | None] = self._enter
         try:
@@ -167,9 +167,9 @@ class Processor:
         return leave
 
     def _try(self, step: Callable[[int], Exit | None], remaining_ms: Callable[[], int]) -> Exit | None:
-        """Make one step and return a reason to leave, or None.
+        """Make one step and return a reason to end, or None.
 
-        If Valkey fails, pause for longer each time, and leave after MAX_MS_WITHOUT_VALKEY.
+        If Valkey fails, pause for longer each time, and end after MAX_MS_WITHOUT_VALKEY.
         """
         try:
             leave = step(remaining_ms())
@@ -244,8 +244,8 @@ class Processor:
     def _sleep_until_due(self, claimed: Claimed) -> Exit | None:
         """Sleep until the next due time or deadline, at most for `max_sleep_ms`, or until a script wakes it.
 
-        While all slots are in use, ignore the next due time. Leave if there has been no work, and no conversation in
-        flight, for `idle_ms`.
+        While all slots are in use, ignore the next due time. End the run if there has been no work, and no conversation
+        in flight, for `idle_ms`.
         """
         settings, now_ms, next_due_at_ms = self._store.settings, self._clock(), claimed.next_due_at_ms
         near = next_due_at_ms is not None and next_due_at_ms <= now_ms + settings.horizon_ms

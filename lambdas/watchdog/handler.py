@@ -32,7 +32,7 @@ def handler(_event: dict[str, Any], context: Any) -> None:
     try:
         watchdog.run_pass(context.get_remaining_time_in_millis)
     except Exception as error:
-        # Raise again, because the alarm counts failed invocations. The next pass comes in half a minute.
+        # Raise again, because the alarm counts failed invocations. The next pass starts in half a minute.
         telemetry.crash("pass failed", error)
         raise
     finally:

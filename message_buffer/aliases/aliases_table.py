@@ -3,7 +3,7 @@
     acme/whatsapp/1065/DE.11          leadsTo 491701234567    the first name under which this id's author wrote
     acme/whatsapp/1065/491701234567   leadsTo DE.11           the first id that came with this number
 
-The item of a number keeps it from other persons, and lets a forget find the id.
+The item of a number prevents other authors from using the number, and lets a forget find the id.
 
 An item expires a year after it was written. A reader must not rely on DynamoDB's own expiry, which may take days.
 """

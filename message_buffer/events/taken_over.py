@@ -14,7 +14,7 @@ EVENT_VERSION = 1
 def taken_over_event(
     conversation: ConversationId, *, agent: str | None, reply_id: str, at_ms: int, until_ms: int
 ) -> str:
-    """Return the event's detail. `at_ms` is when the human agent answered, and `until_ms` when the hold ends for now."""
+    """Return the event's detail. `at_ms` is the time of the reply, and `until_ms` the end of the hold so far."""
     event = {
         "version": EVENT_VERSION,
         "conversationId": str(conversation),

@@ -23,8 +23,8 @@ class LaneWithFallback:
     """Uses the Valkey lane, and the DynamoDB lane for as long as Valkey cannot be reached.
 
     After a failed call the circuit breaker skips Valkey for a while, so that one webhook waits for Valkey only once.
-    Then a read finds out whether Valkey answers again. A message whose answer was lost may be in both lanes, and comes
-    out of both. Since a read stores nothing, an outage leaves at most one such message per instance of ingest.
+    Then a read finds out whether Valkey answers again. A message whose answer was lost may be in both lanes, and is
+    then emitted by both. Since a read stores nothing, an outage leaves at most one such message per instance of ingest.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class LaneWithFallback:
         return in_valkey or o.Empty()
 
     def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
-        """Hold the conversation in both lanes, since its messages may come into either.
+        """Hold the conversation in both lanes, since its messages may be stored in either.
 
         Raise StoreUnavailable if the Valkey lane cannot be reached. The conversation is then on hold in the DynamoDB
         lane, and the caller holds it again later.

@@ -27,7 +27,7 @@ class ConversationId(NamedTuple):
     user: str
 
     def __str__(self) -> str:
-        """Return the id. Raises InvalidId if a part is empty, or if the id would be too long."""
+        """Return the id. Raise InvalidId if a part is empty, or if the id would be too long."""
         if not all(self):
             raise InvalidId("no part of a conversation id may be empty")
         # Check the length before the id is built, because anybody may send a part of megabytes. Escapes and
@@ -61,7 +61,7 @@ def escape_part(part: str) -> str:
 
 
 def parse_conversation_id(text: str) -> ConversationId:
-    """Return the parts of a conversation's id. Raises InvalidId."""
+    """Return the parts of a conversation's id. Raise InvalidId."""
     parts = [part.replace("%2F", "/").replace("%25", "%") for part in text.split("/")]
     if len(parts) != len(ConversationId._fields) or not all(parts):
         raise InvalidId("a conversation id reads tenant/platform/account/user")

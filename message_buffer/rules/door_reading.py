@@ -68,7 +68,7 @@ class Item(NamedTuple):
     received_at_ms: int
 
     def read(self) -> Read:
-        """Return what the item is. Raises Unfit."""
+        """Return what the item is. Raise Unfit."""
         door = self.door
         if any(condition.holds(self.body, self.item) for condition in door.ignore):
             return Read("filtered", [])
@@ -80,7 +80,7 @@ class Item(NamedTuple):
 
 
 def items_of(door: Door, body: Any, *, received_at_ms: int) -> list[Item]:
-    """Return the items of a body. Raises Unfit if the list is too long, or if another value is in its place."""
+    """Return the items of a body. Raise Unfit if the list is too long, or if another value is in its place."""
     if door.list is None:
         return [Item(door, body, body, "", received_at_ms)]
     found = door.list.find(body, body)
@@ -196,7 +196,7 @@ class _Reading:
         return (self._given.door.types.get(kind) or kind) if kind else None
 
     def _attachments(self, fields: AttachmentFields, *, room: int) -> list[dict[str, Any]]:
-        """Return the attachments at one place. Raises Unfit if the message has no room for them."""
+        """Return the attachments at one place. Raise Unfit if the message has no room for them."""
         found = fields.at.find(self._given.body, self._given.item)
         if found is MISSING:
             return []

@@ -94,7 +94,7 @@ def rhythm_after(rhythm: Rhythm | None, gap_ms: float | None, timing: Timing) ->
 def due_after_message(facts: Facts, timing: Timing, now_ms: int) -> Due:
     """Return when the buffer is due after its newest message, which a host received at `now_ms`.
 
-    A lane that looks at a buffer later than its newest message gives the time at which that message arrived.
+    A lane that computes the due time later passes the time at which the newest message arrived.
     """
     if facts.due is not None and facts.due.due_at_ms <= now_ms:
         return facts.due

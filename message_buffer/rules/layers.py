@@ -305,7 +305,7 @@ _Duration = Annotated[
 
 
 class OnHumanReply(_Checked):
-    """The effect of an answer that a human agent typed: the conversation is put on hold."""
+    """The rule that a human agent's reply puts the conversation on hold."""
 
     hold: _Duration
 
@@ -340,7 +340,7 @@ class _RuleFields(_Checked):
     adaptive_floor_ms: _Adaptive = 500
     adaptive_ceiling_ms: _Adaptive = 10_000
     adaptive_k: _Deviations = 4.0
-    # A photo often comes a moment before its caption.
+    # A photo often arrives a moment before its caption.
     media_silence_ms: _Silence = 2_000
     transcript_wait_ms: _Silence = 15_000
     # A pressed button is a finished thought.

@@ -1,8 +1,8 @@
 """Decides how long a human agent's reply keeps a conversation on hold.
 
-A takeover begins with a human agent's first reply. Each further reply lets the hold count from that reply again, up to a
-ceiling that counts from the first one. A resume ends the takeover. All times are those of the replies, so a reply that
-is delivered again, late or in another order has no further effect.
+A takeover begins with a human agent's first reply. Each further reply prolongs the hold, which then counts from that
+reply, up to a ceiling that counts from the first one. A resume ends the takeover. All times are those of the replies,
+so a reply that is delivered again, late or in another order has no further effect.
 """
 
 from collections.abc import Sequence

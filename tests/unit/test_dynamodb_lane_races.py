@@ -33,7 +33,7 @@ from tests.support.window import (
 
 STEPS = ["get_item", "update_item", "query", "update_item", "put_events", "batch_write_item", "update_item"]
 EVERY_STEP = [(step, after) for step in range(1, len(STEPS) + 1) for after in (False, True)]
-NAMES = ["look", "lock", "read", "freeze", "emit", "write_tombstones", "close"]
+NAMES = ["check", "lock", "read", "freeze", "emit", "write_tombstones", "close"]
 # When the queue delivers a dead run's trigger again, the run's lock may not have expired yet. Then the next run returns
 # the trigger. The queue counts in whole seconds.
 A_DEATH_MS = WINDOW_LOCK_MS + MAX_TRIGGER_REST_MS + SECOND_MS

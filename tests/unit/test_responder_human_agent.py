@@ -1,4 +1,4 @@
-"""A human agent takes over at any moment of a reply: no part is sent whose check of the hold began during the takeover."""
+"""A human agent takes over at any moment of a reply: no part is sent whose check began during the takeover."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -240,21 +240,21 @@ class Platform(Protocol):
         return self.name
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
-        """Return the accounts that the signature is valid for, or None if no secret of ours made it."""
+        """Return the accounts for which the signature is valid, or None if none of our secrets made it."""
 
     def is_fresh(self, _webhook: Webhook, *, now_ms: int, time_is_required: bool) -> bool:  # noqa: ARG002 - a default
         """Return False if the platform signs a time, and that time is too far from now, or is required but missing."""
         return True
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:
-        """Return what the webhook contains. Raises InvalidWebhook."""
+        """Return what the webhook contains. Raise InvalidWebhook."""
 
     def challenge(self, _query: Query, _credentials: Credentials) -> str | None:
         """Return the body of the response to a GET by which the platform checks this endpoint, or None to refuse it."""
         return None
 
     def read_typing(self, _webhook: Webhook, *, signer: Signer) -> list[ConversationId]:  # noqa: ARG002 - a default
-        """Return the conversations whose author is typing. Raises InvalidWebhook."""
+        """Return the conversations whose author is typing. Raise InvalidWebhook."""
         return []
 
     def acknowledge(self, result: Json) -> tuple[str, str]:
@@ -289,7 +289,7 @@ def word_of(value: Any) -> str | None:
 
 
 def id_of(value: Any) -> str:
-    """Return an id that the platform gives as a string or a number. Raises InvalidWebhook if it is missing."""
+    """Return an id that the platform gives as a string or a number. Raise InvalidWebhook if it is missing."""
     if type(value) is int:
         return str(value)
     if not isinstance(value, str) or not value:
@@ -298,12 +298,12 @@ def id_of(value: Any) -> str:
 
 
 def address_of(value: Any) -> str:
-    """Return a person's number or address in the form that conversation ids contain. Raises InvalidWebhook."""
+    """Return an author's number or address in the form that conversation ids contain. Raise InvalidWebhook."""
     return id_of(value).strip().removeprefix("+").lower()
 
 
 def author_ids(address: Any, user_id: Any = None) -> AuthorIds:
-    """Return the ids by which WhatsApp names a person. The address is a number, or the id in the place of a number."""
+    """Return the ids by which WhatsApp names an author. The address is a number, or the id in the place of a number."""
     name = (word_of(address) or "").strip().removeprefix("+")
     number = name if name.isascii() and name.isdigit() and len(name) <= MAX_DIGITS_OF_A_NUMBER else None
     found = word_of(user_id) or (name if _USER_ID.match(name) else None)

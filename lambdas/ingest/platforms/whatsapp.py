@@ -173,7 +173,7 @@ def _changes(entries: Iterable[Json], intake: Intake) -> Iterator[tuple[Any, Jso
 
 
 def _read_echo(field: Any, echo: Json, contact: Json, account: str) -> HumanReply | str:
-    """Read a message of the business. Only the field `smb_message_echoes` has what a human agent typed in WhatsApp's app."""
+    """Read a message of the business. Only `smb_message_echoes` has what a human agent typed in WhatsApp's app."""
     number, user_id = word_of(echo.get("to")), word_of(echo.get("to_user_id")) or word_of(contact.get("user_id"))
     user = (number or user_id or word_of(contact.get("wa_id")) or "").strip().removeprefix("+")
     message_id, at_ms = word_of(echo.get("id")), ms_of_time(echo.get("timestamp"))

@@ -22,8 +22,8 @@ from message_buffer.rules.timing import Timing
 # If an instance's clock steps back by less than this, each message arrives 1 ms after the last one. If the clock steps
 # back further, the DynamoDB lane assumes that the earlier time was wrong, and uses the new time.
 MAX_CLOCK_STEP_BACK_MS = 1_000
-# An operator's look at a conversation reads at most this many pages of a megabyte. Messages that wait take at most 20
-# pages; the others contain tombstones of a day.
+# At most this many pages of a megabyte are read to show a conversation to an operator. Waiting messages take at most 20
+# pages; the others contain the tombstones of a day.
 MAX_PAGES_PEEKED = 50
 # A cancel locks the window for this long. If the DynamoDB processor has the lock, which it usually needs only for a
 # moment, the cancel tries again after a pause.
@@ -115,7 +115,7 @@ class DynamoDbLane:
             max_wait_ms=max_wait_ms,
             now_ms=now_ms,
         )
-        # A message that has come since the read tells more about its author than the typing before it.
+        # A message that arrived since the read says more about its author than the typing before it.
         if due == before or not self._windows.extend(conversation, window=window, due=due):
             return o.Unmoved(before.due_at_ms)
         return o.Extended(due.due_at_ms)
@@ -157,10 +157,10 @@ class DynamoDbLane:
             self._locks.release(conversation, owner)
 
     def forget_conversation(self, conversation: str) -> o.Forgotten:
-        """Erase all items under the window's lock, and at last the window, so that a run at work has lost its lock.
+        """Erase all items under the window's lock, and the window last, so that a run at work loses its lock.
 
-        What comes before the window is gone is erased, too. Raise StoreUnavailable if messages keep coming,
-        or a processor has, or gets, the window's lock.
+        Messages that arrive before the window is erased are erased, too. Raise StoreUnavailable if messages keep
+        arriving, or if a processor has, or gets, the window's lock.
         """
         owner, waiting, frozen = uuid4().hex, 0, 0
         arrivals: list[int] = []
@@ -169,7 +169,7 @@ class DynamoDbLane:
                 window = self._lock(conversation, owner)
                 items = self._messages.list_items(conversation)
                 contents = self._messages.read(conversation)
-                # A message that has come between the two reads is erased next time.
+                # A message that arrived between the two reads is erased in the next round.
                 contents = contents._replace(stored=[each for each in contents.stored if MESSAGE + each.name in items])
                 self._messages.erase(conversation, items)
                 arrivals += _arrivals(contents, self._clock())
@@ -277,7 +277,7 @@ class DynamoDbLane:
         )
 
     def generation_and_holds(self, conversation: str) -> o.GenerationAndHolds:
-        """Return what a consumer may know, without reading messages."""
+        """Return the generation and the holds, without reading messages."""
         window = self._windows.read(conversation)
         return o.GenerationAndHolds(window.generation, unexpired(window.holds, self._clock()))
 
@@ -293,7 +293,7 @@ class DynamoDbLane:
 
 
 def _arrivals(contents: Contents, now_ms: int) -> list[int]:
-    """Return the messages' known times of arrival. Leave out those a minute ahead, because they are wrong."""
+    """Return the messages' known times of arrival. Leave out times that are a minute ahead, because they are wrong."""
     window = contents.window
     known = (window.last_at_ms, window.newest_at_ms, *(each.arrived_at_ms for each in contents.stored))
     return [at for at in known if 0 < at < now_ms + MINUTE_MS]

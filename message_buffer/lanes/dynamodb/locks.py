@@ -72,11 +72,12 @@ class Locks(Table):
         now_ms: int,
         may_have_arrived: bool = False,
     ) -> bool:
-        """Freeze a batch, of which `large_bytes` are in bodies of their own. The facts that messages write from now on
-        are those of the messages behind it. Those that did not fit into the batch are due now.
+        """Freeze a batch, of which `large_bytes` are in bodies of their own. Return False if the read is out of date.
 
-        Return False if a stored message was edited or removed, a hold has begun, or a message has come, since the
-        caller read the window. If messages `may_have_arrived`, their facts stay, and the first came now or later.
+        It is out of date if a stored message was edited or removed since then, a hold has begun, or a message has
+        arrived. If messages `may_have_arrived`, their facts stay, and the first of them counts as arrived now or later.
+        From now on, messages write their facts for the next batch. Messages that did not fit into this batch are due
+        now.
         """
         # Begin the count with this run, because runs that ended before the freeze do not count.
         do = "SET #frozen = :frozen, #last_at = :last, #attempt = :one"
@@ -118,7 +119,7 @@ class Locks(Table):
         return self._owned("close window", conversation, owner, do=CLOSE, values=values, only_if=NOTHING_NEW)
 
     def delete_window(self, conversation: str, owner: str, *, window: Window) -> bool:
-        """Delete the window's item. Return False if a message or a hold has come since the caller read the window."""
+        """Delete the window's item. Return False if a message or a hold has arrived since the caller's read."""
         values: Values = {"me": owner, "generation": window.generation, "seen": packed(window.holds)}
         only_if = f"#owner = :me{NOTHING_NEW} AND {same_holds(window)}"
         request = self._delete(key_of(conversation, WINDOW), values, only_if=only_if)["Delete"]
@@ -130,7 +131,7 @@ class Locks(Table):
         """Release the lock, and begin the conversation's next window, which is listed at `due_at_ms`.
 
         Unless `keeps_found`, the messages' facts move its due time. With a generation, also return False if a message
-        has come since.
+        has arrived since then.
         """
         values: dict[str, Value] = {"due": due_at_ms, "slice": slice_of(conversation)}
         do = "SET #due_at = :due, #open = :slice REMOVE #frozen, #owner, #owner_until, #attempt, #successor_at"

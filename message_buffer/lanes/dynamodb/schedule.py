@@ -50,11 +50,11 @@ class Schedule:
                 raise
         elif before.frozen is not None:
             # The run that emits the frozen batch sends a trigger for the messages behind it. If that run has ended, the
-            # batch's own trigger comes again, unless it was lost.
+            # batch's own trigger arrives again, unless it was lost.
             if is_overdue:
                 self._send_trigger(conversation, now_ms)
         elif due.due_at_ms < before.due.due_at_ms:
-            # The window's trigger may come too late. Messages do not move a due time that has come.
+            # The window's trigger may arrive too late. Messages do not move a due time that has passed.
             fixed = due.due_at_ms <= max(now_ms, note.at_ms)
             due = due.moved_to(min(due.due_at_ms, now_ms)) if fixed else due
             self.hasten(conversation, window=after, due=due, fixed=fixed)
@@ -69,10 +69,11 @@ class Schedule:
         return due, after.waiting
 
     def _note(self, conversation: str, note: Note) -> tuple[bool, Window]:
-        """Write the note, and return as `Windows.note` does.
+        """Write the note, and return the same as `Windows.note`.
 
-        The due time after a press depends on the window, so write a press on the condition that the window is closed,
-        and then that it is as it was found. Raise StoreUnavailable if other requests keep changing the window.
+        The due time after a press depends on the window, so first write a press on the condition that the window is
+        closed, and then on the condition that it has not changed since it was read. Raise StoreUnavailable if other
+        requests keep changing the window.
         """
         if not (note.is_new and note.is_pressed):
             return self._windows.note(conversation, note)
@@ -86,7 +87,7 @@ class Schedule:
         raise StoreUnavailable("note press: messages keep arriving; try again")
 
     def hasten_now(self, conversation: str, due_for: str, *, rule: RuleName, hold: Held) -> Window:
-        """Make an open window due now for this reason by this rule, and return it as it is then.
+        """Make an open window due now, for this reason and by this rule. Return the window after the change.
 
         Raise StoreUnavailable if other requests keep changing the window.
         """
@@ -102,7 +103,8 @@ class Schedule:
         raise StoreUnavailable("hasten window: another request is changing the conversation; try again")
 
     def end_holds(self, conversation: str, holder: Holder | None, cause: str | None) -> o.Ended:
-        """End both holds, or this holder's with this cause. What was on hold is due now, or when the other hold ends.
+        """End both holds, or only this holder's hold with this cause. The messages are then due now, or when the other
+        hold ends.
 
         Raise StoreUnavailable if other requests keep changing the window.
         """

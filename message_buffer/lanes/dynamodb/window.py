@@ -68,9 +68,9 @@ class Window(NamedTuple):
     previous_at_ms: int = 0
     """When the message before that one arrived; 0 if there is none."""
     timing: Timing | None = None
-    """The rules of the newest typed message, or of a press if only presses have come."""
+    """The rules of the newest typed message, or of a press if only presses have arrived."""
     computed: Due | None = None
-    """The due time after a press into an open window, a typing event or an order to leave at once. It counts until the
+    """The due time after a press into an open window, a typing event or a command to emit at once. It counts until the
     next message."""
     listed_at_ms: int = 0
     """The time under which the index of open windows lists the window: its due time, or an earlier time. For a frozen
@@ -78,7 +78,7 @@ class Window(NamedTuple):
     found: Due | None = None
     """The due time, once it is fixed. None while messages move it."""
     successor_at_ms: int = 0
-    """When the successor arrives that a trigger has left in the queue; 0 if there is none."""
+    """When the successor of the window's trigger arrives; 0 if there is none."""
     holds: Holds = ()
     lock: Lock = Lock()
     attempt: int = 0
@@ -118,7 +118,7 @@ class Window(NamedTuple):
 
     @property
     def due_of_batch(self) -> Due:
-        """Return the due time of the batch that a run freezes: as it was found, even if the run had to be repeated."""
+        """Return the due time of the batch that a run freezes. A repeated run keeps that of the first run."""
         return self.found or self.due_of_waiting
 
     @property
@@ -130,7 +130,7 @@ class Window(NamedTuple):
         return self.lock.until_ms >= now_ms
 
     def due_by(self, timing: Timing | None, *, before: Due | None = None) -> Due:
-        """Return when the messages are due by these rules of the newest one. A press needs the due time before it."""
+        """Return when the messages are due by the newest one's rules. A press needs the due time before it."""
         if timing is None:
             return Due(self.listed_at_ms, "silence", "silenceMs", 0)
         at_ms = self.last_arrival_ms
@@ -248,7 +248,7 @@ def _unpacked(kind: type[T], stored: str) -> T | None:
     try:
         return kind(*json.loads(stored)[: len(kind._fields)]) if stored else None
     except (ValueError, TypeError):
-        return None  # after a person's edit
+        return None  # after an edit by hand
 
 
 def frozen_item(frozen: Frozen) -> Values:

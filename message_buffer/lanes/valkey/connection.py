@@ -60,9 +60,9 @@ _TRANSIENT = (
 )  # fmt: skip
 
 
-# After these errors a new client is opened. A lost connection does not dial again by itself. An answer that comes after
-# its time-out could be read as that of the next call. A server that has become a replica means that the address must be
-# resolved again. A cluster of several nodes needs a cluster's client.
+# After these errors a new client is opened. A lost connection does not dial again by itself. An answer that arrives
+# after its time-out could be read as the answer to the next call. A server that has become a replica means that the
+# address must be resolved again. A cluster of several nodes needs a cluster's client.
 _ENDS_THE_CLIENT = (LostConnection, NoAnswer, ReadOnlyError, MovedError)
 
 # A function that counts an error which the caller does not see, because a second try follows.

@@ -4,7 +4,7 @@ A header names every key, every argument and every form of the answer. The store
 arguments, and reads an answer by the names of its fields. The store refuses a call or an answer that does not fit the
 header, so script and caller cannot drift apart unnoticed.
 
-A line `-- include name` in a script stands for the code of include/name.lua, and `-- include name: f, g` for only the
+A line `-- include name` in a script means the code of include/name.lua, and `-- include name: f, g` for only the
 functions f and g of that file. The loader replaces the line with that code as one line, so the line numbers in the
 server's error messages are those of the script's file.
 """

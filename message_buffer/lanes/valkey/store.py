@@ -375,7 +375,7 @@ class Store:
             cursor = reply.next_cursor
 
     def _run(self, name: str, *, conversation: str, **arguments: Argument) -> Any:
-        """Run a script on a conversation; return the answer as a tuple whose fields the script's header names."""
+        """Run a script on a conversation. Return its answer as a tuple with the names in the script's header."""
         script = self._loaded.get(name) or self._load(name)
         encoded = encode_conversation(conversation)
         if script.takes_conversation:
@@ -384,7 +384,7 @@ class Store:
         return self._call(script, keys, arguments)
 
     def _run_shard(self, name: str, shard: int, **arguments: Argument) -> Any:
-        """Run a script on a shard; return the answer as a tuple whose fields the script's header names."""
+        """Run a script on a shard. Return its answer as a tuple with the names in the script's header."""
         script = self._loaded.get(name) or self._load(name)
         return self._call(script, script_keys(script.keys, shard), arguments)
 
