@@ -99,9 +99,9 @@ class Burst:
         """Return what is wrong with the batches that arrived, or None if they are right."""
         batches = [ids_of(each.batch, fetch) for each in self.of(arrivals)]
         if not batches:
-            return "no event came"
+            return "no event arrived"
         if batches != self.expected:
-            return f"came as {batches}, expected {self.expected}"
+            return f"arrived as {batches}, expected {self.expected}"
         return None
 
     def late_ms(self, arrivals: Iterable[Arrival]) -> int:

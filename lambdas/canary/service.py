@@ -63,7 +63,7 @@ class Canary:
             self._telemetry.warn("canary failed", conversation=burst.conversation, reason=problem)
 
     def _collect(self, burst: Burst, arrivals: list[Arrival], remaining_ms: Callable[[], int]) -> None:
-        """Collect events until all batches of the burst have come or are too late, or until the run must end."""
+        """Collect events until all batches of the burst have arrived or are too late, or until the run must end."""
         wait_seconds = max(burst.due_at_ms - self._clock(), 0) / 1_000 + MAX_LATE_SECONDS
         until = time.monotonic() + min(wait_seconds, (remaining_ms() - MIN_MS_LEFT_TO_REPORT) / 1_000)
         while not burst.is_out(arrivals) and time.monotonic() < until:

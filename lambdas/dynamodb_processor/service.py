@@ -185,7 +185,7 @@ class DynamoDbProcessor:
         now_ms, conversation, due_at_ms = self._clock(), trigger.conversation, window.due.due_at_ms
         # A trigger that arrives within a minute of the successor's time may be the successor itself.
         if now_ms + MAX_TRIGGER_HIDDEN_MS < window.successor_at_ms <= due_at_ms:
-            self._telemetry.sampled("another trigger comes", conversation=conversation)
+            self._telemetry.sampled("another trigger arrives", conversation=conversation)
             return True
         delay_ms = min(hidden_ms, MAX_TRIGGER_DELAY_MS)
         try:

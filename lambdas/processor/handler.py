@@ -72,8 +72,8 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str]:
     )
     reason = "error"
     try:
-        leave: Exit = processor.run(context.get_remaining_time_in_millis)
-        reason = leave.value
+        ended: Exit = processor.run(context.get_remaining_time_in_millis)
+        reason = ended.value
     except Exception as error:
         # Raise again, because an alarm counts failed invocations. Lambda's record of this one starts a pass.
         parts.telemetry.crash("processor failed", error, shard=shard)

@@ -153,18 +153,18 @@ class Processor:
 
     def run(self, remaining_ms: Callable[[], int]) -> Exit:
         """Work until there is a reason to end, and return it. `remaining_ms` returns the time until the time-out."""
-        leave: Exit | None = None
+        ended: Exit | None = None
         step: Callable[[int], Exit | None] = self._enter
         try:
-            while leave is None:
-                leave = self._try(step, remaining_ms)
+            while ended is None:
+                ended = self._try(step, remaining_ms)
                 if self._down_since is None:
                     step = self._work_once
                 self._report()
         finally:
             self._wake.close()
             self._conversation_processors.close()
-        return leave
+        return ended
 
     def _try(self, step: Callable[[int], Exit | None], remaining_ms: Callable[[], int]) -> Exit | None:
         """Make one step and return a reason to end, or None.
@@ -172,9 +172,9 @@ class Processor:
         If Valkey fails, pause for longer each time, and end after MAX_MS_WITHOUT_VALKEY.
         """
         try:
-            leave = step(remaining_ms())
+            ended = step(remaining_ms())
             self._down_since, self._pause_ms = None, MIN_PAUSE_MS
-            return leave
+            return ended
         except StoreError as error:
             if not error.retryable:
                 raise

@@ -1,4 +1,4 @@
-"""Decides whether a reply may still be sent, if a human agent may have taken over, or the customer written again.
+"""Decides whether a reply may still be sent. A human agent may have taken over, or the customer written again.
 
 While anyone but the responder itself holds the conversation, nothing is sent, whatever the policy. Otherwise:
 

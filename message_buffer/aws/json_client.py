@@ -236,8 +236,8 @@ def _refused(answer: Answer) -> Refused:
         found = {}
     response = found if isinstance(found, dict) else {}
     # The code in "com.amazon.coral.service#SlowDown:http://…" is SlowDown.
-    told = answer.error_type or response.get("__type") or response.get("code") or answer.status
-    code = str(told).partition(":")[0].rpartition("#")[2]
+    named = answer.error_type or response.get("__type") or response.get("code") or answer.status
+    code = str(named).partition(":")[0].rpartition("#")[2]
     return refusal(code)(code, response)
 
 

@@ -171,7 +171,7 @@ def test_a_hand_over_reserves_the_successor(engine: Engine) -> None:
 
 
 @pytest.mark.case(1)
-def test_a_message_between_the_last_empty_look_and_the_release_keeps_the_processor(
+def test_a_message_between_the_last_empty_claim_and_the_release_keeps_the_processor(
     engine: Engine,
 ) -> None:
     assert engine.claim() == []

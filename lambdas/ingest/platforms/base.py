@@ -115,7 +115,7 @@ class Credentials:
 
 
 def is_same(given: str | None, expected: str) -> bool:
-    """Compare in constant time. `given` comes from outside and may contain anything."""
+    """Compare in constant time. `given` is from outside and may contain anything."""
     return given is not None and hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode())
 
 

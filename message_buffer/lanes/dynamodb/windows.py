@@ -109,7 +109,7 @@ class Windows(Table):
                 only_if += NOTHING_NEW
         elif fixed and hold == "obey":
             only_if += f" AND {NOT_HELD}"
-            values["now"] = due.due_at_ms  # the due time has come, so use it as the time now
+            values["now"] = due.due_at_ms  # the due time has passed, so use it as the time now
         if not sets:
             return True
         do = f"SET {', '.join(sets)} ADD #changes :one"
