@@ -34,7 +34,7 @@ Json = dict[str, Any]
 SCENARIOS = read_scenarios()
 PLAYED_WITHIN_SECONDS = 120
 WITHIN_MS = 60_000
-# On a busy machine a customer may type too slowly, so that a batch leaves before its last message.
+# On a busy machine a customer may type too slowly, so that a batch is emitted before its last message.
 TRIES = 3
 
 

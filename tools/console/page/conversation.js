@@ -5,8 +5,8 @@ import { Countdown, Moment, Until, becauseOf, duration, layerOf, messagesOf } fr
 import { ask } from "./store.js";
 
 const ACTIONS = {
-  flush: ["Flush", "The waiting messages become due now, and their batch leaves at once. A hold stays for later messages."],
-  hold: ["Hold", "No batch leaves until the hold ends, or until an operator resumes the conversation. Messages are kept."],
+  flush: ["Flush", "The waiting messages become due now, and their batch is emitted at once. A hold stays for later messages."],
+  hold: ["Hold", "No batch is emitted until the hold ends, or until an operator resumes the conversation. Messages are kept."],
   resume: ["Resume", "All holds end, and the waiting messages become due now."],
   cancel: ["Cancel", "The waiting messages are dropped for good, and consumers get an event about it. This cannot be undone."],
 };

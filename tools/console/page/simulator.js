@@ -104,7 +104,7 @@ function linesOf(steps) {
   return lines;
 }
 
-// The figures of a batch say why it left, as the chat does. Its reason is less exact.
+// The figures of a batch say why it was emitted, as the chat does. Its reason is less exact.
 function cameOf({ batches, events }, figures) {
   const whys = Object.fromEntries(figures.map(({ batchId, why }) => [batchId, why]));
   const each = batches.map((batch) => `${messagesOf(batch.messages)} because of ${whys[batch.batchId] ?? batch.reason}${batch.lane === "dynamodb" ? ", by the DynamoDB lane" : ""}`);
@@ -290,7 +290,7 @@ function Overdue({ at }) {
   useRunning(() => {
     if (place.current) place.current.hidden = Date.now() - at < 1000;
   }, [at]);
-  return html`<p class="late" ref=${place} hidden>The batch leaves as soon as a processor takes it. The first start of a processor takes some seconds.</p>`;
+  return html`<p class="late" ref=${place} hidden>The batch is emitted as soon as a processor takes it. The first start of a processor takes some seconds.</p>`;
 }
 
 // From the first message to the due time: a mark for each message, and a bar that runs until the batch is due.
