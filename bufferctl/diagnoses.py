@@ -241,17 +241,17 @@ def api(facts: Facts) -> Iterator[Finding]:
     endpoint = facts.api_endpoint
     if endpoint is None:
         return
-    look = f"See {RUNBOOK}#webhooks-fail."
+    see = f"See {RUNBOOK}#webhooks-fail."
     try:
         with urllib.request.urlopen(f"{endpoint}/webhook/generic", timeout=MAX_API_ANSWER_SECONDS) as answer:  # noqa: S310
             status = answer.status
     except urllib.error.HTTPError as error:
         status = error.code
     except OSError as error:
-        yield Finding(BROKEN, f"The API does not answer at {endpoint}: {error}.", look)
+        yield Finding(BROKEN, f"The API does not answer at {endpoint}: {error}.", see)
         return
     if status == 404 or status >= 500:
-        yield Finding(BROKEN, f"The API answers {status} to a request for ingest.", look)
+        yield Finding(BROKEN, f"The API answers {status} to a request for ingest.", see)
 
 
 def domain(facts: Facts) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
--- claim_due: put back expired claims and batches, move due conversations to inflight, and plan the next look.
+-- claim_due: put back expired claims and batches, move due conversations to inflight, and plan the next call.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)

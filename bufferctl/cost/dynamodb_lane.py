@@ -28,7 +28,7 @@ def alone(config: StageConfig, traffic: Traffic) -> list[Line]:
         Line(PART, "DynamoDB: windows, written", "dynamodb_write", _window_writes(traffic) / MILLION,
              "batches x (lock; freeze and close, by KB; into the index and out of it)"),
         Line(PART, "DynamoDB: windows, read", "dynamodb_read", reads / MILLION,
-             "batches x one consistent query, by 4 KB; looks x one item; large messages x (look, body by 4 KB)"),
+             "batches x one consistent query, by 4 KB; look-ups x one item; large messages x (look-up, body by 4 KB)"),
         Line(PART, "SQS: triggers", "sqs_requests", (3 * traffic.batches + 2 * early) / MILLION,
              "batches x (send, receive, delete); early triggers x (hide, receive)"),
         Line(PART, "Lambda: DynamoDB processor, requests", "lambda_requests", (traffic.batches + early) / MILLION,

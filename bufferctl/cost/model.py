@@ -296,7 +296,7 @@ def _rules(config: StageConfig, traffic: Traffic) -> list[Line]:
     read = checks + traffic.webhooks * used("cold_share") * whole
     return [
         Line("rules", "DynamoDB: reads", "dynamodb_read", read / MILLION,
-             "instances of ingest x a look every 5 s; cold starts x all rules, by 4 KB"),
+             "instances of ingest x a check every 5 s; cold starts x all rules, by 4 KB"),
     ]  # fmt: skip
 
 
@@ -352,9 +352,7 @@ def _watching(config: StageConfig, traffic: Traffic) -> list[Line]:
             metrics,
             "metrics that are always sent + others x share of hours with traffic",
         ),
-        Line(
-            "watching", "Alarms", "alarm", alarms, "metrics that alarms look at + others x share of hours with traffic"
-        ),
+        Line("watching", "Alarms", "alarm", alarms, "metrics that alarms use + others x share of hours with traffic"),
         Line("watching", "Dashboard", "dashboard", used("dashboards"), "dashboards of the stage"),
     ]
     if config.tracing:
@@ -371,7 +369,7 @@ def _watching(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 
 def _watched(config: StageConfig) -> tuple[float, float, float]:
-    """Return the numbers of metrics that are always sent, that are sent with traffic, and that alarms look at."""
+    """Return the numbers of metrics that are always sent, that are sent with traffic, and that alarms use."""
     if not config.has_valkey_lane:
         always, with_traffic = used("metrics_of_sweep"), used("metrics_of_dynamodb_lane")
         return always, with_traffic, used("alarm_metrics_of_dynamodb_lane")

@@ -239,7 +239,7 @@ class DynamoDbProcessor:
         self._messages.write_tombstones(
             conversation, frozen.names, batch_id=frozen.batch_id, expires_at_ms=expires_at_ms, apart=batch.apart
         )
-        self._close(locked, generation=frozen.generation, left=frozen.has_left)
+        self._close(locked, generation=frozen.generation, left=frozen.has_more)
 
     def _require_lock(self, locked: _Locked, *, until_ms: int) -> None:
         """Raise LockLost if the lock, which lasted until `until_ms` when it was read, is lost.
@@ -411,7 +411,7 @@ def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, l
         first_at_ms=stored[0].arrived_at_ms,
         last_at_ms=stored[-1].arrived_at_ms,
         due=window.due_of_batch,
-        has_left=left,
+        has_more=left,
     )
 
 

@@ -53,7 +53,7 @@ class DynamoDbLane:
         del charge  # this lane has no quotas, because a counter in the table would add half to the cost of a message
         name, arrived_at_ms = name_of(message_id), self._arrival()
         put = self._messages.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms)
-        if put == "left before":
+        if put == "finished before":
             return o.Duplicate(None, 0)
         # Note a duplicate too, because the request that stored the message may have failed to open a window.
         note = Note(arrived_at_ms, timing, is_new=put == "new", size=len(payload))

@@ -93,12 +93,12 @@ class Locks(Table):
         if rhythm is not None:
             do += ", #rhythm = :rhythm"
             values["rhythm"] = packed(rhythm)
-        if frozen.has_left:
+        if frozen.has_more:
             do += ", #found = :found"
             values["found"] = packed(Due(now_ms, "max_messages", "split", now_ms - window.last_arrival_ms))
         else:
             remove += ", #found"
-        if may_have_arrived or frozen.has_left:
+        if may_have_arrived or frozen.has_more:
             add += ", #large :less_bytes"
             values["less_bytes"] = -large_bytes
         else:

@@ -23,8 +23,8 @@ LIGHT = ", ".join(f"#{name}" for name in ("item", "arrived_at", "apart", "batch_
 
 T = TypeVar("T")
 
-Put = Literal["new", "stored before", "left before"]
-"""The result of `put_message`. A message that "left before" was emitted or dropped."""
+Put = Literal["new", "stored before", "finished before"]
+"""The result of `put_message`. A message that "finished before" was emitted or dropped."""
 
 
 class StoredMessage(NamedTuple):
@@ -63,9 +63,9 @@ class Messages(Table):
         item = {**key_of(conversation, MESSAGE + name), "arrived_at": arrived_at_ms, **content}
         put = self._put("store message", item, only_if="attribute_not_exists(#item)")
         if put.done:
-            return "new" if not is_apart or self._put_body(conversation, name, body) else "left before"
+            return "new" if not is_apart or self._put_body(conversation, name, body) else "finished before"
         if "arrived_at" not in put.item:
-            return "left before"
+            return "finished before"
         if "apart" in put.item:
             # The request that stored the message may have ended before it stored the body.
             self._mend_body(conversation, name, body)

@@ -145,4 +145,4 @@ def _is_due(window: Window, at_ms: int) -> bool:
 
 def _has_waiting(window: Window) -> bool:
     """Return whether messages wait. If nothing waits behind a frozen batch, only its next attempt can be hastened."""
-    return window.frozen is None or window.timing is not None or (window.frozen.has_left and window.waiting > 0)
+    return window.frozen is None or window.timing is not None or (window.frozen.has_more and window.waiting > 0)

@@ -38,7 +38,7 @@ class Frozen(NamedTuple):
     first_at_ms: int
     last_at_ms: int
     due: Due
-    has_left: bool = False
+    has_more: bool = False
     """True if messages were stored that are not in this batch."""
 
 
