@@ -71,10 +71,10 @@ class Prepared(NamedTuple):
     human_replies: list[PreparedReply]
 
 
-def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, leave_out: bool) -> Prepared:
+def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, skip_invalid: bool) -> Prepared:
     """Return the intake's messages and changes, ready to be stored.
 
-    If an update cannot be stored, raise InvalidInput. With `leave_out`, leave it out instead, and count it in the
+    If an update cannot be stored, raise InvalidInput. With `skip_invalid`, leave it out instead, and count it in the
     intake as `unreadable`. Raise SendFailed if the rules were never read, and TooManyUpdates if there are too many.
     """
     prepared = Prepared([], [], [])
@@ -82,7 +82,7 @@ def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, l
         try:
             _prepare_one(update, book, aliases, prepared)
         except InvalidInput:
-            if not leave_out:
+            if not skip_invalid:
                 raise
             intake.ignored["unreadable"] += 1
     _require_few(prepared)

@@ -142,7 +142,7 @@ class Ingest:
                 self._aliases.begin_webhook()
             # Read everything before storing anything, so that a refused body leaves no message behind.
             messages, changes, human_replies = prepare(
-                intake, self._book, aliases=self._aliases, leave_out=platform.skips_invalid
+                intake, self._book, aliases=self._aliases, skip_invalid=platform.skips_invalid
             )
         except TooManyUpdates as error:
             return self._refuse_body(platform, 413, str(error))
