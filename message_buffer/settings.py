@@ -42,7 +42,7 @@ class ConnectionSettings(NamedTuple):
 
     @property
     def max_call_ms(self) -> int:
-        """Return how long a call may take. All its tries together wait for a connection only once."""
+        """Return the longest time of a call. All its tries together wait for a connection only once."""
         return self.connect_timeout_ms + limits.VALKEY_ATTEMPTS * self.answer_timeout_ms
 
 

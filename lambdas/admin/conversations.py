@@ -157,7 +157,7 @@ class Conversations:
         return {name: published[name] for name in ("generation", "dropped", "frozen", "leaving")}
 
     def hold(self, request: HoldConversation) -> Json:
-        """Keep the conversation's messages back for human agents, in all lanes. Return until when it is on hold.
+        """Keep the conversation's messages back for human agents, in all lanes. Return the end of the hold.
 
         Add a warning if the platform's reply window ends before the hold. After that window, the business may answer
         freely only if the customer writes again.

@@ -216,7 +216,7 @@ def _open_in_valkey(store: Store) -> Iterator[str]:
 
 
 def _waits(rules: Rules) -> list[Json]:
-    """Return how long examples of messages wait by these rules, while the author's rhythm is not known."""
+    """Return the waits of example messages by these rules, while the author's rhythm is not known."""
     first, timing = Facts(0, 0, 1), rules.timing
     opened = due_after_message(first, timing, 0)
     examples = {
@@ -242,7 +242,7 @@ def _shown(stored: StoredRules) -> Json:
 
 
 def _problem(stored: Stored) -> str | None:
-    """Return why the rules are not in force, or None if they are valid."""
+    """Return the reason why the rules are not in force, or None if they are valid."""
     try:
         read_scope(stored.scope, stored.rules)
     except InvalidRules as error:

@@ -304,9 +304,9 @@ class DynamoDbProcessor:
         return _Batch(frozen, contents.window, [bodies[name] for name in frozen.names], apart)
 
     def _fitting(self, conversation: str, stored: list[StoredMessage]) -> _Fitting:
-        """Return as many messages as one batch may have, but at least one, and no message whose body is not stored yet.
+        """Return the messages that fit into one batch, at least one, without those whose bodies are not stored yet.
 
-        Read only about as many bodies as fit.
+        Read few bodies more than fit.
         """
         messages: list[StoredMessage] = []
         found: list[bytes] = []
@@ -325,7 +325,7 @@ class DynamoDbProcessor:
         return _Fitting(messages, found, left=False)
 
     def _bodies(self, conversation: str, messages: list[StoredMessage]) -> dict[str, bytes]:
-        """Return the bodies by name, and read those that did not come with the messages."""
+        """Return the bodies by name, and read those that were not read with the messages."""
         known = {each.name: each.body for each in messages if each.body is not None}
         unread = [each for each in messages if each.body is None]
         return known | (self._messages.bodies(conversation, unread) if unread else {})
@@ -393,9 +393,9 @@ class DynamoDbProcessor:
 
 
 def _lock_ms(attempt: int) -> int:
-    """Return how long a run locks the window.
+    """Return the milliseconds for which a run locks the window.
 
-    A later attempt locks it for longer, so that a window whose runs die is tried again after longer and longer pauses.
+    They grow with each attempt, so that the pauses between tries grow if a window's runs die.
     """
     return WINDOW_LOCK_MS + longest_pause_ms(attempt - 1)
 

@@ -160,7 +160,7 @@ def _is_typed(message: Message) -> bool:
 
 
 def timing_of(message: Message, rules: Rules) -> Timing:
-    """Return how long the rules let a buffer wait after this message."""
+    """Return the wait of a buffer after this message, by these rules."""
     files = [each for each in message.attachments if each.type not in WITHOUT_CAPTION]
     return rules.timing_of(
         is_media=bool(files) and not message.text,

@@ -62,7 +62,7 @@ class Ingest:
         self._clock = clock
 
     def answer(self, request: Request) -> Response:
-        """Return the response to a request, whatever the platform sent and whether or not the lanes can be reached."""
+        """Return the response to any request, even an invalid one, and even if the lanes cannot be reached."""
         self._unauthenticated.write_counts()
         if self._patience:
             self._patience.begin()

@@ -40,11 +40,11 @@ class AliasesTable(Table):
         return conversation._replace(user=found) if found not in (None, conversation.user) else None
 
     def count(self, conversation: ConversationId, *, now_ms: int) -> int:
-        """Return how many items a forget would delete."""
+        """Return the number of items that a forget would delete."""
         return len(self._items_of(conversation, now_ms))
 
     def forget(self, conversation: ConversationId, *, now_ms: int) -> int:
-        """Delete the items of the author's names. Return how many there were."""
+        """Delete the items of the author's names, and return their number."""
         found = self._items_of(conversation, now_ms)
         if found:
             self._transact("forget aliases", [self._delete(_key(each)) for each in found])

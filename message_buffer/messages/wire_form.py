@@ -71,9 +71,9 @@ def decode_fields(wire: bytes) -> Json:
 
 
 def sent_at_ms(fields: Json) -> int:
-    """Return when the message was sent, or, if its platform does not say so, when it was received.
+    """Return the time at which the message was sent, or received if its platform does not say.
 
-    Raise MalformedMessage if that is not a time.
+    Raise MalformedMessage if the value is not a time.
     """
     at_ms = fields.get("sentAt", fields.get("receivedAt"))
     if type(at_ms) is not int or not 0 <= at_ms <= MAX_TIME_MS:

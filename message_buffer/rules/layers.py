@@ -208,7 +208,7 @@ class _Checked(BaseModel):
 
     @classmethod
     def _legal(cls, path: list[str]) -> str:
-        """Return what the field at this path may be."""
+        """Return the description of the values that the field at this path may have."""
         fields = cls._model_at(path[:-1]).model_fields.values() if path else ()
         return next((field.description or "" for field in fields if field.alias == path[-1]), "an object of rules")
 
@@ -621,7 +621,7 @@ def resolve_rules(layers: Iterable[RuleLayer], platform: str = "") -> ResolvedRu
 
 
 def problems_of_deployed(rules: Mapping[str, Any]) -> list[str]:
-    """Return why the functions would ignore these rules of `cdk.json`, a line for each problem."""
+    """Return the reasons why the functions would ignore these rules of `cdk.json`, a line for each."""
     try:
         layer = RuleLayer.model_validate({**rules, "name": "deployed"})
     except InvalidRules as error:

@@ -247,7 +247,7 @@ class Platform(Protocol):
         return True
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:
-        """Return what the webhook contains. Raise InvalidWebhook."""
+        """Return the webhook's contents. Raise InvalidWebhook if it cannot be read."""
 
     def challenge(self, _query: Query, _credentials: Credentials) -> str | None:
         """Return the body of the response to a GET by which the platform checks this endpoint, or None to refuse it."""

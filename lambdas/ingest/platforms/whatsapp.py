@@ -241,7 +241,7 @@ def _with_errors(item: Json, value: Json) -> Json:
 
 
 def _withheld(item: Json) -> dict[str, Any]:
-    """Return why WhatsApp withholds the content, and the content's type if WhatsApp names it."""
+    """Return WhatsApp's reason for withholding the content, and the content's type if WhatsApp names it."""
     errors = [object_of(error) for error in list_of(item.get("errors"))]
     if not errors:
         return {}

@@ -28,8 +28,8 @@ class Schedule:
     def join(self, conversation: str, name: str, note: Note) -> tuple[Due, int] | None:
         """Let a stored message join the conversation's window, or open one.
 
-        Return when the window is due, and the number of its messages. Return None, and remove the message, if too much
-        waits in the conversation.
+        Return the window's due time and the number of its waiting messages. Return None, and remove the message, if too
+        much waits in the conversation.
         """
         done, before = self._note(conversation, note)
         if not done:

@@ -61,7 +61,7 @@ class Window(NamedTuple):
     waiting: int = 0
     """The number of stored messages that are not frozen."""
     large_bytes: int = 0
-    """The bytes of those that are larger than 4 KiB."""
+    """The bytes of the waiting messages that are larger than 4 KiB."""
     first_at_ms: int = 0
     newest_at_ms: int = 0
     """When the newest message arrived."""
@@ -100,14 +100,14 @@ class Window(NamedTuple):
 
     @property
     def due(self) -> Due:
-        """Return when a run may empty the window, and why: the next attempt of a frozen batch comes first."""
+        """Return when a run may empty the window, and why. If a batch is frozen, that is its next attempt."""
         if self.frozen is not None:
             return self.frozen.due._replace(due_at_ms=self.listed_at_ms)
         return self.due_of_waiting
 
     @property
     def due_of_waiting(self) -> Due:
-        """Return when the messages that are not frozen are due."""
+        """Return the due time of the messages that are not frozen, with its reason."""
         if self.found is None:
             # A hold that was over when the newest message arrived has no effect.
             is_held = self.held_until_ms > self.newest_at_ms
