@@ -25,8 +25,8 @@ class Gate:
     def ask(self, fields: Json) -> Json:
         """Return the holds of the conversation, and whether its author has written since a consumer's batch.
 
-        More messages or holds may follow at any time. `generation` is that of the batch, and `lane` its lane, since each
-        lane counts generations for itself. Without `generation` only the holds are returned, even if Valkey cannot be
+        More messages or holds may follow at any time. `generation` and `lane` are those of the batch, since each lane
+        counts generations for itself. Without `generation` only the holds are returned, even if Valkey cannot be
         reached.
         """
         name = _conversation(fields, "generation", "lane")
