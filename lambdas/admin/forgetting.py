@@ -164,7 +164,6 @@ class Forgetting:
             ) from error
 
     def _keys(self, name: str, *, until_ms: int | None) -> list[str]:
-        """Return the keys of the conversation's objects."""
         found = [self._places.objects.keys(f"{folder}/{batch_prefix(name)}/") for folder in (BATCHES, DEAD_LETTERS)]
         return [key for keys in found for key in keys if until_ms is None or not is_newer(key, until_ms)]
 

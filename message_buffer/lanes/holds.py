@@ -33,7 +33,6 @@ def longest(*holds: Hold) -> Holds:
 
 
 def unexpired(holds: Holds, now_ms: int) -> Holds:
-    """Return the holds that have not ended."""
     return tuple(each for each in holds if each.until_ms > now_ms)
 
 

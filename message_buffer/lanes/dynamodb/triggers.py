@@ -39,7 +39,6 @@ class TriggerQueue:
         self._send("send trigger", {"conversation_id": conversation}, delay_ms)
 
     def send_sweep(self, *, delay_ms: int) -> None:
-        """Ask for a sweep after the delay."""
         self._send("send sweep", SWEEP, delay_ms)
 
     def _send(self, doing: str, body: Mapping[str, object], delay_ms: int) -> None:

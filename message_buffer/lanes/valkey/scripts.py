@@ -143,7 +143,6 @@ def _form(fields: tuple[str, ...]) -> ReadReply:
 
 
 def _fields(name: str, items: list[str]) -> tuple[str, ...]:
-    """Return the names of an answer's items."""
     found = [_FIELD.fullmatch(item) for item in items]
     if None in found:
         raise InvalidHeader(f"{name}.lua: a part of the answer has no name: {items[found.index(None)]}")
