@@ -137,9 +137,9 @@ def _add_conversation(parser: _Parser) -> None:
     forget = _command(verbs, "forget", commands.forget, "erase what the stage holds of a person, and publish an event")
     forget.add_argument("--dry-run", action="store_true", help="only count what would be erased, and where")
     forget.add_argument("--yes", action="store_true", help="do not ask")
-    hold = _command(verbs, "hold", commands.hold, "keep messages back, because a person has taken over")
+    hold = _command(verbs, "hold", commands.hold, "keep messages back, because a human agent has taken over")
     resume = _command(verbs, "resume", commands.resume, "end all holds; messages on hold are due now")
-    hand_off = _command(verbs, "handoff", commands.hand_off, "hold, and say that a person answers instead of the agent")
+    hand_off = _command(verbs, "handoff", commands.hand_off, "hold, and say that a human agent answers")
     for each in (hold, hand_off):
         each.add_argument(
             "--for",

@@ -344,7 +344,7 @@ def _until_enough(subscription: Any, given: Namespace) -> Iterator[Event]:
     deadline = time.monotonic() + given.seconds if given.seconds else None
     seen = 0
     while deadline is None or time.monotonic() < deadline:
-        for arrival in subscription.look(wait_seconds=LONG_POLL_SECONDS):
+        for arrival in subscription.poll(wait_seconds=LONG_POLL_SECONDS):
             yield arrival.event
             seen += 1
             if seen == given.count:

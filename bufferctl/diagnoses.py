@@ -241,17 +241,17 @@ def api(facts: StageFacts) -> Iterator[Finding]:
     endpoint = facts.api_endpoint
     if endpoint is None:
         return
-    look = f"See {RUNBOOK}#webhooks-fail."
+    see = f"See {RUNBOOK}#webhooks-fail."
     try:
         with urllib.request.urlopen(f"{endpoint}/webhook/generic", timeout=MAX_API_ANSWER_SECONDS) as response:  # noqa: S310
             status = response.status
     except urllib.error.HTTPError as error:
         status = error.code
     except OSError as error:
-        yield Finding(BROKEN, f"The API does not answer at {endpoint}: {error}.", look)
+        yield Finding(BROKEN, f"The API does not answer at {endpoint}: {error}.", see)
         return
     if status == 404 or status >= 500:
-        yield Finding(BROKEN, f"The API answers {status} to a request for ingest.", look)
+        yield Finding(BROKEN, f"The API answers {status} to a request for ingest.", see)
 
 
 def domain(facts: StageFacts) -> Iterator[Finding]:
@@ -402,11 +402,11 @@ def attempts(facts: StageFacts) -> Iterator[Finding]:
             if not failed:
                 continue
             last_ms = failed[-1]["atMs"]
-            stands_still = role in EMITTERS and _has_emitted_since(facts, role, last_ms) is False
+            emits_nothing = role in EMITTERS and _has_emitted_since(facts, role, last_ms) is False
             yield Finding(
-                BROKEN if stands_still else FAILING,
+                BROKEN if emits_nothing else FAILING,
                 f"The {role.replace('_', ' ')} logged `{message}` {_times(len(failed))} within the hour, last at "
-                f"{moment(last_ms)}{', and has emitted no batch since' if stands_still else ''}: "
+                f"{moment(last_ms)}{', and has emitted no batch since' if emits_nothing else ''}: "
                 f"{_brief(failed[-1].get('reason'))}.",
                 f"See {RUNBOOK}#{anchor}.",
             )
@@ -540,7 +540,7 @@ def consumers(facts: StageFacts) -> Iterator[Finding]:
     rules = [
         rule["Name"]
         for rule in facts.pages("events", "list_rules", "Rules", EventBusName=bus)
-        if rule["State"] == "ENABLED" and not _is_ours_to_look(rule["Name"])
+        if rule["State"] == "ENABLED" and not _is_of_a_tool(rule["Name"])
     ]
     idle = [
         name
@@ -569,7 +569,7 @@ def consumers(facts: StageFacts) -> Iterator[Finding]:
             )
 
 
-def _is_ours_to_look(rule: str) -> bool:
+def _is_of_a_tool(rule: str) -> bool:
     return rule.startswith(("bufferctl-", "tap-")) or "CanaryBatches" in rule
 
 

@@ -45,7 +45,7 @@ RULES_IN_FORCE_SECONDS = 10
 # When a trial is older than this time plus its minutes of `--keep-running`, a later trial may remove its leftovers.
 MAX_TRIAL_SECONDS = 600
 BURSTS_A_MINUTE = 6
-# A second event with the same messages would be an error, and would come within this time after the first one.
+# A second event with the same messages would be an error, and would arrive within this time after the first one.
 MAX_SECOND_EVENT_SECONDS = 3.0
 PREFIX = "bufferctl-verify"
 LEFT_BEHIND = re.compile(rf"{PREFIX}-(?P<ends>\d+)-(?P<trial>[0-9a-f]{{8}})-[0-9a-f]+$")
@@ -134,7 +134,7 @@ def remove_leftovers(stage: StageClient, stage_name: str) -> None:
 
 def _percentiles(late_ms: list[int]) -> str:
     if len(late_ms) < 2:
-        return "Too few batches came for percentiles."
+        return "Too few batches arrived for percentiles."
     percentiles = quantiles(late_ms, n=100, method="inclusive")
     return f"{len(late_ms)} batches: p50 of lateness {percentiles[49]:,.0f} ms, p99 {percentiles[98]:,.0f} ms"
 
@@ -187,7 +187,7 @@ class Trial:
         """A function that the trial calls with the name of each step that begins."""
 
     def run(self, *, with_fallback: bool) -> Iterator[Result]:
-        """Yield the results of all checks. Skip those after the first event if that event does not come."""
+        """Yield the results of all checks. Skip those after the first event if that event does not arrive."""
         try:
             self.say("Send a message with a wrong signature")
             yield self._a_wrong_signature()
@@ -223,7 +223,7 @@ class Trial:
         cancelled = self._a_stop_word()
         self._collect(*sent.values())
         self.say("Listen for second events, which would be errors")
-        self._look_for(MAX_SECOND_EVENT_SECONDS)
+        self._collect_until(MAX_SECOND_EVENT_SECONDS)
         for check, burst in sent.items():
             results[check] = self._judged(check, burst, checks[check][1])
         yield results.pop("five fragments")
@@ -233,7 +233,7 @@ class Trial:
         yield from (results[check] for check in checks if check in results)
 
     def keep_running(self, minutes: float) -> list[int]:
-        """Send small bursts, and return how late each batch was. Leave out batches that did not come."""
+        """Send small bursts, and return how late each batch was. Leave out batches that did not arrive."""
         until, late_ms, number = time.monotonic() + 60 * minutes, list[int](), 0
         while time.monotonic() < until:
             began, number = time.monotonic(), number + 1
@@ -262,7 +262,7 @@ class Trial:
         return Result("a wrong signature", f"answered {status}", ok=status == HTTPStatus.UNAUTHORIZED)
 
     def _wait_for_the_rule(self) -> Result:
-        """Send a message now and then until an event comes, because a new rule may only work after a minute."""
+        """Send a message now and then until an event arrives, because a new rule may only work after a minute."""
         burst, began = self._burst("first"), time.monotonic()
         while time.monotonic() - began < MAX_RULE_SECONDS:
             try:
@@ -271,10 +271,10 @@ class Trial:
                 return _refused("the first event", error)
             # Another message before the due time would only prolong the wait.
             seconds = max(burst.due_at_ms / 1_000 - time.time(), 0) + WARM_UP_PAUSE_SECONDS
-            if self._look_for(seconds, lambda: bool(burst.of(self._arrivals))):
+            if self._collect_until(seconds, lambda: bool(burst.of(self._arrivals))):
                 took = f"{time.monotonic() - began:.1f} s"
                 return Result("the first event", "the rule works, functions are warm", ok=True, time=took)
-        return Result("the first event", f"no event came within {MAX_RULE_SECONDS:.0f} s", ok=False)
+        return Result("the first event", f"no event arrived within {MAX_RULE_SECONDS:.0f} s", ok=False)
 
     def _five_fragments(self) -> Burst:
         """Send five fragments. Try again if the webhook answers too slowly for one buffer."""
@@ -326,9 +326,9 @@ class Trial:
             mine = [each for each in self._arrivals if each.batch["conversationId"] == burst.conversation]
             return [each.batch for each in mine if each.event["detail-type"] == detail_type]
 
-        self._look_for(MAX_LATE_SECONDS, lambda: bool(came(CANCELLED) or came(BATCH_READY)))
+        self._collect_until(MAX_LATE_SECONDS, lambda: bool(came(CANCELLED) or came(BATCH_READY)))
         if not came(CANCELLED):
-            return Result("a stop word", "no cancel came", ok=False)
+            return Result("a stop word", "no cancel arrived", ok=False)
         dropped = came(CANCELLED)[0]["dropped"]
         return Result("a stop word", f"cancelled, {dropped} message dropped", ok=dropped == 1)
 
@@ -353,17 +353,17 @@ class Trial:
         return Burst(self._webhook, account, f"{self._id}-{name}")
 
     def _collect(self, *bursts: Burst) -> None:
-        """Collect events until all batches of these bursts have come, or until the last batch is too late."""
+        """Collect events until all batches of these bursts have arrived, or until the last batch is too late."""
         due_in_seconds = max((each.due_at_ms for each in bursts), default=0) / 1_000 - time.time()
-        self._look_for(
+        self._collect_until(
             max(due_in_seconds, 0) + MAX_LATE_SECONDS, lambda: all(each.is_out(self._arrivals) for each in bursts)
         )
 
-    def _look_for(self, seconds: float, is_over: Callable[[], bool] = lambda: False) -> bool:
+    def _collect_until(self, seconds: float, is_over: Callable[[], bool] = lambda: False) -> bool:
         """Collect events until `is_over` returns True, at most for this time. Return whether it did."""
         until = time.monotonic() + seconds
         while not is_over() and time.monotonic() < until:
-            self._arrivals += self._subscription.look(wait_seconds=LONG_POLL_SECONDS)
+            self._arrivals += self._subscription.poll(wait_seconds=LONG_POLL_SECONDS)
         return is_over()
 
 

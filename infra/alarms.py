@@ -362,7 +362,7 @@ def _causes_in_public_cache(metrics: Metrics) -> Iterable[Watch]:
     return [
         Watch(
             heading="Cache connections",
-            says=f"The public cache uses {MAX_CACHE_SHARE:.0%} of its connections, perhaps because strangers flood it.",
+            says=f"The public cache uses {MAX_CACHE_SHARE:.0%} of its connections, perhaps because of a flood.",
             metric=metrics.cache("CurrConnections", statistic="Maximum"),
             above=MAX_CACHE_SHARE * MAX_CACHE_CONNECTIONS,
             periods=3,

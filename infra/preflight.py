@@ -243,10 +243,10 @@ def zone_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
     subnets = ec2.describe_subnets(Filters=tags)["Subnets"]
     # The first zone has the lower addresses. Other zones, or another order of the same zones, would move subnets.
     by_address = sorted(subnets, key=lambda subnet: ip_network(subnet["CidrBlock"]))
-    if standing := list(dict.fromkeys(subnet["AvailabilityZone"] for subnet in by_address)):
-        if named and named != standing:
+    if existing := list(dict.fromkeys(subnet["AvailabilityZone"] for subnet in by_address)):
+        if named and named != existing:
             yield (
-                f"The network of stage '{config.name}' is in {' and '.join(standing)}, and cannot be moved. Name "
+                f"The network of stage '{config.name}' is in {' and '.join(existing)}, and cannot be moved. Name "
                 f"these, in this order, as the stage's network.availability_zones in cdk.json, or remove the stage "
                 f"first (`make destroy STAGE={config.name}`)."
             )

@@ -159,7 +159,7 @@ class ApiConfig(Settings):
     kind: ApiKind = "http"
     """`http` costs less than a third of `rest`. Only a REST API can have a firewall (WAF) in front of it. `url` is an
     address of ingest itself, without API Gateway: a request costs nothing there, but the rates below and a domain have
-    no effect, and only `concurrency.ingest` limits strangers (docs/deploy.md#an-address-without-api-gateway)."""
+    no effect, and only `concurrency.ingest` limits a flood (docs/deploy.md#an-address-without-api-gateway)."""
     former_kind: ApiKind | None = None
     """The kind that the stage had before. It keeps its address beside the new one until you remove this setting."""
     access_logs: bool = True
@@ -588,7 +588,7 @@ class StageConfig(Settings):
             )
         if self.api.has_url and self.concurrency.ingest is None and not self.is_local:
             raise ValueError(
-                "api.kind `url` needs concurrency.ingest: nothing else limits how many functions strangers can start"
+                "api.kind `url` needs concurrency.ingest: nothing else limits how many functions a flood can start"
             )
         provisioned = self.warmth.provisioned_instances if self.warmth.ingest == "provisioned" else 0
         if self.concurrency.ingest is not None and provisioned > self.concurrency.ingest:

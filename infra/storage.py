@@ -66,7 +66,7 @@ class QueueConstruct(sqs.Queue):
         """Let `grantee` receive and delete messages."""
         return grant(grantee, "sqs:ReceiveMessage", "sqs:DeleteMessage", on=self.queue_arn)
 
-    def grant_look_through(self, grantee: iam.IGrantable) -> iam.Grant:
+    def grant_inspect(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` receive the messages of the queue, and delete some."""
         actions = ("ReceiveMessage", "ChangeMessageVisibility", "DeleteMessage", "GetQueueAttributes")
         return grant(grantee, *(f"sqs:{action}" for action in actions), on=self.queue_arn)

@@ -42,7 +42,7 @@ class ConnectionSettings(NamedTuple):
 
     @property
     def max_call_ms(self) -> int:
-        """Return how long a call may take. All its tries together wait for a connection only once."""
+        """Return the longest time of a call. All its tries together wait for a connection only once."""
         return self.connect_timeout_ms + limits.VALKEY_ATTEMPTS * self.answer_timeout_ms
 
 
@@ -67,7 +67,7 @@ class StoreSettings(NamedTuple):
     max_waiting_bytes: int  # bytes of messages of more than 4 KiB, in one conversation
     # Work that is due later than this needs no processor yet, because the watchdog makes three passes before then.
     horizon_ms: int = 3 * limits.WATCHDOG_PASS_MS
-    look_ms: int = limits.PROCESSOR_LOOK_MS
+    max_sleep_ms: int = limits.PROCESSOR_LOOK_MS
     seen_ms: int = limits.REMEMBERED_MS
     max_batch: int = limits.MAX_MESSAGES_IN_A_BATCH
     max_batch_bytes: int = limits.MAX_BYTES_IN_A_BATCH

@@ -156,7 +156,6 @@ class Telemetry:
         self._is_urgent = self._is_urgent or metric not in MAY_WAIT
 
     def flush(self) -> None:
-        """Write all metrics."""
         for (metric, dimensions), count in self._by_dimension.items():
             with single_metric(metric, MetricUnit.Count, count, namespace=self._metrics.namespace) as metrics:
                 for name, value in dimensions:

@@ -50,6 +50,6 @@ def polling(config: StageConfig) -> list[Line]:
     return [
         Line("processor", "Lambda: polling", "lambda_arm", shards * SECONDS * config.memory.processor / 1_024,
              "all seconds of the month x shards"),
-        Line("cache", "Valkey: polling", "valkey_ecpu", asks * ecpu("look_us") / MILLION,
-             "two looks a second x shards"),
+        Line("cache", "Valkey: polling", "valkey_ecpu", asks * ecpu("empty_claim_us") / MILLION,
+             "two polls a second x shards"),
     ]  # fmt: skip

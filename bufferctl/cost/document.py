@@ -68,7 +68,7 @@ def text(stages: Stages) -> str:
         _words(config, traffic),
         volumes=_volumes(config),
         bill=_bill(config, traffic),
-        parts_at_rest=_parts_at_rest(config),
+        idle_parts=_idle_parts(config),
         levers=_levers(stages, traffic),
         lanes=_lanes(config),
         polling=_polling(config),
@@ -146,7 +146,7 @@ def _volumes(config: StageConfig) -> str:
     return _table(heads, body, right=set(range(1, len(heads))))
 
 
-def _parts_at_rest(config: StageConfig) -> str:
+def _idle_parts(config: StageConfig) -> str:
     lines = bill(config, Traffic(messages_per_day=0))
     parts = sorted({line.part for line in lines}, key=lambda part: -_part(lines, part))
     body = [[part, _money(_part(lines, part)), f"{_part(lines, part) / total(lines):.0%}"] for part in parts]

@@ -49,7 +49,7 @@ def bill(config: StageConfig, traffic: Traffic) -> list[Line]:
     if config.has_valkey_lane:
         lines += [*_valkey_lane(config, traffic), *_cache(config, traffic), *_network(config, traffic)]
         if config.has_dynamodb_lane:
-            lines += dynamodb_lane.at_rest(config)
+            lines += dynamodb_lane.idle(config)
     else:
         lines += dynamodb_lane.alone(config, traffic)
     if config.end_user_messaging:
@@ -194,14 +194,14 @@ def stored_gb(traffic: Traffic) -> float:
 def ecpus(config: StageConfig, traffic: Traffic) -> float:
     """Return the ECPUs of all calls of a month."""
     run = processors(traffic, shards=config.shards, timings=config.timings)
-    look = ecpu("look_us")
+    empty_claim = ecpu("empty_claim_us")
     payload, batch = traffic.payload_bytes, traffic.payload_bytes * traffic.fragments_per_batch
     buffering = traffic.messages * ecpu("buffer_us", used("buffer_call_bytes") + payload)
     batches = traffic.batches * (
-        look + ecpu("claim_us") + ecpu("take_us", used("take_call_bytes") + batch) + ecpu("take_us")
+        empty_claim + ecpu("claim_us") + ecpu("take_us", used("take_call_bytes") + batch) + ecpu("take_us")
     )
-    looking = run.seconds * SECOND_MS * (1 / PROCESSOR_LOOK_MS + LEASE_RENEWALS / config.timings.lease_ms) * look
-    return buffering + batches + looking + PASSES * config.shards * look
+    polling = run.seconds * SECOND_MS * (1 / PROCESSOR_LOOK_MS + LEASE_RENEWALS / config.timings.lease_ms) * empty_claim
+    return buffering + batches + polling + PASSES * config.shards * empty_claim
 
 
 def ecpu(time_us: str, moved_bytes: float = 0) -> float:
@@ -297,7 +297,7 @@ def _rules(config: StageConfig, traffic: Traffic) -> list[Line]:
     read = checks + traffic.webhooks * used("cold_share") * whole
     return [
         Line("rules", "DynamoDB: reads", "dynamodb_read", read / MILLION,
-             "instances of ingest x a look every 5 s; cold starts x all rules, by 4 KB"),
+             "instances of ingest x a check every 5 s; cold starts x all rules, by 4 KB"),
     ]  # fmt: skip
 
 
@@ -353,9 +353,7 @@ def _watching(config: StageConfig, traffic: Traffic) -> list[Line]:
             metrics,
             "metrics that are always sent + others x share of hours with traffic",
         ),
-        Line(
-            "watching", "Alarms", "alarm", alarms, "metrics that alarms look at + others x share of hours with traffic"
-        ),
+        Line("watching", "Alarms", "alarm", alarms, "metrics that alarms use + others x share of hours with traffic"),
         Line("watching", "Dashboard", "dashboard", used("dashboards"), "dashboards of the stage"),
     ]
     if config.tracing:
@@ -372,7 +370,7 @@ def _watching(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 
 def _watched(config: StageConfig) -> tuple[float, float, float]:
-    """Return the numbers of metrics that are always sent, that are sent with traffic, and that alarms look at."""
+    """Return the numbers of metrics that are always sent, that are sent with traffic, and that alarms use."""
     if not config.has_valkey_lane:
         always, with_traffic = used("metrics_of_sweep"), used("metrics_of_dynamodb_lane")
         return always, with_traffic, used("alarm_metrics_of_dynamodb_lane")

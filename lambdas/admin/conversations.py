@@ -125,7 +125,7 @@ class Conversations:
         return shown | ({"messages": [_readable(payload) for payload in seen.payloads]} if request.messages else {})
 
     def flush(self, request: OfConversation) -> Json:
-        """Make the conversation's messages due now, in all lanes. Raises SubjectNotFound if it has none."""
+        """Make the conversation's messages due now, in all lanes. Raise SubjectNotFound if it has none."""
         name = _name(request)
         outcomes = [lane.flush_buffer(name) for lane in self._lanes]
         flushed = [each for each in outcomes if isinstance(each, o.BufferFlushed)]
@@ -136,7 +136,7 @@ class Conversations:
     def cancel(self, request: OfConversation) -> Json:
         """Drop the conversation's messages, in all lanes, and publish the cancel.
 
-        Raises OperationRefused if the cancel could not be published. The counts are null if Valkey's first reply was
+        Raise OperationRefused if the cancel could not be published. The counts are null if Valkey's first reply was
         lost, because the repeated call does not know what the first one dropped.
         """
         name = _name(request)
@@ -157,7 +157,7 @@ class Conversations:
         return {name: published[name] for name in ("generation", "dropped", "frozen", "leaving")}
 
     def hold(self, request: HoldConversation) -> Json:
-        """Keep the conversation's messages back for people, in all lanes. Return until when it is on hold.
+        """Keep the conversation's messages back for human agents, in all lanes. Return the end of the hold.
 
         Add a warning if the platform's reply window ends before the hold. After that window, the business may answer
         freely only if the customer writes again.
@@ -167,7 +167,8 @@ class Conversations:
             lane.hold_buffer(name, holder="people", cause=request.cause, hold_ms=request.hold_ms)
             for lane in reversed(self._lanes)  # the DynamoDB lane holds even if Valkey cannot be reached
         ]
-        held: Json = {"heldUntil": last.held_until_ms}  # as `show` returns it; the other lane's ends a moment earlier
+        # As `show` returns it. The hold in the other lane ends a moment earlier.
+        held: Json = {"heldUntil": last.held_until_ms}
         peeked = [lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN) for lane in self._lanes]
         ends: list[int] = [end for seen in peeked for end in reply_until(name, seen).values()]
         if not ends or held["heldUntil"] <= max(ends):
@@ -175,9 +176,9 @@ class Conversations:
         return held | {"replyUntil": max(ends), "warning": OUTLASTS_REPLY_WINDOW}
 
     def resume(self, request: OfConversation) -> Json:
-        """End all holds, in all lanes. Return the messages' due time. Raises SubjectNotFound if there was no hold."""
+        """End all holds, in all lanes. Return the messages' due time. Raise SubjectNotFound if there was no hold."""
         name = _name(request)
-        # End the takeover first. Otherwise a late delivery of a person's earlier reply could hold the conversation
+        # End the takeover first. Otherwise a late delivery of a human agent's earlier reply could hold the conversation
         # again.
         self._takeovers.resume(name, now_ms=self._clock())
         outcomes = [lane.resume_buffer(name) for lane in reversed(self._lanes)]
@@ -188,7 +189,7 @@ class Conversations:
 
 
 def _name(request: OfConversation) -> str:
-    """Return the conversation's id in the form that ingest uses. Raises InvalidId."""
+    """Return the conversation's id in the form that ingest uses. Raise InvalidId."""
     return str(parse_conversation_id(request.conversation))
 
 

@@ -81,7 +81,7 @@ class DeadLetters:
     def redrive(self, request: OfDeadLetter) -> Json:
         """Send the batch again, and then remove its dead letter from the queue.
 
-        Raises SubjectNotFound if there is none, or OperationRefused if the batch was not sent; the dead letter then
+        Raise SubjectNotFound if there is none, or OperationRefused if the batch was not sent; the dead letter then
         stays.
         """
         with HiddenLetters.at(self._queue, self._time_left) as letters:

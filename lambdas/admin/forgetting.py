@@ -89,8 +89,8 @@ class Forgetting:
         """Erase the conversation, or count what would be erased.
 
         `againInMs` is set if a conversation processor may still emit a batch, or if there was too much for one call.
-        Call again after that time, with the `at` of this answer. The later call erases only objects and dead letters of
-        messages that arrived until `at`. Raise OperationRefused if the event could not be published.
+        Call again after that time, with the `at` of this response. The later call erases only objects and dead letters
+        of messages that arrived until `at`. Raise OperationRefused if the event could not be published.
         """
         name = str(parse_conversation_id(request.conversation))
         if request.dry_run:
@@ -103,10 +103,10 @@ class Forgetting:
             }
         begun_ms, other = self._clock(), self._other_name(name)
         forgotten = [lane.forget_conversation(name) for lane in self._lanes]
-        # Consumers drop batches up to this time. It is the last arrival if one is known, because a message that comes
-        # next, through a host whose clock lags, may seem to arrive before now.
+        # Consumers drop batches up to this time. It is the last arrival if one is known, because a host whose clock
+        # lags may give the next message a time before now.
         at_ms = max((each.last_at_ms for each in forgotten if each.last_at_ms is not None), default=begun_ms)
-        self._tell(name, at_ms)
+        self._publish(name, at_ms)
         counts = {
             "waiting": sum(each.waiting for each in forgotten),
             "frozen": sum(each.frozen for each in forgotten),
@@ -155,7 +155,7 @@ class Forgetting:
         scope, at_ms = conversation_scope(name), self._clock()
         return int(self._places.rules.delete(scope, by=by, at_ms=at_ms, expected_version=None))
 
-    def _tell(self, name: str, at_ms: int) -> None:
+    def _publish(self, name: str, at_ms: int) -> None:
         try:
             self._bus.publish(DETAIL_TYPE, forgotten_event(parse_conversation_id(name), at_ms=at_ms))
         except SendFailed as error:
@@ -164,7 +164,6 @@ class Forgetting:
             ) from error
 
     def _keys(self, name: str, *, until_ms: int | None) -> list[str]:
-        """Return the keys of the conversation's objects."""
         found = [self._places.objects.keys(f"{folder}/{batch_prefix(name)}/") for folder in (BATCHES, DEAD_LETTERS)]
         return [key for keys in found for key in keys if until_ms is None or not is_newer(key, until_ms)]
 

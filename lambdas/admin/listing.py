@@ -36,7 +36,7 @@ def list_conversations(
     """Return `conversations` with their state, the cursor of the `next` call or None, and whether there are `more`.
 
     There may be more than `limit`, because the last page of a shard is returned whole, or fewer, if many pages had few
-    matches. Raises InvalidInput if the stage does not have the shard, or if no earlier call returned the cursor.
+    matches. Raise InvalidInput if the stage does not have the shard, or if no earlier call returned the cursor.
     """
     found: dict[tuple[str, str], Json] = {}
     cursor, next_cursor, more = request.cursor or _first_cursor(request, valkey_lane), None, False

@@ -94,7 +94,7 @@ R = TypeVar("R", bound=Request)
 
 
 def read_request(model: type[R], fields: dict[str, Any]) -> R:
-    """Return the request. Raises InvalidInput, with a sentence for each problem."""
+    """Return the request. Raise InvalidInput, with a sentence for each problem."""
     try:
         return model.model_validate(fields)
     except ValidationError as error:

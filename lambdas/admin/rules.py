@@ -32,7 +32,7 @@ MAX_RULES_LISTED = 5_000
 # Retiming stops when less time than this is left, which is enough for the response and one call to Valkey with the
 # longest time-outs.
 MIN_MS_LEFT_TO_RETIME = 13_000
-# Stands for each part of a conversation's id that a scope does not name.
+# Replaces each part of a conversation's id that a scope does not name.
 ANY = "*"
 _PART = "(?:[^%/]|%25|%2F)+"
 _SCOPE = re.compile(
@@ -112,7 +112,7 @@ class RulesAdmin:
         return {"version": version, "open": self._retime(scope)}
 
     def delete(self, request: DeleteRules) -> Json:
-        # Do not check the form of the scope, so that an item which a person wrote into the table can be deleted.
+        # Do not check the form of the scope, so that an item which was written into the table by hand can be deleted.
         if not self._table.delete(
             request.scope, by=request.by, at_ms=self._clock(), expected_version=request.expected_version
         ):
@@ -160,7 +160,7 @@ class RulesAdmin:
                     raise InvalidRules(f"with the layers beneath, {platform or 'on any platform'}: {skipped.reason}")
 
     def _retime(self, scope: str) -> Json:
-        """Retime the open buffers in the scope. Return the counts, and whether every open buffer was looked at.
+        """Retime the open buffers in the scope. Return the counts, and whether every open buffer was checked.
 
         The change is already stored, so return a failure as `problem` instead of raising it.
         """
@@ -216,7 +216,7 @@ def _open_in_valkey(store: Store) -> Iterator[str]:
 
 
 def _waits(rules: Rules) -> list[Json]:
-    """Return how long examples of messages wait by these rules, while the author's rhythm is not known."""
+    """Return the waits of example messages by these rules, while the author's rhythm is not known."""
     first, timing = Facts(0, 0, 1), rules.timing
     opened = due_after_message(first, timing, 0)
     examples = {
@@ -242,7 +242,7 @@ def _shown(stored: StoredRules) -> Json:
 
 
 def _problem(stored: Stored) -> str | None:
-    """Return why the rules are not in force, or None if they are valid."""
+    """Return the reason why the rules are not in force, or None if they are valid."""
     try:
         read_scope(stored.scope, stored.rules)
     except InvalidRules as error:

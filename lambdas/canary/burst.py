@@ -76,7 +76,8 @@ class Burst:
     def expected(self) -> list[list[str]]:
         """Return the message ids of each batch that the stage must emit.
 
-        There is usually one batch. If a response took so long that the buffer was due, the next fragment began another.
+        There is usually one batch. If the buffer was due before a response arrived, the next fragment began another
+        batch.
         """
         batches: list[list[str]] = []
         for fragment in self.fragments:
@@ -99,12 +100,12 @@ class Burst:
         return len(self.of(arrivals)) >= len(self.expected)
 
     def problem(self, arrivals: Iterable[ArrivedEvent], *, fetch: Fetch | None = None) -> str | None:
-        """Return what is wrong with the batches that arrived, or None if they are right."""
+        """Return a description of what is wrong with the batches that arrived, or None if they are right."""
         batches = [ids_of(each.batch, fetch) for each in self.of(arrivals)]
         if not batches:
-            return "no event came"
+            return "no event arrived"
         if batches != self.expected:
-            return f"came as {batches}, expected {self.expected}"
+            return f"arrived as {batches}, expected {self.expected}"
         return None
 
     def late_ms(self, arrivals: Iterable[ArrivedEvent]) -> int:

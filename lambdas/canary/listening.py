@@ -45,7 +45,7 @@ class Subscription:
         deadline = time.monotonic() + timeout_seconds
         while True:
             left = deadline - time.monotonic()
-            arrived = self.look(wait_seconds=LONG_POLL_SECONDS if left > LONG_POLL_SECONDS else 0)
+            arrived = self.poll(wait_seconds=LONG_POLL_SECONDS if left > LONG_POLL_SECONDS else 0)
             yield from arrived
             if arrived:
                 deadline = time.monotonic() + timeout_seconds
@@ -54,7 +54,7 @@ class Subscription:
             elif left <= LONG_POLL_SECONDS:
                 time.sleep(min(SHORT_POLL_SECONDS, left))
 
-    def look(self, *, wait_seconds: int) -> list[ArrivedEvent]:
+    def poll(self, *, wait_seconds: int) -> list[ArrivedEvent]:
         """Return the events that have arrived. If there are none, wait up to `wait_seconds` for the first.
 
         If the queue cannot be reached any more after some of the events were taken from it, return those. The others

@@ -20,7 +20,7 @@ ACCOUNT = "canary"
 
 
 class Listens(Protocol):
-    def look(self, *, wait_seconds: int) -> Sequence[ArrivedEvent]: ...
+    def poll(self, *, wait_seconds: int) -> Sequence[ArrivedEvent]: ...
 
 
 class Canary:
@@ -63,10 +63,10 @@ class Canary:
             self._telemetry.warn("canary failed", conversation=burst.conversation, reason=problem)
 
     def _collect(self, burst: Burst, arrivals: list[ArrivedEvent], remaining_ms: Callable[[], int]) -> None:
-        """Collect events until all batches of the burst have come or are too late, or until the run must end."""
+        """Collect events until all batches of the burst have arrived or are too late, or until the run must end."""
         wait_seconds = max(burst.due_at_ms - self._clock(), 0) / 1_000 + MAX_LATE_SECONDS
         until = time.monotonic() + min(wait_seconds, (remaining_ms() - MIN_MS_LEFT_TO_REPORT) / 1_000)
         while not burst.is_out(arrivals) and time.monotonic() < until:
-            arrivals += self._events.look(wait_seconds=LONG_POLL_SECONDS)
+            arrivals += self._events.poll(wait_seconds=LONG_POLL_SECONDS)
         # Collect once more, because a second event with the same messages would be an error.
-        arrivals += self._events.look(wait_seconds=LONG_POLL_SECONDS)
+        arrivals += self._events.poll(wait_seconds=LONG_POLL_SECONDS)

@@ -23,10 +23,11 @@ class Gate:
         self._lanes = [lane for lane in (dynamodb_lane, valkey_lane) if lane is not None]
 
     def ask(self, fields: Json) -> Json:
-        """Return who holds the conversation, and whether the author has written again since a consumer's batch.
+        """Return the holds of the conversation, and whether its author has written since a consumer's batch.
 
-        A later message, or hold, may still follow. `generation` is that of the batch, and `lane` its lane, since each
-        lane counts generations for itself. Without `generation` only the holds are returned, even if Valkey is away.
+        More messages or holds may follow at any time. `generation` and `lane` are those of the batch, since each lane
+        counts generations for itself. Without `generation` only the holds are returned, even if Valkey cannot be
+        reached.
         """
         name = _conversation(fields, "generation", "lane")
         is_of_dynamodb = lane_of(fields.get("lane", "valkey")) == "dynamodb" and self._dynamodb_lane is not None
@@ -35,27 +36,27 @@ class Gate:
         seen = {}
         for lane in self._lanes:
             try:
-                seen[lane] = lane.standing(name)
+                seen[lane] = lane.generation_and_holds(name)
             except StoreError:
-                # The DynamoDB lane, which comes first, keeps each hold, too.
+                # The DynamoDB lane, which is asked first, keeps each hold, too.
                 if lane in (asked, self._lanes[0]):
                     raise
         # A hold and a resume at the same time may have reached the two lanes in different orders.
-        told = {"holds": shown(longest(*(hold for each in seen.values() for hold in each.holds)))}
+        response = {"holds": shown(longest(*(hold for each in seen.values() for hold in each.holds)))}
         if asked is None:
-            return told
+            return response
         current = seen[asked].generation
-        return {"current": current, "newer": current > generation, **told}
+        return {"current": current, "newer": current > generation, **response}
 
     def hold(self, fields: Json) -> Json:
-        """Keep the conversation's messages back for consumers, in all lanes. Return until when it is on hold."""
+        """Keep the conversation's messages back for consumers, in all lanes. Return the end of the hold."""
         name, by = _conversation(fields, "holdMs"), mend_id(fields["by"])
         hold_ms = _whole(fields, "holdMs", at_most=MAX_HOLD_MS)
         held = [lane.hold_buffer(name, holder="consumers", cause=by, hold_ms=hold_ms) for lane in self._lanes]
         return {"heldUntil": held[-1].held_until_ms}  # the other lane's hold ends a moment earlier
 
     def resume(self, fields: Json) -> Json:
-        """End the caller's hold, in all lanes. Return until when another holds the conversation, or None."""
+        """End the caller's hold, in all lanes. Return the end of another's hold, or None."""
         name, by = _conversation(fields), mend_id(fields["by"])
         outcomes = [lane.resume_buffer(name, holder="consumers", cause=by) for lane in self._lanes]
         return {"heldUntil": max((each.held_until_ms for each in outcomes if isinstance(each, OnHold)), default=None)}

@@ -16,15 +16,15 @@ class Buffering:
         self._control_words = control_words
 
     def buffer_all(self, messages: Iterable[PreparedMessage], done: Done, *, comes_again: bool) -> Refusals:
-        """Buffer the messages and count them in `done`. Raises StoreError or SendFailed at the first failure.
+        """Buffer the messages and count them in `done`. Raise StoreError or SendFailed at the first failure.
 
-        Returns the messages that a quota or a full conversation refused. If the platform would not send a message again
+        Return the messages that a quota or a full conversation refused. If the platform would not send a message again
         (not `comes_again`), quotas do not refuse it.
         """
         refusals = Refusals()
         for message in messages:
-            look = refusals.in_conversation if message.control_word else refusals.around
-            if reason := look(message.conversation):
+            check = refusals.in_conversation if message.control_word else refusals.around
+            if reason := check(message.conversation):
                 done.refused[reason] += 1
                 done.note_limited(message.conversation)
                 refusals.add_unasked(message.conversation, reason)

@@ -17,7 +17,7 @@ class Changes:
         self._bus = bus
 
     def apply_all(self, changes: Iterable[PreparedChange], done: Done) -> None:
-        """Make or publish the changes and count them in `done`. Raises StoreError or SendFailed."""
+        """Make or publish the changes and count them in `done`. Raise StoreError or SendFailed."""
         events = []
         for change in changes:
             event = self._apply(change)

@@ -81,7 +81,7 @@ def _lane(settings: IngestSettings, telemetry: Telemetry, patience: WebhookPatie
         valkey_lane.store.prepare()
         return valkey_lane
     assert settings.dynamodb_lane is not None
-    # Use short time-outs, because the platform waits for the response, and sends the webhook again if none comes.
+    # Use short time-outs, because the platform waits for the response, and sends the webhook again if there is none.
     dynamodb_lane = open_dynamodb_lane(settings.dynamodb_lane, patience=aws.HURRIED)
     if settings.valkey is None:
         return dynamodb_lane

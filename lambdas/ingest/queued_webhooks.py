@@ -1,4 +1,4 @@
-"""Takes WhatsApp's webhooks that AWS End User Messaging Social publishes: from its topic they come into a queue.
+"""Reads WhatsApp's webhooks from a queue behind the topic on which AWS End User Messaging Social publishes them.
 
 IAM proves the sender, since only the topic may send to the queue. If a webhook is refused for now, the queue delivers
 it again after growing pauses. A dead-letter queue would count these deliveries, so the queue has none. Only a webhook

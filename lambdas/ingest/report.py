@@ -33,7 +33,7 @@ class Done:
     """Changes that were published, because the message was not waiting, or because the change was a reaction."""
 
     taken_over: list[str] = field(default_factory=list)
-    """Conversations that a person of the business has begun to answer."""
+    """Conversations that a human agent has begun to answer."""
     left_out_value: str | None = None
     """A sentence about the first value that a door left out of a message, because it does not fit, with the pointer."""
     left_out_replies: int = 0

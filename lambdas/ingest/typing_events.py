@@ -12,7 +12,7 @@ from message_buffer.rules.rule_book import RuleBook
 def extend_waits(typing: Iterable[ConversationId], book: RuleBook, lane: Lane) -> dict[str, dict[str, int | None]]:
     """Extend the waits. Return each conversation's due time after that, or null if nothing waits in it.
 
-    Raises StoreError, or SendFailed if the rules were never read.
+    Raise StoreError, or SendFailed if the rules were never read.
     """
     conversations: dict[str, dict[str, int | None]] = {}
     for named in dict.fromkeys(typing):

@@ -72,14 +72,14 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str]:
     )
     reason = "error"
     try:
-        leave: Exit = processor.run(context.get_remaining_time_in_millis)
-        reason = leave.value
+        ended: Exit = processor.run(context.get_remaining_time_in_millis)
+        reason = ended.value
     except Exception as error:
         # Raise again, because an alarm counts failed invocations. Lambda's record of this one starts a pass.
         parts.telemetry.crash("processor failed", error, shard=shard)
         raise
     finally:
         parts.telemetry.count_by("ProcessorExits", reason=reason)
-        parts.telemetry.info("processor left", shard=shard, reason=reason)
+        parts.telemetry.info("processor stopped", shard=shard, reason=reason)
         parts.telemetry.flush()
     return {"reason": reason}

@@ -25,7 +25,7 @@ MAX_STARTS_AT_ONCE = 32
 # While this many starts wait for a thread or for Lambda's response, the processor claims no further conversations.
 MAX_STARTS_UNDER_WAY = 200
 # If less than this part of a claim's time is left when a thread is free to start the conversation processor, put the
-# claim back instead, as if Lambda had refused the start. The conversation processor could come after the claim's end.
+# claim back instead, as if Lambda had refused the start. The conversation processor could begin after the claim's end.
 CLAIM_LEFT_FOR_A_START = 0.5
 # If no conversation processor could be started, the conversation is due again after this pause, which doubles with each
 # failure in a row.
@@ -152,29 +152,29 @@ class Processor:
         self._down_since: int | None = None
 
     def run(self, remaining_ms: Callable[[], int]) -> Exit:
-        """Work until there is a reason to leave, and return it. `remaining_ms` returns the time until the time-out."""
-        leave: Exit | None = None
+        """Work until there is a reason to end, and return it. `remaining_ms` returns the time until the time-out."""
+        ended: Exit | None = None
         step: Callable[[int], Exit | None] = self._enter
         try:
-            while leave is None:
-                leave = self._try(step, remaining_ms)
+            while ended is None:
+                ended = self._try(step, remaining_ms)
                 if self._down_since is None:
                     step = self._work_once
                 self._report()
         finally:
             self._wake.close()
             self._conversation_processors.close()
-        return leave
+        return ended
 
     def _try(self, step: Callable[[int], Exit | None], remaining_ms: Callable[[], int]) -> Exit | None:
-        """Make one step and return a reason to leave, or None.
+        """Make one step and return a reason to end, or None.
 
-        If Valkey fails, pause for longer each time, and leave after MAX_MS_WITHOUT_VALKEY.
+        If Valkey fails, pause for longer each time, and end after MAX_MS_WITHOUT_VALKEY.
         """
         try:
-            leave = step(remaining_ms())
+            ended = step(remaining_ms())
             self._down_since, self._pause_ms = None, MIN_PAUSE_MS
-            return leave
+            return ended
         except StoreError as error:
             if not error.retryable:
                 raise
@@ -209,20 +209,20 @@ class Processor:
         asked_at = self._monotonic_ms()
         if asked_at - self._renewed_at >= self._renew_ms:
             if isinstance(self._store.renew_lease(self._shard, self._lease_id), LeaseLost):
-                return self._come_back()
+                return self._reacquire()
             self._renewed_at = asked_at
         self._return_failed_starts()
         if not self._conversation_processors.room:
-            self._conversation_processors.wait(self._store.settings.look_ms / 1_000)
+            self._conversation_processors.wait(self._store.settings.max_sleep_ms / 1_000)
             return None
         # At most half, so that the processor can claim more conversations while it is still starting the last ones.
         limit = min(MAX_STARTS_UNDER_WAY // 2, self._conversation_processors.room)
         claimed = self._store.claim_due(self._shard, self._lease_id, limit=limit)
         if isinstance(claimed, LeaseLost):
-            return self._come_back()
+            return self._reacquire()
         self._report_recovered(claimed.expired, "claim or token expired")
         self._send(claimed)
-        return self._rest(claimed)
+        return self._sleep_until_due(claimed)
 
     def _send(self, claimed: ConversationsClaimed) -> None:
         if not claimed.conversations:
@@ -241,28 +241,28 @@ class Processor:
             self._telemetry.count("Recovered", conversations)
             self._telemetry.warn("claims put back", shard=self._shard, conversations=conversations, reason=reason)
 
-    def _rest(self, claimed: ConversationsClaimed) -> Exit | None:
-        """Sleep until the next due time or deadline, for `look_ms` at most, or until a script wakes this processor.
+    def _sleep_until_due(self, claimed: ConversationsClaimed) -> Exit | None:
+        """Sleep until the next due time or deadline, at most for `max_sleep_ms`, or until a script wakes it.
 
-        While all slots are in use, ignore the next due time. Leave if there has been no work, and no conversation in
-        flight, for `idle_ms`.
+        While all slots are in use, ignore the next due time. End the run if there has been no work, and no conversation
+        in flight, for `idle_ms`.
         """
         settings, now_ms, next_due_at_ms = self._store.settings, self._clock(), claimed.next_due_at_ms
         near = next_due_at_ms is not None and next_due_at_ms <= now_ms + settings.horizon_ms
         if claimed.conversations or near or self._conversation_processors.any_under_way:
             self._busy_at = self._monotonic_ms()
         elif self._monotonic_ms() - self._busy_at >= self._timings.idle_ms:
-            match self._store.leave_if_idle(self._shard, self._lease_id):
+            match self._store.stop_if_idle(self._shard, self._lease_id):
                 case LeaseReleased():
                     return Exit.IDLE
                 case LeaseLost():
-                    return self._come_back()
+                    return self._reacquire()
                 case WorkIsNear():
                     self._busy_at = self._monotonic_ms()
                     return None
-        until_ms = settings.look_ms if next_due_at_ms is None else min(next_due_at_ms - now_ms, settings.look_ms)
-        if claimed.waits_for_slot:
-            until_ms = settings.look_ms
+        until_ms = settings.max_sleep_ms
+        if next_due_at_ms is not None and not claimed.waits_for_slot:
+            until_ms = min(next_due_at_ms - now_ms, until_ms)
         self._wake.wait(max(until_ms, 0) / 1_000)
         return None
 
@@ -281,7 +281,7 @@ class Processor:
                 conversation=conversation, outcome=type(outcome).__name__, retry_in_ms=wait_ms, reason=str(error),
             )  # fmt: skip
 
-    def _come_back(self) -> Exit | None:
+    def _reacquire(self) -> Exit | None:
         """Acquire the expired lease again. Return LOST if another processor has it."""
         self._telemetry.count("LeaseLost")
         self._telemetry.warn("lease lost", shard=self._shard)

@@ -1,4 +1,4 @@
-"""Decides whether a reply may still be sent, although a person may have taken over or its customer have written again.
+"""Decides whether a reply may still be sent. A human agent may have taken over, or the customer written again.
 
 While anyone but the responder itself holds the conversation, nothing is sent, whatever the policy. Otherwise:
 
@@ -56,7 +56,7 @@ class ReplyGate:
     def queues(self) -> bool:
         return self._policy == QUEUE
 
-    def look(self, batch: Batch, *, parked: Sequence[ParkedBatch], answered: int, parts_sent: int) -> GateCheck:
+    def check(self, batch: Batch, *, parked: Sequence[ParkedBatch], answered: int, parts_sent: int) -> GateCheck:
         """Ask the buffer whether the next part may be sent. The result is true only of this moment.
 
         `answered` is the highest generation of the batch's lane that has been answered. Anything higher will arrive as

@@ -186,11 +186,11 @@ class Responder:
             owned.release(reason="an earlier reply goes first")
             return Later(max(1, self._options.gate_wait_seconds // MIN_CHECKS_IN_A_GATE_WAIT))
         if owned.outbox is None:
-            look = self._look(owned, parts_sent=0)
-            if look.hold:
-                self._withhold(owned, ON_HOLD, look.hold)
+            check = self._check_gate(owned, parts_sent=0)
+            if check.hold:
+                self._withhold(owned, ON_HOLD, check.hold)
                 return None
-            if self._gate.merges() and look.newer:
+            if self._gate.merges() and check.newer:
                 return self._park(owned)
             self._plan(owned, channel)
         return self._send_and_finish(owned, channel)
@@ -232,11 +232,11 @@ class Responder:
         for number, part in enumerate(owned.outbox.parts):
             if part.state != PLANNED:
                 continue
-            look = self._look(owned, parts_sent=number)
-            if look.hold:
-                self._withhold(owned, ON_HOLD, look.hold)
+            check = self._check_gate(owned, parts_sent=number)
+            if check.hold:
+                self._withhold(owned, ON_HOLD, check.hold)
                 return None
-            if look.newer:
+            if check.newer:
                 return self._park(owned)
             self._sender.send(owned, channel, number, part.text)
         self._finish(owned)
@@ -265,10 +265,10 @@ class Responder:
 
     # -- the gate ----------------------------------------------------------------------------------
 
-    def _look(self, owned: OwnedBatch, *, parts_sent: int) -> GateCheck:
+    def _check_gate(self, owned: OwnedBatch, *, parts_sent: int) -> GateCheck:
         record = owned.record
         answered = record.answered.get(owned.batch.lane, 0)
-        return self._gate.look(owned.batch, parked=record.parked, answered=answered, parts_sent=parts_sent)
+        return self._gate.check(owned.batch, parked=record.parked, answered=answered, parts_sent=parts_sent)
 
     def _withhold(self, owned: OwnedBatch, reason: str, hold: OthersHold | None = None) -> None:
         self._measure(self._withholding.withhold(owned, reason, hold=hold))

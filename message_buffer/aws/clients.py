@@ -19,7 +19,7 @@ from message_buffer.errors import SendFailed
 AWS_CONNECT_SECONDS = 0.4
 AWS_ANSWER_SECONDS = 2.5
 AWS_ATTEMPTS = 2
-# The time-out of a response while a person or a platform waits, if the caller can go on without the response.
+# The time-out of a response while an operator or a platform waits, if the caller can go on without the response.
 AWS_HURRIED_ANSWER_SECONDS = 1.0
 
 
@@ -72,7 +72,7 @@ def _made(service: str, connections: int, patience: Patience) -> Any:
 
 @contextmanager
 def errors_as_ours(doing: str) -> Iterator[None]:
-    """Raise SendFailed, which names what the caller was `doing`, for each error of a client."""
+    """Raise SendFailed in place of any error of a client. Its text names the caller's step, `doing`."""
     try:
         yield
     except AwsRefused as error:

@@ -163,7 +163,7 @@ def text(item: Mapping[str, Any], name: str) -> str:
 
 
 def number(item: Mapping[str, Any], name: str) -> int:
-    """Return an attribute's whole number, or 0 if it is missing or not a number, as after a person's edit."""
+    """Return an attribute's whole number, or 0 if it is missing or not a number, as after an edit by hand."""
     try:
         return int(item.get(name, {}).get("N", 0))
     except ValueError:

@@ -22,7 +22,7 @@ class Functions:
     def start(self, function: str, payload: Mapping[str, object]) -> None:
         """Start a function asynchronously.
 
-        Return once Lambda has accepted the event; raise SendFailed if it does not.
+        Return when Lambda has accepted the event. Raise SendFailed if it refuses the event or does not answer.
         """
         with aws.errors_as_ours("invoke"):
             response = aws.client("lambda", connections=self._connections).invoke(

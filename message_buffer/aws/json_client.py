@@ -133,7 +133,7 @@ class JsonClient:
         return found
 
     def _ask(self, path: str, headers: Mapping[str, str], body: bytes) -> AwsResponse:
-        """Return the response. Raise AwsRefused if the service refuses, or the last attempt's error if none comes."""
+        """Return the response. Raise AwsRefused if the service refuses, or the last attempt's error otherwise."""
         attempt = 1
         while True:
             try:
@@ -144,8 +144,8 @@ class JsonClient:
                 if attempt >= self._attempts or not _passes(response.status, refused.code):
                     raise refused
             except (OSError, HTTPException):
-                # While the instance is suspended, the network may drop idle connections without notice. So the others
-                # may be lost, too.
+                # While the instance is suspended, the network may drop idle connections without notice. So the other
+                # idle connections may be lost, too.
                 self._drop_idle()
                 if attempt >= self._attempts:
                     raise
@@ -225,7 +225,7 @@ def _has_ended(connected: socket.socket) -> bool:
         return True
     finally:
         connected.settimeout(patience)
-    # The input is the end of the connection, or data that belongs to no request, so the connection is of no use.
+    # The input is the end of the connection, or data that belongs to no request, so the connection cannot be used.
     return True
 
 
@@ -236,8 +236,8 @@ def _refused(response: AwsResponse) -> AwsRefused:
         found = {}
     fields = found if isinstance(found, dict) else {}
     # The code in "com.amazon.coral.service#SlowDown:http://…" is SlowDown.
-    told = response.error_type or fields.get("__type") or fields.get("code") or response.status
-    code = str(told).partition(":")[0].rpartition("#")[2]
+    named = response.error_type or fields.get("__type") or fields.get("code") or response.status
+    code = str(named).partition(":")[0].rpartition("#")[2]
     return refusal(code)(code, fields)
 
 

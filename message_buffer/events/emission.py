@@ -96,7 +96,7 @@ class Emission:
         except InvalidInput as error:
             self._dead_letter(conversation, taken, time, reason=f"unreadable: {error}")
         except TooLittleTime:
-            # Earlier calls have used up the time, so there is none for a dead letter either.
+            # Earlier calls have used up the time, so there is no time for a dead letter either.
             raise
         except SendFailed as error:
             if taken.attempt < self._limits.max_attempts:
@@ -104,9 +104,10 @@ class Emission:
             self._dead_letter(conversation, taken, time, reason=str(error))
 
     def redrive(self, letter: Mapping[str, Any], time: TimeLeft) -> str:
-        """Emit the batch of a dead letter under its old id, and return that id. Raise the error if that fails.
+        """Emit the batch of a dead letter under its old id, and return that id. Raise the error of an emission that
+        fails.
 
-        The batch comes out of order, because newer batches of its conversation were emitted before it.
+        The batch is out of order, because newer batches of its conversation were emitted before it.
         """
         payloads = letter.get("payloads")
         if payloads is None and isinstance(reference := letter.get("payloadsRef"), dict):

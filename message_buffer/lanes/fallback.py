@@ -23,8 +23,8 @@ class LaneWithFallback:
     """Uses the Valkey lane, and the DynamoDB lane for as long as Valkey cannot be reached.
 
     After a failed call the circuit breaker skips Valkey for a while, so that one webhook waits for Valkey only once.
-    Then a read finds out whether Valkey answers again. A message whose answer was lost may be in both lanes, and comes
-    out of both. Since a read stores nothing, an outage leaves at most one such message per instance of ingest.
+    Then a read finds out whether Valkey answers again. A message whose answer was lost may be in both lanes, and is
+    then emitted by both. Since a read stores nothing, an outage leaves at most one such message per instance of ingest.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class LaneWithFallback:
         Raise StoreUnavailable, and drop nothing, if the Valkey lane cannot be reached. The platform then sends the stop
         word again. If only the DynamoDB lane fails, the repeat cancels there.
         """
-        was_used = self._dynamodb_lane.standing(conversation).generation > 0
+        was_used = self._dynamodb_lane.generation_and_holds(conversation).generation > 0
         outcome = self._tried(conversation, lambda: self._valkey_lane.cancel_buffer(conversation, cancel_id=cancel_id))
         if outcome is None:
             raise StoreUnavailable("cancel: Valkey, where messages may wait, cannot be reached")
@@ -72,13 +72,14 @@ class LaneWithFallback:
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.BufferRetimed | o.BufferUnmoved | o.BufferEmpty:
         outcome = self._tried(conversation, lambda: self._valkey_lane.retime_buffer(conversation, timing=timing))
         in_valkey = None if isinstance(outcome, o.BufferEmpty) else outcome
-        if (in_valkey is None or timing.flush_reason) and self._dynamodb_lane.standing(conversation).generation:
+        read = self._dynamodb_lane.generation_and_holds
+        if (in_valkey is None or timing.flush_reason) and read(conversation).generation:
             in_dynamodb = self._dynamodb_lane.retime_buffer(conversation, timing=timing)
             return in_valkey or in_dynamodb
         return in_valkey or o.BufferEmpty()
 
     def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
-        """Hold the conversation in both lanes, since its messages may come into either.
+        """Hold the conversation in both lanes, since its messages may be stored in either.
 
         Raise StoreUnavailable if the Valkey lane cannot be reached. The conversation is then on hold in the DynamoDB
         lane, and the caller holds it again later.
@@ -140,17 +141,17 @@ class LaneWithFallback:
             raise StoreUnavailable("change message: Valkey, where the message may wait, cannot be reached")
         return found
 
-    def _where_it_is(self, conversation: str, look: Callable[[Lane], T]) -> tuple[bool, T]:
+    def _where_it_is(self, conversation: str, read: Callable[[Lane], T]) -> tuple[bool, T]:
         """Return whether Valkey could be reached, and the outcome of the lane that knows more about the message.
 
         Ask the DynamoDB lane too if it knows the conversation, since a message may be in both lanes.
         """
-        in_valkey = self._tried(conversation, lambda: look(self._valkey_lane))
+        in_valkey = self._tried(conversation, lambda: read(self._valkey_lane))
         if in_valkey is None:
-            return False, look(self._dynamodb_lane)
-        if not self._dynamodb_lane.standing(conversation).generation:
+            return False, read(self._dynamodb_lane)
+        if not self._dynamodb_lane.generation_and_holds(conversation).generation:
             return True, in_valkey
-        in_dynamodb = look(self._dynamodb_lane)
+        in_dynamodb = read(self._dynamodb_lane)
         # Return the Valkey lane's outcome, unless the DynamoDB lane has the message, knows its batch, or is the only
         # lane that knows the message.
         is_silent = isinstance(in_dynamodb, o.MessageAbsent) and in_dynamodb.batch_id is None

@@ -34,7 +34,7 @@ class Lane(Protocol):
     def resume_buffer(
         self, conversation: str, *, holder: Holder | None = None, cause: str | None = None
     ) -> o.ResumeOutcome:
-        """End both holds, or the one of this holder, if it has this cause."""
+        """End both holds, or only this holder's hold with this cause."""
 
     def extend_wait(
         self, conversation: str, *, extend_ms: int, max_wait_ms: int

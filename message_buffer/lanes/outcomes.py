@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def outcome(plain: type[T]) -> type[T]:
-    """Make the class a dataclass whose fields mypy lets nobody set. `frozen` would double the time of the import."""
+    """Make the class a dataclass whose fields are read-only to mypy. `frozen` would double the time of the import."""
     return dataclass(slots=True)(plain)
 
 
@@ -27,7 +27,7 @@ RefusalReason = Literal[
 
 
 def lane_of(name: object) -> LaneName:
-    """Return the lane of this name. Raises InvalidInput."""
+    """Return the lane of this name. Raise InvalidInput."""
     if name == "valkey":
         return "valkey"
     if name == "dynamodb":
@@ -75,7 +75,7 @@ class LeaseAcquired:
 
 @outcome
 class LeaseTaken:
-    """Another processor has the lease. Leave the shard."""
+    """Another processor has the lease. End the run."""
 
     expires_at_ms: int
 
@@ -89,12 +89,12 @@ class Renewed:
 
 @outcome
 class LeaseLost:
-    """The lease is lost and nothing was changed. Acquire it again, or leave the shard."""
+    """The lease is lost and nothing was changed. Acquire it again, or end the run."""
 
 
 @outcome
 class LeaseReleased:
-    """The lease was released. Leave the shard."""
+    """The lease was released. End the run."""
 
     next_due_at_ms: int | None
     start_id: str | None
@@ -102,7 +102,7 @@ class LeaseReleased:
 
 @outcome
 class WorkIsNear:
-    """The lease was not released. Stay: work is due soon."""
+    """The lease was not released. Keep running, because work is due soon."""
 
     next_due_at_ms: int
 
@@ -292,12 +292,12 @@ class NotOnHold:
     start_id: str | None = None
 
 
-ResumeOutcome = HoldEnded | OnHold | NotOnHold  # of a resume: OnHold if a hold still stands
+ResumeOutcome = HoldEnded | OnHold | NotOnHold  # of a resume: OnHold if another hold has not ended
 
 
 @outcome
-class BufferStatus:
-    """Tells a consumer the number of the newest buffer, 0 if there is none, and the holds that have not ended."""
+class GenerationAndHolds:
+    """The number of the newest buffer, 0 if there is none, and the holds that have not ended."""
 
     generation: int
     holds: Holds
@@ -395,7 +395,7 @@ class Conversation:
     """A conversation as an operator sees it."""
 
     state: str  # IDLE | PENDING | INFLIGHT
-    scheduled_at_ms: int | None  # pending: when the processor looks at it; in flight: its deadline
+    scheduled_at_ms: int | None  # pending: when the processor checks it; in flight: its deadline
     due_at_ms: int | None
     flush_reason: str | None
     rule: str | None

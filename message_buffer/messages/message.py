@@ -172,7 +172,7 @@ def profile_of(
 
 
 def encode(message: Message, *, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
-    """Return the message's wire form. Raises MalformedMessage or MessageTooLarge."""
+    """Return the message's wire form. Raise MalformedMessage or MessageTooLarge."""
     body = {"v": WIRE_VERSION} | message._wire()
     del body["id"]
     if message.attachments:
@@ -188,7 +188,7 @@ def encode(message: Message, *, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
 
 
 def decode(wire: bytes) -> Message:
-    """Return the message that a wire form contains. Raises MalformedMessage.
+    """Return the message that a wire form contains. Raise MalformedMessage.
 
     A later version than 1 is accepted if it has the same shape.
     """

@@ -68,7 +68,7 @@ class DoorItem(NamedTuple):
     received_at_ms: int
 
     def read(self) -> Read:
-        """Return what the item is. Raises Unfit."""
+        """Return the item as a message, a change, or the kind under which it is ignored. Raise Unfit."""
         door = self.door
         if any(condition.holds(self.body, self.item) for condition in door.ignore):
             return Read("filtered", [])
@@ -80,7 +80,7 @@ class DoorItem(NamedTuple):
 
 
 def items_of(door: Door, body: Any, *, received_at_ms: int) -> list[DoorItem]:
-    """Return the items of a body. Raises Unfit if the list is too long, or if another value is in its place."""
+    """Return the items of a body. Raise Unfit if the list is too long, or if another value is in its place."""
     if door.list is None:
         return [DoorItem(door, body, body, "", received_at_ms)]
     found = door.list.find(body, body)
@@ -196,7 +196,7 @@ class _ItemReading:
         return (self._given.door.types.get(kind) or kind) if kind else None
 
     def _attachments(self, fields: AttachmentFields, *, room: int) -> list[dict[str, Any]]:
-        """Return the attachments at one place. Raises Unfit if the message has no room for them."""
+        """Return the attachments at one place. Raise Unfit if the message has no room for them."""
         found = fields.at.find(self._given.body, self._given.item)
         if found is MISSING:
             return []
@@ -233,7 +233,7 @@ class _ItemReading:
         return found
 
     def _optional(self, read: Callable[[str], _T | None], field: str) -> _T | None:
-        """Return what `read` returns for the field, or None if the value does not fit. Such a value is left out."""
+        """Return the result of `read` for the field. If the value does not fit, note it as left out and return None."""
         return self._unless_unfit(lambda: read(field))
 
     def _unless_unfit(self, read: Callable[[], _T | None]) -> _T | None:
@@ -262,7 +262,7 @@ class _ItemReading:
         return None if found is None else _text(found)
 
     def _words(self, field: str) -> str | None:
-        """Return what the author wrote. Some products send a message of digits as a number."""
+        """Return the author's text. Some products send a message of digits as a number."""
         found = self._find_field(field)
         return None if found is None else _text(found._replace(value=_number_as_text(found.value)))
 

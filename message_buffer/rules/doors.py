@@ -185,7 +185,7 @@ def require_size(mapping: Mapping[str, Any]) -> None:
 
 
 def read_door(name: str, given: Any) -> Door:
-    """Return the door that a mapping describes. Raises InvalidRules."""
+    """Return the door that a mapping describes. Raise InvalidRules."""
     problems: list[str] = []
     door = _door(name, _MappingPart(given, "", problems))
     if problems:

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_grou
 SCENARIOS = read_scenarios()
 PLAYED_WITHIN_SECONDS = 120
 WITHIN_MS = 60_000
-# On a busy machine a customer may type too slowly, so that a batch leaves before its last message.
+# On a busy machine a customer may type too slowly, so that a batch is emitted before its last message.
 TRIES = 3
 
 
@@ -168,8 +168,8 @@ def test_what_was_played_stays_on_the_page_with_what_should_be_seen(page: Page) 
 
 
 def test_a_person_who_takes_over_is_seen_in_words(page: Page) -> None:
-    played = played_on(page, "10-a-person-takes-over")
-    expect(page.locator(".bubble.person")).to_contain_text("a person of the business")
+    played = played_on(page, "10-a-human-agent-takes-over")
+    expect(page.locator(".bubble.human-agent")).to_contain_text("a human agent")
     expect(page.locator(".divider").filter(has_text="has taken over")).to_be_visible()
     expect(played.locator(".result")).to_contain_text("an event messages.conversation.taken_over")
     expect(played.locator(".result")).to_contain_text("The rules that the scenario set are removed.")

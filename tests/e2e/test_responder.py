@@ -170,7 +170,7 @@ def hold_as_another_consumer(running: LocalStage, customer: Customer) -> None:
 
 
 def answer_on_whatsapp(running: LocalStage, customer: Customer) -> None:
-    """Answer as a person of the business does, on the phone."""
+    """Answer as a human agent does, on the phone."""
     echo = whatsapp_echo(uuid.uuid4().hex, "This is Eva.", recipient=customer.user, phone_number_id=customer.account)
     assert running.webhooks.post("whatsapp", echo).status == 200
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 DAYS = 365 / 12
 NOBODY = Traffic(messages_per_day=0)
 PLAIN = StageConfig(name="plain")
-RESTS = used("trigger_rests")
+EARLY_TRIGGERS = used("early_triggers")
 
 
 def lines(config: StageConfig, traffic: Traffic) -> Mapping[str, Line]:
@@ -124,8 +124,8 @@ def test_the_dynamodb_lane_pays_three_writes_a_message_and_nothing_for_a_network
     # Put, noted and marked as emitted; a batch: locked, frozen, closed, into the index and out of it.
     assert lane["DynamoDB: messages, written"].monthly == pytest.approx(3_000 * DAYS / 1e6 * 0.625)
     assert lane["DynamoDB: windows, written"].monthly == pytest.approx(5 * 250 * DAYS / 1e6 * 0.625)
-    assert lane["DynamoDB: windows, read"].monthly == pytest.approx((2 + RESTS) * 250 * DAYS / 1e6 * 0.125)
-    assert lane["SQS: triggers"].monthly == pytest.approx((3 + 2 * RESTS) * 250 * DAYS / 1e6 * 0.40)
+    assert lane["DynamoDB: windows, read"].monthly == pytest.approx((2 + EARLY_TRIGGERS) * 250 * DAYS / 1e6 * 0.125)
+    assert lane["SQS: triggers"].monthly == pytest.approx((3 + 2 * EARLY_TRIGGERS) * 250 * DAYS / 1e6 * 0.40)
     assert not {"network", "cache", "processor", "conversation_processor", "watchdog"} & {
         line.part for line in lane.values()
     }
@@ -139,7 +139,7 @@ def test_a_large_message_is_written_by_the_kilobyte() -> None:
     lane = lines(changed(lane="dynamodb"), traffic)
     assert lane["DynamoDB: messages, written"].quantity == pytest.approx(16_000 * DAYS / 1e6)
     # Each message: one read when it is stored, and two of its body. Each of 250 batches: one for the query, and looks.
-    reads = 3 * 1_000 + (2 + RESTS) * 250
+    reads = 3 * 1_000 + (2 + EARLY_TRIGGERS) * 250
     assert lane["DynamoDB: windows, read"].quantity == pytest.approx(reads * DAYS / 1e6)
 
 

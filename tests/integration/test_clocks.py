@@ -79,7 +79,7 @@ def test_a_host_ahead_within_the_tolerated_skew_takes_no_living_lease_for_dead(e
     ahead = ManualClock()
     store = engine.another_store(clock=ahead)
     engine.work()
-    engine.clock.advance(SETTINGS.lease_ms // LEASE_RENEWALS + SETTINGS.look_ms)
+    engine.clock.advance(SETTINGS.lease_ms // LEASE_RENEWALS + SETTINGS.max_sleep_ms)
     ahead.now_ms = engine.clock.now_ms + TOLERATED_SKEW_MS
     outcome = store.buffer_message("c", "m1", payload=payload("m1"), timing=DEFAULT.timing)
     assert isinstance(outcome, MessageBuffered)

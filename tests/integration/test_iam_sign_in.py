@@ -213,9 +213,9 @@ OURS, ANOTHERS = "{b0}:processor", "session:1"
 def test_what_the_product_does_not_do_is_refused(
     cache: Cache, valkey: ValkeyServer, command: tuple[str | int, ...]
 ) -> None:
-    stranger = Redis(port=valkey.port, username=IAM.user, password=cache.issuer.sign(IAM), protocol=2, driver_info=None)
-    with stranger, pytest.raises(RedisError, match=r"has no permissions to|No permissions to access a key|ACL failure"):
-        stranger.execute_command(*command)
+    intruder = Redis(port=valkey.port, username=IAM.user, password=cache.issuer.sign(IAM), protocol=2, driver_info=None)
+    with intruder, pytest.raises(RedisError, match=r"has no permissions to|No permissions to access a key|ACL failure"):
+        intruder.execute_command(*command)
 
 
 # -- tokens ----------------------------------------------------------------------------------------

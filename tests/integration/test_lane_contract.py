@@ -302,7 +302,7 @@ def test_a_forget_may_be_repeated_and_ends_a_hold(running: RunningLane) -> None:
     assert running.lane.forget_conversation(C).waiting == 1
     assert running.lane.forget_conversation(C) == o.ConversationForgotten(None, 0, 0, None)
     assert running.lane.peek_conversation(C).held_until_ms is None
-    assert running.lane.standing(C) == o.BufferStatus(0, ())
+    assert running.lane.generation_and_holds(C) == o.GenerationAndHolds(0, ())
 
 
 def test_a_hold_of_an_empty_conversation_keeps_what_comes(running: RunningLane) -> None:
@@ -334,7 +334,7 @@ def hold(running: RunningLane, holder: Holder, cause: str, hold_ms: int) -> Hold
 
 def holds_of(running: RunningLane) -> list[Hold]:
     holds = running.lane.peek_conversation(C).holds
-    assert running.lane.standing(C).holds == holds
+    assert running.lane.generation_and_holds(C).holds == holds
     return list(holds)
 
 

@@ -94,7 +94,7 @@ def live(database: Any, history: list[Step], skew_ms: int = 0) -> int:
     world = TwoLanes(skew_ms)
     for step in history:
         world.do(step)
-    world.come_to_rest()
+    world.become_idle()
     return world.judge()
 
 

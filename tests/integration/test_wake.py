@@ -27,7 +27,7 @@ def test_what_falls_due_before_the_planned_wake_wakes_the_processor(engine: Engi
 def test_what_falls_due_after_the_planned_wake_does_not_wake_it(engine: Engine) -> None:
     engine.work()
     engine.store.claim_due(0, engine.processor)
-    engine.send("c", "m1", rules=Rules(silence_ms=SETTINGS.look_ms, typing_inference_ms=0))
+    engine.send("c", "m1", rules=Rules(silence_ms=SETTINGS.max_sleep_ms, typing_inference_ms=0))
     assert woken(engine) == 0, "it looks again by itself before that"
 
 

@@ -94,7 +94,7 @@ def table() -> str:
             for row, (_, shows) in ROWS.items():
                 if shows(update, message):
                     shown[row].add(case.platform)
-    typing = {name for name, platform in PLATFORMS.items() if platform.tells_typing}
+    typing = {name for name, platform in PLATFORMS.items() if platform.reports_typing}
     lines = [
         "| | " + " | ".join(ORDER) + " | becomes |",
         "|---|" + "---|" * len(ORDER) + "---|",

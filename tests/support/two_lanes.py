@@ -348,7 +348,7 @@ class TwoLanes:
 
     # -- the end -----------------------------------------------------------------------------------------------
 
-    def come_to_rest(self) -> None:
+    def become_idle(self) -> None:
         self.cuts.clear()
         self.arrive()
         for turn in range(100):
@@ -360,15 +360,15 @@ class TwoLanes:
             self.recover()
             self.execute()
             self.empty_windows()
-            if self._is_at_rest():
+            if self._is_idle():
                 return
             if self._is_left_over():
                 self.deliver_past_valkey(0, "swallowed")
         raise AssertionError("the lanes do not come to rest")
 
-    def _is_at_rest(self) -> bool:
+    def _is_idle(self) -> bool:
         idle = self.engine.store.peek_conversation(CONVERSATION).state == "IDLE"
-        return idle and not self.unanswered and self.scene.is_at_rest()
+        return idle and not self.unanswered and self.scene.is_idle()
 
     def _is_left_over(self) -> bool:
         """Return whether a message was stored without a window; the next window finds it."""

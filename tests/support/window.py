@@ -151,7 +151,7 @@ class Triggers:
     def send_sweep(self, *, delay_ms: int) -> None:
         self.wire.call("send_message", lambda: self.sweeps_at_ms.append(self.clock() + delay_ms))
 
-    def rest(self, trigger: Trigger, *, for_ms: int) -> None:
+    def hide(self, trigger: Trigger, *, for_ms: int) -> None:
         assert 0 < for_ms <= MAX_TRIGGER_HIDDEN_MS, "a hidden trigger is in flight"
 
         def hide() -> None:
@@ -245,7 +245,7 @@ class WindowScene:
         assert len(set(every)) == len(every), f"a message in two batches: {seen}"
         return list(seen.values())
 
-    def is_at_rest(self, conversation: str = CONVERSATION) -> bool:
+    def is_idle(self, conversation: str = CONVERSATION) -> bool:
         """Return whether no message waits, no window is open or locked, and no batch is frozen."""
         contents = self.table.messages.read(conversation)
         return not (contents.stored or contents.window.is_open or contents.window.lock.owner or contents.window.frozen)
@@ -317,5 +317,5 @@ def lock(window: WindowScene, owner: str, *, until_ms: int) -> Window:
 def settle(window: WindowScene) -> None:
     """Let everything happen that is still under way; fail if a window or a trigger is left."""
     window.pass_time(ENOUGH_MS, step_ms=5_000, sweep=True)
-    assert window.is_at_rest()
+    assert window.is_idle()
     assert window.triggers.waiting == []

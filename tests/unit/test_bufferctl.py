@@ -775,7 +775,7 @@ def test_who_ends_a_tail_twice_leaves_nothing_behind(
     done: list[str] = []
 
     class Subscription:
-        def look(self, *, wait_seconds: int) -> NoReturn:
+        def poll(self, *, wait_seconds: int) -> NoReturn:
             signal.raise_signal(ending)
             raise AssertionError("the signal ends it")
 

@@ -49,7 +49,7 @@ class Bus:
     def __init__(self, *batches: list[str], at_ms: int = DUE_MS + 40) -> None:
         self._arrivals = [arrival(ids, f"b{place}", at_ms=at_ms) for place, ids in enumerate(batches)]
 
-    def look(self, *, wait_seconds: int) -> list[ArrivedEvent]:
+    def poll(self, *, wait_seconds: int) -> list[ArrivedEvent]:
         arrived, self._arrivals = self._arrivals, []
         return arrived
 

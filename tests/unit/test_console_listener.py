@@ -30,7 +30,7 @@ EVENT = ArrivedEvent({"detail-type": "messages.batch.ready", "detail": {}}, 1)
 
 
 class Queue:
-    """Answers each look with the next of its answers, and then ends the listener. Counts the subscriptions."""
+    """Answers each request with the next of its answers, and then ends the listener. Counts the subscriptions."""
 
     def __init__(self, ended: threading.Event, *answers: list[ArrivedEvent] | Exception) -> None:
         self._ended = ended
@@ -45,7 +45,7 @@ class Queue:
         finally:
             self.removed += 1
 
-    def look(self, *, wait_seconds: int) -> list[ArrivedEvent]:
+    def poll(self, *, wait_seconds: int) -> list[ArrivedEvent]:
         del wait_seconds
         answer = self._answers.pop(0)
         if not self._answers:
@@ -96,9 +96,9 @@ def test_events_that_were_taken_from_the_queue_are_not_lost_if_aws_goes_away_the
     sqs.receive_message.side_effect = [{"Messages": messages}, {"Messages": messages[1:]}]
     sqs.delete_message.side_effect = [None, AWAY, AWAY]
     subscription = Subscription(sqs, "queue")
-    assert [arrival.event for arrival in subscription.look(wait_seconds=0)] == [{"n": 0}]
+    assert [arrival.event for arrival in subscription.poll(wait_seconds=0)] == [{"n": 0}]
     with pytest.raises(EndpointConnectionError):
-        subscription.look(wait_seconds=0)
+        subscription.poll(wait_seconds=0)
 
 
 def test_when_the_local_stage_ends_the_listener_says_so_at_once_and_leaves_its_queue(

@@ -97,7 +97,7 @@ def test_a_customer_whose_webhook_cannot_be_signed_gets_a_sentence() -> None:
     sender.send.side_effect = refused
     place._found = (0, MagicMock(), sender)
     unused: Any = MagicMock()
-    simulator = Simulator(place, unused, stage=unused, looks=unused, time_lines=unused)
+    simulator = Simulator(place, unused, stage=unused, polls=unused, time_lines=unused)
     with pytest.raises(Failed, match="AWS refuses GetSecretValue: not allowed"):
         simulator.act(Customer("generic", "shop", "1"), "text", text="Hey")
 

@@ -77,7 +77,7 @@ class Foretold:
     def __init__(self, scenario: Scenario) -> None:
         self._waiting = [Waiting() for _ in scenario.customers]
         self.batches: list[tuple[int, ExpectedBatch]] = []
-        """When each batch leaves, and the batch."""
+        """When each batch is emitted, and the batch."""
         self.events: list[str] = []
         self.narrowest_ms = 10**9
         """The shortest time between a step and the due time of its customer's buffer."""

@@ -62,7 +62,7 @@ def simulator_of(published: Any, stage: Any) -> Simulator:
     )
     place._found = (0, MagicMock(), sender)
     unused: Any = MagicMock()
-    return Simulator(place, published, stage=stage, looks=unused, time_lines=unused)
+    return Simulator(place, published, stage=stage, polls=unused, time_lines=unused)
 
 
 def test_an_unforeseen_failure_hides_one_buffer_only() -> None:

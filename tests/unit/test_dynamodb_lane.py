@@ -41,7 +41,7 @@ def test_messages_of_a_window_are_one_batch_in_order_of_arrival(window: WindowSc
     assert window.batches() == []
     window.pass_time(1_000)
     assert window.batches() == [["m3", "m1", "m2"]]
-    assert window.is_at_rest()
+    assert window.is_idle()
 
 
 def test_the_event_is_the_one_of_every_lane_and_says_which(window: WindowScene) -> None:
@@ -126,7 +126,7 @@ def test_a_repeated_delivery_counts_once_while_it_waits_and_for_a_day_after(wind
     assert isinstance(window.send("m1"), o.MessageDuplicate)
     window.pass_time(WINDOW_MS)
     assert window.batches() == [["m1"]]
-    assert window.is_at_rest()
+    assert window.is_idle()
 
 
 def test_what_is_left_of_a_message_holds_none_of_its_words_and_goes_after_a_day(window: WindowScene) -> None:
@@ -316,7 +316,7 @@ def test_a_window_whose_only_message_is_deleted_closes_without_a_batch(window: W
     window.lane.delete_message(CONVERSATION, "m1")
     window.pass_time(WINDOW_MS)
     assert window.batches() == []
-    assert window.is_at_rest()
+    assert window.is_idle()
 
 
 def test_a_locked_window_is_in_flight_until_its_lock_runs_out(window: WindowScene) -> None:
@@ -340,7 +340,7 @@ CROWDED = "default/generic/shop/" + "x" * 900
 def leave_many(window: WindowScene, count: int) -> None:
     names = [f"a{number:05}" for number in range(count)]
     expires_at_ms = window.clock() + REMEMBERED_MS
-    window.table.messages.leave_tombstones(CROWDED, names, batch_id="w-1", expires_at_ms=expires_at_ms)
+    window.table.messages.write_tombstones(CROWDED, names, batch_id="w-1", expires_at_ms=expires_at_ms)
 
 
 @contextmanager

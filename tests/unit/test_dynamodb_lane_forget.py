@@ -148,7 +148,7 @@ def test_a_cancel_that_waits_for_the_lock_finds_nothing_left(window: WindowScene
     with window.wire.at_step(4, lambda: window.clock.advance(LONGER_THAN_A_LOCK_MS), after=True):
         forget(window)
     assert window.lane.cancel_buffer(CONVERSATION) == o.BufferCancelled(1, 0, 0, leaving=False, lane="dynamodb")
-    assert window.is_at_rest()
+    assert window.is_idle()
 
 
 def test_a_message_that_is_delivered_again_is_a_new_message(window: WindowScene) -> None:

@@ -305,7 +305,7 @@ class WindowMachine(RuleBasedStateMachine):
         scene = self.scene
         for _ in range(LONG_ENOUGH_MS // 60_000):
             scene.pass_time(60_000, step_ms=15_000)
-            if not scene.triggers.waiting and all(map(scene.is_at_rest, CONVERSATIONS)):
+            if not scene.triggers.waiting and all(map(scene.is_idle, CONVERSATIONS)):
                 break
             with suppress(SendFailed):
                 scene.processor.sweep()

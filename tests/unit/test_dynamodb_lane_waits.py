@@ -333,7 +333,7 @@ def test_what_was_found_due_stays_due_and_what_comes_since_joins_it(window: Wind
         window.run()
     assert window.batches() == [["m1", "m2"]]
     assert window.events()[0]["metadata"]["waitMs"] == 2_000
-    assert window.is_at_rest()
+    assert window.is_idle()
 
 
 def test_messages_that_keep_coming_while_the_window_is_read_do_not_keep_it_from_leaving(window: WindowScene) -> None:

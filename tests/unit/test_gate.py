@@ -151,7 +151,7 @@ def test_in_an_outage_of_valkey_the_other_lane_obeys_and_the_consumer_asks_again
         function.ask("conversation.hold", holdMs=HOLD_MS)
     for method in ("hold_buffer", "resume_buffer"):
         monkeypatch.setattr(valkey, method, unreachable)
-    monkeypatch.setattr(valkey, "standing", unreachable)
+    monkeypatch.setattr(valkey, "generation_and_holds", unreachable)
     assert function.ask(operation, **fields)["error"]["code"] == "unavailable"
     assert bool(function.ask("gate")["result"]["holds"]) == bool(fields), "who asks for holds alone needs no Valkey"
     assert bool(window.lane.peek_conversation(CONVERSATION).holds) == bool(fields)

@@ -132,7 +132,7 @@ def test_an_entry_with_an_impossible_name_harms_none_of_its_neighbours(scene: Sc
     assert {BY_NUMBER, "default/whatsapp/555/492"} <= set(conversations(scene, good | {"entry": entries}))
 
 
-# -- without the table, and strangers ----------------------------------------------------------------------
+# -- without the table, and unauthenticated clients --------------------------------------------------------
 
 
 def test_without_a_table_the_name_that_came_is_the_key(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A person of the business answers: the conversation is on hold, and only a person's own words do that."""
+"""A human agent answers: the conversation is on hold, and only a person's own words do that."""
 
 import json
 from pathlib import Path

@@ -268,23 +268,23 @@ def test_a_slow_call_for_the_lease_does_not_cost_it(scene: Scene, monkeypatch: p
 
 
 def test_it_leaves_if_its_lease_was_lost_to_another(scene: Scene) -> None:
-    def stands_still_for_too_long() -> None:
+    def is_paused_for_too_long() -> None:
         scene.engine.clock.advance(scene.engine.store.settings.lease_ms + 1)
         scene.engine.store.acquire_lease(0, "another")
         scene.engine.send("c", "m1", rules=NOW)
 
-    scene.once(stands_still_for_too_long)
+    scene.once(is_paused_for_too_long)
     assert scene.run() is Exit.LOST
     assert scene.telemetry.counts["LeaseLost"] == 1
     assert scene.functions.conversations() == []
 
 
 def test_it_goes_on_if_its_lease_ran_out_and_nobody_came(scene: Scene) -> None:
-    def stands_still_for_too_long() -> None:
+    def is_paused_for_too_long() -> None:
         scene.engine.clock.advance(scene.engine.store.settings.lease_ms + 1)
         scene.engine.send("c", "m1", rules=NOW)
 
-    scene.once(stands_still_for_too_long)
+    scene.once(is_paused_for_too_long)
     assert scene.run() is Exit.IDLE
     assert scene.functions.conversations() == ["c"]
 

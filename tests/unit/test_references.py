@@ -100,9 +100,9 @@ def calls_of_telemetry() -> Iterator[ast.Call]:
         for call in ast.walk(ast.parse(path.read_text("utf-8"))):
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not call.args:
                 continue
-            if ast.unparse(call.func.value).endswith(("telemetry", "strangers")) and call.func.attr in COUNTS | set(
-                LEVELS
-            ):
+            if ast.unparse(call.func.value).endswith(
+                ("telemetry", "unauthenticated")
+            ) and call.func.attr in COUNTS | set(LEVELS):
                 yield call
 
 

@@ -194,8 +194,8 @@ def test_warnings_errors_and_other_lines_are_always_logged(
     written(capsys)
     telemetry.warn("emit failed", conversation=NAMES[0])
     telemetry.crash("failed", StoreUnavailable("Valkey cannot be reached"), conversation=NAMES[0])
-    telemetry.info("processor left", shard=0)
-    assert [line["message"] for line in written(capsys)] == ["emit failed", "failed", "processor left"]
+    telemetry.info("processor stopped", shard=0)
+    assert [line["message"] for line in written(capsys)] == ["emit failed", "failed", "processor stopped"]
 
 
 def test_a_followed_conversation_is_logged_whole_and_with_those_beside_it(

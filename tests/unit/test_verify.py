@@ -64,7 +64,7 @@ class FakeStage:
         event = {"detail-type": detail_type, "detail": {"conversationId": conversation, **detail}}
         self._arrivals.append(ArrivedEvent(event, DUE_MS + 9))
 
-    def look(self, *, wait_seconds: int) -> list[ArrivedEvent]:
+    def poll(self, *, wait_seconds: int) -> list[ArrivedEvent]:
         arrived, self._arrivals = self._arrivals, []
         return arrived
 

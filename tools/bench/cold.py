@@ -88,8 +88,8 @@ def first_request(checkout: Path, addresses: dict[str, str]) -> dict[str, float]
         env=kept | ENVIRONMENT | VARIABLES | addresses,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout
-    told: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
-    return told
+    shown: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
+    return shown
 
 
 def ingest_cpu(rounds: int, other: Path | None) -> tuple[dict[str, Any], list[Target]]:

@@ -172,9 +172,9 @@ def measure(scene: Scene, *, rounds: int) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in KILLS}
     for _ in range(rounds):
         for name, kill in KILLS.items():
-            told = one_round(scene, kill, after_seconds=0 if name == NOBODY_WRITES else AFTER_SECONDS)
-            found[name].append(told)
-            print(f"{name:54}{told}", flush=True)
+            shown = one_round(scene, kill, after_seconds=0 if name == NOBODY_WRITES else AFTER_SECONDS)
+            found[name].append(shown)
+            print(f"{name:54}{shown}", flush=True)
     return found
 
 

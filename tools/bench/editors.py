@@ -279,8 +279,8 @@ def targets(neighbours: dict[str, dict[str, list[float]]], scripts: dict[str, li
 def show(neighbours: dict[str, dict[str, list[float]]], scripts: dict[str, list[float]]) -> None:
     print("\nanother tenant's message, ms")
     for kind, found in neighbours.items():
-        told = ", ".join(f"{name} {figure(values)}" for name, values in found.items())
-        print(f"  beside {kind:36}{told}")
+        shown = ", ".join(f"{name} {figure(values)}" for name, values in found.items())
+        print(f"  beside {kind:36}{shown}")
     print("\nlongest call, ms: the median of the rounds, and the longest of all")
     for name, values in sorted(scripts.items(), key=lambda item: -median(item[1])):
         print(f"  {name:22}{median(values):8.2f}{max(values):8.2f}")

@@ -126,16 +126,16 @@ def execute(given: Given) -> None:
                 say({"start": 0})
         if line is None:
             continue
-        told = json.loads(line)
-        if "c" not in told:
-            say(told)
+        shown = json.loads(line)
+        if "c" not in shown:
+            say(shown)
             continue
-        token = f"{told['claimed']}"
-        taken = store.take_batch(told["c"], token)
+        token = f"{shown['claimed']}"
+        taken = store.take_batch(shown["c"], token)
         if isinstance(taken, BatchTaken):
             bodies = [each[:100].decode() for each in taken.payloads]
-            say({"due": taken.due_at_ms, "claimed": told["claimed"], "taken": now_ms(), "bodies": bodies})
-            working.append((now_ms() + given["workMs"], told["c"], token))
+            say({"due": taken.due_at_ms, "claimed": shown["claimed"], "taken": now_ms(), "bodies": bodies})
+            working.append((now_ms() + given["workMs"], shown["c"], token))
 
 
 def _lines_or_time(next_ms: Callable[[], float | None]) -> Iterator[str | None]:
@@ -167,8 +167,8 @@ def poll(given: Given) -> None:
         found = list(zip(due[::2], due[1::2], strict=True))
         for name, due_at_ms in found:
             bodies = wire.call("LRANGE", script_keys(NAIVE_KINDS, 0, name)[0], 0, -1)
-            told = [body[:100].decode() for body in reversed(bodies)]
-            say({"due": int(due_at_ms), "claimed": claimed, "taken": now_ms(), "bodies": told})
+            shown = [body[:100].decode() for body in reversed(bodies)]
+            say({"due": int(due_at_ms), "claimed": claimed, "taken": now_ms(), "bodies": shown})
         if found:
             time.sleep(given["workMs"] / 1_000)
         for name, _ in found:

@@ -84,8 +84,8 @@ def ramp(sends: dict[str, Send], *, clients: tuple[int, ...], seconds: float) ->
             warm_up(send, number)
             found = step(send, clients=number, seconds=seconds)
             steps[name].append(found)
-            told = "{clients:>4} clients{per_second:>8} a second  p50 {p50_ms} ms, p99 {p99_ms} ms, errors {errors:.2%}"
-            print(f"{name:8}{told.format(**found)}", flush=True)
+            line = "{clients:>4} clients{per_second:>8} a second  p50 {p50_ms} ms, p99 {p99_ms} ms, errors {errors:.2%}"
+            print(f"{name:8}{line.format(**found)}", flush=True)
     return steps
 
 

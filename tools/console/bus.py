@@ -11,8 +11,8 @@ from bufferctl.stage import ROOT
 from message_buffer.json_object import Json
 from tools.console.batches import Batches, figures_of
 from tools.console.hub import Hub
-from tools.console.looks import Looks
 from tools.console.pace import PAUSE_AFTER_A_PROBLEM_SECONDS
+from tools.console.polls import Polls
 from tools.console.time_lines import TimeLines
 from tools.console.why import why_left
 from tools.console.words import shown
@@ -29,7 +29,7 @@ class Takers:
     """The parts of the console that get the events."""
 
     hub: Hub
-    looks: Looks
+    polls: Polls
     time_lines: TimeLines
     batches: Batches
     scenarios: Callable[[str, Json], None]
@@ -86,7 +86,7 @@ class BusListener:
             self._takers.time_lines.add(conversation, kind, at_ms, **facts)
         self._takers.hub.publish("event", seen)
         self._takers.scenarios(kind, detail)
-        self._takers.looks.hurry()
+        self._takers.polls.hurry()
 
     def _listen(self) -> None:
         with subprocess.Popen(

@@ -130,7 +130,7 @@ def _telegram(customer: Customer, kind: str, message_id: str, text: str) -> Any:
 
 
 # The kinds of webhooks of each platform. `again` repeats the newest body, as a platform does that got no answer.
-# `human_reply` reports what a person of the business answered.
+# `human_reply` reports what a human agent answered.
 KINDS: dict[str, tuple[str, ...]] = {
     "generic": ("text", "file", "voice", "typing", "edit", "delete", "again"),
     "whatsapp": ("text", "file", "button", "edit", "delete", "again", "human_reply"),

@@ -77,7 +77,7 @@ def _listen(place: ShownStage, output: Output, ended: threading.Event) -> None:
             while not ended.is_set():
                 try:
                     with place.errors():
-                        arrived = subscription.look(wait_seconds=LONG_POLL_SECONDS)
+                        arrived = subscription.poll(wait_seconds=LONG_POLL_SECONDS)
                 except Unreachable as error:
                     output.problem(str(error))
                     if place.options.is_local:

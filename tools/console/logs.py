@@ -3,8 +3,8 @@
 import json
 
 from message_buffer.json_object import Json
-from tools.console.looks import now_ms
 from tools.console.place import ShownStage
+from tools.console.polls import now_ms
 
 LOG_LINES_SHOWN = 200
 LOGS_LOOK_BACK_MS = 10 * 60_000
@@ -19,7 +19,7 @@ class Logs:
     def of(self, conversation: str) -> list[Json]:
         """Return the newest lines that name the conversation, oldest first. Return none unless the stage is local.
 
-        The lines of a run appear when the run has ended. The console's own looks are left out.
+        The lines of a run appear when the run has ended. The console's own polls are left out.
         """
         return [each for each in self._lines_with(conversation) if each["line"].get("operation") not in ONLY_LOOKS]
 

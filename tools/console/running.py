@@ -14,10 +14,10 @@ from tools.console.batches import Batches
 from tools.console.bus import SHUT_DOWN_SECONDS, BusListener, Takers
 from tools.console.hub import Hub
 from tools.console.logs import Logs
-from tools.console.looks import Looks
 from tools.console.pace import PacedStage
 from tools.console.place import ShownStage
 from tools.console.player import Player
+from tools.console.polls import Polls
 from tools.console.scenarios import read_scenarios
 from tools.console.server import ConsoleParts, make_app
 from tools.console.simulator import Simulator
@@ -47,14 +47,14 @@ def running(place: ShownStage, *, port: int = 0) -> Iterator[str]:
         )
         server = uvicorn.Server(config)
         serving = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-        watching = [threading.Thread(target=each, daemon=True) for each in (parts.looks.run, parts.bus.run)]
+        watching = [threading.Thread(target=each, daemon=True) for each in (parts.polls.run, parts.bus.run)]
         for each in (serving, *watching):
             each.start()
         try:
             yield f"http://127.0.0.1:{port}/{token}/"
         finally:
             parts.player.end()
-            parts.looks.end()
+            parts.polls.end()
             parts.bus.end()
             server.should_exit = True
             parts.hub.end()
@@ -64,15 +64,15 @@ def running(place: ShownStage, *, port: int = 0) -> Iterator[str]:
 def make_parts(place: ShownStage) -> ConsoleParts:
     """Return the parts of a console of this stage. None of them runs yet."""
     hub, time_lines, batches, stage = Hub(), TimeLines(), Batches(), PacedStage(place)
-    looks = Looks(stage, hub, time_lines)
-    simulator = Simulator(place, hub, stage=stage, looks=looks, time_lines=time_lines)
+    polls = Polls(stage, hub, time_lines)
+    simulator = Simulator(place, hub, stage=stage, polls=polls, time_lines=time_lines)
     player = Player(read_scenarios(), simulator, hub, accidents=Accidents(place))
-    takers = Takers(hub, looks, time_lines, batches, player.take)
+    takers = Takers(hub, polls, time_lines, batches, player.take)
     return ConsoleParts(
         place=place,
         stage=stage,
         hub=hub,
-        looks=looks,
+        polls=polls,
         bus=BusListener(place.listener, takers, words=place.options.show_words),
         time_lines=time_lines,
         batches=batches,

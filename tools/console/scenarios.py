@@ -50,7 +50,7 @@ class Scenario(_Strict):
     warning: str = Field(default="", description="what the page says about an accident before the first step")
     customers: list[Actor] = Field(min_length=1, max_length=2)
     steps: list[ScenarioStep] = Field(min_length=1, max_length=MAX_STEPS)
-    batches: list[ExpectedBatch] = Field(description="what leaves with the preset `customers`, in order")
+    batches: list[ExpectedBatch] = Field(description="what is emitted with the preset `customers`, in order")
     events: list[str] = Field(default=[], description="the types of the other events that come, in order")
     result: str = Field(description="a sentence for people: what they should have seen")
 

@@ -22,11 +22,11 @@ from tools.console.bus import BusListener
 from tools.console.customers import CannotDo, Customer
 from tools.console.hub import Closed, Hub, framed
 from tools.console.logs import Logs
-from tools.console.looks import Looks
 from tools.console.outage import is_outage
 from tools.console.pace import PacedStage
 from tools.console.place import ShownStage
 from tools.console.player import Player
+from tools.console.polls import Polls
 from tools.console.rules_in_words import RULES_IN_WORDS
 from tools.console.scenarios import MAX_TEXT_CHARACTERS
 from tools.console.simulator import Simulator, waiting_part
@@ -46,7 +46,7 @@ class ConsoleParts:
     place: ShownStage
     stage: PacedStage
     hub: Hub
-    looks: Looks
+    polls: Polls
     bus: BusListener
     time_lines: TimeLines
     batches: Batches
@@ -147,7 +147,7 @@ class _Answers:
             reader = self._parts.hub.open()
             try:
                 yield framed("hello", await run_in_threadpool(self.hello, Nothing()))
-                yield framed("state", self._parts.looks.state())
+                yield framed("state", self._parts.polls.state())
                 while True:
                     message = await reader.get(timeout_seconds=KEEP_ALIVE_SECONDS)
                     # A comment shows a proxy that the stream is alive, and us whether the page is still there.
@@ -200,13 +200,13 @@ class _Answers:
         result = self._parts.stage.ask(
             f"conversation.{wish.operation}", conversation=wish.conversation, holdMs=wish.hold_ms
         )
-        self._parts.time_lines.add(wish.conversation, f"operator: {wish.operation}", self._parts.looks.clock())
-        self._parts.looks.hurry()
+        self._parts.time_lines.add(wish.conversation, f"operator: {wish.operation}", self._parts.polls.clock())
+        self._parts.polls.hurry()
         return result
 
     def redrive(self, wish: BatchWish) -> Json:
         result = self._parts.stage.ask("dead.redrive", batchId=wish.batch_id)
-        self._parts.looks.forget_letters()
+        self._parts.polls.forget_letters()
         return result
 
     def act(self, wish: Act) -> Json:

@@ -8,10 +8,10 @@ from bufferctl.errors import Failed
 from message_buffer.json_object import Json
 from tools.console.customers import CannotDo, Customer, Customers
 from tools.console.hub import Hub
-from tools.console.looks import Looks, now_ms
 from tools.console.outage import NO_REASON, is_outage
 from tools.console.pace import PacedStage
 from tools.console.place import ShownStage
+from tools.console.polls import Polls, now_ms
 from tools.console.time_lines import TimeLines
 from tools.console.why import why_due
 
@@ -20,11 +20,11 @@ BUFFER_FIELDS = ("state", "count", "dueAt", "firstAt", "lastAt", "heldUntil", "b
 
 
 class Simulator:
-    def __init__(self, place: ShownStage, hub: Hub, *, stage: PacedStage, looks: Looks, time_lines: TimeLines) -> None:
+    def __init__(self, place: ShownStage, hub: Hub, *, stage: PacedStage, polls: Polls, time_lines: TimeLines) -> None:
         self._place = place
         self._hub = hub
         self._stage = stage
-        self._looks = looks
+        self._polls = polls
         self._time_lines = time_lines
         self._customers = Customers()
         self._lock = threading.Lock()
@@ -73,7 +73,7 @@ class Simulator:
             # From now on, an answer to an earlier question is out of date, and must not be published.
             self._unpublished[conversation] = None
         self._hub.publish("sent", sent)
-        self._looks.hurry()
+        self._polls.hurry()
         self._publish_buffers_soon()
         return sent
 
@@ -84,7 +84,7 @@ class Simulator:
         self._time_lines.add(conversation, "operator: resume", now_ms())
         with self._lock:
             self._unpublished[conversation] = None
-        self._looks.hurry()
+        self._polls.hurry()
         self._publish_buffers_soon()
 
     def _publish_buffers_soon(self) -> None:

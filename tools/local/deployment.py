@@ -127,10 +127,10 @@ def read_back(
     if "canary" in functions:
         # The emulator's CloudFormation returns a wrong address of the API, so set the right one.
         configuration = client("lambda").get_function_configuration(FunctionName=functions["canary"])
-        told = configuration["Environment"]["Variables"]
-        told["SETTINGS"] = json.dumps({**json.loads(told["SETTINGS"]), "api_endpoint": api_endpoint})
+        variables = configuration["Environment"]["Variables"]
+        variables["SETTINGS"] = json.dumps({**json.loads(variables["SETTINGS"]), "api_endpoint": api_endpoint})
         client("lambda").update_function_configuration(
-            FunctionName=functions["canary"], Environment={"Variables": told}
+            FunctionName=functions["canary"], Environment={"Variables": variables}
         )
     webhook_secrets = {platform: previous.get(platform) or secrets.token_hex(16) for platform in PLATFORMS}
     client("secretsmanager").put_secret_value(

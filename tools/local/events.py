@@ -43,7 +43,7 @@ def collect(outputs: Outputs, *, pattern: dict[str, Any] = ALL_BATCHES) -> Itera
 
     def fill(subscription: Subscription) -> None:
         while not done.is_set():
-            for arrival in subscription.look(wait_seconds=LONG_POLL_SECONDS):
+            for arrival in subscription.poll(wait_seconds=LONG_POLL_SECONDS):
                 inbox.put(arrival)
 
     with subscribe(outputs.client, outputs.EventBusName, pattern=pattern, prefix="tap") as subscription:

@@ -148,7 +148,7 @@ def whatsapp(*messages: Json, statuses: tuple[Json, ...] = (), phone_number_id: 
 
 
 def whatsapp_echo(message_id: str, text: str, *, recipient: str, phone_number_id: str) -> Json:
-    """Return the body of WhatsApp's webhook about a message that a person of the business typed in WhatsApp's app."""
+    """Return the body of WhatsApp's webhook about a message that a human agent typed in WhatsApp's app."""
     metadata = {"display_phone_number": "15550783881", "phone_number_id": phone_number_id}
     echo = whatsapp_text(message_id, text, sender=metadata["display_phone_number"]) | {"to": recipient}
     value = {"messaging_product": "whatsapp", "metadata": metadata, "message_echoes": [echo]}

@@ -29,7 +29,7 @@ class Custom(Platform):
 
     def __init__(self, door: Door) -> None:
         self._door = door
-        self.leaves_out_what_is_wrong = door.unreadable == "ignore"
+        self.skips_invalid = door.unreadable == "ignore"
         self.comes_again = door.comes_again
 
     @property
@@ -75,7 +75,7 @@ class Custom(Platform):
         intake = Intake()
         for item in items_of(self._door, parse_json(webhook.body), received_at_ms=received_at_ms):
             read = partial(_update, item, intake)
-            if self.leaves_out_what_is_wrong:
+            if self.skips_invalid:
                 intake.take(read)
             elif isinstance(update := read(), str):
                 intake.ignored[update] += 1

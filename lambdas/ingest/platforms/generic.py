@@ -61,8 +61,8 @@ ISO_TIME = r"(?a)\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)"
 
 class Generic(Platform):
     name = "generic"
-    leaves_out_what_is_wrong = False
-    tells_typing = True
+    skips_invalid = False
+    reports_typing = True
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         time = webhook.headers.get(TIMESTAMP)

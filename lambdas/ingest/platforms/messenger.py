@@ -102,7 +102,7 @@ class _Event:
         return next((kind for name, kind in _NO_MESSAGES.items() if name in self._event), "unknown")
 
     def read_echo(self) -> HumanReply | str:
-        """Read a message of the business, which a person may have typed. On Instagram it may name no app."""
+        """Read a message of the business, which a human agent may have typed. On Instagram it may name no app."""
         content = object_of(self._event.get("message"))
         user = _id_or_none(object_of(self._event.get("recipient")).get("id"))
         message_id = word_of(content.get("mid"))

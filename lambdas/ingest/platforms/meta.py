@@ -36,7 +36,7 @@ class MetaPlatform(Platform):
         return query.get("hub.challenge")
 
     def entries_of(self, body: bytes) -> Iterator[Json]:
-        """Yield the body's entries. Raises InvalidWebhook."""
+        """Yield the body's entries. Raise InvalidWebhook."""
         parsed = parse_json(body)
         if not isinstance(parsed, dict):
             raise InvalidWebhook("The body must be a JSON object.")

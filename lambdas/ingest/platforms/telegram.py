@@ -222,7 +222,7 @@ class _UpdateReading:
         return self.read_message(message) if _is_of_customer(message) else self._read_echo(message)
 
     def _read_echo(self, message: Json) -> HumanReply | str:
-        """Read a message of the person whose account it is, or of their bot, which is not a person's reply.
+        """Read a message of the person whose account it is, or of their bot, which is not a human agent's reply.
 
         Greetings, away messages and scheduled messages, which the account sends by itself, are no replies either.
         """
@@ -236,7 +236,7 @@ class _UpdateReading:
         return self.read_edit(message) if _is_of_customer(message) else "echo"
 
     def read_deletion(self, deleted: Json, message_id: Any) -> Update:
-        """Read one deletion in a customer's chat with a person. Telegram does not say who deleted the message."""
+        """Read one deletion in a customer's chat with a human agent. Telegram does not say who deleted the message."""
         return Deleted(self._conversation(deleted), id_of(message_id), None, self._received_at_ms)
 
     def _id_of(self, message: Json) -> str:

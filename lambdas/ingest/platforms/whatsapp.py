@@ -173,7 +173,7 @@ def _changes(entries: Iterable[Json], intake: Intake) -> Iterator[tuple[Any, Jso
 
 
 def _read_echo(field: Any, echo: Json, contact: Json, account: str) -> HumanReply | str:
-    """Read a message of the business. Only the field `smb_message_echoes` has what a person typed in WhatsApp's app."""
+    """Read a message of the business. Only `smb_message_echoes` has what a human agent typed in WhatsApp's app."""
     number, user_id = word_of(echo.get("to")), word_of(echo.get("to_user_id")) or word_of(contact.get("user_id"))
     user = (number or user_id or word_of(contact.get("wa_id")) or "").strip().removeprefix("+")
     message_id, at_ms = word_of(echo.get("id")), ms_of_time(echo.get("timestamp"))
@@ -239,7 +239,7 @@ def _with_errors(item: Json, value: Json) -> Json:
 
 
 def _withheld(item: Json) -> dict[str, Any]:
-    """Return why WhatsApp withholds the content, and the content's type if WhatsApp names it."""
+    """Return WhatsApp's reason for withholding the content, and the content's type if WhatsApp names it."""
     errors = [object_of(error) for error in list_of(item.get("errors"))]
     if not errors:
         return {}

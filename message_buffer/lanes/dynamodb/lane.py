@@ -13,7 +13,7 @@ from message_buffer.lanes.dynamodb.schedule import Schedule
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Triggers
 from message_buffer.lanes.dynamodb.window import Note, Window
-from message_buffer.lanes.holds import Hold, Holder, end_of, longest, standing
+from message_buffer.lanes.holds import Hold, Holder, end_of, longest, unexpired
 from message_buffer.limits import MAX_WINDOW_TRIES, MINUTE_MS, REMEMBERED_MS
 from message_buffer.rules.due_time import due_after_typing
 from message_buffer.rules.quota import Charge
@@ -22,8 +22,8 @@ from message_buffer.rules.timing import Timing
 # If an instance's clock steps back by less than this, each message arrives 1 ms after the last one. If the clock steps
 # back further, the DynamoDB lane assumes that the earlier time was wrong, and uses the new time.
 MAX_CLOCK_STEP_BACK_MS = 1_000
-# An operator's look at a conversation reads at most this many pages of a megabyte. Messages that wait take at most 20
-# pages; the others contain tombstones of a day.
+# At most this many pages of a megabyte are read to show a conversation to an operator. Waiting messages take at most 20
+# pages; the others contain the tombstones of a day.
 MAX_PAGES_PEEKED = 50
 # A cancel locks the window for this long. If the DynamoDB processor has the lock, which it usually needs only for a
 # moment, the cancel tries again after a pause.
@@ -53,7 +53,7 @@ class DynamoDbLane:
         del charge  # this lane has no quotas, because a counter in the table would add half to the cost of a message
         name, arrived_at_ms = name_of(message_id), self._arrival()
         put = self._messages.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms)
-        if put == "left before":
+        if put == "finished before":
             return o.MessageDuplicate(None, 0)
         # Note a duplicate too, because the request that stored the message may have failed to open a window.
         note = Note(arrived_at_ms, timing, is_new=put == "new", size=len(payload))
@@ -98,7 +98,7 @@ class DynamoDbLane:
                 due = after.due_of_waiting
                 if due.due_at_ms < before.due_at_ms and window.frozen is None:
                     due = due.moved_to(max(due.due_at_ms, now_ms))
-                    self._schedule.hasten(conversation, window=after, due=due, stands=due.due_at_ms <= now_ms)
+                    self._schedule.hasten(conversation, window=after, due=due, fixed=due.due_at_ms <= now_ms)
                 return o.BufferRetimed(due.due_at_ms, window.waiting, due.rule)
         raise StoreUnavailable("retime window: messages keep arriving; try again")
 
@@ -117,7 +117,7 @@ class DynamoDbLane:
             max_wait_ms=max_wait_ms,
             now_ms=now_ms,
         )
-        # A message that has come since the read tells more about its author than the typing before it.
+        # A message that arrived since the read says more about its author than the typing before it.
         if due == before or not self._windows.extend(conversation, window=window, due=due):
             return o.BufferUnmoved(before.due_at_ms)
         return o.BufferExtended(due.due_at_ms)
@@ -151,11 +151,11 @@ class DynamoDbLane:
             apart = [each.name for each in contents.stored if each.is_apart]
             marks = [name_of(cancel_id)] if cancel_id is not None else []
             expires_at_ms = self._clock() + REMEMBERED_MS
-            self._messages.leave_tombstones(
+            self._messages.write_tombstones(
                 conversation, dropped, batch_id=DROPPED, expires_at_ms=expires_at_ms, apart=apart
             )
             # Write the cancel's mark last, so that a repeat that finds the mark has nothing left to drop.
-            self._messages.leave_tombstones(conversation, marks, batch_id=DROPPED, expires_at_ms=expires_at_ms)
+            self._messages.write_tombstones(conversation, marks, batch_id=DROPPED, expires_at_ms=expires_at_ms)
             self._locks.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
             frozen = len(window.frozen.names) if window.frozen else 0
             return o.BufferCancelled(window.generation, len(contents.waiting), frozen, leaving=False, lane="dynamodb")
@@ -163,10 +163,10 @@ class DynamoDbLane:
             self._locks.release(conversation, owner)
 
     def forget_conversation(self, conversation: str) -> o.ConversationForgotten:
-        """Erase all items under the window's lock, and at last the window, so that a run at work has lost its lock.
+        """Erase all items under the window's lock, and the window last, so that a run at work loses its lock.
 
-        What comes before the window is gone is erased, too. Raise StoreUnavailable if messages keep coming,
-        or a processor has, or gets, the window's lock.
+        Messages that arrive before the window is erased are erased, too. Raise StoreUnavailable if messages keep
+        arriving, or if a processor has, or gets, the window's lock.
         """
         owner, waiting, frozen = uuid4().hex, 0, 0
         arrivals: list[int] = []
@@ -175,7 +175,7 @@ class DynamoDbLane:
                 window = self._lock(conversation, owner)
                 items = self._messages.list_items(conversation)
                 contents = self._messages.read(conversation)
-                # A message that has come between the two reads is erased next time.
+                # A message that arrived between the two reads is erased in the next round.
                 contents = contents._replace(stored=[each for each in contents.stored if MESSAGE + each.name in items])
                 self._messages.erase(conversation, items)
                 arrivals += _arrivals(contents, self._clock())
@@ -281,17 +281,17 @@ class DynamoDbLane:
             first_at_ms=waiting[0].arrived_at_ms if waiting else None,
             last_at_ms=waiting[-1].arrived_at_ms if waiting and contents.is_whole else newest_at_ms or None,
             generation=window.generation,
-            holds=standing(window.holds, self._clock()),
+            holds=unexpired(window.holds, self._clock()),
             batch_id=frozen.batch_id if frozen else None,
             attempt=window.attempt if frozen else 0,
             frozen=len(frozen.names) if frozen else 0,
             payloads=[bodies[each.name] for each in waiting[:limit] if each.name in bodies],
         )
 
-    def standing(self, conversation: str) -> o.BufferStatus:
-        """Return what a consumer may know, without reading messages."""
+    def generation_and_holds(self, conversation: str) -> o.GenerationAndHolds:
+        """Return the generation and the holds, without reading messages."""
         window = self._windows.read(conversation)
-        return o.BufferStatus(window.generation, standing(window.holds, self._clock()))
+        return o.GenerationAndHolds(window.generation, unexpired(window.holds, self._clock()))
 
     def open_windows(self, *, limit: int) -> list[tuple[str, int]]:
         """Return (conversation, due time) of open windows, the most overdue first."""
@@ -305,7 +305,7 @@ class DynamoDbLane:
 
 
 def _arrivals(contents: Contents, now_ms: int) -> list[int]:
-    """Return the messages' known times of arrival. Leave out those a minute ahead, because they are wrong."""
+    """Return the messages' known times of arrival. Leave out times that are a minute ahead, because they are wrong."""
     window = contents.window
     known = (window.last_at_ms, window.newest_at_ms, *(each.arrived_at_ms for each in contents.stored))
     return [at for at in known if 0 < at < now_ms + MINUTE_MS]

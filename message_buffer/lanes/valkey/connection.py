@@ -60,9 +60,9 @@ _TRANSIENT = (
 )  # fmt: skip
 
 
-# After these errors a new client is opened. A lost connection does not dial again by itself. An answer that comes after
-# its time-out could be read as that of the next call. A server that has become a replica means that the address must be
-# resolved again. A cluster of several nodes needs a cluster's client.
+# After these errors a new client is opened. A lost connection does not dial again by itself. An answer that arrives
+# after its time-out could be read as the answer to the next call. A server that has become a replica means that the
+# address must be resolved again. A cluster of several nodes needs a cluster's client.
 _ENDS_THE_CLIENT = (LostConnection, NoAnswer, ReadOnlyError, MovedError)
 
 # A function that counts an error which the caller does not see, because a second try follows.
@@ -152,8 +152,8 @@ class Connection:
         # If the first try took longer than this, there is no second try, because the caller can use another lane.
         self._retry_within_ms = retry_within_ms
         self._swallowed = swallowed
-        self._tell_connected = connected
-        self._tell_sign_in_unavailable = sign_in_unavailable
+        self._on_connected = connected
+        self._on_sign_in_unavailable = sign_in_unavailable
         # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but sign-ins age.
         self._clock = clock
 
@@ -174,7 +174,7 @@ class Connection:
                 self._swallowed(error)
             except SignInUnavailable:
                 # Another sign-in at once would add to the rate that the cache throttles, so the caller pauses first.
-                self._tell_sign_in_unavailable()
+                self._on_sign_in_unavailable()
                 raise
             except StoreUnavailable as error:
                 if attempt >= self._attempts or self._is_late(began_ms):
@@ -245,7 +245,7 @@ class Connection:
             if self._dial is dial:
                 self._client, self._opened_at_ms, self._dial = client, dial.began_ms, None
                 self._is_doubted = False
-                self._tell_connected(dial.took_ms)
+                self._on_connected(dial.took_ms)
         return client
 
     def _dial_of(self, now_ms: int) -> Dial[Client]:

@@ -84,9 +84,9 @@ class ValkeyLane:
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
         return self.store.peek_conversation(conversation, limit=limit)
 
-    def standing(self, conversation: str) -> o.BufferStatus:
+    def generation_and_holds(self, conversation: str) -> o.GenerationAndHolds:
         seen = self.store.peek_conversation(conversation)
-        return o.BufferStatus(seen.generation, seen.holds)
+        return o.GenerationAndHolds(seen.generation, seen.holds)
 
     def recover_expired(self, shard: int, *, limit: int) -> o.ShardRecovered:
         """Put expired claims of a shard back, and start its processor if it has none."""

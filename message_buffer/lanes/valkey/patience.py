@@ -11,7 +11,7 @@ class DialPatience:
         self.connect_ms = connect_ms
 
     def left_ms(self, *, is_doubted: bool) -> int:  # noqa: ARG002 - for a webhook's patience
-        """Return how long a call may wait now. `is_doubted` says that Valkey has failed since the last dial."""
+        """Return the milliseconds that a call may wait now. `is_doubted`: Valkey has failed since the last dial."""
         return self.connect_ms
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidId, InvalidInput, ScriptInvariantBroken
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.holds import Hold, Holder, Holds, standing
+from message_buffer.lanes.holds import Hold, Holder, Holds, unexpired
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.keys import batch_prefix, script_keys, shard_of, shard_of_encoded
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script, load_script
@@ -269,7 +269,7 @@ class Store:
             first_at_ms=_or_none(reply.first_at_ms),
             last_at_ms=_or_none(reply.last_at_ms),
             generation=reply.generation,
-            holds=standing((*_holds("people", reply.people), *_holds("consumers", reply.consumers)), self._clock()),
+            holds=unexpired((*_holds("people", reply.people), *_holds("consumers", reply.consumers)), self._clock()),
             batch_id=reply.batch_id.decode() or None,
             attempt=reply.attempt,
             frozen=reply.frozen,
@@ -292,7 +292,7 @@ class Store:
         )
         return o.Renewed(reply.expires_at_ms) if reply.word == b"RENEWED" else o.LeaseLost()
 
-    def leave_if_idle(self, shard: int, lease_id: str) -> o.LeaseReleased | o.WorkIsNear | o.LeaseLost:
+    def stop_if_idle(self, shard: int, lease_id: str) -> o.LeaseReleased | o.WorkIsNear | o.LeaseLost:
         return self._release_lease(shard, lease_id, "idle")
 
     def hand_over(self, shard: int, lease_id: str) -> o.LeaseReleased | o.WorkIsNear | o.LeaseLost:
@@ -313,7 +313,7 @@ class Store:
         s, now_ms = self.settings, self._clock()
         reply = self._run_shard(
             "claim_due", shard, now_ms=now_ms, lease_id=lease_id, limit=limit, claim_ms=s.claim_ms,
-            look_ms=s.look_ms, call_id=self._new_call_id(), slots=s.slots,
+            max_sleep_ms=s.max_sleep_ms, call_id=self._new_call_id(), slots=s.slots,
         )  # fmt: skip
         if reply.word == b"LOST":
             return o.LeaseLost()
@@ -393,7 +393,7 @@ class Store:
             cursor = reply.next_cursor
 
     def _run(self, name: str, *, conversation: str, **arguments: Argument) -> Any:
-        """Run a script on a conversation; return the answer as a tuple whose fields the script's header names."""
+        """Run a script on a conversation. Return its answer as a tuple with the names in the script's header."""
         script = self._loaded.get(name) or self._load(name)
         encoded = encode_conversation(conversation)
         if script.takes_conversation:
@@ -402,7 +402,7 @@ class Store:
         return self._call(script, keys, arguments)
 
     def _run_shard(self, name: str, shard: int, **arguments: Argument) -> Any:
-        """Run a script on a shard; return the answer as a tuple whose fields the script's header names."""
+        """Run a script on a shard. Return its answer as a tuple with the names in the script's header."""
         script = self._loaded.get(name) or self._load(name)
         return self._call(script, script_keys(script.keys, shard), arguments)
 
