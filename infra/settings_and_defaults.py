@@ -15,33 +15,20 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from message_buffer.errors import InvalidRules
-from message_buffer.limits import (
-    MAX_CALL_MS,
-    MAX_QUOTA,
-    RELEASE_MS,
-    VALKEY_ANSWER_MS,
-    VALKEY_ATTEMPTS,
-    VALKEY_CONNECT_MS,
-)
+from message_buffer.limits import VALKEY_ANSWER_MS, VALKEY_CONNECT_MS
 from message_buffer.rules.layers import RULE_FIELDS, check_platform_names, problems_of_deployed
 
-from .limits import ZONES
+from .limits import PROCESSOR_LIFE_SECONDS
 
 # How many conversations may be in flight at once if the stage reserves no concurrency for the conversation processor.
 # Lambda's quota for a new account may be lower. Starts that Lambda has accepted then wait in Lambda.
 DEFAULT_SLOTS = 200
-# The ids of followed conversations are in the environment of every function, whose size is limited.
-MAX_FOLLOWED = 10
 # ElastiCache's names have at most 40 characters, and ours begin with "message-buffer-".
 MAX_STAGE_NAME_LENGTH = 20
-# With a shorter time-out a conversation processor could not wait for two slow AWS calls and still call Valkey.
-MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS = 20_000
 # A processor renews its lease after a third of the lease's length. The other two thirds leave time for one search for
 # due conversations, one failed call to Valkey, and a second attempt to renew.
 MIN_LEASE_MS = 3_000
-# A conversation processor renews its token after a quarter of the token's length. The rest leaves time for one failed
-# call to Valkey, another quarter, and a second attempt to renew.
-MIN_TOKEN_MS = 3_000
+MIN_OVERSIZE_DAYS = 30
 LOCAL = "local"
 # The emulator serves an API at a fixed path only if the API requests an id of its own.
 LOCAL_API_ID = "b0ffe2ed"
@@ -75,6 +62,8 @@ ApiKind = Literal["http", "rest", "url"]
 AccountId = Annotated[str, Field(pattern=r"^\d{12}$")]
 Milliseconds = Annotated[int, Field(ge=1)]
 Email = Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")]
+TopicArn = Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]{1,256}$")]
+WarmRole = Literal["ingest", "processor", "conversation_processor"]
 
 
 class ConfigError(ValueError):
@@ -116,7 +105,7 @@ class Concurrency(Settings):
     """
 
     ingest: Instances | None = None
-    """At least `warmth.provisioned_instances`, if the stage uses provisioned instances."""
+    """At least `warmth.ingest`."""
     processor: Instances | None = None
     """At least twice the number of shards, because a processor and its successor overlap."""
     conversation_processor: Instances | None = None
@@ -132,16 +121,6 @@ class Concurrency(Settings):
     """Limits how many requests of consumers run at the same time."""
     responder: Instances | None = None
     """Limits how many batches are answered at the same time."""
-
-
-class Warmth(Settings):
-    """`warmth`: paid measures that shorten or avoid the cold starts of ingest."""
-
-    ingest: Literal["none", "snap_start", "provisioned"] = "none"
-    """`none`: no measure. `snap_start`: Lambda starts instances from a snapshot. `provisioned`: some instances always
-    run."""
-    provisioned_instances: Instances = 2
-    """How many instances always run with `provisioned`."""
 
 
 class Domain(Settings):
@@ -160,51 +139,19 @@ class Api(Settings):
     """`http` costs less than a third of `rest`. Only a REST API can have a firewall (WAF) in front of it. `url` is an
     address of ingest itself, without API Gateway: a request costs nothing there, but the rates below and a domain have
     no effect, and only `concurrency.ingest` limits strangers (docs/deploy.md#an-address-without-api-gateway)."""
-    former_kind: ApiKind | None = None
-    """The kind that the stage had before. It keeps its address beside the new one until you remove this setting."""
-    access_logs: bool = True
-    """Log each request to API Gateway. An API of the kind `url` has no such log."""
     requests_per_second: Annotated[int, Field(ge=1, le=10_000)] = 500
     """The API answers 429 above this rate."""
-    burst: Annotated[int, Field(ge=1, le=10_000)] = 1_000
-    """How many requests above the rate the API admits in a short burst."""
     generic_timestamp: Literal["optional", "required"] = "optional"
     """`required` refuses webhooks of the generic platform whose signature does not cover the time, because a recorded
     webhook could be sent again at any later time."""
     domain: Domain | None = None
     """Without a domain, the API has the address that AWS gives it."""
 
-    @property
-    def kinds(self) -> tuple[ApiKind, ...]:
-        """Return the kinds of the stage's APIs: the present one, and the former one if the stage still has it."""
-        return (self.kind, self.former_kind) if self.former_kind else (self.kind,)
-
-    @property
-    def has_url(self) -> bool:
-        return "url" in self.kinds
-
-    @property
-    def has_gateway(self) -> bool:
-        return self.kinds != ("url",)
-
     @model_validator(mode="after")
-    def _kinds_fit(self) -> Api:
-        if self.former_kind == self.kind:
-            raise ValueError("former_kind must differ from kind")
-        if self.domain and not self.has_gateway:
+    def _kind_fits(self) -> Api:
+        if self.domain and self.kind == "url":
             raise ValueError("an API of the kind `url` cannot have a domain")
-        if self.domain and self.former_kind and not self.has_url:
-            raise ValueError("leave former_kind out: with a domain the address stays the same")
         return self
-
-
-class EndUserMessaging(Settings):
-    """`end_user_messaging`: AWS End User Messaging Social, which publishes WhatsApp's webhooks to a topic of SNS."""
-
-    topic_arn: Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]{1,256}$")]
-    """The topic that is the event destination of your WhatsApp Business Account, in the stage's region. A principal
-    that may publish to it can write as any customer, so its policy should admit only
-    `social-messaging.amazonaws.com`."""
 
 
 class Bus(Settings):
@@ -215,13 +162,6 @@ class Bus(Settings):
     consumer_accounts: tuple[AccountId, ...] = ()
     """AWS accounts that may put rules of their own on the bus and read batches that are too large for an event. They
     can read the events of every tenant."""
-
-
-class Alarms(Settings):
-    """`alarms`: the recipients of alarms."""
-
-    emails: tuple[Email, ...] = ()
-    """Addresses that receive every alarm. Each address must confirm its subscription once."""
 
 
 class Limits(Settings):
@@ -236,18 +176,6 @@ class Limits(Settings):
     max_waiting_messages: Annotated[int, Field(ge=1_000, le=100_000)] = 5_000
     """If so many messages wait in a conversation of the Valkey lane, because it is on hold or its batch cannot be
     emitted, new messages are answered 503. The number is checked with every eighth message."""
-    max_waiting_bytes: Annotated[int, Field(ge=4_194_304, le=1_073_741_824)] = 33_554_432
-    """The same limit in bytes. Only messages of more than 4 KiB are counted."""
-
-
-class Quota(Settings):
-    """`quota`: what an account may send in the Valkey lane, unless a rule sets the account's quota (docs/rules.md). A
-    minute's quota may be used at once. Above the quota, webhooks are answered 429."""
-
-    account_messages_per_minute: Annotated[int, Field(ge=1, le=MAX_QUOTA)] = 30_000
-    """The messages that an account may send, not counting the first eight messages of each buffer."""
-    account_conversations_per_minute: Annotated[int, Field(ge=1, le=MAX_QUOTA)] = 3_000
-    """The buffers that an account may open. Each buffer costs an event, and the start of a function."""
 
 
 class Timings(Settings):
@@ -256,35 +184,23 @@ class Timings(Settings):
     claim_timeout_ms: Annotated[int, Field(ge=3_000)] = 10_000
     """How long a conversation stays claimed if no conversation processor takes its batch. After that it is claimed
     again. If a start of the conversation processor usually takes longer, each batch causes two starts."""
-    token_ms: Annotated[int, Field(ge=MIN_TOKEN_MS, le=60_000)] = 6_000
-    """How long a batch stays taken if its conversation processor does not renew its token. After a crash the batch may
-    wait for this time."""
-    conversation_processor_timeout_ms: Annotated[int, Field(ge=1_000, le=900_000, multiple_of=1_000)] = 20_000
-    """How long one run of the conversation processor may take. Whole seconds, because it is the function's time-out."""
     lease_ms: Annotated[int, Field(ge=MIN_LEASE_MS, le=60_000)] = 5_000
     """How long a processor owns its shard without renewing the lease; after a crash the shard waits for this time."""
     start_ms: Annotated[int, Field(ge=1_000, le=30_000)] = 4_000
     """How long a start of a processor may take. After that the next message, or the watchdog, starts another."""
     processor_idle_ms: Annotated[int, Field(ge=1_000)] = 10_000
     """How long a processor without work continues to run."""
-    processor_handover_ms: Milliseconds = 30_000
+    processor_handover_ms: Annotated[int, Field(ge=1, lt=1_000 * PROCESSOR_LIFE_SECONDS)] = 30_000
     """How long before the end of its life a processor begins to hand over to its successor."""
-    processor_life_seconds: Annotated[int, Field(ge=10, le=900)] = 900
-    """How long a processor may run; this is also the function's time-out."""
-    connect_ms: Annotated[int, Field(ge=1_000, le=10_000)] = VALKEY_CONNECT_MS
+    connect_ms: Annotated[int, Field(ge=1_000, le=8_000)] = VALKEY_CONNECT_MS
     """How long connecting to Valkey, TLS and the sign-in may take together. In a private network this may take seconds
     for the first connection of a function's instance."""
     answer_ms: Annotated[int, Field(ge=100, le=1_000)] = VALKEY_ANSWER_MS
     """How long Valkey may take to answer on an open connection. If it takes longer, it counts as unavailable."""
-    webhook_ms: Annotated[int, Field(ge=1_000, le=8_000)] = 4_000
-    """How long a webhook may wait until Valkey is connected. After that the DynamoDB lane takes its messages, or they
-    are answered 503. Some platforms wait 5 seconds for a response."""
 
     @model_validator(mode="after")
     def _one_outlives_the_other(self) -> Timings:
-        working_ms = self.processor_life_seconds * 1_000 - self.processor_handover_ms
-        if working_ms <= 0:
-            raise ValueError("processor_handover_ms must be less than processor_life_seconds")
+        working_ms = 1_000 * PROCESSOR_LIFE_SECONDS - self.processor_handover_ms
         if self.processor_handover_ms < self.lease_ms:
             raise ValueError(
                 "processor_handover_ms must not be less than lease_ms: a processor that hands over must wait for the"
@@ -292,7 +208,7 @@ class Timings(Settings):
             )
         if self.processor_idle_ms >= working_ms:
             raise ValueError(
-                "processor_idle_ms must be less than processor_life_seconds minus processor_handover_ms: otherwise no"
+                "processor_idle_ms must be less than 15 minutes minus processor_handover_ms: otherwise no"
                 " processor ever ends because it has no work"
             )
         return self
@@ -305,13 +221,18 @@ class Network(Settings):
     """`nat`: from private subnets, through NAT gateways. `endpoints`: from private subnets, through interface
     endpoints, with no route to the internet. `none`: there is no network. The cache has a public endpoint, which admits
     only IAM users, and the other settings of `network` have no effect (docs/deploy.md#valkey-without-a-network)."""
-    nat_gateways: Annotated[int, Field(ge=1, le=2)] = 1
+    nat_gateways: Annotated[int, Field(ge=1, le=3)] = 1
     """With one gateway, the loss of its availability zone stops both zones."""
-    availability_zones: tuple[str, ...] = ()
+    availability_zones: Annotated[tuple[str, ...], Field(max_length=3)] = ()
     """Two zones of the stage's region. Required if the stage names an `account`, because CDK would otherwise look them
     up in that account. A stage without an account may leave the choice to CloudFormation."""
     flow_logs: bool = False
     """Log the connections in the network. AWS bills flow logs by volume."""
+
+    @property
+    def zones(self) -> int:
+        """Return the number of availability zones. Without names CDK can choose no more than two."""
+        return len(self.availability_zones) or 2
 
 
 class Cache(Settings):
@@ -363,13 +284,6 @@ class Responder(Settings):
     """The treatment of a batch if the settings' `projectStatus` is not `active`."""
     channel_not_allowed: Literal["drop", "hold"] = "drop"
     """The treatment of a batch from a platform that is not in `allowed_channels`."""
-    hold_seconds: Annotated[int, Field(ge=1, le=86_400)] = 3_600
-    """How long `hold` holds the buffer."""
-    max_attempts: Annotated[int, Field(ge=1, le=50)] = 12
-    """After this many attempts a batch becomes a reply dead letter. Each delivery by the queue counts as an attempt,
-    even if it only waited for an earlier batch."""
-    outbox_days: Annotated[int, Field(ge=1, le=4_000)] = 35
-    """How long the responder recognises a batch that is delivered again. It must exceed `bus.archive_days`."""
     turn_days: Annotated[int, Field(ge=1, le=4_000)] = 365
     """How long after its last batch the responder keeps a conversation's turns and its own settings."""
 
@@ -408,34 +322,26 @@ class StageConfig(Settings):
     log_ids: Literal["plain", "hashed"] = "plain"
     """How log lines name conversations and batches. Conversation ids contain phone numbers; `hashed` replaces ids with
     hashes under a secret of the stage. `bufferctl logged` computes the hash of an id."""
-    log_share: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """The share of the conversations whose messages and batches have log lines, such as 0.01 for one of a hundred. A
-    conversation has all of these lines, in all functions, or none. Warnings, errors and lines about runs of processors
-    are always logged. Below 1, Lambda's own lines about successful runs are left out as well, and some metrics are
-    written up to ten seconds later (docs/observability.md#a-share-of-the-conversations)."""
-    log_followed: Annotated[tuple[str, ...], Field(max_length=MAX_FOLLOWED)] = ()
-    """The ids of conversations that are always logged, whatever `log_share` is. A principal that may read the
-    functions' variables can read these ids, even with `log_ids: hashed`."""
-    oversize_retention_days: Annotated[int, Field(ge=1, le=365)] = 30
-    """How long the bucket keeps batches that were too large for an event."""
     memory: Memory = Memory()
     """The memory of each function."""
     concurrency: Concurrency = Concurrency()
     """The reserved concurrency of each function."""
-    warmth: Warmth = Warmth()
-    """Measures against cold starts of ingest."""
+    warmth: dict[WarmRole, Instances] = {}
+    """How many instances of a function always run (provisioned concurrency), such as `{"ingest": 2}`. For teams whose
+    customers write seldom, and must not wait for a cold start."""
     api: Api = Api()
     """The API that receives the webhooks."""
-    end_user_messaging: EndUserMessaging | None = None
-    """Receive WhatsApp's messages from AWS End User Messaging Social. Meta's webhook remains possible."""
+    end_user_messaging_topic: TopicArn | None = None
+    """The topic of SNS to which AWS End User Messaging Social publishes the webhooks of your WhatsApp Business Account,
+    in the stage's region. A principal that may publish to it can write as any customer, so its policy should admit only
+    `social-messaging.amazonaws.com`. For teams that have WhatsApp by AWS and no token of Meta."""
     bus: Bus = Bus()
     """The event bus."""
-    alarms: Alarms = Alarms()
-    """The recipients of alarms."""
+    alarm_emails: tuple[Email, ...] = ()
+    """Addresses that receive every alarm. Each address must confirm its subscription once. For teams without a tool for
+    incidents; others subscribe it to the topic."""
     limits: Limits = Limits()
     """Bounds on batches and on waiting messages."""
-    quota: Quota = Quota()
-    """What an account may send."""
     timings: Timings = Timings()
     """Time-outs of the Valkey lane."""
     rules: dict[str, Any] = {}
@@ -473,6 +379,16 @@ class StageConfig(Settings):
     def has_network(self) -> bool:
         """Return whether the cache, and the functions that call it, are in a network."""
         return self.has_cache and self.network.egress != "none"
+
+    @property
+    def oversize_days(self) -> int:
+        """Return how long the bucket keeps batches that were too large for an event: at least as long as the bus."""
+        return max(MIN_OVERSIZE_DAYS, self.bus.archive_days)
+
+    @property
+    def outbox_days(self) -> int:
+        """Return how long the responder recognises a batch that it has answered: longer than the bus can replay it."""
+        return self.oversize_days + 5
 
     @property
     def slots_of_a_shard(self) -> int:
@@ -527,23 +443,10 @@ class StageConfig(Settings):
             raise ValueError("a stage with `lane: dynamodb` has no Valkey: leave valkeyUrl out")
         if self.is_local and self.has_valkey_lane and not self.valkey_url:
             raise ValueError("the local stage needs `-c valkeyUrl=valkey://host:port?cluster=true`; `make up` sets it")
-        if self.is_local and self.log_share < 1:
-            raise ValueError("the local stage logs every conversation: leave log_share out")
         if not self.is_local and self.valkey_url:
             raise ValueError("only the local stage takes valkeyUrl: the others have a cache of their own")
-        if not self.is_local and self.timings.conversation_processor_timeout_ms < MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS:
-            raise ValueError(
-                f"timings.conversation_processor_timeout_ms must be at least {MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS}:"
-                " in less time a conversation processor cannot wait for a slow AWS and still put its batch back"
-            )
-        needed_ms = self.timings.connect_ms + VALKEY_ATTEMPTS * self.timings.answer_ms + MAX_CALL_MS + RELEASE_MS
-        if not self.is_local and self.timings.conversation_processor_timeout_ms < needed_ms:
-            raise ValueError(
-                f"timings.conversation_processor_timeout_ms must be at least {needed_ms} with this connect_ms and"
-                " answer_ms: after the slowest take a conversation processor needs time for a slow AWS call"
-            )
-        if self.account and self.has_network and len(self.network.availability_zones) != ZONES:
-            raise ValueError(f"a stage with an account must name {ZONES} network.availability_zones")
+        if self.account and self.has_network and not self.network.availability_zones:
+            raise ValueError("a stage with an account must name its network.availability_zones")
         return self
 
     @model_validator(mode="after")
@@ -554,20 +457,18 @@ class StageConfig(Settings):
             raise ValueError(
                 "responder.assistant_url must begin with https: the API key and customers' messages are sent there"
             )
-        if self.responder.outbox_days <= self.bus.archive_days:
-            raise ValueError(
-                "responder.outbox_days must exceed bus.archive_days: otherwise replayed batches are answered again"
-            )
         return self
 
     @model_validator(mode="after")
     def _fits_its_region(self) -> StageConfig:
         zones = self.network.availability_zones
+        if len(zones) == 1 or self.network.nat_gateways > self.network.zones:
+            raise ValueError("a network has two or three zones, and at most one NAT gateway in each")
         if len(set(zones)) != len(zones) or not all(zone.startswith(self.region) for zone in zones):
             raise ValueError(f"network.availability_zones must be different zones of {self.region}")
-        topic = self.end_user_messaging
-        if topic and f":sns:{self.region}:" not in topic.topic_arn:
-            raise ValueError(f"end_user_messaging.topic_arn must name a topic in {self.region}, the stage's region")
+        topic = self.end_user_messaging_topic
+        if topic and f":sns:{self.region}:" not in topic:
+            raise ValueError(f"end_user_messaging_topic must name a topic in {self.region}, the stage's region")
         domain = self.api.domain
         if domain and f":acm:{self.region}:" not in domain.certificate_arn:
             raise ValueError(
@@ -586,13 +487,14 @@ class StageConfig(Settings):
                 f"concurrency.conversation_processor must be at least {self.shards}: each shard needs a conversation"
                 " processor"
             )
-        if self.api.has_url and self.concurrency.ingest is None and not self.is_local:
+        if self.api.kind == "url" and self.concurrency.ingest is None and not self.is_local:
             raise ValueError(
                 "api.kind `url` needs concurrency.ingest: nothing else limits how many functions strangers can start"
             )
-        provisioned = self.warmth.provisioned_instances if self.warmth.ingest == "provisioned" else 0
-        if self.concurrency.ingest is not None and provisioned > self.concurrency.ingest:
-            raise ValueError("warmth.provisioned_instances must not exceed concurrency.ingest, which includes them")
+        for role, instances in self.warmth.items():
+            reserved = getattr(self.concurrency, role)
+            if reserved is not None and instances > reserved:
+                raise ValueError(f"warmth.{role} must not exceed concurrency.{role}, which includes it")
         return self
 
 
