@@ -307,8 +307,6 @@ def _decode(kind: Any, value: Any, path: str, variables: Mapping[str, str]) -> A
     of, kind = get_args(kind), get_origin(kind) or kind
     if kind is tuple and type(value) is list:
         return tuple(_decode(of[0], each, path, variables) for each in value)
-    if kind is float and type(value) is int:
-        return float(value)
     if type(value) is not kind:
         raise InvalidSettings(f"{_name(path)} must have the type {kind.__name__}.")
     return value
