@@ -142,9 +142,10 @@ def test_warm_processors_are_started_and_their_failures_recorded_by_alias(synthe
     assert any(":function:message-buffer-dev-processor:live" in each for each in invoked)
     assert not any(':function:message-buffer-dev-processor"' in each for each in invoked)
     configs = _resources(buffer, "AWS::Lambda::EventInvokeConfig")
-    (by_alias,) = [
-        each for each in configs if each["Qualifier"] == "live" and "OnFailure" in each.get("DestinationConfig", {})
-    ]
+    (by_alias,) = [each for each in configs if each["Qualifier"] != "$LATEST" and "DestinationConfig" in each]
+    (of_function,) = [each for each in configs if each["Qualifier"] == "$LATEST" and "DestinationConfig" in each]
+    assert "ProcessorLive" in json.dumps(by_alias["Qualifier"])
+    assert by_alias["DestinationConfig"] == of_function["DestinationConfig"]
     assert (by_alias["MaximumRetryAttempts"], by_alias["MaximumEventAgeInSeconds"]) == (0, 60)
 
 
@@ -475,7 +476,7 @@ def test_the_access_log_needs_no_room_in_the_accounts_policy_for_logs(
         ({"rules": {"stopWords": [f"{n}-{'x' * 37}" for n in range(10, 50)]}}, ""),
         (
             {"rules": {word: [f"{n}-{word:x<37}" for n in range(10, 60)] for word in ("stopWords", "flushWords")}},
-            r"function ingest would have [56],.* Shorten in cdk.json: `rules`,",
+            r"function ingest would have [56],.* Shorten in cdk.json: `rules` or",
         ),
         (
             {"responder": {"instructions": "Be kind. " * 400}},
