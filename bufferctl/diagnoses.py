@@ -308,7 +308,7 @@ def _unused(facts: StageFacts, content: Mapping[str, Any]) -> Iterator[Finding]:
     if facts.age_days < UNUSED_DAYS:
         return
     for platform in sorted(content.keys() - {"generic"}):
-        if _has_sent(facts, platform, minutes=UNUSED_DAYS * 1_440) is False:
+        if not _has_sent(facts, platform, minutes=UNUSED_DAYS * 1_440):
             yield Finding(
                 ADVICE,
                 f"{platform} has a webhook secret, but has sent nothing for {UNUSED_DAYS} days.",
@@ -326,8 +326,8 @@ def refusals(facts: StageFacts) -> Iterator[Finding]:
         reasons[platform] = line.get("reason") or reasons.get(platform, "the signature is wrong")
     for platform, count in refused.items():
         accepts = _has_sent(facts, platform, minutes=LOOK_BACK_MINUTES)
-        if count > MAX_REFUSED_WEBHOOKS or (accepts is False and count >= MIN_REFUSED_WEBHOOKS):
-            others = ", and none was accepted" if accepts is False else ""
+        if count > MAX_REFUSED_WEBHOOKS or (not accepts and count >= MIN_REFUSED_WEBHOOKS):
+            others = ", and none was accepted" if not accepts else ""
             yield Finding(
                 FAILING,
                 f"{count} webhooks of {platform} were answered 401 within the hour{others}; last reason: "
@@ -346,14 +346,10 @@ def refusals(facts: StageFacts) -> Iterator[Finding]:
         )
 
 
-def _has_sent(facts: StageFacts, platform: str, *, minutes: float) -> bool | None:
-    """Return whether a webhook of the platform was accepted in the last `minutes`.
-
-    Return None if that is unknown, because the stage logs only a share of the conversations.
-    """
+def _has_sent(facts: StageFacts, platform: str, *, minutes: float) -> bool:
+    """Return whether a webhook of the platform was accepted in the last `minutes`."""
     lines = facts.log_lines("ingest", f'{{ $.message = "buffered" && $.platform = "{platform}" }}', minutes=minutes)
-    found = any((line.fields.get("message"), line.fields.get("platform")) == ("buffered", platform) for line in lines)
-    return None if not found and "share" in _log_settings(facts, "ingest") else found
+    return any((line.fields.get("message"), line.fields.get("platform")) == ("buffered", platform) for line in lines)
 
 
 # -- the work inside -------------------------------------------------------------------------------
@@ -416,8 +412,7 @@ def _has_emitted_since(facts: StageFacts, role: str, at_ms: int) -> bool | None:
     """Return whether the function has emitted a batch, or None if its log lines may not show it."""
     if facts.said(role, "emitted", minutes=facts.minutes_since(at_ms)):
         return True
-    settings = _log_settings(facts, role)
-    return None if "share" in settings or not _logs_info(settings) else False
+    return False if _logs_info(_log_settings(facts, role)) else None
 
 
 def throttles(facts: StageFacts) -> Iterator[Finding]:
@@ -633,7 +628,7 @@ def subscribers(facts: StageFacts) -> Iterator[Finding]:
                 "Confirm it by the link in AWS's mail, or subscribe the address again.",
             )
     if not found:
-        yield Finding(FAILING, "Nobody receives the alarms.", "Set alarms.emails in cdk.json, and deploy.")
+        yield Finding(FAILING, "Nobody receives the alarms.", "Set alarm_emails in cdk.json, and deploy.")
 
 
 def quotas(facts: StageFacts) -> Iterator[Finding]:

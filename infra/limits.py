@@ -11,6 +11,5 @@ RULE_SECONDS = 60
 # AWS recommends hiding a message for six time-outs of the function that consumes it, since Lambda may have to hold the
 # message back while the function is throttled.
 VISIBILITY_TIMEOUTS = 6
-# The number of availability zones. ElastiCache Serverless needs two; each further zone would need more interface
-# endpoints.
-ZONES = 2
+# How long a processor may run: Lambda's longest time-out.
+PROCESSOR_LIFE_SECONDS = 900

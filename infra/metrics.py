@@ -59,8 +59,6 @@ class Metrics:
     config: StageConfig
     functions: Mapping[str, Function]
     api: ApiMetrics
-    former_api: ApiMetrics | None = None
-    """The API of `api.former_kind`, at which platforms may still call."""
     cache_name: str | None
     """`None` in a stage without the Valkey lane."""
     dead_letters: sqs.IQueue

@@ -26,7 +26,6 @@ try:
     )
 
     from .layer import LAMBDA_PYTHON, LayerError, LayerPlatform, build_layer, lambda_interpreter
-    from .limits import ZONES
     from .settings_and_defaults import STACKS, ConfigError, StageConfig, load_stage
 except ModuleNotFoundError as missing:
     sys.exit(cli.missing_package(missing))
@@ -182,8 +181,12 @@ def concurrency_problems(config: StageConfig, account: StageAccount) -> Iterator
     """Yield a problem if the functions reserve more than the account has left, and advice if the account has little."""
     limit = account.client("lambda").get_account_settings()["AccountLimit"]
     wanted = sum(instances for role, instances in config.concurrency if instances and role in config.roles)
-    if config.warmth.ingest == "provisioned" and config.concurrency.ingest is None:
-        wanted += config.warmth.provisioned_instances
+    # Lambda takes provisioned instances from the reserved ones, if their function has any.
+    wanted += sum(
+        instances
+        for role, instances in config.warmth.items()
+        if role in config.roles and getattr(config.concurrency, role) is None
+    )
     if not wanted:
         if limit["ConcurrentExecutions"] < MIN_COMFORTABLE_EXECUTIONS:
             yield Advice(
@@ -262,7 +265,7 @@ def zone_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
         )
     if config.network.egress == "endpoints":
         # CloudFormation takes the first two zones if the stage names none.
-        yield from _endpoint_problems(config, ec2, zones=named or names[:ZONES])
+        yield from _endpoint_problems(config, ec2, zones=named or names[: config.network.zones])
 
 
 def _endpoint_problems(config: StageConfig, ec2: Any, *, zones: Sequence[str]) -> Iterator[str]:
@@ -314,7 +317,7 @@ def api_log_problems(config: StageConfig, account: StageAccount) -> Iterator[str
 
     The role that writes the log is a setting of the account, so no stack of ours sets it.
     """
-    if "rest" not in config.api.kinds or not config.api.access_logs:
+    if config.api.kind != "rest":
         return
     if account.client("apigateway").get_account().get("cloudwatchRoleArn"):
         return

@@ -92,6 +92,7 @@ class ResponderStack(cdk.Stack):
                 oversize_bucket=buffer.oversize.bucket_name,
                 options=ResponderOptions(
                     **responder.model_dump(),
+                    outbox_days=config.outbox_days,
                     # A lock outlasts the function that holds it, even if two hosts' clocks differ by five seconds.
                     lock_ms=(int(timeout.to_seconds()) + 5) * 1_000,
                     hidden_seconds=HIDDEN_SECONDS,

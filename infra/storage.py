@@ -83,7 +83,7 @@ class OversizeBucket(s3.Bucket):
             encryption=s3.BucketEncryption.S3_MANAGED,
             enforce_ssl=not config.is_local,  # the emulator has no TLS
             lifecycle_rules=[
-                _expire(BATCHES, cdk.Duration.days(config.oversize_retention_days)),
+                _expire(BATCHES, cdk.Duration.days(config.oversize_days)),
                 # The content of a large dead letter must outlast the dead letter in its queue.
                 _expire(DEAD_LETTERS, cdk.Duration.days(DEAD_LETTER_RETENTION_DAYS + 1)),
             ],

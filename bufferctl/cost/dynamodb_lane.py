@@ -3,7 +3,7 @@
 from math import ceil
 
 from bufferctl.cost.facts import GB, MILLION, SECONDS, used
-from bufferctl.cost.lines import BATCH_LOGS, Line, billed_seconds, log_lines, run_logs_gb
+from bufferctl.cost.lines import Line, billed_seconds, log_lines, run_logs_gb
 from bufferctl.cost.traffic import Traffic
 from infra.limits import RULE_SECONDS
 from infra.settings_and_defaults import StageConfig
@@ -21,7 +21,7 @@ def alone(config: StageConfig, traffic: Traffic) -> list[Line]:
     early = traffic.batches * used("early_triggers")
     reads = traffic.batches * (_reads(traffic) + 1) + early + traffic.messages * _reads_apart(traffic)
     seconds = traffic.batches * billed_seconds("dynamodb_processor_ms") + early * billed_seconds("early_trigger_ms")
-    logged = run_logs_gb(config, traffic, traffic.batches, BATCH_LOGS) + _early_logs_gb(config, early)
+    logged = run_logs_gb(traffic.batches, "conversation_processor_log_bytes") + _early_logs_gb(early)
     return [
         Line(PART, "DynamoDB: messages, written", "dynamodb_write", _message_writes(traffic) / MILLION,
              "messages x (put and mark as emitted, by KB; note it in its window)"),
@@ -43,10 +43,9 @@ def alone(config: StageConfig, traffic: Traffic) -> list[Line]:
     ]  # fmt: skip
 
 
-def _early_logs_gb(config: StageConfig, early: float) -> float:
+def _early_logs_gb(early: float) -> float:
     """Return the GB logged by runs that find their window not due yet. Such a run publishes no metric."""
-    platform = used("platform_log_bytes") if config.log_share >= 1 else 0
-    return early * (min(config.log_share, 1) * used("early_trigger_log_bytes") + platform) / GB
+    return run_logs_gb(early, "early_trigger_log_bytes")
 
 
 def _is_large(traffic: Traffic) -> bool:

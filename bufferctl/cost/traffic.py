@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from bufferctl.cost.facts import DAYS, used
+from infra.limits import PROCESSOR_LIFE_SECONDS
 from infra.settings_and_defaults import TimingsConfig
 
 _Count = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -81,7 +82,7 @@ def processors(traffic: Traffic, *, shards: int, timings: TimingsConfig) -> Proc
     kept = traffic.wait_seconds + timings.processor_idle_ms / 1_000
     asleep = exp(-rate * kept)
     seconds = shards * traffic.active_seconds * (1 - asleep)
-    run = timings.processor_life_seconds - timings.processor_handover_ms / 1_000
+    run = PROCESSOR_LIFE_SECONDS - timings.processor_handover_ms / 1_000
     # If a processor is rarely needed, it ends before its hand-over. If it is always needed, each run ends with a
     # hand-over.
     handed_over = seconds / run * (1 - asleep)

@@ -59,5 +59,5 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str] | None:
         if not error.retryable:
             raise
     finally:
-        telemetry.flush_soon()
+        telemetry.flush()
     return None

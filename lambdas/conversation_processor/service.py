@@ -43,7 +43,7 @@ class ConversationProcessor:
         taken = self._lane.store.take_batch(conversation, token)
         if not isinstance(taken, BatchTaken):
             # Another run has the batch or has completed it, because Lambda may deliver one event twice.
-            self._telemetry.sampled("nothing to take", conversation=conversation, outcome=type(taken).__name__)
+            self._telemetry.info("nothing to take", conversation=conversation, outcome=type(taken).__name__)
             return
         held = Token(
             self._lane.store, conversation, token,

@@ -48,7 +48,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any] | None:
             return {"batchItemFailures": [{"itemIdentifier": each} for each in done if not done[each]]}
         processor.sweep()
     finally:
-        telemetry.flush_soon()
+        telemetry.flush()
     return None
 
 

@@ -168,7 +168,7 @@ class DynamoDbProcessor:
     def _not_ours(self, trigger: Trigger, window: Window) -> bool:
         now_ms, conversation = self._clock(), trigger.conversation
         if not window.is_open:
-            self._telemetry.sampled("nothing waits", conversation=conversation)
+            self._telemetry.info("nothing waits", conversation=conversation)
             return True
         hidden_ms = window.due.due_at_ms - now_ms
         if window.is_locked(now_ms):
@@ -176,7 +176,7 @@ class DynamoDbProcessor:
             hidden_ms = min(window.lock.until_ms - now_ms, MAX_TRIGGER_REST_MS)
         elif hidden_ms > MAX_TRIGGER_HIDDEN_MS:
             return self._send_successor(trigger, window, hidden_ms)
-        self._telemetry.sampled("trigger returned", conversation=conversation, hidden_ms=hidden_ms)
+        self._telemetry.info("trigger returned", conversation=conversation, hidden_ms=hidden_ms)
         self._hide(trigger, max(hidden_ms, MIN_TRIGGER_REST_MS))
         return False
 
@@ -185,7 +185,7 @@ class DynamoDbProcessor:
         now_ms, conversation, due_at_ms = self._clock(), trigger.conversation, window.due.due_at_ms
         # A trigger that arrives within a minute of the successor's time may be the successor itself.
         if now_ms + MAX_TRIGGER_HIDDEN_MS < window.successor_at_ms <= due_at_ms:
-            self._telemetry.sampled("another trigger arrives", conversation=conversation)
+            self._telemetry.info("another trigger arrives", conversation=conversation)
             return True
         delay_ms = min(hidden_ms, MAX_TRIGGER_DELAY_MS)
         try:
@@ -198,7 +198,7 @@ class DynamoDbProcessor:
         self._windows.list_later(
             conversation, window=window, at_ms=due_at_ms, successor_at_ms=now_ms + -(-delay_ms // 1_000) * 1_000
         )
-        self._telemetry.sampled("successor sent", conversation=conversation, delay_ms=delay_ms)
+        self._telemetry.info("successor sent", conversation=conversation, delay_ms=delay_ms)
         return True
 
     def _work(self, trigger: Trigger, locked: _Locked, time: TimeLeft) -> bool:
@@ -269,7 +269,7 @@ class DynamoDbProcessor:
                 return self._again(conversation, window.frozen, contents)
             fitting = self._fitting(conversation, list(contents.stored))
             if not fitting.messages:
-                self._telemetry.sampled("nothing stored", conversation=conversation)
+                self._telemetry.info("nothing stored", conversation=conversation)
                 self._close(locked, generation=window.generation)
                 return None
             frozen = _freeze(conversation, fitting.messages, window, left=fitting.left)

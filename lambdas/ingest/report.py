@@ -91,7 +91,7 @@ def report(telemetry: Telemetry, platform: str, done: Done) -> None:
         telemetry.warn("value left out", platform=platform, reason=done.left_out_value)
     _report_takeovers(telemetry, platform, done)
     _report_refusals(telemetry, platform, done)
-    telemetry.sampled(
+    telemetry.info(
         "buffered",
         platform=platform, accepted=done.accepted, duplicates=done.duplicates, changed=done.changed,
         amended=done.amended, stopped=done.stopped, flushed=done.flushed, ignored=done.ignored.total(),

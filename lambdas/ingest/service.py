@@ -176,7 +176,7 @@ class Ingest:
         require_authority(signer, (conversation.account for conversation in typing))
         conversations = extend_waits(typing, self._book, self._lane)
         self._telemetry.count("TypingEvents", len(conversations))
-        self._telemetry.sampled("typing", platform=platform.full_name, conversations=list(conversations))
+        self._telemetry.info("typing", platform=platform.full_name, conversations=list(conversations))
         return Response(200, to_json({"conversations": conversations}))
 
     def _refuse_unread(self, platform: str, status: int, problem: str) -> Response:

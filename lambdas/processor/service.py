@@ -234,7 +234,7 @@ class Processor:
         for due in claimed.conversations:
             if not is_trial(due.conversation):
                 self._telemetry.measure_ms("LatenessMs", now_ms - due.due_at_ms)
-        self._telemetry.sampled("claimed", shard=self._shard, conversations=len(claimed.conversations))
+        self._telemetry.info("claimed", shard=self._shard, conversations=len(claimed.conversations))
 
     def _report_recovered(self, conversations: int, reason: str) -> None:
         if conversations:

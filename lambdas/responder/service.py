@@ -127,7 +127,7 @@ class Responder:
                 create=self._options.unknown_conversation == "create",
             )
             if isinstance(record, OwnedByAnother):
-                self._telemetry.sampled(
+                self._telemetry.info(
                     "another run owns the conversation", conversation=conversation, batch=batch.batch_id
                 )
                 owned_seconds = (record.until_ms - now_ms) // 1_000
@@ -140,7 +140,7 @@ class Responder:
                 return None
             outbox = self._table.outbox(conversation, batch.batch_id)
             if outbox and outbox.outcome:
-                self._telemetry.sampled("batch was finished before", conversation=conversation, batch=batch.batch_id)
+                self._telemetry.info("batch was finished before", conversation=conversation, batch=batch.batch_id)
                 self._table.release(conversation, owner, status=record.status or outbox.outcome, reason="")
                 return None
             settings = {**self._table.tenant_settings(batch.conversation.tenant), **record.settings}
@@ -256,7 +256,7 @@ class Responder:
         self._telemetry.count("Replies")
         self._telemetry.count("InputTokens", owned.outbox.input_tokens)
         self._telemetry.count("OutputTokens", owned.outbox.output_tokens)
-        self._telemetry.sampled(
+        self._telemetry.info(
             "replied", conversation=owned.conversation, batch=owned.batch.batch_id, parts=len(owned.outbox.parts)
         )
 
@@ -276,9 +276,7 @@ class Responder:
     def _park(self, owned: OwnedBatch) -> Later:
         owned.park()
         self._telemetry.count("RepliesParked")
-        self._telemetry.sampled(
-            "reply waits: newer messages", conversation=owned.conversation, batch=owned.batch.batch_id
-        )
+        self._telemetry.info("reply waits: newer messages", conversation=owned.conversation, batch=owned.batch.batch_id)
         return Later(self._options.gate_wait_seconds)
 
     def _is_last_attempt(self, owned: OwnedBatch) -> bool:

@@ -160,7 +160,7 @@ class Emission:
             self._telemetry.measure_ms("WaitMs", wait_ms)
             self._telemetry.measure_ms("EmitLatenessMs", late_ms)
             self._telemetry.count_by("FlushReasons", reason=taken.flush_reason or "none")
-        self._telemetry.sampled(
+        self._telemetry.info(
             "emitted",
             conversation=conversation, batch=taken.batch_id, attempt=taken.attempt, messages=count,
             flush_reason=taken.flush_reason, rule=taken.rule, applied_wait_ms=max(taken.applied_wait_ms, 0),

@@ -205,7 +205,7 @@ def test_the_ids_of_a_batch_delivered_again_one_by_one_are_known_during_and_afte
 
 @pytest.fixture
 def at_own_address(stage: LocalStage) -> Iterator[Webhooks]:
-    """Give ingest an address of its own beside the API, as with `api.former_kind`. Yield platforms that use it."""
+    """Give ingest an address of its own beside the API. Yield platforms that use it."""
     function, client = stage.outputs.Functions["ingest"], stage.outputs.client("lambda")
     url = client.create_function_url_config(FunctionName=function, AuthType="NONE")["FunctionUrl"]
     name = url.removeprefix("https://").partition(".")[0]

@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 from aws_cdk.assertions import Template
-from pydantic import ValidationError
 
 from bufferctl import verify
 from infra import bus, canary, responder, storage
 from infra.canary import CANARY_TIMEOUT_SECONDS
-from infra.settings_and_defaults import ResponderConfig
 from lambdas.canary import service as canary_service
 from lambdas.canary.burst import MAX_LATE_SECONDS, Burst
 from lambdas.canary.webhook import GenericWebhook
@@ -24,7 +22,6 @@ from message_buffer.events import amended, cancelled, event_bus, forgotten, take
 from message_buffer.events import batch_ready as batch
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.lanes.valkey.connection import connect
-from message_buffer.limits import MAX_HOLD_MS
 from message_buffer.messages import conversation_id
 from message_buffer.rules.layers import RuleLayer, resolve_rules
 from message_buffer.settings import (
@@ -35,6 +32,7 @@ from message_buffer.settings import (
     GateSettings,
     IngestSettings,
     ProcessorSettings,
+    ResponderOptions,
     ResponderSettings,
     WatchdogSettings,
     read_settings,
@@ -51,17 +49,9 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "prod": ("prod", {}),
     "without a fallback": ("prod", {"fallback": False}),
     "REST": ("dev", {"api": {"kind": "rest"}}),
-    "without a network": (
-        "prod",
-        {
-            "network": {"egress": "none"},
-            "log_share": 0.01,
-            "log_followed": ["default/sms/15558675310/1", "default/sms/15558675310/2"],
-        },
-    ),
+    "without a network": ("prod", {"network": {"egress": "none"}}),
     "without NAT": ("prod", {"network": {"egress": "endpoints"}, "tracing": True}),
-    "snapshots": ("dev", {"warmth": {"ingest": "snap_start"}}),
-    "always warm": ("prod", {"warmth": {"ingest": "provisioned"}}),
+    "always warm": ("prod", {"warmth": {"ingest": 2, "processor": 2, "conversation_processor": 2}}),
     "many shards": (
         "dev",
         {"shards": 4, "rules": {"silenceMs": 2_000, "platformOverrides": {"whatsapp": {"silenceMs": 3_000}}}},
@@ -74,10 +64,7 @@ VARIANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
             "canary": True,
         },
     ),
-    "WhatsApp by SNS": (
-        "dev",
-        {"end_user_messaging": {"topic_arn": "arn:aws:sns:us-east-1:111122223333:whatsapp"}},
-    ),
+    "WhatsApp by SNS": ("dev", {"end_user_messaging_topic": "arn:aws:sns:us-east-1:111122223333:whatsapp"}),
 }
 # Where the DynamoDB lane stands alone.
 WITHOUT_VALKEY: Mapping[str, tuple[str, dict[str, Any]]] = {
@@ -142,8 +129,6 @@ def test_each_function_of_a_stage_reads_its_settings(variant: str, functions: Fu
         settings = settings_of(function)
         stage, overrides = {**VARIANTS, **WITHOUT_VALKEY}[variant]
         assert bool(settings.log.id_key) == (overrides.get("log_ids") == "hashed")
-        assert settings.log.share == overrides.get("log_share", 1)
-        assert settings.log.followed == tuple(overrides.get("log_followed", ()))
         if "valkey" in settings._fields:
             assert (settings.valkey is None) == (variant in WITHOUT_VALKEY)
             if settings.valkey:
@@ -210,12 +195,10 @@ def test_the_responder_listens_for_what_the_buffer_publishes() -> None:
     assert storage.BATCHES.removesuffix("*") == responder_batch.BATCHES
 
 
-def test_the_gate_accepts_the_responders_longest_hold_and_no_longer_one(fake: Engine) -> None:
+def test_the_gate_accepts_the_responders_hold(fake: Engine) -> None:
     gate, of = Gate(valkey_lane(fake.store)), {"conversation": "acme/generic/shop/c1", "by": "responder"}
-    longest_ms = ResponderConfig(hold_seconds=MAX_HOLD_MS // 1_000).hold_seconds * 1_000
-    assert gate.hold({**of, "holdMs": longest_ms}) == {"heldUntil": fake.clock.now_ms + longest_ms}
-    with pytest.raises(ValidationError):
-        ResponderConfig(hold_seconds=longest_ms // 1_000 + 1)
+    hold_ms = ResponderOptions._field_defaults["hold_seconds"] * 1_000
+    assert gate.hold({**of, "holdMs": hold_ms}) == {"heldUntil": fake.clock.now_ms + hold_ms}
 
 
 def test_the_folders_that_a_function_may_write_to_are_those_it_writes_to() -> None:

@@ -322,7 +322,7 @@ def test_what_the_stage_holds_already_it_may_have_again(prod: StageConfig) -> No
 
 
 def test_instances_provisioned_without_a_reservation_count_too(stage_config: Callable[..., StageConfig]) -> None:
-    config = stage_config("dev", warmth={"ingest": "provisioned", "provisioned_instances": 3})
+    config = stage_config("dev", warmth={"ingest": 3})
     (sentence,) = in_account(config, BOOTSTRAPPED, limits(102, 102), NOTHING_DEPLOYED)
     assert "reserves 3 concurrent executions, but 2 are left to reserve" in sentence
 

@@ -62,7 +62,6 @@ OVERRIDES: dict[str, Any] = {
         "start_ms": START_MS,
         "processor_idle_ms": IDLE_MS,
         "processor_handover_ms": 10_000,
-        "processor_life_seconds": 120,
     },
 }
 
@@ -297,7 +296,7 @@ def local_stage(
     stage = Stage(home)
     try:
         overrides = {**OVERRIDES, "lane": lane, "responder": responder, "canary": canary}
-        overrides["end_user_messaging"] = {"topic_arn": whatsapp_topic} if whatsapp_topic else None
+        overrides["end_user_messaging_topic"] = whatsapp_topic
         outputs = stage.up(Progress(io.StringIO()), overrides=overrides)
         with collect(outputs) as inbox:
             running = LocalStage(stage, outputs, inbox)

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from infra.settings_and_defaults import StageConfig, TimingsConfig
+from infra.settings_and_defaults import StageConfig
+from infra.valkey_lane import CONVERSATION_PROCESSOR_TIMEOUT_SECONDS
 from lambdas.conversation_processor.service import ConversationProcessor
 from message_buffer.aws import clients as aws
 from message_buffer.errors import InvalidInput, ScriptInvariantBroken, SendFailed, StoreUnavailable
@@ -34,7 +35,7 @@ from message_buffer.limits import DAY_MS, MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_M
 from message_buffer.messages.conversation_id import TRIAL_TENANT
 from message_buffer.messages.message import Attachment, Message, encode
 from message_buffer.rules.layers import Rules
-from tests.support.engine import Engine
+from tests.support.engine import SETTINGS, Engine
 from tests.support.fakes import FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry, valkey_lane
 from tests.support.invariants import assert_invariants
 
@@ -564,7 +565,7 @@ def test_ten_minutes_of_any_failures_do_not_use_up_the_default_attempts() -> Non
     attempts = StageConfig.model_fields["limits"].get_default().max_attempts
     refused_ms = sum(back_off_ms(attempt, lambda: 1.0) for attempt in range(1, attempts))
     # The token of an attempt is longer by the pause after the attempt before it.
-    died_ms = sum(TimingsConfig().token_ms + longest_pause_ms(attempt - 1) for attempt in range(1, attempts + 1))
+    died_ms = sum(SETTINGS.token_ms + longest_pause_ms(attempt - 1) for attempt in range(1, attempts + 1))
     assert min(refused_ms, died_ms) > 10 * MINUTE_MS
 
 
@@ -678,9 +679,9 @@ def test_a_short_time_out_still_leaves_time_for_the_first_calls(fake: Engine) ->
 
 
 def test_two_of_the_slowest_calls_and_the_settling_fit_into_the_default_time_out() -> None:
-    assert TimingsConfig().conversation_processor_timeout_ms >= 2 * MAX_CALL_MS + RELEASE_MS
-    connect_seconds, response_seconds, attempts = aws.PATIENT
-    assert 1_000 * attempts * (connect_seconds + response_seconds) + 1_000 <= MAX_CALL_MS
+    assert 1_000 * CONVERSATION_PROCESSOR_TIMEOUT_SECONDS >= 2 * MAX_CALL_MS + RELEASE_MS
+    connect_seconds, answer_seconds, attempts = aws.PATIENT
+    assert 1_000 * attempts * (connect_seconds + answer_seconds) + 1_000 <= MAX_CALL_MS
 
 
 def test_a_dead_letter_too_large_for_its_queue_goes_by_reference_and_comes_back(scene: Scene) -> None:

@@ -377,10 +377,9 @@ FAILED_EMISSIONS = [
     [
         (False, {}, BROKEN, ", and has emitted no batch since"),
         (True, None, FAILING, ""),
-        (False, {"share": 0.01}, FAILING, ""),
         (False, {"level": "WARNING"}, FAILING, ""),
     ],
-    ids=["nothing emitted", "emitted since", "a share is logged", "no INFO is logged"],
+    ids=["nothing emitted", "emitted since", "no INFO is logged"],
 )
 def test_failed_emissions_are_counted_with_the_last_reason_and_time(
     aws: Aws, monkeypatch: pytest.MonkeyPatch,
@@ -481,21 +480,6 @@ def test_a_platform_that_has_sent_nothing_for_days_is_reported(aws: Aws) -> None
     assert whats(diagnoses.secrets, given) == [
         (ADVICE, "twilio has a webhook secret, but has sent nothing for 3 days.")
     ]
-
-
-def test_a_platform_is_not_said_to_be_silent_if_the_stage_logs_only_a_share(aws: Aws) -> None:
-    given, sampled = facts(aws), settings(log={"share": 0.01})
-    aws.answers("secretsmanager", "get_secret_value", {"SecretString": '{"generic": "x", "twilio": {"secret": "y"}}'})
-    aws.answers("logs", "filter_log_events", {"events": []})
-    aws.answers("lambda", "get_function_configuration", sampled)
-    assert whats(diagnoses.secrets, given) == []
-    refused = {"message": "signature refused", "platform": "twilio", "reason": "wrong"}
-    lines = [{"timestamp": NOW_MS, "message": json.dumps(refused)} for _ in range(3)]
-    aws.answers("logs", "filter_log_events", {"events": lines})
-    aws.answers("logs", "filter_log_events", {"events": []})
-    aws.answers("lambda", "get_function_configuration", sampled)
-    aws.answers("logs", "filter_log_events", {"events": []})
-    assert whats(diagnoses.refusals, given) == []
 
 
 def test_webhooks_that_were_refused_are_counted_even_if_they_have_no_lines_of_their_own(aws: Aws) -> None:

@@ -18,7 +18,7 @@ from message_buffer.lanes.dynamodb.messages import StoredMessage
 from message_buffer.lanes.dynamodb.windows import MAX_STORED_BYTES, MAX_STORED_MESSAGES
 from message_buffer.limits import LARGE_MESSAGE_BYTES, MAX_BYTES_IN_A_BATCH, MINUTE_MS
 from message_buffer.rules.layers import Rules
-from tests.support.engine import payload
+from tests.support.engine import SETTINGS, payload
 from tests.support.window import (
     AMPLE,
     CONVERSATION,
@@ -323,12 +323,7 @@ def test_what_did_not_fit_into_a_batch_still_counts(window: WindowScene, monkeyp
 
 
 def test_as_much_may_wait_as_in_the_valkey_lane_by_default() -> None:
-    from infra.settings_and_defaults import LimitsConfig  # noqa: PLC0415 - only this test needs it
-
-    assert (
-        LimitsConfig().max_waiting_messages,
-        LimitsConfig().max_waiting_bytes,
-    ) == (MAX_STORED_MESSAGES, MAX_STORED_BYTES)
+    assert (LimitsConfig().max_waiting_messages, SETTINGS.max_waiting_bytes) == (MAX_STORED_MESSAGES, MAX_STORED_BYTES)
 
 
 @pytest.mark.slow

@@ -44,10 +44,9 @@ INGEST = IngestSettings(
         ConnectionSettings("its variable has the URL", connect_timeout_ms=6_000, answer_timeout_ms=700),
         iam=None, store=SETTINGS, processor_function="processor",
     ),
-    dynamodb_lane=None, webhook_ms=3_000, time_is_required=False, event_bus="bus", rules={},
+    dynamodb_lane=None, time_is_required=False, event_bus="bus", rules={},
     webhook_secret_id="id",  # noqa: S106 - not the secret itself
-    rules_table="rules", takeovers_table="takeovers", aliases_table="aliases", account_messages_per_minute=600,
-    account_conversations_per_minute=60, whatsapp_queue=None,
+    rules_table="rules", takeovers_table="takeovers", aliases_table="aliases", whatsapp_queue=None,
 )  # fmt: skip
 # A checkout without SETTINGS reads single variables.
 WITHOUT_SETTINGS = {
