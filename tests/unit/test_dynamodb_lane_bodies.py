@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
+from infra.settings_and_defaults import LimitsConfig
 from lambdas.dynamodb_processor.service import MAX_BODIES_READ_AT_ONCE
 from message_buffer.aws.dynamodb import Values
 from message_buffer.errors import SendFailed
