@@ -17,8 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from message_buffer.errors import InvalidRules
 from message_buffer.limits import (
     MAX_CALL_MS,
+    MAX_HOLD_MS,
     MAX_QUOTA,
     RELEASE_MS,
+    SECOND_MS,
     VALKEY_ANSWER_MS,
     VALKEY_ATTEMPTS,
     VALKEY_CONNECT_MS,
@@ -363,7 +365,7 @@ class Responder(Settings):
     """The treatment of a batch if the settings' `projectStatus` is not `active`."""
     channel_not_allowed: Literal["drop", "hold"] = "drop"
     """The treatment of a batch from a platform that is not in `allowed_channels`."""
-    hold_seconds: Annotated[int, Field(ge=1, le=86_400)] = 3_600
+    hold_seconds: Annotated[int, Field(ge=1, le=MAX_HOLD_MS // SECOND_MS)] = 3_600
     """How long `hold` holds the buffer."""
     max_attempts: Annotated[int, Field(ge=1, le=50)] = 12
     """After this many attempts a batch becomes a reply dead letter. Each delivery by the queue counts as an attempt,

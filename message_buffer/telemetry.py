@@ -23,11 +23,9 @@ from aws_lambda_powertools.metrics import Metrics, MetricUnit, single_metric
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import MessageBufferError
+from message_buffer.limits import MAX_METRICS_AGE_MS
 from message_buffer.settings import ALL, LogSettings
 
-# A stage that logs only a share of its conversations writes ordinary metrics of an instance no later than this after
-# the last ones, if the instance still runs. CloudWatch counts by the minute.
-MAX_METRICS_AGE_MS = 10_000
 Value = str | int | float | bool | None | list[str]
 
 # The fields whose values are, contain or are derived from the id of a conversation.

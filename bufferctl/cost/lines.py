@@ -6,11 +6,9 @@ from typing import NamedTuple
 from bufferctl.cost.facts import DAYS, GB, prices, used
 from bufferctl.cost.traffic import Traffic
 from infra.settings_and_defaults import LOG_RETENTION_DAYS, StageConfig
+from message_buffer.limits import MAX_METRICS_AGE_MS, SECOND_MS
 
-# These two numbers repeat those of the runtime, which this package may not import; a test compares them. In a stage
-# that logs a share of its conversations, an instance writes its metrics once in this time, or when a metric has this
-# many values.
-WRITE_SECONDS = 10
+# Powertools writes the metrics of an instance when a metric has this many values.
 MAX_RUNS_A_WRITE = 100
 
 
@@ -68,7 +66,7 @@ def run_logs_gb(config: StageConfig, traffic: Traffic, runs: float, logs: RunLog
     """
     if config.log_share >= 1:
         return runs * (used(logs.whole) + used("platform_log_bytes")) / GB
-    timely = traffic.active_seconds / WRITE_SECONDS * _busy(traffic, runs)
+    timely = traffic.active_seconds * SECOND_MS / MAX_METRICS_AGE_MS * _busy(traffic, runs)
     writes = min(runs, max(runs / MAX_RUNS_A_WRITE, timely))
     lines = config.log_share * runs * used(logs.line)
     return (lines + writes * used(logs.metrics) + runs * used(logs.values)) / GB

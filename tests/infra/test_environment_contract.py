@@ -6,16 +6,13 @@ from typing import Any
 
 import pytest
 from aws_cdk.assertions import Template
-from pydantic import ValidationError
 
 from bufferctl import verify
 from infra import bus, canary, responder, storage
 from infra.canary import CANARY_TIMEOUT_SECONDS
-from infra.settings_and_defaults import Responder
 from lambdas.canary import service as canary_service
 from lambdas.canary.burst import MAX_LATE_SECONDS, Burst
 from lambdas.canary.webhook import GenericWebhook
-from lambdas.gate.service import Gate
 from lambdas.responder import batch as responder_batch
 from lambdas.responder import events as responder_events
 from lambdas.responder.channels.base import MAX_SEND_SECONDS
@@ -24,7 +21,6 @@ from message_buffer.events import amended, cancelled, event_bus, forgotten, take
 from message_buffer.events import batch_ready as batch
 from message_buffer.lanes.outcomes import Taken
 from message_buffer.lanes.valkey.connection import connect
-from message_buffer.limits import MAX_HOLD_MS
 from message_buffer.messages import conversation_id
 from message_buffer.rules.layers import RuleLayer, resolve_rules
 from message_buffer.settings import (
@@ -39,8 +35,6 @@ from message_buffer.settings import (
     WatchdogSettings,
     read_settings,
 )
-from tests.support.engine import Engine
-from tests.support.fakes import valkey_lane
 
 pytestmark = pytest.mark.xdist_group("synth")
 
@@ -208,14 +202,6 @@ def test_the_responder_listens_for_what_the_buffer_publishes() -> None:
     assert responder.CONSUMED == [batch.DETAIL_TYPE, forgotten.DETAIL_TYPE]
     assert responder.CONSUMED == [responder_batch.DETAIL_TYPE, responder_batch.FORGOTTEN]
     assert storage.BATCHES.removesuffix("*") == responder_batch.BATCHES
-
-
-def test_the_gate_accepts_the_responders_longest_hold_and_no_longer_one(fake: Engine) -> None:
-    gate, of = Gate(valkey_lane(fake.store)), {"conversation": "acme/generic/shop/c1", "by": "responder"}
-    longest_ms = Responder(hold_seconds=MAX_HOLD_MS // 1_000).hold_seconds * 1_000
-    assert gate.hold({**of, "holdMs": longest_ms}) == {"heldUntil": fake.clock.now_ms + longest_ms}
-    with pytest.raises(ValidationError):
-        Responder(hold_seconds=longest_ms // 1_000 + 1)
 
 
 def test_the_folders_that_a_function_may_write_to_are_those_it_writes_to() -> None:
