@@ -40,12 +40,17 @@ MAX_QUOTA = 10_000_000
 # The pause between an instance's checks whether the rules have changed.
 MIN_MS_BETWEEN_RULES_CHECKS = 5 * SECOND_MS
 
-# -- operators -----------------------------------------------------------------------------------------------
+# -- operators, canary, metrics ------------------------------------------------------------------------------
 
 # A response of the admin function lists at most this many conversations or dead letters.
 MAX_LISTED = 500
 # Each run of the canary begins this long after the previous one.
 CANARY_RUN_MS = 5 * MINUTE_MS
+# The messages of a run.
+CANARY_FRAGMENTS = 3
+# A stage that logs only a share of its conversations writes ordinary metrics of an instance no later than this after
+# the last ones, if the instance still runs. CloudWatch counts by the minute.
+MAX_METRICS_AGE_MS = 10 * SECOND_MS
 
 # -- calls to AWS --------------------------------------------------------------------------------------------
 

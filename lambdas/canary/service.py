@@ -8,10 +8,9 @@ from lambdas.canary.burst import MAX_LATE_SECONDS, Burst, WebhookRefused
 from lambdas.canary.listening import LONG_POLL_SECONDS, ArrivedEvent
 from lambdas.canary.webhook import GenericWebhook, WebhookUnreachable
 from message_buffer.clock import Clock, system_clock
-from message_buffer.limits import CANARY_RUN_MS
+from message_buffer.limits import CANARY_FRAGMENTS, CANARY_RUN_MS
 from message_buffer.telemetry import Telemetry
 
-CANARY_FRAGMENTS = 3
 # Each run of a day uses another conversation, so that all shards are tried in turn. The next day uses the same ones.
 CANARY_CONVERSATIONS = 288
 # The function stops waiting this long before its time-out, so that it can still say what is missing.
