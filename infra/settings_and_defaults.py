@@ -16,8 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from message_buffer.errors import InvalidRules
 from message_buffer.limits import VALKEY_ANSWER_MS, VALKEY_CONNECT_MS
-    MAX_HOLD_MS,
-    SECOND_MS,
 from message_buffer.rules.layers import RULE_FIELDS, check_platform_names, problems_of_deployed
 
 from .limits import PROCESSOR_LIFE_SECONDS
@@ -320,28 +318,8 @@ class ResponderConfig(Settings):
     """The treatment of a batch if the settings' `projectStatus` is not `active`. For a team that pauses the AI of a
     tenant."""
     channel_not_allowed: Literal["drop", "hold"] = "drop"
-<<<<<<< ours
     """The treatment of a batch from a platform that is not in `allowed_channels`. `hold` is for a team that answers by
     hand on the other platforms."""
-||||||| base
-    """The treatment of a batch from a platform that is not in `allowed_channels`."""
-    hold_seconds: Annotated[int, Field(ge=1, le=86_400)] = 3_600
-    """How long `hold` holds the buffer."""
-    max_attempts: Annotated[int, Field(ge=1, le=50)] = 12
-    """After this many attempts a batch becomes a reply dead letter. Each delivery by the queue counts as an attempt,
-    even if it only waited for an earlier batch."""
-    outbox_days: Annotated[int, Field(ge=1, le=4_000)] = 35
-    """How long the responder recognises a batch that is delivered again. It must exceed `bus.archive_days`."""
-=======
-    """The treatment of a batch from a platform that is not in `allowed_channels`."""
-    hold_seconds: Annotated[int, Field(ge=1, le=MAX_HOLD_MS // SECOND_MS)] = 3_600
-    """How long `hold` holds the buffer."""
-    max_attempts: Annotated[int, Field(ge=1, le=50)] = 12
-    """After this many attempts a batch becomes a reply dead letter. Each delivery by the queue counts as an attempt,
-    even if it only waited for an earlier batch."""
-    outbox_days: Annotated[int, Field(ge=1, le=4_000)] = 35
-    """How long the responder recognises a batch that is delivered again. It must exceed `bus.archive_days`."""
->>>>>>> theirs
     turn_days: Annotated[int, Field(ge=1, le=4_000)] = 365
     """How long after its last batch the responder keeps a conversation's turns and its own settings. For a team whose
     privacy rules name a time."""

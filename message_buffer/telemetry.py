@@ -18,7 +18,6 @@ from aws_lambda_powertools.metrics import Metrics, MetricUnit, single_metric
 
 from message_buffer.errors import MessageBufferError
 from message_buffer.settings import LogSettings
-from message_buffer.limits import MAX_METRICS_AGE_MS
 
 Value = str | int | float | bool | None | list[str]
 

@@ -31,7 +31,6 @@ from message_buffer.settings import (
     GateSettings,
     IngestSettings,
     ProcessorSettings,
-    ResponderOptions,
     ResponderSettings,
     WatchdogSettings,
     read_settings,
@@ -192,24 +191,6 @@ def test_the_responder_listens_for_what_the_buffer_publishes() -> None:
     assert storage.BATCHES.removesuffix("*") == responder_batch.BATCHES
 
 
-<<<<<<< ours
-def test_the_gate_accepts_the_responders_hold(fake: Engine) -> None:
-    gate, of = Gate(valkey_lane(fake.store)), {"conversation": "acme/generic/shop/c1", "by": "responder"}
-    hold_ms = ResponderOptions._field_defaults["hold_seconds"] * 1_000
-    assert gate.hold({**of, "holdMs": hold_ms}) == {"heldUntil": fake.clock.now_ms + hold_ms}
-
-
-||||||| base
-def test_the_gate_accepts_the_responders_longest_hold_and_no_longer_one(fake: Engine) -> None:
-    gate, of = Gate(valkey_lane(fake.store)), {"conversation": "acme/generic/shop/c1", "by": "responder"}
-    longest_ms = Responder(hold_seconds=MAX_HOLD_MS // 1_000).hold_seconds * 1_000
-    assert gate.hold({**of, "holdMs": longest_ms}) == {"heldUntil": fake.clock.now_ms + longest_ms}
-    with pytest.raises(ValidationError):
-        Responder(hold_seconds=longest_ms // 1_000 + 1)
-
-
-=======
->>>>>>> theirs
 def test_the_folders_that_a_function_may_write_to_are_those_it_writes_to() -> None:
     taken = BatchTaken("b-1", 1, 1, 1, 2, 3, "silence", "silenceMs", 0, [])
     keys = (batch.object_key("c", taken), batch.letter_key("c", taken))

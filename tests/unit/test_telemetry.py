@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from message_buffer.errors import StoreUnavailable
-from message_buffer.limits import MAX_METRICS_AGE_MS
 from message_buffer.settings import LogSettings
 from message_buffer.telemetry import Telemetry
-from message_buffer.telemetry import MAY_WAIT, Telemetry
 
 # Powertools keeps a logger for each service, and with it the standard output that a test captured.
 _services = count()
