@@ -6,6 +6,7 @@ import aws_cdk as cdk
 from aws_cdk import aws_lambda as lambda_
 from constructs import Construct
 
+from message_buffer.limits import INGEST_TIMEOUT_SECONDS
 from message_buffer.settings import AdminSettings, GateSettings, IngestSettings, LogSettings, ValkeySettings
 
 from . import permissions
@@ -16,7 +17,6 @@ from .copies import ages_out
 from .dynamodb_lane import DynamoDbLaneResources
 from .end_user_messaging import WhatsAppQueues
 from .function import Function, Placement, Runtime, keep_identity, source_code
-from .limits import INGEST_TIMEOUT_SECONDS
 from .settings_and_defaults import StageConfig
 from .storage import (
     AliasesTableConstruct,

@@ -12,14 +12,15 @@ from aws_cdk import aws_iam as iam
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
+from message_buffer.limits import RULE_SECONDS
 from message_buffer.settings import DynamoDbProcessorSettings
 
 from .function import Function, Runtime
-from .limits import RULE_SECONDS
 from .storage import EventDestinations, MessageTableConstruct, QueueConstruct, WindowStorage
 
 TIMEOUT = cdk.Duration.seconds(30)
-# The sweep finds windows whose trigger was lost.
+# The sweep finds windows whose trigger was lost. It also asks for a second sweep, half a minute later
+# (SECOND_SWEEP_DELAY_MS in lambdas/dynamodb_processor/service.py).
 SWEEP_RATE = cdk.Duration.seconds(RULE_SECONDS)
 
 

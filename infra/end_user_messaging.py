@@ -7,9 +7,9 @@ from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from aws_cdk.aws_sns_subscriptions import SqsSubscription
 from constructs import Construct
 
+from message_buffer.limits import INGEST_TIMEOUT_SECONDS, VISIBILITY_TIMEOUTS
 from message_buffer.settings import WhatsAppQueueSettings
 
-from .limits import INGEST_TIMEOUT_SECONDS, VISIBILITY_TIMEOUTS
 from .settings_and_defaults import StageConfig
 from .storage import QueueConstruct
 

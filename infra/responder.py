@@ -14,13 +14,13 @@ from aws_cdk import aws_sqs as sqs
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
+from message_buffer.limits import VISIBILITY_TIMEOUTS
 from message_buffer.settings import ResponderOptions, ResponderSettings
 
 from . import permissions
 from .buffer import BufferStack
 from .bus import SOURCE, TRIAL_TENANT, bus_name
 from .function import Function, Runtime, grant, refer_weakly, source_code, suppress_finding
-from .limits import VISIBILITY_TIMEOUTS
 from .settings_and_defaults import ResponderConfig, StageConfig
 from .storage import ConversationsTableConstruct, QueueConstruct, ResponderSecretsConstruct
 

@@ -15,10 +15,9 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from message_buffer.errors import InvalidRules
-from message_buffer.limits import VALKEY_ANSWER_MS, VALKEY_CONNECT_MS
-from message_buffer.rules.layers import RULE_FIELDS, check_platform_names, problems_of_deployed
-
-from .limits import PROCESSOR_LIFE_SECONDS
+from message_buffer.limits import PROCESSOR_LIFE_SECONDS, VALKEY_ANSWER_MS, VALKEY_CONNECT_MS
+from message_buffer.rules.layers import problems_of_deployed
+from message_buffer.rules.rules_and_defaults import RULE_FIELDS, check_platform_names
 
 # How many conversations may be in flight at once if the stage reserves no concurrency for the conversation processor.
 # Lambda's quota for a new account may be lower. Starts that Lambda has accepted then wait in Lambda.

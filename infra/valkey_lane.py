@@ -12,7 +12,7 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
-from message_buffer.limits import SECOND_MS, WATCHDOG_PASS_MS
+from message_buffer.limits import PROCESSOR_LIFE_SECONDS, RULE_SECONDS, SECOND_MS, VISIBILITY_TIMEOUTS, WATCHDOG_PASS_MS
 from message_buffer.settings import (
     ConnectionSettings,
     ConversationProcessorSettings,
@@ -24,7 +24,6 @@ from message_buffer.settings import (
 
 from .cache import CacheStack
 from .function import ALIAS, Function, Runtime, grant
-from .limits import PROCESSOR_LIFE_SECONDS, RULE_SECONDS, VISIBILITY_TIMEOUTS
 from .settings_and_defaults import StageConfig
 from .storage import EventDestinations, QueueConstruct
 

@@ -100,3 +100,15 @@ MAX_WINDOW_TRIES = 3
 # A trigger that is hidden in its queue is in flight. A queue that has 120,000 messages in flight delivers no more, so
 # a trigger is hidden for this long at most. If its window is due later, it leaves a successor in the queue instead.
 MAX_TRIGGER_HIDDEN_MS = MINUTE_MS
+
+# -- the stage's resources ------------------------------------------------------------------------------------
+
+# Less than 29 s, after which API Gateway would answer the platform instead of ingest.
+INGEST_TIMEOUT_SECONDS = 15
+# A rule of EventBridge runs once a minute at most. The rules of the watchdog and of the sweep do.
+RULE_SECONDS = 60
+# AWS recommends hiding a message for six time-outs of the function that consumes it, since Lambda may have to hold the
+# message back while the function is throttled.
+VISIBILITY_TIMEOUTS = 6
+# How long a processor may run: Lambda's longest time-out.
+PROCESSOR_LIFE_SECONDS = 900

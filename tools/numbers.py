@@ -9,7 +9,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from infra.settings_and_defaults import StageConfig
-from message_buffer.rules.layers import RULE_FIELDS, Rules
+from message_buffer.rules.rules_and_defaults import RULE_FIELDS, Rules
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "numbers.md"
@@ -83,7 +83,13 @@ def page() -> str:
     uses = {(use, f"`{module.path}`") for module in modules.values() for use in module.uses()}
     rules = ((RULE_FIELDS[name], name, field.default) for name, field in Rules.model_fields.items())
     lines = [HEAD, "| setting | default |", "|---|---|", *_rows(_settings(StageConfig))]
-    lines += ["", "## Operators, by a rule", "", "In `message_buffer/rules/layers.py`; [all rules](rules.md).", ""]
+    lines += [
+        "",
+        "## Operators, by a rule",
+        "",
+        "In `message_buffer/rules/rules_and_defaults.py`; [all rules](rules.md).",
+        "",
+    ]
     lines += ["| rule | default |", "|---|---|", *_rows(rules), "", "## Developers, unless AWS decides", ""]
     lines += ["| constant | value | file | who changes it | also used by |", "|---|---|---|---|---|"]
     for module in modules.values():

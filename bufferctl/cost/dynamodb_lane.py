@@ -5,8 +5,8 @@ from math import ceil
 from bufferctl.cost.facts import GB, MILLION, SECONDS, used
 from bufferctl.cost.lines import Line, billed_seconds, log_lines, run_logs_gb
 from bufferctl.cost.traffic import Traffic
-from infra.limits import RULE_SECONDS
 from infra.settings_and_defaults import StageConfig
+from message_buffer.limits import RULE_SECONDS
 
 PART = "DynamoDB lane"
 # Each sweep that EventBridge starts sends a queue message, which starts a second sweep.

@@ -6,8 +6,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from bufferctl.cost.facts import DAYS, used
-from infra.limits import PROCESSOR_LIFE_SECONDS
 from infra.settings_and_defaults import TimingsConfig
+from message_buffer.limits import PROCESSOR_LIFE_SECONDS
 
 _Count = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 

@@ -20,8 +20,9 @@ from message_buffer.lanes.valkey.store import FIRST_PAGE, Store
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.rules.doors import is_door_name, require_size
 from message_buffer.rules.due_time import Facts, due_after_message
-from message_buffer.rules.layers import RuleLayer, Rules, check_platform_names, resolve_rules
+from message_buffer.rules.layers import resolve_rules
 from message_buffer.rules.rule_book import DOOR, RuleBook, Stored, account_scope, read_scope, scopes_of
+from message_buffer.rules.rules_and_defaults import RuleLayer, Rules, check_platform_names
 from message_buffer.rules.rules_table import StoredRules
 from message_buffer.telemetry import Telemetry
 

@@ -6,7 +6,7 @@ from lambdas.ingest.platforms.base import Incoming, Update
 from message_buffer.aliases.aliases import Aliases
 from message_buffer.messages.changes import Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId, escape_part
-from message_buffer.rules.layers import Owner
+from message_buffer.rules.rules_and_defaults import Owner
 
 
 class Belongs(NamedTuple):

@@ -12,9 +12,9 @@ from message_buffer.errors import InvalidInput
 from message_buffer.messages.changes import Change, Edited
 from message_buffer.messages.conversation_id import ConversationId, encode_conversation
 from message_buffer.messages.message import Message, encode
-from message_buffer.rules.layers import Rules
 from message_buffer.rules.quota import Charge
 from message_buffer.rules.rule_book import RuleBook
+from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.rules.timing import Timing
 
 MAX_CONVERSATIONS_IN_A_WEBHOOK = 1_000

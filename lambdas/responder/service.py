@@ -12,7 +12,7 @@ from uuid import uuid4
 from lambdas.responder import history
 from lambdas.responder.assistants.base import Prompt
 from lambdas.responder.batch import Batch, Forgotten, read_batch, read_forgotten
-from lambdas.responder.channels.base import Channel, split
+from lambdas.responder.channels.base import Channel
 from lambdas.responder.collaborators import Collaborators
 from lambdas.responder.conversations_table import (
     ConversationRecord,
@@ -29,6 +29,7 @@ from lambdas.responder.history import ASSISTANT, Turn
 from lambdas.responder.outbox import PLANNED, Outbox, Part
 from lambdas.responder.owned_batch import OwnedBatch
 from lambdas.responder.part_sender import PartSender
+from lambdas.responder.reply_parts import split
 from lambdas.responder.withholding import CHANNEL_NOT_ALLOWED, ON_HOLD, Withholding
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import MessageBufferError, SendFailed

@@ -184,4 +184,5 @@ def back_off_ms(attempt: int, random: Callable[[], float]) -> int:
 
 def longest_pause_ms(attempt: int) -> int:
     """Return the longest pause after an attempt, which doubles with each attempt. It is 0 for attempt 0."""
+    # lua/take_batch.lua computes the same pause for a run that died.
     return min(MIN_RETRY_MS << min(attempt - 1, 16), MAX_RETRY_MS) if attempt > 0 else 0

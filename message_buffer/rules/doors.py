@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from message_buffer.errors import InvalidInput, InvalidRules
 from message_buffer.json_object import Json
-from message_buffer.rules.layers import nearest_name
+from message_buffer.rules.rules_and_defaults import nearest_name
 
 MAX_DOOR_BYTES = 16 * 1024
 # The bounds of a mapping let the largest webhook be read in a fraction of a second: each item is read with each

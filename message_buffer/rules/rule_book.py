@@ -16,8 +16,9 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidRules, SendFailed
 from message_buffer.limits import MAX_QUOTA, MIN_MS_BETWEEN_RULES_CHECKS
 from message_buffer.messages.conversation_id import ConversationId, escape_part
-from message_buffer.rules.layers import Owner, ResolvedRules, RuleLayer, resolve_rules
+from message_buffer.rules.layers import ResolvedRules, resolve_rules
 from message_buffer.rules.quota import Charge, Quota
+from message_buffer.rules.rules_and_defaults import Owner, RuleLayer
 from message_buffer.telemetry import Telemetry
 
 if TYPE_CHECKING:

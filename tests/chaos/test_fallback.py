@@ -16,10 +16,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infra.limits import RULE_SECONDS
 from lambdas.dynamodb_processor.service import WINDOW_LOCK_MS
 from message_buffer.lanes.circuit_breaker import MAX_BREAKER_PAUSE_MS
-from message_buffer.limits import WINDOW_GRACE_MS
+from message_buffer.limits import RULE_SECONDS, WINDOW_GRACE_MS
 from tests.conftest import PROFILE
 from tests.support.judge import Talk, if_quick_enough, judge_lanes, settle
 from tests.support.local_stage import LocalStage

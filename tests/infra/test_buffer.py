@@ -10,8 +10,8 @@ import pytest
 from aws_cdk.assertions import Template
 
 from infra import bus
-from infra.limits import INGEST_TIMEOUT_SECONDS
 from infra.settings_and_defaults import ConfigError, load_stage
+from message_buffer.limits import INGEST_TIMEOUT_SECONDS
 
 # One process synthesizes for all tests of this file.
 pytestmark = pytest.mark.xdist_group("synth")

@@ -22,7 +22,8 @@ from message_buffer.events import batch_ready as batch
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.lanes.valkey.connection import connect
 from message_buffer.messages import conversation_id
-from message_buffer.rules.layers import RuleLayer, resolve_rules
+from message_buffer.rules.layers import resolve_rules
+from message_buffer.rules.rules_and_defaults import RuleLayer
 from message_buffer.settings import (
     AdminSettings,
     CanarySettings,

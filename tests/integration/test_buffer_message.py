@@ -7,7 +7,7 @@ import pytest
 
 from message_buffer.lanes.outcomes import MessageBuffered, MessageDuplicate
 from message_buffer.messages.message import Attachment, Message, decode, encode
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.emission import claim_and_take, ids_of, take
 from tests.support.engine import Engine, accepted
 from tests.support.invariants import assert_invariants

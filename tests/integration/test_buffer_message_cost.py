@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import Engine, monitored
 from tests.support.valkey_server import STRICT_SHEBANG
 

@@ -8,7 +8,7 @@ from message_buffer.lanes.outcomes import (
     MessageBuffered,
     RunStale,
 )
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.emission import Bus, emit_due, run_until_idle, take
 from tests.support.engine import Engine
 from tests.support.invariants import assert_invariants, assert_nothing_left_behind

@@ -8,7 +8,7 @@ from message_buffer.lanes.outcomes import (
     ConversationsClaimed,
     LeaseLost,
 )
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import Engine
 from tests.support.outcomes import same
 

@@ -11,7 +11,7 @@ from message_buffer.lanes.outcomes import (
     Renewed,
 )
 from message_buffer.limits import LEASE_RENEWALS
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.due_times import FIXED, TYPING
 from tests.support.emission import Bus, claim_and_take, run_until_idle
 from tests.support.engine import SETTINGS, Engine, ManualClock, payload

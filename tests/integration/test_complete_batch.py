@@ -6,7 +6,7 @@ from message_buffer.lanes.outcomes import (
     BatchCompleted,
     RunStale,
 )
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.emission import (
     claim_and_take,
     take,

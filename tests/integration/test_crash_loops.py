@@ -10,7 +10,7 @@ import pytest
 from infra.settings_and_defaults import LimitsConfig
 from message_buffer.lanes.outcomes import BatchCompleted, BatchTaken, ConversationsClaimed
 from message_buffer.limits import WATCHDOG_PASS_MS
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import SETTINGS, Engine
 
 SOON = Rules(silence_ms=1_000, typing_inference_ms=0)

@@ -9,7 +9,7 @@ from message_buffer.lanes.outcomes import (
     LeaseLost,
 )
 from message_buffer.limits import WATCHDOG_PASS_MS
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.emission import (
     Bus,
     claim_and_take,

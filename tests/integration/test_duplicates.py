@@ -9,7 +9,7 @@ from message_buffer.lanes.outcomes import (
     MessageBuffered,
     MessageDuplicate,
 )
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.emission import Bus, claim_and_take, ids_of, run_until_idle
 from tests.support.engine import SETTINGS, Engine, accepted
 

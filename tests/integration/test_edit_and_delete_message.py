@@ -13,7 +13,7 @@ from message_buffer.lanes.outcomes import (
     MessageWaiting,
 )
 from message_buffer.messages.wire_form import id_line
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.emission import (
     Bus,
     claim_and_take,

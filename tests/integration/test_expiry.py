@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.emission import (
     Bus,
     emit_due,

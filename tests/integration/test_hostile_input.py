@@ -11,7 +11,7 @@ from message_buffer.lanes.outcomes import (
     MessageEdited,
 )
 from message_buffer.messages.conversation_id import MAX_CONVERSATION_ID_BYTES
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.emission import Bus, claim_and_take, emit_due, ids_of, run_until_idle
 from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.invariants import assert_invariants, assert_nothing_left_behind

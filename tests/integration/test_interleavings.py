@@ -9,7 +9,7 @@ from message_buffer.lanes.outcomes import (
     BatchRetried,
     MessageBuffered,
 )
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.emission import (
     Bus,
     run_until_idle,

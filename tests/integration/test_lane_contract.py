@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from message_buffer.errors import SendFailed
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.holds import Hold, Holder
-from message_buffer.rules.layers import Rules
 from message_buffer.rules.quota import Charge, Quota
+from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.rules.timing import Timing
 from tests.support.engine import Engine, accepted, payload
 from tests.support.lanes import RunningDynamoDbLane, RunningLane, RunningValkeyLane, batches_of, events_of

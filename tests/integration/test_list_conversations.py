@@ -8,7 +8,7 @@ import pytest
 from message_buffer.errors import InvalidInput
 from message_buffer.lanes.outcomes import ConversationPage, ListedConversation
 from message_buffer.lanes.valkey.store import FIRST_PAGE
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.emission import Bus, emit_due, take
 from tests.support.engine import Engine
 

@@ -3,7 +3,7 @@
 import pytest
 
 from message_buffer.lanes.outcomes import RunStale
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.emission import Bus, claim_and_take, emit_due, ids_of, run_until_idle, take
 from tests.support.engine import Engine
 

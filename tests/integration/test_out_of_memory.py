@@ -17,7 +17,7 @@ from message_buffer.lanes.outcomes import (
 )
 from message_buffer.lanes.valkey.connection import connect
 from message_buffer.limits import MIN_RETRY_MS
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.settings import ConnectionSettings
 from tests.support.emission import Bus, claim_and_take, ids_of, run_until_idle, take
 from tests.support.engine import SETTINGS, Engine

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from message_buffer.lanes.outcomes import MessageBuffered
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.emission import claim_and_take
 from tests.support.engine import Engine, payload
 

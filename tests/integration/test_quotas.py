@@ -6,8 +6,8 @@ import pytest
 
 from message_buffer.lanes.outcomes import BatchTaken, MessageBuffered, MessageDuplicate, MessageRefused
 from message_buffer.lanes.valkey.store import LOOK_EVERY, MAX_REMEMBERED_ID_BYTES, Store
-from message_buffer.rules.layers import Rules
 from message_buffer.rules.quota import Charge, Quota
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.emission import claim_and_take, ids_of
 from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.invariants import assert_invariants, assert_nothing_left_behind

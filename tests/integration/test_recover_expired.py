@@ -5,7 +5,7 @@ import pytest
 from message_buffer.lanes.outcomes import (
     ShardRecovered,
 )
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import SETTINGS, Engine
 from tests.support.outcomes import same
 

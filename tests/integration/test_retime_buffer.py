@@ -3,7 +3,7 @@
 import pytest
 
 from message_buffer.lanes.outcomes import BufferEmpty, BufferRetimed, BufferUnmoved
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.due_times import FIXED, TYPING, send_at
 from tests.support.emission import Bus, run_until_idle
 from tests.support.engine import Engine

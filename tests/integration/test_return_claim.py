@@ -5,7 +5,7 @@ from message_buffer.lanes.outcomes import (
     ClaimReturned,
     RunStale,
 )
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.emission import claim_and_take, ids_of
 from tests.support.engine import Engine
 from tests.support.invariants import assert_invariants

@@ -4,7 +4,7 @@ import pytest
 
 from message_buffer.lanes.outcomes import BatchTaken, ConversationsClaimed
 from message_buffer.lanes.valkey.store import Store
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import SETTINGS, Engine
 
 NOW = Rules(silence_ms=0, typing_inference_ms=0)

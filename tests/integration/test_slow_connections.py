@@ -15,7 +15,7 @@ from message_buffer.lanes.valkey.keys import wake_key
 from message_buffer.lanes.valkey.patience import DialPatience, WebhookPatience
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.lanes.valkey.wake import Wake
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.settings import ConnectionSettings
 from tests.support.bad_servers import black_hole
 from tests.support.engine import SETTINGS, Engine, ManualClock, open_line, payload

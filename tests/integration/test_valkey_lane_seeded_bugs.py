@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.integration.test_valkey_lane_model import machine_on, replay
 from tests.support.machine.base import CONVERSATIONS, RULES, SETTINGS
 from tests.support.machine.machine import EngineMachine

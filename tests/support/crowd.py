@@ -15,7 +15,7 @@ from message_buffer.clock import system_clock
 from message_buffer.lanes.outcomes import BatchTaken, ConversationsClaimed, LeaseAcquired, MessageBuffered
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.store import Store
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.settings import ConnectionSettings
 from tests.support.engine import SETTINGS as STAGE_SETTINGS
 from tests.support.engine import payload

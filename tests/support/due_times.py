@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import Engine
 
 FIXED = Rules(silence_ms=1000, typing_inference_ms=0, max_wait_ms=5000)

@@ -14,7 +14,7 @@ from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script,
 from message_buffer.lanes.valkey.store import FIRST_LOOK, Store
 from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.messages.message import Message, encode
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.settings import StoreSettings
 
 START_OF_TIME_MS = 1_700_000_000_000

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.valkey.store import Store
-from message_buffer.rules.layers import Rules
 from message_buffer.rules.quota import Charge, Quota
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.outcomes import changed, parts
 

@@ -31,7 +31,7 @@ from message_buffer.lanes.dynamodb.window import Window
 from message_buffer.lanes.dynamodb.windows import Windows
 from message_buffer.lanes.outcomes import MessageBuffered, MessageDuplicate
 from message_buffer.limits import MAX_TRIGGER_DELAY_MS, MAX_TRIGGER_HIDDEN_MS
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import ManualClock, accepted, payload
 from tests.support.fakes import FakeBus, FakeObjects, FakeQueue, RecordedTelemetry
 from tests.support.table_service import OF_THE_SDK, answering_without_http, empty

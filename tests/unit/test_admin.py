@@ -23,7 +23,7 @@ from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.limits import DAY_MS
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.messages.message import MAX_MESSAGE_BYTES, Message, encode
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.rules.rules_table import StoredRules
 from message_buffer.takeovers.takeover import Takeover
 from tests.support.engine import SETTINGS, Engine, payload

@@ -11,7 +11,7 @@ from message_buffer.events.dead_letters import Letter
 from message_buffer.json_object import Json
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import MAX_CALL_MS
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.settings import LogSettings
 from message_buffer.telemetry import Telemetry
 from tests.support.engine import Engine

@@ -19,7 +19,7 @@ from message_buffer.rules.due_time import (
     due_after_message,
     due_after_typing,
 )
-from message_buffer.rules.layers import PRESETS, Rules
+from message_buffer.rules.rules_and_defaults import PRESETS, Rules
 from tests.support.script_model import due_after_resume, due_after_retime
 from tools.console.accidents import KILLED, OUTAGE, ChangeFailed
 from tools.console.bus import BATCH_READY

@@ -2,7 +2,7 @@
 
 from typing import Any, get_args
 
-from message_buffer.rules.layers import RULE_FIELDS
+from message_buffer.rules.rules_and_defaults import RULE_FIELDS
 from message_buffer.rules.timing import RuleName
 from tools.console.batches import Batches
 from tools.console.bus import BusListener, Takers

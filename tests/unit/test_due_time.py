@@ -13,7 +13,7 @@ from message_buffer.rules.due_time import (
     due_after_typing,
     rhythm_after,
 )
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.rules.timing import Timing
 
 FIXED = Rules(silence_ms=1000, typing_inference_ms=0, max_wait_ms=5000).timing

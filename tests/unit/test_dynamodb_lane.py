@@ -16,7 +16,7 @@ from message_buffer.lanes.dynamodb import messages
 from message_buffer.lanes.dynamodb.items import MAX_NAME_BYTES, name_of
 from message_buffer.lanes.dynamodb.messages import Messages
 from message_buffer.limits import MAX_MESSAGE_ID_BYTES, REMEMBERED_MS, WINDOW_GRACE_MS
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.actors import REFUSE, Actor, take_turns
 from tests.support.engine import payload
 from tests.support.window import (

@@ -18,7 +18,7 @@ from message_buffer.lanes.dynamodb import windows
 from message_buffer.lanes.dynamodb.messages import StoredMessage
 from message_buffer.lanes.dynamodb.windows import MAX_STORED_BYTES, MAX_STORED_MESSAGES
 from message_buffer.limits import LARGE_MESSAGE_BYTES, MAX_BYTES_IN_A_BATCH, MINUTE_MS
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import SETTINGS, payload
 from tests.support.window import (
     AMPLE,

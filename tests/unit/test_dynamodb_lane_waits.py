@@ -21,7 +21,7 @@ from message_buffer.limits import (
     SECOND_MS,
     WINDOW_GRACE_MS,
 )
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.rules.timing import Timing
 from tests.support.engine import payload
 from tests.support.window import (

@@ -16,7 +16,7 @@ from message_buffer.limits import (
     MAX_RETRY_MS,
     WINDOW_GRACE_MS,
 )
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.window import (
     AMPLE,
     CONVERSATION,

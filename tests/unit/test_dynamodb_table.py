@@ -10,7 +10,7 @@ from message_buffer.lanes.dynamodb.items import MAX_NAME_BYTES
 from message_buffer.lanes.dynamodb.window import FrozenBatch
 from message_buffer.limits import MAX_MESSAGES_IN_A_BATCH
 from message_buffer.rules.due_time import Due
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.window import (
     CONVERSATION,
     SILENCE_MS,

@@ -11,7 +11,7 @@ from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavai
 from message_buffer.lanes.outcomes import LeaseAcquired, LeaseTaken
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.messages.conversation_id import TRIAL_TENANT
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import Engine
 from tests.support.fakes import CONVERSATION_PROCESSOR, PROCESSOR, FakeFunctions, FakeWake, RecordedTelemetry
 from tests.support.invariants import assert_invariants

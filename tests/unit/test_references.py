@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from infra.function import ROOMS
 from infra.settings_and_defaults import ResponderConfig, StageConfig
-from message_buffer.rules.layers import RULE_FIELDS, Rules
+from message_buffer.rules.rules_and_defaults import RULE_FIELDS, Rules
 
 ROOT = Path(__file__).parents[2]
 # Made by tools, and in no clone.

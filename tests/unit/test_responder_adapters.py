@@ -14,11 +14,12 @@ from lambdas.responder.assistants.base import Assistant, Prompt
 from lambdas.responder.assistants.bedrock import Bedrock
 from lambdas.responder.assistants.openai import OpenAi
 from lambdas.responder.channels import messenger, telegram, twilio, whatsapp
-from lambdas.responder.channels.base import Channel, split
+from lambdas.responder.channels.base import Channel
 from lambdas.responder.channels.fake import FakeChannel
 from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed
 from lambdas.responder.history import Turn
 from lambdas.responder.http_client import Http
+from lambdas.responder.reply_parts import split
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
 from message_buffer.messages.conversation_id import ConversationId

@@ -8,9 +8,9 @@ import pytest
 from message_buffer.errors import InvalidRules, SendFailed
 from message_buffer.limits import MAX_QUOTA, MIN_MS_BETWEEN_RULES_CHECKS
 from message_buffer.messages.conversation_id import ConversationId
-from message_buffer.rules.layers import Owner, Rules
 from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.rule_book import RuleBook, account_scope, read_scope, scopes_of
+from message_buffer.rules.rules_and_defaults import Owner, Rules
 from tests.support.engine import ManualClock
 from tests.support.fakes import FakeRules, RecordedTelemetry
 

@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from message_buffer.errors import InvalidRules
 from message_buffer.limits import MAX_MESSAGES_IN_A_BATCH
-from message_buffer.rules.layers import (
+from message_buffer.rules.layers import problems_of_deployed, resolve_rules
+from message_buffer.rules.rules_and_defaults import (
     MAX_SILENCE_MS,
     MAX_WAIT_MS,
     PRESETS,
@@ -18,8 +19,6 @@ from message_buffer.rules.layers import (
     PresetName,
     RuleLayer,
     Rules,
-    problems_of_deployed,
-    resolve_rules,
 )
 from message_buffer.rules.timing import Timing
 

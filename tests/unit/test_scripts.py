@@ -19,7 +19,7 @@ from message_buffer.lanes.valkey.scripts import (
     parse_script,
 )
 from message_buffer.lanes.valkey.store import Store
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import SETTINGS
 
 NAMES = sorted(path.stem for path in LUA_DIRECTORY.glob("*.lua"))

@@ -6,7 +6,7 @@ from lambdas.watchdog.service import MAX_CONVERSATIONS_IN_A_RECOVERY, Watchdog
 from message_buffer.errors import StoreUnavailable
 from message_buffer.lanes.outcomes import ShardRecovered
 from message_buffer.limits import WATCHDOG_PASS_MS
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import SETTINGS, Engine
 from tests.support.fakes import FakeFunctions, RecordedTelemetry, valkey_lane
 

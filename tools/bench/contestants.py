@@ -14,8 +14,8 @@ from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.keys import script_keys
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Script, load_script
 from message_buffer.lanes.valkey.store import Store
-from message_buffer.rules.layers import Rules
 from message_buffer.rules.quota import Charge, Quota
+from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.rules.timing import Timing
 from tests.support.engine import SETTINGS
 from tools.bench.measure import Cost, Meter

@@ -22,7 +22,7 @@ from message_buffer.lanes.valkey.store import FIRST_PAGE, Store
 from message_buffer.messages.conversation_id import MAX_CONVERSATION_ID_BYTES
 from message_buffer.messages.message import MAX_MESSAGE_BYTES
 from message_buffer.messages.wire_form import id_line
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import SETTINGS, ManualClock
 from tests.support.valkey_server import ValkeyServer
 from tools.bench.contestants import RecordingSender, conversation_id

@@ -44,7 +44,7 @@ from lambdas.ingest.platforms.base import (
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
-from message_buffer.rules.layers import nearest_name
+from message_buffer.rules.rules_and_defaults import nearest_name
 
 # As many messages as WhatsApp, which sends the largest webhooks of all platforms, puts into one webhook.
 MAX_MESSAGES_IN_A_GENERIC_WEBHOOK = 1_000

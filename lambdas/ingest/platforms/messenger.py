@@ -26,7 +26,7 @@ from message_buffer.json_object import Json
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message, profile_of
-from message_buffer.rules.layers import UNNAMED_APP
+from message_buffer.rules.rules_and_defaults import UNNAMED_APP
 
 # Receipts for our own messages, and user events that are not messages.
 _NO_MESSAGES = {

@@ -15,7 +15,7 @@ from message_buffer.lanes.outcomes import (
 )
 from message_buffer.lanes.valkey.store import FIRST_PAGE
 from message_buffer.limits import MAX_CALL_MS
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.machine.base import RULES, conversations, seldom, skews
 from tests.support.machine.writer import Writers
 from tests.support.model import ConversationModel

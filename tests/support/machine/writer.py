@@ -17,8 +17,8 @@ from message_buffer.lanes.outcomes import (
     MessageRefused,
     MessageWaiting,
 )
-from message_buffer.rules.layers import Rules
 from message_buffer.rules.quota import Charge, Quota
+from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.rules.timing import Timing
 from tests.support.engine import payload
 from tests.support.machine.base import RULES, SETTINGS, Base, conversations, pick, seldom, skews

@@ -1,0 +1,563 @@
+"""The rules: their fields with defaults and bounds, the presets, and what one layer of rules may say.
+
+Names are camelCase on the wire (`silenceMs`) and snake_case in Python. Wrong rules raise `InvalidRules`, with a line
+for each problem, which names the field by its wire name and says what to write instead.
+"""
+
+import reprlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias, get_args
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
+
+from message_buffer.errors import InvalidRules
+from message_buffer.limits import (
+    DAY_MS,
+    HOUR_MS,
+    MAX_HOLD_MS,
+    MAX_MESSAGES_IN_A_BATCH,
+    MAX_QUOTA,
+    MAX_TRIGGER_DELAY_MS,
+    MINUTE_MS,
+    SECOND_MS,
+)
+from message_buffer.messages.conversation_id import DEFAULT_TENANT, PLATFORM_NAMES
+from message_buffer.messages.wire_form import camel_case
+from message_buffer.rules.control_words import (
+    LANGUAGES,
+    MAX_CONTROL_WORD_CHARACTERS,
+    ControlWords,
+    Language,
+    compared_form,
+    control_words,
+)
+from message_buffer.rules.quota import Quota
+from message_buffer.rules.timing import RuleName, Timing
+
+# The name of a tenant or an agent. A longer tenant's name could make a conversation's id too long.
+MAX_NAME_CHARACTERS = 128
+MAX_SILENCE_MS = MAX_TRIGGER_DELAY_MS
+# WhatsApp and Messenger allow a free-form reply only within 24 hours of the author's message.
+MAX_WAIT_MS = DAY_MS
+_UNREADABLE = 10**30
+
+PresetName = Literal["assistant", "customers", "quickSupport", "complexInquiry", "highVolume"]
+RuleValue: TypeAlias = "int | float | str | tuple[str, ...] | OnHumanReply | None"
+
+# Each preset sets every wait, so that it means the same above any other: a wait left over from the layer beneath may be
+# longer than the preset's `max_wait_ms`.
+PRESETS: Mapping[PresetName, Mapping[str, RuleValue]] = {
+    "assistant": {"silence_ms": 1_000, "typing_inference_ms": 3_000, "max_wait_ms": 30_000, "max_messages": 20},
+    "customers": {"silence_ms": 5_000, "typing_inference_ms": 8_000, "max_wait_ms": 45_000, "max_messages": 20},
+    "quickSupport": {"silence_ms": 500, "typing_inference_ms": 3_000, "max_wait_ms": 5_000},
+    "complexInquiry": {"silence_ms": 2_000, "typing_inference_ms": 3_000, "min_messages": 2, "max_wait_ms": 60_000},
+    "highVolume": {"silence_ms": 1_000, "typing_inference_ms": 3_000, "max_messages": 10, "max_wait_ms": 10_000},
+}
+
+
+class _Combination(NamedTuple):
+    fields: frozenset[str]
+    broken: Callable[[Mapping[str, Any]], bool]
+    problem: str
+
+
+_COMBINATIONS = (
+    _Combination(
+        frozenset({"silence_ms", "max_wait_ms"}),
+        # Refuse equal values too, because every batch would then be due at maxWaitMs, whatever its author does.
+        lambda rules: rules["silence_ms"] >= rules["max_wait_ms"],
+        "silenceMs: {silence_ms} is not below maxWaitMs ({max_wait_ms}), so no message could reset the timer;"
+        " lower silenceMs or raise maxWaitMs",
+    ),
+    _Combination(
+        frozenset({"typing_inference_ms", "max_wait_ms"}),
+        lambda rules: rules["typing_inference_ms"] > rules["max_wait_ms"],
+        "typingInferenceMs: {typing_inference_ms} is above maxWaitMs ({max_wait_ms});"
+        " lower typingInferenceMs (0 turns it off) or raise maxWaitMs",
+    ),
+    _Combination(
+        frozenset({"min_messages", "max_messages"}),
+        lambda rules: rules["min_messages"] > rules["max_messages"],
+        "minMessages: {min_messages} is above maxMessages ({max_messages}); lower minMessages or raise maxMessages",
+    ),
+    _Combination(
+        frozenset({"priority", "vip_silence_ms", "max_wait_ms"}),
+        lambda rules: rules["priority"] == "vip" and rules["vip_silence_ms"] >= rules["max_wait_ms"],
+        "vipSilenceMs: {vip_silence_ms} is not below maxWaitMs ({max_wait_ms}), so no message could reset the"
+        " timer; lower vipSilenceMs or raise maxWaitMs",
+    ),
+    _Combination(
+        frozenset({"adaptive_floor_ms", "adaptive_ceiling_ms"}),
+        lambda rules: rules["adaptive_floor_ms"] > rules["adaptive_ceiling_ms"],
+        "adaptiveFloorMs: {adaptive_floor_ms} is above adaptiveCeilingMs ({adaptive_ceiling_ms});"
+        " lower adaptiveFloorMs or raise adaptiveCeilingMs",
+    ),
+    _Combination(
+        frozenset({"adaptive", "adaptive_ceiling_ms", "max_wait_ms"}),
+        lambda rules: rules["adaptive"] and rules["adaptive_ceiling_ms"] > rules["max_wait_ms"],
+        "adaptiveCeilingMs: {adaptive_ceiling_ms} is above maxWaitMs ({max_wait_ms});"
+        " lower adaptiveCeilingMs or raise maxWaitMs",
+    ),
+    _Combination(
+        frozenset({"stop_words", "flush_words"}),
+        lambda rules: bool(_in_both(rules["stop_words"], rules["flush_words"])),
+        "flushWords: has a word that is in stopWords too; keep it in one of them",
+    ),
+)
+
+
+def _in_both(stop: Iterable[str], flush: Iterable[str]) -> set[str]:
+    return set(map(compared_form, stop)) & set(map(compared_form, flush))
+
+
+def _conflicts(rules: Mapping[str, RuleValue]) -> list[str]:
+    """Return the problems of all combinations whose fields are all set."""
+    return [
+        combination.problem.format_map(rules)
+        for combination in _COMBINATIONS
+        if combination.fields <= rules.keys() and combination.broken(rules)
+    ]
+
+
+class _Checked(BaseModel):
+    """A pydantic model that raises only `InvalidRules`, whichever way it is made."""
+
+    model_config = ConfigDict(
+        # "500" or 1.5 where milliseconds belong is a mistake about the unit, so nothing is converted.
+        strict=True,
+        frozen=True,
+        extra="forbid",
+        alias_generator=camel_case,
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+        # Build a model's validator on its first use, so that a cold start pays only for the models that it uses.
+        defer_build=True,
+    )
+
+    def __init__(self, /, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise self._refusal(error) from error
+
+    @classmethod
+    def model_validate(cls, obj: Any, **options: Any) -> Self:
+        try:
+            return super().model_validate(obj, **options)
+        except ValidationError as error:
+            raise cls._refusal(error) from error
+
+    @classmethod
+    def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Self:
+        try:
+            return super().model_validate_json(json_data, **options)
+        except ValidationError as error:
+            raise cls._refusal(error) from error
+
+    @classmethod
+    def _refusal(cls, error: ValidationError) -> InvalidRules:
+        return InvalidRules("\n".join(cls._problems(error)))
+
+    @classmethod
+    def _problems(cls, error: ValidationError) -> Iterator[str]:
+        wire_names = cls._wire_names()
+        for detail in error.errors(include_url=False):
+            path = [str(part) for part in detail["loc"]]
+            path[:1] = [wire_names.get(part, part) for part in path[:1]]
+            where = ".".join(path)
+            cause = detail.get("ctx", {}).get("error")
+            # The path of a list item ends in its position. Use the description of the list.
+            field = path[:-1] if path and isinstance(detail["loc"][-1], int) else path
+            if isinstance(cause, InvalidRules):
+                yield from (f"{where}.{problem}" if where else problem for problem in str(cause).splitlines())
+            elif detail["type"] == "extra_forbidden":
+                yield f"{where}: {_unknown(str(detail['loc'][-1]), cls._model_at(path[:-1])._wire_names())}"
+            elif detail["type"] == "missing":
+                yield f"{where}: is missing; use {cls._legal(field)}"
+            else:
+                yield f"{where or 'rules'}: got {_shown(detail['input'])}; use {cls._legal(field)}"
+
+    @classmethod
+    def _wire_names(cls) -> dict[str, str]:
+        return {name: field.alias or name for name, field in cls.model_fields.items()}
+
+    @classmethod
+    def _model_at(cls, path: Iterable[str]) -> "type[_Checked]":
+        """Return the model of the object at this path of wire names."""
+        model: type[_Checked] = cls
+        for part in path:
+            field = next((field for name, field in model.model_fields.items() if part in (name, field.alias)), None)
+            # A part that is no field is a key, such as the platform of an override.
+            for each in (field.annotation, *get_args(field.annotation)) if field else ():
+                if isinstance(each, type) and issubclass(each, _Checked):
+                    model = each
+        return model
+
+    @classmethod
+    def _legal(cls, path: list[str]) -> str:
+        """Return the description of the values that the field at this path may have."""
+        fields = cls._model_at(path[:-1]).model_fields.values() if path else ()
+        return next((field.description or "" for field in fields if field.alias == path[-1]), "an object of rules")
+
+
+def nearest_name(given: str, names: Mapping[str, str]) -> str | None:
+    """Return the name that was probably meant. `names` maps each name in lower case to its usual form."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only a refusal needs it, so a cold start does not pay
+
+    found = get_close_matches(given.lower(), names, n=1)
+    return names[found[0]] if found else None
+
+
+def _unknown(given: str, wire_names: Mapping[str, str]) -> str:
+    if given in wire_names:
+        return f"given twice; remove it and keep {wire_names[given]}"
+    nearest = nearest_name(given, {wire.lower(): wire for wire in wire_names.values()})
+    if nearest is not None:
+        return f"unknown field; did you mean {nearest}?"
+    return f"unknown field; use one of {', '.join(wire_names.values())}"
+
+
+def _shown(value: object) -> str:
+    # Python refuses to print very long integers.
+    if isinstance(value, int) and abs(value) >= _UNREADABLE:
+        return "a number of more than 30 digits"
+    return reprlib.repr(value)
+
+
+def _legal_ms(low: int, high: int) -> Any:
+    return Field(ge=low, le=high, description=f"a whole number of milliseconds from {low} to {high}")
+
+
+def _legal_name(what: str) -> Any:
+    return Field(
+        min_length=1, max_length=MAX_NAME_CHARACTERS, description=f"{what} of at most {MAX_NAME_CHARACTERS} characters"
+    )
+
+
+_Silence = Annotated[int, _legal_ms(0, MAX_SILENCE_MS)]
+_Adaptive = Annotated[int, _legal_ms(1, MAX_SILENCE_MS)]
+_Count = Annotated[
+    int, Field(ge=1, le=MAX_MESSAGES_IN_A_BATCH, description=f"a whole number from 1 to {MAX_MESSAGES_IN_A_BATCH}")
+]
+# An adaptive wait is the mean gap between messages plus this many deviations.
+_Deviations = Annotated[float, Field(gt=0, le=20, description="a number above 0, at most 20.0")]
+
+
+def _legal_word(word: str) -> str:
+    if not compared_form(word):
+        raise ValueError("nothing is left of it to compare")
+    return word
+
+
+_Word = Annotated[str, Field(max_length=MAX_CONTROL_WORD_CHARACTERS), AfterValidator(_legal_word)]
+# Store JSON's lists as tuples, which cannot be changed, because the rules are cached.
+_Words = Annotated[
+    tuple[_Word, ...],
+    Field(
+        strict=False,
+        max_length=50,
+        description="a list of at most 50 strings"
+        f" of at most {MAX_CONTROL_WORD_CHARACTERS} characters, each with a letter,"
+        " a digit or a sign",
+    ),
+]
+_Languages = Annotated[
+    tuple[Language, ...],
+    Field(strict=False, max_length=len(LANGUAGES), description=f"a list of some of {', '.join(LANGUAGES)}"),
+]
+
+
+_UNITS_MS = {"s": SECOND_MS, "m": MINUTE_MS, "h": HOUR_MS}
+_MAX_DIGITS_OF_A_DURATION = 5
+
+
+def _legal_duration(duration: str) -> str:
+    if not 0 < _duration_ms(duration) <= MAX_HOLD_MS:
+        raise ValueError("it is zero, or too long")
+    return duration
+
+
+def _duration_ms(duration: str) -> int:
+    return int(duration[:-1]) * _UNITS_MS[duration[-1]]
+
+
+_Duration = Annotated[
+    str,
+    Field(
+        pattern=rf"^[0-9]{{1,{_MAX_DIGITS_OF_A_DURATION}}}[smh]$",
+        description=f"a time such as '30m' or '12h', at most '{MAX_HOLD_MS // HOUR_MS}h'",
+    ),
+    AfterValidator(_legal_duration),
+]
+
+
+class OnHumanReply(_Checked):
+    """The rule that a human agent's reply puts the conversation on hold."""
+
+    hold: _Duration
+
+    @property
+    def hold_ms(self) -> int:
+        return _duration_ms(self.hold)
+
+
+UNNAMED_APP = "unnamed"
+# The id of an app of Meta has 15 or 16 digits today.
+_App = Annotated[str, Field(pattern=rf"^(?:[0-9]{{1,32}}|{UNNAMED_APP})$")]
+_Apps = Annotated[
+    tuple[_App, ...],
+    Field(
+        strict=False,
+        max_length=20,
+        description=f"a list of at most 20 ids of Meta's apps, as strings of digits, or '{UNNAMED_APP}'",
+    ),
+]
+
+
+class _RuleFields(_Checked):
+    silence_ms: _Silence = 1_000
+    typing_inference_ms: _Silence = 3_000
+    # At least 1, because only this bound ends a batch whose author never pauses, or never reaches minMessages.
+    max_wait_ms: Annotated[int, _legal_ms(1, MAX_WAIT_MS)] = 30_000
+    max_messages: _Count = 20
+    min_messages: _Count = 1
+    priority: Annotated[Literal["normal", "vip"], Field(description="'normal' or 'vip'")] = "normal"
+    vip_silence_ms: _Silence = 0
+    adaptive: Annotated[bool, Field(description="true or false")] = False
+    adaptive_floor_ms: _Adaptive = 500
+    adaptive_ceiling_ms: _Adaptive = 10_000
+    adaptive_k: _Deviations = 4.0
+    # A photo often arrives a moment before its caption.
+    media_silence_ms: _Silence = 2_000
+    transcript_wait_ms: _Silence = 15_000
+    # A pressed button is a finished thought.
+    pressed_silence_ms: _Silence = 0
+    # With `window`, a batch is due `windowMs` after its first message, however many follow.
+    wait: Annotated[Literal["silence", "window"], Field(description="'silence' or 'window'")] = "silence"
+    window_ms: _Adaptive = 10_000
+    stop_words: _Words = ()
+    flush_words: _Words = ()
+    control_languages: _Languages = ()
+    on_human_reply: Annotated[OnHumanReply | None, Field(description='null, or {"hold": a time}')] = None
+    inbox_apps: _Apps = ()
+
+
+RULE_FIELDS: Mapping[str, str] = {name: camel_case(name) for name in _RuleFields.model_fields}
+"""Python name -> wire name of every rule."""
+
+
+class Rules(_RuleFields):
+    """A complete, valid set of rules."""
+
+    @model_validator(mode="after")
+    def _check_combinations(self) -> Self:
+        if problems := _conflicts(self.__dict__):
+            raise InvalidRules("\n".join(problems))
+        return self
+
+    @property
+    def timing(self) -> Timing:
+        """Return the rules in the lanes' form. A VIP's wait replaces the silence, and typing does not lengthen it.
+
+        A fixed window is a silence that no message can prolong, because it is as long as the longest wait.
+        """
+        vip = self.priority == "vip"
+        if self._has_fixed_window:
+            window_ms = min(self.window_ms, self.max_wait_ms)
+            return Timing(
+                silence_ms=window_ms,
+                typing_ms=0,
+                max_wait_ms=window_ms,
+                max_messages=self.max_messages,
+                min_messages=1,
+                flush_reason="",
+                adaptive="",
+                silence_rule="windowMs" if self.window_ms <= self.max_wait_ms else "maxWaitMs",
+            )
+        return Timing(
+            silence_ms=self.vip_silence_ms if vip else self.silence_ms,
+            # Turn off typing inference that would not lengthen the wait.
+            typing_ms=0 if vip or self.typing_inference_ms <= self.silence_ms else self.typing_inference_ms,
+            max_wait_ms=self.max_wait_ms,
+            max_messages=self.max_messages,
+            min_messages=1 if vip else self.min_messages,
+            flush_reason="priority" if vip and self.vip_silence_ms == 0 else "",
+            adaptive=self._adaptive(),
+            silence_rule="vipSilenceMs" if vip else "silenceMs",
+        )
+
+    def timing_of(
+        self, *, is_media: bool = False, is_pending: bool = False, in_album: bool = False, is_pressed: bool = False
+    ) -> Timing:
+        """Return the timing of one message.
+
+        A file waits longer for a caption, and a voice note for a transcript. A message that was pressed, not typed,
+        waits for neither typing nor a caption. A VIP's messages wait only as a VIP's.
+        """
+        timing = self.timing
+        if in_album:
+            # Do not end the batch by its count, which could split the album.
+            timing = timing._replace(max_messages=MAX_MESSAGES_IN_A_BATCH)
+        if self.priority == "vip" or self._has_fixed_window:
+            return timing
+        if is_pressed and not is_pending:
+            return timing._replace(pressed_ms=self.pressed_silence_ms)
+        waits: list[tuple[int, RuleName]] = [
+            (self.media_silence_ms * is_media, "mediaSilenceMs"),
+            (self.transcript_wait_ms * is_pending, "transcriptWaitMs"),
+        ]
+        least_ms, rule = max(waits)
+        if not least_ms:
+            return timing
+        if least_ms > timing.silence_ms:
+            timing = timing._replace(silence_ms=least_ms, silence_rule=rule)
+        return timing._replace(
+            typing_ms=timing.typing_ms if timing.typing_ms > least_ms else 0,
+            adaptive=self._adaptive(least_ms, rule),
+        )
+
+    def is_inbox(self, app: str) -> bool:
+        """Return whether human agents type in this app. An Instagram message without an app has `UNNAMED_APP`."""
+        return app in self.inbox_apps
+
+    def _adaptive(self, least_ms: int = 0, rule: RuleName | Literal[""] = "") -> str:
+        if not self.adaptive or self.priority == "vip":
+            return ""
+        floor_ms, floor_rule = max((self.adaptive_floor_ms, "adaptiveFloorMs"), (least_ms, rule))
+        return f"{self.adaptive_k} {floor_ms} {self.adaptive_ceiling_ms} {floor_rule}"
+
+    @property
+    def _has_fixed_window(self) -> bool:
+        return self.wait == "window" and self.priority != "vip"
+
+    @cached_property
+    def control_words(self) -> ControlWords:
+        return control_words(stop=self.stop_words, flush=self.flush_words, languages=self.control_languages)
+
+
+_PerMinute = Annotated[int | None, Field(ge=1, le=MAX_QUOTA, description=f"a whole number from 1 to {MAX_QUOTA}")]
+
+
+class PartialQuota(_Checked):
+    """The quota that the rules set for an account or a tenant. A number that they do not set is None."""
+
+    messages_per_minute: _PerMinute = None
+    conversations_per_minute: _PerMinute = None
+
+    def on_top_of(self, quota: Quota) -> Quota:
+        return Quota(
+            self.messages_per_minute or quota.messages_per_minute,
+            self.conversations_per_minute or quota.conversations_per_minute,
+        )
+
+
+_PartialQuota = Annotated[PartialQuota | None, Field(description="an object of quotas")]
+
+
+class Owner(_Checked):
+    """The owner of an account: its tenant, and the agent that serves it."""
+
+    tenant: Annotated[str, _legal_name("a tenant's name")] = DEFAULT_TENANT
+    agent: Annotated[str | None, _legal_name("nothing, or an agent's name")] = None
+    per_author: Annotated[bool, Field(description="true or false")] = False
+    """Give each author of a group a buffer of their own."""
+    quota: _PartialQuota = None
+    """Replaces the stage's quota for accounts."""
+
+
+class PartialRules(_RuleFields):
+    """A subset of the rules, on top of a preset if there is one.
+
+    A field that was not set reads as its default and is not serialised. `own` has the fields that were set.
+    """
+
+    preset: Annotated[PresetName | None, Field(description=f"one of {', '.join(PRESETS)}")] = None
+
+    @cached_property
+    def own(self) -> Mapping[str, RuleValue]:
+        return {name: getattr(self, name) for name in RULE_FIELDS if name in self.model_fields_set}
+
+    def steps(self, where: str = "") -> Iterator[tuple[str, Mapping[str, RuleValue]]]:
+        """Yield the preset, if there is one, and then the fields that were set, each with a name for `explain`."""
+        if self.preset:
+            yield f"{where} preset {self.preset}".lstrip(), PRESETS[self.preset]
+        yield where or "set here", self.own
+
+    @model_validator(mode="after")
+    def _check_own_combinations(self) -> Self:
+        if problems := _conflicts(_applied(self.steps())):
+            raise InvalidRules("\n".join(problems))
+        return self
+
+    @model_serializer(mode="wrap")
+    def _emit_what_was_set(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        names = {name for name in self.model_fields_set if name in RULE_FIELDS or getattr(self, name) is not None}
+        wire_names = {type(self).model_fields[name].alias for name in names}
+        return {key: value for key, value in serialize(self).items() if key in names or key in wire_names}
+
+
+class RuleLayer(PartialRules):
+    """The rules that one scope (stage, tenant, agent, conversation) sets.
+
+    The model checks types and bounds. It checks a combination of fields only if this layer sets all of them, and does
+    so for each platform it names. Other combinations depend on the layers beneath: silenceMs 60000 is valid above a
+    tenant that raised maxWaitMs, and invalid above the defaults. Code that stores a layer must therefore resolve it on
+    top of the layers beneath it, and refuse the layer if `skipped` names it.
+    """
+
+    name: Annotated[str, Field(min_length=1, description="the owner's name, such as 'stage' or 'tenant:acme'")]
+    version: Annotated[int | None, Field(ge=0, description="a whole number from 0, or nothing")] = None
+    platform_overrides: Annotated[
+        dict[str, PartialRules], Field(description="an object with the rules of each platform")
+    ] = Field(default_factory=dict)
+    quota: _PartialQuota = None
+    """The quota of all accounts of the tenant together. Only the layer of a tenant may have one."""
+
+    def steps_on(self, platform: str) -> Iterator[tuple[str, Mapping[str, RuleValue]]]:
+        yield from self.steps()
+        override = self.platform_overrides.get(platform)
+        if override is not None:
+            yield from override.steps(f"platformOverrides.{platform}")
+
+    @model_validator(mode="after")
+    def _check_combinations_on_platforms(self) -> Self:
+        problems = [
+            f"platformOverrides.{platform}.{problem}"
+            for platform in self.platform_overrides
+            for problem in _conflicts(_applied(self.steps_on(platform)))
+        ]
+        if problems:
+            raise InvalidRules("\n".join(problems))
+        return self
+
+
+def check_platform_names(names: Iterable[str]) -> None:
+    """Raise InvalidRules if a name is not that of a platform.
+
+    Only code that writes rules calls this. Code that reads rules would skip the entire layer because of one wrong name.
+    """
+    problems = [f"{name}: {_unknown_platform(name)}" for name in names if name not in PLATFORM_NAMES]
+    if problems:
+        raise InvalidRules("\n".join(problems))
+
+
+def _unknown_platform(given: str) -> str:
+    nearest = nearest_name(given, {name: name for name in PLATFORM_NAMES})
+    if nearest is not None:
+        return f"unknown platform; did you mean {nearest}?"
+    return f"unknown platform; use one of {', '.join(PLATFORM_NAMES)}"
+
+
+def _applied(steps: Iterable[tuple[str, Mapping[str, RuleValue]]]) -> dict[str, RuleValue]:
+    return {name: value for _, values in steps for name, value in values.items()}
