@@ -13,7 +13,6 @@ from message_buffer.rules.rules_and_defaults import RULE_FIELDS, Rules
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "numbers.md"
-RULES = "message_buffer/rules/rules_and_defaults.py"
 ROOMS = ("message_buffer", "lambdas", "infra", "bufferctl")
 OF_AWS = (
     "BATCH_READS BATCH_WRITES DEAD_LETTER_RETENTION_DAYS DELETES MAX_CACHE_CONNECTIONS MAX_ENTRIES_IN_A_CALL"
