@@ -1,4 +1,4 @@
-"""The numbers that several modules of the infrastructure or of `bufferctl/cost/` share. Others are beside their use.
+"""The numbers that several modules of `infra/` or `bufferctl/cost/` share. All other numbers are beside their one use.
 
 Operators change `infra/settings_and_defaults.py`. Nothing here imports the CDK: `infra/settings_and_defaults.py` and
 `bufferctl/cost/` use these numbers without it.
@@ -6,7 +6,7 @@ Operators change `infra/settings_and_defaults.py`. Nothing here imports the CDK:
 
 # Less than 29 s, after which API Gateway would answer the platform instead of ingest.
 INGEST_TIMEOUT_SECONDS = 15
-# A rule of EventBridge runs once a minute at most. The rules of the watchdog and of the sweep do.
+# How often EventBridge invokes the watchdog and the sweep. A rule's shortest period is a minute.
 RULE_SECONDS = 60
 # AWS recommends hiding a message for six time-outs of the function that consumes it, since Lambda may have to hold the
 # message back while the function is throttled.
