@@ -53,7 +53,7 @@ class TextLine(NamedTuple):
     text: str
     tone: Tone = "plain"
     rest: str = ""
-    """More of the line, which a narrow terminal shows beneath it."""
+    """The second part of the line. A narrow terminal shows it on the next line."""
     hang: int = INDENT
     """The spaces before each further line, if the text does not fit one line of a terminal."""
 
