@@ -37,7 +37,7 @@ class DeadLetterHead(TypedDict):
     lastAt: int | None
     flushReason: str | None
     messages: int | None
-    """The number of messages; None also if they are in an object."""
+    """None also if the messages are in an object."""
 
 
 class ReadsDeadLetters(Protocol):
