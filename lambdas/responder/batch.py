@@ -45,9 +45,9 @@ class Batch(NamedTuple):
 
     @property
     def recipient(self) -> ConversationId:
-        """Return where to send the reply.
+        """Return the conversation to which the reply is sent, with the name under which the author last wrote.
 
-        The conversation keeps the author's first name. That may be a number which another person has by now.
+        The conversation keeps the author's first name, which may be a number that another person has by now.
         """
         return self.conversation._replace(user=self.address) if self.address else self.conversation
 
