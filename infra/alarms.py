@@ -241,7 +241,7 @@ def _causes_in_dynamodb_lane(metrics: Metrics) -> Iterable[Watch]:
         watches += [
             Watch(
                 heading="Fallback in use",
-                says="Valkey could not be reached; meanwhile the DynamoDB lane takes the messages.",
+                says="Valkey could not be reached; meanwhile the DynamoDB lane stores the messages.",
                 metric=metrics.custom("FallbackMessages", "ingest"),
             ),
         ]
@@ -351,7 +351,7 @@ def _causes_in_cache(metrics: Metrics) -> Iterable[Watch]:
         ),
         Watch(
             heading="Cache evictions",
-            says="The cache is full and evicts keys: it may take redelivered messages for new ones.",
+            says="The cache is full and evicts keys: it may treat redelivered messages as new.",
             metric=metrics.cache("Evictions", statistic="Sum", period=FIVE_MINUTES),
         ),
         *(_causes_in_public_cache(metrics) if not metrics.config.has_network else []),

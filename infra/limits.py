@@ -1,4 +1,4 @@
-"""The numbers that several modules of `infra/` or `bufferctl/cost/` share. All other numbers are beside their one use.
+"""The numbers that several modules of `infra/` or `bufferctl/cost/` share. Others are in the module that uses them.
 
 Operators change `infra/settings_and_defaults.py`. Nothing here imports the CDK: `infra/settings_and_defaults.py` and
 `bufferctl/cost/` use these numbers without it.

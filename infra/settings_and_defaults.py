@@ -67,7 +67,7 @@ WarmRole = Literal["ingest", "processor", "conversation_processor"]
 
 
 class ConfigError(ValueError):
-    """Raised if the settings of a stage are not valid. The exception's text names the valid ones."""
+    """Raised if the settings of a stage are not valid. The exception's text names the valid settings."""
 
 
 class Settings(BaseModel):
@@ -104,7 +104,7 @@ class ConcurrencyConfig(Settings):
     """`concurrency`: how many instances of a function may run at once.
 
     Lambda reserves this number for the function and never runs more. Functions without a number share the account's
-    unreserved concurrency. For a team that shares its account with other systems, or bounds what strangers can start.
+    unreserved concurrency. For a team that shares its account with other systems, or limits what a flood can start.
     """
 
     ingest: Instances | None = None
@@ -181,7 +181,7 @@ class LimitsConfig(Settings):
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 20
     """A batch becomes a dead letter after this many attempts that failed or did not end. The pauses between attempts
     grow to a minute, so 20 attempts take more than ten minutes, in which a short outage can end, or a bad deployment
-    can be undone. For a team that prefers an early dead letter to a late answer, or the reverse."""
+    can be undone. For a team that prefers an early dead letter to a late batch, or the reverse."""
     max_waiting_messages: Annotated[int, Field(ge=1_000, le=100_000)] = 5_000
     """If this many messages wait in a conversation of the Valkey lane, because it is on hold or its batch cannot be
     emitted, new messages are answered 503. The number is checked with every eighth message. For a team that holds busy
@@ -237,7 +237,7 @@ class NetworkConfig(Settings):
     endpoints, with no route to the internet. `none`: there is no network. The cache has a public endpoint, which admits
     only IAM users, and the other settings of `network` have no effect (docs/deploy.md#valkey-without-a-network).
     `endpoints` is for a team whose rules forbid a route to the internet, `none` for one that must not pay for a network
-    at rest."""
+    while idle."""
     nat_gateways: Annotated[int, Field(ge=1, le=3)] = 1
     """With one gateway, the loss of its availability zone stops all zones. For a team that must survive the loss of a
     zone."""
@@ -351,10 +351,10 @@ class StageConfig(Settings):
     with X-Ray."""
     lane: Literal["valkey", "dynamodb"] = "valkey"
     """`valkey` emits to the millisecond. `dynamodb` emits seconds later, and needs neither a network nor a cache.
-    `dynamodb` is for a team with little traffic that can wait some seconds, and pays little at rest."""
+    `dynamodb` is for a team with little traffic that can wait some seconds, and pays little while idle."""
     fallback: bool = True
     """With `lane: valkey`: store messages in the DynamoDB lane while Valkey is unavailable. A team turns it off if a
-    late answer is better than one by another lane."""
+    late batch is better than one from another lane."""
     shards: Annotated[int, Field(ge=1, le=256)] = 1
     """How many shards conversations are divided into, each with a processor. Change it only when no message waits. For
     a team whose traffic exceeds one processor (docs/performance.md)."""

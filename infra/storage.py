@@ -59,7 +59,6 @@ class QueueConstruct(sqs.Queue):
             suppress_finding(self, "AwsSolutions-SQS3", no_dead_letters_because)
 
     def grant_send(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` send messages."""
         return grant(grantee, "sqs:SendMessage", on=self.queue_arn)
 
     def grant_take(self, grantee: iam.IGrantable) -> iam.Grant:
@@ -208,11 +207,9 @@ class RulesTableConstruct(TableConstruct):
         super().__init__(scope, construct_id, config=config, partition_key="scope")
 
     def grant_read_rules(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` read the rules."""
         return self._grant(grantee, "GetItem", "Scan")
 
     def grant_change_rules(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` read and change the rules."""
         return self._grant(grantee, "GetItem", "Scan", "PutItem", "DeleteItem")
 
 
@@ -323,7 +320,6 @@ class _SecretConstruct(secretsmanager.Secret):
         return secret.attr_id
 
     def grant_get_value(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` read the secret."""
         return grant(grantee, "secretsmanager:GetSecretValue", on=self.policy_arn)
 
 

@@ -90,7 +90,6 @@ class ValkeyLaneResources:
         self._schedule_watchdog()
 
     def grant_start_processor(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` start the processor of a shard."""
         return grant(grantee, "lambda:InvokeFunction", on=self._startable.function_arn)
 
     def _make_processor(self) -> Function:
