@@ -269,7 +269,7 @@ def _command(
 
 
 def _positive(number: Callable[[str], float]) -> Callable[[str], float]:
-    """Return a function that reads a number above 0, because the commands would treat 0 as no limit."""
+    """Return a function that reads a number above 0. It refuses 0, which the commands would treat as no limit."""
 
     def read(text: str) -> float:
         found = number(text)

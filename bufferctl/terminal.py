@@ -218,7 +218,7 @@ def _columns(block: TextTable, *, without_dates: bool = False) -> list[_Column]:
 
 
 def _fitted(columns: list[_Column], width: int) -> list[int] | None:
-    """Return widths for the columns, or None if they do not fit. Columns that may fold share what the others leave."""
+    """Return widths for the columns, or None if they do not fit. Columns that may fold share the remaining width."""
     room = width - GAP * (len(columns) - 1) - sum(each.min_width for each in columns)
     if room < 0:
         return None

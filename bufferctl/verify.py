@@ -81,7 +81,7 @@ class Result:
 def verify(stage: StageClient, given: Namespace) -> None:
     """Print the results of all checks. Raise FoundProblems if one failed, or the error that ended the trial."""
     seconds = MAX_TRIAL_SECONDS + 60 * (given.keep_running or 0)
-    print("This takes half a minute, and some minutes if batches are late.", file=sys.stderr, flush=True)
+    print("This takes half a minute, or some minutes if batches are late.", file=sys.stderr, flush=True)
     with endings_interrupt():
         remove_leftovers(stage, given.stage)
         with _trial(stage, given, seconds=seconds) as trial:
@@ -263,7 +263,7 @@ class Trial:
         return Result("a wrong signature", f"answered {status}", ok=status == HTTPStatus.UNAUTHORIZED)
 
     def _wait_for_the_rule(self) -> Result:
-        """Send a message now and then until an event arrives, because a new rule may only work after a minute."""
+        """Send one message after another until an event arrives, because a new rule may only work after a minute."""
         burst, began = self._burst("first"), time.monotonic()
         while time.monotonic() - began < MAX_RULE_SECONDS:
             try:

@@ -57,7 +57,6 @@ def write(folder: Path, stages: Stages) -> None:
 
 
 def text(stages: Stages) -> str:
-    """Return the page."""
     config = load_stage(stages, stage=STAGE)
     traffic = Traffic(messages_per_day=SHOWN)
     template = Template((HERE / "cost.md.template").read_text())

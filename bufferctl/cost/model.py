@@ -70,7 +70,6 @@ def floors(config: StageConfig) -> dict[str, float]:
 
 
 def with_egress(config: StageConfig, name: str) -> StageConfig:
-    """Return the same stage with another egress."""
     network = config.network.model_copy(update=EGRESSES[name])
     return config.model_copy(update={"network": network})
 
@@ -298,7 +297,7 @@ def _aliases(traffic: Traffic) -> list[Line]:
 
 
 def _once_in(seconds: float, config: StageConfig, traffic: Traffic) -> float:
-    """Return how often a month ingest does something that each of its busy instances does every `seconds`."""
+    """Return the number of runs a month of a task that each busy instance of ingest runs every `seconds`."""
     instances = 1 + _instances(traffic, traffic.webhooks, _ingest_ms(config))
     return min(traffic.webhooks, traffic.active_seconds / seconds * instances)
 
