@@ -121,7 +121,7 @@ def _fetch_messages(reference: Any, objects: ReadsObjects) -> Any:
     if reference["bucket"] != objects.bucket or not _require_type(str, reference["key"]).startswith(BATCHES):
         raise MalformedEvent("the event refers to a place where no batches are kept")
     if _require_type(int, reference["bytes"]) > MAX_BATCH_BYTES:
-        raise MalformedEvent(f"the batch has more than {MAX_BATCH_BYTES} bytes, which no assistant takes")
+        raise MalformedEvent(f"the batch has more than {MAX_BATCH_BYTES} bytes, which no assistant accepts")
     return json.loads(objects.get(reference["key"]))["messages"]
 
 

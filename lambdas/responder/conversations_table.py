@@ -390,7 +390,6 @@ def _to_outbox(item: Item) -> Outbox:
 
 
 def _from_outbox(outbox: Outbox) -> dict[str, Value]:
-    """Return the attributes of a planned outbox."""
     return {
         "parts": _to_json([part.text for part in outbox.parts]),
         "states": [part.state for part in outbox.parts],

@@ -12,7 +12,7 @@ MAX_GATE_ANSWER_SECONDS = 6.0
 
 
 class OthersHold(NamedTuple):
-    """A hold that the responder has not made, by `people` or `consumers`. In the latter case `cause` is the name."""
+    """A hold by people, or by another consumer, whose name is then the `cause`."""
 
     holder: str
     cause: str
