@@ -59,14 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # The reader of a pipe, such as `head`, has closed the pipe. Python writes the rest at its exit, and would fail
-        # again.
+        # The reader of a pipe, such as `head`, has closed the pipe. Python writes buffered output at its exit, and
+        # would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
 def _prepare_output(*, wants_json: bool) -> None:
-    """Let both outputs accept every character. JSON is UTF-8; other output has `?` for a character that it lacks."""
+    """Let both outputs accept every character. JSON is UTF-8; other output shows `?` if its encoding lacks one."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace", encoding="utf-8" if wants_json else None)
@@ -110,12 +110,12 @@ def make_parser() -> _Parser:
     _add_send(_command(topics, "send", commands.send, "send a signed test message to the generic webhook"))
     _add_tail(_command(topics, "tail", commands.tail, "show events as they arrive; AWS may need a minute to begin"))
     _command(topics, "doctor", doctor, "say what is wrong with the stage, worst first; only reads", find=find_account)
-    _add_verify(_command(topics, "verify", verify, "try the stage as a customer, then remove the trial"))
+    _add_verify(_command(topics, "verify", verify, "try the stage as a customer, then remove what the trial made"))
     page = _command(topics, "console", open_console, "show the stage on a page of this machine", find=find_nothing)
     page.add_argument(
         "--allow-changes", action="store_true", help="let the page send, hold, flush, cancel and redrive, too"
     )
-    page.add_argument("--show-words", action="store_true", help="also what people wrote")
+    page.add_argument("--show-words", action="store_true", help="also show what people wrote")
     page.add_argument("--open", action="store_true", help="open the page in the browser")
     return parser
 
@@ -130,16 +130,16 @@ def _add_conversation(parser: _Parser) -> None:
     show = _command(
         verbs, "show", commands.show_conversation, "show a conversation's state, times, generation, hold and batch"
     )
-    show.add_argument("--messages", action="store_true", help="also what people wrote")
+    show.add_argument("--messages", action="store_true", help="also show what people wrote")
     flush = _command(verbs, "flush", commands.flush, "send waiting messages now")
     cancel = _command(verbs, "cancel", commands.cancel, "drop waiting messages, and publish a cancel event")
     cancel.add_argument("--yes", action="store_true", help="do not ask")
-    forget = _command(verbs, "forget", commands.forget, "erase what the stage holds of a person, and publish an event")
+    forget = _command(verbs, "forget", commands.forget, "erase a conversation everywhere, and publish an event")
     forget.add_argument("--dry-run", action="store_true", help="only count what would be erased, and where")
     forget.add_argument("--yes", action="store_true", help="do not ask")
     hold = _command(verbs, "hold", commands.hold, "keep messages back, because a human agent has taken over")
     resume = _command(verbs, "resume", commands.resume, "end all holds; messages on hold are due now")
-    hand_off = _command(verbs, "handoff", commands.hand_off, "hold, and say that a human agent answers")
+    hand_off = _command(verbs, "handoff", commands.hand_off, "hold, and record that a human agent answers")
     for each in (hold, hand_off):
         each.add_argument(
             "--for",
@@ -150,9 +150,9 @@ def _add_conversation(parser: _Parser) -> None:
             help="30s, 15m, at most 24h; default: 1h",
         )
     history = _command(verbs, "history", commands.history, "show the turns that the responder remembers")
-    history.add_argument("--messages", action="store_true", help="also the texts of the turns")
+    history.add_argument("--messages", action="store_true", help="also show the texts of the turns")
     history.add_argument(
-        "--older", type=int, default=0, metavar="N", help="also N turns that are no longer in the record"
+        "--older", type=int, default=0, metavar="N", help="also show N turns that are no longer in the record"
     )
     for each in (show, flush, cancel, forget, hold, resume, hand_off, history):
         each.add_argument("conversation", help="tenant/platform/account/user")
@@ -177,7 +177,7 @@ def _add_rules(parser: _Parser) -> None:
             "--expected-version",
             type=int,
             metavar="N",
-            help="refuse if the scope's version is another; 0: if the scope has rules",
+            help="refuse unless the scope has this version; 0: unless it has no rules",
         )
     explain = _command(
         verbs, "explain", commands.explain_rules, "show which value is in force, and which layer sets it"
@@ -217,7 +217,7 @@ def _add_dead(parser: _Parser) -> None:
     )
     show = _command(verbs, "show", commands.show_letter, "show one dead letter")
     show.add_argument("batch", help="its batch id")
-    show.add_argument("--payloads", action="store_true", help="also what people wrote")
+    show.add_argument("--payloads", action="store_true", help="also show what people wrote")
     redrive = _command(verbs, "redrive", commands.redrive, "send batches again under their old ids")
     redrive.add_argument("batches", nargs="*", metavar="batch", help="batch ids")
     redrive.add_argument("--all", action="store_true", help=f"every listed batch, at most {MAX_LISTED}")
@@ -234,7 +234,7 @@ def _add_send(parser: _Parser) -> None:
 
 def _add_tail(parser: _Parser) -> None:
     parser.add_argument("--conversation", help="show only the events of this conversation")
-    parser.add_argument("--messages", action="store_true", help="also what people wrote, which --json always contains")
+    parser.add_argument("--messages", action="store_true", help="also show what people wrote, as --json always does")
     parser.add_argument("--seconds", type=_positive(float), help="end after this time; default: with Ctrl-C")
     parser.add_argument("--count", type=_positive(int), help="end after this number of events")
 
@@ -269,7 +269,7 @@ def _command(
 
 
 def _positive(number: Callable[[str], float]) -> Callable[[str], float]:
-    """Return a function that reads a number above 0. The commands take 0 for no limit."""
+    """Return a function that reads a number above 0. It refuses 0, which the commands would treat as no limit."""
 
     def read(text: str) -> float:
         found = number(text)
@@ -284,7 +284,7 @@ def _positive(number: Callable[[str], float]) -> Callable[[str], float]:
 def _duration_ms(text: str) -> int:
     match = re.fullmatch(r"(\d{1,9})([smh])", text)
     if not match:
-        raise argparse.ArgumentTypeError(f"a time reads 30s, 15m or {MAX_HOLD_MS // HOUR_MS}h, not {text!r}")
+        raise argparse.ArgumentTypeError(f"use a time such as 30s, 15m or {MAX_HOLD_MS // HOUR_MS}h, not {text!r}")
     duration_ms = int(match[1]) * UNITS[match[2]]
     if not 0 < duration_ms <= MAX_HOLD_MS:
         raise argparse.ArgumentTypeError(f"a time is at least 1s and at most {MAX_HOLD_MS // HOUR_MS}h")

@@ -119,24 +119,27 @@ def cancel(stage: StageClient, given: Namespace) -> None:
 
 
 def forget(stage: StageClient, given: Namespace) -> None:
-    """Erase all that the stage and its responder hold of a conversation. Wait for a batch that is being emitted."""
+    """Erase everything that the stage and its responder store about a conversation.
+
+    If a batch of the conversation is being emitted, wait for it.
+    """
     if given.dry_run:
-        with working(given, f"Count what the stage holds of {given.conversation}"):
+        with working(given, f"Count what the stage stores about {given.conversation}"):
             result = stage.ask("conversation.forget", conversation=given.conversation, dryRun=True)
             result["counts"] |= _forget_at_responder(stage, given, dryRun=True)
         show_result(given, result, "It would erase:", *_erased(result))
         return
-    _confirm(given, f"Erase all that this stage holds of {given.conversation}? This cannot be undone.")
+    _confirm(given, f"Erase everything that this stage stores about {given.conversation}? This cannot be undone.")
     with working(given, f"Erase {given.conversation}"):
         held = _forget_at_responder(stage, given, dryRun=True)
         result = erase(stage, given.conversation)
         counts: Counter[str] = result["counts"]
-        # The event may make the responder erase before this request, so the earlier count may be the higher one.
+        # The event may make the responder erase before this request does. The earlier count is then the higher one.
         counts.update(held | _forget_at_responder(stage, given, at=result["at"]))
     if result["againInMs"] is not None:
         raise Incomplete("This command could not erase everything: run it again.")
     result["counts"] = dict(counts)
-    show_result(given, result, "Erased, and consumers were told:", *_erased(result))
+    show_result(given, result, "Erased, and published an event for consumers:", *_erased(result))
 
 
 def _forget_at_responder(stage: StageClient, given: Namespace, **fields: Any) -> Counter[str]:
@@ -153,7 +156,11 @@ def _forget_at_responder(stage: StageClient, given: Namespace, **fields: Any) ->
 
 
 def _erased(result: Json) -> list[Block]:
-    shown: list[Block] = [Pairs(result["counts"]), "These copies only expire:", table(result["agesOut"], AGES_OUT)]
+    shown: list[Block] = [
+        Pairs(result["counts"]),
+        "These copies cannot be erased, but expire:",
+        table(result["agesOut"], AGES_OUT),
+    ]
     if other := result.get("otherName"):
         shown.append(f"The author also has the name {other}: forget that, too.")
     return shown

@@ -22,8 +22,8 @@ from message_buffer.limits import DEAD_LETTER_RETENTION_DAYS, MAX_OVERDUE_MS
 
 # The watchdog checks every shard twice a minute, the sweep runs once a minute, and the canary every five minutes.
 MAX_SILENCE_MINUTES = 11
-# Every public address receives some forgeries. Report more than the first number of them, or, if the platform has no
-# accepted webhook, the second number.
+# Every public address receives some forgeries, so only more refused webhooks than the first number are reported. If no
+# webhook of the platform was accepted, the second number is enough.
 MAX_REFUSED_WEBHOOKS, MIN_REFUSED_WEBHOOKS = 100, 3
 UNUSED_DAYS = 3
 MAX_REASON_CHARACTERS = 90
@@ -220,7 +220,7 @@ def _purpose(rule: Resource) -> str:
 
 
 def rules(facts: StageFacts) -> Iterator[Finding]:
-    """Find deployed rules that ingest ignores. Those of other layers are logged, and found by `attempts`."""
+    """Find deployed rules that ingest ignores. `attempts` finds ignored rules of other layers in the logs."""
     from message_buffer.rules.layers import problems_of_deployed  # noqa: PLC0415 - it would make --help slow
 
     if "ingest" not in facts.functions:
@@ -387,7 +387,7 @@ def _error_in(line: LogLine) -> str | None:
 
 
 def attempts(facts: StageFacts) -> Iterator[Finding]:
-    """Find work that failed and is tried again. It is worse if an emitter has emitted no batch since."""
+    """Find work that failed and is tried again. The finding is worse if an emitter has emitted no batch since."""
     for role in facts.functions:
         if role not in FAILED_ATTEMPTS:
             continue
@@ -528,7 +528,7 @@ def queues(facts: StageFacts) -> Iterator[Finding]:
 
 
 def consumers(facts: StageFacts) -> Iterator[Finding]:
-    """Find out whether a rule takes the batches to a target, and whether the bus can deliver them."""
+    """Find out whether a rule sends the batches to a target, and whether the bus can deliver them."""
     bus = facts.outputs.get("EventBusName")
     if bus is None:
         return
@@ -729,8 +729,8 @@ def _require_age(facts: StageFacts, who: str) -> None:
     """Raise Unreadable if the stage is so young that `who` need not have logged anything yet."""
     if facts.age_days * 1_440 < MAX_SILENCE_MINUTES:
         raise Unreadable(
-            f"{who} has logged nothing yet; in a stage that is younger than {MAX_SILENCE_MINUTES} minutes that may be "
-            "right"
+            f"{who} has logged nothing yet, which is normal in a stage that is younger than {MAX_SILENCE_MINUTES} "
+            "minutes"
         )
 
 
@@ -739,7 +739,7 @@ def _logs_info(settings: Json) -> bool:
 
 
 def _log_settings(facts: StageFacts, role: str) -> Json:
-    """Return how a function logs, without what has the default, or nothing if that cannot be read."""
+    """Return a function's log settings that differ from the defaults, or nothing if they cannot be read."""
     log: Json = _settings(facts, role).get("log", {})
     return log
 

@@ -12,7 +12,7 @@ from bufferctl.formatting import GAP, INDENT, Lines, TextLine, Tone
 from bufferctl.stage import Account
 from bufferctl.terminal import show_result, working
 
-# Each finding begins with its severity. The texts begin behind the longest one.
+# Each finding begins with its severity. All texts begin after the longest severity, so that they are aligned.
 SEVERITY_CHARACTERS = max(len(severity.name) for severity in Severity)
 TONES: dict[Severity, Tone] = {Severity.BROKEN: "bad", Severity.FAILING: "warning"}
 

@@ -13,7 +13,7 @@ MAX_FORGET_CALLS = 20
 
 
 def erase(stage: StageClient, conversation: str) -> Json:
-    """Return the last call's response, with the counts of all calls, and the other name that the first one found.
+    """Return the last call's response, with the counts of all calls, and the other name that the first call found.
 
     If the response's `againInMs` is not null, something is left, because a batch was being emitted during each call.
     """

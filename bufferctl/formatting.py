@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 GAP, INDENT = 2, 2
 NOTHING = "-"
 # JSON may contain these characters unescaped, but a terminal may obey the controls and turn text around, and many
-# programs take the separators of lines and paragraphs for the end of a line.
+# programs treat the separators of lines and paragraphs as the end of a line.
 CONTROLS = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 Tone = Literal["good", "warning", "bad", "plain"]
 
@@ -53,7 +53,7 @@ class TextLine(NamedTuple):
     text: str
     tone: Tone = "plain"
     rest: str = ""
-    """More of the line, which a narrow terminal shows beneath it."""
+    """The second part of the line. A narrow terminal shows it on the next line."""
     hang: int = INDENT
     """The spaces before each further line, if the text does not fit one line of a terminal."""
 

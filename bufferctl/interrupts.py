@@ -1,4 +1,4 @@
-"""Lets every signal that would end a command interrupt it as Ctrl-C does, so that it can remove what it made."""
+"""Treats every signal that would end a command as Ctrl-C, so that the command can remove what it made."""
 
 import signal
 from collections.abc import Iterator

@@ -81,7 +81,7 @@ def find_stage(name: str, *, profile: str | None, region: str | None, outputs: P
 
 
 def find_account(name: str, *, profile: str | None, region: str | None, outputs: Path) -> Account:
-    """Return where the stage is, without a call to AWS, so that this also works for a broken stage."""
+    """Return the stage's account and region. This makes no call to AWS, so that it also works for a broken stage."""
     if name != LOCAL:
         return Account(
             _client_of_aws(name, profile=profile, region=region),
@@ -96,7 +96,7 @@ def _cli_of_aws(*, profile: str | None, region: str) -> str:
 
 
 def _cli_of_emulator(outputs: Json) -> str:
-    """Return a beginning with the emulator's address and keys, so that no command can reach a real account."""
+    """Return the beginning of commands, with the emulator's address and keys, so that none reaches a real account."""
     keys = " ".join(f"{name}={value}" for name, value in sessions.CREDENTIALS.items())
     return f"{keys} aws --endpoint-url {outputs['AwsEndpointUrl']} --region {outputs['Region']}"
 
@@ -113,7 +113,7 @@ def _outputs_of_local(path: Path) -> Json:
 
 def _client_of_emulator(outputs: Json) -> Client:
     def client(service: str) -> Any:
-        # The emulator is on this machine: if it refuses the second connection, too, it has ended.
+        # The emulator is on this machine, so if it refuses two connections, it has ended.
         attempts = 1 if service == "lambda" else 2
         return sessions.emulator_client(
             service, endpoint_url=outputs["AwsEndpointUrl"], region=outputs["Region"], attempts=attempts
@@ -143,7 +143,7 @@ def _client_of_aws(name: str, *, profile: str | None, region: str | None) -> Cli
     made: dict[str, Any] = {}
 
     def client(service: str) -> Any:
-        # The console asks for days, and from several threads. Several threads may use a client, but not a session.
+        # The console runs for days and has several threads, which may share a client, but not a session.
         with making:
             if service not in made:
                 config = Config(**(sessions.ONCE if service == "lambda" else {}))

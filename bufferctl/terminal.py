@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-# A healthy stage takes a batch that is due in less time. A terminal shows a longer time in another colour.
+# In a healthy stage, conversations are overdue for less time than this. A terminal shows more in another colour.
 LATE_MS = 2_000
 # In a narrow terminal, columns of long texts become as narrow as this. If that is not enough, the layout changes.
 MIN_FOLDED_CHARACTERS = 20
@@ -218,7 +218,7 @@ def _columns(block: TextTable, *, without_dates: bool = False) -> list[_Column]:
 
 
 def _fitted(columns: list[_Column], width: int) -> list[int] | None:
-    """Return widths for the columns, or None if they do not fit. Columns that may fold share what the others leave."""
+    """Return widths for the columns, or None if they do not fit. Columns that may fold share the remaining width."""
     room = width - GAP * (len(columns) - 1) - sum(each.min_width for each in columns)
     if room < 0:
         return None

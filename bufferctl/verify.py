@@ -33,7 +33,8 @@ from message_buffer.json_object import Json
 
 VERIFY_FRAGMENTS = 5
 FRAGMENT_PAUSE_SECONDS = 0.2
-# If the webhook answers so slowly that the buffer is due between two fragments, it is repeated, up to this many times.
+# If the webhook answers so slowly that the buffer is due between two fragments, the burst is sent again. It is sent up
+# to this many times.
 MAX_BURST_TRIES = 3
 # These messages together exceed the default of `limits.max_event_bytes`. Each is smaller than the largest message.
 OVERSIZE_MESSAGES, OVERSIZE_CHARACTERS = 5, 60_000
@@ -78,9 +79,9 @@ class Result:
 
 
 def verify(stage: StageClient, given: Namespace) -> None:
-    """Print the results of all checks. Raise FoundProblems if one failed, and any error that ended the trial."""
+    """Print the results of all checks. Raise FoundProblems if one failed, or the error that ended the trial."""
     seconds = MAX_TRIAL_SECONDS + 60 * (given.keep_running or 0)
-    print("This takes half a minute, and some minutes if batches are late.", file=sys.stderr, flush=True)
+    print("This takes half a minute, or some minutes if batches are late.", file=sys.stderr, flush=True)
     with endings_interrupt():
         remove_leftovers(stage, given.stage)
         with _trial(stage, given, seconds=seconds) as trial:
@@ -187,7 +188,7 @@ class Trial:
         """A function that the trial calls with the name of each step that begins."""
 
     def run(self, *, with_fallback: bool) -> Iterator[Result]:
-        """Yield the results of all checks. Skip those after the first event if that event does not arrive."""
+        """Yield the results of all checks. If the first event does not arrive, skip the checks after it."""
         try:
             self.say("Send a message with a wrong signature")
             yield self._a_wrong_signature()
@@ -262,7 +263,7 @@ class Trial:
         return Result("a wrong signature", f"answered {status}", ok=status == HTTPStatus.UNAUTHORIZED)
 
     def _wait_for_the_rule(self) -> Result:
-        """Send a message now and then until an event arrives, because a new rule may only work after a minute."""
+        """Send one message after another until an event arrives, because a new rule may only work after a minute."""
         burst, began = self._burst("first"), time.monotonic()
         while time.monotonic() - began < MAX_RULE_SECONDS:
             try:
@@ -360,7 +361,7 @@ class Trial:
         )
 
     def _collect_until(self, seconds: float, is_over: Callable[[], bool] = lambda: False) -> bool:
-        """Collect events until `is_over` returns True, at most for this time. Return whether it did."""
+        """Collect events until `is_over` returns True, or until `seconds` have passed. Return its last result."""
         until = time.monotonic() + seconds
         while not is_over() and time.monotonic() < until:
             self._arrivals += self._subscription.poll(wait_seconds=LONG_POLL_SECONDS)

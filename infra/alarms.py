@@ -21,13 +21,14 @@ RUNBOOK = "docs/runbook.md"
 # Above this share of webhooks answered with 5xx, operators are paged. The minimum number of errors prevents a page for
 # a single error in a minute with little traffic.
 MAX_FAILED_PERCENT, MIN_FAILED_WEBHOOKS = 5, 5
-# The bound of P7 in the DynamoDB lane: every 30 s a sweep sends new triggers for windows that are 20 s overdue.
+# Property P7 of docs/design.md for the DynamoDB lane: every 30 s a sweep sends new triggers for windows that are 20 s
+# overdue.
 MAX_WINDOW_OVERDUE_MS = 60_000
 # The share of the cache's limits above which ElastiCache's documentation advises an alarm.
 MAX_CACHE_SHARE = 0.75
 # ElastiCache's limit for the connections of a serverless cache.
 MAX_CACHE_CONNECTIONS = 65_000
-# How often these may happen in five minutes.
+# Alarms fire if these happen more often than this in five minutes.
 MAX_LOST_LEASES_A_SHARD = 2
 MAX_LOST_LOCKS = 5
 MAX_UNAUTHENTIC_WEBHOOKS = 20
@@ -38,10 +39,9 @@ SIGN_IN_FAILURES = (
     ("keys", "KeyAuthorizationFailures", "The cache's user may not use a key of a script."),
     ("throttled", "IamAuthenticationThrottling", "ElastiCache throttles sign-ins."),
 )
-# A webhook is refused for this long during a fault, or if its account sends far more than its quota.
+# A webhook waits in its queue for this long only during a fault, or if its account sends far more than its quota.
 MAX_QUEUED_WEBHOOK_SECONDS = 600
-# A batch of the canary waits for the cold starts of up to four functions. It comes later than this only if something is
-# wrong.
+# The canary's batch may wait for cold starts of up to four functions. If it is later than this, something is wrong.
 MAX_CANARY_LATENESS_MS = 15_000
 # The functions that other functions start.
 STARTED_BY_US = ("processor", "conversation_processor")
@@ -126,7 +126,7 @@ def _symptoms_of_valkey_lane(metrics: Metrics) -> Iterable[Watch]:
     return [
         Watch(
             heading="Oldest overdue",
-            says="Some batches have been due for more than a minute and have not left.",
+            says="Some batches have been due for more than a minute and have not been emitted.",
             metric=metrics.custom("OldestOverdueMs", "watchdog", statistic="Maximum"),
             above=MAX_OVERDUE_MS,
             periods=2,
@@ -241,7 +241,7 @@ def _causes_in_dynamodb_lane(metrics: Metrics) -> Iterable[Watch]:
         watches += [
             Watch(
                 heading="Fallback in use",
-                says="Valkey could not be reached; meanwhile the DynamoDB lane takes the messages.",
+                says="Valkey could not be reached; meanwhile the DynamoDB lane stores the messages.",
                 metric=metrics.custom("FallbackMessages", "ingest"),
             ),
         ]
@@ -351,7 +351,7 @@ def _causes_in_cache(metrics: Metrics) -> Iterable[Watch]:
         ),
         Watch(
             heading="Cache evictions",
-            says="The cache is full and evicts keys: it may take redelivered messages for new ones.",
+            says="The cache is full and evicts keys: it may treat redelivered messages as new.",
             metric=metrics.cache("Evictions", statistic="Sum", period=FIVE_MINUTES),
         ),
         *(_causes_in_public_cache(metrics) if not metrics.config.has_network else []),
@@ -379,7 +379,7 @@ def _causes_in_lambda(metrics: Metrics) -> Iterable[Watch]:
             says=f"Runs of the {name} fail or time out.",
             metric=metrics.function(role, "Errors", period=FIVE_MINUTES),
         )
-        # An operator sees a refusal of admin. At ingest's own address refusals are a symptom.
+        # Operators see for themselves that Lambda throttles admin. Throttling at ingest's own address is a symptom.
         if role != "admin" and not (role == "ingest" and metrics.config.api.kind == "url"):
             yield _throttles(metrics, role)
     # Lambda drops a start that failed, was throttled or waited too long. Each of these has its own alarm.

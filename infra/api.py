@@ -23,7 +23,7 @@ ROUTES = {
     "/typing/{platform}": ("POST",),
 }
 REST_STAGE = "live"
-# The API admits as many requests at once as it admits in this time at its steady rate.
+# A burst may have as many requests as the API's steady rate admits in this time.
 BURST_SECONDS = 2
 # The fields contain no body, headers or query, in which there are customers' messages, signatures and verify tokens.
 ACCESS_LOG = {
@@ -72,8 +72,8 @@ def _open_url(ingest: Function) -> WebhookApi:
 
 
 def _access_log(scope: Construct, config: StageConfig) -> logs.LogGroup:
-    # Below this path API Gateway may write to log groups without a statement in the account's only policy for log
-    # delivery, whose size is limited. The stack's id keeps the name different from that of an older stage's kept group.
+    # Log groups below this path need no statement in the account's only policy for log delivery, whose size is limited.
+    # The stack's id distinguishes this group from one that an earlier stage of the same name has kept.
     stack_id = cdk.Fn.select(2, cdk.Fn.split("/", cdk.Stack.of(scope).stack_id))
     log_group = logs.LogGroup(
         scope,

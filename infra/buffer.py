@@ -32,7 +32,7 @@ from .valkey_lane import ValkeyLaneResources
 
 # Longer than other functions' time-outs, because one command of an operator may read many dead letters.
 ADMIN_TIMEOUT_SECONDS = 60
-# This time is longer than the responder waits for a response, and than the longest call to Valkey.
+# Longer than the responder waits for a response of gate, and longer than the longest call to Valkey.
 GATE_TIMEOUT_SECONDS = 15
 
 
@@ -128,8 +128,9 @@ class BufferStack(cdk.Stack):
     def _delete_functions_before_roles(self) -> None:
         """Let CloudFormation delete the functions' roles only after the last function in the network.
 
-        These functions share network interfaces. After the last function is deleted, Lambda deletes the interfaces by a
-        function's role. An interface that remains would prevent the deletion of the network and its NAT gateways.
+        These functions share network interfaces. After the last function is deleted, Lambda uses the role of one of
+        them to delete the interfaces. An interface that remains would prevent the deletion of the network and its NAT
+        gateways.
         """
         placed = [function for function in self.functions.values() if function.is_in_network]
         for function in placed:

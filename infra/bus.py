@@ -63,7 +63,6 @@ class BatchBus(events.EventBus):
             self._publish_schemas(config)
 
     def grant_publish(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` publish events."""
         return grant(grantee, "events:PutEvents", on=self.event_bus_arn)
 
     def _keep_events(self, config: StageConfig) -> None:

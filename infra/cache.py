@@ -1,7 +1,7 @@
 """Cache stack: ElastiCache Serverless for Valkey, reached over TLS by one IAM user.
 
-The cache is in the stage's network, or has a public endpoint. ElastiCache fixes this when it creates the cache. So the
-two kinds of cache are in stacks of their own, and a stage that changes from one to the other has both for a while.
+The cache is in the stage's network, or has a public endpoint. ElastiCache cannot change this later, so each kind has a
+stack of its own. A stage that changes from one kind to the other has both until an operator removes the old stack.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ ACCESS = " ".join(
 
 @dataclass(frozen=True)
 class CachePlacement:
-    """The part of the network in which the cache is."""
+    """The subnets and the security group of a cache in a network."""
 
     subnets: ec2.SelectedSubnets
     security_group: ec2.ISecurityGroup
@@ -142,6 +142,6 @@ class CacheStack(cdk.Stack):
 
 
 def _part_of_id(stack: cdk.Stack) -> str:
-    """Return a part of the stack's id, which distinguishes the final snapshots of stacks with the same name."""
+    """Return a part of the stack's id. It distinguishes the final snapshots of stacks with the same name."""
     identifier = cdk.Fn.select(2, cdk.Fn.split("/", stack.stack_id))
     return cdk.Fn.select(0, cdk.Fn.split("-", identifier))

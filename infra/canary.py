@@ -39,7 +39,7 @@ class CanaryResources:
             scope,
             "CanaryEvents",
             config=config,
-            # If an event comes after its run has ended, it is of no use to a later run.
+            # An event that arrives after its run has ended is useless to later runs.
             retention=rate,
             no_dead_letters_because="It contains only the canary's own events.",
         )

@@ -55,7 +55,7 @@ def node() -> Path:
 
 
 def purpose(arguments: Sequence[str]) -> str | None:
-    """Return the purpose that preflight knows for these arguments of `cdk`, or None for a harmless command."""
+    """Return the purpose for which preflight checks before these arguments of `cdk`, or None if it need not check."""
     return next((PURPOSES[word] for word in arguments if word in PURPOSES), None)
 
 
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
         sys.stderr.write(LOCAL_IS_NOT_IN_AWS)
         sys.exit(1)
     if is_synthesized(arguments):
-        # This needs only the CDK CLI, because the job that has credentials installs no other package.
+        # Import nothing but the CDK CLI here, because the job that has credentials installs no other package.
         full = command(*arguments)
         os.execve(full[0], full, {**os.environ, **environment()})  # noqa: S606 - the point
 

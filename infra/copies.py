@@ -6,11 +6,11 @@ from .settings_and_defaults import LOG_RETENTION_DAYS, StageConfig
 
 
 def ages_out(config: StageConfig) -> dict[str, int]:
-    """Return the places of the copies, each with the days for which it keeps them."""
+    """Return place of the copies -> days until they expire there."""
     found = {
         "the conversation's id in the responder's table": config.outbox_days if config.responder else 0,
         "logs, which contain ids and no words": LOG_RETENTION_DAYS[config.log_retention],
-        "continuous backups of the tables": 0 if config.is_local else 35,  # as long as DynamoDB keeps them
+        "continuous backups of the tables": 0 if config.is_local else 35,  # DynamoDB keeps them this long
         "webhooks of AWS End User Messaging that wait or could not be read": DEAD_LETTER_RETENTION_DAYS
         if config.end_user_messaging_topic
         else 0,

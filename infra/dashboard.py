@@ -117,7 +117,7 @@ def _health(metrics: Metrics) -> list[cloudwatch.IWidget]:
 
 
 def _promptness(metrics: Metrics) -> tuple[cloudwatch.IWidget, list[Line]]:
-    """Return a graph of the oldest overdue batch, and the lateness, of the stage's first lane."""
+    """Return a graph of the oldest overdue batch of the stage's first lane, and the lines of that lane's lateness."""
     if not metrics.config.has_valkey_lane:
         return _oldest_window(metrics), _percentiles(metrics, "EmitLatenessMs", "dynamodb_processor", "emitted")
     overdue = metrics.custom("OldestOverdueMs", "watchdog", statistic="Maximum")

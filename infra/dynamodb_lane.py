@@ -1,6 +1,6 @@
 """The DynamoDB lane: a table, a queue of triggers, and the function that empties windows.
 
-A stage has it instead of Valkey, or as a fallback for the time in which Valkey cannot be reached.
+A stage has it instead of Valkey, or as the fallback while Valkey is unavailable.
 """
 
 from dataclasses import replace
@@ -25,7 +25,10 @@ SWEEP_RATE = cdk.Duration.seconds(RULE_SECONDS)
 
 
 class DynamoDbLaneResources:
-    """The lane's resources. In a scope of their own they would get new ids, and CloudFormation would replace them."""
+    """Creates the lane's resources in the scope of the stack.
+
+    In a scope of their own they would get new ids, and CloudFormation would replace them.
+    """
 
     def __init__(self, scope: Construct, *, runtime: Runtime, destinations: EventDestinations) -> None:
         config = runtime.config
@@ -72,7 +75,8 @@ class DynamoDbLaneResources:
         self.windows.triggers.grant_send(grantee)
 
     def _invoke_processor(self, scope: Construct) -> None:
-        # A batch of triggers would let a slow conversation delay the others, whose triggers would become visible again.
+        # A run receives one trigger. If it received several, a slow conversation would delay the others until their
+        # triggers become visible again.
         self.processor.add_event_source(
             SqsEventSource(self.windows.triggers, batch_size=1, report_batch_item_failures=True)
         )

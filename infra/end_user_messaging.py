@@ -26,8 +26,8 @@ class WhatsAppQueues:
             "WhatsAppWebhooks",
             config=config,
             visibility=cdk.Duration.seconds(VISIBILITY_TIMEOUTS * INGEST_TIMEOUT_SECONDS),
-            no_dead_letters_because="A webhook that is refused for now must come again, however often that was. "
-            "Ingest itself moves what it cannot read to another queue.",
+            no_dead_letters_because="A refused webhook must be delivered again, without a limit of attempts. "
+            "Ingest itself moves webhooks that it cannot read to another queue.",
         )
         topic = sns.Topic.from_topic_arn(scope, "WhatsAppTopic", topic_arn)
         # The subscription's policy lets only this topic send to the queue.
@@ -35,7 +35,7 @@ class WhatsAppQueues:
 
     @property
     def settings(self) -> WhatsAppQueueSettings:
-        """Return what ingest must know."""
+        """Return ingest's settings for these queues."""
         return WhatsAppQueueSettings(queue_url=self.webhooks.queue_url, unreadable_queue_url=self.unreadable.queue_url)
 
     def invoke(self, ingest: lambda_.IFunction) -> None:
@@ -43,10 +43,10 @@ class WhatsAppQueues:
         ingest.add_event_source(
             SqsEventSource(
                 self.webhooks,
-                # Ingest takes these one after the other, each in milliseconds, so a batch fits into its time-out.
+                # Ingest stores each of these in milliseconds, one after the other, so all fit into its time-out.
                 batch_size=10,
                 report_batch_item_failures=True,
-                # The queue's webhooks can wait, so the other instances remain for platforms that call the API.
+                # Webhooks in the queue can wait, so leave other instances to the platforms that call the API.
                 max_concurrency=20,
             )
         )

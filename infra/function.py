@@ -24,13 +24,13 @@ from .settings_and_defaults import ConfigError, StageConfig, WarmRole
 ROOMS = ("message_buffer", "lambdas", "lua")
 ONLY_SOURCE = ["/*", *(f"!/{room}" for room in ROOMS), "/lambdas/requirements.*", "__pycache__", "*.md"]
 
-# The name of the alias of a function that has one.
+# The alias's name, for functions that have one.
 ALIAS = "live"
 
 # Lambda's limit for the names and values of a function's variables together.
 MAX_VARIABLES_BYTES = 4_096
-# A value that is known only after the deployment counts as this many bytes. Names are shorter. Only the URL of a queue
-# is about as long, in a stage with the longest name.
+# The assumed size of a value that is known only after the deployment. The longest such value is a queue's URL, which
+# has about this size in a stage with the longest name.
 BYTES_OF_AN_UNKNOWN_VALUE = 120
 
 # The permissions that Lambda requires of a role before it places the function in a network.
@@ -143,7 +143,7 @@ class Function(lambda_.Function):
         self.entrance: lambda_.IFunction = self
         """The API and other functions invoke this: the alias of a published version, or the function."""
         warm = config.warmth.get(cast("WarmRole", role))
-        # An address of its own belongs to an alias in any case. Otherwise a change of the warmth would change it.
+        # A function with its own address always has an alias. Otherwise a change of `warmth` would change the address.
         if has_url or warm:
             self.entrance = lambda_.Alias(
                 self,
@@ -170,8 +170,8 @@ class Function(lambda_.Function):
             "AwsSolutions-L1",
             "Python 3.13 is supported until 2029. The layer's wheels are locked, built and tested for it.",
         )
-        # cfn-lint finds CDK's dependency of a function on its role superfluous, because the function refers to the role
-        # anyway.
+        # cfn-lint reports CDK's dependency of the function on its role as superfluous, because the function also refers
+        # to the role.
         _resource(self).add_metadata("cfn-lint", {"config": {"ignore_checks": ["W3005"]}})
         if traced:
             assert self.role
@@ -239,7 +239,7 @@ def removal_policy(config: StageConfig) -> cdk.RemovalPolicy:
 
 
 def refer_weakly(stack: cdk.Stack) -> None:
-    """Let `stack` read other stacks' outputs only during its deployment, so that they can remove outputs later."""
+    """Let `stack` read other stacks' outputs only during its deployment, so that those stacks can remove outputs."""
     cdk.CrossStackReferences.of(stack).consume(cdk.ReferenceStrength.WEAK)
 
 

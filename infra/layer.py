@@ -1,8 +1,8 @@
 """Build the layer with the dependencies: pip unpacks wheels for this machine or for Lambda, without Docker.
 
 The name of a layer's folder is derived from everything that decides its content, so an unchanged layer is not built
-again. A layer contains byte code, because Lambda mounts layers read-only, so that every cold start would compile all
-modules anew.
+again. A layer contains byte code. Without it, every cold start would compile all modules, because Lambda mounts layers
+read-only.
 """
 
 import hashlib

@@ -54,8 +54,6 @@ class FunctionUrlApi:
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """The metrics of one stage."""
-
     config: StageConfig
     functions: Mapping[str, Function]
     api: ApiMetrics

@@ -100,7 +100,7 @@ class NetworkStack(cdk.Stack):
 
     def _make_security_group(self, construct_id: str, description: str) -> ec2.SecurityGroup:
         group = ec2.SecurityGroup(self, construct_id, vpc=self.vpc, description=description, allow_all_outbound=False)
-        # Other stacks import it. If its id changed, neither this stack nor the importing ones could be updated.
+        # Other stacks import the group. If its id changed, neither this stack nor the importing ones could be updated.
         keep_identity(group, f"{construct_id}SecurityGroup")
         return group
 

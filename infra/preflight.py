@@ -223,8 +223,8 @@ def preset_advice(config: StageConfig) -> Iterator[str]:
     """Yield a sentence if the stage chooses no preset of rules."""
     if not config.rules.get("preset"):
         yield Advice(
-            f"Stage '{config.name}' chooses no preset of rules in cdk.json, so the rules that it does not set suit one "
-            "person's `assistant`, and split what `customers` write (docs/rules.md#how-to-choose)."
+            f"Stage '{config.name}' chooses no preset of rules in cdk.json. The defaults are for one person's "
+            "`assistant`; with them, what `customers` write is often split (docs/rules.md#how-to-choose)."
         )
 
 
@@ -344,7 +344,7 @@ def problems(stages: Mapping[str, Any], stage: str, purpose: Purpose) -> Iterato
     except (ConfigError, Missing) as error:
         yield str(error)
     except BotoCoreError as error:
-        yield f"The AWS configuration cannot be used ({error}). Check AWS_PROFILE and the files it is read from."
+        yield f"The AWS configuration cannot be used ({error}). Check AWS_PROFILE and the AWS configuration files."
 
 
 def main(given: Sequence[str] | None = None) -> int:

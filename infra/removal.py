@@ -29,7 +29,7 @@ MAX_DELETION_ATTEMPTS = 3
 # Lambda deletes its network interfaces up to 40 minutes after the last function has left the network.
 MAX_INTERFACE_SECONDS = 45 * 60
 INTERFACE_POLL_SECONDS = 30
-# In these states the first deployment of a stack failed or was not made, so nobody has used its resources.
+# In these states the first deployment of a stack failed or was never executed, so its resources were never used.
 NEVER_DEPLOYED = {"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "REVIEW_IN_PROGRESS"}
 # The kinds of resources that AWS bills even if they are unused, with the reason for the bill.
 BILLED = {
@@ -106,7 +106,7 @@ class Removal:
         resources = [resource for stack in stacks for resource in stack.resources]
         kept = [resource for resource in resources if resource.kept]
         for title, found in {
-            "With them AWS deletes all data in": [each for each in resources if each.kind in BILLED and not each.kept],
+            "AWS also deletes all data in": [each for each in resources if each.kind in BILLED and not each.kept],
             "AWS keeps, and bills": [each for each in kept if each.kind in BILLED],
             "AWS keeps, and does not bill while it is unused": [each for each in kept if each.kind not in BILLED],
             "AWS makes a final snapshot, and bills its storage, of": [each for each in resources if each.snapshot],
@@ -156,7 +156,7 @@ class Removal:
 
     def _resources_of(self, name: str, status: str) -> Iterator[StackResource]:
         if status == "REVIEW_IN_PROGRESS":
-            # The stack has no resources, because nobody has executed its first change set yet.
+            # The stack has no resources, because its first change set was never executed.
             return
         template = self._cloudformation.get_template(StackName=name)["TemplateBody"].get("Resources", {})
         pages = self._cloudformation.get_paginator("list_stack_resources").paginate(StackName=name)
@@ -223,7 +223,7 @@ class Removal:
 
 
 def protected(stacks: Sequence[Stack]) -> list[str]:
-    """Return the names of the stacks that may not be deleted yet."""
+    """Return the names of the stacks that are protected from deletion."""
     return [stack.name for stack in stacks if stack.protected and stack.was_deployed]
 
 
@@ -281,7 +281,7 @@ def _remove(
 def _parse(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=".venv/bin/python -m infra.removal", description=__doc__)
     parser.add_argument("--stage", required=True)
-    parser.add_argument("--left-over", action="store_true", help="only stacks that are turned off or failed at first")
+    parser.add_argument("--left-over", action="store_true", help="only stacks that are turned off or never deployed")
     parser.add_argument("--list", action="store_true", help="only name what is left over")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     return parser.parse_args(given)

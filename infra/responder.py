@@ -49,7 +49,7 @@ class ResponderStack(cdk.Stack):
         synthesizer = cdk.CliCredentialsStackSynthesizer() if config.is_local else None
         super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
         refer_weakly(self)
-        # After the assistant, the function calls the channel and the table, and returns the delivery to its queue.
+        # After the assistant's reply, the function still calls the channel and the table, and may return the delivery.
         timeout = cdk.Duration.seconds(responder.assistant_seconds + 45)
         self.dead_letters = QueueConstruct(
             self, "ReplyDeadLetters", config=config, no_dead_letters_because="It contains the replies that failed."
@@ -61,8 +61,8 @@ class ResponderStack(cdk.Stack):
             # This time applies to deliveries that Lambda holds back. The responder hides the delivery on which it works
             # for shorter periods.
             visibility=cdk.Duration.seconds(VISIBILITY_TIMEOUTS * timeout.to_seconds()),
-            # A delivery that waits for its turn is received many times. Only one that keeps crashing its function is
-            # received so often.
+            # A delivery that waits for its turn is received many times. Only one that crashes its function each time
+            # reaches this number.
             dead_letters=sqs.DeadLetterQueue(queue=self.dead_letters, max_receive_count=100),
         )
         self.table = ConversationsTableConstruct(self, "Conversations", config=config)

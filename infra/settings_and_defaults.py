@@ -45,7 +45,7 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 LogRetention = Literal[
     "one_day", "one_week", "two_weeks", "one_month", "three_months", "six_months", "one_year", "ten_years"
 ]
-# Only these are offered, because a deployment knows each by its name.
+# Only these times are offered, because the CDK has a name for each.
 LOG_RETENTION_DAYS: dict[LogRetention, int] = {
     "one_day": 1,
     "one_week": 7,
@@ -66,7 +66,7 @@ WarmRole = Literal["ingest", "processor", "conversation_processor"]
 
 
 class ConfigError(ValueError):
-    """Raised if the settings of a stage are not valid. The exception's text says which would be."""
+    """Raised if the settings of a stage are not valid. The exception's text names the valid settings."""
 
 
 class Settings(BaseModel):
@@ -103,7 +103,7 @@ class ConcurrencyConfig(Settings):
     """`concurrency`: how many instances of a function may run at once.
 
     Lambda reserves this number for the function and never runs more. Functions without a number share the account's
-    unreserved concurrency. For a team that shares its account with other systems, or bounds what strangers can start.
+    unreserved concurrency. For a team that shares its account with other systems, or limits what a flood can start.
     """
 
     ingest: Instances | None = None
@@ -176,13 +176,13 @@ class LimitsConfig(Settings):
 
     max_event_bytes: Annotated[int, Field(ge=1_024, le=1_048_576)] = 262_144
     """If an event would be larger, its messages are put into the bucket, and the event contains a reference to them.
-    For a team whose consumers stand behind a queue or a workflow that accepts less."""
+    For a team whose consumers have a queue or a workflow that accepts less."""
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 20
     """A batch becomes a dead letter after this many attempts that failed or did not end. The pauses between attempts
     grow to a minute, so 20 attempts take more than ten minutes, in which a short outage can end, or a bad deployment
-    can be undone. For a team that prefers an early dead letter to a late answer, or the reverse."""
+    can be undone. For a team that prefers an early dead letter to a late batch, or the reverse."""
     max_waiting_messages: Annotated[int, Field(ge=1_000, le=100_000)] = 5_000
-    """If so many messages wait in a conversation of the Valkey lane, because it is on hold or its batch cannot be
+    """If this many messages wait in a conversation of the Valkey lane, because it is on hold or its batch cannot be
     emitted, new messages are answered 503. The number is checked with every eighth message. For a team that holds busy
     conversations for hours."""
 
@@ -236,7 +236,7 @@ class NetworkConfig(Settings):
     endpoints, with no route to the internet. `none`: there is no network. The cache has a public endpoint, which admits
     only IAM users, and the other settings of `network` have no effect (docs/deploy.md#valkey-without-a-network).
     `endpoints` is for a team whose rules forbid a route to the internet, `none` for one that must not pay for a network
-    at rest."""
+    while idle."""
     nat_gateways: Annotated[int, Field(ge=1, le=3)] = 1
     """With one gateway, the loss of its availability zone stops all zones. For a team that must survive the loss of a
     zone."""
@@ -254,7 +254,7 @@ class NetworkConfig(Settings):
 
 
 class CacheConfig(Settings):
-    """`cache`: the ElastiCache Serverless cache. There are only maxima, because AWS bills a minimum even if unused."""
+    """`cache`: the ElastiCache Serverless cache. No minima can be set, because AWS bills a minimum even if unused."""
 
     max_storage_gb: Annotated[int, Field(ge=1, le=5_000)] = 5
     """At this size the cache refuses new messages until enough waiting messages have been emitted. For a team with long
@@ -293,12 +293,12 @@ class ResponderConfig(Settings):
     """A longer batch is not answered, and none is cut. Twenty of WhatsApp's longest messages have 27,000 tokens. For a
     team whose customers paste documents, or whose model accepts little."""
     max_replies_an_hour: Annotated[int, Field(ge=1, le=100_000)] = 60
-    """The number of replies that the assistant writes in a conversation within an hour, which begins with a reply. This
+    """The number of replies that the assistant writes in a conversation within an hour after the first of them. This
     stops two bots that answer each other. For a team whose customers write much more, or that pays by the token."""
     gate: Literal["deliver", "discard_and_merge", "interrupt", "queue"] = "discard_and_merge"
-    """What happens to a reply if the customer writes again before it is sent: a policy of docs/responder.md.
-    `discard_and_merge` suits most teams. `deliver` is for one whose customers rarely write again, `interrupt` for one
-    whose replies have several parts, and `queue` for one that must answer each batch by itself."""
+    """The policy for a reply if the customer writes again before it is sent (docs/responder.md). `discard_and_merge`
+    suits most teams. `deliver` is for one whose customers rarely write again, `interrupt` for one whose replies have
+    several parts, and `queue` for one that must answer each batch by itself."""
     gate_wait_seconds: Annotated[int, Field(ge=4, le=900)] = 60
     """How long a batch whose reply the gate has stopped waits for the customer's next batch. For a team whose rules
     have a longer `maxWaitMs`."""
@@ -350,10 +350,10 @@ class StageConfig(Settings):
     with X-Ray."""
     lane: Literal["valkey", "dynamodb"] = "valkey"
     """`valkey` emits to the millisecond. `dynamodb` emits seconds later, and needs neither a network nor a cache.
-    `dynamodb` is for a team with little traffic that can wait some seconds, and pays little at rest."""
+    `dynamodb` is for a team with little traffic that can wait some seconds, and pays little while idle."""
     fallback: bool = True
     """With `lane: valkey`: store messages in the DynamoDB lane while Valkey is unavailable. A team turns it off if a
-    late answer is better than one by another lane."""
+    late batch is better than one from another lane."""
     shards: Annotated[int, Field(ge=1, le=256)] = 1
     """How many shards conversations are divided into, each with a processor. Change it only when no message waits. For
     a team whose traffic exceeds one processor (docs/performance.md)."""

@@ -59,7 +59,6 @@ class QueueConstruct(sqs.Queue):
             suppress_finding(self, "AwsSolutions-SQS3", no_dead_letters_because)
 
     def grant_send(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` send messages."""
         return grant(grantee, "sqs:SendMessage", on=self.queue_arn)
 
     def grant_take(self, grantee: iam.IGrantable) -> iam.Grant:
@@ -146,7 +145,7 @@ class EventDestinations:
     dead_letters: QueueConstruct
 
     def settings(self, limits: LimitsConfig) -> EmissionSettings:
-        """Return what a function that emits batches must know."""
+        """Return the settings of a function that emits batches."""
         return EmissionSettings(
             event_bus=self.bus.event_bus_name,
             max_event_bytes=limits.max_event_bytes,
@@ -208,16 +207,14 @@ class RulesTableConstruct(TableConstruct):
         super().__init__(scope, construct_id, config=config, partition_key="scope")
 
     def grant_read_rules(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` read the rules."""
         return self._grant(grantee, "GetItem", "Scan")
 
     def grant_change_rules(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` read and change the rules."""
         return self._grant(grantee, "GetItem", "Scan", "PutItem", "DeleteItem")
 
 
 class AliasesTableConstruct(TableConstruct):
-    """The names of authors that have several. `message_buffer/aliases/aliases_table.py` defines the items."""
+    """The names of authors who have more than one. `message_buffer/aliases/aliases_table.py` defines the items."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
         super().__init__(scope, construct_id, config=config, partition_key="conversation", expires_by="expiresAt")
@@ -253,7 +250,7 @@ class MessageTableConstruct(TableConstruct):
         return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query", "BatchWriteItem")
 
     def grant_hold(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` read the window of a conversation, and put it on hold, or end that."""
+        """Let `grantee` read the window of a conversation, and start or end its hold."""
         return self._grant(grantee, "GetItem", "UpdateItem")
 
     def grant_forget(self, grantee: iam.IGrantable) -> iam.Grant:
@@ -275,7 +272,7 @@ class WindowStorage:
 
     @property
     def settings(self) -> DynamoDbLaneSettings:
-        """Return what a function that uses the lane must know."""
+        """Return the settings of a function that uses the lane."""
         return DynamoDbLaneSettings(table=self.table.table_name, queue_url=self.triggers.queue_url)
 
 
@@ -284,7 +281,7 @@ def _text(name: str) -> dynamodb.Attribute:
 
 
 class TakeoversTableConstruct(TableConstruct):
-    """The conversations that people of the business answer. `message_buffer/takeovers/` defines the items."""
+    """The conversations that human agents answer. `message_buffer/takeovers/` defines the items."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
         super().__init__(scope, construct_id, config=config, partition_key="conversation", expires_by="expires_at")
@@ -323,7 +320,6 @@ class _SecretConstruct(secretsmanager.Secret):
         return secret.attr_id
 
     def grant_get_value(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` read the secret."""
         return grant(grantee, "secretsmanager:GetSecretValue", on=self.policy_arn)
 
 
@@ -356,9 +352,9 @@ class WebhookSecretsConstruct(_SecretConstruct):
         super().__init__(
             scope,
             construct_id,
-            description='JSON: platform -> webhook secret, or {"secret", "verifyToken"}. A platform not in it is off.',
+            description='JSON: platform -> webhook secret, or {"secret", "verifyToken"}. A platform not listed is off.',
             generate_secret_string=secretsmanager.SecretStringGenerator(
-                secret_string_template="{}",  # noqa: S106 - the empty object that the secret is put into
+                secret_string_template="{}",  # noqa: S106 - an empty object, not a secret
                 generate_string_key="generic",
                 exclude_punctuation=True,
             ),
@@ -368,7 +364,7 @@ class WebhookSecretsConstruct(_SecretConstruct):
         suppress_finding(
             self,
             "AwsSolutions-SMG4",
-            "The platforms issue these secrets, so only a person can rotate them there. Two are valid meanwhile.",
+            "The platforms issue these secrets, so only a person can rotate them there; a platform may have two.",
         )
 
 

@@ -29,12 +29,12 @@ from .storage import EventDestinations, QueueConstruct
 
 # Less than the time between two passes, so that passes rarely overlap.
 WATCHDOG_TIMEOUT_SECONDS = 25
-# Enough for the slowest take of a batch, a slow call to AWS, and to complete the batch or put it back.
+# Enough to take a batch from Valkey, publish it, and complete it or put it back, even if each of these is slow.
 CONVERSATION_PROCESSOR_TIMEOUT_SECONDS = 20
 
 
 def valkey_settings(config: StageConfig, cache: CacheStack | None) -> ValkeySettings:
-    """Return what a function that calls Valkey must know. Without a cache, the stage is local and has Valkey's URL."""
+    """Return the settings of a function that calls Valkey. A stage without a cache is local and has Valkey's URL."""
     timings = config.timings
     return ValkeySettings(
         connection=ConnectionSettings(
@@ -62,7 +62,10 @@ def _processor_name(config: StageConfig) -> str:
 
 
 class ValkeyLaneResources:
-    """The lane's resources. In a scope of their own they would get new ids, and CloudFormation would replace them."""
+    """Creates the lane's resources in the scope of the stack.
+
+    In a scope of their own they would get new ids, and CloudFormation would replace them.
+    """
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class ValkeyLaneResources:
         destinations: EventDestinations,
     ) -> None:
         self._scope, self._runtime, self._config, self._valkey = scope, runtime, runtime.config, valkey
-        # A dead processor's lease ends by itself. A second later another processor can take it over.
+        # After a processor has failed, start a pass of the watchdog when the lease has expired, with a second to spare.
         self._failures = self._passes_after(
             "ProcessorFailures", seconds=math.ceil(self._config.timings.lease_ms / 1_000) + 1
         )
@@ -86,7 +89,6 @@ class ValkeyLaneResources:
         self._schedule_watchdog()
 
     def grant_start_processor(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` start the processor of a shard."""
         return grant(grantee, "lambda:InvokeFunction", on=self._startable.function_arn)
 
     def _make_processor(self) -> Function:

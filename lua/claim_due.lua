@@ -52,7 +52,7 @@ elseif limit > 0 and #found > 0 then
   local claimed, later = {}, {}
   for i, conversation in ipairs(conversations) do
     local due_at, buffer = scores[i], buffers[i]
-    -- Later messages may have moved the due time in the open buffer. Behind a frozen batch they do not move its retry.
+    -- Later messages may have moved the due time in the open buffer. If a batch is frozen, they do not move its retry.
     if buffer and mode_of(buffer) ~= 'f' then due_at = math.max(due_at, due_at_of(buffer)) end
     local list, score = claimed, now_ms + claim_ms
     if due_at > now_ms then

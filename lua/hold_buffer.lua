@@ -17,7 +17,7 @@
 -- ARGV[7]  start_ms               int   lifetime of a start reservation
 -- ARGV[8]  horizon_ms             int   work due further ahead than this is left to the watchdog
 -- Returns  {"HELD", held_until_ms, start}
--- Repeat   the same hold again
+-- Repeat   sets the same hold again
 -- Keeps    a frozen batch; a hold that ends no earlier. A buffer that was claimed but not taken returns to pending
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]

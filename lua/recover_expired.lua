@@ -46,7 +46,7 @@ for i = 1, #oldest, 2 do
 end
 
 local oldest_due_at = due_at < math.huge and due_at or -1
--- Only a processor puts back conversations in flight in time, so they count as work that needs one.
+-- Conversations in flight count as work, because only a processor puts them back in time.
 due_at = math.min(due_at, tonumber(redis.call('ZRANGE', inflight_key, 0, 0, 'WITHSCORES')[2]) or math.huge)
 local alive, start = redis.call('HGET', open_key, ''), 0
 -- include start_or_wake

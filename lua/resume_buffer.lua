@@ -40,11 +40,11 @@ local state = redis.call('HMGET', open_key, conversation, '')
 local buffer, alive, start, word = state[1], state[2], 0, 'NOT_ON_HOLD'
 local due_at = buffer and due_at_of(buffer)
 local held_until = tonumber(redis.call('ZSCORE', held_key, conversation)) or 0
--- Otherwise the holds had ended by themselves.
+-- If held_until has passed, the holds ended by themselves, and the word remains NOT_ON_HOLD.
 if held_until > now_ms then word = stays_until > now_ms and 'HELD' or 'RESUMED' end
 if held_until > stays_until then
   redis.call('ZREM', held_key, conversation)
-  -- recover_expired finds in `held` even a hold that has ended.
+  -- Write even a hold that has ended, because recover_expired finds the holds to forget in `held`.
   if stays_until > 0 then redis.call('ZADD', held_key, stays_until, conversation) end
   if buffer then
     local mode, ends_at, reason = mode_of(buffer), now_ms, 'resume'

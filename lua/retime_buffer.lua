@@ -21,7 +21,7 @@
 -- ARGV[12] horizon_ms             int   work due further ahead than this is left to the watchdog
 -- ARGV[13] silence_rule           str   the rule behind silence_ms, or behind flush_reason
 -- Returns  {"RETIMED", due_at_ms, count, start, why} | {"UNMOVED", due_at_ms} | {"EMPTY"}
--- Repeat   the same again, with the same start reservation
+-- Repeat   returns the same reply, with the same start reservation
 -- Keeps    a due buffer remains due; due <= first arrival + max wait, unless a hold ends later; a frozen batch's retry
 --          does not move
 
@@ -39,10 +39,10 @@ local sub, first_at, last_at, old_due_at, mode, rest, why = string.sub
 -- include open_line
 if old_due_at < now_ms then return {'UNMOVED', old_due_at} end
 
--- The last gap is not stored, nor whether the last message was pressed; the bytes are not counted.
+-- The last gap is not stored, nor whether the last message was pressed. The bytes of waiting messages are not counted.
 local count, arrived_at, pressed, has_max_bytes = redis.call('LLEN', msgs_key), last_at, '', false
 local gap_ms = count > 1 and math.max(0, (last_at - first_at) / (count - 1)) -- below 0 if clocks differ
-local earliest_at = now_ms -- by the new rules it may have been due already
+local earliest_at = now_ms -- the due time by the new rules may have passed
 local k, floor_ms, ceiling_ms, floor_rule, mean, dev, due_at
 -- include adaptive
 -- include due_time

@@ -8,7 +8,7 @@ from bufferctl.cost.model import EGRESSES, ecpu
 from infra.settings_and_defaults import StageConfig
 
 POLL_SECONDS = 0.5
-# The settings that change what a message costs, each with a name. A row of the tables applies all that it names.
+# The two kinds of API that the tables compare, as values that `changed` merges into a stage.
 OWN_ADDRESS: dict[str, dict[str, Any]] = {"api": {"kind": "url"}}
 GATEWAY: dict[str, dict[str, Any]] = {"api": {"kind": "http"}}
 # The kinds of stage of each lane, from the one with the most parts to the one with the fewest.
@@ -21,7 +21,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def kinds_of_stage(config: StageConfig) -> dict[str, StageConfig]:
-    """Return the same stage in each kind. A kind that does not say otherwise has API Gateway."""
+    """Return name of a kind -> the stage changed to that kind. A kind that names no API has API Gateway."""
     return {name: changed(config, {**GATEWAY, **settings}) for name, settings in KINDS.items()}
 
 

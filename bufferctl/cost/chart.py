@@ -59,7 +59,7 @@ def _decades(values: list[float]) -> tuple[int, int]:
 
 
 def _apart(heights: list[float]) -> list[float]:
-    """Return the heights of the labels, near the ends of their lines, but not so near that labels overlap."""
+    """Return a height for each label: near the end of its line, but without overlaps."""
     placed: dict[int, float] = {}
     lowest: float = HEIGHT - BOTTOM
     for index in sorted(range(len(heights)), key=lambda index: -heights[index]):

@@ -57,7 +57,6 @@ def write(folder: Path, stages: Stages) -> None:
 
 
 def text(stages: Stages) -> str:
-    """Return the page."""
     config = load_stage(stages, stage=STAGE)
     traffic = Traffic(messages_per_day=SHOWN)
     template = Template((HERE / "cost.md.template").read_text())
@@ -209,8 +208,8 @@ def _break_even_gb(config: StageConfig) -> float:
 
 
 def _lane_until(config: StageConfig) -> float:
-    """Return, to two digits, up to how many messages a day the DynamoDB lane is cheaper than one NAT gateway's
-    stage."""
+    """Return the messages a day, to two digits, below which the DynamoDB lane is cheaper than a stage with a NAT
+    gateway."""
     low, high = 1.0, float(VOLUMES[-1])
     one_nat = with_egress(config, "1 NAT gateway")
     while high - low > 1:

@@ -63,7 +63,7 @@ def _message_writes(traffic: Traffic) -> float:
 
 
 def _reads_apart(traffic: Traffic) -> int:
-    """Return the reads of a large message: ingest checks that it has not left, and a run reads its body."""
+    """Return the reads of a large message: ingest checks that it was not emitted, and a run reads its body."""
     if not _is_large(traffic):
         return 0
     return 1 + ceil((used("stored_message_bytes") + traffic.payload_bytes) / READ_BYTES)

@@ -59,7 +59,7 @@ def bill(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 
 def floors(config: StageConfig) -> dict[str, float]:
-    """Return what a month without messages costs in dollars, for each kind of egress.
+    """Return kind of egress -> dollars of a month without messages.
 
     The result is empty on a stage without Valkey, whose functions are in no network.
     """
@@ -70,7 +70,6 @@ def floors(config: StageConfig) -> dict[str, float]:
 
 
 def with_egress(config: StageConfig, name: str) -> StageConfig:
-    """Return the same stage with another egress."""
     network = config.network.model_copy(update=EGRESSES[name])
     return config.model_copy(update={"network": network})
 
@@ -298,7 +297,7 @@ def _aliases(traffic: Traffic) -> list[Line]:
 
 
 def _once_in(seconds: float, config: StageConfig, traffic: Traffic) -> float:
-    """Return how often all instances of ingest together do what each busy instance does once every `seconds`."""
+    """Return the number of runs a month of a task that each busy instance of ingest runs every `seconds`."""
     instances = 1 + _instances(traffic, traffic.webhooks, _ingest_ms(config))
     return min(traffic.webhooks, traffic.active_seconds / seconds * instances)
 
@@ -357,7 +356,7 @@ def _watching(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 
 def _watched(config: StageConfig) -> tuple[float, float, float]:
-    """Return the numbers of metrics that are always sent, that are sent with traffic, and that alarms use."""
+    """Return three numbers of metrics: those always sent, those sent only with traffic, and those that alarms use."""
     if not config.has_valkey_lane:
         always, with_traffic = used("metrics_of_sweep"), used("metrics_of_dynamodb_lane")
         return always, with_traffic, used("alarm_metrics_of_dynamodb_lane")

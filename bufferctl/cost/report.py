@@ -12,7 +12,7 @@ from infra.settings_and_defaults import StageConfig
 HEAD = ["component", "quantity", "unit", "unit price", "$/month", "share", "how"]
 # Lines of fewer dollars are summed in one row.
 MIN_SHOWN_DOLLARS = 0.01
-# A number from this on has enough digits without decimals.
+# Numbers of at least this are shown without decimals.
 MIN_WHOLE_NUMBER = 100
 
 

@@ -165,9 +165,9 @@ class Conversations:
         name = _name(request)
         *_, last = [
             lane.hold_buffer(name, holder="people", cause=request.cause, hold_ms=request.hold_ms)
-            for lane in reversed(self._lanes)  # the DynamoDB lane holds even if Valkey cannot be reached
+            for lane in reversed(self._lanes)  # hold in the DynamoDB lane even if Valkey is unavailable
         ]
-        # As `show` returns it. The hold in the other lane ends a moment earlier.
+        # `show` returns the same end. The hold in the other lane ends a moment earlier.
         held: Json = {"heldUntil": last.held_until_ms}
         peeked = [lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN) for lane in self._lanes]
         ends: list[int] = [end for seen in peeked for end in reply_until(name, seen).values()]

@@ -25,7 +25,7 @@ TimeLeft = Callable[[], int]
 class DeadLetterHead(TypedDict):
     """The fields of a dead letter that an operator needs. None of them contains what people wrote.
 
-    A field is None if the body is not one of a dead letter.
+    If the body is not a dead letter's, all fields except `reason` are None.
     """
 
     batchId: str | None
@@ -37,7 +37,7 @@ class DeadLetterHead(TypedDict):
     lastAt: int | None
     flushReason: str | None
     messages: int | None
-    """The number of messages; None also if they are in an object."""
+    """None, too, if the messages are in an object of the bucket."""
 
 
 class ReadsDeadLetters(Protocol):

@@ -24,7 +24,7 @@ from message_buffer.messages.conversation_id import ConversationId, parse_conver
 from message_buffer.rules.rule_book import conversation_scope
 from message_buffer.telemetry import Telemetry
 
-# If there was too much for one call, the next one waits until the queue shows the dead letters that this one gave back.
+# If one call cannot erase everything, the next waits until the queue shows again what this one gave back.
 MIN_MS_BEFORE_A_FORGET_GOES_ON = 1_000
 TimeLeft = Callable[[], int]
 
@@ -103,8 +103,8 @@ class Forgetting:
             }
         begun_ms, other = self._clock(), self._other_name(name)
         forgotten = [lane.forget_conversation(name) for lane in self._lanes]
-        # Consumers drop batches up to this time. It is the last arrival if one is known, because a host whose clock
-        # lags may give the next message a time before now.
+        # Consumers drop messages that arrived up to this time. Use the last known arrival rather than the present time,
+        # because a host whose clock lags may give the next message a time before now.
         at_ms = max((each.last_at_ms for each in forgotten if each.last_at_ms is not None), default=begun_ms)
         self._publish(name, at_ms)
         counts = {
@@ -160,7 +160,7 @@ class Forgetting:
             self._bus.publish(DETAIL_TYPE, forgotten_event(parse_conversation_id(name), at_ms=at_ms))
         except SendFailed as error:
             raise OperationRefused(
-                f"The lanes are erased, but the event was not published ({error}), and the rest remains; forget again."
+                f"The lanes are erased, but the event was not published ({error}), and copies remain; forget again."
             ) from error
 
     def _keys(self, name: str, *, until_ms: int | None) -> list[str]:

@@ -1,6 +1,6 @@
-"""Lambda entry of the operators' function. `bufferctl` invokes it, never the API; IAM says who may.
+"""Lambda entry of the operators' function, which `bufferctl` invokes, but never the API. IAM decides who may invoke it.
 
-For events and responses see `operations.py`.
+For events and responses see `lambdas/operations.py`.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from message_buffer.telemetry import Telemetry
 
 
 class _Call:
-    """Knows how much time the call at work has left. An instance works on one call at a time."""
+    """Knows how much time the current call has left. An instance works on one call at a time."""
 
     def __init__(self) -> None:
         self.time_left: Callable[[], int] = lambda: 0

@@ -1,4 +1,4 @@
-"""Shows operators until when a platform lets a conversation be answered freely."""
+"""Computes until when a platform lets the business answer a conversation freely, for operators."""
 
 from message_buffer.errors import MalformedMessage
 from message_buffer.json_object import Json

@@ -58,7 +58,7 @@ class _Candidate(NamedTuple):
 
 
 class _FixedTable:
-    """A copy of the table, which stays the same when the table changes."""
+    """A copy of the table's content, which never changes."""
 
     def __init__(self, stored: Iterable[Stored]) -> None:
         self._stored = stored
@@ -185,7 +185,7 @@ class RulesAdmin:
             if scope in (*scopes_of(conversation, agent), account):
                 timing = book.for_conversation(conversation, agent).rules.timing
                 outcome = lane.retime_buffer(name, timing=timing)
-                # A conversation of the Valkey lane has no window, except after an outage.
+                # The scope of one conversation is retimed in both lanes, but without an outage it has no window.
                 counts["looked"] += lane is self._valkey_lane or not isinstance(outcome, BufferEmpty)
                 counts["retimed"] += isinstance(outcome, BufferRetimed)
         return True
@@ -217,7 +217,7 @@ def _open_in_valkey(store: Store) -> Iterator[str]:
 
 
 def _waits(rules: Rules) -> list[Json]:
-    """Return the waits of example messages by these rules, while the author's rhythm is not known."""
+    """Return how long example messages wait by these rules, if the author's rhythm is not known."""
     first, timing = Facts(0, 0, 1), rules.timing
     opened = due_after_message(first, timing, 0)
     examples = {

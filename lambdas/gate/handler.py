@@ -1,6 +1,6 @@
 """Lambda entry for consumers, who ask whether they may reply, hold a conversation, or end their own hold.
 
-Its permissions suffice for these operations and for nothing else. For events and responses see `operations.py`.
+Its permissions suffice for these operations and for nothing else. For events and responses see `lambdas/operations.py`.
 """
 
 from functools import cache

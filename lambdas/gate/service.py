@@ -19,7 +19,7 @@ class Gate:
 
     def __init__(self, valkey_lane: ValkeyLane | None, *, dynamodb_lane: DynamoDbLane | None = None) -> None:
         self._dynamodb_lane = dynamodb_lane
-        # In this order, the DynamoDB lane is on hold even if Valkey cannot be reached, and the call fails.
+        # The DynamoDB lane is first, so that a hold reaches it even if Valkey is unavailable and the call fails.
         self._lanes = [lane for lane in (dynamodb_lane, valkey_lane) if lane is not None]
 
     def ask(self, fields: Json) -> Json:
@@ -38,7 +38,7 @@ class Gate:
             try:
                 seen[lane] = lane.generation_and_holds(name)
             except StoreError:
-                # The DynamoDB lane, which is asked first, keeps each hold, too.
+                # A failure of Valkey alone does not matter, because the first lane, DynamoDB, has every hold, too.
                 if lane in (asked, self._lanes[0]):
                     raise
         # A hold and a resume at the same time may have reached the two lanes in different orders.
@@ -56,7 +56,7 @@ class Gate:
         return {"heldUntil": held[-1].held_until_ms}  # the other lane's hold ends a moment earlier
 
     def resume(self, fields: Json) -> Json:
-        """End the caller's hold, in all lanes. Return the end of another's hold, or None."""
+        """End the caller's hold, in all lanes. Return the end of the hold that remains, or None if there is none."""
         name, by = _conversation(fields), mend_id(fields["by"])
         outcomes = [lane.resume_buffer(name, holder="consumers", cause=by) for lane in self._lanes]
         return {"heldUntil": max((each.held_until_ms for each in outcomes if isinstance(each, OnHold)), default=None)}

@@ -20,7 +20,7 @@ Write = Callable[..., None]
 
 
 class UnauthenticatedLog:
-    """The lines of one instance about unauthenticated requests."""
+    """Logs the unauthenticated requests of one instance, and counts those that it does not log."""
 
     def __init__(self, telemetry: Telemetry, clock: Clock) -> None:
         self._telemetry = telemetry

@@ -45,9 +45,9 @@ class Batch(NamedTuple):
 
     @property
     def recipient(self) -> ConversationId:
-        """Return where to send the reply.
+        """Return the conversation to which the reply is sent, with the name under which the author last wrote.
 
-        The conversation keeps the author's first name. That may be a number which another person has by now.
+        The conversation keeps the author's first name, which may be a number that another person has by now.
         """
         return self.conversation._replace(user=self.address) if self.address else self.conversation
 
@@ -121,7 +121,7 @@ def _fetch_messages(reference: Any, objects: ReadsObjects) -> Any:
     if reference["bucket"] != objects.bucket or not _require_type(str, reference["key"]).startswith(BATCHES):
         raise MalformedEvent("the event refers to a place where no batches are kept")
     if _require_type(int, reference["bytes"]) > MAX_BATCH_BYTES:
-        raise MalformedEvent(f"the batch has more than {MAX_BATCH_BYTES} bytes, which no assistant takes")
+        raise MalformedEvent(f"the batch has more than {MAX_BATCH_BYTES} bytes, which no assistant accepts")
     return json.loads(objects.get(reference["key"]))["messages"]
 
 

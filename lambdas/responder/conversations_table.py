@@ -84,7 +84,7 @@ class Erased(NamedTuple):
 
 
 class FinishedBatch(NamedTuple):
-    """What the transaction that finishes a batch writes."""
+    """The content of the transaction that finishes a batch."""
 
     batch_id: str
     outcome: str
@@ -94,7 +94,7 @@ class FinishedBatch(NamedTuple):
     leaving_turns: Sequence[Turn]
     """The turns to move out of the record, to items of their own."""
     older_turn_count: int
-    """The number of turns that were moved out of the record before."""
+    """The number of turns that earlier batches moved out of the record."""
     parked: Sequence[ParkedBatch]
     also_answered: Sequence[str]
     answered: Mapping[str, int]
@@ -142,10 +142,7 @@ class ConversationsTable(Table):
         return OwnedByAnother(number(updated.item, "ownerUntil")) if "owner" in updated.item else UnknownConversation()
 
     def _replace_expired(self, conversation: str, owner: str, *, now_ms: int, until_ms: int) -> bool:
-        """Replace a record that DynamoDB is going to delete with an empty one that this run owns.
-
-        Return False if another run has done so.
-        """
+        """Replace an expired record with an empty one that this run owns. Return False if another run has done so."""
         fresh: Values = {
             **_key(conversation, RECORD), "owner": owner, "ownerUntil": until_ms, "createdAt": now_ms,
             "conversationStatus": "processing_reply", "expiresAt": _expires_at(now_ms, self._turn_days),
@@ -192,7 +189,7 @@ class ConversationsTable(Table):
     # -- the outbox --------------------------------------------------------------------------------
 
     def outbox(self, conversation: str, batch_id: str) -> Outbox | None:
-        """Return the outbox of a batch, or None if no reply was planned for it, nor one that also answers it."""
+        """Return the outbox of a batch, or None if no planned reply answers this batch."""
         item = self._get("read outbox", _key(conversation, _outbox_key(batch_id)))
         return _to_outbox(item) if item.keys() & {"outcome", "carriedBy", "states"} else None
 
@@ -230,7 +227,7 @@ class ConversationsTable(Table):
         ).done
 
     def clear_answered_by(self, conversation: str, batch_id: str) -> None:
-        """Let each parked batch that this batch's reply would have answered, too, be answered separately again."""
+        """Let the parked batches that this batch's reply would also have answered be answered separately again."""
         record = self.read(conversation)
         for each in record.parked if record else ():
             key, do = _key(conversation, _outbox_key(each.batch_id)), "REMOVE #carriedBy"
@@ -348,7 +345,7 @@ def _expires_at(now_ms: int, days: int) -> int:
 
 
 def _has_expired(item: Item, now_ms: int) -> bool:
-    """Return whether DynamoDB is going to delete the item, which may take days."""
+    """Return whether the item has expired, because DynamoDB may take days to delete it."""
     return "expiresAt" in item and number(item, "expiresAt") < now_ms // 1_000
 
 
@@ -393,7 +390,6 @@ def _to_outbox(item: Item) -> Outbox:
 
 
 def _from_outbox(outbox: Outbox) -> dict[str, Value]:
-    """Return the attributes of a planned outbox."""
     return {
         "parts": _to_json([part.text for part in outbox.parts]),
         "states": [part.state for part in outbox.parts],

@@ -85,7 +85,7 @@ class Deliveries:
 
     def dead_letter(self, body: str, *, reason: str) -> None:
         """Put the body into the dead-letter queue, unchanged so that it can be moved back, with the reason."""
-        # Operators read the reason in a list.
+        # Cut the reason, because operators read it in a list.
         attribute = {"DataType": "String", "StringValue": reason[:200]}
         with aws.errors_as_ours("dead-letter delivery"):
             aws.client("sqs").send_message(

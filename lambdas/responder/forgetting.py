@@ -51,7 +51,7 @@ class ResponderForgetting:
         return self._result(conversation, self._table.count(conversation), at_ms=at_ms, time_left=time_left, keep=True)
 
     def forget(self, conversation: str, *, at_ms: int, time_left: TimeLeft) -> ForgetResult:
-        """Erase all that arrived at or before `at_ms`. If the result is not `finished`, the caller must call again."""
+        """Erase what arrived at or before `at_ms`. If the result is not `finished`, the caller must call again."""
         owner, now_ms = self._new_owner(), self._clock()
         counted = self._table.count(conversation)
         until_ms = now_ms + self._lock_ms

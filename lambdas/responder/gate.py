@@ -37,12 +37,12 @@ class ParkedBatch(NamedTuple):
 
 
 class GateCheck(NamedTuple):
-    """What the buffer said when a part was about to be sent."""
+    """The buffer's response to the question whether a part may be sent."""
 
     hold: OthersHold | None
     """Another's hold of the conversation: nothing may be sent."""
     newer: bool
-    """The customer has written messages after the batch, and the policy obeys them."""
+    """The customer has written messages after the batch, and the policy lets them close the gate."""
 
 
 class ReplyGate:
@@ -65,8 +65,8 @@ class ReplyGate:
         if not self._obeys_newer_messages(batch, parked, parts_sent):
             return GateCheck(self._buffer.hold_of_another(batch), newer=False)
         newest, hold = self._buffer.newest_generation(batch)
-        # If `answered` is higher than `newest`, the buffer had forgotten the conversation and counts from 1 again, so
-        # ignore it.
+        # If `answered` is higher than `newest`, ignore it: the buffer had forgotten the conversation, and counts from 1
+        # again.
         return GateCheck(hold, newer=newest > max(batch.generation, answered if answered <= newest else 0))
 
     def _obeys_newer_messages(self, batch: Batch, parked: Sequence[ParkedBatch], parts_sent: int) -> bool:

@@ -1,4 +1,4 @@
-"""The message buffer as its consumers see it: they may ask the function `gate`."""
+"""Calls the function `gate`, the only function of the message buffer that consumers may call."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
@@ -12,7 +12,7 @@ MAX_GATE_ANSWER_SECONDS = 6.0
 
 
 class OthersHold(NamedTuple):
-    """A hold of a conversation by anyone but the responder: `people`, because of `cause`, or the consumer `cause`."""
+    """A hold by people, or by another consumer, whose name is then the `cause`."""
 
     holder: str
     cause: str
@@ -46,7 +46,7 @@ class BufferClient:
         return int(seen["current"]), self._of_another(seen)
 
     def hold_of_another(self, batch: Batch) -> OthersHold | None:
-        """Return another's hold, without asking for the generation, which an outage of the batch's lane hides."""
+        """Return another's hold. It does not ask for the generation, so an outage of Valkey does not prevent it."""
         return self._of_another(self._ask("gate", conversation=str(batch.conversation)))
 
     def _of_another(self, seen: Json) -> OthersHold | None:

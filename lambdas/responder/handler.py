@@ -1,7 +1,7 @@
 """Lambda entry of the responder: deliveries of its queue, or an operator's `{"operation": …}` (`operator_commands.py`).
 
-While the responder works on a delivery, it hides it for one short period after another. So if the function is killed,
-the queue delivers the batch again soon, however long the queue's own visibility time-out is.
+While the responder works on a delivery, it extends the delivery's invisibility by one short period after another. So if
+the function is killed, the queue delivers the batch again soon, however long its own visibility time-out is.
 """
 
 from collections.abc import Callable

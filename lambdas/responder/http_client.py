@@ -79,7 +79,7 @@ class Http:
             for chunk in response.stream(MAX_HTTP_CHUNK_BYTES):
                 content += chunk
                 if time.monotonic() > deadline or len(content) > MAX_HTTP_ANSWER_BYTES:
-                    raise CallUnconfirmed("no answer: too slow, or too long")
+                    raise CallUnconfirmed("no response: too slow, or too long")
         finally:
             response.close()
         return content

@@ -1,4 +1,4 @@
-"""Operators' commands: show a conversation's history, forget it.
+"""Runs operators' commands, which show a conversation's history, or forget the conversation.
 
 `bufferctl` invokes the function with these commands; IAM decides who may do so. The queue never delivers them.
 """
@@ -76,7 +76,7 @@ class OperatorCommands:
         }
 
     def forget(self, conversation: str, event: Json, time_left_ms: Callable[[], int]) -> Json:
-        """Erase all that arrived at or before `at`, or only count it if `dryRun` is true.
+        """Erase what arrived at or before `at`, or only count it if `dryRun` is true.
 
         If the result is not `finished`, the caller must call again.
         """

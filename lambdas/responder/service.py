@@ -2,8 +2,8 @@
 
 One run at a time owns a conversation. The run stores the whole reply before it sends the first part, records each part
 before and after it sends it, and stores the turns and the outcome in one transaction at the end. So after a crash the
-next run continues where the last one stopped. Only if a part was being sent at that moment, it is not sent again, but
-counted.
+next run continues where the last one stopped. Only a part that was being sent at that moment is not sent again, but
+marked as unconfirmed.
 """
 
 from collections.abc import Callable

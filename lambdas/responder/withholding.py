@@ -67,7 +67,7 @@ class Withholding:
         return CHANNEL_NOT_ALLOWED if allowed and platform not in allowed else None
 
     def withhold(self, owned: OwnedBatch, reason: str, *, hold: OthersHold | None = None) -> int:
-        """Finish the batch without a reply, or without the rest of it. Return how many milliseconds the run took.
+        """Finish the batch without a reply, or without its remaining parts. Return the milliseconds that it took.
 
         The customer's words stay in the history, for a person or a later reply.
         """

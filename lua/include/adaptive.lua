@@ -1,7 +1,7 @@
 -- adaptive: unpack the argument `adaptive`, which `_adaptive` of the rules packs, and read the author's rhythm.
 --
--- Its form is '<k> <floor_ms> <ceiling_ms> <floor_rule>': wait the mean gap + k deviations, within these bounds. '' means
--- off.
+-- The argument is '<k> <floor_ms> <ceiling_ms> <floor_rule>': wait the mean gap + k deviations, within these bounds.
+-- '' means off.
 --
 -- Reads    adaptive, conv_key
 -- Sets     k: number of deviations

@@ -1,6 +1,7 @@
 -- charge_quota: charge the quotas of a message's account and tenant; if one is used up, charge none of them.
 --
--- A quota is a time in `quota`, in microseconds: until then its messages have used it up. It holds a minute's worth.
+-- A quota is a time in `quota`, in microseconds. Each message moves it ahead by its cost. If it is more than a minute
+-- ahead of now, the quota is used up.
 --
 -- Reads    call, quota_key, now_ms, every, buffer, account, account_us, opening_us, of_tenant
 -- Sets     refused: the reason, if a quota is used up
@@ -9,7 +10,7 @@
 local now_us, minute_us, second_us, hour_ms = now_ms * 1000, 60000000, 1000000, 3600000
 -- Each charge is three values: a name in `quota`, its cost in microseconds, and the reason if it is refused.
 local spent = buffer and {account, account_us, 'account_messages'}
-  or every ~= '1' and {'/' .. account, opening_us, 'account_conversations'} -- includes the first `every` messages
+  or every ~= '1' and {'/' .. account, opening_us, 'account_conversations'} -- also pays for the first `every` messages
   or {account, account_us, 'account_messages', '/' .. account, opening_us, 'account_conversations'}
 if of_tenant ~= '' then
   local n, tenant_us, tenant_opening_us, tenant = #spent, string.match(of_tenant, '^(%d+) (%d+) (.+)')
@@ -22,8 +23,8 @@ for i = 1, #spent, 3 do
   local name, cost_us = spent[i], spent[i + 1]
   local ahead_us = call('HINCRBY', quota_key, name, cost_us) - now_us
   if ahead_us < (1 - every) * second_us or ahead_us > 2 * minute_us + 2 * cost_us then
-    -- The quota was not used for a while, or a host with a wrong clock used it, so make it full again. If eight
-    -- messages are charged at once, its time may lag by seven seconds, which saves most of these writes.
+    -- The quota was not used for a while, or a host with a wrong clock used it, so make it full again. If `every` is 8,
+    -- the quota's time may lag by seven seconds, which saves most of these writes.
     if ahead_us + now_us - cost_us == 0 then call('PEXPIRE', quota_key, hour_ms, 'NX') end
     call('HSET', quota_key, name, string.format('%.0f', now_us + cost_us))
   elseif ahead_us > minute_us and ahead_us - cost_us > 0 then

@@ -73,7 +73,7 @@ def arrival_of(now_ms: int, last_at_ms: int | None) -> Arrival:
 
 
 def rhythm_after(rhythm: Rhythm | None, gap_ms: float | None, timing: Timing) -> Rhythm | None:
-    """Return the rhythm after a message of these rules, smoothed as RFC 6298 smooths round-trip times.
+    """Return the author's rhythm after one more message, smoothed as RFC 6298 smooths round-trip times.
 
     The rhythm changes only if the rules are adaptive and the message was typed, not pressed. A gap above the ceiling
     does not count, because it does not belong to one thought.

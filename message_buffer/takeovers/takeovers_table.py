@@ -48,7 +48,7 @@ class TakeoversTable(Table):
         self._update("resume takeover", _key(conversation), do, values)
 
     def count(self, conversation: str) -> int:
-        """Return the number of items that a forget would delete: 0 or 1."""
+        """Return the number of items that `forget` would delete: 0 or 1."""
         return int(bool(self._get("read takeover", _key(conversation))))
 
     def forget(self, conversation: str) -> int:

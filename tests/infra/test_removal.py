@@ -166,7 +166,7 @@ def test_what_goes_what_stays_and_what_costs_is_said_before(
     make().explain(make().existing())
     text = "\n".join(said)
     assert f"Delete the stack {NAME}-Buffer (CREATE_COMPLETE) and its 1 resources." in text
-    assert "With them AWS deletes all data in:\n  S3::Bucket dev-oversize" in text
+    assert "AWS also deletes all data in:\n  S3::Bucket dev-oversize" in text
     assert "AWS keeps, and bills:\n  DynamoDB::Table dev-rules (storage and backups)" in text
     assert "AWS keeps, and does not bill while it is unused:\n  SQS::Queue dev-triggers" in text
     assert '"removal_policy": "destroy"' in text

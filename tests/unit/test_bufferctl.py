@@ -395,8 +395,8 @@ def test_a_forget_says_what_it_erased_and_what_only_ages_out(aws: FakeAws, capsy
     assert run("conversation", "forget", NAME, "--yes") == 0
     assert aws.asked == [{"operation": "conversation.forget", "conversation": NAME}]
     assert capsys.readouterr().out == (
-        "Erased, and consumers were told:\n\nwaiting  2\nobjects  1\n\n"
-        "These copies only expire:\n\nplace  days\nlogs   14\n"
+        "Erased, and published an event for consumers:\n\nwaiting  2\nobjects  1\n\n"
+        "These copies cannot be erased, but expire:\n\nplace  days\nlogs   14\n"
     )
 
 

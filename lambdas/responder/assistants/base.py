@@ -7,8 +7,6 @@ from lambdas.responder.history import Turn
 
 
 class Prompt(NamedTuple):
-    """The request to an assistant."""
-
     instructions: str
     turns: Sequence[Turn]
     """The first turn is the user's, roles alternate, and the last turn is the question."""

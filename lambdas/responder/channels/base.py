@@ -1,7 +1,7 @@
 """The interface of all channels, which send replies to customers.
 
 None of the four providers documents a key by which it recognises a repeated request. So the responder never sends a
-part twice: if a part's arrival is not confirmed, it counts the part.
+part twice. If a part's arrival is not confirmed, it marks the part as unconfirmed.
 """
 
 import re

@@ -6,7 +6,7 @@ these facts, with the formula that both lanes share (`rules/due_time.py`). There
 - A due time is fixed once a run has found the window due, or if the batch must be emitted at once. Later messages do
   not move it; a hold does.
 - A press and a typing event depend on the due time before them. Their requests read the window and write the due time
-  that they have computed. It counts until the next message.
+  that they have computed. This due time is valid until the next message.
 """
 
 import json

@@ -47,7 +47,7 @@ class _Pop(NamedTuple):
 
 
 class Wake:
-    """The sleep of one run of a processor. A run takes at most 15 minutes, so the connection's sign-in stays valid."""
+    """Lets one run of a processor sleep until a script wakes it. The connection's sign-in outlasts a run."""
 
     def __init__(
         self,
