@@ -22,7 +22,7 @@ class LogSettings(NamedTuple):
     id_key: str | None = None
     """The key under which ids are logged as hashes, or None if they are logged as they are."""
     level: str | None = None
-    """The least severe lines that are written, or None if the logger decides."""
+    """Less severe lines are not written. None if the logger decides."""
 
 
 class ConnectionSettings(NamedTuple):
@@ -65,7 +65,7 @@ class StoreSettings(NamedTuple):
     seen_ms: int = limits.REMEMBERED_MS
     max_batch: int = limits.MAX_MESSAGES_IN_A_BATCH
     max_batch_bytes: int = limits.MAX_BYTES_IN_A_BATCH
-    # If a message is not where it should be, this many of the newest are searched. A full batch has half as many.
+    # If a message is not at its expected position, this many of the newest are searched: twice a full batch.
     max_search: int = 2_000
     search_bytes: int = 64 * 1024  # payloads to search in a call, so that other clients' calls run in between
     max_emitted: int = 100  # batches to remember: the event about an edit after the emission names the batch
@@ -226,7 +226,7 @@ class ResponderSettings(NamedTuple):
     secret_id: str
     """The secret that `lambdas/responder/credentials.py` describes."""
     gate_function: str
-    """The function that the responder asks about a buffer."""
+    """The function that the responder asks whether a customer has written again."""
     event_bus: str
     oversize_bucket: str
     options: ResponderOptions

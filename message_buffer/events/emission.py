@@ -104,8 +104,7 @@ class Emission:
             self._dead_letter(conversation, taken, time, reason=str(error))
 
     def redrive(self, letter: Mapping[str, Any], time: TimeLeft) -> str:
-        """Emit the batch of a dead letter under its old id, and return that id. Raise the error of an emission that
-        fails.
+        """Emit the batch of a dead letter under its old id, and return that id. Raise the error if that fails.
 
         The batch is out of order, because newer batches of its conversation were emitted before it.
         """

@@ -170,7 +170,7 @@ class BatchTaken:
     flush_reason: str
     rule: str
     applied_wait_ms: int
-    """The time until `due_at_ms` from the last arrival before that time was set. Negative if a host's clock lagged."""
+    """`due_at_ms` minus the last arrival before `due_at_ms` was set. Negative if a host's clock lagged."""
     payloads: list[bytes]
     lane: LaneName = "valkey"
     until_ms: int = 0
@@ -278,7 +278,7 @@ class OnHold:
 
 @outcome
 class HoldEnded:
-    """The conversation is on hold no more. `due_at_ms` is None if nothing waits."""
+    """The conversation is no longer on hold. `due_at_ms` is None if nothing waits."""
 
     due_at_ms: int | None
     start_id: str | None = None
@@ -297,7 +297,7 @@ ResumeOutcome = HoldEnded | OnHold | NotOnHold  # of a resume: OnHold if another
 
 @outcome
 class GenerationAndHolds:
-    """The number of the newest buffer, 0 if there is none, and the holds that have not ended."""
+    """The conversation's generation, 0 if the lane does not know it, and the holds that have not ended."""
 
     generation: int
     holds: Holds

@@ -100,7 +100,7 @@ def require_room(message: Message) -> None:
 class _FoundValue(NamedTuple):
     value: Any
     where: str
-    """The pointer to the value from the whole body."""
+    """The pointer to the value, from the root of the body."""
     place: Place
 
 
@@ -121,7 +121,7 @@ class _ItemReading:
             case "deleted":
                 return Deleted(conversation, self._message_id(), author, at_ms or self._received_at_ms, self._group)
             case "reaction":
-                # A reaction without an emoji would be one that the author removed.
+                # The emoji is required, because an event without one says that the author removed the reaction.
                 return Reacted(
                     conversation, self._message_id(), author, self._text("emoji"), at_ms or self._received_at_ms
                 )
@@ -276,7 +276,7 @@ class _ItemReading:
         return self._find(value) if value else None
 
     def _find(self, value: Value, item: Any = MISSING, where: str | None = None) -> _FoundValue | None:
-        """Return the value at the first place at which there is one."""
+        """Return the value of the first place that has one."""
         item = self._given.item if item is MISSING else item
         for place in value.places:
             found = place.find(self._given.body, item)
@@ -285,7 +285,7 @@ class _ItemReading:
         return None
 
     def _named(self, pointer: Pointer, where: str | None = None) -> str:
-        """Return the pointer from the whole body."""
+        """Return the pointer from the root of the body."""
         if pointer.of_body:
             return pointer.text.removeprefix("#") or "The body"
         return f"{self._given.where if where is None else where}{pointer.text}" or "The body"

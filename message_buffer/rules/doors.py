@@ -58,9 +58,9 @@ class Pointer(NamedTuple):
 
 
 def part_of(text: str, separator: str, part: int) -> str:
-    """Return a part of a divided text, or the whole text if it has no such part, or an empty one.
+    """Return the part with this number of a divided text, or the whole text if that part is missing or empty.
 
-    Products write the same id with and without its prefix.
+    Some products write the same id with and without its prefix.
     """
     parts = text.split(separator, part + 1)
     return (parts[part] if part < len(parts) else "") or text
@@ -145,7 +145,7 @@ class Fields(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """The items that are messages, edits, deletions or reactions."""
+    """How to recognise and read the items of one kind."""
 
     name: Literal["deleted", "edited", "reaction", "message"]
     when: tuple[Condition, ...]
@@ -169,9 +169,9 @@ class Door(NamedTuple):
     types: Mapping[str, str] = {}
     """The product's name for a message's type -> ours. Other names stay as they are."""
     unreadable: Literal["refuse", "ignore"] = "refuse"
-    """The treatment of an item that cannot be read: the body is refused, or the other items are kept."""
+    """If an item cannot be read, refuse the whole body, or ignore only this item."""
     comes_again: bool = True
-    """True if the product sends a webhook again that was answered 429 or 503."""
+    """True if the product sends a webhook again after a 429 or a 503."""
 
 
 def is_door_name(name: str) -> bool:

@@ -406,7 +406,7 @@ class Rules(_RuleFields):
         """Return the timing of one message.
 
         A file waits longer for a caption, and a voice note for a transcript. A message that was pressed, not typed,
-        waits for neither typing nor a caption. A VIP's messages wait only as a VIP's.
+        waits for neither typing nor a caption. With `priority: vip`, every message waits the same time.
         """
         timing = self.timing
         if in_album:

@@ -10,8 +10,8 @@ from typing import Any
 def _defer_asyncio() -> None:
     """Run the code of `redis.asyncio` only if something uses a name of it, which we never do.
 
-    redis imports it at once, which is a twentieth of a function's cold start, and later also a module inside it. So
-    replace it with a module without code, whose path leads to the modules inside.
+    Importing redis imports it, too, which takes a twentieth of a function's cold start. Replace it with an empty module
+    that has the same path, because redis later imports one of its submodules.
     """
     redis = PathFinder.find_spec("redis")
     spec = redis and PathFinder.find_spec("redis.asyncio", redis.submodule_search_locations)

@@ -251,7 +251,7 @@ class Connection:
     def _dial_of(self, now_ms: int) -> Dial[Client]:
         """Return the dial that is in progress, or begin one."""
         self._close()
-        # A dial has a time limit. If it exceeds that, the instance was suspended, or DNS is slow, so begin another.
+        # A dial exceeds its time limit only if the instance was suspended or DNS is slow. Then begin another.
         dial = self._dial
         if dial is not None and not dial.is_open and not 0 <= now_ms - dial.began_ms <= self._patience.connect_ms:
             dial.abandon()
