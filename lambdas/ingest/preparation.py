@@ -130,7 +130,7 @@ def _prepare_one(update: Update, book: RuleBook, aliases: Aliases | None, prepar
 
 
 def _with_agent(message: Message, agent: str | None) -> Message:
-    """Return the message with its agent, which the batch's event names, so that rules of the bus can route by it."""
+    """Return the message with its agent. The batch's event names the agent, so rules of the bus can route by it."""
     return message if agent is None else message.model_copy(update={"agent": agent})
 
 

@@ -198,7 +198,7 @@ def _author(given: str, user_id: str | None) -> str:
 
 
 def _author_ids(given: str, user_id: str | None) -> AuthorIds | None:
-    """Return the ids by which WhatsApp names an author. Other channels name an author in one way."""
+    """Return the ids by which WhatsApp names an author, or None for other channels, where an author has one name."""
     channel, _, address = given.rpartition(":")
     return author_ids(address, user_id) if channel.lower() == "whatsapp" else None
 
