@@ -1,7 +1,7 @@
 """Lambda entry of the DynamoDB processor.
 
 The queue invokes it with triggers, and it returns those that the queue must deliver again. A rule invokes it every
-minute with `{"sweep": true}`, and the queue delivers the same half a minute later. The admin function invokes it with
+minute with `{"sweep": true}`, and the queue does so half a minute later. The admin function invokes it with
 `{"redrive": <body of a dead letter>}`; the call then returns `{"redriven": batchId}` or fails.
 """
 
