@@ -1,4 +1,4 @@
-"""A server on this machine that answers in the place of AWS, over TLS, without a check of the requests' signatures."""
+"""A server on this machine that answers in place of AWS, over TLS. It does not check the requests' signatures."""
 
 import json
 import socketserver

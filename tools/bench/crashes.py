@@ -2,8 +2,8 @@
 
 On a local stage, messages of new conversations arrive at a fixed rate, except after the last kind of kill. Each round
 kills the processes of the processor, the conversation processor or both with -9. The emulator starts a new process at
-the next invocation. *Next* is the time from the kill to the first event of a batch that was due after the kill, or if
-none was, to the first event. *Last* is the lateness of the latest batch.
+the next invocation. *Next* is the time from the kill to the first event of a batch that was due after the kill. If no
+batch was, it is the time to the first event. *Last* is the lateness of the latest batch.
 """
 
 import argparse
