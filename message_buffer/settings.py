@@ -204,11 +204,11 @@ class ResponderOptions(NamedTuple):
     channel_not_allowed: str
     turn_days: int
     outbox_days: int
-    """How long a batch that is delivered again is recognised."""
+    """How long the responder remembers a batch, so that it recognises a redelivery."""
     lock_ms: int
     """How long a run owns its conversation. This is longer than the function's time-out."""
     hidden_seconds: int
-    """How long each call hides a delivery. After a crash the queue delivers it again when this time is over."""
+    """How long the queue hides a delivery from other runs. If a run crashes, the queue delivers it again after that."""
     max_attempts: int = 12
     """After this many attempts a batch becomes a reply dead letter. Each delivery by the queue counts as an attempt,
     even if it only waited for an earlier batch."""
@@ -269,7 +269,7 @@ def to_variables(settings: tuple[Any, ...]) -> dict[str, str]:
 
 
 def _to_json(value: Any, path: str, own: dict[str, str]) -> Any:
-    """Return a value for JSON. Put the settings that have variables of their own into `own` instead."""
+    """Return the value in the form for JSON. Put settings that have variables of their own into `own` instead."""
     if not hasattr(value, "_fields"):
         return value
     found = {}

@@ -1,6 +1,6 @@
 """Makes the event, or the dead letter, of a taken batch.
 
-Both depend on nothing but the batch, except that an event says when it was emitted.
+Both depend only on the batch, but an event also says when it was emitted.
 
 `docs/schema/messages.batch.ready.json` is the event's schema.
 """
@@ -114,7 +114,7 @@ def _key(folder: str, conversation: str, taken: BatchTaken) -> str:
 
 
 def is_newer(key: str, at_ms: int) -> bool:
-    """Return whether the object's last message arrived after `at_ms`, or False if the key has no arrival."""
+    """Return whether the object's last message arrived after `at_ms`, or False if the key contains no time."""
     found = _LAST_ARRIVAL.search(key)
     return found is not None and int(found[1]) > at_ms
 

@@ -88,7 +88,7 @@ class Emission:
         Raise SendFailed if the caller must try the batch again later.
         """
         if taken.attempt > self._limits.max_attempts:
-            # The run of the last attempt died or had an unexpected error, or the dead-letter queue failed, too.
+            # The last attempt's run died, had an unexpected error, or failed to send the dead letter.
             self._dead_letter(conversation, taken, time, reason="attempts exhausted")
             return
         try:

@@ -1,7 +1,7 @@
 """The outcomes of calls to a lane or to the store, and what the caller must do after each.
 
-`start_id` is for direct callers of the store: unless it is None, the script has reserved the start of the shard's
-processor under this id, and the caller must start it now. `ValkeyLane` does this, so its own outcomes have no start id.
+If `start_id` is not None, the script has reserved the start of the shard's processor under this id, and the caller of
+the store must start the processor now. `ValkeyLane` starts it itself, so its own outcomes have no start id.
 """
 
 from dataclasses import dataclass
@@ -399,7 +399,7 @@ class Conversation:
     due_at_ms: int | None
     flush_reason: str | None
     rule: str | None
-    applied_wait_ms: int | None  # from the last arrival before the due time was set
+    applied_wait_ms: int | None  # as in BatchTaken
     count: int
     first_at_ms: int | None
     last_at_ms: int | None

@@ -80,7 +80,7 @@ class DoorItem(NamedTuple):
 
 
 def items_of(door: Door, body: Any, *, received_at_ms: int) -> list[DoorItem]:
-    """Return the items of a body. Raise Unfit if the list is too long, or if another value is in its place."""
+    """Return the items of a body. Raise Unfit if the list is too long, or is not a list."""
     if door.list is None:
         return [DoorItem(door, body, body, "", received_at_ms)]
     found = door.list.find(body, body)
@@ -314,7 +314,7 @@ def _id(found: _FoundValue) -> str:
 
 
 def _size(found: _FoundValue) -> int:
-    """Return a number of bytes, which some products send as digits."""
+    """Return a number of bytes. Some products send it as a text of digits."""
     given = found.value
     digits = given if isinstance(given, str) else str(given) if type(given) is int and given < MAX_ID_NUMBER else ""
     if not (digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS_OF_A_SIZE):

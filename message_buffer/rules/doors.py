@@ -15,8 +15,8 @@ from message_buffer.json_object import Json
 from message_buffer.rules.layers import nearest_name
 
 MAX_DOOR_BYTES = 16 * 1024
-# The bounds of a mapping let the largest webhook be read in a fraction of a second: each item is read with each
-# condition and pointer once. A product's messages are nested a few levels deep.
+# Each condition and pointer is applied once to each item. Because of these bounds, even the largest webhook is read in
+# a fraction of a second. A product's messages are nested a few levels deep.
 MAX_LEVELS_OF_A_POINTER = 16
 MAX_POINTER_CHARACTERS = 256
 MAX_ALTERNATIVES_IN_A_DOOR = 16
@@ -103,7 +103,7 @@ class Place(NamedTuple):
 
 
 class Value(NamedTuple):
-    """The places of a field's value. The first at which something is found counts."""
+    """The places of a field's value. The first place that has a value counts."""
 
     places: tuple[Place, ...]
 
@@ -195,7 +195,7 @@ def read_door(name: str, given: Any) -> Door:
 
 # -- the fields of a mapping -----------------------------------------------------------------------
 
-# The fields that say where a value is, by kind. The fields of edits and deletions replace those of messages.
+# The fields whose values are places, by kind of item. The fields of edits and deletions replace those of messages.
 _OF_EVERY_KIND = ("account", "conversation", "id", "author", "time")
 _OF_CONTENT = ("text", "type", "authorName", "replyTo")
 _OF_KIND: Mapping[str, tuple[str, ...]] = {

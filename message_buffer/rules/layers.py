@@ -57,8 +57,7 @@ _UNREADABLE = 10**30
 PresetName = Literal["assistant", "customers", "quickSupport", "complexInquiry", "highVolume"]
 RuleValue: TypeAlias = "int | float | str | tuple[str, ...] | OnHumanReply | None"
 
-# Each preset sets every wait, so that it means the same above any other: a wait left over from the layer beneath may be
-# longer than the preset's `max_wait_ms`.
+# Each preset sets every wait, because a wait from the layer beneath may be longer than the preset's `max_wait_ms`.
 PRESETS: Mapping[PresetName, Mapping[str, RuleValue]] = {
     "assistant": {"silence_ms": 1_000, "typing_inference_ms": 3_000, "max_wait_ms": 30_000, "max_messages": 20},
     "customers": {"silence_ms": 5_000, "typing_inference_ms": 8_000, "max_wait_ms": 45_000, "max_messages": 20},

@@ -43,7 +43,7 @@ class Contents(NamedTuple):
     stored: Sequence[StoredMessage] = ()
     """In order of arrival."""
     is_whole: bool = True
-    """False if the caller has asked for fewer pages than there are."""
+    """False if there are more pages than the caller has asked for."""
 
     @property
     def waiting(self) -> list[StoredMessage]:
@@ -241,7 +241,7 @@ class Messages(Table):
         return self._transact("take back message", [self._closing(conversation, window, expires_at_ms), *removal])
 
     def _closing(self, conversation: str, window: Window, expires_at_ms: int) -> dict[str, Any]:
-        """Return the change that closes a window, if it has not changed since the read and no run works on it."""
+        """Return the change that closes a window, if it has not changed since the read and no run has locked it."""
         values: Values = {**version_of(window), "none": 0, "one": 1, "expires": seconds(expires_at_ms)}
         only_if = f"{UNCHANGED} AND {UNLOCKED}"
         return self._change(key_of(conversation, WINDOW), f"{CLOSE} ADD #changes :one", values, only_if=only_if)

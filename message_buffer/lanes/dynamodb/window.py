@@ -100,7 +100,7 @@ class Window(NamedTuple):
 
     @property
     def due(self) -> Due:
-        """Return when a run may empty the window, and why. If a batch is frozen, that is its next attempt."""
+        """Return when a run may empty the window, and why. For a frozen batch, that is the time of its next attempt."""
         if self.frozen is not None:
             return self.frozen.due._replace(due_at_ms=self.listed_at_ms)
         return self.due_of_waiting

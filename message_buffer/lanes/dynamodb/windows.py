@@ -181,13 +181,13 @@ class Windows(Table):
 
 
 def _leaving(window: Window, holds: Holds) -> tuple[dict[str, Value], str]:
-    """Return the values of SET_HOLDS, and the condition that the holds are as the caller has read them."""
+    """Return the values of SET_HOLDS, and the condition that the holds have not changed since the caller's read."""
     values: dict[str, Value] = {"until": end_of(holds), "holds": packed(holds), "seen": packed(window.holds)}
     return values, same_holds(window)
 
 
 def same_holds(window: Window) -> str:
-    """Return the condition that the holds are still `:seen`."""
+    """Return the condition that the stored holds are equal to the value `:seen`, the holds of `window`."""
     return "#holds = :seen" if window.holds else "(attribute_not_exists(#holds) OR #holds = :seen)"
 
 
