@@ -149,7 +149,7 @@ def _webhook_in(notification: str) -> bytes | None:
 
 def _pause_seconds(receipt: Receipt, response: Response | None) -> int:
     """Return a pause that doubles with each delivery, and is at least as long as the response asks for."""
-    # The pause has reached its maximum by then. More doublings would only make a huge number.
+    # After 16 doublings the pause has its maximum. More would only make a huge number.
     doubled = MIN_QUEUED_WEBHOOK_PAUSE_SECONDS << min(max(receipt.deliveries - 1, 0), 16)
     asked = int(response.headers.get("Retry-After", 0)) if response else 0
     return max(min(doubled, MAX_QUEUED_WEBHOOK_PAUSE_SECONDS), asked)

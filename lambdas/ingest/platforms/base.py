@@ -67,8 +67,8 @@ class Signer(NamedTuple):
 
     accounts: frozenset[str] = frozenset()
     all_but: frozenset[str] | None = None
-    """The accounts with secrets of their own, if the platform-wide secret made the signature. That secret is valid for
-    every other account. None if only secrets of accounts match."""
+    """None unless the platform-wide secret made the signature. That secret is valid for all accounts but these, which
+    have secrets of their own."""
 
     def speaks_for(self, account: str) -> bool:
         return account in self.accounts or (self.all_but is not None and account not in self.all_but)
@@ -230,7 +230,7 @@ class Platform(Protocol):
     """Leave out invalid updates instead of refusing the webhook, which the platform would send again for days."""
     reports_typing: bool = False
     max_body_bytes: int = MAX_WEBHOOK_BYTES
-    """The largest body of the platform. Anybody may send a larger one, whose signature would take long to check."""
+    """The largest body that the platform sends. Refuse a larger one, because its signature would take long to check."""
     comes_again: bool = True
     """True if the platform sends a webhook again after a 429."""
     empty_refusal: tuple[str, str] | None = None
@@ -325,7 +325,7 @@ def ms_of_seconds(seconds: Any) -> int | None:
 
 
 def ms_of_time(value: Any) -> int | None:
-    """Return a time in milliseconds that is given in seconds or milliseconds, as a number or digits, or None."""
+    """Return a time in milliseconds, or None if the value is not a time in seconds or milliseconds."""
     ms = ms_of_seconds(value)
     if ms is None:
         text = str(value) if type(value) is int or isinstance(value, str) else ""
