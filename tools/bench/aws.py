@@ -31,7 +31,7 @@ ANSWERS: dict[str, Any] = {
 
 class Aws(NamedTuple):
     addresses: Mapping[str, str]
-    """Environment variables that lead a function to the server."""
+    """Environment variables with which a function calls the server."""
     events: Connection
     """Receives the time of each PutEvents when it is answered, on the machine's monotonic clock."""
 

@@ -147,7 +147,7 @@ def bytes_waiting(conversations: int, size: int) -> dict[str, int]:
         meter, wire = Meter(server.port, server.pid), Wire(server.port)
         try:
             fill = _filler(name, wire, server.port, size)
-            fill(0, conversations // 10)  # fixed memory, and tables that have grown
+            fill(0, conversations // 10)  # leave out fixed memory and the growth of tables
             before = meter.used_memory()
             fill(conversations // 10, conversations)
             found[name] = round((meter.used_memory() - before) / (conversations - conversations // 10))

@@ -303,7 +303,7 @@ def _measure_bursts(outputs: Outputs, rate: float, seconds: float) -> tuple[list
 
 
 def _insist(webhooks: Webhooks, body: dict[str, Any]) -> StageResponse:
-    """Send a webhook again as platforms do, because requests of an emulator with too much to do may fail."""
+    """Send a webhook again if it fails, as platforms do, because requests to a busy emulator may fail."""
     while True:
         with suppress(urllib3.exceptions.HTTPError):
             response = webhooks.post("generic", body)
@@ -351,9 +351,9 @@ def _probed(outputs: Outputs, send_bare: Callable[[str], None], rate: float) -> 
 
 @contextmanager
 def _awake(outputs: Outputs) -> Iterator[None]:
-    """Let the emulator look for messages twenty times a second.
+    """Make the emulator check its queues twenty times a second.
 
-    By itself it looks only once a second, or if a message is sent. Lambda's pollers wait for messages.
+    By default it checks them only once a second, and when a message is sent. Lambda's pollers wait all the time.
     """
     sqs, done = outputs.client("sqs"), threading.Event()
     url = sqs.create_queue(QueueName=f"bench-idle-{uuid.uuid4().hex[:8]}")["QueueUrl"]

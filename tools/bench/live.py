@@ -68,7 +68,7 @@ def _spread(late_ms: list[float]) -> Json:
 
 
 def idle(kind: type[System], *, seconds: float) -> Json:
-    """Count the requests of a waiting worker, with a conversation due in a minute, and the requests after it has ended."""
+    """Count the requests of a worker that waits for a due time a minute ahead, and the requests after it has ended."""
     with kind() as system:
         system.send([Planned(0, 1, 0, 60_000)])
         system.sent()

@@ -205,6 +205,6 @@ def _require_setting(planned: Planned, began_ms: float) -> dict[str, Any]:
 
 
 def _message(body: str) -> Message:
-    """Return the message's numbers from its id, with which the body begins."""
+    """Return the message's numbers, which are in the id at the beginning of the body."""
     shown = json.loads(body.partition("\n")[0])
     return int(shown[-20:-12], 16), int(shown[-12:-2], 16)

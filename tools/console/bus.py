@@ -94,7 +94,7 @@ class BusListener:
             assert self._listener.stdin
             assert self._listener.stdout
             if self._ended.is_set():
-                # `end` came while the process was being started, and did not see it.
+                # `end` was called before this process existed, so end the process here.
                 self._listener.stdin.close()
             for line in self._listener.stdout:
                 try:
