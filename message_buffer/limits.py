@@ -20,7 +20,7 @@ MAX_TIME_MS = 253_402_300_799_999
 # A batch is taken, read and emitted in one piece; further messages form the next batch. lua/take_batch.lua has the same
 # bound for every caller, and one item of the DynamoDB lane's table has no room for more names of messages.
 MAX_MESSAGES_IN_A_BATCH = 1_000
-# The payloads of a batch together. A conversation processor holds them several times in its memory.
+# The bytes of all payloads of a batch. A conversation processor holds them several times in its memory.
 MAX_BYTES_IN_A_BATCH = 4 * 1024 * 1024
 # A platform redelivers a message for hours, so a lane remembers a message's id for this long after emitting its batch.
 REMEMBERED_MS = DAY_MS

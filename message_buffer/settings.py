@@ -170,7 +170,7 @@ class AdminSettings(NamedTuple):
     aliases_table: str
     oversize_bucket: str
     ages_out: dict[str, int]
-    """The copies that remain when a conversation is forgotten, each with the days until it expires."""
+    """The copies of a conversation that remain after it is forgotten, each with the days until it expires."""
 
 
 class GateSettings(NamedTuple):

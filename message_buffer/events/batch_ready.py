@@ -109,7 +109,7 @@ def object_key(conversation: str, taken: BatchTaken) -> str:
 
 
 def _key(folder: str, conversation: str, taken: BatchTaken) -> str:
-    # To forget a conversation, its objects are found by the second part of the key, and newer ones kept by the time.
+    # A forget finds the conversation's objects by the second part of the key, and keeps those with a later time.
     return f"{folder}/{batch_prefix(conversation)}/{taken.last_at_ms}-{taken.batch_id}.json"
 
 

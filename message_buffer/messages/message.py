@@ -138,7 +138,7 @@ class Message(_Open):
 class Profile(TypedDict, total=False):
     """The author's profile on the platform: the field `profile` of a message, without the fields that are empty.
 
-    The model does not declare the field, so that senders of generic webhooks may use the name as they like.
+    The model does not declare the field, so that senders of generic webhooks may use a field of that name freely.
     """
 
     name: str

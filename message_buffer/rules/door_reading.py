@@ -80,7 +80,7 @@ class DoorItem(NamedTuple):
 
 
 def items_of(door: Door, body: Any, *, received_at_ms: int) -> list[DoorItem]:
-    """Return the items of a body. Raise Unfit if the list is too long, or is not a list."""
+    """Return the items of a body. Raise Unfit if the value in the list's place is not a list, or is too long."""
     if door.list is None:
         return [DoorItem(door, body, body, "", received_at_ms)]
     found = door.list.find(body, body)
@@ -244,7 +244,7 @@ class _ItemReading:
             return None
 
     def _id(self, field: str) -> str | None:
-        """Return a text. A number becomes a text, because products write ids in both ways."""
+        """Return an id as a text, because some products write ids as numbers."""
         found = self._find_field(field)
         return None if found is None else _id(found)
 

@@ -36,7 +36,7 @@ class Rhythm(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """The time that counts as a message's arrival, and the gap before it; None if no earlier message is remembered."""
+    """The time that counts as a message's arrival, and the gap before it, which is None for a first message."""
 
     at_ms: int
     gap_ms: int | None
@@ -94,7 +94,7 @@ def rhythm_after(rhythm: Rhythm | None, gap_ms: float | None, timing: Timing) ->
 def due_after_message(facts: Facts, timing: Timing, now_ms: int) -> Due:
     """Return the due time of the buffer after its newest message, which a host received at `now_ms`.
 
-    A lane that computes the due time later passes the time at which the newest message arrived.
+    A lane that computes the due time later passes the newest message's arrival as `now_ms`.
     """
     if facts.due is not None and facts.due.due_at_ms <= now_ms:
         return facts.due
@@ -131,7 +131,7 @@ def _silence_is_over(facts: Facts, timing: Timing) -> Due:
 
 
 def _wait(facts: Facts, timing: Timing) -> tuple[int, RuleName]:
-    """Return the silence for which the rules let a buffer wait after a typed message, and the rule that decides it."""
+    """Return the silence that must follow a typed message, and the rule that decides it."""
     if timing.adaptive and facts.rhythm is not None:
         bounds = _bounds(timing)
         learned_ms = math.ceil(facts.rhythm.mean_ms + bounds.deviations * facts.rhythm.deviation_ms)

@@ -123,7 +123,7 @@ def _in_both(stop: Iterable[str], flush: Iterable[str]) -> set[str]:
 
 
 def _conflicts(rules: Mapping[str, RuleValue]) -> list[str]:
-    """Return the problems of all combinations whose fields are all set."""
+    """Check each combination of fields that are all set. Return the problems."""
     return [
         combination.problem.format_map(rules)
         for combination in _COMBINATIONS
@@ -196,7 +196,7 @@ class _Checked(BaseModel):
 
     @classmethod
     def _model_at(cls, path: Iterable[str]) -> "type[_Checked]":
-        """Return the model of the object at this path of wire names."""
+        """Return the model to which this path of wire names leads."""
         model: type[_Checked] = cls
         for part in path:
             field = next((field for name, field in model.model_fields.items() if part in (name, field.alias)), None)

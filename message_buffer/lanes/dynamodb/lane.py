@@ -55,7 +55,7 @@ class DynamoDbLane:
         put = self._messages.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms)
         if put == "finished before":
             return o.MessageDuplicate(None, 0)
-        # Note a duplicate too, because the request that stored the message may have failed to open a window.
+        # Write the facts of a duplicate, too, because the request that stored the message may have failed to open a window.
         note = Note(arrived_at_ms, timing, is_new=put == "new", size=len(payload))
         joined = self._schedule.join(conversation, name, note)
         if joined is None:
@@ -154,7 +154,7 @@ class DynamoDbLane:
             self._messages.write_tombstones(
                 conversation, dropped, batch_id=DROPPED, expires_at_ms=expires_at_ms, apart=apart
             )
-            # Write the cancel's mark last, so that a repeat that finds the mark has nothing left to drop.
+            # Write the cancel's own tombstone last, so that a repeat that finds it has nothing left to drop.
             self._messages.write_tombstones(conversation, marks, batch_id=DROPPED, expires_at_ms=expires_at_ms)
             self._locks.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
             frozen = len(window.frozen.names) if window.frozen else 0

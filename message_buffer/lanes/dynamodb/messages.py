@@ -109,7 +109,7 @@ class Messages(Table):
         return self._transact("drop stored message", [message, change, body])
 
     def _dropping(self, conversation: str, name: str, window: Window, *, is_last: bool) -> dict[str, Any]:
-        """Return the change to the window of a dropped message. The window keeps its due time."""
+        """Return the change that a dropped message makes to its window. The window keeps its due time."""
         do, values, only_if = "ADD #changes :one", dict[str, Value](one=1, name=name), NOT_FROZEN
         if window.is_open:
             values |= version_of(window)
@@ -144,7 +144,7 @@ class Messages(Table):
         """Replace messages with tombstones, which remain for as long as their platform may deliver the messages again.
 
         Messages that are `apart` have a body item. Delete these bodies first, so that no body remains without its
-        message. Delete them again at the end, because a slow request may have stored one before the tombstone.
+        message. Delete them again at the end, because a slow request may have stored one in the meantime.
         """
         bodies = [BODY + name for name in apart]
         self.erase(conversation, bodies)

@@ -130,7 +130,7 @@ class Window(NamedTuple):
         return self.lock.until_ms >= now_ms
 
     def due_by(self, timing: Timing | None, *, before: Due | None = None) -> Due:
-        """Return when the messages are due by the newest one's rules. A press needs the due time before it."""
+        """Return when messages are due by these rules. For a new press, `before` is the due time until then."""
         if timing is None:
             return Due(self.listed_at_ms, "silence", "silenceMs", 0)
         at_ms = self.last_arrival_ms

@@ -29,7 +29,7 @@ UNLOCKED = "attribute_not_exists(#owner) AND attribute_not_exists(#frozen)"
 NOT_HELD = "(attribute_not_exists(#held_until) OR #held_until <= :now)"
 
 Held = Literal["obey", "ignore"] | Holds
-"""Whether a request that makes a window due obeys its holds, ignores them, or keeps only these."""
+"""A request that makes a window due obeys its holds, ignores them, or keeps only those in a tuple."""
 # The later end of the holds is an attribute of its own, so that conditions can compare it.
 SET_HOLDS = "#held_until = :until, #holds = :holds"
 
@@ -81,7 +81,7 @@ class Windows(Table):
         return updated.done, window_of(updated.item)
 
     def hasten(self, conversation: str, *, window: Window, due: Due, fixed: bool = True, hold: Held = "obey") -> bool:
-        """Make an open window due earlier than the caller has seen it.
+        """Make an open window due earlier than it was when the caller read it.
 
         If the due time is `fixed`, later messages do not move it. Otherwise only the index is corrected. Return False
         if another run has frozen the batch since the caller read the window, if the window has closed, or if a hold
@@ -133,7 +133,7 @@ class Windows(Table):
         return self._change_wait("extend window", conversation, window, do=do, new=packed(due))
 
     def retime(self, conversation: str, *, window: Window, timing: Timing) -> bool:
-        """Let the window wait by other rules. Return False if a message has arrived since the caller's read."""
+        """Replace the rules by which the window waits. Return False if a message has arrived since the read."""
         do = "SET #timing = :new ADD #changes :one REMOVE #computed"
         return self._change_wait("retime window", conversation, window, do=do, new=packed(timing))
 

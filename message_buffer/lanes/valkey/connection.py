@@ -73,7 +73,7 @@ Swallowed = Callable[[Exception], None]
 _TRANSIENT_CODES = {"BUSY", "UNKILLABLE", "NOREPLICAS", "MISCONF"}
 
 # ElastiCache's answer to a sign-in that it could not check. A public endpoint gives the same text for every cause:
-# sign-ins are throttled, IAM cannot be reached, or the server is overloaded. A cache in a network names the cause.
+# sign-ins are throttled, IAM cannot be reached, or the server is overloaded. A cache in a private network names the cause.
 _SIGN_IN_UNAVAILABLE = ("service is not available", "exceeded limit of iam authentication requests")
 
 # Each scheme of a URL, and whether it means TLS. Valkey is wire-compatible with Redis, so both names are accepted.
@@ -311,7 +311,7 @@ def is_sign_in_unavailable(error: BaseException | None) -> bool:
 
 
 def as_store_error(error: Exception, doing: str) -> StoreError:
-    """Return the error of the store for an error of redis-py or the server; `doing` names the call that failed."""
+    """Return our StoreError for an error of redis-py or the server; `doing` names the call that failed."""
     if is_sign_in_refused(error):
         return StoreSignInRefused(
             f"{doing}: Valkey refused the sign-in; check that the function's role may elasticache:Connect to this "

@@ -376,7 +376,7 @@ class Store:
         }
 
     def _search(self, name: str, conversation: str, message_id: str, **arguments: Argument) -> Any:
-        """Call a script that searches for a message until it has found the message or the search is over.
+        """Call a search script until it has found the message, or has no messages left to search.
 
         Each call continues where the last one stopped, and reads at least one message. Between two calls, other clients
         use the server, and may change the conversation.
