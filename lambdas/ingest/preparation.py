@@ -75,7 +75,7 @@ def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, s
     """Return the intake's messages and changes, ready to be stored.
 
     If an update cannot be stored, raise InvalidInput. With `skip_invalid`, leave it out instead, and count it in the
-    intake as `unreadable`. Raise SendFailed if the rules were never read, and TooManyUpdates if there are too many.
+    intake as `unreadable`. Raise SendFailed if the rules were never read, or TooManyUpdates.
     """
     prepared = Prepared([], [], [])
     for update in intake.updates:
@@ -141,7 +141,7 @@ def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -
     try:
         encode_conversation(str(conversation))
         if aliases and reply.customer_ids:
-            # Do this first, because the conversation may have rules of its own.
+            # Find the conversation first, because it may have rules of its own.
             conversation = aliases.conversation_of(conversation, reply.customer_ids)
     except InvalidInput:
         return None

@@ -347,7 +347,7 @@ def number_of(value: Any) -> int | float | None:
 
 
 def object_in(text: Any) -> Json:
-    """Return the object that a JSON string contains, or the given object itself. Otherwise return an empty object."""
+    """Return the object that a JSON string contains, an object as it is, and an empty object for any other value."""
     try:
         return object_of(json.loads(text) if isinstance(text, str) else text)
     except (ValueError, RecursionError):

@@ -148,7 +148,7 @@ def _signature(secret: str, text: bytes) -> str:
 
 
 def _named_accounts(form: Mapping[str, str]) -> Iterator[str]:
-    """Yield both numbers. Ours is the receiver of a message, or, in a status, the sender of the reported message."""
+    """Yield the numbers of sender and receiver. Our number receives messages, and is the sender if this is a status."""
     for name in ("To", "From"):
         try:
             yield _account(form.get(name, ""))

@@ -187,7 +187,7 @@ def _read_echo(field: Any, echo: Json, contact: Json, account: str) -> HumanRepl
 
 
 def _kind_of(item: Json) -> str | None:
-    """Return the item's type. If it is missing, as for some places, the name of the content's field is the type."""
+    """Return the item's type. If it is missing, as for some locations, return the name of the content's field."""
     return word_of(item.get("type")) or next((kind for kind in _READERS if kind in item), None)
 
 
