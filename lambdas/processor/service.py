@@ -152,7 +152,7 @@ class Processor:
         self._down_since: int | None = None
 
     def run(self, remaining_ms: Callable[[], int]) -> Exit:
-        """Work until there is a reason to end. Return it. `remaining_ms` returns the time until the time-out."""
+        """Work, and return the reason to end once there is one. `remaining_ms` returns the time until the time-out."""
         ended: Exit | None = None
         step: Callable[[int], Exit | None] = self._enter
         try:
