@@ -57,8 +57,8 @@ def _process(record: dict[str, Any], time: TimeLeft, processor: DynamoDbProcesso
         try:
             processor.sweep(is_second=True)
         except MessageBufferError as error:
-            # The next sweep starts in half a minute. If this one were repeated, too, the sweeps of an outage of the
-            # table would all be carried out at its end.
+            # The next sweep starts in half a minute. If failed sweeps were repeated, all sweeps of an outage of the
+            # table would run at its end.
             telemetry.warn("sweep failed", reason=str(error))
         return True
     try:
