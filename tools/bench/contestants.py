@@ -2,7 +2,7 @@
 
 Every contestant gets the same conversations, ids and payloads, on the same server, in keys of its own. In a wave every
 conversation sends five fragments, and then its batch is taken. The waves are six hours apart. So after the first day,
-the ids of four waves are remembered, and each new wave lets one wave's ids be forgotten.
+the ids of the last four waves are remembered.
 """
 
 from collections.abc import Iterator

@@ -315,7 +315,7 @@ def _insist(webhooks: Webhooks, body: dict[str, Any]) -> StageResponse:
 
 @dataclass
 class Probes:
-    """The emulator's own times, in ms."""
+    """The times in ms that the emulator itself takes."""
 
     deliveries: list[float]
     """From when a message of a queue is to be delivered until its function has put an event."""
