@@ -55,7 +55,7 @@ class DynamoDbLane:
         put = self._messages.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms)
         if put == "finished before":
             return o.MessageDuplicate(None, 0)
-        # Write the facts of a duplicate, too, because the request that stored the message may have failed to open a window.
+        # Write the facts of a duplicate, too: the request that stored the message may have failed to open a window.
         note = Note(arrived_at_ms, timing, is_new=put == "new", size=len(payload))
         joined = self._schedule.join(conversation, name, note)
         if joined is None:

@@ -165,7 +165,7 @@ class Windows(Table):
         return self._update("resume window", key, f"SET {SET_HOLDS}", values, only_if=same_holds).done
 
     def open_windows(self, *, listed_before_ms: int, limit: int) -> list[tuple[str, int]]:
-        """Return the (conversation, listed time) of at most `limit` open windows, those with the earliest times.
+        """Return at most `limit` open windows as (conversation, listed time), the earliest first.
 
         No window is due before its listed time. The index lags a little behind the table.
         """

@@ -73,7 +73,7 @@ Swallowed = Callable[[Exception], None]
 _TRANSIENT_CODES = {"BUSY", "UNKILLABLE", "NOREPLICAS", "MISCONF"}
 
 # ElastiCache's answer to a sign-in that it could not check. A public endpoint gives the same text for every cause:
-# sign-ins are throttled, IAM cannot be reached, or the server is overloaded. A cache in a private network names the cause.
+# sign-ins are throttled, IAM cannot be reached, or the server is overloaded. A private endpoint names the cause.
 _SIGN_IN_UNAVAILABLE = ("service is not available", "exceeded limit of iam authentication requests")
 
 # Each scheme of a URL, and whether it means TLS. Valkey is wire-compatible with Redis, so both names are accepted.
