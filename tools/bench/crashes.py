@@ -65,7 +65,7 @@ class Scene:
                 each.kill()
 
     def _any_untaken(self) -> bool:
-        """Return whether a conversation is claimed and not taken. Only such a conversation's score is an integer."""
+        """Return whether a conversation is claimed and not taken. Only then is its score in Valkey an integer."""
         flying = cast(list[tuple[str, float]], self.stage.valkey.zrange("{b0}:inflight", 0, -1, withscores=True))
         return any(score.is_integer() for _, score in flying)
 
