@@ -17,8 +17,6 @@ from message_buffer.errors import InvalidSettings
 
 
 class LogSettings(NamedTuple):
-    """How a function logs."""
-
     id_key: str | None = None
     """The key under which ids are logged as hashes, or None if they are logged as they are."""
     level: str | None = None

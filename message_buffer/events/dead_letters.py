@@ -15,8 +15,6 @@ class Letter(NamedTuple):
 
 
 class ObjectReference(TypedDict):
-    """An object of the bucket."""
-
     bucket: str
     key: str
     bytes: int

@@ -58,8 +58,6 @@ class TakesDeadLetters(Protocol):
 
 
 class EmissionDestinations(NamedTuple):
-    """The places to which a batch may be sent."""
-
     bus: Publishes
     objects: StoresObjects
     dead_letters: TakesDeadLetters

@@ -292,7 +292,7 @@ class NotOnHold:
     start_id: str | None = None
 
 
-ResumeOutcome = HoldEnded | OnHold | NotOnHold  # of a resume: OnHold if another hold has not ended
+ResumeOutcome = HoldEnded | OnHold | NotOnHold  # OnHold if the other hold has not ended
 
 
 @outcome

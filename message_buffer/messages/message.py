@@ -112,8 +112,6 @@ def _no_attachments() -> list[Attachment]:
 
 
 class Message(_Open):
-    """A message in the form that is the same for every platform."""
-
     id: _Id
     text: _Text = ""
     type: Annotated[_Text, Field(min_length=1)] = "text"

@@ -58,8 +58,6 @@ class Read(NamedTuple):
 
 
 class DoorItem(NamedTuple):
-    """One item of a body."""
-
     door: Door
     body: Any
     item: Any
