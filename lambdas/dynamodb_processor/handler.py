@@ -64,7 +64,7 @@ def _process(record: dict[str, Any], time: TimeLeft, processor: DynamoDbProcesso
     try:
         trigger = read_trigger(record["body"], record["receiptHandle"])
     except InvalidInput as error:
-        # Let the queue delete the trigger, which would stay unreadable. The sweep sends another one for its window.
+        # Let the queue delete the trigger, which would stay unreadable. The sweep sends its window a new trigger.
         telemetry.warn("unreadable trigger", reason=str(error))
         return True
     return processor.process(trigger, time)

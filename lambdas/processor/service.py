@@ -40,8 +40,6 @@ MAX_MS_WITHOUT_VALKEY = 30_000
 
 
 class Exit(StrEnum):
-    """The reason why a processor ended."""
-
     HELD = "held"  # another processor has the lease
     IDLE = "idle"
     HANDED_OVER = "handed_over"
