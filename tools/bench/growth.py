@@ -108,7 +108,7 @@ class Size:
         self.costs.setdefault(f"ingest {contestant.name}", []).append(cost)
 
     def fall_due(self) -> None:
-        """Advance the clock to the time at which the waits of the first second messages end."""
+        """Advance the clock to the time at which the first conversations are due."""
         self.ours.now_ms = START_MS + PATIENT.silence_ms + SECOND_AFTER_MS
         while self.ours.claim():
             pass
