@@ -1,1 +1,1 @@
-"""The library: what a message, a rule, a lane and an event are. It does not import Lambda, HTTP or the CDK."""
+"""The library: messages, rules, lanes and events. It does not import Lambda, HTTP or the CDK."""

@@ -1,4 +1,4 @@
-"""The numbers that several rooms, or unrelated modules of the library, share. Others are beside their use.
+"""The numbers that several folders, or unrelated modules of the library, share. Every other number is beside its use.
 
 Operators change the numbers in `infra/settings_and_defaults.py` and in the rules.
 """
@@ -20,7 +20,7 @@ MAX_TIME_MS = 253_402_300_799_999
 # A batch is taken, read and emitted in one piece; further messages form the next batch. lua/take_batch.lua has the same
 # bound for every caller, and one item of the DynamoDB lane's table has no room for more names of messages.
 MAX_MESSAGES_IN_A_BATCH = 1_000
-# The payloads of a batch together. A conversation processor holds them several times in its memory.
+# The bytes of all payloads of a batch. A conversation processor holds them several times in its memory.
 MAX_BYTES_IN_A_BATCH = 4 * 1024 * 1024
 # A platform redelivers a message for hours, so a lane remembers a message's id for this long after emitting its batch.
 REMEMBERED_MS = DAY_MS
@@ -46,7 +46,7 @@ MIN_MS_BETWEEN_RULES_CHECKS = 5 * SECOND_MS
 MAX_LISTED = 500
 # Each run of the canary begins this long after the previous one.
 CANARY_RUN_MS = 5 * MINUTE_MS
-# The messages of a run.
+# The canary sends this many messages in a run.
 CANARY_FRAGMENTS = 3
 # A stage that logs only a share of its conversations writes ordinary metrics of an instance no later than this after
 # the last ones, if the instance still runs. CloudWatch counts by the minute.
@@ -79,12 +79,12 @@ WATCHDOG_PASS_MS = 30 * SECOND_MS
 # The most overdue batch of the Valkey lane may be this late before an alarm pages operators, and the doctor reports it.
 # The watchdog repairs most conversations before that.
 MAX_OVERDUE_MS = MINUTE_MS
-# A processor renews its lease after this part of the lease's length, or after five seconds if that is shorter. If a
-# renewal fails on an open connection, which takes up to 1.6 seconds, the next one is in time.
+# A processor renews its lease this many times in the lease's length, but at least every five seconds. A renewal that
+# fails on an open connection takes up to 1.6 seconds, so the next one is still in time.
 LEASE_RENEWALS = 3
 # A processor's run may last 15 minutes, so it publishes its metrics this often.
 METRICS_EVERY_MS = 30 * SECOND_MS
-# The processor looks at its shard at least this often.
+# The processor checks its shard for due conversations at least this often.
 PROCESSOR_LOOK_MS = 500
 
 # -- the DynamoDB lane ---------------------------------------------------------------------------------------

@@ -17,12 +17,10 @@ from message_buffer.errors import InvalidSettings
 
 
 class LogSettings(NamedTuple):
-    """How a function logs."""
-
     id_key: str | None = None
     """The key under which ids are logged as hashes, or None if they are logged as they are."""
     level: str | None = None
-    """The least severe lines that are written, or None if the logger decides."""
+    """Less severe lines are not written. None if the logger decides."""
 
 
 class ConnectionSettings(NamedTuple):
@@ -65,7 +63,7 @@ class StoreSettings(NamedTuple):
     seen_ms: int = limits.REMEMBERED_MS
     max_batch: int = limits.MAX_MESSAGES_IN_A_BATCH
     max_batch_bytes: int = limits.MAX_BYTES_IN_A_BATCH
-    # If a message is not where it should be, this many of the newest are searched. A full batch has half as many.
+    # If a message is not at its expected position, this many of the newest are searched: twice a full batch.
     max_search: int = 2_000
     search_bytes: int = 64 * 1024  # payloads to search in a call, so that other clients' calls run in between
     max_emitted: int = 100  # batches to remember: the event about an edit after the emission names the batch
@@ -170,7 +168,7 @@ class AdminSettings(NamedTuple):
     aliases_table: str
     oversize_bucket: str
     ages_out: dict[str, int]
-    """The copies that remain when a conversation is forgotten, each with the days until it expires."""
+    """The copies of a conversation that remain after it is forgotten, each with the days until it expires."""
 
 
 class GateSettings(NamedTuple):
@@ -204,11 +202,11 @@ class ResponderOptions(NamedTuple):
     channel_not_allowed: str
     turn_days: int
     outbox_days: int
-    """How long a batch that is delivered again is recognised."""
+    """How long the responder remembers a batch, so that it recognises a redelivery."""
     lock_ms: int
     """How long a run owns its conversation. This is longer than the function's time-out."""
     hidden_seconds: int
-    """How long each call hides a delivery. After a crash the queue delivers it again when this time is over."""
+    """How long the queue hides a delivery from other runs. If a run crashes, the queue delivers it again after that."""
     max_attempts: int = 12
     """After this many attempts a batch becomes a reply dead letter. Each delivery by the queue counts as an attempt,
     even if it only waited for an earlier batch."""
@@ -226,7 +224,7 @@ class ResponderSettings(NamedTuple):
     secret_id: str
     """The secret that `lambdas/responder/credentials.py` describes."""
     gate_function: str
-    """The function that the responder asks about a buffer."""
+    """The function that the responder asks whether a customer has written again."""
     event_bus: str
     oversize_bucket: str
     options: ResponderOptions
@@ -269,7 +267,7 @@ def to_variables(settings: tuple[Any, ...]) -> dict[str, str]:
 
 
 def _to_json(value: Any, path: str, own: dict[str, str]) -> Any:
-    """Return a value for JSON. Put the settings that have variables of their own into `own` instead."""
+    """Return the value in the form for JSON. Put settings that have variables of their own into `own` instead."""
     if not hasattr(value, "_fields"):
         return value
     found = {}

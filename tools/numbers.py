@@ -58,7 +58,7 @@ class Module:
                 yield ".".join(self.imports[node.value.id]), node.attr
 
     def evaluate(self, modules: dict[str, "Module"]) -> bool:
-        """Set the values of the constants that are numbers. Return whether any is new, since others may need it."""
+        """Set the values of the constants that are numbers. Return whether any is new; others may depend on it."""
         found: dict[str, Any] = {}
         for local, (source, name) in self.imports.items():
             if source in modules and name in modules[source].values:

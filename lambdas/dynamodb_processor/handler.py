@@ -1,7 +1,7 @@
 """Lambda entry of the DynamoDB processor.
 
 The queue invokes it with triggers, and it returns those that the queue must deliver again. A rule invokes it every
-minute with `{"sweep": true}`, and the queue delivers the same half a minute later. The admin function invokes it with
+minute with `{"sweep": true}`, and the queue does so half a minute later. The admin function invokes it with
 `{"redrive": <body of a dead letter>}`; the call then returns `{"redriven": batchId}` or fails.
 """
 
@@ -57,14 +57,14 @@ def _process(record: dict[str, Any], time: TimeLeft, processor: DynamoDbProcesso
         try:
             processor.sweep(is_second=True)
         except MessageBufferError as error:
-            # The next sweep starts in half a minute. If this one were repeated, too, the sweeps of an outage of the
-            # table would all be carried out at its end.
+            # The next sweep starts in half a minute. If failed sweeps were repeated, all sweeps of an outage of the
+            # table would run at its end.
             telemetry.warn("sweep failed", reason=str(error))
         return True
     try:
         trigger = read_trigger(record["body"], record["receiptHandle"])
     except InvalidInput as error:
-        # Let the queue delete the trigger, which would stay unreadable. The sweep sends another one for its window.
+        # Let the queue delete the trigger, which would stay unreadable. The sweep sends its window a new trigger.
         telemetry.warn("unreadable trigger", reason=str(error))
         return True
     return processor.process(trigger, time)

@@ -3,10 +3,10 @@
 A run may be killed after any step. The queue then delivers the trigger again.
 
 1. check   when the window is due; if not yet, hide the trigger until then, or send a successor
-2. lock    the window: what was found due stays due, and messages that arrive before step 4 join the batch
-3. read    which messages are stored, and the bodies of one batch
+2. lock    the window: its due time is fixed from now on, and messages that arrive before step 4 join the batch
+3. read    the names of the stored messages, and the bodies of one batch
 4. freeze  the batch's id and messages, so that a retry emits the same messages under the same id
-5. emit
+5. emit    the batch
 6. mark    each message as emitted: a tombstone replaces it, so that it is not taken again
 7. close   the window; if messages remain, or one has arrived since step 4, begin the next window instead
 """
@@ -43,11 +43,11 @@ from message_buffer.telemetry import Telemetry
 WINDOW_LOCK_MS = 30_000
 # If one heartbeat fails, the next one begins before the lock expires.
 HEARTBEAT_SECONDS = WINDOW_LOCK_MS / 1_000 / 3
-# The shortest time for which a trigger is hidden, and the longest if another run has locked the window, because that
-# run usually needs only a moment.
+# A trigger is hidden for at least the first time, and for at most the second while another run has locked the window,
+# because that run usually needs only a moment.
 MIN_TRIGGER_REST_MS = 1_000
 MAX_TRIGGER_REST_MS = 5_000
-# If a message is edited between the read and the freeze, the processor reads again, in all at most this often.
+# If a message is edited between the read and the freeze, the processor reads again. It reads at most this many times.
 MAX_READS_OF_A_WINDOW = 5
 # A sweep reads at most this many open windows, beginning with those that are listed under the earliest time.
 MAX_WINDOWS_IN_A_SWEEP = 500
@@ -194,7 +194,7 @@ class DynamoDbProcessor:
             self._telemetry.warn("no successor sent", conversation=conversation, reason=str(error))
             self._hide(trigger, MAX_TRIGGER_HIDDEN_MS)
             return False
-        # Record the successor after it was sent, so that other triggers of this window may end.
+        # Record that the successor was sent, so that other triggers of this window end without one.
         self._windows.list_later(
             conversation, window=window, at_ms=due_at_ms, successor_at_ms=now_ms + -(-delay_ms // 1_000) * 1_000
         )
@@ -294,7 +294,7 @@ class DynamoDbProcessor:
     def _again(self, conversation: str, frozen: FrozenBatch, contents: Contents) -> _BatchToEmit:
         """Return a batch that an earlier attempt has frozen."""
         stored = {each.name: each for each in contents.stored}
-        # Messages that have arrived since the freeze wait as their facts say.
+        # Leave out messages that have arrived since the freeze. Their own facts decide when they are due.
         messages = [stored[name] for name in frozen.names if name in stored]
         apart = [each.name for each in messages if each.is_apart]
         bodies = self._bodies(conversation, messages)
@@ -306,7 +306,7 @@ class DynamoDbProcessor:
     def _fitting(self, conversation: str, stored: list[StoredMessage]) -> _Fitting:
         """Return the messages that fit into one batch, at least one, without those whose bodies are not stored yet.
 
-        Read few bodies more than fit.
+        Read the bodies in pieces, so that few are read that do not fit.
         """
         messages: list[StoredMessage] = []
         found: list[bytes] = []
@@ -333,8 +333,8 @@ class DynamoDbProcessor:
     def _close(self, locked: _Locked, *, generation: int, left: bool = False) -> None:
         """Close the window, or begin the next one if messages remain.
 
-        Those that did not fit into the batch (`left`) are due since the freeze. Messages that arrived after the freeze
-        are due as their facts say.
+        Messages that did not fit into the batch (`left`) have been due since the freeze. For messages that arrived
+        after the freeze, the due time follows from their own facts.
         """
         conversation, owner, _ = locked
         expires_at_ms = self._clock() + REMEMBERED_MS
@@ -342,7 +342,7 @@ class DynamoDbProcessor:
             self._reopen(locked)
 
     def _reopen(self, locked: _Locked) -> None:
-        """Release the lock and begin the next window, due as its messages say.
+        """Release the lock and begin the next window, with the due time of its messages.
 
         Raise LockLost if another run has the window now.
         """
@@ -353,7 +353,7 @@ class DynamoDbProcessor:
                 break
             rest = window._replace(frozen=None)
             if window.frozen is None:
-                # The lock's due time was that of messages that are already emitted.
+                # The due time that the lock has fixed belongs to messages that are already emitted.
                 rest = rest._replace(found=None, listed_at_ms=now_ms)
             due_at_ms = rest.due.due_at_ms
             # Send the trigger before reopening, because a window without a trigger would wait for the sweep.
@@ -395,14 +395,14 @@ class DynamoDbProcessor:
 def _lock_ms(attempt: int) -> int:
     """Return the milliseconds for which a run locks the window.
 
-    They grow with each attempt, so that the pauses between tries grow if a window's runs die.
+    This time grows with each attempt, so that the pauses between attempts grow if a window's runs die.
     """
     return WINDOW_LOCK_MS + longest_pause_ms(attempt - 1)
 
 
 def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, left: bool) -> FrozenBatch:
     names = tuple(each.name for each in stored)
-    # These words identify the batch. A name alone does not: once it is forgotten, it may arrive again.
+    # Names and arrivals identify the batch. Names alone do not, because a name may return after it was forgotten.
     words = json.dumps((conversation, *((each.name, each.arrived_at_ms) for each in stored)))
     return FrozenBatch(
         batch_id=f"w-{blake2s(words.encode(), digest_size=16).hexdigest()}",

@@ -15,7 +15,7 @@ from message_buffer.telemetry import Telemetry
 
 
 class Unauthentic(MessageBufferError):
-    """None of our secrets signed this webhook recently, or only secrets of other accounts did."""
+    """Raised if no secret of ours made the signature, if the signature is too old, or if it is for other accounts."""
 
     def __init__(self, problem: str = "The signature is missing or wrong.") -> None:
         super().__init__(problem)

@@ -1,9 +1,9 @@
 """Lambda entry of ingest: `GET` and `POST /webhook/{platform}`, `POST /webhook/{platform}/{door}`,
 `POST /typing/{platform}`.
 
-Events have payload format 2.0 behind an HTTP API and at the function's own address, where nothing has checked the path,
-and format 1.0 (proxy integration) behind a REST API. A stage with AWS End User Messaging Social also invokes it with
-batches of a queue.
+Events have payload format 2.0 behind an HTTP API and at the function's own address, and format 1.0 (proxy integration)
+behind a REST API. At the function's own address, nothing has checked the path. In a stage with AWS End User Messaging
+Social, a queue also invokes ingest with batches.
 """
 
 import re
@@ -174,7 +174,7 @@ def _path(event: Mapping[str, Any]) -> _Path:
 
 
 def _body(event: Mapping[str, Any]) -> bytes:
-    """Return the bytes that the platform sent and signed. Raises _Undecodable."""
+    """Return the bytes that the platform sent and signed. Raise _Undecodable."""
     body = event.get("body") or ""
     if not event.get("isBase64Encoded"):
         return str(body).encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""Puts a conversation on hold after a human agent has answered in it, and publishes that once."""
+"""Puts a conversation on hold after a human agent has answered in it, and publishes the takeover when it begins."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -77,5 +77,6 @@ class HumanReplies:
         if self._table.mark_published(conversation, began_at_ms=takeover.began_at_ms):
             done.taken_over += [conversation] if not takeover.is_published else []
         elif not self._table.read(conversation).is_on(self._clock()):
-            # An operator has resumed the conversation since the takeover was stored, perhaps before the hold above.
+            # An operator has resumed the conversation since the takeover was stored. The hold above may have begun
+            # after that, so end it.
             self._lane.resume_buffer(conversation, holder="people", cause="answer")

@@ -25,7 +25,7 @@ def belongs(conversation: ConversationId, owner: Owner | None, *, agent: str | N
 
 
 def update_belongs(update: Update, owner: Owner | None, *, aliases: Aliases | None = None) -> Belongs:
-    """Return an update's conversation and agent. With `per_author`, each author of a group has a conversation.
+    """Return an update's conversation and agent. With `per_author`, each author of a group has their own.
 
     `aliases` knows the conversation of an author whom the platform names by different ids.
     """

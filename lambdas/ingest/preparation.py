@@ -75,7 +75,7 @@ def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, s
     """Return the intake's messages and changes, ready to be stored.
 
     If an update cannot be stored, raise InvalidInput. With `skip_invalid`, leave it out instead, and count it in the
-    intake as `unreadable`. Raise SendFailed if the rules were never read, and TooManyUpdates if there are too many.
+    intake as `unreadable`. Raise SendFailed if the rules were never read, or TooManyUpdates.
     """
     prepared = Prepared([], [], [])
     for update in intake.updates:
@@ -130,7 +130,7 @@ def _prepare_one(update: Update, book: RuleBook, aliases: Aliases | None, prepar
 
 
 def _with_agent(message: Message, agent: str | None) -> Message:
-    """Return the message with its agent, which the batch's event names, so that rules of the bus can route by it."""
+    """Return the message with its agent. The batch's event names the agent, so rules of the bus can route by it."""
     return message if agent is None else message.model_copy(update={"agent": agent})
 
 
@@ -141,7 +141,7 @@ def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -
     try:
         encode_conversation(str(conversation))
         if aliases and reply.customer_ids:
-            # Do this first, because the conversation may have rules of its own.
+            # Find the conversation first, because it may have rules of its own.
             conversation = aliases.conversation_of(conversation, reply.customer_ids)
     except InvalidInput:
         return None

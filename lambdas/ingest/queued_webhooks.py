@@ -1,8 +1,8 @@
 """Reads WhatsApp's webhooks from a queue behind the topic on which AWS End User Messaging Social publishes them.
 
 IAM proves the sender, since only the topic may send to the queue. If a webhook is refused for now, the queue delivers
-it again after growing pauses. A dead-letter queue would count these deliveries, so the queue has none. Only a webhook
-that cannot be read is moved to the queue of unreadable webhooks.
+it again after growing pauses. There is no dead-letter queue, because it would receive a webhook after some of these
+deliveries. Only a webhook that cannot be read is moved, to the queue of unreadable webhooks.
 """
 
 import json
@@ -23,8 +23,8 @@ from message_buffer.telemetry import Telemetry
 # at most five minutes pass between the end of an outage and the webhook's next delivery.
 MIN_QUEUED_WEBHOOK_PAUSE_SECONDS = 2
 MAX_QUEUED_WEBHOOK_PAUSE_SECONDS = 300
-# A webhook takes milliseconds, or a few seconds if Valkey does not answer. With less time left, the others of a batch
-# are delivered again at once.
+# A webhook takes milliseconds, or a few seconds if Valkey does not answer. If less time than this is left, the queue
+# delivers the remaining webhooks of the batch again at once.
 MIN_MS_LEFT_FOR_A_QUEUED_WEBHOOK = 10_000
 PLATFORM = "whatsapp"
 # The topic is trusted for every number, even for one with its own secret, which signs only webhooks from Meta.
@@ -40,7 +40,7 @@ class Receipt(NamedTuple):
     handle: str
     body: str
     deliveries: int
-    """How often the queue has delivered this webhook, with this time."""
+    """How often the queue has delivered this webhook, including this delivery."""
 
 
 class WebhookQueues(Protocol):
@@ -137,7 +137,7 @@ def _receipt_of(record: Json) -> Receipt:
 
 
 def _webhook_in(notification: str) -> bytes | None:
-    """Return the body that Meta would have sent, or None if there is none in the notification.
+    """Return the body that Meta would have sent, or None if the notification contains none.
 
     AWS publishes each entry of Meta's body separately, as a JSON string.
     """
@@ -149,7 +149,7 @@ def _webhook_in(notification: str) -> bytes | None:
 
 def _pause_seconds(receipt: Receipt, response: Response | None) -> int:
     """Return a pause that doubles with each delivery, and is at least as long as the response asks for."""
-    # The pause has reached its maximum by then. More doublings would only make a huge number.
+    # After 16 doublings the pause has its maximum. More would only make a huge number.
     doubled = MIN_QUEUED_WEBHOOK_PAUSE_SECONDS << min(max(receipt.deliveries - 1, 0), 16)
     asked = int(response.headers.get("Retry-After", 0)) if response else 0
     return max(min(doubled, MAX_QUEUED_WEBHOOK_PAUSE_SECONDS), asked)

@@ -35,7 +35,7 @@ class Done:
     taken_over: list[str] = field(default_factory=list)
     """Conversations that a human agent has begun to answer."""
     left_out_value: str | None = None
-    """A sentence about the first value that a door left out of a message, because it does not fit, with the pointer."""
+    """A sentence about the first value that a door left out because it does not fit, with the pointer to the value."""
     left_out_replies: int = 0
     """Replies to more conversations than a webhook may put on hold."""
 
@@ -53,7 +53,7 @@ class Done:
         }
 
     def note_limited(self, conversation: ConversationId) -> None:
-        """Record whose message was refused, or buffered over a quota."""
+        """Record the tenant and account of a message that was refused, or buffered over a quota."""
         self.limited.add(str(conversation).rpartition("/")[0])
 
     def note_wait(

@@ -1,9 +1,9 @@
 """Logs requests whose sender is not proven, but only a few lines a minute.
 
-Anybody can send any number of such requests, and each line costs money. A metric is written as a line, too. So only the
-first few lines of each kind and of each metric are written at once. Further counts of a metric are written whenever
-they have doubled, so that an alarm notices a flood at once. The first request after that minute writes how many more
-there were.
+Anybody can send any number of such requests, and each line costs money. A metric is written as a line, too. So in each
+minute an instance immediately writes only the first few lines of each kind and of each metric. After that, it writes a
+metric's count whenever it has doubled, so that an alarm notices a flood. The first request after the minute writes how
+many more there were.
 """
 
 from collections import Counter
@@ -13,8 +13,7 @@ from message_buffer.clock import Clock
 from message_buffer.limits import MINUTE_MS
 from message_buffer.telemetry import Telemetry
 
-# For each platform and kind of refusal an instance logs this many requests of unproven senders in a minute, and then
-# only how many more there were. Of each metric it writes as many counts, and then one whenever the count has doubled.
+# An instance immediately writes this many lines a minute for each platform and kind of refusal, and for each metric.
 MAX_LINES_A_MINUTE = 5
 Write = Callable[..., None]
 

@@ -58,7 +58,7 @@ class WebhookSecrets:
         return self._kept.value(at_most_ms_old=at_most_ms_old).get(platform, NOBODY)
 
     def after_a_refusal(self, platform: str) -> Credentials:
-        """Return the platform's secrets, read again unless they were just read. One may have been replaced."""
+        """Read the secrets again, unless they were just read: one may be new. Return the platform's."""
         return self.of(platform, at_most_ms_old=MIN_MS_BETWEEN_SECRET_READS)
 
 

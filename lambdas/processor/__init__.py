@@ -1,1 +1,1 @@
-"""The processor: claims the due conversations of a shard of the Valkey lane, and starts their processors."""
+"""The processor: claims the due conversations of a shard of the Valkey lane, and starts conversation processors."""

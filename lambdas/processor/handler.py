@@ -75,7 +75,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str]:
         ended: Exit = processor.run(context.get_remaining_time_in_millis)
         reason = ended.value
     except Exception as error:
-        # Raise again, because an alarm counts failed invocations. Lambda's record of this one starts a pass.
+        # Raise again, because an alarm counts failed invocations, and Lambda's record of them starts the watchdog.
         parts.telemetry.crash("processor failed", error, shard=shard)
         raise
     finally:

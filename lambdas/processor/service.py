@@ -24,8 +24,8 @@ from message_buffer.telemetry import Telemetry
 MAX_STARTS_AT_ONCE = 32
 # While this many starts wait for a thread or for Lambda's response, the processor claims no further conversations.
 MAX_STARTS_UNDER_WAY = 200
-# If less than this part of a claim's time is left when a thread is free to start the conversation processor, put the
-# claim back instead, as if Lambda had refused the start. The conversation processor could begin after the claim's end.
+# A start may wait for a free thread. If less than this part of the claim's time is left by then, the claim is put back,
+# as if Lambda had refused the start, because the conversation processor could begin after the claim's end.
 CLAIM_LEFT_FOR_A_START = 0.5
 # If no conversation processor could be started, the conversation is due again after this pause, which doubles with each
 # failure in a row.
@@ -40,8 +40,6 @@ MAX_MS_WITHOUT_VALKEY = 30_000
 
 
 class Exit(StrEnum):
-    """The reason why a processor ended."""
-
     HELD = "held"  # another processor has the lease
     IDLE = "idle"
     HANDED_OVER = "handed_over"
@@ -107,7 +105,7 @@ class ConversationProcessors:
     def ended(self) -> Iterator[tuple[str, SendFailed | None]]:
         """Yield the conversations whose start has ended since the last call, with the error if it failed.
 
-        A start counts as under way until the caller asks for the next one, so that an error in between loses nothing.
+        A start counts as under way until the caller asks for the next one, so an error in between loses no start.
         """
         for future in [future for future in self._under_way if future.done()]:
             error = future.exception()
@@ -152,7 +150,7 @@ class Processor:
         self._down_since: int | None = None
 
     def run(self, remaining_ms: Callable[[], int]) -> Exit:
-        """Work until there is a reason to end, and return it. `remaining_ms` returns the time until the time-out."""
+        """Work, and return the reason to end once there is one. `remaining_ms` returns the time until the time-out."""
         ended: Exit | None = None
         step: Callable[[int], Exit | None] = self._enter
         try:
@@ -215,7 +213,7 @@ class Processor:
         if not self._conversation_processors.room:
             self._conversation_processors.wait(self._store.settings.max_sleep_ms / 1_000)
             return None
-        # At most half, so that the processor can claim more conversations while it is still starting the last ones.
+        # Claim at most half, so that the processor can claim again while these conversations are being started.
         limit = min(MAX_STARTS_UNDER_WAY // 2, self._conversation_processors.room)
         claimed = self._store.claim_due(self._shard, self._lease_id, limit=limit)
         if isinstance(claimed, LeaseLost):
@@ -288,7 +286,7 @@ class Processor:
         return Exit.LOST if self._enter(0) else None
 
     def _hand_over(self) -> Exit:
-        # Returning the claims of failed starts needs the lease, so wait only while the lease certainly lasts.
+        # Failed starts can be put back only under the lease, so wait no longer than the lease certainly lasts.
         self._conversation_processors.wait(self._renew_ms / 1_000, for_all=True)
         self._return_failed_starts()
         match self._store.hand_over(self._shard, self._lease_id):

@@ -32,7 +32,7 @@ class Watchdog:
         self._clock = clock
 
     def run_pass(self, remaining_ms: Callable[[], int]) -> None:
-        """Check every shard, even if others fail. Then raise the first StoreError, so that an alarm sees it.
+        """Check every shard, even if some fail. Then raise the first StoreError, so that an alarm sees it.
 
         Each pass begins at a different shard, so that no shard is always skipped if there is not enough time for all.
         """
@@ -82,7 +82,7 @@ class Watchdog:
         return _Health(recovered.pending, recovered.inflight, overdue_ms)
 
     def _recover(self, shard: int, remaining_ms: Callable[[], int]) -> tuple[ShardRecovered, int]:
-        """Put expired claims back, page by page. Return the last page, and how many conversations were put back."""
+        """Put expired claims back, page by page. Return the last page, and the number of conversations put back."""
         conversations = 0
         while True:
             recovered = self._lane.recover_expired(shard, limit=MAX_CONVERSATIONS_IN_A_RECOVERY)

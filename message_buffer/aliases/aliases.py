@@ -1,12 +1,12 @@
 """Keeps one conversation for an author whom the platform names by a number, by an id, or by both.
 
-An id leads to the name under which its author first wrote: the number, if the webhook contained it, and otherwise the
-id itself. This is written once and never changed. So the id leads to the conversation, even if a later webhook contains
-only the id. Only the id is looked up. A number that was first seen with another id belongs to another author, whose
-conversation is named by that author's id.
+The table maps an id to the name under which its author first wrote: the number, if that webhook contained it, otherwise
+the id itself. This entry never changes, so a later webhook with only the id reaches the same conversation. A number
+belongs to the id with which it was first seen. An author with the same number and another id gets a conversation that
+is named by that other id.
 
-If the table cannot be reached, ingest still accepts messages. An instance then uses the aliases that it knows, and
-otherwise the id in the webhook. So an outage may split a conversation, but it never merges two authors.
+If the table cannot be reached, ingest still accepts messages. An instance then uses its copy of the alias, or, if it
+has none, the id in the webhook. So an outage may split a conversation, but it never merges two authors.
 """
 
 from typing import NamedTuple
@@ -23,8 +23,7 @@ from message_buffer.telemetry import Telemetry
 ALIAS_COPY_LIFE_MS = 60_000
 # An instance keeps this many copies. Each takes a few hundred bytes.
 MAX_ALIASES_KEPT = 4_096
-# The look-ups for one webhook may take this long together. Authors who are not looked up by then keep the id in the
-# webhook.
+# All look-ups for one webhook together may take this long. After that, an author is named by the id in the webhook.
 MAX_LOOK_UP_MS_IN_A_WEBHOOK = 3_000
 
 
@@ -49,9 +48,9 @@ class Aliases:
         self._spent_ms = 0
 
     def conversation_of(self, named: ConversationId, ids: AuthorIds) -> ConversationId:
-        """Return the author's conversation. `named` is the conversation under the name in the webhook.
+        """Return the author's conversation. `named` is the conversation that the webhook names.
 
-        An author without an id is not looked up.
+        If the author has no id, return `named`.
         """
         if not ids.user_id:
             return named
@@ -59,7 +58,7 @@ class Aliases:
         copy = self._copies.get(by_id)
         if copy is None or not 0 <= self._clock() - copy.read_at_ms < ALIAS_COPY_LIFE_MS:
             copy = self._look_up(by_id, ids.number) or copy
-        # Without an answer, do not use the number. It may belong to another author by now.
+        # If the alias is not known, use the id, because the number may belong to another author by now.
         return by_id._replace(user=copy.user) if copy else by_id
 
     def _look_up(self, by_id: ConversationId, number: str | None) -> _Copy | None:
@@ -80,12 +79,12 @@ class Aliases:
         return self._keep(by_id, user)
 
     def _find_or_learn(self, by_id: ConversationId, number: str | None) -> str:
-        """Return the user part of the conversation to which the id leads. Raise SendFailed."""
+        """Return the user part of the conversation's name to which the table maps the id. Raise SendFailed."""
         found = self._table.get(by_id, now_ms=self._clock())
         if found is not None:
             return found
         first_name = by_id.user
-        # Claim the number first. If this crashes afterwards, the next message finds the number claimed by its own id.
+        # Claim the number first. If this run then crashes, the next message finds the number claimed by its own id.
         if number and self._put(by_id._replace(user=number), by_id.user) == by_id.user:
             first_name = number
         return self._put(by_id, first_name)

@@ -1,9 +1,9 @@
-"""The table of aliases. Each item leads from one name of an author to another, and is written once:
+"""The table of aliases. Each item maps one name of an author to another, and is written once:
 
     acme/whatsapp/1065/DE.11          leadsTo 491701234567    the first name under which this id's author wrote
     acme/whatsapp/1065/491701234567   leadsTo DE.11           the first id that came with this number
 
-The item of a number prevents other authors from using the number, and lets a forget find the id.
+A number's item prevents other authors from using the number, and lets the command `forget` find the id.
 
 An item expires a year after it was written. A reader must not rely on DynamoDB's own expiry, which may take days.
 """
@@ -23,11 +23,11 @@ class AliasesTable(Table):
         super().__init__(name, patience=aws.HURRIED)
 
     def get(self, conversation: ConversationId, *, now_ms: int) -> str | None:
-        """Return the name to which this conversation's name leads, or None if it leads nowhere."""
+        """Return the name to which the table maps this conversation's name, or None if it has no item."""
         return _leads_to(self._get("read alias", _key(conversation)), now_ms)
 
     def put(self, conversation: ConversationId, leads_to: str, *, now_ms: int) -> str:
-        """Write an alias unless there is one, and return the name to which the conversation's name leads now."""
+        """Write an alias unless there is one. Return the name to which the table now maps the conversation's name."""
         item: Values = {**_key(conversation), "leadsTo": leads_to, "expiresAt": (now_ms + ALIAS_LIFE_MS) // SECOND_MS}
         free = "attribute_not_exists(#leadsTo) OR #expiresAt <= :now"
         request = self._new(item, {"now": now_ms // SECOND_MS}, only_if=free)["Put"]
@@ -51,7 +51,7 @@ class AliasesTable(Table):
         return len(found)
 
     def _items_of(self, conversation: ConversationId, now_ms: int) -> list[ConversationId]:
-        """Return the names of the conversation's author that have an item."""
+        """Return those names of the conversation's author for which the table has an item."""
         names = {conversation, self.other_name(conversation, now_ms=now_ms) or conversation}
         return [each for each in names if self.get(each, now_ms=now_ms) is not None]
 
@@ -61,5 +61,5 @@ def _key(conversation: ConversationId) -> dict[str, str]:
 
 
 def _leads_to(item: Item, now_ms: int) -> str | None:
-    """Return the target of an item, or None if there is none, it has expired, or an edit by hand has broken it."""
+    """Return an item's target, or None if the item is missing, has expired, or was broken by an edit by hand."""
     return text(item, "leadsTo") or None if number(item, "expiresAt") * SECOND_MS > now_ms else None

@@ -72,7 +72,7 @@ def _made(service: str, connections: int, patience: Patience) -> Any:
 
 @contextmanager
 def errors_as_ours(doing: str) -> Iterator[None]:
-    """Raise SendFailed in place of any error of a client. Its text names the caller's step, `doing`."""
+    """Turn each error of a client into SendFailed, whose text names the caller's step, `doing`."""
     try:
         yield
     except AwsRefused as error:

@@ -130,7 +130,7 @@ class Table:
 
 
 def expressions(values: Values | None = None, **texts: str) -> dict[str, Any]:
-    """Return the expressions that are not empty, with the names and values that they refer to."""
+    """Return a request's arguments: the expressions that are not empty, and the names and values in them."""
     request: dict[str, Any] = {parameter: text for parameter, text in texts.items() if text}
     if names := {f"#{name}": name for text in texts.values() for name in _PLACEHOLDER.findall(text)}:
         request["ExpressionAttributeNames"] = names

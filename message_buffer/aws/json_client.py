@@ -33,7 +33,7 @@ class Protocol(NamedTuple):
     """The prefix of an operation's name in the header `X-Amz-Target`."""
 
 
-# The protocols by the services' names in their addresses. Lambda names an operation by its path, not by a target.
+# A service's name in its address -> its protocol. Lambda names an operation by its path, not by a target.
 PROTOCOLS = {
     "dynamodb": Protocol("application/x-amz-json-1.0", "DynamoDB_20120810."),
     "events": Protocol("application/x-amz-json-1.1", "AWSEvents."),
@@ -41,12 +41,12 @@ PROTOCOLS = {
     "secretsmanager": Protocol("application/x-amz-json-1.1", "secretsmanager."),
     "sqs": Protocol("application/x-amz-json-1.0", "AmazonSQS."),
 }
-# The end of an address outside AWS's main partition, by the beginning of a region's name.
+# The beginning of a region's name -> the end of its addresses, for regions outside AWS's main partition.
 SUFFIXES = {
     "cn-": "amazonaws.com.cn", "eusc-": "amazonaws.eu", "us-iso-": "c2s.ic.gov", "us-isob-": "sc2s.sgov.gov",
     "us-isof-": "csp.hci.ic.gov", "eu-isoe-": "cloud.adc-e.uk",
 }  # fmt: skip
-# Codes of refusals after which a call is repeated, as it is after the status codes 429 and 5xx.
+# A call is repeated after a refusal with one of these codes. It is also repeated after the status codes 429 and 5xx.
 PASSING = {
     "BandwidthLimitExceeded", "LimitExceededException", "PriorRequestNotComplete",
     "ProvisionedThroughputExceededException", "RequestLimitExceeded", "RequestTimeout", "RequestTimeoutException",
@@ -55,7 +55,7 @@ PASSING = {
 
 
 class AwsRefused(Exception):
-    """Raised if the service refused a call. `code` is the service's code of the error, `response` the decoded body."""
+    """Raised if the service refused a call. `code` is the service's error code, `response` the decoded body."""
 
     def __init__(self, code: str, response: Mapping[str, Any]) -> None:
         super().__init__(code)
@@ -133,7 +133,7 @@ class JsonClient:
         return found
 
     def _ask(self, path: str, headers: Mapping[str, str], body: bytes) -> AwsResponse:
-        """Return the response. Raise AwsRefused if the service refuses, or the last attempt's error otherwise."""
+        """Return the response. Raise AwsRefused if the service refuses, or the last error if no response comes."""
         attempt = 1
         while True:
             try:
@@ -209,7 +209,7 @@ class JsonClient:
 def _has_ended(connected: socket.socket) -> bool:
     """Return whether the service has closed an idle connection.
 
-    Input alone does not prove that, because TLS 1.3 sends session tickets after the handshake.
+    Waiting input alone does not prove that, because TLS 1.3 sends session tickets after the handshake.
     """
     poller = poll()
     poller.register(connected, 1)
@@ -254,5 +254,5 @@ def _base64(value: object) -> str:
 
 
 def _bytes(value: dict[str, Any]) -> dict[str, Any]:
-    """Decode a DynamoDB value if it is binary. Only then is it an object whose single key is `B`, with a string."""
+    """Decode a DynamoDB value if it is binary: an object whose only key is `B`, with a string as its value."""
     return {"B": b64decode(value["B"])} if len(value) == 1 and isinstance(value.get("B"), str) else value

@@ -22,9 +22,9 @@ class Scope(NamedTuple):
 
 
 def sign(method: str, path: str, headers: Mapping[str, str], body: bytes, *, scope: Scope) -> dict[str, str]:
-    """Return `headers` with the headers of the signature. `headers` contains `host`; all names are in lower case.
+    """Return `headers` and the headers of the signature. `headers` must contain `host`, and names in lower case.
 
-    `path` has its special characters escaped, as it is sent.
+    The special characters of `path` must already be escaped.
     """
     keys, time = _keys(), _now()
     signed = {**headers, "x-amz-date": time, **({"x-amz-security-token": keys.token} if keys.token else {})}

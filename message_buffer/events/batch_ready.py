@@ -1,6 +1,6 @@
 """Makes the event, or the dead letter, of a taken batch.
 
-Both depend on nothing but the batch, except that an event says when it was emitted.
+Both depend only on the batch, but an event also says when it was emitted.
 
 `docs/schema/messages.batch.ready.json` is the event's schema.
 """
@@ -26,7 +26,7 @@ EVENT_VERSION = 1
 LETTER_VERSION = 1
 # The bucket's folders.
 BATCHES, DEAD_LETTERS = "batches", "dead-letters"
-# Finds the arrival of the last message in an object's key, after the conversation's prefix.
+# Matches the beginning of an object's key. The group is the arrival of the batch's last message.
 _LAST_ARRIVAL = re.compile(r"^[a-z-]+/[0-9a-f]{24}/(\d+)-")
 
 
@@ -41,7 +41,7 @@ class Content(NamedTuple):
 
     @property
     def wire(self) -> bytes:
-        """Return the part of the event that may be too large for the bus."""
+        """Return the messages and their text as JSON. This part of the event may be too large for the bus."""
         return to_json({"messages": self.messages, "text": self.text})
 
 
@@ -95,7 +95,7 @@ def _envelope(conversation: str, taken: BatchTaken, content: Content, emitted_at
             "platform": content.messages[0]["platform"],
             "firstMessageAt": taken.first_at_ms,
             "lastMessageAt": taken.last_at_ms,
-            # The time until the batch was due, not until it was emitted, so it is the same in every attempt.
+            # Use the due time, not the time of emission, so that the wait is the same in every attempt.
             "waitMs": max(taken.due_at_ms - taken.first_at_ms, 0),
             "rule": taken.rule,
             "appliedWaitMs": max(taken.applied_wait_ms, 0),
@@ -109,12 +109,12 @@ def object_key(conversation: str, taken: BatchTaken) -> str:
 
 
 def _key(folder: str, conversation: str, taken: BatchTaken) -> str:
-    # When a conversation is forgotten, the second part finds its objects, and the time shows which are newer.
+    # A forget finds the conversation's objects by the second part of the key, and keeps those with a later time.
     return f"{folder}/{batch_prefix(conversation)}/{taken.last_at_ms}-{taken.batch_id}.json"
 
 
 def is_newer(key: str, at_ms: int) -> bool:
-    """Return whether the object's last message arrived after `at_ms`, or False if the key has no arrival."""
+    """Return whether the object's last message arrived after `at_ms`, or False if the key contains no time."""
     found = _LAST_ARRIVAL.search(key)
     return found is not None and int(found[1]) > at_ms
 

@@ -15,8 +15,6 @@ class Letter(NamedTuple):
 
 
 class ObjectReference(TypedDict):
-    """An object of the bucket."""
-
     bucket: str
     key: str
     bytes: int
@@ -52,7 +50,7 @@ class DeadLetterQueue:
             aws.client("sqs").send_message(QueueUrl=self._url, MessageBody=body)
 
     def receive(self, *, hidden_seconds: int) -> list[Letter]:
-        """Return some dead letters, and hide them from other callers for this time.
+        """Return some dead letters, and hide them from other callers for `hidden_seconds`.
 
         An empty list means that no visible dead letter is left.
         """

@@ -58,8 +58,6 @@ class TakesDeadLetters(Protocol):
 
 
 class EmissionDestinations(NamedTuple):
-    """The places to which a batch may be sent."""
-
     bus: Publishes
     objects: StoresObjects
     dead_letters: TakesDeadLetters
@@ -88,7 +86,7 @@ class Emission:
         Raise SendFailed if the caller must try the batch again later.
         """
         if taken.attempt > self._limits.max_attempts:
-            # The run of the last attempt died or had an unexpected error, or the dead-letter queue failed, too.
+            # The last attempt's run died, had an unexpected error, or failed to send the dead letter.
             self._dead_letter(conversation, taken, time, reason="attempts exhausted")
             return
         try:
@@ -104,8 +102,7 @@ class Emission:
             self._dead_letter(conversation, taken, time, reason=str(error))
 
     def redrive(self, letter: Mapping[str, Any], time: TimeLeft) -> str:
-        """Emit the batch of a dead letter under its old id, and return that id. Raise the error of an emission that
-        fails.
+        """Emit the batch of a dead letter under its old id, and return that id. Raise the error if that fails.
 
         The batch is out of order, because newer batches of its conversation were emitted before it.
         """

@@ -19,7 +19,7 @@ class CircuitBreaker:
 
     @property
     def is_open(self) -> bool:
-        """Return whether nothing has succeeded since the last failure."""
+        """Return whether the last call that was made failed."""
         return self._pause_ms > 0
 
     @property

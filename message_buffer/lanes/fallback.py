@@ -23,8 +23,8 @@ class LaneWithFallback:
     """Uses the Valkey lane, and the DynamoDB lane for as long as Valkey cannot be reached.
 
     After a failed call the circuit breaker skips Valkey for a while, so that one webhook waits for Valkey only once.
-    Then a read finds out whether Valkey answers again. A message whose answer was lost may be in both lanes, and is
-    then emitted by both. Since a read stores nothing, an outage leaves at most one such message per instance of ingest.
+    Then a read finds out whether Valkey answers again. If Valkey stores a message but its answer is lost, both lanes
+    store and emit the message. Since a read stores nothing, this happens at most once per outage and instance.
     """
 
     def __init__(

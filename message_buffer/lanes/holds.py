@@ -1,7 +1,7 @@
 """Holds: who keeps a conversation's messages back, why, and until when.
 
-A conversation has at most two holds, and the later end applies. If a holder holds again, the hold that ends later
-counts.
+A conversation has at most one hold by people and one by consumers, and the later end applies. Of two holds by the same
+holder, the one that ends later counts.
 """
 
 from typing import Literal, NamedTuple
@@ -15,7 +15,7 @@ class Hold(NamedTuple):
     holder: Holder
     until_ms: int
     cause: str
-    """For people `answer`, `operator` or `handoff`. For consumers the consumer's name, which is only a claim."""
+    """For people `answer`, `operator` or `handoff`. For consumers the name that the consumer gives, unverified."""
 
 
 Holds = tuple[Hold, ...]
@@ -27,7 +27,7 @@ def end_of(holds: Holds) -> int:
 
 
 def longest(*holds: Hold) -> Holds:
-    """Return each holder's hold that ends last, people's first. If two end together, the one given later counts."""
+    """Return the last-ending hold of each holder, people's first. If two end together, the one given later counts."""
     by_holder = {each.holder: each for each in sorted(holds, key=lambda each: each.until_ms)}
     return tuple(sorted(by_holder.values(), reverse=True))
 

@@ -11,8 +11,8 @@ from message_buffer.rules.timing import Timing
 class Lane(Protocol):
     """Keeps messages until they are due.
 
-    When a call returns, the lane has also started or sent what the call requires. After a retryable error, the call may
-    or may not have taken effect. The caller repeats it, which does no harm.
+    When a call returns, the lane has also started the processor, or sent the trigger, that the call requires. After a
+    retryable error, the call may or may not have taken effect. The caller can repeat it without harm.
     """
 
     def buffer_message(
@@ -26,10 +26,10 @@ class Lane(Protocol):
         """Drop the waiting messages. A repeat with the same `cancel_id`, the stop word's message id, drops nothing."""
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.BufferRetimed | o.BufferUnmoved | o.BufferEmpty:
-        """Let an open buffer wait as `timing` says, if its lane can change a wait that has begun."""
+        """Compute an open buffer's due time again by `timing`."""
 
     def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
-        """Keep the conversation's messages back, unless a longer hold of this holder does."""
+        """Keep the conversation's messages back, unless a longer hold of the same holder already does."""
 
     def resume_buffer(
         self, conversation: str, *, holder: Holder | None = None, cause: str | None = None

@@ -1,7 +1,7 @@
 """The outcomes of calls to a lane or to the store, and what the caller must do after each.
 
-`start_id` is for direct callers of the store: unless it is None, the script has reserved the start of the shard's
-processor under this id, and the caller must start it now. `ValkeyLane` does this, so its own outcomes have no start id.
+If `start_id` is not None, the script has reserved the start of the shard's processor under this id, and the caller of
+the store must start the processor now. `ValkeyLane` starts it itself, so its own outcomes have no start id.
 """
 
 from dataclasses import dataclass
@@ -170,7 +170,7 @@ class BatchTaken:
     flush_reason: str
     rule: str
     applied_wait_ms: int
-    """The time until `due_at_ms` from the last arrival before that time was set. Negative if a host's clock lagged."""
+    """`due_at_ms` minus the last arrival before `due_at_ms` was set. Negative if a host's clock lagged."""
     payloads: list[bytes]
     lane: LaneName = "valkey"
     until_ms: int = 0
@@ -278,7 +278,7 @@ class OnHold:
 
 @outcome
 class HoldEnded:
-    """The conversation is on hold no more. `due_at_ms` is None if nothing waits."""
+    """The conversation is no longer on hold. `due_at_ms` is None if nothing waits."""
 
     due_at_ms: int | None
     start_id: str | None = None
@@ -292,12 +292,12 @@ class NotOnHold:
     start_id: str | None = None
 
 
-ResumeOutcome = HoldEnded | OnHold | NotOnHold  # of a resume: OnHold if another hold has not ended
+ResumeOutcome = HoldEnded | OnHold | NotOnHold  # OnHold if the other hold has not ended
 
 
 @outcome
 class GenerationAndHolds:
-    """The number of the newest buffer, 0 if there is none, and the holds that have not ended."""
+    """The conversation's generation, 0 if the lane does not know it, and the holds that have not ended."""
 
     generation: int
     holds: Holds
@@ -399,7 +399,7 @@ class Conversation:
     due_at_ms: int | None
     flush_reason: str | None
     rule: str | None
-    applied_wait_ms: int | None  # from the last arrival before the due time was set
+    applied_wait_ms: int | None  # as in BatchTaken
     count: int
     first_at_ms: int | None
     last_at_ms: int | None

@@ -112,8 +112,6 @@ def _no_attachments() -> list[Attachment]:
 
 
 class Message(_Open):
-    """A message in the form that is the same for every platform."""
-
     id: _Id
     text: _Text = ""
     type: Annotated[_Text, Field(min_length=1)] = "text"
@@ -138,7 +136,7 @@ class Message(_Open):
 class Profile(TypedDict, total=False):
     """The author's profile on the platform: the field `profile` of a message, without the fields that are empty.
 
-    The model does not declare the field, so that senders of generic webhooks may use the name as they like.
+    The model does not declare the field, so that senders of generic webhooks may use a field of that name freely.
     """
 
     name: str

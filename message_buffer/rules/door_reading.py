@@ -58,8 +58,6 @@ class Read(NamedTuple):
 
 
 class DoorItem(NamedTuple):
-    """One item of a body."""
-
     door: Door
     body: Any
     item: Any
@@ -80,7 +78,7 @@ class DoorItem(NamedTuple):
 
 
 def items_of(door: Door, body: Any, *, received_at_ms: int) -> list[DoorItem]:
-    """Return the items of a body. Raise Unfit if the list is too long, or if another value is in its place."""
+    """Return the items of a body. Raise Unfit if the value in the list's place is not a list, or is too long."""
     if door.list is None:
         return [DoorItem(door, body, body, "", received_at_ms)]
     found = door.list.find(body, body)
@@ -100,7 +98,7 @@ def require_room(message: Message) -> None:
 class _FoundValue(NamedTuple):
     value: Any
     where: str
-    """The pointer to the value from the whole body."""
+    """The pointer to the value, from the root of the body."""
     place: Place
 
 
@@ -121,7 +119,7 @@ class _ItemReading:
             case "deleted":
                 return Deleted(conversation, self._message_id(), author, at_ms or self._received_at_ms, self._group)
             case "reaction":
-                # A reaction without an emoji would be one that the author removed.
+                # The emoji is required, because an event without one says that the author removed the reaction.
                 return Reacted(
                     conversation, self._message_id(), author, self._text("emoji"), at_ms or self._received_at_ms
                 )
@@ -244,7 +242,7 @@ class _ItemReading:
             return None
 
     def _id(self, field: str) -> str | None:
-        """Return a text. A number becomes a text, because products write ids in both ways."""
+        """Return an id as a text, because some products write ids as numbers."""
         found = self._find_field(field)
         return None if found is None else _id(found)
 
@@ -276,7 +274,7 @@ class _ItemReading:
         return self._find(value) if value else None
 
     def _find(self, value: Value, item: Any = MISSING, where: str | None = None) -> _FoundValue | None:
-        """Return the value at the first place at which there is one."""
+        """Return the value of the first place that has one."""
         item = self._given.item if item is MISSING else item
         for place in value.places:
             found = place.find(self._given.body, item)
@@ -285,7 +283,7 @@ class _ItemReading:
         return None
 
     def _named(self, pointer: Pointer, where: str | None = None) -> str:
-        """Return the pointer from the whole body."""
+        """Return the pointer from the root of the body."""
         if pointer.of_body:
             return pointer.text.removeprefix("#") or "The body"
         return f"{self._given.where if where is None else where}{pointer.text}" or "The body"
@@ -314,7 +312,7 @@ def _id(found: _FoundValue) -> str:
 
 
 def _size(found: _FoundValue) -> int:
-    """Return a number of bytes, which some products send as digits."""
+    """Return a number of bytes. Some products send it as a text of digits."""
     given = found.value
     digits = given if isinstance(given, str) else str(given) if type(given) is int and given < MAX_ID_NUMBER else ""
     if not (digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS_OF_A_SIZE):

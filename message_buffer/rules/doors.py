@@ -15,8 +15,8 @@ from message_buffer.json_object import Json
 from message_buffer.rules.rules_and_defaults import nearest_name
 
 MAX_DOOR_BYTES = 16 * 1024
-# The bounds of a mapping let the largest webhook be read in a fraction of a second: each item is read with each
-# condition and pointer once. A product's messages are nested a few levels deep.
+# Each condition and pointer is applied once to each item. Because of these bounds, even the largest webhook is read in
+# a fraction of a second. A product's messages are nested a few levels deep.
 MAX_LEVELS_OF_A_POINTER = 16
 MAX_POINTER_CHARACTERS = 256
 MAX_ALTERNATIVES_IN_A_DOOR = 16
@@ -58,9 +58,9 @@ class Pointer(NamedTuple):
 
 
 def part_of(text: str, separator: str, part: int) -> str:
-    """Return a part of a divided text, or the whole text if it has no such part, or an empty one.
+    """Return the part with this number of a divided text, or the whole text if that part is missing or empty.
 
-    Products write the same id with and without its prefix.
+    Some products write the same id with and without its prefix.
     """
     parts = text.split(separator, part + 1)
     return (parts[part] if part < len(parts) else "") or text
@@ -103,7 +103,7 @@ class Place(NamedTuple):
 
 
 class Value(NamedTuple):
-    """The places of a field's value. The first at which something is found counts."""
+    """The places of a field's value. The first place that has a value counts."""
 
     places: tuple[Place, ...]
 
@@ -145,7 +145,7 @@ class Fields(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """The items that are messages, edits, deletions or reactions."""
+    """How to recognise and read the items of one kind."""
 
     name: Literal["deleted", "edited", "reaction", "message"]
     when: tuple[Condition, ...]
@@ -169,9 +169,9 @@ class Door(NamedTuple):
     types: Mapping[str, str] = {}
     """The product's name for a message's type -> ours. Other names stay as they are."""
     unreadable: Literal["refuse", "ignore"] = "refuse"
-    """The treatment of an item that cannot be read: the body is refused, or the other items are kept."""
+    """If an item cannot be read, refuse the whole body, or ignore only this item."""
     comes_again: bool = True
-    """True if the product sends a webhook again that was answered 429 or 503."""
+    """True if the product sends a webhook again after a 429 or a 503."""
 
 
 def is_door_name(name: str) -> bool:
@@ -195,7 +195,7 @@ def read_door(name: str, given: Any) -> Door:
 
 # -- the fields of a mapping -----------------------------------------------------------------------
 
-# The fields that say where a value is, by kind. The fields of edits and deletions replace those of messages.
+# The fields whose values are places, by kind of item. The fields of edits and deletions replace those of messages.
 _OF_EVERY_KIND = ("account", "conversation", "id", "author", "time")
 _OF_CONTENT = ("text", "type", "authorName", "replyTo")
 _OF_KIND: Mapping[str, tuple[str, ...]] = {

@@ -22,7 +22,7 @@ class Due(NamedTuple):
     rule: RuleName
     """The rule or event that set the due time."""
     wait_ms: int
-    """The time until the due time from the last arrival before it was set. Negative if a host's clock lags."""
+    """`due_at_ms` minus the last arrival before `due_at_ms` was set. Negative if a host's clock lags."""
 
     def moved_to(self, due_at_ms: int) -> "Due":
         return self._replace(due_at_ms=due_at_ms, wait_ms=self.wait_ms + due_at_ms - self.due_at_ms)
@@ -36,7 +36,7 @@ class Rhythm(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """The time that counts as a message's arrival, and the gap before it; None if no earlier message is remembered."""
+    """The time that counts as a message's arrival, and the gap before it, which is None for a first message."""
 
     at_ms: int
     gap_ms: int | None
@@ -55,7 +55,7 @@ class Facts(NamedTuple):
     held_until_ms: int = 0
     """The end of the conversation's hold; a time in the past has no effect."""
     has_max_bytes: bool = False
-    """True if the newest message has more than 4 KiB, and such messages now have as many bytes as a batch may have."""
+    """True if the newest message has more than 4 KiB, and all such messages together have a full batch's bytes."""
     due: Due | None = None
     """The due time before the newest message. None if that message opened the buffer."""
 
@@ -94,7 +94,7 @@ def rhythm_after(rhythm: Rhythm | None, gap_ms: float | None, timing: Timing) ->
 def due_after_message(facts: Facts, timing: Timing, now_ms: int) -> Due:
     """Return the due time of the buffer after its newest message, which a host received at `now_ms`.
 
-    A lane that computes the due time later passes the time at which the newest message arrived.
+    A lane that computes the due time later passes the newest message's arrival as `now_ms`.
     """
     if facts.due is not None and facts.due.due_at_ms <= now_ms:
         return facts.due
@@ -131,7 +131,7 @@ def _silence_is_over(facts: Facts, timing: Timing) -> Due:
 
 
 def _wait(facts: Facts, timing: Timing) -> tuple[int, RuleName]:
-    """Return the silence for which the rules let a buffer wait after a typed message, and the rule that decides it."""
+    """Return the silence that must follow a typed message, and the rule that decides it."""
     if timing.adaptive and facts.rhythm is not None:
         bounds = _bounds(timing)
         learned_ms = math.ceil(facts.rhythm.mean_ms + bounds.deviations * facts.rhythm.deviation_ms)
@@ -154,7 +154,7 @@ def _bounded(facts: Facts, timing: Timing, due: Due, now_ms: int) -> Due:
         due = at(latest_at_ms, "max_wait", "minMessages")
     elif due.due_at_ms >= latest_at_ms:
         due = at(latest_at_ms, "max_wait", "windowMs" if timing.silence_rule == "windowMs" else "maxWaitMs")
-    # A later reason wins, but none makes the buffer due later.
+    # Each of these makes the buffer due now, unless it was due before. The last one that applies gives the reason.
     if due.due_at_ms >= now_ms:
         if facts.message_count >= timing.max_messages:
             due = at(now_ms, "max_messages", "maxMessages")
@@ -169,7 +169,7 @@ class _Bounds(NamedTuple):
     """The bounds of an adaptive wait, which `Rules` packs into a text."""
 
     deviations: float
-    """Above the mean gap."""
+    """The number of deviations above the mean gap."""
     floor_ms: int
     ceiling_ms: int
     floor_rule: RuleName

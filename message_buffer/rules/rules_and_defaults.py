@@ -54,8 +54,7 @@ _UNREADABLE = 10**30
 PresetName = Literal["assistant", "customers", "quickSupport", "complexInquiry", "highVolume"]
 RuleValue: TypeAlias = "int | float | str | tuple[str, ...] | OnHumanReply | None"
 
-# Each preset sets every wait, so that it means the same above any other: a wait left over from the layer beneath may be
-# longer than the preset's `max_wait_ms`.
+# Each preset sets every wait, because a wait from the layer beneath may be longer than the preset's `max_wait_ms`.
 PRESETS: Mapping[PresetName, Mapping[str, RuleValue]] = {
     "assistant": {"silence_ms": 1_000, "typing_inference_ms": 3_000, "max_wait_ms": 30_000, "max_messages": 20},
     "customers": {"silence_ms": 5_000, "typing_inference_ms": 8_000, "max_wait_ms": 45_000, "max_messages": 20},
@@ -121,7 +120,7 @@ def _in_both(stop: Iterable[str], flush: Iterable[str]) -> set[str]:
 
 
 def _conflicts(rules: Mapping[str, RuleValue]) -> list[str]:
-    """Return the problems of all combinations whose fields are all set."""
+    """Check each combination of fields that are all set. Return the problems."""
     return [
         combination.problem.format_map(rules)
         for combination in _COMBINATIONS
@@ -194,7 +193,7 @@ class _Checked(BaseModel):
 
     @classmethod
     def _model_at(cls, path: Iterable[str]) -> "type[_Checked]":
-        """Return the model of the object at this path of wire names."""
+        """Return the model to which this path of wire names leads."""
         model: type[_Checked] = cls
         for part in path:
             field = next((field for name, field in model.model_fields.items() if part in (name, field.alias)), None)
@@ -403,7 +402,7 @@ class Rules(_RuleFields):
         """Return the timing of one message.
 
         A file waits longer for a caption, and a voice note for a transcript. A message that was pressed, not typed,
-        waits for neither typing nor a caption. A VIP's messages wait only as a VIP's.
+        waits for neither typing nor a caption. With `priority: vip`, every message waits the same time.
         """
         timing = self.timing
         if in_album:

@@ -8,7 +8,7 @@ RuleName = Literal[
     "flushWords", "maxBytes", "typing", "hold", "resume", "flush", "split",
 ]  # fmt: skip
 """The names of all that may set a due time. The last six are not in the rules: 4 MiB of large messages, a typing event,
-a hold, an operator's two commands, and the batch before, into which some messages did not fit."""
+a hold, an operator's two commands, and a previous batch without room for some messages."""
 
 
 class Timing(NamedTuple):
@@ -25,7 +25,7 @@ class Timing(NamedTuple):
     """Four words, separated by spaces: deviations above the mean gap, floor, ceiling, and the rule behind the floor.
     Empty if the wait is not adaptive."""
     pressed_ms: int | None = None
-    """The wait of a message that was pressed, not typed, instead of the silence. None if the message was typed."""
+    """The wait of a pressed message, which replaces the silence. None if the message was typed."""
     silence_rule: RuleName = "silenceMs"
     """The rule behind `silence_ms`, or behind `flush_reason` if there is one."""
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hashlib import blake2s
 from typing import NamedTuple
 
-# Further words of the agent prolong the hold, but the hold ends this many times its length after their first words.
+# Further replies prolong the hold, but it ends at most this many times its length after the first reply.
 MAX_HOLDS_IN_A_TAKEOVER = 2
 # A takeover remembers the ids of this many of the agent's latest messages, to recognise a redelivery.
 MAX_REPLIES_REMEMBERED = 50

@@ -1,4 +1,4 @@
-"""A server on this machine that answers in the place of AWS, over TLS, without a check of the requests' signatures."""
+"""A server on this machine that answers in place of AWS, over TLS. It does not check the requests' signatures."""
 
 import json
 import socketserver
@@ -31,7 +31,7 @@ ANSWERS: dict[str, Any] = {
 
 class Aws(NamedTuple):
     addresses: Mapping[str, str]
-    """Environment variables that lead a function to the server."""
+    """Environment variables with which a function calls the server."""
     events: Connection
     """Receives the time of each PutEvents when it is answered, on the machine's monotonic clock."""
 

@@ -38,7 +38,7 @@ def command(role: str, **options: Any) -> list[str]:
 
 
 def ask(role: str, messages: Iterable[dict[str, Any]], **options: Any) -> list[Any]:
-    """Run a role to its end, with these messages: what it said."""
+    """Run a role with these messages, and return the lines that it printed."""
     given = "".join(json.dumps(message) + "\n" for message in messages)
     done = subprocess.run(command(role, **options), input=given, stdout=subprocess.PIPE, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]

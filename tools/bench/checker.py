@@ -22,7 +22,7 @@ class Verdict:
     merged: int
     """Batches with messages of two bursts, or of two conversations."""
     split: int
-    """Bursts that came as several batches, whole: late, but nothing that a reader would miss."""
+    """Bursts whose messages all came, but in several batches."""
 
 
 def check(sent: Iterable[Sending], batches: Iterable[list[Message]]) -> Verdict:

@@ -2,8 +2,8 @@
 
 The conversation processor's handler runs as deployed, warm, in a process of its own for each checkout, and the two take
 turns. Valkey runs on this machine. A local server answers each of AWS's requests after 5 ms. The time runs from the
-handler's call for a claimed conversation until PutEvents is answered. It does not contain the start of the function,
-which is Lambda's.
+handler's call for a claimed conversation until PutEvents is answered. It does not include the function's start, which
+takes Lambda's time, not ours.
 """
 
 import os

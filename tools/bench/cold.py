@@ -138,7 +138,7 @@ def make_cold(outputs: Outputs) -> None:
 
 
 def way(outputs: Outputs, inbox: Inbox) -> dict[str, float]:
-    """Send a message. Return for each part of its way to the event how many ms after the sending that part ended."""
+    """Send a message. Return, for each part of its way to the event, the ms from the sending to the part's end."""
     name = uuid.uuid4().hex
     began_ms = time.time() * 1_000
     response = Webhooks(outputs).post("generic", {"account": "bench", "conversation": name, "id": name, "text": "text"})

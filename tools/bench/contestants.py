@@ -1,8 +1,8 @@
 """The contestants that are measured, and the traffic for them.
 
-Every contestant gets the same conversations, ids and payloads, on the same server, in keys of its own. In a
-wave every conversation sends five fragments, then its batch is taken away. Waves lie six hours apart, so that
-in the long run four waves of ids are remembered and one is forgotten each time.
+Every contestant gets the same conversations, ids and payloads, on the same server, in keys of its own. In a wave every
+conversation sends five fragments, and then its batch is taken. The waves are six hours apart. So after the first day,
+the ids of the last four waves are remembered.
 """
 
 from collections.abc import Iterator
@@ -65,7 +65,7 @@ class Recorder(Connection):
 
 
 class RecordingSender(Recorder):
-    """Sends it too, for what happens between the measurements."""
+    """Also sends the request, for the calls between the measurements."""
 
     def __init__(self, wire: Wire) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class RecordingSender(Recorder):
 
 
 class Ours:
-    """buffer_message as the store sends it, a processor alive, batches claimed, taken and completed."""
+    """Our engine: the requests as the store sends them, a live processor, and batches claimed, taken and completed."""
 
     def __init__(
         self,
@@ -163,15 +163,15 @@ class Ours:
             kind = "next" if fragment else "first"
             costs[kind] = costs.get(kind, Cost()) + cost
             self.now_ms += GAP_MS // 2
-            assert not self.claim()  # it looks every half second; nothing is due yet
+            assert not self.claim()  # the processor checks every half second; nothing is due yet
             self.now_ms += GAP_MS // 2
         return costs
 
 
-# The design that samples and blog posts show: one string key for each fact about a conversation, a list of
-# messages, a sorted set of conversations that wait. Written fairly: one script, twelve commands, all keys in
-# one slot. It does not drop redeliveries, nor know whether a processor runs: it asks for the processor's lease
-# and heartbeat, two more round trips a message.
+# The design that samples and blog posts show: one string key for each fact about a conversation, a list of messages,
+# and a sorted set of waiting conversations. To be fair, it is one script of twelve commands, with all keys in one slot.
+# It does not drop redeliveries. To learn whether a processor runs, it reads the processor's lease and heartbeat, which
+# costs two more round trips per message.
 NAIVE = b"""
 local last, first = redis.call('GET', KEYS[2]), redis.call('GET', KEYS[3])
 local now, silence = tonumber(ARGV[1]), tonumber(ARGV[4])
@@ -191,7 +191,7 @@ return {due, count}
 """
 NAIVE_KINDS = ("n-msgs:<id>", "n-last:<id>", "n-first:<id>", "n-count:<id>", "n-due:<id>", "n-pending")
 
-# The least that keeps a message and a time.
+# The least that stores a message and a due time.
 BARE = b"""
 redis.call('RPUSH', KEYS[1], ARGV[2])
 redis.call('ZADD', KEYS[2], ARGV[3], ARGV[1])
@@ -273,7 +273,7 @@ class Bare:
 class BullMq:
     """The requests that BullMQ's own client sent for such a wave, recorded once and sent again by our client.
 
-    The times in it are those of the recording, and the wait is long: each fragment but the first replaces a job
+    The requests contain the times of the recording. The wait is so long that each fragment but the first replaces a job
     that still waits.
     """
 
@@ -294,7 +294,7 @@ class BullMq:
         return costs | {"mix": costs["first"] + costs["next"]}
 
     def _forget(self) -> Iterator[bytes]:
-        """Remove the keys that a worker would have removed. The stream of events stays, as it would."""
+        """Remove the keys that a worker would have removed. Keep the stream of events, as a worker would."""
         cursor, kept = b"0", {b"{bull}:bench:" + kind for kind in (b"events", b"id", b"meta")}
         while True:
             cursor, keys = self._wire.call("SCAN", cursor, "MATCH", "{bull}:*", "COUNT", 1_000)
@@ -305,7 +305,7 @@ class BullMq:
 
 
 class Ping:
-    """A round trip and nothing else."""
+    """Only a round trip."""
 
     name = "ping"
 

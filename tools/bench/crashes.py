@@ -2,8 +2,8 @@
 
 On a local stage, messages of new conversations arrive at a fixed rate, except after the last kind of kill. Each round
 kills the processes of the processor, the conversation processor or both with -9. The emulator starts a new process at
-the next invocation. *Next* is the time from the kill to the first event of a batch that was due after the kill, or if
-none was, to the first event. *Last* is the lateness of the latest batch.
+the next invocation. *Next* is the time from the kill to the first event of a batch that was due after the kill. If no
+batch was, it is the time to the first event. *Last* is the lateness of the latest batch.
 """
 
 import argparse
@@ -65,7 +65,7 @@ class Scene:
                 each.kill()
 
     def _any_untaken(self) -> bool:
-        """Return whether a conversation is claimed and not taken. Only such a conversation's score is an integer."""
+        """Return whether a conversation is claimed and not taken. Only then is its score in Valkey an integer."""
         flying = cast(list[tuple[str, float]], self.stage.valkey.zrange("{b0}:inflight", 0, -1, withscores=True))
         return any(score.is_integer() for _, score in flying)
 

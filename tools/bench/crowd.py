@@ -1,6 +1,6 @@
-"""Many clients at once, as lean as one `Wire`: each has one request under way, all from one process.
+"""Many clients in one process, each as lean as a `Wire` and with one request under way.
 
-Every contestant is asked through this, so that adds a second compare servers and not client libraries.
+The same clients ask every contestant, so that the adds per second compare servers and not client libraries.
 """
 
 import select

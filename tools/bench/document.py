@@ -130,7 +130,7 @@ def targets(*names: str) -> str:
 
 
 def shares() -> str:
-    """Return the targets of ingest, which are shares of what another contestant takes, by message size and clients."""
+    """Return ingest's targets, which are shares of another contestant's CPU time, by message size and clients."""
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for each in results("ingest")["targets"]:
         found = re.fullmatch(r"(.+) of (\d+) B, of (.+), (\d+) clients", each["what"])

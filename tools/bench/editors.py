@@ -56,7 +56,7 @@ def fill(store: Store, conversation: str, count: int, size: int) -> None:
 
 
 def forget(store: Store, conversation: str) -> None:
-    """Leave the id of a message that no longer waits, because a search for such an id reads the most."""
+    """Make the lane remember a message that no longer waits, because a search for its id reads the most."""
     store.buffer_message(conversation, "left", payload=payload("left", SMALL_BYTES), timing=PATIENT)
     store.delete_message(conversation, "left")
 
@@ -86,7 +86,7 @@ class Paced(RecordingSender):
 
 
 def crowd(port: int, kind: str, seconds: float) -> int:
-    """Make requests of one kind from all clients; return how many there were."""
+    """Make requests of one kind from all clients, and return their number."""
     connections = [
         Paced(Wire(port), per_second=REQUESTS_A_SECOND / CLIENTS, seconds=seconds) for _ in range(CLIENTS)
     ]  # fmt: skip
@@ -115,7 +115,7 @@ def client(connection: Connection, kind: str, number: int) -> None:
 
 
 def latencies_ms(store: Store, seconds: float) -> list[float]:
-    """Send messages at an even pace. Return the time of each from the moment at which it should have been sent."""
+    """Send messages at an even pace. Return the time of each answer since the message should have been sent."""
     found, begin = [], time.monotonic()
     for nth in range(int(seconds * TENANTS_REQUESTS_A_SECOND)):
         at = begin + nth / TENANTS_REQUESTS_A_SECOND
@@ -216,7 +216,7 @@ def play_a_full_shard(store: Store, clock: ManualClock) -> None:
 
 
 def longest_calls_ms(server: ValkeyServer) -> dict[str, float]:
-    """Play everything once; return the longest call of each script."""
+    """Play everything once, and return the longest call of each script."""
     admin: Redis = server.admin()
     admin.config_set("slowlog-log-slower-than", -1)
     admin.config_set("slowlog-max-len", 5_000)

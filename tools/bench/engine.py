@@ -1,7 +1,7 @@
-"""How cheap the engine is: `python -m tools.bench.engine [--quick] [--against DIR]`.
+"""Measure the engine's cost: `python -m tools.bench.engine [--quick] [--against DIR]`.
 
-All figures come from one machine in one run, the contestants taking turns in shuffled order; what counts are
-the ratios between them. A figure is the median of the rounds, with their middle half in brackets.
+All figures come from one machine in one run, in which the contestants take turns in shuffled order. What counts is the
+ratios between the figures. A figure is the median of the rounds, with their interquartile range in brackets.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Measure the cost of many waiting conversations: `python -m tools.bench.growth [--quick]`.
 
-Memory, buffering one more message, claiming. A server for each size, all alive at once, so that the sizes take turns
-inside each round; a million conversations of all contestants take 4 GB.
+It measures memory, the buffering of one more message, and claims. Each size has a server of its own, and all run at the
+same time, so that the sizes take turns in each round. A million conversations of all contestants take 4 GB.
 """
 
 import random
@@ -20,16 +20,16 @@ from tools.bench.wire import Wire
 # Only long waits keep this many conversations waiting at once.
 PATIENT = TIMING._replace(silence_ms=3_600_000, max_wait_ms=86_400_000)
 ARRIVALS_MS = 1_800_000
-# The first to fall due. Each has sent a second message: the timer of most conversations has been moved.
+# This many conversations are due first. Each has sent a second message, as most conversations do.
 CLAIMED_LATER = 6_100
 SECOND_AFTER_MS = 60_000
 INGEST_MESSAGES = 1_500
-# Chunk -> conversations claimed a round. A processor that is woken for each due time finds a few at a time.
+# Conversations per claim -> conversations claimed in a round. A processor that wakes for each due time claims a few.
 CLAIM_CHUNKS = {5: 50, 100: 200, 300: 300}
 
 
 class BullMqWaiting:
-    """The request that BullMQ's own client made for one message, with other names written over it."""
+    """The request that BullMQ's own client made for one message, with other ids in place of the recorded ones."""
 
     name = "bullmq"
 
@@ -38,7 +38,7 @@ class BullMqWaiting:
         ((self._request,),) = recorded(port, [planned(0, 0, len(payload(0, 0)))], keep_all=False)
 
     def request(self, conversation: int, number: int, _timing: object = None) -> bytes:
-        """Return the request for another message. All names have one length; the times stay those of the recording."""
+        """Return the request for another message. All ids have the same length, and the times are those recorded."""
         named = self._request.replace(conversation_id(0).encode(), conversation_id(conversation).encode())
         return named.replace(message_id(0, 0).encode(), message_id(conversation, number).encode())
 
@@ -47,13 +47,13 @@ Contestant = Ours | Naive | BullMqWaiting
 
 
 def nth(arrival: int, size: int) -> int:
-    """Return the n-th conversation to arrive, in no order of names. Multiplying by a prime visits each once."""
+    """Return the number of the n-th conversation to arrive. Multiplying by a prime visits each once, in mixed order."""
     return arrival * 2_654_435_761 % size
 
 
 @dataclass
 class Size:
-    """One server with its conversations waiting."""
+    """One server and its waiting conversations."""
 
     size: int
     server: ValkeyServer = field(default_factory=lambda: ValkeyServer().start())
@@ -108,7 +108,7 @@ class Size:
         self.costs.setdefault(f"ingest {contestant.name}", []).append(cost)
 
     def fall_due(self) -> None:
-        """Advance the clock to the time at which the waits of the first second messages end."""
+        """Advance the clock to the time at which the first conversations are due."""
         self.ours.now_ms = START_MS + PATIENT.silence_ms + SECOND_AFTER_MS
         while self.ours.claim():
             pass

@@ -49,7 +49,7 @@ FORGED = ("generic", "whatsapp", "messenger", "twilio")
 MANY_SECRETS = 200
 # Twilio's limit of 64 KB, less the other fields of its form.
 TWILIO_TEXT = 60_000
-# Most of what a request costs is within these; each without what it calls of the others.
+# These functions take most of a request's time. Each is counted without the others that it calls.
 PARTS = {
     "log line": "telemetry.py:info",
     "metrics, added": "telemetry.py:count",
@@ -187,7 +187,7 @@ def profiled(handler: Handler, requests: list[dict[str, Any]]) -> list[dict[str,
 
 
 def forgeries(port: int, *, rounds: int, count: int) -> tuple[dict[str, Any], list[Target]]:
-    """Measure forged requests of each platform against true ones, with many secrets and with one."""
+    """Compare forged requests of each platform with genuine ones, with many secrets and with one."""
     commands, result, targets = Commands(), {}, []
     for platform in FORGED:
         few, many = (
@@ -201,7 +201,7 @@ def forgeries(port: int, *, rounds: int, count: int) -> tuple[dict[str, Any], li
         found: dict[str, list[float]] = {"forged": [], "true": [], "true, one secret": []}
         with silent():
             for _ in range(rounds + 1):
-                # Repeated true requests are duplicates, which cost less than messages, so the share is an upper bound.
+                # Repeated genuine requests are duplicates, which cost less than messages, so the share is too high.
                 found["forged"].append(cpu_us(many, [forged] * count, commands, status=401)[0])
                 found["true"].append(cpu_us(many, [true] * count, commands)[0])
                 found["true, one secret"].append(cpu_us(few, [true_of_one] * count, commands)[0])

@@ -1,8 +1,8 @@
-"""Taking messages in, by 1, 16 and 256 clients: `python -m tools.bench.ingest [--quick]`.
+"""Measure the buffering of messages from 1, 16 and 256 clients: `python -m tools.bench.ingest [--quick]`.
 
-All contestants take turns on one server and are asked by the same lean clients, BullMQ by the requests that its own
-client made. Server CPU of a message is the fair figure; adds a second are those of a server and a client that share
-the machine. Beside them, what one process of each one's own client takes.
+All contestants take turns on one server, and the same lean clients call them. For BullMQ they send the requests that
+its own client made. The server's CPU time per message is the fair figure, because the adds per second are those of a
+server and clients on the same machine. It also measures each contestant's own client, in one process.
 """
 
 import base64
@@ -121,7 +121,7 @@ _VARIANTS = (("bullmq", False), ("bullmq keep-all", True))
 def _mix(contestant: Contestant, conversations: int, meter: Meter) -> Cost:
     """Measure the fragments only. The time excludes everything else that a wave sends."""
     if isinstance(contestant, Ours):
-        # Its wave also sends duplicates and endings, which the others do not have.
+        # Our wave also sends duplicates and endings, which the others do not have.
         return contestant.fragments(conversations, meter)
     return contestant.wave(conversations, meter)["mix"]
 
@@ -147,7 +147,7 @@ def bytes_waiting(conversations: int, size: int) -> dict[str, int]:
         meter, wire = Meter(server.port, server.pid), Wire(server.port)
         try:
             fill = _filler(name, wire, server.port, size)
-            fill(0, conversations // 10)  # fixed memory, and tables that have grown
+            fill(0, conversations // 10)  # leave out fixed memory and the growth of tables
             before = meter.used_memory()
             fill(conversations // 10, conversations)
             found[name] = round((meter.used_memory() - before) / (conversations - conversations // 10))
@@ -177,7 +177,7 @@ def planned(conversation: int, number: int, size: int) -> dict[str, Any]:
 
 
 def own_clients(messages: int, *, rounds: int) -> dict[str, dict[str, Figure]]:
-    """Measure one process each: redis-py as ingest uses it, call by call; BullMQ with many calls under way."""
+    """Measure one process of redis-py, which ingest uses call by call, and one of BullMQ, with many calls under way."""
     turns: dict[str, Callable[[int], tuple[float, float]]] = {
         "ours, 1": lambda port: _our_client(port, messages),
         "BullMQ, 1": lambda port: _bullmq_client(port, messages, clients=1),

@@ -2,8 +2,8 @@
 
 In the same run, at the same rates, it measures what the emulator itself takes for the same steps. In the Valkey lane
 these are an asynchronous invocation of a function that does nothing, and that function's PutEvents. In the DynamoDB
-lane they are the delivery of a queue's message that was delayed and then hidden once, and a PutEvents. There they are
-measured while the lane emits its batches. The difference is ours.
+lane they are the delivery of a queue's message that was delayed and then hidden once, and a PutEvents, both measured
+while the lane emits its batches. The rest of the lateness is ours.
 
     python -m tools.bench.lateness [--lane valkey|dynamodb] [--seconds 6] [--rates 1 10]
 
@@ -46,7 +46,7 @@ from tools.local.webhooks import StageResponse, Webhooks
 RATES, QUEUE_RATES = (1, 10, 50), (1, 10, 20, 50)
 OVERRIDES = {"rules": {"silenceMs": 500, "typingInferenceMs": 0}}
 WARM_UP_SECONDS = 3.0
-# Half a second of silence, and whatever a queue has grown to.
+# Enough for half a second of silence, and for the queue of batches that has built up.
 LAST_EVENT_SECONDS = 30.0
 SENDERS = 4
 MAX_UNDER_WAY = 5
@@ -61,10 +61,10 @@ SILENCE_MS = 1_000
 MIN_GAP_SECONDS, MAX_GAP_SECONDS = 0.1, 1.0
 DYNAMODB_OVERRIDES = {"lane": "dynamodb", "rules": {"silenceMs": SILENCE_MS, "typingInferenceMs": 0}}
 DYNAMODB_SENDERS = 8
-# A burst takes up to two seconds of waiting, and a third until it is on the bus.
+# A burst waits for up to two seconds, and is on the bus after a third.
 MAX_SECONDS_UNDER_WAY = 4
-# AWS begins with five deliveries of a queue at a time, and adds more while messages wait. The emulator does not, so the
-# benchmark allows it more from the beginning. It starts a process for each.
+# AWS begins with five deliveries of a queue at a time, and adds more while messages wait. The emulator adds none, so
+# the benchmark allows more from the beginning. The emulator starts a process for each.
 DELIVERIES_AT_ONCE = 10
 PROBES_A_BATCH, MAX_PROBES_A_SECOND = 0.2, 5
 WAKE_SECONDS, AGAIN_SECONDS = 0.05, 0.2
@@ -166,7 +166,7 @@ def _rounds(outputs: Outputs, rates: Sequence[int], seconds: float) -> Iterator[
     print(f"{'batches/s':>9}  {'due → event':^21}  {'bare invoke':^21}  {'bare PutEvents':^21}  (p50, p99 in ms)")
     with _bare_function(outputs) as invoke_bare:
         for rate in rates:
-            # As many processes as work at the same time, before their start can be measured.
+            # Start as many processes as will work at the same time, so that their starts are not measured.
             for warm_up_rate in (rate / 4, rate / 2, rate):
                 _measure_product(outputs, warm_up_rate, WARM_UP_SECONDS)
                 _measure_bare(outputs, invoke_bare, warm_up_rate, WARM_UP_SECONDS)
@@ -303,7 +303,7 @@ def _measure_bursts(outputs: Outputs, rate: float, seconds: float) -> tuple[list
 
 
 def _insist(webhooks: Webhooks, body: dict[str, Any]) -> StageResponse:
-    """Send a webhook again as platforms do, because requests of an emulator with too much to do may fail."""
+    """Send a webhook again if it fails, as platforms do, because requests to a busy emulator may fail."""
     while True:
         with suppress(urllib3.exceptions.HTTPError):
             response = webhooks.post("generic", body)
@@ -315,7 +315,7 @@ def _insist(webhooks: Webhooks, body: dict[str, Any]) -> StageResponse:
 
 @dataclass
 class Probes:
-    """The emulator's own times, in ms."""
+    """The times in ms that the emulator itself takes."""
 
     deliveries: list[float]
     """From when a message of a queue is to be delivered until its function has put an event."""
@@ -351,9 +351,9 @@ def _probed(outputs: Outputs, send_bare: Callable[[str], None], rate: float) -> 
 
 @contextmanager
 def _awake(outputs: Outputs) -> Iterator[None]:
-    """Let the emulator look for messages twenty times a second.
+    """Make the emulator check its queues twenty times a second.
 
-    By itself it looks only once a second, or if a message is sent. Lambda's pollers wait for messages.
+    By default it checks them only once a second, and when a message is sent. Lambda's pollers wait all the time.
     """
     sqs, done = outputs.client("sqs"), threading.Event()
     url = sqs.create_queue(QueueName=f"bench-idle-{uuid.uuid4().hex[:8]}")["QueueUrl"]
@@ -373,7 +373,7 @@ def _awake(outputs: Outputs) -> Iterator[None]:
 
 
 def _at_rate(send: Callable[[int], None], rate: float, seconds: float, *, under_way: Callable[[], int]) -> float:
-    """Call `send` at even distances, as `_at_times` does. Return the number of calls a second."""
+    """Call `send` at even intervals, as `_at_times` does. Return the number of calls a second."""
     most_under_way = max(MAX_UNDER_WAY, round(2 * rate))
     return _at_times(send, _evenly(rate, seconds), most_under_way=most_under_way, under_way=under_way)
 
@@ -392,8 +392,8 @@ def _at_times(
 ) -> float:
     """Call `send` at these times, even if earlier calls have not been answered. Return the number of calls a second.
 
-    If too much is under way, it waits. Otherwise the emulator, which starts a process for each call that finds none
-    free, would start ever more of them on a busy machine.
+    Wait while too many calls are under way. The emulator starts a process for each call that finds none free, so
+    otherwise it would start more and more processes on a busy machine.
     """
     began = time.monotonic()
     with ThreadPoolExecutor(senders) as pool:
@@ -496,7 +496,7 @@ def _policy(action: str, **more: Any) -> str:
 
 @contextmanager
 def own_stage(overrides: dict[str, Any]) -> Iterator[Outputs]:
-    """Start a stage of its own, so that no stage in the usual place is measured."""
+    """Start a new stage in a folder of its own, so that no other local stage is measured."""
     with tempfile.TemporaryDirectory(prefix="bench-lateness-") as folder:
         home = Path(folder) / "home"
         share_emulator(home)

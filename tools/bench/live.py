@@ -1,9 +1,8 @@
-"""Systems at work: lateness, idle commands, what is lost, and recovery: `python -m tools.bench.live [--quick]`.
+"""Measure systems at work: lateness, idle commands, losses and recovery: `python -m tools.bench.live [--quick]`.
 
-Each system has its own server and processes, the same messages at the same times, and the same checker. They take
-turns. Lateness is from when a batch was due until its system began to handle it: our processor starts a conversation
-processor,
-BullMQ's worker calls its function, the naive poll has read the conversation's name.
+Each system has its own server and processes, the same messages at the same times, and the same checker. The systems
+take turns. Lateness is the time from a batch's due time until its system began to handle it: our processor starts a
+conversation processor, BullMQ's worker calls its function, the naive poll has read the conversation's name.
 """
 
 import random
@@ -49,7 +48,7 @@ def lateness(kind: type[System], *, rate: int, seconds: float, delay_ms: int) ->
 
 
 def timer(*, rate: int, seconds: float) -> Json:
-    """Measure how late a process is that only sleeps until the same times: the share of machine and load."""
+    """Measure how late a process is that only sleeps until the same times. The machine and the load cause this part."""
     began, late = time.time(), []
     for number in range(int(rate * seconds)):
         due = began + number / rate
@@ -69,7 +68,7 @@ def _spread(late_ms: list[float]) -> Json:
 
 
 def idle(kind: type[System], *, seconds: float) -> Json:
-    """Count the requests of a waiting worker, with a conversation due in a minute, and those after it has left."""
+    """Count the requests of a worker that waits for a due time a minute ahead, and the requests after it has ended."""
     with kind() as system:
         system.send([Planned(0, 1, 0, 60_000)])
         system.sent()
@@ -83,7 +82,7 @@ def idle(kind: type[System], *, seconds: float) -> Json:
 
 
 def _commands(port: int, seconds: float) -> int:
-    """Return the commands of clients in that time, without those inside scripts."""
+    """Return the number of commands that clients send in `seconds`, without those inside scripts."""
     with socket.create_connection(("127.0.0.1", port)) as line:
         line.sendall(encode("MONITOR"))
         line.settimeout(0.1)
@@ -103,7 +102,7 @@ def correctness(kind: type[System], *, conversations: int, bursts: int, seed: in
     with kind(work_ms=50) as system:
         system.send(Planned(each.at_ms, each.conversation, each.number, shape.silence_ms) for each in sent)
         system.sent()
-        # Beyond the last message: what comes twice, or late.
+        # Wait after the last message, too, for batches that come twice or late.
         system.drain(messages=messages, at_most_seconds=5)
         time.sleep(SILENT_SECONDS)
         return check(sent, [batch.messages for batch in list(system.batches)])
@@ -189,7 +188,7 @@ def main() -> None:
     wanted = arguments("tools.bench.live", __doc__, quick="a look: one round, fewer rates, no recovery")
     bullmq.install()
     quick = wanted.quick
-    # The promise is about the highest rate: it has the rounds that a spread takes.
+    # The target is for the highest rate, so measure that rate in all rounds.
     rates = RATES[-1:] if quick else (*RATES[:-1], *RATES[-1:] * ROUNDS)
     found = measure_lateness(rates=rates, seconds=1 if quick else 2, seed=wanted.seed)
     result: Json = {
@@ -202,7 +201,7 @@ def main() -> None:
     targets: list[Target] = lateness_targets(found)
     conversations, bursts, idle_seconds = (40, 1, 3) if quick else (400, 2, 5)
     with ThreadPoolExecutor(max_workers=2 * len(SYSTEMS)) as pool:
-        # At the same time as the rest: they mostly wait, and their results are counts, or seconds.
+        # Run these beside the rest: they mostly wait, and measure counts or whole seconds.
         aside = {"idle": {kind.name: pool.submit(idle, kind, seconds=idle_seconds) for kind in SYSTEMS}}
         if not quick:
             aside["recovery"] = {

@@ -1,4 +1,4 @@
-"""Measure what a stretch of work costs the server, and summarize figures that differ from round to round."""
+"""Measure the server's cost of some requests, and summarize figures that differ from round to round."""
 
 import re
 from collections.abc import Iterator
@@ -15,13 +15,13 @@ _RESET = encode("CONFIG", "RESETSTAT")
 _CPU = encode("INFO", "cpu")
 _STAT = re.compile(rb"cmdstat_([^:]+):calls=(\d+),usec=(\d+)")
 
-# Beyond this part of the median, the middle half of the rounds does not agree enough to name a figure.
+# A figure is too noisy to be named if the interquartile range is larger than this part of the median.
 NOISY_ABOVE = 0.15
 
 
 @dataclass
 class Cost:
-    """The cost of some messages, summed over the stretches in which they were sent."""
+    """The cost of some messages, summed over the times in which they were sent."""
 
     messages: int = 0
     requests: int = 0
@@ -59,7 +59,7 @@ class Cost:
 
 
 class Meter:
-    """Reads one server's counters. Its own requests use another connection, before and after the stretch."""
+    """Reads one server's counters before and after the measured requests, on another connection."""
 
     def __init__(self, port: int, pid: int) -> None:
         self._wire = Wire(port)
@@ -98,7 +98,7 @@ class Meter:
 
 @dataclass(frozen=True)
 class Figure:
-    """The median of the rounds, and how far the middle half of them spreads."""
+    """The median of the rounds, and their interquartile range."""
 
     median: float
     low: float
@@ -129,5 +129,5 @@ def figure(values: list[float]) -> Figure:
 
 
 def ratio(of: list[float], to: list[float]) -> Figure:
-    """Return the quotient, computed round by round, since both met the same disturbances in a round."""
+    """Return the quotient, computed round by round, because the same disturbances affect both in a round."""
     return figure([a / b for a, b in zip(of, to, strict=True)])

@@ -1,9 +1,9 @@
 """Find the limit that is reached first, and a month's cost: `python -m tools.bench.model [--seed N] [--seconds N]`.
 
-A simulation of the busiest stretch of a day, drawn with a seed from the traffic of the cost model: conversations begin
-by chance, write their fragments, fall due, and are answered. For every second the demand on each limit of AWS is
-counted, and the busiest second is compared with the quota; quotas are not raised. Times and ECPUs are those of
-bufferctl/cost/usage.toml, some measured and some assumed.
+It simulates the busiest time of a day, with random numbers from a seed and the traffic of the cost model: conversations
+begin, write their fragments, are due, and are answered. It counts the demand on each limit of AWS in every second, and
+compares the busiest second with the default quota. Times and ECPUs are those of bufferctl/cost/usage.toml, some
+measured and some assumed.
 """
 
 import argparse
@@ -27,9 +27,9 @@ from tools.bench.report import save
 HERE = Path(__file__).parent
 VOLUMES = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 STAGE = "prod"
-# AWS: at this memory a function has one CPU.
+# With this memory AWS gives a function one CPU.
 MB_OF_A_CPU = 1_769
-# A conversation's fragments come within its wait, its statuses within this time after the answer.
+# The statuses of an answer come within this time after it.
 STATUS_SECONDS = 10.0
 
 
@@ -41,11 +41,11 @@ class Limit(NamedTuple):
 
 @dataclass
 class Load:
-    """Counts by second, and by shard where a limit is a shard's."""
+    """Counts by second, and also by shard if the limit is one of a shard."""
 
     requests: Counter[int] = field(default_factory=Counter)
     busy: Counter[int] = field(default_factory=Counter)
-    """Seconds of running functions, in microseconds."""
+    """The time that functions run in this second, in microseconds."""
     events: Counter[int] = field(default_factory=Counter)
     ecpus: Counter[tuple[int, int]] = field(default_factory=Counter)
     starts: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -55,7 +55,7 @@ def limits(config: StageConfig, region: str) -> dict[str, Limit]:
     shown = tomllib.loads((HERE / "quotas.toml").read_text("utf-8"))
     regions = shown["put_events"]["regions"]
     start_ms = json.loads((HERE / "results" / "starts.json").read_text("utf-8"))["cpu_ms"]
-    # A noisy run has no median: take the worse end of its range.
+    # A noisy run has no median, so use the worse end of its range.
     cpu_ms = start_ms.get("median", start_ms["q3"])
     values = {
         "put_events": regions.get(region, regions["other"]),
@@ -77,7 +77,7 @@ def simulate(traffic: Traffic, *, shards: int, seconds: int, seed: int) -> Load:
         shard = drawn.randrange(shards)
         fragments = _fragments(traffic.fragments_per_batch, drawn)
         for each in range(fragments):
-            # All but the last within the wait; what ends it comes with the silence.
+            # The first fragment begins the wait, and the others come within it.
             sent = at + drawn.uniform(0, traffic.wait_seconds) * (each > 0)
             _ingest(load, sent, drawn)
             load.ecpus[int(sent), shard] += round(ecpu("buffer_us", used("buffer_call_bytes") + traffic.payload_bytes))
@@ -122,7 +122,7 @@ def busiest(load: Load, *, seconds: int, shards: int) -> dict[str, float]:
     return {
         "api_requests": requests,
         "ingest_requests": requests,
-        # A shard has a processor, and its successor for a while.
+        # Each shard has a processor, and for a short time also its successor.
         "lambda_concurrency": ceil(most(load.busy) / 1e6) + 2 * shards,
         "slot_ecpu": most(load.ecpus),
         "conversation_processor_starts": most(load.starts),
@@ -134,7 +134,7 @@ def row(config: StageConfig, messages_per_day: int, *, region: str, seconds: int
     traffic = Traffic(messages_per_day=messages_per_day)
     allowed = limits(config, region)
     one = busiest(simulate(traffic, shards=1, seconds=seconds, seed=seed), seconds=seconds, shards=1)
-    # The number of shards that keeps each limit of a shard below three quarters of its quota.
+    # With this many shards, each shard stays below three quarters of its quotas.
     needed = max(ceil(one[name] / (0.75 * limit.value)) for name, limit in allowed.items() if limit.per_shard)
     asked = busiest(simulate(traffic, shards=needed, seconds=seconds, seed=seed), seconds=seconds, shards=needed)
     share = {name: round(asked[name] / limit.value, 4) for name, limit in allowed.items()}

@@ -42,7 +42,7 @@ def arguments(module: str, description: str | None, *, quick: str) -> argparse.N
 
 
 def machine() -> dict[str, Any]:
-    """Return what the figures depend on, without names and paths."""
+    """Return the machine's properties on which the figures depend, without names and paths."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -83,7 +83,7 @@ def save(name: str, result: dict[str, Any], targets: Iterable[Target] = (), *, q
         "date": datetime.now(UTC).date().isoformat(),
         "commit": commit(),
         "machine": machine(),
-        # Below zero: at a raised priority, where others worked on the machine.
+        # A number below zero means a raised priority, used while other programs ran on the machine.
         "nice": os.getpriority(os.PRIO_PROCESS, 0),
         "load": [round(load, 1) for load in os.getloadavg()],
     }

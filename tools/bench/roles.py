@@ -1,7 +1,8 @@
 """Run a part of our engine or of the naive design in a process of its own: `python -m tools.bench.roles <role> <JSON>`.
 
-`send` sends messages at their times; `process` is our processor itself, `execute` what it starts: it takes, works and
-completes; `poll` is the naive processor. Answers are JSON lines, all times in ms.
+`send` sends messages at their times. `process` is our processor. `execute` is the conversation processors that it
+starts, which take batches, work and complete them. `poll` is the naive processor. Each role prints JSON lines, with all
+times in ms.
 """
 
 import json
@@ -116,7 +117,7 @@ def process(given: Given) -> None:
 
 
 def execute(given: Given) -> None:
-    """Run all conversation processors in one process. Each takes its batch at once and completes it after its work."""
+    """Run all conversation processors in one process. Each takes its batch, works, and then completes the batch."""
     store, working = lean_store(given["port"]), deque[tuple[float, str, str]]()
     for line in _lines_or_time(lambda: working[0][0] if working else None):
         while working and working[0][0] <= now_ms():
@@ -139,7 +140,7 @@ def execute(given: Given) -> None:
 
 
 def _lines_or_time(next_ms: Callable[[], float | None]) -> Iterator[str | None]:
-    """Yield lines as they arrive, and None whenever the next time has come."""
+    """Yield lines as they arrive, and None each time the clock reaches `next_ms()`."""
     rest = b""
     while True:
         until = next_ms()

@@ -1,9 +1,9 @@
-"""Requests a second of the whole way on a local stage, until it is too much: `python -m tools.bench.stage [--quick]`.
+"""Measure the requests a second that a local stage can answer: `python -m tools.bench.stage [--quick]`.
 
-Clients that send one signed webhook after the other, through the API to ingest and Valkey; more of them in each step,
-until one in a hundred requests fails or the slowest one takes more than a second. Beside it, in the same run, a
-function that answers at once and does nothing, behind an API of its own: what remains is the emulator's, and the
-clients' on the same machine.
+Clients send one signed webhook after the other, through the API to ingest and Valkey. Each step has more clients, until
+one in a hundred requests fails or the slowest one takes more than a second. In the same run, it measures a function
+that does nothing, behind an API of its own. That shows the share of the emulator, and of the clients on the same
+machine.
 """
 
 import argparse
@@ -29,7 +29,7 @@ CLIENTS = (1, 2, 4, 8, 16, 32, 64)
 MOST_ERRORS = 0.01
 MOST_P99_MS = 1_000
 CONVERSATIONS = 200
-# Nothing falls due while it is measured: the emulator would start a process for each conversation processor.
+# No buffer is due during the measurement, because the emulator would start a process for each conversation processor.
 OVERRIDES = {"rules": {"silenceMs": 600_000, "maxWaitMs": 3_600_000}}
 ACCOUNT = "bench"
 QUOTA = {
@@ -156,7 +156,7 @@ def main() -> None:
         outputs.client("lambda").invoke(FunctionName=outputs.Functions["admin"], Payload=json.dumps(QUOTA))
         load = [round(each, 1) for each in os.getloadavg()]
         found = ramp({"product": product(outputs), "bare": send}, clients=clients, seconds=seconds)
-        # While it is up: to stop many processes takes the emulator a while.
+        # Print the results before the stage is stopped, because the emulator needs time to stop many processes.
         for name, steps in found.items():
             fine = [each["per_second"] for each in steps if not is_too_much(each)]
             print(f"{name}: at most {max(fine, default=0):,.0f} requests a second with few errors, in time")

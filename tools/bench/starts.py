@@ -1,9 +1,8 @@
 """Measure the CPU time a processor needs to start a conversation processor: `python -m tools.bench.starts [--quick]`.
 
-The processor's own `Conversation processors` and the SDK, against a server of this machine that accepts whatever
-comes. The
-connection is plain: TLS comes on top. A processor has 256 MB, and so a seventh of a CPU: how many batches a second
-one shard can send out follows from this figure.
+It measures the processor's own `ConversationProcessors` and the SDK with a server on this machine that accepts
+everything. The connection is plain, so TLS would cost more. A processor has 256 MB and therefore a seventh of a CPU.
+The number of batches a second that one shard can start follows from this figure.
 """
 
 import argparse
@@ -49,7 +48,7 @@ def serve(shown: Connection) -> None:
 
 
 def start_all(conversation_processors: ConversationProcessors, count: int) -> tuple[float, float]:
-    """Starts a second, and ms of CPU for each."""
+    """Return the number of starts a second, and the CPU time of each in ms."""
     began, cpu = time.perf_counter(), time.process_time()
     for number in range(count):
         conversation_processors.send(f"default/generic/a/{number}", start_until_ms=FAR)

@@ -22,7 +22,7 @@ READY_SECONDS = 30.0
 
 
 class Planned(NamedTuple):
-    """A message to be sent; without a delay it is due at once."""
+    """A message to be sent. Without a delay it is due immediately."""
 
     at_ms: float
     conversation: int
@@ -37,7 +37,7 @@ class BenchBatch(NamedTuple):
 
 
 class System:
-    """Started by `with`; keeps the batches that came out."""
+    """A system that runs while its `with` block does. It collects the batches that come out."""
 
     name = ""
     worker: subprocess.Popen[bytes]
@@ -68,7 +68,7 @@ class System:
         """Start the parts that run as long as the system."""
 
     def start_worker(self) -> None:
-        """Start the process that claims; also to restart it after it was killed."""
+        """Start the process that claims, also again after it was killed."""
         raise NotImplementedError
 
     def sender(self) -> list[str]:
@@ -205,6 +205,6 @@ def _require_setting(planned: Planned, began_ms: float) -> dict[str, Any]:
 
 
 def _message(body: str) -> Message:
-    """Return the message's numbers from its id, with which the body begins."""
+    """Return the message's numbers, which are in the id at the beginning of the body."""
     shown = json.loads(body.partition("\n")[0])
     return int(shown[-20:-12], 16), int(shown[-12:-2], 16)

@@ -1,6 +1,6 @@
-"""The leanest client there is: requests encoded beforehand, one socket, no retries.
+"""A minimal client: requests encoded beforehand, one socket, no retries.
 
-It is the same for every contestant, so that what differs is the server's work.
+Every contestant gets the same client, so that only the server's work differs.
 """
 
 import socket
@@ -57,7 +57,7 @@ class Wire:
                 raise ServerRefused(str(reply))
 
     def pipe(self, requests: Iterable[bytes], *, at_once: int = 200) -> None:
-        """Send many requests in a round trip, to load data or to exclude the share of the socket from a figure.
+        """Send many requests in a round trip, to load data, or to keep the socket's cost out of a figure.
 
         The next requests are encoded while the server works.
         """

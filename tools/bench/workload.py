@@ -1,9 +1,9 @@
 """A synthetic workload: bursts of messages, drawn from named distributions with a seed.
 
-The shapes (few fragments with a long tail, gaps spread over a decade) are those that people who chat
-show, the parameters are our choice and in `Shape`. It is not a recording of anybody's traffic; it knows no hours of
-the day and no crowds. So that a checker can say what each batch should have held, the gaps inside a burst stay below
-the silence that ends it, and those between two bursts of a conversation above it.
+The distributions have the shapes of real chats: few fragments with a long tail, and gaps that differ by a factor of
+ten. Their parameters in `Shape` are our choice. It is not a recording of real traffic, and has no hours of the day and
+no crowds. The gaps inside a burst are shorter than the silence that ends it, and the gaps between two bursts of a
+conversation are longer. So a checker knows the messages that each batch should contain.
 """
 
 import random
@@ -18,12 +18,12 @@ class Shape:
     mean_fragments: float = 3.0
     """The mean number of fragments in a burst: one, and a geometric number more."""
     gap_median_ms: float = 80.0
-    """Between fragments: lognormal, cut off at three fifths of the silence."""
+    """The median of the gaps between fragments, which are lognormal and cut off at three fifths of the silence."""
     gap_sigma: float = 0.8
     pause_ms: float = 1_500.0
-    """Between bursts, beyond one and a half silences: exponential with this mean."""
+    """The mean of the exponential part of a pause between bursts, which follows one and a half silences."""
     redelivered_share: float = 0.02
-    """Sent again after a while, as platforms do when an answer was lost."""
+    """The share of messages that are sent again, as platforms do when a response is lost."""
 
 
 class Sending(NamedTuple):
@@ -54,7 +54,7 @@ def _conversation(conversation: int, bursts: int, shape: Shape, drawn: random.Ra
                 at_ms += gap_ms(shape, drawn)
             sendings.append(Sending(at_ms, conversation, burst, number))
             if drawn.random() < shape.redelivered_share:
-                # Within the burst still, so that what redeliveries do to timers is not mistaken for a merge.
+                # Send it again within the burst, so that its effect on timers is not mistaken for a merge.
                 sendings.append(Sending(at_ms + shape.silence_ms / 20, conversation, burst, number))
             number += 1
         at_ms += 1.5 * shape.silence_ms + drawn.expovariate(1 / shape.pause_ms)

@@ -17,7 +17,7 @@ NOT_TAKEN_BACK = "The stage may not be as it was. For the local stage, `make up`
 
 
 class ChangeFailed(Failed):
-    """Raised if the stage could not be changed, or not be changed back. The scenario then ends."""
+    """Raised if a change of the stage could not be made or taken back. The scenario then ends."""
 
 
 class TemporaryChanges:

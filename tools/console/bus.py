@@ -17,8 +17,7 @@ from tools.console.time_lines import TimeLines
 from tools.console.why import why_left
 from tools.console.words import shown
 
-# A listener that cannot listen, for example because rights are missing, is started again after pauses that grow up to
-# this.
+# If a listener fails, for example because rights are missing, another is started after a pause, which grows up to this.
 MAX_PAUSE_BETWEEN_LISTENERS_SECONDS = 60.0
 SHUT_DOWN_SECONDS = 3
 BATCH_READY = "messages.batch.ready"
@@ -95,7 +94,7 @@ class BusListener:
             assert self._listener.stdin
             assert self._listener.stdout
             if self._ended.is_set():
-                # `end` came while the process was being started, and did not see it.
+                # `end` was called before this process existed, so end the process here.
                 self._listener.stdin.close()
             for line in self._listener.stdout:
                 try:

@@ -157,7 +157,7 @@ class Customers:
         self._sent: OrderedDict[Customer, OrderedDict[str, PostedWebhook]] = OrderedDict()
 
     def webhook(self, customer: Customer, kind: str, *, text: str = "", message_id: str | None = None) -> PostedWebhook:
-        """Return what the platform posts. Raise CannotDo if it has no such webhook, or if there is no such message.
+        """Return the platform's webhook. Raise CannotDo if it has none of this kind, or if there is no such message.
 
         Without a `message_id`, an edit, a deletion and a redelivery are about the customer's newest message.
         """
@@ -190,7 +190,7 @@ class Customers:
 
 
 def _with_ready_files(body: Json) -> Json:
-    """Return the files of an earlier message for its edit, which brings the transcript that was pending."""
+    """Return an edit's files: those of the earlier message, with the transcript that was pending."""
     if "attachments" not in body:
         return {}
     files = [{name: value for name, value in each.items() if name != "pending"} for each in body["attachments"]]

@@ -53,7 +53,7 @@ def main() -> int:
 
 
 class Output:
-    """What the listener prints. A problem is printed once, until it changes or has passed."""
+    """The lines that the listener prints. A problem is printed once, until it changes or has passed."""
 
     def __init__(self) -> None:
         self._problem: str | None = ""

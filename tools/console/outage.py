@@ -27,8 +27,8 @@ def is_outage(error: Exception) -> bool:
 def in_words(error: Failed, *, status: Json | None) -> str:
     """Return the error's text for the page.
 
-    `status` is the last answer of the stage, which shows whether it has both lanes. Without one, the text is that of a
-    stage with the default settings.
+    `status` is the stage's last status, which shows whether it has both lanes. Without a status, assume the default
+    settings.
     """
     if not is_outage(error):
         return str(error)

@@ -9,7 +9,7 @@ from typing import Any
 from message_buffer.json_object import Json
 from tools.console.place import ShownStage
 
-# The requests of the page's reader come before the looks, so the looks leave room for them.
+# The requests of the page's reader take precedence, so polls may use only a part of these.
 MAX_REQUESTS_A_SECOND = 5
 MAX_LOOKS_A_SECOND = 3
 PAUSE_AFTER_A_PROBLEM_SECONDS = 2.0

@@ -61,9 +61,9 @@ class ShownStage:
 
     @property
     def empty_since_ms(self) -> int | None:
-        """Return when another, empty local stage was found in place of an earlier one, or None if none was.
+        """Return when the local stage was last found to have been started again, or None if that never happened.
 
-        Every start gives the local stage another address and no data. A deployment to the running stage keeps both.
+        Every start gives it another address and no data. A deployment to the running stage keeps both.
         """
         return self._empty_since_ms
 

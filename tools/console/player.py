@@ -74,7 +74,7 @@ class _PlayRecord:
         """The customer of each conversation, by its name. The stage may answer with another name than the first one."""
         self.batches_came_at: list[float] = []
         self.is_over = False
-        """True if what comes from now on is no longer of the play."""
+        """True if later events no longer belong to the play."""
         self._hub = hub
         self._batch_ids: set[str] = set()
         self.progress: Json = {
@@ -95,7 +95,7 @@ class _PlayRecord:
         }
 
     def conversation_of(self, who: int) -> str:
-        """Return the name of the customer's conversation. If the stage has named it, that name counts."""
+        """Return the name of the customer's conversation, as the stage calls it if the stage has answered."""
         return next(name for name, whose in reversed(self.conversations.items()) if whose == who)
 
     def take(self, kind: str, detail: Json) -> bool:

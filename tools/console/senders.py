@@ -1,4 +1,4 @@
-"""Sends the webhooks of simulated customers: of all platforms to the local stage, of generic to any other."""
+"""Sends simulated customers' webhooks: all platforms' to the local stage, only generic ones to another stage."""
 
 import json
 from collections.abc import Mapping

@@ -160,7 +160,7 @@ class _Answers:
         return StreamingResponse(messages(), media_type="text/event-stream")
 
     def hello(self, _wish: Nothing) -> Json:
-        """Return what the page needs first. The page asks again when a stage that was away is back."""
+        """Return the data with which the page begins. The page asks again when a stage that was unreachable is back."""
         options = self._parts.place.options
         try:
             platforms, scenarios, problem = self._parts.simulator.kinds, self._parts.player.offered(), None

@@ -112,7 +112,7 @@ class Simulator:
             shown = self._stage.ask("conversation.show", conversation=conversation, messages=False)
         except Failed as error:
             if is_outage(error):
-                # The page already says what is out. Only this conversation's reason is missing.
+                # The page already shows the outage. Only the reason for this conversation's due time is missing.
                 self._hub.publish("buffer", {"conversation": conversation, "why": {"text": NO_REASON}})
             else:
                 self._hub.publish("notice", {"text": str(error)})

@@ -77,7 +77,7 @@ def why(rule: str, wait_ms: int, *, was_emitted: bool = False) -> Json:
 def why_due(state: Json) -> Json | None:
     """Return why the waiting messages of a conversation are due, or None if nothing waits.
 
-    `state` is an answer of `conversation.show`, or a row of `conversation.list`.
+    `state` is a response of `conversation.show`, or a row of `conversation.list`.
     """
     rule = state.get("rule")
     return why(rule, state.get("appliedWaitMs") or 0) if rule else None

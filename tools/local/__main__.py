@@ -22,7 +22,7 @@ try:
 except ModuleNotFoundError as missing:
     sys.exit(cli.missing_package(missing))
 
-# `make logs` begins this far in the past, so that it shows the run because of which the developer looks.
+# `make logs` begins this far in the past, so that it shows the run that the developer is interested in.
 MAX_PAST_LOGS_MS = 60_000
 # A closed terminal or a `kill` ends the command as Ctrl-C does, so that the command still stops everything it started.
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -20,7 +20,7 @@ from tools.local.webhooks import Webhooks, whatsapp, whatsapp_text
 
 DEMO_TICK_SECONDS = 0.1
 DEMO_BAR_CHARACTERS = 30
-# `maxMessages` of the preset `customers`. So the warm-up fills the buffer, which is then due at once, in both lanes.
+# This is `maxMessages` of the preset `customers`, so the warm-up's buffer is full and due immediately, in both lanes.
 DEMO_WARM_UP_MESSAGES = 20
 # Longer than a message of the demo can wait (`maxWaitMs`) and the functions need to start.
 MAX_EVENT_SECONDS = 60.0

@@ -15,7 +15,7 @@ Line = tuple[int, str, str, str]
 
 
 def follow(outputs: Outputs, *, since_ms: int) -> Iterator[str]:
-    """Yield the lines of all functions without end, and those that one poll finds in the order of their times."""
+    """Yield the lines of all functions, without end. The lines that one poll finds are sorted by time."""
     shown: Counter[Line] = Counter()
     while True:
         looked_at_ms = int(time.time() * 1_000)

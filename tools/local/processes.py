@@ -16,7 +16,7 @@ import psutil
 
 # A process that is still running this long after SIGTERM gets SIGKILL.
 MAX_ENDING_SECONDS = 3.0
-# The pause between two looks at a process.
+# The pause between two checks of a process.
 PROCESS_POLL_SECONDS = 0.05
 MARK = "MESSAGE_BUFFER_INSTANCE"
 

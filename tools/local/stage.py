@@ -106,7 +106,7 @@ class Stage:
             self._start_valkey_again(instance)
 
     def _start_valkey_again(self, instance: Instance) -> None:
-        """Start Valkey, unless `down` or another `up` has ended the instance. No command would stop that server."""
+        """Start Valkey, unless `down` or another `up` has ended the instance: no command would then stop the server."""
         while self._recorded() == instance:
             with ExitStack() as locked:
                 try:

@@ -1,4 +1,4 @@
-"""Starts a real valkey-server in cluster mode: one node that owns every slot, as ElastiCache Serverless appears."""
+"""Starts a real valkey-server in cluster mode. Like ElastiCache Serverless, it shows one node that owns every slot."""
 
 import time
 from collections.abc import Callable

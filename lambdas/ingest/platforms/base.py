@@ -30,7 +30,7 @@ MAX_DIGITS_OF_A_NUMBER, MAX_USER_ID_CHARACTERS = 32, 256
 MAX_WEBHOOK_BYTES = 4 * 1024 * 1024
 # Each secret that ingest tries costs a hash of the entire body, so it tries only this many.
 MAX_SECRETS_TRIED = 4
-# Ingest searches at most this many bytes of a body for the accounts that it claims, and uses at most this many of them.
+# Ingest searches at most this many bytes of a body for names of accounts, and uses at most this many of the names.
 MAX_BYTES_SEARCHED_FOR_ACCOUNTS = 256 * 1024
 MAX_ACCOUNTS_CLAIMED = 16
 # With another digit, a time could be later than MAX_TIME_MS, the latest time that a message may have.
@@ -41,7 +41,7 @@ Headers = Mapping[str, str]
 Query = Mapping[str, str]
 
 
-# The beginning of WhatsApp's ids, which is a country.
+# WhatsApp's ids begin with a country's code.
 _USER_ID = re.compile(r"[A-Za-z]{2}\.")
 
 
@@ -59,7 +59,7 @@ class Webhook(NamedTuple):
     body: bytes
 
 
-# -- who signed ------------------------------------------------------------------------------------
+# -- signatures ------------------------------------------------------------------------------------
 
 
 class Signer(NamedTuple):
@@ -67,8 +67,8 @@ class Signer(NamedTuple):
 
     accounts: frozenset[str] = frozenset()
     all_but: frozenset[str] | None = None
-    """Not None if the platform-wide secret made the signature. That secret is valid for every account but these, which
-    have their own secrets."""
+    """None unless the platform-wide secret made the signature. That secret is valid for all accounts but these, which
+    have secrets of their own."""
 
     def speaks_for(self, account: str) -> bool:
         return account in self.accounts or (self.all_but is not None and account not in self.all_but)
@@ -96,11 +96,11 @@ class Credentials:
     def candidates(self, named: Iterable[str]) -> list[str]:
         """Return the few secrets to try for a body, first those of the accounts that the body names.
 
-        The claim is used for nothing else, because it is not proven until one of these secrets matches.
+        These names are used for nothing else, because they are not proven until one of these secrets matches.
         """
         own = list(dict.fromkeys(secret for account in named for secret in self.accounts.get(account, ())))
-        # A customer's text may look like a claim of accounts, too. The secrets of those accounts must not displace the
-        # secrets of the whole platform.
+        # A customer's text may look like the name of an account, too. The secrets of those accounts must not displace
+        # the secrets of the whole platform.
         of_platform = self.secrets[: MAX_SECRETS_TRIED // 2]
         first = MAX_SECRETS_TRIED - len(of_platform)
         ordered = (*own[:first], *of_platform, *own[first:], *self.every_secret[:MAX_SECRETS_TRIED])
@@ -156,7 +156,7 @@ def _named_accounts(body: bytes, accounts: re.Pattern[bytes]) -> Iterator[str]:
             continue
 
 
-# -- what is in it ---------------------------------------------------------------------------------
+# -- contents --------------------------------------------------------------------------------------
 
 
 class Incoming(NamedTuple):
@@ -197,18 +197,17 @@ class Intake:
     accounts: set[str] = field(default_factory=set)
     """Every account that the body has an item for, even an ignored item."""
     left_out_value: str | None = None
-    """A sentence about the first value that a door left out of a message, because it does not fit, with the pointer."""
+    """A sentence about the first value that a door left out because it does not fit, with the pointer to the value."""
 
     def add(self, update: Update) -> None:
         self.updates.append(update)
         self.accounts.add(update.conversation.account)
 
     def take(self, read: Callable[[], Update | HumanReply | str]) -> None:
-        """Add the update that `read` returns, or count the item under the kind that it returns.
+        """Add the update that `read` returns. If it returns a kind instead, count the item under that kind.
 
-        A human agent's reply is counted as an echo, too.
-
-        An item that cannot be read is counted as `unreadable`, so that the other items of the webhook are kept.
+        A human agent's reply is also counted as an echo. An item that cannot be read is counted as `unreadable`, so
+        that the other items of the webhook are kept.
         """
         try:
             update = read()
@@ -231,9 +230,9 @@ class Platform(Protocol):
     """Leave out invalid updates instead of refusing the webhook, which the platform would send again for days."""
     reports_typing: bool = False
     max_body_bytes: int = MAX_WEBHOOK_BYTES
-    """The largest body of the platform. Anybody may send a larger one, whose signature would take long to check."""
+    """The largest body that the platform sends. Refuse a larger one, because its signature would take long to check."""
     comes_again: bool = True
-    """The platform sends a webhook again that was answered 429."""
+    """True if the platform sends a webhook again after a 429."""
     empty_refusal: tuple[str, str] | None = None
     """The body and the content type of every response with a status from 400 to 499, if the platform reads the body."""
 
@@ -306,7 +305,7 @@ def address_of(value: Any) -> str:
 
 
 def author_ids(address: Any, user_id: Any = None) -> AuthorIds:
-    """Return the ids by which WhatsApp names an author. The address is a number, or the id in the place of a number."""
+    """Return the ids by which WhatsApp names an author. The address is a number, or an id if there is no number."""
     name = (word_of(address) or "").strip().removeprefix("+")
     number = name if name.isascii() and name.isdigit() and len(name) <= MAX_DIGITS_OF_A_NUMBER else None
     found = word_of(user_id) or (name if _USER_ID.match(name) else None)
@@ -326,7 +325,7 @@ def ms_of_seconds(seconds: Any) -> int | None:
 
 
 def ms_of_time(value: Any) -> int | None:
-    """Return a time in milliseconds that is given in seconds or milliseconds, as a number or digits, or None."""
+    """Return a time in milliseconds, or None if the value is not a time in seconds or milliseconds."""
     ms = ms_of_seconds(value)
     if ms is None:
         text = str(value) if type(value) is int or isinstance(value, str) else ""
@@ -348,7 +347,7 @@ def number_of(value: Any) -> int | float | None:
 
 
 def object_in(text: Any) -> Json:
-    """Return the object that a JSON string contains, or the given object itself. Otherwise return an empty object."""
+    """Return the object that a JSON string contains, an object as it is, and an empty object for any other value."""
     try:
         return object_of(json.loads(text) if isinstance(text, str) else text)
     except (ValueError, RecursionError):

@@ -46,7 +46,7 @@ from message_buffer.messages.conversation_id import DEFAULT_TENANT, Conversation
 from message_buffer.messages.message import Message
 from message_buffer.rules.rules_and_defaults import nearest_name
 
-# As many messages as WhatsApp, which sends the largest webhooks of all platforms, puts into one webhook.
+# WhatsApp sends the largest webhooks of all platforms, with up to this many messages.
 MAX_MESSAGES_IN_A_GENERIC_WEBHOOK = 1_000
 TIMESTAMP = "x-signature-timestamp"
 OF_THE_MESSAGE = ("id", "text", "type", "author", "attachments", "replyTo", "sentAt", "groupId")
@@ -66,7 +66,7 @@ class Generic(Platform):
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         time = webhook.headers.get(TIMESTAMP)
-        # An attacker cannot drop the header and send the time in front of the body, because that is not JSON.
+        # An attacker cannot drop the header and send the time in front of the body, because such a body is not JSON.
         prefix = b"" if time is None else f"{time}.".encode("utf-8", "surrogatepass")
         return hmac_signer(
             webhook, credentials, header="x-signature-256", accounts=accounts_under("account"), prefix=prefix

@@ -2,8 +2,8 @@
 
 An update does not name its bot. The account is the bot whose token came with it, or `bot` for the platform-wide token.
 Each of these is one conversation: a group, a topic of a forum, a customer who writes to a channel, a customer of a
-person who lets the bot answer in their private chats (Telegram Business), and a chat of others into which a message
-summons the bot.
+person who lets the bot answer in their private chats (Telegram Business), and a chat of other people who summon the bot
+with a message.
 """
 
 from collections.abc import Callable, Mapping
@@ -80,7 +80,7 @@ _NO_MESSAGES = {
 
 class Telegram(Platform):
     name = "telegram"
-    # Telegram names no maximum, but its longest text has 4,096 characters, and an update quotes few.
+    # Telegram names no maximum, but its longest text has 4,096 characters, and an update contains few texts.
     max_body_bytes = 1024 * 1024
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
@@ -135,7 +135,7 @@ class _UpdateReading:
         return Incoming(self._conversation(message), Message.model_validate(fields), _is_group(message))
 
     def read_guest_message(self, message: Json) -> Update | str:
-        """Read a message that summons the bot into a chat of others. A reply to it must name the query."""
+        """Read a message that summons the bot into a chat of other people. Our reply must name the query."""
         read = self.read_message(message)
         if not isinstance(read, Incoming):
             return read
@@ -204,7 +204,7 @@ class _UpdateReading:
         )
 
     def read_vote(self, answer: Json) -> Update:
-        """Read a vote. Telegram does not name the poll's chat, so use the voter's private chat, whose id is theirs."""
+        """Read a vote. Telegram does not name the poll's chat, so use the voter's private chat, with the voter's id."""
         voter = _author({"from": answer.get("user"), "sender_chat": answer.get("voter_chat")})
         poll, chosen = id_of(answer.get("poll_id")), list_of(answer.get("option_ids"))
         fields = {
@@ -222,7 +222,7 @@ class _UpdateReading:
         return self.read_message(message) if _is_of_customer(message) else self._read_echo(message)
 
     def _read_echo(self, message: Json) -> HumanReply | str:
-        """Read a message of the person whose account it is, or of their bot, which is not a human agent's reply.
+        """Read a message that the account's owner or their bot sent. Only the owner's is a human agent's reply.
 
         Greetings, away messages and scheduled messages, which the account sends by itself, are no replies either.
         """
@@ -301,7 +301,7 @@ def _author(message: Json) -> str | None:
 
 
 def _is_of_customer(message: Json) -> bool:
-    """Return whether the customer wrote this, rather than the person whose account it is, or that person's bot."""
+    """Return whether the customer wrote this, and not the account's owner or the owner's bot."""
     return object_of(message.get("from")).get("id") in (None, object_of(message.get("chat")).get("id"))
 
 
@@ -396,7 +396,7 @@ def _other_content_of(message: Json) -> dict[str, Any] | None:
             return read(content)
     kind = next((kind for kind in _KINDS_WITHOUT_TEXT if isinstance(message.get(kind), dict)), None)
     caption = word_of(message.get("caption"))
-    # A service message has no caption, so a message with one has a file of a kind that we do not know.
+    # A service message has no caption. So if there is a caption, the message has a file of a kind that we do not know.
     return {"type": kind or "unsupported", "text": caption or ""} if kind or caption else None
 
 

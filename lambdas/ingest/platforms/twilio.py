@@ -148,7 +148,7 @@ def _signature(secret: str, text: bytes) -> str:
 
 
 def _named_accounts(form: Mapping[str, str]) -> Iterator[str]:
-    """Yield both numbers. Ours is the receiver of a message, or, in a status, the sender of the reported message."""
+    """Yield the numbers of sender and receiver. Our number receives messages, and is the sender if this is a status."""
     for name in ("To", "From"):
         try:
             yield _account(form.get(name, ""))
@@ -198,7 +198,7 @@ def _author(given: str, user_id: str | None) -> str:
 
 
 def _author_ids(given: str, user_id: str | None) -> AuthorIds | None:
-    """Return the ids by which WhatsApp names an author. Other channels name an author in one way."""
+    """Return the ids by which WhatsApp names an author, or None for other channels, where an author has one name."""
     channel, _, address = given.rpartition(":")
     return author_ids(address, user_id) if channel.lower() == "whatsapp" else None
 

@@ -35,7 +35,7 @@ from message_buffer.messages.conversation_id import DEFAULT_TENANT, Conversation
 from message_buffer.messages.message import Message, Profile, profile_of
 
 TYPED_IN_THE_APP = "smb_message_echoes"
-# Echoes that contain no new message.
+# Types of echoes that contain no new message.
 NO_REPLIES = {None, "edit", "revoke", "reaction", "system"}
 
 # Fields that contain messages not meant for the bot: those that Meta's own agent answers, and files of earlier
@@ -183,11 +183,11 @@ def _read_echo(field: Any, echo: Json, contact: Json, account: str) -> HumanRepl
     return HumanReply(conversation, message_id, at_ms, customer_ids=author_ids(number or contact.get("wa_id"), user_id))
 
 
-# -- who writes, and from where --------------------------------------------------------------------
+# -- author, referral and errors -------------------------------------------------------------------
 
 
 def _kind_of(item: Json) -> str | None:
-    """Return the item's type. If it is missing, as for some places, the name of the content's field is the type."""
+    """Return the item's type. If it is missing, as for some locations, return the name of the content's field."""
     return word_of(item.get("type")) or next((kind for kind in _READERS if kind in item), None)
 
 
@@ -247,7 +247,7 @@ def _withheld(item: Json) -> dict[str, Any]:
     return drop_empty({"code": code, "title": title, "type": word_of(object_of(item.get("unsupported")).get("type"))})
 
 
-# -- what the types of messages hold ---------------------------------------------------------------
+# -- contents by type of message -------------------------------------------------------------------
 
 
 def _text(content: Json) -> dict[str, Any]:

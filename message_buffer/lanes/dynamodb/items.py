@@ -7,8 +7,8 @@
     <id>           m#<name>      a tombstone: batch_id (its batch, or DROPPED), expires_at
 
 A message's name is its id, or the hash of a long id. DynamoDB may delete an item after its `expires_at`, so no item
-with a message has one. The index `open` contains the open windows, sorted within each of its slices by `due_at`,
-a time at or before their due time, which does not move with each message.
+with a message has one. The index `open` contains the open windows, sorted within each of its slices by `due_at`.
+This is the window's due time or an earlier time, so that not every message has to change it.
 """
 
 from hashlib import blake2s

@@ -55,7 +55,7 @@ class DynamoDbLane:
         put = self._messages.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms)
         if put == "finished before":
             return o.MessageDuplicate(None, 0)
-        # Note a duplicate too, because the request that stored the message may have failed to open a window.
+        # Write the facts of a duplicate, too: the request that stored the message may have failed to open a window.
         note = Note(arrived_at_ms, timing, is_new=put == "new", size=len(payload))
         joined = self._schedule.join(conversation, name, note)
         if joined is None:
@@ -63,8 +63,8 @@ class DynamoDbLane:
         due, messages = joined
         if put == "new":
             return o.MessageBuffered(due.due_at_ms, messages, due.rule)
-        # The request that stored the message may have failed, and removed the message before this request joined the
-        # window. It can no longer remove the message now, so store the message if it is missing.
+        # An earlier request that stored the message may have failed and removed it before this request joined the
+        # window. From now on it cannot remove the message, so store the message if it is missing.
         if self._messages.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms) == "new":
             due, messages = self._schedule.join(conversation, name, note._replace(is_new=True)) or joined
         return o.MessageDuplicate(due.due_at_ms, messages, due.rule)
@@ -117,7 +117,7 @@ class DynamoDbLane:
             max_wait_ms=max_wait_ms,
             now_ms=now_ms,
         )
-        # A message that arrived since the read says more about its author than the typing before it.
+        # If a message has arrived since the read, its own wait replaces that of the typing event.
         if due == before or not self._windows.extend(conversation, window=window, due=due):
             return o.BufferUnmoved(before.due_at_ms)
         return o.BufferExtended(due.due_at_ms)
@@ -154,7 +154,7 @@ class DynamoDbLane:
             self._messages.write_tombstones(
                 conversation, dropped, batch_id=DROPPED, expires_at_ms=expires_at_ms, apart=apart
             )
-            # Write the cancel's mark last, so that a repeat that finds the mark has nothing left to drop.
+            # Write the cancel's own tombstone last, so that a repeat that finds it has nothing left to drop.
             self._messages.write_tombstones(conversation, marks, batch_id=DROPPED, expires_at_ms=expires_at_ms)
             self._locks.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
             frozen = len(window.frozen.names) if window.frozen else 0
@@ -163,7 +163,7 @@ class DynamoDbLane:
             self._locks.release(conversation, owner)
 
     def forget_conversation(self, conversation: str) -> o.ConversationForgotten:
-        """Erase all items under the window's lock, and the window last, so that a run at work loses its lock.
+        """Lock the window and erase all items, the window last. A run that is working on it then loses its lock.
 
         Messages that arrive before the window is erased are erased, too. Raise StoreUnavailable if messages keep
         arriving, or if a processor has, or gets, the window's lock.
@@ -258,8 +258,8 @@ class DynamoDbLane:
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
         """Return the conversation's state, with at most `limit` of the messages that wait.
 
-        A conversation may have a great many tombstones, among which its messages are searched. After some pages, return
-        the number that the window counts, and the messages found by then.
+        Tombstones may fill many pages. After MAX_PAGES_PEEKED pages, return the window's own count of messages, with
+        the messages found by then.
         """
         contents = Contents(self._windows.read(conversation))
         if contents.window.is_open:
@@ -298,7 +298,7 @@ class DynamoDbLane:
         now_ms, found = self._clock(), []
         listed = self._windows.open_windows(listed_before_ms=now_ms + REMEMBERED_MS, limit=limit)
         for conversation, due_at_ms in listed:
-            # Only a window whose listed time has passed may be due later.
+            # A window may be due later than it is listed, so read it once its listed time has passed.
             window = self._windows.read(conversation) if due_at_ms <= now_ms else Window()
             found.append((conversation, window.due.due_at_ms if window.is_open else due_at_ms))
         return sorted(found, key=lambda each: each[1])

@@ -11,11 +11,11 @@ FIRST_ATTEMPT = 1
 
 class Locks(Table):
     def acquire(self, conversation: str, owner: str, *, window: Window, now_ms: int, until_ms: int) -> Window:
-        """Lock a window that the caller has read and found due. Return it; the lock's owner is the caller if locked.
+        """Lock a window that the caller has read and found due. Return the window; its `lock` names the owner.
 
         The due time and the reason are fixed from now on. Messages that have arrived since the read join the batch. The
         caller does not get the lock if another run has emptied the window meanwhile. While a conversation is on hold,
-        lock its window only if its due time is fixed, or if a batch is frozen, because that is still emitted.
+        lock its window only if its due time is fixed, or if it has a frozen batch, which a hold does not stop.
         """
         do, values = "ADD #attempt :one", dict[str, Value](now=now_ms, until=until_ms)
         only_if = " AND attribute_exists(#open)"
@@ -34,7 +34,7 @@ class Locks(Table):
         return self._lock(conversation, owner, do, values, only_if=only_if)
 
     def acquire_to_drop(self, conversation: str, owner: str, *, now_ms: int, until_ms: int) -> Window:
-        """Lock a window, due or not, open or not, and raise its generation. Return it as `acquire` does."""
+        """Lock a window, due or not, open or not, and raise its generation. Return the window as `acquire` does."""
         return self._lock(conversation, owner, "ADD #generation :one", {"now": now_ms, "until": until_ms})
 
     def _lock(self, conversation: str, owner: str, do: str, values: Values, *, only_if: str = "") -> Window:
@@ -72,14 +72,16 @@ class Locks(Table):
         now_ms: int,
         may_have_arrived: bool = False,
     ) -> bool:
-        """Freeze a batch, of which `large_bytes` are in bodies of their own. Return False if the read is out of date.
+        """Freeze a batch. `large_bytes` is the size of its large messages. Return False if `window` is out of date.
 
-        It is out of date if a stored message was edited or removed since then, a hold has begun, or a message has
-        arrived. If messages `may_have_arrived`, their facts stay, and the first of them counts as arrived now or later.
+        It is out of date if a stored message was edited or removed, or a hold has begun, since the caller read it. A
+        message that has arrived since then also makes it out of date, unless messages `may_have_arrived`. In that case
+        the facts of such messages stay, and the first of them counts as arrived now.
+
         From now on, messages write their facts for the next batch. Messages that did not fit into this batch are due
         now.
         """
-        # Begin the count with this run, because runs that ended before the freeze do not count.
+        # Count attempts from this run, because runs that ended before the freeze do not count.
         do = "SET #frozen = :frozen, #last_at = :last, #attempt = :one"
         remove, add = "#computed, #successor_at" if may_have_arrived else FACTS, "#waiting :less"
         values: dict[str, Value] = {
@@ -130,8 +132,8 @@ class Locks(Table):
     ) -> bool:
         """Release the lock, and begin the conversation's next window, which is listed at `due_at_ms`.
 
-        Unless `keeps_found`, the messages' facts move its due time. With a generation, also return False if a message
-        has arrived since then.
+        Unless `keeps_found`, its due time is not fixed: the messages' facts move it. If a generation is given, also
+        return False if a message has arrived since that generation.
         """
         values: dict[str, Value] = {"due": due_at_ms, "slice": slice_of(conversation)}
         do = "SET #due_at = :due, #open = :slice REMOVE #frozen, #owner, #owner_until, #attempt, #successor_at"

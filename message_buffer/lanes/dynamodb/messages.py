@@ -43,7 +43,7 @@ class Contents(NamedTuple):
     stored: Sequence[StoredMessage] = ()
     """In order of arrival."""
     is_whole: bool = True
-    """False if the caller has asked for fewer pages than there are."""
+    """False if there are more pages than the caller has asked for."""
 
     @property
     def waiting(self) -> list[StoredMessage]:
@@ -74,8 +74,8 @@ class Messages(Table):
     def _put_body(self, conversation: str, name: str, body: bytes) -> bool:
         """Store the body of a new message, unless a redelivery or an edit has done so.
 
-        Return False, and store no body, if the message was emitted or dropped meanwhile. While this request was slow, a
-        redelivery may have stored the body, or a stop word may have arrived.
+        Return False, and store no body, if the message was emitted or dropped meanwhile. That can happen if this
+        request is slow: a redelivery may have stored the body, or a stop word may have arrived.
         """
         key = key_of(conversation, BODY + name)
         self._put("store body", {**key, "body": body}, only_if="attribute_not_exists(#item)")
@@ -93,7 +93,7 @@ class Messages(Table):
         self._transact("store body", [message, missing])
 
     def drop_message(self, conversation: str, name: str, *, seen: Contents, expires_at_ms: int) -> bool:
-        """Replace a waiting message with a tombstone. If it is the last, close the window, unless a run works on it.
+        """Replace a waiting message with a tombstone. If no other waits, close the window, unless a run has locked it.
 
         Return False if the message no longer waits, or the window has changed since the caller has `seen` it.
         """
@@ -109,7 +109,7 @@ class Messages(Table):
         return self._transact("drop stored message", [message, change, body])
 
     def _dropping(self, conversation: str, name: str, window: Window, *, is_last: bool) -> dict[str, Any]:
-        """Return the change of a window from which a message is dropped. The window's due time stays."""
+        """Return the change that a dropped message makes to its window. The window keeps its due time."""
         do, values, only_if = "ADD #changes :one", dict[str, Value](one=1, name=name), NOT_FROZEN
         if window.is_open:
             values |= version_of(window)
@@ -143,8 +143,8 @@ class Messages(Table):
     ) -> None:
         """Replace messages with tombstones, which remain for as long as their platform may deliver the messages again.
 
-        First delete the bodies of those that are `apart`, so that no body remains without its message. Delete them
-        again at the end, because a slow request may have stored a body when its message was not a tombstone yet.
+        Messages that are `apart` have a body item. Delete these bodies first, so that no body remains without its
+        message. Delete them again at the end, because a slow request may have stored one in the meantime.
         """
         bodies = [BODY + name for name in apart]
         self.erase(conversation, bodies)
@@ -187,8 +187,9 @@ class Messages(Table):
         return {items[item]: found[item]["body"]["B"] for item in found if "body" in found[item]}
 
     def list_items(self, conversation: str) -> list[str]:
-        """Return all messages, tombstones and bodies, even bodies of messages that are not stored. Bodies come first,
-        so that a caller who erases the items leaves no body without its message.
+        """Return the item names of all messages, tombstones and bodies, even of bodies without a message.
+
+        Bodies come first, so that a caller who erases the items leaves no body without its message.
         """
         query = expressions(
             {"id": conversation, "window": WINDOW},
@@ -201,9 +202,8 @@ class Messages(Table):
     def read(self, conversation: str, *, with_bodies: bool = False, max_pages: int | None = None) -> Contents:
         """Return a conversation without its bodies and tombstones.
 
-        `with_bodies` adds the bodies in the first page of the query, which cost nothing more. In a usual conversation,
-        these are all bodies. There may be a great many tombstones. DynamoDB counts them in a page, which has at most a
-        megabyte, even if it leaves them out.
+        `with_bodies` adds the bodies in the first page of the query, at no further cost. Usually these are all bodies.
+        There may be many pages, because DynamoDB counts tombstones in a page's megabyte although they are left out.
         """
         condition = {
             "KeyConditionExpression": "#conversation = :id AND #item < :bodies",
@@ -241,7 +241,7 @@ class Messages(Table):
         return self._transact("take back message", [self._closing(conversation, window, expires_at_ms), *removal])
 
     def _closing(self, conversation: str, window: Window, expires_at_ms: int) -> dict[str, Any]:
-        """Return the change that closes a window, if it has not changed since the read and no run works on it."""
+        """Return the change that closes a window, if it has not changed since the read and no run has locked it."""
         values: Values = {**version_of(window), "none": 0, "one": 1, "expires": seconds(expires_at_ms)}
         only_if = f"{UNCHANGED} AND {UNLOCKED}"
         return self._change(key_of(conversation, WINDOW), f"{CLOSE} ADD #changes :one", values, only_if=only_if)

@@ -1,4 +1,4 @@
-"""Keeps each open window's promise that a trigger arrives when the window is due, or earlier.
+"""Sends triggers, so that for each open window one arrives when the window is due, or earlier.
 
 The first message of a conversation opens a window. The request that opens a window also sends the window's trigger,
 and fails if it cannot send it. Later messages join the window and write their facts into it. When the trigger arrives
@@ -139,10 +139,10 @@ class Schedule:
 
 
 def _is_due(window: Window, at_ms: int) -> bool:
-    """Return whether an open window is due. Messages behind a batch whose next attempt is due may not be due yet."""
+    """Return whether an open window is due. If it has a frozen batch, the messages behind it must be due, too."""
     return max(window.due.due_at_ms, window.due_of_waiting.due_at_ms) <= at_ms
 
 
 def _has_waiting(window: Window) -> bool:
-    """Return whether messages wait. If nothing waits behind a frozen batch, only its next attempt can be hastened."""
+    """Return whether messages wait that are not in a frozen batch."""
     return window.frozen is None or window.timing is not None or (window.frozen.has_more and window.waiting > 0)

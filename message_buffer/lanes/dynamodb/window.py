@@ -100,7 +100,7 @@ class Window(NamedTuple):
 
     @property
     def due(self) -> Due:
-        """Return when a run may empty the window, and why. If a batch is frozen, that is its next attempt."""
+        """Return when a run may empty the window, and why. For a frozen batch, that is the time of its next attempt."""
         if self.frozen is not None:
             return self.frozen.due._replace(due_at_ms=self.listed_at_ms)
         return self.due_of_waiting
@@ -118,19 +118,19 @@ class Window(NamedTuple):
 
     @property
     def due_of_batch(self) -> Due:
-        """Return the due time of the batch that a run freezes. A repeated run keeps that of the first run."""
+        """Return the due time for a batch that is frozen now. Once a run has fixed it, later runs keep it."""
         return self.found or self.due_of_waiting
 
     @property
     def last_arrival_ms(self) -> int:
-        """Return the time that counts as the newest message's arrival, even if its host's clock lags."""
+        """Return the time that counts as the newest message's arrival, corrected if its host's clock lags."""
         return arrival_of(self.newest_at_ms, self.previous_at_ms or None).at_ms
 
     def is_locked(self, now_ms: int) -> bool:
         return self.lock.until_ms >= now_ms
 
     def due_by(self, timing: Timing | None, *, before: Due | None = None) -> Due:
-        """Return when the messages are due by the newest one's rules. A press needs the due time before it."""
+        """Return when messages are due by these rules. For a new press, `before` is the due time until then."""
         if timing is None:
             return Due(self.listed_at_ms, "silence", "silenceMs", 0)
         at_ms = self.last_arrival_ms
@@ -179,7 +179,7 @@ class Note(NamedTuple):
         return due_at_ms
 
     def in_window(self, before: Window) -> Window:
-        """Return the window with this delivery, as `Windows.note` writes it, from the window before."""
+        """Return the window `before`, changed by this delivery as `Windows.note` changes the item."""
         after = before._replace(
             generation=before.generation + 1,
             waiting=before.waiting + self.is_new,
@@ -239,12 +239,12 @@ def window_of(item: Item) -> Window:
 
 
 def packed(fields: tuple[object, ...]) -> str:
-    """Return the text with which an item contains these fields."""
+    """Return the text that stores these fields in an item."""
     return json.dumps(fields, separators=(",", ":"))
 
 
 def _unpacked(kind: type[T], stored: str) -> T | None:
-    """Return the fields that an item contains, or None if there are none. Fields of a later version are left out."""
+    """Return the fields from such a text, or None if it is empty. Fields of a later version are left out."""
     try:
         return kind(*json.loads(stored)[: len(kind._fields)]) if stored else None
     except (ValueError, TypeError):

@@ -14,7 +14,7 @@ from message_buffer.limits import REMEMBERED_MS
 from message_buffer.rules.due_time import Due
 from message_buffer.rules.timing import Timing
 
-# As many messages, and as many bytes of large ones, may wait in a conversation as in the Valkey lane by default.
+# The bounds of one conversation's waiting messages, in messages and in bytes of large ones: the Valkey lane's defaults.
 MAX_STORED_MESSAGES = 5_000
 MAX_STORED_BYTES = 32 * 1024 * 1024
 # DynamoDB allows 1,000 writes a second per index partition. Each window writes at least twice (open, close), so the
@@ -29,8 +29,8 @@ UNLOCKED = "attribute_not_exists(#owner) AND attribute_not_exists(#frozen)"
 NOT_HELD = "(attribute_not_exists(#held_until) OR #held_until <= :now)"
 
 Held = Literal["obey", "ignore"] | Holds
-"""Whether a request that makes a window due obeys its holds, ignores them, or keeps only these."""
-# Conditions read the later end of the holds, which is an attribute of its own.
+"""A request that makes a window due obeys its holds, ignores them, or keeps only those in a tuple."""
+# The later end of the holds is an attribute of its own, so that conditions can compare it.
 SET_HOLDS = "#held_until = :until, #holds = :holds"
 
 
@@ -43,9 +43,9 @@ class Windows(Table):
     ) -> tuple[bool, Window]:
         """Write the facts of a delivery into the window, and open the window if it is closed.
 
-        Return True, and the window as it was before this call. Return False, and change nothing, if too much waits for
-        another new message, or if the window has changed since the caller has `seen` it. Only for a press, the caller
-        gives `seen`, because `computed`, the due time, depends on the window.
+        Return True, and the window as it was before this call. Return False, and change nothing, if too much waits
+        already, or if the window has changed since the caller has `seen` it. The caller gives `seen` only for a press,
+        whose due time `computed` depends on the window.
         """
         values: dict[str, Value] = {
             "one": 1, "none": 0, "at": note.at_ms, "slice": slice_of(conversation), "listed": note.listed_at_ms,
@@ -81,14 +81,14 @@ class Windows(Table):
         return updated.done, window_of(updated.item)
 
     def hasten(self, conversation: str, *, window: Window, due: Due, fixed: bool = True, hold: Held = "obey") -> bool:
-        """Make an open window due earlier than the caller has seen it.
+        """Make an open window due earlier than it was when the caller read it.
 
         If the due time is `fixed`, later messages do not move it. Otherwise only the index is corrected. Return False
         if another run has frozen the batch since the caller read the window, if the window has closed, or if a hold
         forbids a fixed due time. A hold that is ignored continues for later messages.
 
-        If `hold` has the holds that remain, also return False if the holds have changed since the read. If any remain,
-        the waiting messages are due at `due`, and a frozen batch keeps its next attempt.
+        A tuple as `hold` has the holds that remain. Then also return False if the holds have changed since the read. If
+        any hold remains, the waiting messages are due at `due`, and a frozen batch keeps its next attempt.
         """
         sets, is_left = [], isinstance(hold, tuple) and hold != ()
         values: dict[str, Value] = {"one": 1}
@@ -118,7 +118,7 @@ class Windows(Table):
     def list_later(self, conversation: str, *, window: Window, at_ms: int, successor_at_ms: int | None = None) -> bool:
         """List an open window under a later time. Return False if the window has changed since the caller read it.
 
-        Also record when the successor arrives that the caller has sent in place of its trigger.
+        If the caller has replaced its trigger by a successor, record `successor_at_ms`, when that one arrives.
         """
         values: Values = {"at": at_ms, "seen": window.listed_at_ms, **version_of(window)}
         do = "SET #due_at = :at"
@@ -128,12 +128,12 @@ class Windows(Table):
         return self._update("list window later", key_of(conversation, WINDOW), do, values, only_if=only_if).done
 
     def extend(self, conversation: str, *, window: Window, due: Due) -> bool:
-        """Let the window wait longer, until the next message. Return False if a message has arrived since the read."""
+        """Make the window due later, until the next message. Return False if a message has arrived since the read."""
         do = "SET #computed = :new ADD #changes :one"
         return self._change_wait("extend window", conversation, window, do=do, new=packed(due))
 
     def retime(self, conversation: str, *, window: Window, timing: Timing) -> bool:
-        """Let the window wait by other rules. Return False if a message has arrived since the caller's read."""
+        """Replace the rules by which the window waits. Return False if a message has arrived since the read."""
         do = "SET #timing = :new ADD #changes :one REMOVE #computed"
         return self._change_wait("retime window", conversation, window, do=do, new=packed(timing))
 
@@ -165,9 +165,9 @@ class Windows(Table):
         return self._update("resume window", key, f"SET {SET_HOLDS}", values, only_if=same_holds).done
 
     def open_windows(self, *, listed_before_ms: int, limit: int) -> list[tuple[str, int]]:
-        """Return (conversation, the time under which it is listed) of open windows, the earliest, at most `limit`.
+        """Return at most `limit` open windows as (conversation, listed time), the earliest first.
 
-        No window is due before that time. The index lags a little behind the table.
+        No window is due before its listed time. The index lags a little behind the table.
         """
         found: list[tuple[str, int]] = []
         for number_of_slice in range(INDEX_SLICES):
@@ -181,13 +181,13 @@ class Windows(Table):
 
 
 def _leaving(window: Window, holds: Holds) -> tuple[dict[str, Value], str]:
-    """Return the values of SET_HOLDS, and the condition that the holds are as the caller has read them."""
+    """Return the values of SET_HOLDS, and the condition that the holds have not changed since the caller's read."""
     values: dict[str, Value] = {"until": end_of(holds), "holds": packed(holds), "seen": packed(window.holds)}
     return values, same_holds(window)
 
 
 def same_holds(window: Window) -> str:
-    """Return the condition that the holds are still `:seen`."""
+    """Return the condition that the stored holds are equal to the value `:seen`, the holds of `window`."""
     return "#holds = :seen" if window.holds else "(attribute_not_exists(#holds) OR #holds = :seen)"
 
 

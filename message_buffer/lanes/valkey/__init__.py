@@ -8,10 +8,10 @@ from typing import Any
 
 
 def _defer_asyncio() -> None:
-    """Run the code of `redis.asyncio` only if something uses a name of it, which we never do.
+    """Delay the import of `redis.asyncio` until something uses it, which we never do.
 
-    redis imports it at once, which is a twentieth of a function's cold start, and later also a module inside it. So
-    replace it with a module without code, whose path leads to the modules inside.
+    Otherwise redis imports it at once, which takes a twentieth of a function's cold start. The empty module that
+    replaces it has the same path, because redis later imports one of its submodules.
     """
     redis = PathFinder.find_spec("redis")
     spec = redis and PathFinder.find_spec("redis.asyncio", redis.submodule_search_locations)

@@ -73,7 +73,7 @@ Swallowed = Callable[[Exception], None]
 _TRANSIENT_CODES = {"BUSY", "UNKILLABLE", "NOREPLICAS", "MISCONF"}
 
 # ElastiCache's answer to a sign-in that it could not check. A public endpoint gives the same text for every cause:
-# sign-ins are throttled, IAM cannot be reached, or the server is overloaded. A cache in a network names the cause.
+# sign-ins are throttled, IAM cannot be reached, or the server is overloaded. A private endpoint names the cause.
 _SIGN_IN_UNAVAILABLE = ("service is not available", "exceeded limit of iam authentication requests")
 
 # Each scheme of a URL, and whether it means TLS. Valkey is wire-compatible with Redis, so both names are accepted.
@@ -251,7 +251,7 @@ class Connection:
     def _dial_of(self, now_ms: int) -> Dial[Client]:
         """Return the dial that is in progress, or begin one."""
         self._close()
-        # A dial has a time limit. If it exceeds that, the instance was suspended, or DNS is slow, so begin another.
+        # A dial exceeds its time limit only if the instance was suspended or DNS is slow. Then begin another.
         dial = self._dial
         if dial is not None and not dial.is_open and not 0 <= now_ms - dial.began_ms <= self._patience.connect_ms:
             dial.abandon()
@@ -311,7 +311,7 @@ def is_sign_in_unavailable(error: BaseException | None) -> bool:
 
 
 def as_store_error(error: Exception, doing: str) -> StoreError:
-    """Return the error of the store for an error of redis-py or the server; `doing` names the call that failed."""
+    """Return our StoreError for an error of redis-py or the server; `doing` names the call that failed."""
     if is_sign_in_refused(error):
         return StoreSignInRefused(
             f"{doing}: Valkey refused the sign-in; check that the function's role may elasticache:Connect to this "

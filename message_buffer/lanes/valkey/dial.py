@@ -146,7 +146,7 @@ class Dial(Generic[C]):
         try:
             return self._opened.result(max(seconds, 0))
         except TimeoutError:
-            # The dial may have ended just now, or this error may be the dial's own.
+            # The dial may have ended just now, or the dial itself may have failed with this error.
             return self._opened.result() if self._opened.done() else None
 
     @property

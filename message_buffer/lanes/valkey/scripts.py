@@ -170,7 +170,7 @@ def expand_includes(name: str, text: str, directory: Path = LUA_DIRECTORY) -> st
 def on_one_line(name: str, text: str, wanted: Sequence[str] = ()) -> str:
     """Return an include's code, or only the functions that the script wants, on one line without comments.
 
-    Raise InvalidInclude if Lua could understand the line in another way than the file.
+    Raise InvalidInclude if the joined line could mean something else in Lua than the file.
     """
     where = f"include/{name}.lua"
     if not text.startswith(f"-- {name}: "):

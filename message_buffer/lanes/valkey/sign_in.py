@@ -77,7 +77,7 @@ class Opener:
         return connect(self._settings, self._tokens)
 
     def swallowed(self, error: Exception) -> None:
-        """Count an error that no caller will see; forget the token if the error refused it."""
+        """Count an error that no caller will see. Forget the token if the server refused it."""
         if self._tokens and is_sign_in_refused(error):
             self._tokens.forget()
         if is_sign_in_unavailable(error):

@@ -71,7 +71,7 @@ class Store:
         # The function's user may not run PING, so read the state of a conversation that does not exist.
         self.peek_conversation("nobody")
 
-    # -- what a conversation goes through ----------------------------------------------------------------------
+    # -- a conversation's messages and batches -----------------------------------------------------------------
 
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
@@ -151,7 +151,7 @@ class Store:
             o.RunStale() if reply.word == b"STALE" else o.BatchRetried(reply.due_at_ms, _reserved(start, reply.start))
         )
 
-    # -- what operators, control words and typing events do to it ----------------------------------------------
+    # -- operators, control words, edits and typing events -----------------------------------------------------
 
     def flush_buffer(self, conversation: str) -> o.BufferFlushed | o.BufferEmpty:
         start = self._start()
@@ -223,7 +223,7 @@ class Store:
                 return o.BufferEmpty()
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.BufferRetimed | o.BufferUnmoved | o.BufferEmpty:
-        """Compute an open buffer's due time again by changed rules. Later messages bring the new rules themselves."""
+        """Compute an open buffer's due time again by changed rules. Later messages come with the new rules anyway."""
         start = self._start()
         reply = self._run(
             "retime_buffer", conversation=conversation, now_ms=self._clock(), **timing.for_scripts, **start
@@ -276,7 +276,7 @@ class Store:
             payloads=reply.payloads,
         )
 
-    # -- what processors and the watchdog do to a shard --------------------------------------------------------
+    # -- a shard's processor and the watchdog ------------------------------------------------------------------
 
     def acquire_lease(self, shard: int, lease_id: str) -> o.LeaseAcquired | o.LeaseTaken:
         reply = self._run_shard(
@@ -365,7 +365,7 @@ class Store:
         ]
         return o.ConversationPage(reply.next_cursor.decode() or None, listed)
 
-    # -- how a call is made ------------------------------------------------------------------------------------
+    # -- making a call -----------------------------------------------------------------------------------------
 
     def _start(self) -> dict[str, Any]:
         """Return the arguments of a script that may reserve a processor's start."""
@@ -376,7 +376,7 @@ class Store:
         }
 
     def _search(self, name: str, conversation: str, message_id: str, **arguments: Argument) -> Any:
-        """Call a script that searches for a message until it has found the message or the search is over.
+        """Call a search script until it has found the message, or has no messages left to search.
 
         Each call continues where the last one stopped, and reads at least one message. Between two calls, other clients
         use the server, and may change the conversation.
@@ -465,7 +465,7 @@ def _limits(settings: StoreSettings, charge: Charge | None) -> str:
 
 
 def _costs_us(quota: Quota, shards: int, messages: int) -> str:
-    """Return the microseconds of a quota's minute that these messages cost, and those that an opened buffer costs.
+    """Return two costs, in microseconds of a quota's minute: of these messages, and of an opened buffer.
 
     Each shard counts alone and has an equal share of the quota, so the minute is multiplied by the number of shards.
     """
@@ -491,7 +491,7 @@ def _why(packed: bytes) -> _Why:
 
 
 def _holds(holder: Holder, packed: bytes) -> Holds:
-    """Unpack a hold, which `hold_buffer` packs, or no hold."""
+    """Return the hold that `hold_buffer` has packed, or none if the text is empty."""
     until_ms, _, cause = packed.decode().partition(" ")
     return (Hold(holder, int(until_ms), cause),) if until_ms else ()
 
