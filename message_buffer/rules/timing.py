@@ -7,8 +7,8 @@ RuleName = Literal[
     "adaptive", "adaptiveFloorMs", "adaptiveCeilingMs", "windowMs", "maxWaitMs", "minMessages", "maxMessages",
     "flushWords", "maxBytes", "typing", "hold", "resume", "flush", "split",
 ]  # fmt: skip
-"""The names of all that may set a due time. The last six are not in the rules: 4 MiB of large messages, a typing event,
-a hold, an operator's two commands, and a previous batch without room for some messages."""
+"""The name of the rule or event that sets a due time. The last six are events: 4 MiB of large messages, a typing event,
+a hold, an operator's two commands, and a batch that had no room for some messages."""
 
 
 class Timing(NamedTuple):

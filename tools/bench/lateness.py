@@ -126,7 +126,7 @@ class QueueRound:
     """The same for a queue whose function only hides the message once, and puts an event."""
     bare_request: Figures
     cpu_ms: dict[str, float]
-    """The CPU time of a batch, with that of the probes: of the emulator, of ingest, and of the DynamoDB processor."""
+    """The CPU time per batch of the emulator, ingest and the DynamoDB processor, including the probes' CPU time."""
     lost: int
 
 

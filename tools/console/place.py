@@ -1,4 +1,4 @@
-"""Finds the stage. Finds the local stage again after each of its starts, which changes its address."""
+"""Finds the stage. The local stage has a new address after each start, and is then found again."""
 
 import json
 import sys

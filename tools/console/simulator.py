@@ -88,7 +88,7 @@ class Simulator:
         self._publish_buffers_soon()
 
     def _publish_buffers_soon(self) -> None:
-        """Publish the buffers from another thread, because the pace of requests must not slow the customer down."""
+        """Publish the buffers from another thread, because `PacedStage` may delay requests, but not the customer."""
         with self._lock:
             if self._is_publishing:
                 return

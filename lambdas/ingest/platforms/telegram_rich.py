@@ -25,7 +25,7 @@ class RichMessage:
         self._lines: list[str] = []
         self.links: list[dict[str, str]] = []
         self.files: list[dict[str, Any]] = []
-        """The files, each as an object with the field that a message without blocks has for it."""
+        """The files, in the form of messages without blocks: `{"photo": …}`, `{"video": …}`."""
         self.labels: dict[str, str] = {}
         """Data of a button -> its label."""
         self._read_blocks(given.get("blocks"), MAX_LEVELS_OF_A_RICH_MESSAGE)

@@ -118,7 +118,7 @@ class Windows(Table):
     def list_later(self, conversation: str, *, window: Window, at_ms: int, successor_at_ms: int | None = None) -> bool:
         """List an open window under a later time. Return False if the window has changed since the caller read it.
 
-        If the caller has replaced its trigger by a successor, record `successor_at_ms`, when that one arrives.
+        If the caller has replaced its trigger by a successor, also record when the successor arrives.
         """
         values: Values = {"at": at_ms, "seen": window.listed_at_ms, **version_of(window)}
         do = "SET #due_at = :at"
