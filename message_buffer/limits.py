@@ -48,9 +48,6 @@ MAX_LISTED = 500
 CANARY_RUN_MS = 5 * MINUTE_MS
 # The canary sends this many messages in a run.
 CANARY_FRAGMENTS = 3
-# A stage that logs only a share of its conversations writes ordinary metrics of an instance no later than this after
-# the last ones, if the instance still runs. CloudWatch counts by the minute.
-MAX_METRICS_AGE_MS = 10 * SECOND_MS
 
 # -- calls to AWS --------------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """From a webhook to the reply on the local stage, with a slow AI that this test plays."""
 
 import json
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -196,10 +197,13 @@ def test_after_a_person_took_over_no_part_of_the_reply_is_sent(
     customer = Customer(running, replies, platform="whatsapp")
     operate(running, "rules", "set", "tenant:default", '{"onHumanReply": {"hold": "10m"}}')
 
+    taken_over = threading.Event()
+
     def while_the_ai_answers(_request: Request) -> Answer:
         take_over(running, customer)
         if is_killed:
             running.kill("responder")
+        taken_over.set()
         return said("Hello.")
 
     with (
@@ -207,6 +211,8 @@ def test_after_a_person_took_over_no_part_of_the_reply_is_sent(
         answering(ai, while_the_ai_answers),
     ):
         customer.write("Where is it?")
+        # The responder function tells the history, too, so a kill would end a question that is asked meanwhile.
+        wait_until(taken_over.is_set)
         wait_until(lambda: history(running, customer, capsys)["status"] == "reply_withheld")
         customer.write("Hello?")
         assert customer.hears_nothing()

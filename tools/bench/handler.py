@@ -56,7 +56,7 @@ PARTS = {
     "metrics, written": "telemetry.py:flush",
     "body read": ":read",
     "signature": ":authenticate",
-    "rules and wire form": "service.py:_ready",
+    "rules and wire form": "preparation.py:_prepare_one",
     "store": "store.py:buffer_message",
 }
 Handler = Callable[[dict[str, Any], None], dict[str, Any]]
