@@ -42,10 +42,16 @@ MAX_QUOTA = 10_000_000
 # The pause between an instance's checks whether the rules have changed.
 MIN_MS_BETWEEN_RULES_CHECKS = 5 * SECOND_MS
 
+# -- connections ---------------------------------------------------------------------------------------------
+
+# A connection that was idle for longer is not used again. Lambda purges the idle connections of an instance that it
+# suspends, and a NAT gateway forgets a connection after 350 seconds.
+MAX_IDLE_MS = 30 * SECOND_MS
+
 # -- calls to AWS --------------------------------------------------------------------------------------------
 
 # A call that is tried twice takes at most this long; between the tries a client pauses for up to a second.
-MAX_CALL_MS = 8 * SECOND_MS
+MAX_CALL_MS = 10 * SECOND_MS
 # An instance reads a secret again when its copy is this old.
 SECRET_LIFE_MS = MINUTE_MS
 
