@@ -14,7 +14,7 @@ import psutil
 
 from bufferctl import checkout
 from infra.composition import compose, enforce_cdk_nag
-from infra.layer import LayerError, Platform, build_layer, link_to
+from infra.layer import LayerError, LayerPlatform, build_layer, link_to
 from infra.settings_and_defaults import ConfigError, StageConfig, load_stage
 
 ROOT = Path(__file__).parent
@@ -35,10 +35,10 @@ def main() -> None:
             overrides=app.node.try_get_context("overrides"),
         )
         if config.is_local:
-            layer = link_to(build_layer(REQUIREMENTS, platform=Platform.HOST, cache=LAYERS))
+            layer = link_to(build_layer(REQUIREMENTS, platform=LayerPlatform.HOST, cache=LAYERS))
         else:
             _stop_if_something_is_missing(config)
-            layer = build_layer(REQUIREMENTS, platform=Platform.LAMBDA, cache=LAYERS)
+            layer = build_layer(REQUIREMENTS, platform=LayerPlatform.LAMBDA, cache=LAYERS)
         compose(app, config, source=ROOT, layer=layer)
     except (ConfigError, LayerError) as error:
         sys.exit(f"{error}")

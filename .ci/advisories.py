@@ -32,8 +32,8 @@ def advisories(packages: list[tuple[str, str]], database: str) -> list[str]:
     queries = [{"package": {"name": name, "ecosystem": "PyPI"}, "version": version} for name, version in packages]
     body = json.dumps({"queries": queries}).encode()
     request = Request(database, body, {"Content-Type": "application/json"})  # noqa: S310 - the operator names it
-    with urlopen(request, timeout=ANSWER_SECONDS) as answer:  # noqa: S310 - the same
-        results = json.load(answer)["results"]
+    with urlopen(request, timeout=ANSWER_SECONDS) as response:  # noqa: S310 - the same
+        results = json.load(response)["results"]
     lines = []
     for (name, version), result in zip(packages, results, strict=True):
         ids = [each["id"] for each in result.get("vulns", []) if each["id"] not in ACCEPTED]

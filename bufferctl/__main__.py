@@ -16,11 +16,12 @@ from bufferctl.console import find_nothing, open_console
 from bufferctl.doctor import doctor
 from bufferctl.errors import EXIT_STATUSES, Failed, Misused, errors_of_aws
 from bufferctl.formatting import as_json
-from bufferctl.limits import DEFAULT_LISTED_LETTERS, MAX_HOLD_HOURS, MAX_LISTED_LETTERS
-from bufferctl.stage import LOCAL, LOCAL_OUTPUTS, Account, Stage, find_account, find_stage
+from bufferctl.stage import LOCAL, LOCAL_OUTPUTS, Account, StageClient, find_account, find_stage
 from bufferctl.terminal import show_error
 from bufferctl.verify import verify
+from message_buffer.limits import HOUR_MS, MAX_HOLD_MS, MAX_LISTED
 
+DEFAULT_LISTED_LETTERS = 50
 EXAMPLES = """examples:
   .venv/bin/python -m bufferctl status
   .venv/bin/python -m bufferctl --stage prod conversation list --tenant acme
@@ -34,7 +35,7 @@ exit statuses:
 UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
 
 Run = Callable[[Any, argparse.Namespace], None]
-Find = Callable[..., Stage | Account | None]
+Find = Callable[..., StageClient | Account | None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -136,9 +137,9 @@ def _add_conversation(parser: _Parser) -> None:
     forget = _command(verbs, "forget", commands.forget, "erase what the stage holds of a person, and publish an event")
     forget.add_argument("--dry-run", action="store_true", help="only count what would be erased, and where")
     forget.add_argument("--yes", action="store_true", help="do not ask")
-    hold = _command(verbs, "hold", commands.hold, "keep messages back, because a person has taken over")
+    hold = _command(verbs, "hold", commands.hold, "keep messages back, because a human agent has taken over")
     resume = _command(verbs, "resume", commands.resume, "end all holds; messages on hold are due now")
-    hand_off = _command(verbs, "handoff", commands.hand_off, "hold, and say that a person answers instead of the agent")
+    hand_off = _command(verbs, "handoff", commands.hand_off, "hold, and say that a human agent answers")
     for each in (hold, hand_off):
         each.add_argument(
             "--for",
@@ -212,14 +213,14 @@ def _add_dead(parser: _Parser) -> None:
         "--limit",
         type=int,
         default=DEFAULT_LISTED_LETTERS,
-        help=f"default: {DEFAULT_LISTED_LETTERS}, at most {MAX_LISTED_LETTERS}",
+        help=f"default: {DEFAULT_LISTED_LETTERS}, at most {MAX_LISTED}",
     )
     show = _command(verbs, "show", commands.show_letter, "show one dead letter")
     show.add_argument("batch", help="its batch id")
     show.add_argument("--payloads", action="store_true", help="also what people wrote")
     redrive = _command(verbs, "redrive", commands.redrive, "send batches again under their old ids")
     redrive.add_argument("batches", nargs="*", metavar="batch", help="batch ids")
-    redrive.add_argument("--all", action="store_true", help=f"every listed batch, at most {MAX_LISTED_LETTERS}")
+    redrive.add_argument("--all", action="store_true", help=f"every listed batch, at most {MAX_LISTED}")
     redrive.add_argument("--yes", action="store_true", help="do not ask")
 
 
@@ -283,10 +284,10 @@ def _positive(number: Callable[[str], float]) -> Callable[[str], float]:
 def _duration_ms(text: str) -> int:
     match = re.fullmatch(r"(\d{1,9})([smh])", text)
     if not match:
-        raise argparse.ArgumentTypeError(f"a time reads 30s, 15m or {MAX_HOLD_HOURS}h, not {text!r}")
+        raise argparse.ArgumentTypeError(f"a time reads 30s, 15m or {MAX_HOLD_MS // HOUR_MS}h, not {text!r}")
     duration_ms = int(match[1]) * UNITS[match[2]]
-    if not 0 < duration_ms <= MAX_HOLD_HOURS * UNITS["h"]:
-        raise argparse.ArgumentTypeError(f"a time is at least 1s and at most {MAX_HOLD_HOURS}h")
+    if not 0 < duration_ms <= MAX_HOLD_MS:
+        raise argparse.ArgumentTypeError(f"a time is at least 1s and at most {MAX_HOLD_MS // HOUR_MS}h")
     return duration_ms
 
 

@@ -13,21 +13,34 @@ from typing import Any
 from bufferctl.columns import AGES_OUT, EXPLAINED, LETTERS, LISTED, RULES, SHARDS, WAITS
 from bufferctl.errors import Failed, Incomplete, Misused, Unreachable, errors_of_aws
 from bufferctl.events import EVERYTHING, Event, subscribe
-from bufferctl.forgetting import erase
-from bufferctl.formatting import Block, Line, Lines, Pairs, Tone, as_json, counted, moment, printable, second_of, table
+from bufferctl.forgetting import MAX_FORGET_CALLS, erase
+from bufferctl.formatting import (
+    Block,
+    Lines,
+    Pairs,
+    TextLine,
+    Tone,
+    as_json,
+    counted,
+    moment,
+    printable,
+    second_of,
+    table,
+)
 from bufferctl.interrupts import endings_interrupt
-from bufferctl.limits import MAX_FORGET_CALLS, MAX_LISTED_AT_ONCE, MAX_LISTED_LETTERS
-from bufferctl.stage import Json, Stage
+from bufferctl.stage import StageClient
 from bufferctl.terminal import show, show_result, working
 from lambdas.canary import webhook
 from lambdas.canary.listening import LONG_POLL_SECONDS
 from lambdas.canary.webhook import GenericWebhook
+from message_buffer.json_object import Json
+from message_buffer.limits import MAX_LISTED
 
 # The events that a terminal shows in a colour.
 TONES: dict[str, Tone] = {"messages.batch.ready": "good", "messages.buffer.cancelled": "warning"}
 
 
-def status(stage: Stage, given: Namespace) -> None:
+def status(stage: StageClient, given: Namespace) -> None:
     result = stage.ask("status")
     shown: list[Block] = []
     if result["shards"]:
@@ -38,7 +51,7 @@ def status(stage: Stage, given: Namespace) -> None:
     show_result(given, result, *shown)
 
 
-def look_up(stage: Stage, given: Namespace) -> None:
+def look_up(stage: StageClient, given: Namespace) -> None:
     result = stage.ask("id.look_up", id=given.id)
     show_result(given, result, str(result["logged"]))
 
@@ -46,18 +59,18 @@ def look_up(stage: Stage, given: Namespace) -> None:
 # -- conversations ---------------------------------------------------------------------------------
 
 
-def list_conversations(stage: Stage, given: Namespace) -> None:
+def list_conversations(stage: StageClient, given: Namespace) -> None:
     """Show up to `--limit` conversations, the earliest due first. The admin function returns them in pages."""
     wanted = {"tenant": given.tenant, "platform": given.platform, "shard": given.shard}
     found: dict[tuple[str, str], Json] = {}
     cursor, more = None, True
     with working(given, "List conversations"):
         while more and len(found) < max(given.limit, 1):
-            limit = min(given.limit - len(found), MAX_LISTED_AT_ONCE)
-            answer = stage.ask("conversation.list", **wanted, cursor=cursor, limit=limit)
+            limit = min(given.limit - len(found), MAX_LISTED)
+            response = stage.ask("conversation.list", **wanted, cursor=cursor, limit=limit)
             # A conversation whose state changes between two pages may be on both pages.
-            found |= {(each["lane"], each["conversation"]): each for each in answer["conversations"]}
-            cursor, more = answer["next"], answer["more"]
+            found |= {(each["lane"], each["conversation"]): each for each in response["conversations"]}
+            cursor, more = response["next"], response["more"]
             if cursor is None:
                 break
     shown = list(found.values())[: given.limit]
@@ -69,7 +82,7 @@ def list_conversations(stage: Stage, given: Namespace) -> None:
     show_result(given, result, table(shown, columns, notes=notes) if shown else "\n".join(["Nothing waits.", *notes]))
 
 
-def show_conversation(stage: Stage, given: Namespace) -> None:
+def show_conversation(stage: StageClient, given: Namespace) -> None:
     result = stage.ask("conversation.show", conversation=given.conversation, messages=given.messages)
     shown = _conversation(result)
     if "dynamodb" in result:
@@ -89,12 +102,12 @@ def _conversation(seen: Json) -> list[Block]:
     return shown
 
 
-def flush(stage: Stage, given: Namespace) -> None:
+def flush(stage: StageClient, given: Namespace) -> None:
     result = stage.ask("conversation.flush", conversation=given.conversation)
     show_result(given, result, f"Due at {moment(result['dueAt'])}, with {counted(result['count'], 'waiting message')}.")
 
 
-def cancel(stage: Stage, given: Namespace) -> None:
+def cancel(stage: StageClient, given: Namespace) -> None:
     _confirm(given, f"Drop all waiting messages of {given.conversation}?")
     result = stage.ask("conversation.cancel", conversation=given.conversation)
     text = "Dropped. Valkey's answer was lost, so the number of messages is unknown."
@@ -105,7 +118,7 @@ def cancel(stage: Stage, given: Namespace) -> None:
     show_result(given, result, text)
 
 
-def forget(stage: Stage, given: Namespace) -> None:
+def forget(stage: StageClient, given: Namespace) -> None:
     """Erase all that the stage and its responder hold of a conversation. Wait for a batch that is being emitted."""
     if given.dry_run:
         with working(given, f"Count what the stage holds of {given.conversation}"):
@@ -126,15 +139,15 @@ def forget(stage: Stage, given: Namespace) -> None:
     show_result(given, result, "Erased, and consumers were told:", *_erased(result))
 
 
-def _forget_at_responder(stage: Stage, given: Namespace, **fields: Any) -> Counter[str]:
+def _forget_at_responder(stage: StageClient, given: Namespace, **fields: Any) -> Counter[str]:
     """Return the counts of what the responder erased, or would erase. They are empty on a stage without a responder."""
     counts: Counter[str] = Counter()
     if stage.responder_function() is None:
         return counts
     for _ in range(MAX_FORGET_CALLS):
-        answer = stage.ask_responder("forget", conversation=given.conversation, **fields)
-        counts.update(answer["counts"])
-        if answer["finished"] or "dryRun" in fields:
+        response = stage.ask_responder("forget", conversation=given.conversation, **fields)
+        counts.update(response["counts"])
+        if response["finished"] or "dryRun" in fields:
             return counts
     raise Incomplete("This command could not erase everything that the responder keeps: run it again.")
 
@@ -146,15 +159,15 @@ def _erased(result: Json) -> list[Block]:
     return shown
 
 
-def hold(stage: Stage, given: Namespace) -> None:
+def hold(stage: StageClient, given: Namespace) -> None:
     _hold(stage, given, cause="operator", done="On hold")
 
 
-def hand_off(stage: Stage, given: Namespace) -> None:
+def hand_off(stage: StageClient, given: Namespace) -> None:
     _hold(stage, given, cause="handoff", done="Handed off")
 
 
-def _hold(stage: Stage, given: Namespace, *, cause: str, done: str) -> None:
+def _hold(stage: StageClient, given: Namespace, *, cause: str, done: str) -> None:
     result = stage.ask("conversation.hold", conversation=given.conversation, holdMs=given.duration, cause=cause)
     show_result(given, result, f"{done} until {moment(result['heldUntil'])}, or until it is resumed.{_warning(result)}")
 
@@ -165,7 +178,7 @@ def _warning(result: Json) -> str:
     return f"\nWarning: {result['warning']}\nreplyUntil  {moment(result['replyUntil'])}"
 
 
-def history(stage: Stage, given: Namespace) -> None:
+def history(stage: StageClient, given: Namespace) -> None:
     result = stage.ask_responder("history", conversation=given.conversation, texts=given.messages, limit=given.older)
     columns = ("at", "role", "batchId", *(("text",) if given.messages else ()))
     head = Pairs({name: result[name] for name in ("status", "older")})
@@ -173,7 +186,7 @@ def history(stage: Stage, given: Namespace) -> None:
     show_result(given, result, head, turns)
 
 
-def resume(stage: Stage, given: Namespace) -> None:
+def resume(stage: StageClient, given: Namespace) -> None:
     result = stage.ask("conversation.resume", conversation=given.conversation)
     due_at_ms = result["dueAt"]
     show_result(given, result, "No message is waiting." if due_at_ms is None else f"Due at {moment(due_at_ms)}.")
@@ -182,19 +195,19 @@ def resume(stage: Stage, given: Namespace) -> None:
 # -- rules -----------------------------------------------------------------------------------------
 
 
-def list_rules(stage: Stage, given: Namespace) -> None:
+def list_rules(stage: StageClient, given: Namespace) -> None:
     result = stage.ask("rules.list", prefix=given.prefix)
     notes = ["There are more. Narrow the list with a prefix."] if result["more"] else []
     nothing = f"No scope that begins with {given.prefix} has rules." if given.prefix else "No scope has rules."
     show_result(given, result, table(result["rules"], RULES, notes=notes) if result["rules"] else nothing)
 
 
-def get_rules(stage: Stage, given: Namespace) -> None:
+def get_rules(stage: StageClient, given: Namespace) -> None:
     result = stage.ask("rules.get", scope=given.scope)
     show_result(given, result, Pairs({name: result.get(name) for name in RULES}), as_json(result["rules"]))
 
 
-def set_rules(stage: Stage, given: Namespace) -> None:
+def set_rules(stage: StageClient, given: Namespace) -> None:
     text = sys.stdin.read() if given.rules == "-" else given.rules
     try:
         rules = json.loads(text)
@@ -205,7 +218,7 @@ def set_rules(stage: Stage, given: Namespace) -> None:
     show_result(given, result, f"Version {result['version']}, in force within 10 s. {_retimed(result['open'])}")
 
 
-def delete_rules(stage: Stage, given: Namespace) -> None:
+def delete_rules(stage: StageClient, given: Namespace) -> None:
     with working(given, "Delete the rules, and reschedule open buffers"):
         result = stage.ask("rules.delete", scope=given.scope, expectedVersion=given.expected_version)
     show_result(given, result, f"Deleted. {_retimed(result['open'])}")
@@ -223,7 +236,7 @@ def _retimed(found: Json) -> str:
     )
 
 
-def explain_rules(stage: Stage, given: Namespace) -> None:
+def explain_rules(stage: StageClient, given: Namespace) -> None:
     result = stage.ask("rules.explain", conversation=given.conversation, agent=given.agent)
     rules = table([{"rule": name, **why} for name, why in result["rules"].items()], EXPLAINED)
     skipped = [f"Not in force: {each['layer']}: {each['reason']}" for each in result["skipped"]]
@@ -233,26 +246,26 @@ def explain_rules(stage: Stage, given: Namespace) -> None:
 # -- dead letters ----------------------------------------------------------------------------------
 
 
-def list_letters(stage: Stage, given: Namespace) -> None:
+def list_letters(stage: StageClient, given: Namespace) -> None:
     with working(given, "List dead letters"):
         result = stage.ask("dead.list", limit=given.limit)
     letters = table(result["letters"], LETTERS) if result["letters"] else "No dead letter is visible."
     show_result(given, result, letters, f"In the queue: about {result['inQueue']}.")
 
 
-def show_letter(stage: Stage, given: Namespace) -> None:
+def show_letter(stage: StageClient, given: Namespace) -> None:
     result = stage.ask("dead.show", batchId=given.batch, payloads=given.payloads)
     payloads = {name: value for name, value in result.items() if name.startswith("payloads")}
     head = Pairs({name: value for name, value in result.items() if name not in payloads})
     show_result(given, result, head, *([as_json(payloads)] if payloads else []))
 
 
-def redrive(stage: Stage, given: Namespace) -> None:
+def redrive(stage: StageClient, given: Namespace) -> None:
     batches, unreadable = given.batches, 0
     if given.all == bool(batches):
         raise Misused("Give the ids of batches, or --all.")
     if given.all:
-        listed = stage.ask("dead.list", limit=MAX_LISTED_LETTERS)
+        listed = stage.ask("dead.list", limit=MAX_LISTED)
         batches = list(dict.fromkeys(each["batchId"] for each in listed["letters"] if each["batchId"]))
         unreadable = sum(not each["batchId"] for each in listed["letters"])
         _confirm(
@@ -270,8 +283,8 @@ def redrive(stage: Stage, given: Namespace) -> None:
                 failed.append({"batchId": batch, "message": str(error)})
                 refusals.add(type(error))
             step.advance()
-    lines = [Line(f"{batch}  sent again", "good") for batch in done]
-    lines += [Line(each["batchId"], "bad", rest=each["message"]) for each in failed]
+    lines = [TextLine(f"{batch}  sent again", "good") for batch in done]
+    lines += [TextLine(each["batchId"], "bad", rest=each["message"]) for each in failed]
     result = {"redriven": done, "failed": failed, "unreadable": unreadable}
     show_result(given, result, Lines(lines) if lines else "There is no batch to send again.")
     problems = [f"{len(failed)} of {len(batches)} were not sent again."] if failed else []
@@ -289,23 +302,25 @@ def redrive(stage: Stage, given: Namespace) -> None:
 # -- the stage from outside ------------------------------------------------------------------------
 
 
-def send(stage: Stage, given: Namespace) -> None:
+def send(stage: StageClient, given: Namespace) -> None:
     """Send a message to the generic webhook, as a customer's program would."""
     message = {"account": given.account, "conversation": given.user, "id": given.id or f"test-{uuid.uuid4().hex}"}
     message |= {"text": given.text} | ({"tenant": given.tenant} if given.tenant else {})
     try:
-        answer = GenericWebhook(stage.api_endpoint, stage.webhook_secret()).post(message)
-    except webhook.Unreachable as error:
+        response = GenericWebhook(stage.api_endpoint, stage.webhook_secret()).post(message)
+    except webhook.WebhookUnreachable as error:
         raise Unreachable(str(error)) from error
-    if answer.status != 200:
-        comes_later = answer.status == HTTPStatus.TOO_MANY_REQUESTS or answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR
-        raise (Unreachable if comes_later else Failed)(f"The webhook answers {answer.status}: {answer.body}")
-    result = answer.json
+    if response.status != 200:
+        comes_later = (
+            response.status == HTTPStatus.TOO_MANY_REQUESTS or response.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        )
+        raise (Unreachable if comes_later else Failed)(f"The webhook answers {response.status}: {response.body}")
+    result = response.json
     rows = [{"conversation": name, **found} for name, found in result["conversations"].items()]
     show_result(given, result, table(rows, ("conversation", "count", "dueAt")))
 
 
-def tail(stage: Stage, given: Namespace) -> None:
+def tail(stage: StageClient, given: Namespace) -> None:
     """Show events until Ctrl-C, or until `seconds` or `count` is reached."""
     pattern: Json = dict(EVERYTHING)
     if given.conversation:
@@ -329,7 +344,7 @@ def _until_enough(subscription: Any, given: Namespace) -> Iterator[Event]:
     deadline = time.monotonic() + given.seconds if given.seconds else None
     seen = 0
     while deadline is None or time.monotonic() < deadline:
-        for arrival in subscription.look(wait_seconds=LONG_POLL_SECONDS):
+        for arrival in subscription.poll(wait_seconds=LONG_POLL_SECONDS):
             yield arrival.event
             seen += 1
             if seen == given.count:
@@ -348,7 +363,7 @@ def _line(event: Event, given: Namespace) -> Lines:
     )
     named = (second_of(event["time"]), event["detail-type"], detail.get("conversationId"))
     text, rest = ("  ".join(printable(str(each)) for each in parts if each) for parts in (named, more))
-    return Lines([Line(text, TONES.get(event["detail-type"], "plain"), rest)])
+    return Lines([TextLine(text, TONES.get(event["detail-type"], "plain"), rest)])
 
 
 def _confirm(given: Namespace, question: str) -> None:

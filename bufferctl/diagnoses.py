@@ -15,24 +15,24 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from bufferctl import checkout
-from bufferctl.facts import Count, Facts, Json, LogLine, Resource, Unreadable
+from bufferctl.facts import LOOK_BACK_MINUTES, Count, LogLine, Resource, StageFacts, Unreadable
 from bufferctl.formatting import minute, moment
-from bufferctl.limits import (
-    CERTIFICATE_DAYS,
-    LOOK_BACK_MINUTES,
-    MAX_API_ANSWER_SECONDS,
-    MAX_REASON_CHARACTERS,
-    MAX_REFUSED_WEBHOOKS,
-    MAX_SHARE_OF_A_QUOTA,
-    MAX_SILENCE_MINUTES,
-    MAX_SKEW_SECONDS,
-    MIN_CONCURRENCY,
-    MIN_REFUSED_WEBHOOKS,
-    QUEUED_DAYS,
-    UNUSED_DAYS,
-)
-from message_buffer.limits import MAX_OVERDUE_MS
+from message_buffer.json_object import Json
+from message_buffer.limits import DEAD_LETTER_RETENTION_DAYS, MAX_OVERDUE_MS
 
+# The watchdog checks every shard twice a minute, the sweep runs once a minute, and the canary every five minutes.
+MAX_SILENCE_MINUTES = 11
+# Every public address receives some forgeries. Report more than the first number of them, or, if the platform has no
+# accepted webhook, the second number.
+MAX_REFUSED_WEBHOOKS, MIN_REFUSED_WEBHOOKS = 100, 3
+UNUSED_DAYS = 3
+MAX_REASON_CHARACTERS = 90
+CERTIFICATE_DAYS = 30
+MAX_SKEW_SECONDS = 60
+MAX_API_ANSWER_SECONDS = 20
+MAX_SHARE_OF_A_QUOTA = 0.8
+# New accounts may run 10 functions at once. Fewer than this are not enough for a burst.
+MIN_CONCURRENCY = 100
 RUNBOOK = "docs/runbook.md"
 
 
@@ -52,7 +52,7 @@ class Finding(NamedTuple):
     do: str
 
 
-Diagnosis = Callable[[Facts], Iterator[Finding]]
+Diagnosis = Callable[[StageFacts], Iterator[Finding]]
 BROKEN, FAILING, ADVICE = Severity.BROKEN, Severity.FAILING, Severity.ADVICE
 EMITTERS = ("conversation_processor", "dynamodb_processor")
 # The warnings with which a function logs that work failed and is tried again, with their sections of the runbook.
@@ -96,7 +96,7 @@ ERROR_PATTERNS = ('{ $.level = "ERROR" }', *(f'"{sign}"' for sign in UNCAUGHT), 
 # -- the deployment --------------------------------------------------------------------------------
 
 
-def stacks(facts: Facts) -> Iterator[Finding]:
+def stacks(facts: StageFacts) -> Iterator[Finding]:
     again = f"Run `{_deploy(facts)}`; docs/deploy.md#roll-back says what else helps."
     if "Buffer" not in facts.stacks:
         yield Finding(BROKEN, f"The stack MessageBuffer-{facts.name}-Buffer does not exist in this account.", again)
@@ -113,16 +113,16 @@ def stacks(facts: Facts) -> Iterator[Finding]:
         yield Finding(FAILING, "The stage has no alarms: its stack Operability does not exist.", again)
 
 
-def _deploy(facts: Facts) -> str:
+def _deploy(facts: StageFacts) -> str:
     return "make up" if facts.is_local else f"make deploy STAGE={facts.name}"
 
 
-def _again(facts: Facts, in_aws: str) -> str:
+def _again(facts: StageFacts, in_aws: str) -> str:
     """Return advice against a change that no deployment reverts, because the template is still the same."""
     return "Run `make down`, then `make up`." if facts.is_local else in_aws
 
 
-def version(facts: Facts) -> Iterator[Finding]:
+def version(facts: StageFacts) -> Iterator[Finding]:
     deployed, here = facts.outputs.get("Commit"), checkout.commit()
     if deployed is None or here is None:
         raise Unreadable("the deployed commit: this folder, or that of the deployment, is not a git checkout")
@@ -134,7 +134,7 @@ def version(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def functions(facts: Facts) -> Iterator[Finding]:
+def functions(facts: StageFacts) -> Iterator[Finding]:
     """Find functions' settings that differ from the template, because a person may have changed them by hand."""
     correct = _again(facts, "Correct it by hand, because a deployment only repairs what it changes.")
     for function in facts.of_type("AWS::Lambda::Function"):
@@ -168,7 +168,7 @@ def _changed(function: Resource, found: Json) -> Iterator[str]:
             yield f"the variable {variable} was changed"
 
 
-def _concurrency(facts: Facts, function: Resource, name: str) -> Iterator[Finding]:
+def _concurrency(facts: StageFacts, function: Resource, name: str) -> Iterator[Finding]:
     reserved = facts.read("lambda", "get_function_concurrency", FunctionName=function.id).get(
         "ReservedConcurrentExecutions"
     )
@@ -181,7 +181,7 @@ def _concurrency(facts: Facts, function: Resource, name: str) -> Iterator[Findin
         )
 
 
-def triggers(facts: Facts) -> Iterator[Finding]:
+def triggers(facts: StageFacts) -> Iterator[Finding]:
     """Find rules and queues that no longer start what they should."""
     for rule in facts.of_type("AWS::Events::Rule"):
         bus, _, name = rule.id.rpartition("|")
@@ -219,7 +219,7 @@ def _purpose(rule: Resource) -> str:
     return next((what for start, what in purposes.items() if rule.logical_id.startswith(start)), "a function")
 
 
-def rules(facts: Facts) -> Iterator[Finding]:
+def rules(facts: StageFacts) -> Iterator[Finding]:
     """Find deployed rules that ingest ignores. Those of other layers are logged, and found by `attempts`."""
     from message_buffer.rules.layers import problems_of_deployed  # noqa: PLC0415 - it would make --help slow
 
@@ -236,25 +236,25 @@ def rules(facts: Facts) -> Iterator[Finding]:
 # -- the way in ------------------------------------------------------------------------------------
 
 
-def api(facts: Facts) -> Iterator[Finding]:
+def api(facts: StageFacts) -> Iterator[Finding]:
     """Send the API a request that ingest refuses. The refusal shows that both the API and ingest work."""
     endpoint = facts.api_endpoint
     if endpoint is None:
         return
-    look = f"See {RUNBOOK}#webhooks-fail."
+    see = f"See {RUNBOOK}#webhooks-fail."
     try:
-        with urllib.request.urlopen(f"{endpoint}/webhook/generic", timeout=MAX_API_ANSWER_SECONDS) as answer:  # noqa: S310
-            status = answer.status
+        with urllib.request.urlopen(f"{endpoint}/webhook/generic", timeout=MAX_API_ANSWER_SECONDS) as response:  # noqa: S310
+            status = response.status
     except urllib.error.HTTPError as error:
         status = error.code
     except OSError as error:
-        yield Finding(BROKEN, f"The API does not answer at {endpoint}: {error}.", look)
+        yield Finding(BROKEN, f"The API does not answer at {endpoint}: {error}.", see)
         return
     if status == 404 or status >= 500:
-        yield Finding(BROKEN, f"The API answers {status} to a request for ingest.", look)
+        yield Finding(BROKEN, f"The API answers {status} to a request for ingest.", see)
 
 
-def domain(facts: Facts) -> Iterator[Finding]:
+def domain(facts: StageFacts) -> Iterator[Finding]:
     """Check the stage's own domain name, its DNS record and its certificate."""
     target, host = facts.outputs.get("ApiDnsTarget"), urlsplit(facts.outputs.get("ApiEndpoint", "")).hostname
     if target is None or host is None:
@@ -285,7 +285,7 @@ def domain(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def secrets(facts: Facts) -> Iterator[Finding]:
+def secrets(facts: StageFacts) -> Iterator[Finding]:
     secret_id = facts.outputs.get("WebhookSecretId")
     if secret_id is None:
         return
@@ -304,11 +304,11 @@ def secrets(facts: Facts) -> Iterator[Finding]:
     yield from _unused(facts, content)
 
 
-def _unused(facts: Facts, content: Mapping[str, Any]) -> Iterator[Finding]:
+def _unused(facts: StageFacts, content: Mapping[str, Any]) -> Iterator[Finding]:
     if facts.age_days < UNUSED_DAYS:
         return
     for platform in sorted(content.keys() - {"generic"}):
-        if _has_sent(facts, platform, minutes=UNUSED_DAYS * 1_440) is False:
+        if not _has_sent(facts, platform, minutes=UNUSED_DAYS * 1_440):
             yield Finding(
                 ADVICE,
                 f"{platform} has a webhook secret, but has sent nothing for {UNUSED_DAYS} days.",
@@ -316,7 +316,7 @@ def _unused(facts: Facts, content: Mapping[str, Any]) -> Iterator[Finding]:
             )
 
 
-def refusals(facts: Facts) -> Iterator[Finding]:
+def refusals(facts: StageFacts) -> Iterator[Finding]:
     """Find platforms whose webhooks are all refused, floods of forgeries, and webhooks that could not be stored."""
     refused, reasons = Counter[str](), dict[str, str]()
     for line in facts.said("ingest", "signature refused", minutes=LOOK_BACK_MINUTES):
@@ -326,8 +326,8 @@ def refusals(facts: Facts) -> Iterator[Finding]:
         reasons[platform] = line.get("reason") or reasons.get(platform, "the signature is wrong")
     for platform, count in refused.items():
         accepts = _has_sent(facts, platform, minutes=LOOK_BACK_MINUTES)
-        if count > MAX_REFUSED_WEBHOOKS or (accepts is False and count >= MIN_REFUSED_WEBHOOKS):
-            others = ", and none was accepted" if accepts is False else ""
+        if count > MAX_REFUSED_WEBHOOKS or (not accepts and count >= MIN_REFUSED_WEBHOOKS):
+            others = ", and none was accepted" if not accepts else ""
             yield Finding(
                 FAILING,
                 f"{count} webhooks of {platform} were answered 401 within the hour{others}; last reason: "
@@ -346,20 +346,16 @@ def refusals(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _has_sent(facts: Facts, platform: str, *, minutes: float) -> bool | None:
-    """Return whether a webhook of the platform was accepted in the last `minutes`.
-
-    Return None if that is unknown, because the stage logs only a share of the conversations.
-    """
+def _has_sent(facts: StageFacts, platform: str, *, minutes: float) -> bool:
+    """Return whether a webhook of the platform was accepted in the last `minutes`."""
     lines = facts.log_lines("ingest", f'{{ $.message = "buffered" && $.platform = "{platform}" }}', minutes=minutes)
-    found = any((line.fields.get("message"), line.fields.get("platform")) == ("buffered", platform) for line in lines)
-    return None if not found and "share" in _log_settings(facts, "ingest") else found
+    return any((line.fields.get("message"), line.fields.get("platform")) == ("buffered", platform) for line in lines)
 
 
 # -- the work inside -------------------------------------------------------------------------------
 
 
-def errors(facts: Facts) -> Iterator[Finding]:
+def errors(facts: StageFacts) -> Iterator[Finding]:
     """Find errors that the functions logged, uncaught errors, and runs that Lambda ended."""
     for role in facts.functions:
         lines = [
@@ -390,7 +386,7 @@ def _error_in(line: LogLine) -> str | None:
     return None
 
 
-def attempts(facts: Facts) -> Iterator[Finding]:
+def attempts(facts: StageFacts) -> Iterator[Finding]:
     """Find work that failed and is tried again. It is worse if an emitter has emitted no batch since."""
     for role in facts.functions:
         if role not in FAILED_ATTEMPTS:
@@ -402,25 +398,24 @@ def attempts(facts: Facts) -> Iterator[Finding]:
             if not failed:
                 continue
             last_ms = failed[-1]["atMs"]
-            stands_still = role in EMITTERS and _has_emitted_since(facts, role, last_ms) is False
+            emits_nothing = role in EMITTERS and _has_emitted_since(facts, role, last_ms) is False
             yield Finding(
-                BROKEN if stands_still else FAILING,
+                BROKEN if emits_nothing else FAILING,
                 f"The {role.replace('_', ' ')} logged `{message}` {_times(len(failed))} within the hour, last at "
-                f"{moment(last_ms)}{', and has emitted no batch since' if stands_still else ''}: "
+                f"{moment(last_ms)}{', and has emitted no batch since' if emits_nothing else ''}: "
                 f"{_brief(failed[-1].get('reason'))}.",
                 f"See {RUNBOOK}#{anchor}.",
             )
 
 
-def _has_emitted_since(facts: Facts, role: str, at_ms: int) -> bool | None:
+def _has_emitted_since(facts: StageFacts, role: str, at_ms: int) -> bool | None:
     """Return whether the function has emitted a batch, or None if its log lines may not show it."""
     if facts.said(role, "emitted", minutes=facts.minutes_since(at_ms)):
         return True
-    settings = _log_settings(facts, role)
-    return None if "share" in settings or not _logs_info(settings) else False
+    return False if _logs_info(_log_settings(facts, role)) else None
 
 
-def throttles(facts: Facts) -> Iterator[Finding]:
+def throttles(facts: StageFacts) -> Iterator[Finding]:
     names = list(facts.functions.items())
     counts = facts.counts("AWS/Lambda", [("Throttles", {"FunctionName": name}) for _, name in names])
     for (role, _), count in zip(names, counts, strict=True):
@@ -432,7 +427,7 @@ def throttles(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def watchdog(facts: Facts) -> Iterator[Finding]:
+def watchdog(facts: StageFacts) -> Iterator[Finding]:
     """Read from the watchdog's log whether Valkey answers, whether processors run, and what is overdue."""
     if "watchdog" not in facts.functions:
         return
@@ -469,7 +464,7 @@ def watchdog(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def sweep(facts: Facts) -> Iterator[Finding]:
+def sweep(facts: StageFacts) -> Iterator[Finding]:
     """Read from the sweep's log whether the DynamoDB lane's sweep works, and whether triggers are lost."""
     if "dynamodb_processor" not in facts.functions:
         return
@@ -491,7 +486,7 @@ def sweep(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def canary(facts: Facts) -> Iterator[Finding]:
+def canary(facts: StageFacts) -> Iterator[Finding]:
     if "canary" not in facts.functions:
         return
     lines = facts.said("canary", "canary failed", minutes=MAX_SILENCE_MINUTES)
@@ -504,7 +499,7 @@ def canary(facts: Facts) -> Iterator[Finding]:
 # -- what was left over ----------------------------------------------------------------------------
 
 
-def queues(facts: Facts) -> Iterator[Finding]:
+def queues(facts: StageFacts) -> Iterator[Finding]:
     """Count dead letters. Read the reasons from the logs, because receiving hides messages."""
     kinds = (
         ("DeadLetterQueueUrl", "dead letters", BROKEN, "dead-letters", EMITTERS, "dead letter"),
@@ -524,7 +519,7 @@ def queues(facts: Facts) -> Iterator[Finding]:
         reasons = Counter(
             _brief(line["reason"])
             for role in roles
-            for line in facts.said(role, message, minutes=QUEUED_DAYS * 1_440)
+            for line in facts.said(role, message, minutes=DEAD_LETTER_RETENTION_DAYS * 1_440)
             if "reason" in line
         )
         because = "; ".join(f"{reason} ({times})" for reason, times in reasons.most_common(3))
@@ -532,7 +527,7 @@ def queues(facts: Facts) -> Iterator[Finding]:
         yield Finding(severity, found, f"See {RUNBOOK}#{anchor}.")
 
 
-def consumers(facts: Facts) -> Iterator[Finding]:
+def consumers(facts: StageFacts) -> Iterator[Finding]:
     """Find out whether a rule takes the batches to a target, and whether the bus can deliver them."""
     bus = facts.outputs.get("EventBusName")
     if bus is None:
@@ -540,7 +535,7 @@ def consumers(facts: Facts) -> Iterator[Finding]:
     rules = [
         rule["Name"]
         for rule in facts.pages("events", "list_rules", "Rules", EventBusName=bus)
-        if rule["State"] == "ENABLED" and not _is_ours_to_look(rule["Name"])
+        if rule["State"] == "ENABLED" and not _is_of_a_tool(rule["Name"])
     ]
     idle = [
         name
@@ -569,11 +564,11 @@ def consumers(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _is_ours_to_look(rule: str) -> bool:
+def _is_of_a_tool(rule: str) -> bool:
     return rule.startswith(("bufferctl-", "tap-")) or "CanaryBatches" in rule
 
 
-def cache(facts: Facts) -> Iterator[Finding]:
+def cache(facts: StageFacts) -> Iterator[Finding]:
     # A stage that changes its network has both caches for a while.
     caches = {"Cache": f"message-buffer-{facts.name}", "PublicCache": f"public-buffer-{facts.name}"}
     for stack, cache_name in caches.items():
@@ -581,7 +576,7 @@ def cache(facts: Facts) -> Iterator[Finding]:
             yield from _refusals_of_cache(facts, cache_name)
 
 
-def _refusals_of_cache(facts: Facts, cache_name: str) -> Iterator[Finding]:
+def _refusals_of_cache(facts: StageFacts, cache_name: str) -> Iterator[Finding]:
     names = {
         "AuthenticationFailures": "refused sign-ins",
         "IamAuthenticationThrottling": "throttled sign-ins",
@@ -604,7 +599,7 @@ def _refusals_of_cache(facts: Facts, cache_name: str) -> Iterator[Finding]:
 # -- alarms and the account ------------------------------------------------------------------------
 
 
-def alarms(facts: Facts) -> Iterator[Finding]:
+def alarms(facts: StageFacts) -> Iterator[Finding]:
     prefix = f"message-buffer-{facts.name}-"
     for alarm in facts.pages("cloudwatch", "describe_alarms", "MetricAlarms", AlarmNamePrefix=prefix):
         says = str(alarm.get("AlarmDescription", "")).partition(" Runbook: ")
@@ -620,7 +615,7 @@ def alarms(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def subscribers(facts: Facts) -> Iterator[Finding]:
+def subscribers(facts: StageFacts) -> Iterator[Finding]:
     topic = facts.outputs.get("AlarmTopicArn")
     if topic is None:
         return
@@ -633,13 +628,13 @@ def subscribers(facts: Facts) -> Iterator[Finding]:
                 "Confirm it by the link in AWS's mail, or subscribe the address again.",
             )
     if not found:
-        yield Finding(FAILING, "Nobody receives the alarms.", "Set alarms.emails in cdk.json, and deploy.")
+        yield Finding(FAILING, "Nobody receives the alarms.", "Set alarm_emails in cdk.json, and deploy.")
 
 
-def quotas(facts: Facts) -> Iterator[Finding]:
+def quotas(facts: StageFacts) -> Iterator[Finding]:
     """Compare the account's quotas of concurrency and code storage with what is used and what the stage may need."""
-    answer = facts.read("lambda", "get_account_settings")
-    limit, usage = answer["AccountLimit"], answer["AccountUsage"]
+    response = facts.read("lambda", "get_account_settings")
+    limit, usage = response["AccountLimit"], response["AccountUsage"]
     total, free = limit["ConcurrentExecutions"], limit["UnreservedConcurrentExecutions"]
     ask = "Ask for more: Service Quotas, Lambda, Concurrent executions."
     if total < MIN_CONCURRENCY:
@@ -664,7 +659,7 @@ def quotas(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def clock(facts: Facts) -> Iterator[Finding]:
+def clock(facts: StageFacts) -> Iterator[Finding]:
     ahead = facts.skew_seconds
     if abs(ahead) > MAX_SKEW_SECONDS:
         direction = "ahead of" if ahead > 0 else "behind"
@@ -704,7 +699,7 @@ DIAGNOSES: Mapping[str, Diagnosis] = {
 # -- helpers of the diagnoses ------------------------------------------------------------------------
 
 
-def _read_or_none(facts: Facts, service: str, operation: str, **arguments: Any) -> Json | None:
+def _read_or_none(facts: StageFacts, service: str, operation: str, **arguments: Any) -> Json | None:
     """Return the response, or None if the resource does not exist."""
     from botocore.exceptions import ClientError  # noqa: PLC0415 - it would make --help slow
 
@@ -730,7 +725,7 @@ def _brief(reason: object) -> str:
     return text if len(text) <= MAX_REASON_CHARACTERS else f"{text[:MAX_REASON_CHARACTERS]}…"
 
 
-def _require_age(facts: Facts, who: str) -> None:
+def _require_age(facts: StageFacts, who: str) -> None:
     """Raise Unreadable if the stage is so young that `who` need not have logged anything yet."""
     if facts.age_days * 1_440 < MAX_SILENCE_MINUTES:
         raise Unreadable(
@@ -743,20 +738,20 @@ def _logs_info(settings: Json) -> bool:
     return settings.get("level") in ("INFO", "DEBUG", None)
 
 
-def _log_settings(facts: Facts, role: str) -> Json:
+def _log_settings(facts: StageFacts, role: str) -> Json:
     """Return how a function logs, without what has the default, or nothing if that cannot be read."""
     log: Json = _settings(facts, role).get("log", {})
     return log
 
 
-def _settings(facts: Facts, role: str) -> Json:
+def _settings(facts: StageFacts, role: str) -> Json:
     """Return a function's settings, or nothing if they cannot be read."""
     found = _read_or_none(facts, "lambda", "get_function_configuration", FunctionName=facts.functions[role])
     settings: Json = json.loads((found or {}).get("Environment", {}).get("Variables", {}).get("SETTINGS", "{}"))
     return settings
 
 
-def _role_of(facts: Facts, function: Resource) -> str:
+def _role_of(facts: StageFacts, function: Resource) -> str:
     return next((role for role, name in facts.functions.items() if name == function.id), function.logical_id)
 
 

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from bufferctl.diagnoses import DIAGNOSES, Finding, Severity
 from bufferctl.errors import FoundProblems, Unreachable, needs_sign_in
-from bufferctl.facts import Facts, Unreadable
-from bufferctl.formatting import Line, Lines, Tone
-from bufferctl.limits import GAP, INDENT
+from bufferctl.facts import StageFacts, Unreadable
+from bufferctl.formatting import GAP, INDENT, Lines, TextLine, Tone
 from bufferctl.stage import Account
 from bufferctl.terminal import show_result, working
 
@@ -24,7 +23,7 @@ class Report(NamedTuple):
     """The diagnoses that were not made, each with the reason."""
 
 
-def examine(facts: Facts, *, done: Callable[[], None] = lambda: None) -> Report:
+def examine(facts: StageFacts, *, done: Callable[[], None] = lambda: None) -> Report:
     """Make all diagnoses, and call `done` after each. If one cannot read something, note the reason and go on.
 
     Raise the SDK's error if the caller must sign in first.
@@ -49,7 +48,7 @@ def examine(facts: Facts, *, done: Callable[[], None] = lambda: None) -> Report:
 def doctor(account: Account, given: Namespace) -> None:
     """Print all findings. Raise FoundProblems if one is more than advice, Unreachable if nothing could be read."""
     with working(given, "Diagnose", total=len(DIAGNOSES)) as step:
-        facts = Facts(given.stage, account.client, api_endpoint=account.api_endpoint, aws_cli=account.aws_cli)
+        facts = StageFacts(given.stage, account.client, api_endpoint=account.api_endpoint, aws_cli=account.aws_cli)
         found = examine(facts, done=step.advance)
     shown = [{"severity": each.severity.name.lower(), "what": each.what, "do": each.do} for each in found.findings]
     show_result(given, {"findings": shown, "unread": found.unread}, Lines(_lines(found)))
@@ -59,20 +58,20 @@ def doctor(account: Account, given: Namespace) -> None:
         raise FoundProblems(f"{len(bad)} {'problem' if len(bad) == 1 else 'problems'}.")
 
 
-def _lines(found: Report) -> list[Line]:
+def _lines(found: Report) -> list[TextLine]:
     lines = []
     for finding in found.findings:
         word = finding.severity.name.lower().ljust(SEVERITY_CHARACTERS + GAP)
         hang = len(word)
         tone = TONES.get(finding.severity, "plain")
-        lines.append(Line(f"{word}{finding.what}\n{' ' * hang}{finding.do}", tone, hang=hang))
+        lines.append(TextLine(f"{word}{finding.what}\n{' ' * hang}{finding.do}", tone, hang=hang))
     if not found.findings and len(found.unread) < len(DIAGNOSES):
         made = len(DIAGNOSES) - len(found.unread)
-        lines.append(Line(f"Nothing is wrong with what could be read: {made} diagnoses.", "good"))
+        lines.append(TextLine(f"Nothing is wrong with what could be read: {made} diagnoses.", "good"))
     if found.unread:
         names = defaultdict[str, list[str]](list)
         for name, reason in found.unread.items():
             names[reason].append(name)
-        lines.append(Line("Not diagnosed:"))
-        lines += [Line(f"  {', '.join(each)}: {reason}", hang=2 * INDENT) for reason, each in names.items()]
+        lines.append(TextLine("Not diagnosed:"))
+        lines += [TextLine(f"  {', '.join(each)}: {reason}", hang=2 * INDENT) for reason, each in names.items()]
     return lines

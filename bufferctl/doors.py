@@ -10,7 +10,7 @@ from bufferctl.errors import Failed, Misused
 from bufferctl.formatting import as_json
 from message_buffer.clock import system_clock
 from message_buffer.errors import InvalidInput
-from message_buffer.rules.door_reading import Item, items_of, require_room
+from message_buffer.rules.door_reading import DoorItem, items_of, require_room
 from message_buffer.rules.doors import is_door_name, read_door, require_size
 
 DEFAULT_NAME = "door"
@@ -37,7 +37,7 @@ def try_mapping(given: Namespace) -> None:
     print(as_json(read))
 
 
-def _shown(item: Item, *, leave_out: bool) -> Mapping[str, Any]:
+def _shown(item: DoorItem, *, leave_out: bool) -> Mapping[str, Any]:
     try:
         read, left_out = item.read()
         if isinstance(read, str):

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bufferctl.limits import EVENT_RETENTION_SECONDS
-from lambdas.canary.listening import Arrival, Event, Subscription
+from lambdas.canary.listening import ArrivedEvent, Event, Subscription
 
-__all__ = ["EVERYTHING", "Arrival", "Event", "Subscription", "subscribe"]
+__all__ = ["EVERYTHING", "ArrivedEvent", "Event", "Subscription", "subscribe"]
 
+# If `tail` is killed, its queue remains, and keeps events, which contain what people wrote, for this long. A running
+# `tail` reads each event within a second.
+EVENT_RETENTION_SECONDS = 300
 EVERYTHING = {"source": ["message-buffer"]}
 
 

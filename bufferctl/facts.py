@@ -11,11 +11,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from bufferctl.errors import needs_sign_in
-from bufferctl.limits import LOOK_BACK_MINUTES, MAX_LOG_PAGES
 from bufferctl.stage import LOCAL, Client
 from message_buffer.clock import Clock, system_clock
+from message_buffer.json_object import Json
 
-Json = dict[str, Any]
+MAX_LOG_PAGES = 20
+LOOK_BACK_MINUTES = 60
 
 STACKS = ("Network", "Cache", "PublicCache", "Buffer", "Responder", "Operability")
 # The codes with which services refuse a caller who lacks a permission.
@@ -68,7 +69,7 @@ class Count(NamedTuple):
     last_at_ms: int
 
 
-class Facts:
+class StageFacts:
     def __init__(
         self,
         name: str,
@@ -101,7 +102,7 @@ class Facts:
 
         method = "".join(word.capitalize() for word in operation.split("_"))
         try:
-            answer: Json = getattr(self._client(service), operation)(**arguments)
+            response: Json = getattr(self._client(service), operation)(**arguments)
         except ClientError as error:
             if error.response["Error"]["Code"] in DENIED:
                 raise Unreadable(f"{service}:{method}: these credentials lack the permission") from error
@@ -110,17 +111,17 @@ class Facts:
             if needs_sign_in(error):
                 raise
             raise Unreadable(f"{service}:{method}: {error}") from error
-        return answer
+        return response
 
     def pages(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
         """Yield the items of all pages of a response."""
         token: Json = {}
         while True:
-            answer = self.read(service, operation, **arguments, **token)
-            yield from answer.get(key, [])
-            if not answer.get("NextToken"):
+            response = self.read(service, operation, **arguments, **token)
+            yield from response.get(key, [])
+            if not response.get("NextToken"):
                 return
-            token = {"NextToken": answer["NextToken"]}
+            token = {"NextToken": response["NextToken"]}
 
     # -- stacks ------------------------------------------------------------------------------------
 
@@ -132,14 +133,14 @@ class Facts:
         found = {}
         for last in STACKS:
             try:
-                answer = self.read("cloudformation", "describe_stacks", StackName=f"MessageBuffer-{self.name}-{last}")
+                response = self.read("cloudformation", "describe_stacks", StackName=f"MessageBuffer-{self.name}-{last}")
             except ClientError as error:
                 # CloudFormation's code for a stack that does not exist.
                 if error.response["Error"]["Code"] != "ValidationError":
                     raise
                 continue
-            found[last] = answer["Stacks"][0]
-            if date := answer["ResponseMetadata"]["HTTPHeaders"].get("date"):
+            found[last] = response["Stacks"][0]
+            if date := response["ResponseMetadata"]["HTTPHeaders"].get("date"):
                 self._skew_seconds = self._clock() / 1_000 - parsedate_to_datetime(date).timestamp()
         return found
 
@@ -240,7 +241,7 @@ class Facts:
             for place, (name, dimensions) in enumerate(metrics)
         ]
         end = datetime.fromtimestamp(self._clock() / 1_000, UTC)
-        answer = self.read(
+        response = self.read(
             "cloudwatch", "get_metric_data", MetricDataQueries=queries,
             StartTime=end - timedelta(seconds=seconds), EndTime=end,
         )  # fmt: skip
@@ -249,7 +250,7 @@ class Facts:
                 int(moment.timestamp() * 1_000): float(value)
                 for moment, value in zip(each["Timestamps"], each["Values"], strict=True)
             }
-            for each in answer["MetricDataResults"]
+            for each in response["MetricDataResults"]
         }
         return [by_id.get(f"m{place}", {}) for place in range(len(metrics))]
 
@@ -269,11 +270,11 @@ class Facts:
         }
         lines: list[LogLine] = []
         for _ in range(MAX_LOG_PAGES):
-            answer = self.read("logs", "filter_log_events", **arguments)
-            lines += [LogLine(each["timestamp"], each["message"].rstrip()) for each in answer["events"]]
-            if not answer.get("nextToken"):
+            response = self.read("logs", "filter_log_events", **arguments)
+            lines += [LogLine(each["timestamp"], each["message"].rstrip()) for each in response["events"]]
+            if not response.get("nextToken"):
                 return sorted(lines, key=lambda line: line.at_ms)
-            arguments["nextToken"] = answer["nextToken"]
+            arguments["nextToken"] = response["nextToken"]
         if not lines:
             raise Unreadable(f"the logs of {role.replace('_', ' ')}: too many lines")
         return sorted(lines, key=lambda line: line.at_ms)

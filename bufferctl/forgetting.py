@@ -4,11 +4,15 @@ import sys
 import time
 from collections import Counter
 
-from bufferctl.limits import MAX_FORGET_CALLS
-from bufferctl.stage import Json, Stage
+from bufferctl.stage import StageClient
+from message_buffer.json_object import Json
+
+# `conversation forget` calls the function again until everything is erased, each time from where the last call stopped.
+# A few calls are enough, unless a queue is full of dead letters.
+MAX_FORGET_CALLS = 20
 
 
-def erase(stage: Stage, conversation: str) -> Json:
+def erase(stage: StageClient, conversation: str) -> Json:
     """Return the last call's response, with the counts of all calls, and the other name that the first one found.
 
     If the response's `againInMs` is not null, something is left, because a batch was being emitted during each call.

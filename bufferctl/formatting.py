@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from textwrap import TextWrapper
 from typing import Any, Literal, NamedTuple
 
-from bufferctl.limits import INDENT
-
+# The spaces between two columns, and those before the fields beneath a name.
+GAP, INDENT = 2, 2
 NOTHING = "-"
 # JSON may contain these characters unescaped, but a terminal may obey the controls and turn text around, and many
 # programs take the separators of lines and paragraphs for the end of a line.
@@ -18,7 +18,7 @@ Tone = Literal["good", "warning", "bad", "plain"]
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Rows with the same fields. Their text is an aligned table."""
 
     rows: Sequence[Mapping[str, Any]]
@@ -49,7 +49,7 @@ class Pairs:
         return "\n".join(f"{name.ljust(width)}  {cell(name, value)}" for name, value in self.fields.items())
 
 
-class Line(NamedTuple):
+class TextLine(NamedTuple):
     text: str
     tone: Tone = "plain"
     rest: str = ""
@@ -62,18 +62,18 @@ class Line(NamedTuple):
 class Lines:
     """Lines with a tone each, which a terminal shows as a colour."""
 
-    lines: Sequence[Line]
+    lines: Sequence[TextLine]
 
     def __str__(self) -> str:
         return "\n".join(f"{line.text}  {line.rest}".rstrip() for line in self.lines)
 
 
-Block = str | Table | Pairs | Lines
+Block = str | TextTable | Pairs | Lines
 
 
-def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, notes: Sequence[str] = ()) -> Table:
+def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, notes: Sequence[str] = ()) -> TextTable:
     """Return the rows as an aligned table. Values of `at`, and of names that end in `At` or `Until`, become times."""
-    return Table(tuple(rows), columns, notes)
+    return TextTable(tuple(rows), columns, notes)
 
 
 def is_time(name: str) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from bufferctl import sessions
 from bufferctl.errors import Failed, NotFound, Unreachable
 from lambdas.canary.webhook import generic_secret
+from message_buffer.json_object import Json
 
 LOCAL = "local"
 ROOT = Path(__file__).parent.parent
@@ -22,7 +23,6 @@ DEFAULT_REGION = "us-east-1"
 # The codes of the functions' errors that have an exit status of their own.
 ERRORS: dict[str, type[Failed]] = {"not_found": NotFound, "unavailable": Unreachable}
 
-Json = dict[str, Any]
 Client = Callable[[str], Any]
 
 
@@ -37,7 +37,7 @@ class Account(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageClient:
     api_endpoint: str
     event_bus: str
     admin_function: str
@@ -61,9 +61,9 @@ class Stage:
     def _ask(self, function: str, operation: str, fields: Json) -> Json:
         given = {name: value for name, value in fields.items() if value is not None}
         event = {"operation": operation, "by": self._caller(), **given}
-        answer = self.client("lambda").invoke(FunctionName=function, Payload=json.dumps(event).encode())
-        body = json.loads(answer["Payload"].read())
-        if answer.get("FunctionError"):
+        response = self.client("lambda").invoke(FunctionName=function, Payload=json.dumps(event).encode())
+        body = json.loads(response["Payload"].read())
+        if response.get("FunctionError"):
             whose = "admin" if function == self.admin_function else "responder"
             raise Failed(f"The {whose} function failed: {body.get('errorMessage') or body.get('errorType')}.")
         if not body["ok"]:
@@ -76,7 +76,7 @@ class Stage:
         return str(self.client("sts").get_caller_identity()["Arn"])
 
 
-def find_stage(name: str, *, profile: str | None, region: str | None, outputs: Path) -> Stage:
+def find_stage(name: str, *, profile: str | None, region: str | None, outputs: Path) -> StageClient:
     return _find_local(outputs) if name == LOCAL else _find_in_aws(name, profile=profile, region=region)
 
 
@@ -122,9 +122,9 @@ def _client_of_emulator(outputs: Json) -> Client:
     return client
 
 
-def _find_local(path: Path) -> Stage:
+def _find_local(path: Path) -> StageClient:
     outputs = _outputs_of_local(path)
-    return Stage(
+    return StageClient(
         api_endpoint=outputs["ApiEndpoint"],
         event_bus=outputs["EventBusName"],
         admin_function=outputs["Functions"]["admin"],
@@ -153,10 +153,10 @@ def _client_of_aws(name: str, *, profile: str | None, region: str | None) -> Cli
     return client
 
 
-def _find_in_aws(name: str, *, profile: str | None, region: str | None) -> Stage:
+def _find_in_aws(name: str, *, profile: str | None, region: str | None) -> StageClient:
     client = _client_of_aws(name, profile=profile, region=region)
     outputs = _outputs(client, f"MessageBuffer-{name}-Buffer")
-    return Stage(
+    return StageClient(
         api_endpoint=outputs["ApiEndpoint"],
         event_bus=outputs["EventBusName"],
         admin_function=outputs["AdminFunction"],

@@ -13,11 +13,13 @@ from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO
 
 from bufferctl.formatting import (
+    GAP,
+    INDENT,
     Block,
-    Line,
     Lines,
     Pairs,
-    Table,
+    TextLine,
+    TextTable,
     Tone,
     as_json,
     cell,
@@ -26,12 +28,16 @@ from bufferctl.formatting import (
     without_today,
     wrapped,
 )
-from bufferctl.limits import GAP, INDENT, LATE_MS, MIN_FOLDED_CHARACTERS, UNKNOWN_WIDTH
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
+# A healthy stage takes a batch that is due in less time. A terminal shows a longer time in another colour.
+LATE_MS = 2_000
+# In a narrow terminal, columns of long texts become as narrow as this. If that is not enough, the layout changes.
+MIN_FOLDED_CHARACTERS = 20
+UNKNOWN_WIDTH = 80
 STYLES: dict[Tone, str] = {"good": "green", "warning": "yellow", "bad": "bold red", "plain": ""}
 NAMES = ("conversation", "conversationId", "batch", "batchId", "scope", "rule", "check")
 
@@ -125,7 +131,7 @@ def _rendered(block: Block, width: int) -> "RenderableType":
     from rich.text import Text  # noqa: PLC0415 - it would make --help slow
 
     match block:
-        case Table():
+        case TextTable():
             return _table(block, width)
         case Pairs():
             return _pairs(block.fields)
@@ -135,7 +141,7 @@ def _rendered(block: Block, width: int) -> "RenderableType":
             return Text(printable(block, kept="\n"))
 
 
-def _line(line: Line, width: int) -> "Text":
+def _line(line: TextLine, width: int) -> "Text":
     from rich.cells import cell_len  # noqa: PLC0415 - it would make --help slow
     from rich.text import Text  # noqa: PLC0415
 
@@ -159,7 +165,7 @@ class _Column(NamedTuple):
         return min(self.width, MIN_FOLDED_CHARACTERS) if self.may_fold else self.width
 
 
-def _table(block: Table, width: int) -> "RenderableType":
+def _table(block: TextTable, width: int) -> "RenderableType":
     """Return the first layout that fits: rows; rows without today's date; rows beneath names; fields for each row."""
     from rich.console import Group  # noqa: PLC0415 - it would make --help slow
     from rich.text import Text  # noqa: PLC0415
@@ -191,7 +197,7 @@ def _padded(shown: "RenderableType") -> "RenderableType":
     return Padding(shown, (0, 0, 0, INDENT))
 
 
-def _columns(block: Table, *, without_dates: bool = False) -> list[_Column]:
+def _columns(block: TextTable, *, without_dates: bool = False) -> list[_Column]:
     from rich.cells import cell_len  # noqa: PLC0415 - it would make --help slow
     from rich.text import Text  # noqa: PLC0415
 

@@ -23,26 +23,29 @@ from bufferctl.events import Subscription, subscribe
 from bufferctl.forgetting import erase
 from bufferctl.formatting import Block, table
 from bufferctl.interrupts import endings_interrupt
-from bufferctl.limits import (
-    BURSTS_A_MINUTE,
-    FRAGMENT_PAUSE_SECONDS,
-    MAX_BURST_TRIES,
-    MAX_RULE_SECONDS,
-    MAX_TRIAL_SECONDS,
-    OVERSIZE_CHARACTERS,
-    OVERSIZE_MESSAGES,
-    RULES_IN_FORCE_SECONDS,
-    VERIFY_FRAGMENTS,
-    WARM_UP_PAUSE_SECONDS,
-)
-from bufferctl.stage import Json, Stage
+from bufferctl.stage import StageClient
 from bufferctl.terminal import Step, show, show_result, working
-from lambdas.canary.burst import BATCH_READY, MAX_LATE_SECONDS, TENANT, Burst, Refused, accepted
-from lambdas.canary.listening import LONG_POLL_SECONDS, Arrival
+from lambdas.canary.burst import BATCH_READY, MAX_LATE_SECONDS, TENANT, Burst, WebhookRefused, accepted
+from lambdas.canary.listening import LONG_POLL_SECONDS, ArrivedEvent
 from lambdas.canary.webhook import GenericWebhook
-from lambdas.canary.webhook import Unreachable as NoAnswer
+from lambdas.canary.webhook import WebhookUnreachable as NoAnswer
+from message_buffer.json_object import Json
 
-# A second event with the same messages would be an error, and would come within this time after the first one.
+VERIFY_FRAGMENTS = 5
+FRAGMENT_PAUSE_SECONDS = 0.2
+# If the webhook answers so slowly that the buffer is due between two fragments, it is repeated, up to this many times.
+MAX_BURST_TRIES = 3
+# These messages together exceed the default of `limits.max_event_bytes`. Each is smaller than the largest message.
+OVERSIZE_MESSAGES, OVERSIZE_CHARACTERS = 5, 60_000
+# A new rule of EventBridge may take effect only after a minute, and the functions may need cold starts.
+MAX_RULE_SECONDS = 120
+WARM_UP_PAUSE_SECONDS = 5
+# Changed rules are in force within this time.
+RULES_IN_FORCE_SECONDS = 10
+# When a trial is older than this time plus its minutes of `--keep-running`, a later trial may remove its leftovers.
+MAX_TRIAL_SECONDS = 600
+BURSTS_A_MINUTE = 6
+# A second event with the same messages would be an error, and would arrive within this time after the first one.
 MAX_SECOND_EVENT_SECONDS = 3.0
 PREFIX = "bufferctl-verify"
 LEFT_BEHIND = re.compile(rf"{PREFIX}-(?P<ends>\d+)-(?P<trial>[0-9a-f]{{8}})-[0-9a-f]+$")
@@ -74,7 +77,7 @@ class Result:
         return {"check": self.check, "found": found, "time": self.time, "at most": self.at_most}
 
 
-def verify(stage: Stage, given: Namespace) -> None:
+def verify(stage: StageClient, given: Namespace) -> None:
     """Print the results of all checks. Raise FoundProblems if one failed, and any error that ended the trial."""
     seconds = MAX_TRIAL_SECONDS + 60 * (given.keep_running or 0)
     print("This takes half a minute, and some minutes if batches are late.", file=sys.stderr, flush=True)
@@ -110,7 +113,7 @@ def verify(stage: Stage, given: Namespace) -> None:
         raise FoundProblems(f"{len(failed)} of {len(results)} checks failed. {hint}")
 
 
-def remove_leftovers(stage: Stage, stage_name: str) -> None:
+def remove_leftovers(stage: StageClient, stage_name: str) -> None:
     """Remove the rules, queues and conversations of trials that were killed."""
     sqs, events = stage.client("sqs"), stage.client("events")
     for url in sqs.list_queues(QueueNamePrefix=PREFIX).get("QueueUrls", []):
@@ -131,13 +134,13 @@ def remove_leftovers(stage: Stage, stage_name: str) -> None:
 
 def _percentiles(late_ms: list[int]) -> str:
     if len(late_ms) < 2:
-        return "Too few batches came for percentiles."
+        return "Too few batches arrived for percentiles."
     percentiles = quantiles(late_ms, n=100, method="inclusive")
     return f"{len(late_ms)} batches: p50 of lateness {percentiles[49]:,.0f} ms, p99 {percentiles[98]:,.0f} ms"
 
 
 @contextmanager
-def _trial(stage: Stage, given: Namespace, *, seconds: float) -> Iterator["Trial"]:
+def _trial(stage: StageClient, given: Namespace, *, seconds: float) -> Iterator["Trial"]:
     trial_id = uuid.uuid4().hex[:8]
     pattern = {"source": ["message-buffer"], "detail": {"tenant": [TENANT]}}
     prefix = f"{PREFIX}-{time.time() + seconds:.0f}-{trial_id}"
@@ -149,7 +152,7 @@ def _trial(stage: Stage, given: Namespace, *, seconds: float) -> Iterator["Trial
                 _forget_all(stage, given.stage, trial_id)
 
 
-def _forget_all(stage: Stage, stage_name: str, trial_id: str) -> None:
+def _forget_all(stage: StageClient, stage_name: str, trial_id: str) -> None:
     command = f".venv/bin/python -m bufferctl --stage {stage_name}"
     for name in NAMES:
         account = FALLBACK if name == "fallback" else ACCOUNT
@@ -173,18 +176,18 @@ def _forget_all(stage: Stage, stage_name: str, trial_id: str) -> None:
 class Trial:
     """One run of all checks."""
 
-    def __init__(self, stage: Stage, subscription: Subscription, trial_id: str) -> None:
+    def __init__(self, stage: StageClient, subscription: Subscription, trial_id: str) -> None:
         self._stage = stage
         self._subscription = subscription
         self._id = trial_id
         self._secret = stage.webhook_secret()
         self._webhook = GenericWebhook(stage.api_endpoint, self._secret)
-        self._arrivals: list[Arrival] = []
+        self._arrivals: list[ArrivedEvent] = []
         self.say: Callable[[str], None] = Step().say
         """A function that the trial calls with the name of each step that begins."""
 
     def run(self, *, with_fallback: bool) -> Iterator[Result]:
-        """Yield the results of all checks. Skip those after the first event if that event does not come."""
+        """Yield the results of all checks. Skip those after the first event if that event does not arrive."""
         try:
             self.say("Send a message with a wrong signature")
             yield self._a_wrong_signature()
@@ -212,7 +215,7 @@ class Trial:
         for check, (send, _) in checks.items():
             try:
                 sent[check] = send()
-            except Refused as error:
+            except WebhookRefused as error:
                 results[check] = _refused(check, error)
         repeated = [self._a_redelivery(sent["five fragments"])] if "five fragments" in sent else []
         self.say("Wait until the rules are in force, then send a stop word")
@@ -220,7 +223,7 @@ class Trial:
         cancelled = self._a_stop_word()
         self._collect(*sent.values())
         self.say("Listen for second events, which would be errors")
-        self._look_for(MAX_SECOND_EVENT_SECONDS)
+        self._collect_until(MAX_SECOND_EVENT_SECONDS)
         for check, burst in sent.items():
             results[check] = self._judged(check, burst, checks[check][1])
         yield results.pop("five fragments")
@@ -230,7 +233,7 @@ class Trial:
         yield from (results[check] for check in checks if check in results)
 
     def keep_running(self, minutes: float) -> list[int]:
-        """Send small bursts, and return how late each batch was. Leave out batches that did not come."""
+        """Send small bursts, and return how late each batch was. Leave out batches that did not arrive."""
         until, late_ms, number = time.monotonic() + 60 * minutes, list[int](), 0
         while time.monotonic() < until:
             began, number = time.monotonic(), number + 1
@@ -241,7 +244,7 @@ class Trial:
                 burst.send(f"{self._id}-k{number}-2", "Order 12345")
                 self._collect(burst)
                 problem = burst.problem(self._arrivals)
-            except (NoAnswer, Refused) as error:
+            except (NoAnswer, WebhookRefused) as error:
                 problem = str(error)
             if problem:
                 print(f"Burst {number}: {problem}.", file=sys.stderr, flush=True)
@@ -259,19 +262,19 @@ class Trial:
         return Result("a wrong signature", f"answered {status}", ok=status == HTTPStatus.UNAUTHORIZED)
 
     def _wait_for_the_rule(self) -> Result:
-        """Send a message now and then until an event comes, because a new rule may only work after a minute."""
+        """Send a message now and then until an event arrives, because a new rule may only work after a minute."""
         burst, began = self._burst("first"), time.monotonic()
         while time.monotonic() - began < MAX_RULE_SECONDS:
             try:
                 burst.send(f"{self._id}-first-{len(burst.fragments)}", "Hey")
-            except Refused as error:
+            except WebhookRefused as error:
                 return _refused("the first event", error)
             # Another message before the due time would only prolong the wait.
             seconds = max(burst.due_at_ms / 1_000 - time.time(), 0) + WARM_UP_PAUSE_SECONDS
-            if self._look_for(seconds, lambda: bool(burst.of(self._arrivals))):
+            if self._collect_until(seconds, lambda: bool(burst.of(self._arrivals))):
                 took = f"{time.monotonic() - began:.1f} s"
                 return Result("the first event", "the rule works, functions are warm", ok=True, time=took)
-        return Result("the first event", f"no event came within {MAX_RULE_SECONDS:.0f} s", ok=False)
+        return Result("the first event", f"no event arrived within {MAX_RULE_SECONDS:.0f} s", ok=False)
 
     def _five_fragments(self) -> Burst:
         """Send five fragments. Try again if the webhook answers too slowly for one buffer."""
@@ -291,7 +294,7 @@ class Trial:
         began = time.monotonic()
         try:
             repeat = accepted(self._webhook.post(burst.message(burst.fragments[1].id, "fragment 1")))
-        except Refused as error:
+        except WebhookRefused as error:
             return _refused("a redelivery", error)
         found, took = f"{repeat['duplicates']} duplicate, {repeat['accepted']} accepted", time.monotonic() - began
         return Result("a redelivery", found, ok=found == "1 duplicate, 0 accepted", time=f"{took * 1_000:.0f} ms")
@@ -323,9 +326,9 @@ class Trial:
             mine = [each for each in self._arrivals if each.batch["conversationId"] == burst.conversation]
             return [each.batch for each in mine if each.event["detail-type"] == detail_type]
 
-        self._look_for(MAX_LATE_SECONDS, lambda: bool(came(CANCELLED) or came(BATCH_READY)))
+        self._collect_until(MAX_LATE_SECONDS, lambda: bool(came(CANCELLED) or came(BATCH_READY)))
         if not came(CANCELLED):
-            return Result("a stop word", "no cancel came", ok=False)
+            return Result("a stop word", "no cancel arrived", ok=False)
         dropped = came(CANCELLED)[0]["dropped"]
         return Result("a stop word", f"cancelled, {dropped} message dropped", ok=dropped == 1)
 
@@ -350,21 +353,21 @@ class Trial:
         return Burst(self._webhook, account, f"{self._id}-{name}")
 
     def _collect(self, *bursts: Burst) -> None:
-        """Collect events until all batches of these bursts have come, or until the last batch is too late."""
+        """Collect events until all batches of these bursts have arrived, or until the last batch is too late."""
         due_in_seconds = max((each.due_at_ms for each in bursts), default=0) / 1_000 - time.time()
-        self._look_for(
+        self._collect_until(
             max(due_in_seconds, 0) + MAX_LATE_SECONDS, lambda: all(each.is_out(self._arrivals) for each in bursts)
         )
 
-    def _look_for(self, seconds: float, is_over: Callable[[], bool] = lambda: False) -> bool:
+    def _collect_until(self, seconds: float, is_over: Callable[[], bool] = lambda: False) -> bool:
         """Collect events until `is_over` returns True, at most for this time. Return whether it did."""
         until = time.monotonic() + seconds
         while not is_over() and time.monotonic() < until:
-            self._arrivals += self._subscription.look(wait_seconds=LONG_POLL_SECONDS)
+            self._arrivals += self._subscription.poll(wait_seconds=LONG_POLL_SECONDS)
         return is_over()
 
 
-def _refused(check: str, error: Refused) -> Result:
+def _refused(check: str, error: WebhookRefused) -> Result:
     return Result(check, f"a message was refused: {error}", ok=False)
 
 

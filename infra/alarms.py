@@ -90,7 +90,7 @@ def symptoms(metrics: Metrics) -> Iterable[Watch]:
             above=MAX_FAILED_PERCENT,
         ),
         # At ingest's own address Lambda answers a throttled webhook with 429, which is not a 5xx.
-        *([_throttles(metrics, "ingest", above=MIN_FAILED_WEBHOOKS - 1)] if config.api.has_url else []),
+        *([_throttles(metrics, "ingest", above=MIN_FAILED_WEBHOOKS - 1)] if config.api.kind == "url" else []),
         Watch(
             heading="Dead letters",
             says="Some batches could not be emitted and wait for an operator to redrive them.",
@@ -362,7 +362,7 @@ def _causes_in_public_cache(metrics: Metrics) -> Iterable[Watch]:
     return [
         Watch(
             heading="Cache connections",
-            says=f"The public cache uses {MAX_CACHE_SHARE:.0%} of its connections, perhaps because strangers flood it.",
+            says=f"The public cache uses {MAX_CACHE_SHARE:.0%} of its connections, perhaps because of a flood.",
             metric=metrics.cache("CurrConnections", statistic="Maximum"),
             above=MAX_CACHE_SHARE * MAX_CACHE_CONNECTIONS,
             periods=3,
@@ -380,7 +380,7 @@ def _causes_in_lambda(metrics: Metrics) -> Iterable[Watch]:
             metric=metrics.function(role, "Errors", period=FIVE_MINUTES),
         )
         # An operator sees a refusal of admin. At ingest's own address refusals are a symptom.
-        if role != "admin" and not (role == "ingest" and metrics.config.api.has_url):
+        if role != "admin" and not (role == "ingest" and metrics.config.api.kind == "url"):
             yield _throttles(metrics, role)
     # Lambda drops a start that failed, was throttled or waited too long. Each of these has its own alarm.
     for role in filter(metrics.functions.__contains__, STARTED_BY_US):
@@ -445,20 +445,12 @@ def _causes_in_responder(metrics: Metrics) -> Iterable[Watch]:
 
 
 def _refused_percent(metrics: Metrics) -> cloudwatch.MathExpression:
-    """Return the share of webhooks that the API, and the former API if there is one, answers with 5xx."""
-    apis = {"": metrics.api, "former_": metrics.former_api}
-    found = {name: api for name, api in apis.items() if api}
-    # An API without requests has no data, which would otherwise leave the sum without a value.
-    errors, requests = (
-        " + ".join(f"FILL({name}{what}, 0)" for name in found) if len(found) > 1 else what
-        for what in ("errors", "requests")
-    )
+    """Return the share of webhooks that the API answers with 5xx."""
     return cloudwatch.MathExpression(
-        expression=f"IF({errors} >= {MIN_FAILED_WEBHOOKS}, 100 * ({errors}) / ({requests}), 0)",
+        expression=f"IF(errors >= {MIN_FAILED_WEBHOOKS}, 100 * errors / requests, 0)",
         using_metrics={
-            f"{name}{what}": metric(period=FIVE_MINUTES, statistic="Sum")
-            for name, api in found.items()
-            for what, metric in (("errors", api.metric_server_error), ("requests", api.metric_count))
+            "errors": metrics.api.metric_server_error(period=FIVE_MINUTES, statistic="Sum"),
+            "requests": metrics.api.metric_count(period=FIVE_MINUTES, statistic="Sum"),
         },
         label="5xx, % of the webhooks",
         period=FIVE_MINUTES,

@@ -14,8 +14,8 @@ from constructs import Construct
 
 from .firewall import Firewall
 from .function import Function, keep_identity, removal_policy, suppress_finding
-from .metrics import Api, FunctionUrlApi
-from .settings_and_defaults import LOCAL_API_ID, Domain, StageConfig
+from .metrics import ApiMetrics, FunctionUrlApi
+from .settings_and_defaults import LOCAL_API_ID, DomainConfig, StageConfig
 
 ROUTES = {
     "/webhook/{platform}": ("GET", "POST"),
@@ -23,6 +23,8 @@ ROUTES = {
     "/typing/{platform}": ("POST",),
 }
 REST_STAGE = "live"
+# The API admits as many requests at once as it admits in this time at its steady rate.
+BURST_SECONDS = 2
 # The fields contain no body, headers or query, in which there are customers' messages, signatures and verify tokens.
 ACCESS_LOG = {
     "requestId": "$context.requestId",
@@ -38,41 +40,35 @@ ACCESS_LOG = {
     "error": "$context.error.message",
 }
 REST_ACCESS_LOG = ACCESS_LOG | {"firewall": "$context.wafResponseCode"}
-NO_ACCESS_LOGS = "The stage has access logs switched off, because AWS bills them by volume."
 NO_AUTHORIZER = "Platforms cannot sign in. Each signs its webhooks, and ingest checks the signature over the raw body."
 
 
-class Webhooks(NamedTuple):
-    api: Api
+class WebhookApi(NamedTuple):
+    api: ApiMetrics
     url: str
     """The base URL. The address of a platform's webhook is this URL and `/webhook/{platform}`."""
     dns_target: str | None
     """The target for the DNS record of the stage's domain; None without a domain."""
 
 
-def open_webhooks(scope: Construct, *, config: StageConfig, ingest: Function) -> list[Webhooks]:
-    """Create the stage's API, and the API of its former kind if the stage still has one.
+def open_webhooks(scope: Construct, *, config: StageConfig, ingest: Function) -> WebhookApi:
+    """Create the stage's API.
 
     Platforms know the API's address, so the API remains the same resource unless its kind changes.
     """
-    log_group = _access_log(scope, config) if config.api.has_gateway and config.api.access_logs else None
-    opened = []
-    for kind in config.api.kinds:
-        if kind == "url":
-            opened.append(_open_url(ingest))
-        else:
-            open_gateway = _open_rest if kind == "rest" else _open_http
-            opened.append(open_gateway(scope, config=config, ingest=ingest.entrance, log_group=log_group))
-    return opened
+    if config.api.kind == "url":
+        return _open_url(ingest)
+    open_gateway = _open_rest if config.api.kind == "rest" else _open_http
+    return open_gateway(scope, config=config, ingest=ingest.entrance, log_group=_access_log(scope, config))
 
 
-def _open_url(ingest: Function) -> Webhooks:
+def _open_url(ingest: Function) -> WebhookApi:
     """Give ingest an address of its own, which everyone may call. Ingest itself matches the routes."""
     url = ingest.entrance.add_function_url(auth_type=lambda_.FunctionUrlAuthType.NONE)
     keep_identity(url, "IngestUrl")
     # Leave out the slash at the end of Lambda's URL, because each route begins with one.
     host = cdk.Fn.select(2, cdk.Fn.split("/", url.url))
-    return Webhooks(FunctionUrlApi(ingest), f"https://{host}", None)
+    return WebhookApi(FunctionUrlApi(ingest), f"https://{host}", None)
 
 
 def _access_log(scope: Construct, config: StageConfig) -> logs.LogGroup:
@@ -91,8 +87,8 @@ def _access_log(scope: Construct, config: StageConfig) -> logs.LogGroup:
 
 
 def _open_http(
-    scope: Construct, *, config: StageConfig, ingest: lambda_.IFunction, log_group: logs.ILogGroup | None
-) -> Webhooks:
+    scope: Construct, *, config: StageConfig, ingest: lambda_.IFunction, log_group: logs.ILogGroup
+) -> WebhookApi:
     domain = config.api.domain
     api = apigw.HttpApi(
         scope,
@@ -118,21 +114,21 @@ def _open_http(
         http_api=api,
         stage_name="$default",
         auto_deploy=True,
-        throttle=apigw.ThrottleSettings(rate_limit=config.api.requests_per_second, burst_limit=config.api.burst),
+        throttle=apigw.ThrottleSettings(
+            rate_limit=config.api.requests_per_second,
+            burst_limit=BURST_SECONDS * config.api.requests_per_second,
+        ),
     )
     resource = stage.node.default_child
     assert isinstance(resource, apigw.CfnStage)
-    if log_group:
-        resource.access_log_settings = apigw.CfnStage.AccessLogSettingsProperty(
-            destination_arn=apigw.LogGroupLogDestination(log_group).bind(stage).destination_arn,
-            format=json.dumps(ACCESS_LOG),
-        )
-    else:
-        suppress_finding(stage, "AwsSolutions-APIG1", NO_ACCESS_LOGS)
+    resource.access_log_settings = apigw.CfnStage.AccessLogSettingsProperty(
+        destination_arn=apigw.LogGroupLogDestination(log_group).bind(stage).destination_arn,
+        format=json.dumps(ACCESS_LOG),
+    )
     suppress_finding(api, "AwsSolutions-APIG4", NO_AUTHORIZER)
     if domain is None:
-        return Webhooks(api, api.api_endpoint, None)
-    return Webhooks(api, f"https://{domain.name}", _map_domain(scope, domain, api_id=api.api_id, stage=resource.ref))
+        return WebhookApi(api, api.api_endpoint, None)
+    return WebhookApi(api, f"https://{domain.name}", _map_domain(scope, domain, api_id=api.api_id, stage=resource.ref))
 
 
 def _permit_before_integrating(api: apigw.HttpApi) -> None:
@@ -149,8 +145,8 @@ def _permit_before_integrating(api: apigw.HttpApi) -> None:
 
 
 def _open_rest(
-    scope: Construct, *, config: StageConfig, ingest: lambda_.IFunction, log_group: logs.ILogGroup | None
-) -> Webhooks:
+    scope: Construct, *, config: StageConfig, ingest: lambda_.IFunction, log_group: logs.ILogGroup
+) -> WebhookApi:
     domain = config.api.domain
     api = apigateway.RestApi(
         scope,
@@ -165,9 +161,9 @@ def _open_rest(
         deploy_options=apigateway.StageOptions(
             stage_name=REST_STAGE,
             throttling_rate_limit=config.api.requests_per_second,
-            throttling_burst_limit=config.api.burst,
-            access_log_destination=apigateway.LogGroupLogDestination(log_group) if log_group else None,
-            access_log_format=(apigateway.AccessLogFormat.custom(json.dumps(REST_ACCESS_LOG)) if log_group else None),
+            throttling_burst_limit=BURST_SECONDS * config.api.requests_per_second,
+            access_log_destination=apigateway.LogGroupLogDestination(log_group),
+            access_log_format=apigateway.AccessLogFormat.custom(json.dumps(REST_ACCESS_LOG)),
         ),
     )
     keep_identity(api, "RestApi")
@@ -180,13 +176,11 @@ def _open_rest(
     stage = api.deployment_stage
     Firewall(scope, "Firewall", config=config).protect(stage.stage_arn)
     _suppress_findings(api)
-    if log_group is None:
-        suppress_finding(stage, "AwsSolutions-APIG1", NO_ACCESS_LOGS)
     if domain is None:
         stack = cdk.Stack.of(api)
         host = f"{api.rest_api_id}.execute-api.{stack.region}.{stack.url_suffix}"
-        return Webhooks(api, f"https://{host}/{REST_STAGE}", None)
-    return Webhooks(
+        return WebhookApi(api, f"https://{host}/{REST_STAGE}", None)
+    return WebhookApi(
         api, f"https://{domain.name}", _map_domain(scope, domain, api_id=api.rest_api_id, stage=stage.stage_name)
     )
 
@@ -204,7 +198,7 @@ def _suppress_findings(api: apigateway.RestApi) -> None:
     )
 
 
-def _map_domain(scope: Construct, domain: Domain, *, api_id: str, stage: str) -> str:
+def _map_domain(scope: Construct, domain: DomainConfig, *, api_id: str, stage: str) -> str:
     """Create the domain, and return the target for its DNS record.
 
     Both kinds of API share this construct, so a stage that changes its kind of API keeps the target.

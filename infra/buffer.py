@@ -11,24 +11,24 @@ from message_buffer.settings import AdminSettings, GateSettings, IngestSettings,
 from . import permissions
 from .api import open_webhooks
 from .bus import BatchBus
-from .canary import Canary
+from .canary import CanaryResources
 from .copies import ages_out
-from .dynamodb_lane import DynamoDbLane
+from .dynamodb_lane import DynamoDbLaneResources
 from .end_user_messaging import WhatsAppQueues
 from .function import Function, Placement, Runtime, keep_identity, source_code
 from .limits import INGEST_TIMEOUT_SECONDS
 from .settings_and_defaults import StageConfig
 from .storage import (
-    AliasesTable,
+    AliasesTableConstruct,
     EventDestinations,
     OversizeBucket,
-    Queue,
-    RulesTable,
-    TakeoversTable,
-    WebhookSecrets,
+    QueueConstruct,
+    RulesTableConstruct,
+    TakeoversTableConstruct,
+    WebhookSecretsConstruct,
     key_of_logged_ids,
 )
-from .valkey_lane import ValkeyLane
+from .valkey_lane import ValkeyLaneResources
 
 # Longer than other functions' time-outs, because one command of an operator may read many dead letters.
 ADMIN_TIMEOUT_SECONDS = 60
@@ -58,8 +58,6 @@ class BufferStack(cdk.Stack):
         self._config, self._valkey = config, valkey
         self.log = LogSettings(
             id_key=key_of_logged_ids(self, config),
-            share=config.log_share,
-            followed=config.log_followed if config.log_share < 1 else (),
             level=config.log_level,
         )
         self._runtime = Runtime(
@@ -70,28 +68,30 @@ class BufferStack(cdk.Stack):
             log=self.log,
         )
         self.bus = BatchBus(self, "Bus", config=config)
-        self.dead_letters = Queue(
+        self.dead_letters = QueueConstruct(
             self, "DeadLetters", config=config, no_dead_letters_because="It contains the batches that failed."
         )
         self.oversize = OversizeBucket(self, "Oversize", config=config)
-        self.webhook_secrets = WebhookSecrets(self, "WebhookSecrets", config=config)
-        self.rules_table = RulesTable(self, "Rules", config=config)
-        self.takeovers_table = TakeoversTable(self, "Takeovers", config=config)
-        self.aliases_table = AliasesTable(self, "Aliases", config=config)
+        self.webhook_secrets = WebhookSecretsConstruct(self, "WebhookSecrets", config=config)
+        self.rules_table = RulesTableConstruct(self, "Rules", config=config)
+        self.takeovers_table = TakeoversTableConstruct(self, "Takeovers", config=config)
+        self.aliases_table = AliasesTableConstruct(self, "Aliases", config=config)
         self.destinations = EventDestinations(self.bus, self.oversize, self.dead_letters)
 
         self.dynamodb_lane = (
-            DynamoDbLane(self, runtime=self._runtime, destinations=self.destinations)
+            DynamoDbLaneResources(self, runtime=self._runtime, destinations=self.destinations)
             if config.has_dynamodb_lane
             else None
         )
         self._windows = self.dynamodb_lane.windows if self.dynamodb_lane else None
         self.valkey_lane = (
-            ValkeyLane(self, runtime=self._runtime, valkey=valkey, destinations=self.destinations) if valkey else None
+            ValkeyLaneResources(self, runtime=self._runtime, valkey=valkey, destinations=self.destinations)
+            if valkey
+            else None
         )
         self.whatsapp_queues = (
-            WhatsAppQueues(self, config=config, settings=config.end_user_messaging)
-            if config.end_user_messaging
+            WhatsAppQueues(self, config=config, topic_arn=config.end_user_messaging_topic)
+            if config.end_user_messaging_topic
             else None
         )
         self.ingest = self._make_ingest()
@@ -105,8 +105,7 @@ class BufferStack(cdk.Stack):
             # CloudFormation does not see a reference by name as a dependency, and might create ingest before the
             # processor.
             self.ingest.node.add_dependency(self.valkey_lane.processor)
-        self.webhooks, *former = open_webhooks(self, config=config, ingest=self.ingest)
-        self.former_webhooks = former[0] if former else None
+        self.webhooks = open_webhooks(self, config=config, ingest=self.ingest)
         self.canary = self._make_canary() if config.canary else None
         permissions.grant_to_canary(self)
         self._delete_functions_before_roles()
@@ -148,7 +147,6 @@ class BufferStack(cdk.Stack):
                 log=self.log,
                 valkey=self._valkey,
                 dynamodb_lane=self._windows.settings if self._windows else None,
-                webhook_ms=self._config.timings.webhook_ms,
                 webhook_secret_id=self.webhook_secrets.secret_arn,
                 time_is_required=self._config.api.generic_timestamp == "required",
                 event_bus=self.bus.event_bus_name,
@@ -156,12 +154,9 @@ class BufferStack(cdk.Stack):
                 rules_table=self.rules_table.table_name,
                 takeovers_table=self.takeovers_table.table_name,
                 aliases_table=self.aliases_table.table_name,
-                account_messages_per_minute=self._config.quota.account_messages_per_minute,
-                account_conversations_per_minute=self._config.quota.account_conversations_per_minute,
                 whatsapp_queue=self.whatsapp_queues.settings if self.whatsapp_queues else None,
             ),
-            warmth=self._config.warmth,
-            has_url=self._config.api.has_url,
+            has_url=self._config.api.kind == "url",
         )
         # If CloudFormation replaced the function, the address that platforms know would change. This is the id that CDK
         # derived from the construct's path.
@@ -188,7 +183,7 @@ class BufferStack(cdk.Stack):
                 log=self.log,
                 valkey=self._valkey,
                 dynamodb_lane=self._windows.settings if self._windows else None,
-                redrive_function=self.emitter.function_name,
+                redrive_function=self.emitter.entrance.function_name,
                 event_bus=self.bus.event_bus_name,
                 dead_letter_queue_url=self.dead_letters.queue_url,
                 rules=self._config.rules,
@@ -215,8 +210,8 @@ class BufferStack(cdk.Stack):
             ),
         )
 
-    def _make_canary(self) -> Canary:
-        return Canary(
+    def _make_canary(self) -> CanaryResources:
+        return CanaryResources(
             self,
             runtime=self._runtime,
             bus=self.bus,
@@ -242,8 +237,6 @@ class BufferStack(cdk.Stack):
             outputs["TriggerQueueUrl"] = self._windows.triggers.queue_url
         if self.webhooks.dns_target is not None:
             outputs["ApiDnsTarget"] = self.webhooks.dns_target
-        if self.former_webhooks is not None:
-            outputs["FormerApiEndpoint"] = self.former_webhooks.url
         for role, function in self.functions.items():
             camel = "".join(word.capitalize() for word in role.split("_"))
             outputs[f"{camel}Function"] = function.function_name

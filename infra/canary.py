@@ -8,12 +8,12 @@ from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
+from message_buffer.limits import CANARY_RUN_MS
 from message_buffer.settings import CanarySettings
 
 from .bus import SOURCE, TRIAL_TENANT, BatchBus
 from .function import Function, Runtime, grant
-from .limits import CANARY_RUN_SECONDS
-from .storage import Queue, WebhookSecrets
+from .storage import QueueConstruct, WebhookSecretsConstruct
 
 # This time is longer than the longest default wait of a buffer plus the repair of any single crash.
 CANARY_TIMEOUT_SECONDS = 120
@@ -21,15 +21,21 @@ CANARY_TIMEOUT_SECONDS = 120
 CONVERSATIONS = f"{TRIAL_TENANT}/generic/canary/"
 
 
-class Canary:
+class CanaryResources:
     """The canary. Its function is not in the stage's network, because it calls the API by its public address."""
 
     def __init__(
-        self, scope: Construct, *, runtime: Runtime, bus: BatchBus, api_url: str, webhook_secrets: WebhookSecrets
+        self,
+        scope: Construct,
+        *,
+        runtime: Runtime,
+        bus: BatchBus,
+        api_url: str,
+        webhook_secrets: WebhookSecretsConstruct,
     ) -> None:
         config, self._stack = runtime.config, cdk.Stack.of(scope)
-        rate = cdk.Duration.seconds(CANARY_RUN_SECONDS)
-        self.queue = Queue(
+        rate = cdk.Duration.millis(CANARY_RUN_MS)
+        self.queue = QueueConstruct(
             scope,
             "CanaryEvents",
             config=config,

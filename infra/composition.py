@@ -89,7 +89,6 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
             config=config,
             functions=buffer.functions | ({"responder": responder.function} if responder else {}),
             api=buffer.webhooks.api,
-            former_api=buffer.former_webhooks.api if buffer.former_webhooks else None,
             cache_name=cache.name if cache else None,
             dead_letters=buffer.dead_letters,
             whatsapp_queues=buffer.whatsapp_queues,

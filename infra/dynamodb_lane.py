@@ -15,21 +15,22 @@ from constructs import Construct
 from message_buffer.settings import DynamoDbProcessorSettings
 
 from .function import Function, Runtime
-from .limits import SWEEP_SECONDS
-from .storage import EventDestinations, MessageTable, Queue, WindowStorage
+from .limits import RULE_SECONDS
+from .storage import EventDestinations, MessageTableConstruct, QueueConstruct, WindowStorage
 
 TIMEOUT = cdk.Duration.seconds(30)
-SWEEP_RATE = cdk.Duration.seconds(SWEEP_SECONDS)
+# The sweep finds windows whose trigger was lost.
+SWEEP_RATE = cdk.Duration.seconds(RULE_SECONDS)
 
 
-class DynamoDbLane:
+class DynamoDbLaneResources:
     """The lane's resources. In a scope of their own they would get new ids, and CloudFormation would replace them."""
 
     def __init__(self, scope: Construct, *, runtime: Runtime, destinations: EventDestinations) -> None:
         config = runtime.config
         self.windows = WindowStorage(
-            table=MessageTable(scope, "Holding", config=config),
-            triggers=Queue(
+            table=MessageTableConstruct(scope, "Holding", config=config),
+            triggers=QueueConstruct(
                 scope,
                 "Triggers",
                 config=config,

@@ -10,18 +10,18 @@ from constructs import Construct
 from message_buffer.settings import WhatsAppQueueSettings
 
 from .limits import INGEST_TIMEOUT_SECONDS, VISIBILITY_TIMEOUTS
-from .settings_and_defaults import EndUserMessaging, StageConfig
-from .storage import Queue
+from .settings_and_defaults import StageConfig
+from .storage import QueueConstruct
 
 
 class WhatsAppQueues:
     """The queue of the webhooks that the topic publishes, and the queue of those that ingest could not read."""
 
-    def __init__(self, scope: Construct, *, config: StageConfig, settings: EndUserMessaging) -> None:
-        self.unreadable = Queue(
+    def __init__(self, scope: Construct, *, config: StageConfig, topic_arn: str) -> None:
+        self.unreadable = QueueConstruct(
             scope, "UnreadableWebhooks", config=config, no_dead_letters_because="It is itself a queue of dead letters."
         )
-        self.webhooks = Queue(
+        self.webhooks = QueueConstruct(
             scope,
             "WhatsAppWebhooks",
             config=config,
@@ -29,7 +29,7 @@ class WhatsAppQueues:
             no_dead_letters_because="A webhook that is refused for now must come again, however often that was. "
             "Ingest itself moves what it cannot read to another queue.",
         )
-        topic = sns.Topic.from_topic_arn(scope, "WhatsAppTopic", settings.topic_arn)
+        topic = sns.Topic.from_topic_arn(scope, "WhatsAppTopic", topic_arn)
         # The subscription's policy lets only this topic send to the queue.
         topic.add_subscription(SqsSubscription(self.webhooks, raw_message_delivery=True))
 

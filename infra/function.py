@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aws_cdk as cdk
 from aws_cdk import aws_ec2 as ec2
@@ -18,11 +18,14 @@ from constructs import Construct, IConstruct
 
 from message_buffer.settings import LogSettings, to_variables
 
-from .settings_and_defaults import ConfigError, StageConfig, Warmth
+from .settings_and_defaults import ConfigError, StageConfig, WarmRole
 
 # ONLY_SOURCE excludes everything except these folders, which form the one code asset that all functions share.
 ROOMS = ("message_buffer", "lambdas", "lua")
 ONLY_SOURCE = ["/*", *(f"!/{room}" for room in ROOMS), "/lambdas/requirements.*", "__pycache__", "*.md"]
+
+# The name of the alias of a function that has one.
+ALIAS = "live"
 
 # Lambda's limit for the names and values of a function's variables together.
 MAX_VARIABLES_BYTES = 4_096
@@ -80,7 +83,6 @@ class Function(lambda_.Function):
         name: str | None = None,
         in_a_loop: bool = False,
         failures: sqs.IQueue | None = None,
-        warmth: Warmth | None = None,
         has_url: bool = False,
     ) -> None:
         """Create the function. `settings` is its object of `message_buffer/settings.py`.
@@ -106,6 +108,14 @@ class Function(lambda_.Function):
             **to_variables(settings),
         }
         _check_size(role, cdk.Stack.of(scope).resolve(variables))
+        asynchronous: dict[str, Any] = {
+            # Lambda's first retry comes after a minute. By then the watchdog's pass has started another run. Without
+            # retries Lambda sends its record of a failed run at once.
+            "retry_attempts": 0,
+            # The shortest age that Lambda accepts. If a start is older, the watchdog has already repeated it.
+            "max_event_age": cdk.Duration.seconds(60),
+            "on_failure": destinations.SqsDestination(failures) if failures else None,
+        }
         super().__init__(
             scope,
             construct_id,
@@ -120,16 +130,9 @@ class Function(lambda_.Function):
             environment=variables,
             role=_execution_role(scope, f"{construct_id}Role", log_group=log_group, in_network=placement is not None),
             log_group=log_group,
-            **_leave_out_successful_runs(config),
             tracing=lambda_.Tracing.ACTIVE if config.tracing else lambda_.Tracing.DISABLED,
             reserved_concurrent_executions=getattr(config.concurrency, role, None),
-            snap_start=lambda_.SnapStartConf.ON_PUBLISHED_VERSIONS if _uses_snap_start(warmth) else None,
-            # Lambda's first retry comes after a minute. By then the watchdog's pass has started another run. Without
-            # retries Lambda sends its record of a failed run at once.
-            retry_attempts=0,
-            # The shortest age that Lambda accepts. If a start is older, the watchdog has already repeated it.
-            max_event_age=cdk.Duration.seconds(60),
-            on_failure=destinations.SqsDestination(failures) if failures else None,
+            **asynchronous,
             recursive_loop=lambda_.RecursiveLoop.ALLOW if in_a_loop else lambda_.RecursiveLoop.TERMINATE,
             vpc=placement.vpc if placement else None,
             vpc_subnets=placement.subnets if placement else None,
@@ -137,17 +140,24 @@ class Function(lambda_.Function):
         )
         self.calls_valkey = "REDIS_URL" in variables
         self.is_in_network = placement is not None
-        self.entrance = _entrance(self, warmth, has_url=has_url)
-        """The API invokes this: the alias of a published version, or the function."""
-        self._suppress_findings(traced=config.tracing)
-        if _uses_snap_start(warmth):
-            cdk.Annotations.of(self).acknowledge_warning(
-                "@aws-cdk/aws-lambda:snapStartRequirePublish", "The entrance is a published version."
+        self.entrance: lambda_.IFunction = self
+        """The API and other functions invoke this: the alias of a published version, or the function."""
+        warm = config.warmth.get(cast("WarmRole", role))
+        # An address of its own belongs to an alias in any case. Otherwise a change of the warmth would change it.
+        if has_url or warm:
+            self.entrance = lambda_.Alias(
+                self,
+                "Live",
+                alias_name=ALIAS,
+                version=self.current_version,
+                provisioned_concurrent_executions=warm,
+                **asynchronous,
             )
+        self._suppress_findings(traced=config.tracing)
 
     def grant_invoke_function(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` invoke this function, but none of its versions and aliases."""
-        return grant(grantee, "lambda:InvokeFunction", on=self.function_arn)
+        """Let `grantee` invoke the entrance of this function, and nothing else of it."""
+        return grant(grantee, "lambda:InvokeFunction", on=self.entrance.function_arn)
 
     def depend_on_role_of(self, other: Function) -> None:
         """Let CloudFormation create this function after the role of `other`, and delete it before that role."""
@@ -177,7 +187,7 @@ def _check_size(role: str, variables: Mapping[str, Any]) -> None:
     if (size := sum(len(name) + _bytes_of(value) for name, value in variables.items())) > MAX_VARIABLES_BYTES:
         raise ConfigError(
             f"The environment variables of the function {role} would have {size:,} bytes, but Lambda accepts"
-            f" {MAX_VARIABLES_BYTES:,}. Shorten in cdk.json: `rules`, `log_followed` or `responder.instructions`."
+            f" {MAX_VARIABLES_BYTES:,}. Shorten in cdk.json: `rules` or `responder.instructions`."
         )
 
 
@@ -212,46 +222,6 @@ def _execution_role(scope: Construct, construct_id: str, *, log_group: logs.ILog
             "Lambda requires these permissions on all resources, because the network interfaces do not exist yet.",
         )
     return role
-
-
-def _leave_out_successful_runs(config: StageConfig) -> dict[str, Any]:
-    """Return options with which Lambda logs only failed runs, or none if the stage logs every conversation.
-
-    Lambda has levels only for logs in JSON. Our own lines are JSON already, so Lambda leaves them as they are. Lambda
-    treats a line without a level, such as our metrics, as INFO. A higher level would discard all metrics, so the
-    functions themselves leave out the lines below the stage's level.
-    """
-    if config.log_share >= 1:
-        return {}
-    levels = lambda_.ApplicationLogLevel
-    return {
-        "logging_format": lambda_.LoggingFormat.JSON,
-        "system_log_level_v2": lambda_.SystemLogLevel.WARN,
-        "application_log_level_v2": levels.DEBUG if config.log_level == "DEBUG" else levels.INFO,
-    }
-
-
-def _uses_snap_start(warmth: Warmth | None) -> bool:
-    return warmth is not None and warmth.ingest == "snap_start"
-
-
-def _entrance(function: lambda_.Function, warmth: Warmth | None, *, has_url: bool) -> lambda_.IFunction:
-    """Return what the API invokes: the function, or an alias if the warmth needs a published version.
-
-    If the function has an address of its own, return the alias in any case. Otherwise a change of the warmth would
-    change the address.
-    """
-    if not has_url and (warmth is None or warmth.ingest == "none"):
-        return function
-    return lambda_.Alias(
-        function,
-        "Live",
-        alias_name="live",
-        version=function.current_version,
-        provisioned_concurrent_executions=(
-            warmth.provisioned_instances if warmth and warmth.ingest == "provisioned" else None
-        ),
-    )
 
 
 def source_code(repository: Path) -> lambda_.Code:

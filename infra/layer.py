@@ -41,12 +41,12 @@ class LayerError(RuntimeError):
     """Raised if the layer cannot be built. The exception's text says why."""
 
 
-class Platform(Enum):
+class LayerPlatform(Enum):
     HOST = "host"
     LAMBDA = "lambda-arm64"
 
 
-def build_layer(requirements: Path, *, platform: Platform, cache: Path) -> Path:
+def build_layer(requirements: Path, *, platform: LayerPlatform, cache: Path) -> Path:
     """Return the folder to publish as a layer. It is built only if `cache` does not have this content yet."""
     target = cache / f"{platform.value}-{_content_key(requirements, platform)}"
     if target.is_dir():
@@ -90,24 +90,24 @@ def lambda_interpreter() -> str | None:
     return None
 
 
-def _interpreter(platform: Platform) -> str | None:
-    return sys.executable if platform is Platform.HOST else lambda_interpreter()
+def _interpreter(platform: LayerPlatform) -> str | None:
+    return sys.executable if platform is LayerPlatform.HOST else lambda_interpreter()
 
 
-def _content_key(requirements: Path, platform: Platform) -> str:
-    target = LAMBDA_PYTHON if platform is Platform.LAMBDA else f"{sys.implementation.cache_tag} {sys.platform}"
+def _content_key(requirements: Path, platform: LayerPlatform) -> str:
+    target = LAMBDA_PYTHON if platform is LayerPlatform.LAMBDA else f"{sys.implementation.cache_tag} {sys.platform}"
     compiled = _interpreter(platform) is not None
     digest = hashlib.sha256(f"{RECIPE} {platform.value} {target} {compiled=}\n".encode())
     digest.update(requirements.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _install(requirements: Path, *, into: Path, platform: Platform) -> None:
+def _install(requirements: Path, *, into: Path, platform: LayerPlatform) -> None:
     # `--no-deps`, because the requirements are a lock file, which already contains all dependencies.
     options = ["--quiet", "--require-hashes", "--no-deps", "--no-compile", "--only-binary=:all:"]
     options += ["--disable-pip-version-check"]
     command = [sys.executable, "-m", "pip", "install", *options, "--target", str(into)]
-    if platform is Platform.LAMBDA:
+    if platform is LayerPlatform.LAMBDA:
         command += ["--implementation", "cp", "--python-version", LAMBDA_PYTHON]
         command += [argument for tag in LAMBDA_PLATFORMS for argument in ("--platform", tag)]
         # pip reads hashes only from a file. The file must not become a part of the layer.

@@ -4,22 +4,12 @@ Operators change `infra/settings_and_defaults.py`. Nothing here imports the CDK:
 `bufferctl/cost/` use these numbers without it.
 """
 
-from message_buffer.limits import SECOND_MS, WATCHDOG_PASS_MS
-
 # Less than 29 s, after which API Gateway would answer the platform instead of ingest.
 INGEST_TIMEOUT_SECONDS = 15
-# A rule of EventBridge runs once a minute at most.
+# A rule of EventBridge runs once a minute at most. The rules of the watchdog and of the sweep do.
 RULE_SECONDS = 60
-# The time between two passes of the watchdog.
-WATCHDOG_PASS_SECONDS = WATCHDOG_PASS_MS // SECOND_MS
-# The sweep of the DynamoDB lane finds windows whose trigger was lost.
-SWEEP_SECONDS = RULE_SECONDS
-CANARY_RUN_SECONDS = 300
-# The longest time that SQS keeps a message.
-DEAD_LETTER_RETENTION_DAYS = 14
 # AWS recommends hiding a message for six time-outs of the function that consumes it, since Lambda may have to hold the
 # message back while the function is throttled.
 VISIBILITY_TIMEOUTS = 6
-# The number of availability zones. ElastiCache Serverless needs two; each further zone would need more interface
-# endpoints.
-ZONES = 2
+# How long a processor may run: Lambda's longest time-out.
+PROCESSOR_LIFE_SECONDS = 900

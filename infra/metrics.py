@@ -21,7 +21,7 @@ MINUTE = cdk.Duration.minutes(1)
 FIVE_MINUTES = cdk.Duration.minutes(5)
 
 
-class Api(Protocol):
+class ApiMetrics(Protocol):
     """An HTTP API, a REST API, or a function with an address of its own."""
 
     def metric_count(self, *, period: cdk.Duration, statistic: str) -> cloudwatch.Metric: ...
@@ -58,9 +58,7 @@ class Metrics:
 
     config: StageConfig
     functions: Mapping[str, Function]
-    api: Api
-    former_api: Api | None = None
-    """The API of `api.former_kind`, at which platforms may still call."""
+    api: ApiMetrics
     cache_name: str | None
     """`None` in a stage without the Valkey lane."""
     dead_letters: sqs.IQueue

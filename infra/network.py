@@ -8,7 +8,6 @@ from constructs import Construct
 
 from .cache import CachePlacement
 from .function import Placement, keep_identity, removal_policy, suppress_finding
-from .limits import ZONES
 from .settings_and_defaults import StageConfig
 
 HTTPS = ec2.Port.tcp(443)
@@ -56,7 +55,7 @@ class NetworkStack(cdk.Stack):
         vpc = ec2.Vpc(
             self,
             "Vpc",
-            max_azs=ZONES,
+            max_azs=config.network.zones,
             nat_gateways=config.network.nat_gateways if by_nat else 0,
             subnet_configuration=_subnets(by_nat=by_nat),
             # To restrict the default group, CDK would add a Lambda function that may change security groups. Nothing is

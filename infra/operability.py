@@ -57,6 +57,6 @@ class OperabilityStack(cdk.Stack):
                 conditions={"StringEquals": {"aws:SourceAccount": self.account}},
             )
         )
-        for address in config.alarms.emails:
+        for address in config.alarm_emails:
             topic.add_subscription(EmailSubscription(address))
         return topic

@@ -25,7 +25,7 @@ def grant_to_entrances(stack: BufferStack) -> None:
 
     stack.emitter.grant_invoke_function(stack.admin)
     stack.bus.grant_publish(stack.admin)
-    stack.dead_letters.grant_look_through(stack.admin)
+    stack.dead_letters.grant_inspect(stack.admin)
     # For `conversation.forget`, which erases objects.
     stack.oversize.grant_forget(stack.admin)
     stack.rules_table.grant_change_rules(stack.admin)
@@ -76,7 +76,7 @@ def grant_to_responder(stack: ResponderStack, buffer: BufferStack) -> None:
     stack.table.grant_read_write(stack.function)
     stack.secrets.grant_get_value(stack.function)
     stack.dead_letters.grant_send(stack.function)
-    stack.dead_letters.grant_look_through(stack.function)
+    stack.dead_letters.grant_inspect(stack.function)
     buffer.gate.grant_invoke_function(stack.function)
     buffer.bus.grant_publish(stack.function)
     buffer.oversize.grant_read_batches(stack.function)

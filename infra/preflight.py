@@ -25,8 +25,7 @@ try:
         PartialCredentialsError,
     )
 
-    from .layer import LAMBDA_PYTHON, LayerError, Platform, build_layer, lambda_interpreter
-    from .limits import ZONES
+    from .layer import LAMBDA_PYTHON, LayerError, LayerPlatform, build_layer, lambda_interpreter
     from .settings_and_defaults import STACKS, ConfigError, StageConfig, load_stage
 except ModuleNotFoundError as missing:
     sys.exit(cli.missing_package(missing))
@@ -57,7 +56,7 @@ Purpose = Literal["synth", "bootstrap", "diff", "deploy", "destroy"]
 Clients = Callable[[str], Any]
 
 
-class Account(NamedTuple):
+class StageAccount(NamedTuple):
     id: str
     client: Clients
     """Makes a client with which to read from a service in the stage's region."""
@@ -81,7 +80,7 @@ def problems_here(purpose: Purpose) -> Iterator[str]:
             f"`make PYTHON=/path/to/python{LAMBDA_PYTHON} setup`."
         )
     try:
-        build_layer(REQUIREMENTS, platform=Platform.LAMBDA, cache=LAYERS)
+        build_layer(REQUIREMENTS, platform=LayerPlatform.LAMBDA, cache=LAYERS)
     except LayerError as error:
         yield f"The layer cannot be built; pip must be able to reach a package index. {error}"
 
@@ -95,7 +94,7 @@ def _node() -> Iterator[str]:
         yield f"The Node that came with `make setup` does not run on this machine: {error}. Run `make clean setup`."
 
 
-def identify(config: StageConfig, session: Any) -> Account:
+def identify(config: StageConfig, session: Any) -> StageAccount:
     """Return the account of the credentials, or raise Missing."""
     partition = _partition(config.region, session)
     try:
@@ -121,7 +120,7 @@ def identify(config: StageConfig, session: Any) -> Account:
             f"Use credentials of that account, or correct `account` in cdk.json."
         )
     role = f"arn:{partition}:iam::{account}:role/{LOOKUP_ROLE}-{account}-{config.region}"
-    return Account(account, _reader(session, sts, role=role, region=config.region))
+    return StageAccount(account, _reader(session, sts, role=role, region=config.region))
 
 
 def _partition(region: str, session: Any) -> str:
@@ -147,7 +146,7 @@ def _reader(session: Any, sts: Any, *, role: str, region: str) -> Clients:
     return lambda service: session.client(service, region_name=region, config=CLIENT_CONFIG, **keys)
 
 
-def problems_there(config: StageConfig, account: Account, purpose: Purpose) -> Iterator[str]:
+def problems_there(config: StageConfig, account: StageAccount, purpose: Purpose) -> Iterator[str]:
     """Yield what is missing in the account."""
     checks = [] if purpose == "bootstrap" else [bootstrap_problems]
     if purpose == "deploy":
@@ -164,7 +163,7 @@ def problems_there(config: StageConfig, account: Account, purpose: Purpose) -> I
             yield f"AWS did not answer ({error}). Try again."
 
 
-def bootstrap_problems(config: StageConfig, account: Account) -> Iterator[str]:
+def bootstrap_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
     """Yield a problem if CDK's own stack is missing or too old."""
     ssm = account.client("ssm")
     where = f"account {account.id} in {config.region}"
@@ -178,12 +177,16 @@ def bootstrap_problems(config: StageConfig, account: Account) -> Iterator[str]:
         yield f"CDK's bootstrap of {where} has version {version}, but {MIN_BOOTSTRAP_VERSION} is needed. {how}"
 
 
-def concurrency_problems(config: StageConfig, account: Account) -> Iterator[str]:
+def concurrency_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
     """Yield a problem if the functions reserve more than the account has left, and advice if the account has little."""
     limit = account.client("lambda").get_account_settings()["AccountLimit"]
     wanted = sum(instances for role, instances in config.concurrency if instances and role in config.roles)
-    if config.warmth.ingest == "provisioned" and config.concurrency.ingest is None:
-        wanted += config.warmth.provisioned_instances
+    # Lambda takes provisioned instances from the reserved ones, if their function has any.
+    wanted += sum(
+        instances
+        for role, instances in config.warmth.items()
+        if role in config.roles and getattr(config.concurrency, role) is None
+    )
     if not wanted:
         if limit["ConcurrentExecutions"] < MIN_COMFORTABLE_EXECUTIONS:
             yield Advice(
@@ -204,7 +207,7 @@ def concurrency_problems(config: StageConfig, account: Account) -> Iterator[str]
         )
 
 
-def _reserved_by(config: StageConfig, account: Account) -> int:
+def _reserved_by(config: StageConfig, account: StageAccount) -> int:
     # If the stage is deployed already, the functions have reserved a part of this concurrency.
     tags = [{"Key": key, "Values": [value]} for key, value in stage_tags(config).items()]
     pages = account.client("resourcegroupstaggingapi").get_paginator("get_resources")
@@ -230,7 +233,7 @@ def stage_tags(config: StageConfig) -> Mapping[str, str]:
     return {"product": "message-buffer", "stage": config.name}
 
 
-def zone_problems(config: StageConfig, account: Account) -> Iterator[str]:
+def zone_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
     """Yield a problem for each availability zone that cannot have the stage's network.
 
     The zones of a deployed network cannot change, so check everything before the first deployment.
@@ -243,10 +246,10 @@ def zone_problems(config: StageConfig, account: Account) -> Iterator[str]:
     subnets = ec2.describe_subnets(Filters=tags)["Subnets"]
     # The first zone has the lower addresses. Other zones, or another order of the same zones, would move subnets.
     by_address = sorted(subnets, key=lambda subnet: ip_network(subnet["CidrBlock"]))
-    if standing := list(dict.fromkeys(subnet["AvailabilityZone"] for subnet in by_address)):
-        if named and named != standing:
+    if existing := list(dict.fromkeys(subnet["AvailabilityZone"] for subnet in by_address)):
+        if named and named != existing:
             yield (
-                f"The network of stage '{config.name}' is in {' and '.join(standing)}, and cannot be moved. Name "
+                f"The network of stage '{config.name}' is in {' and '.join(existing)}, and cannot be moved. Name "
                 f"these, in this order, as the stage's network.availability_zones in cdk.json, or remove the stage "
                 f"first (`make destroy STAGE={config.name}`)."
             )
@@ -262,7 +265,7 @@ def zone_problems(config: StageConfig, account: Account) -> Iterator[str]:
         )
     if config.network.egress == "endpoints":
         # CloudFormation takes the first two zones if the stage names none.
-        yield from _endpoint_problems(config, ec2, zones=named or names[:ZONES])
+        yield from _endpoint_problems(config, ec2, zones=named or names[: config.network.zones])
 
 
 def _endpoint_problems(config: StageConfig, ec2: Any, *, zones: Sequence[str]) -> Iterator[str]:
@@ -280,7 +283,7 @@ def _endpoint_problems(config: StageConfig, ec2: Any, *, zones: Sequence[str]) -
             )
 
 
-def stack_problems(config: StageConfig, account: Account) -> Iterator[str]:
+def stack_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
     """Yield a problem for each stack that an earlier deployment or removal left in a state that blocks a deployment."""
     cloudformation = account.client("cloudformation")
     for word in STACKS:
@@ -309,12 +312,12 @@ def stack_problems(config: StageConfig, account: Account) -> Iterator[str]:
             yield f"{name} is only partly deleted. Run `make {again} STAGE={config.name}` again."
 
 
-def api_log_problems(config: StageConfig, account: Account) -> Iterator[str]:
+def api_log_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
     """Yield a problem if a REST API could not write its access log.
 
     The role that writes the log is a setting of the account, so no stack of ours sets it.
     """
-    if "rest" not in config.api.kinds or not config.api.access_logs:
+    if config.api.kind != "rest":
         return
     if account.client("apigateway").get_account().get("cloudwatchRoleArn"):
         return

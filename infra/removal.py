@@ -51,7 +51,7 @@ class Stuck(Exception):
     """Raised if AWS does not delete a stack. The exception's text says why, and what to do."""
 
 
-class Resource(NamedTuple):
+class StackResource(NamedTuple):
     kind: str
     id: str
     """The physical id."""
@@ -71,13 +71,13 @@ class Stack:
     id: str
     status: str
     protected: bool
-    resources: Sequence[Resource] = field(default_factory=tuple)
+    resources: Sequence[StackResource] = field(default_factory=tuple)
 
     @property
     def was_deployed(self) -> bool:
         return self.status not in NEVER_DEPLOYED
 
-    def of_kind(self, kind: str) -> list[Resource]:
+    def of_kind(self, kind: str) -> list[StackResource]:
         return [resource for resource in self.resources if resource.kind == kind]
 
 
@@ -88,15 +88,15 @@ class Removal:
         self._config, self._client, self._say = config, client, say
         self._cloudformation = client("cloudformation")
 
-    def standing(self) -> list[Stack]:
+    def existing(self) -> list[Stack]:
         """Return the stacks of the stage that exist in the account, in the order in which they can be deleted."""
         names = [f"MessageBuffer-{self._config.name}-{word}" for word in reversed(STACKS)]
-        return [stack for name in names if (stack := self._look_at(name))]
+        return [stack for name in names if (stack := self._find(name))]
 
     def left_over(self) -> list[Stack]:
         """Return the stacks that the settings have turned off, and those whose first deployment failed."""
         own = {f"MessageBuffer-{self._config.name}-{word}" for word in self._config.stacks}
-        return [stack for stack in self.standing() if stack.name not in own or not stack.was_deployed]
+        return [stack for stack in self.existing() if stack.name not in own or not stack.was_deployed]
 
     def explain(self, stacks: Sequence[Stack]) -> None:
         """Print what the deletion of `stacks` will delete and keep, and what AWS will continue to bill."""
@@ -139,7 +139,7 @@ class Removal:
                 return
         raise Stuck(f"AWS did not delete {stack.name}: {reason} Remove the cause, then run this again.")
 
-    def _look_at(self, name: str) -> Stack | None:
+    def _find(self, name: str) -> Stack | None:
         try:
             (found,) = self._cloudformation.describe_stacks(StackName=name)["Stacks"]
         except ClientError as error:
@@ -154,7 +154,7 @@ class Removal:
             tuple(self._resources_of(name, found["StackStatus"])),
         )
 
-    def _resources_of(self, name: str, status: str) -> Iterator[Resource]:
+    def _resources_of(self, name: str, status: str) -> Iterator[StackResource]:
         if status == "REVIEW_IN_PROGRESS":
             # The stack has no resources, because nobody has executed its first change set yet.
             return
@@ -165,7 +165,7 @@ class Removal:
             kept = declared.get("DeletionPolicy", "Delete").startswith("Retain")
             if found["ResourceStatus"] != "DELETE_COMPLETE" and found.get("PhysicalResourceId"):
                 final = "FinalSnapshotName" in declared.get("Properties", {}) and not kept
-                yield Resource(found["ResourceType"], found["PhysicalResourceId"], kept, final)
+                yield StackResource(found["ResourceType"], found["PhysicalResourceId"], kept, final)
 
     def _try_to_delete(self, stack: Stack) -> str | None:
         """Return None when the stack is deleted, or the reason why AWS could not delete it."""
@@ -241,7 +241,7 @@ def main(given: Sequence[str] | None = None, *, ask: Callable[[str], str] = inpu
             client=lambda service: session.client(service, region_name=config.region, config=CLIENT_CONFIG),
             say=say,
         )
-        stacks = removal.left_over() if arguments.left_over or arguments.list else removal.standing()
+        stacks = removal.left_over() if arguments.left_over or arguments.list else removal.existing()
         if arguments.list:
             for stack in stacks:
                 why = f"stage '{config.name}' no longer has it" if stack.was_deployed else "it never got deployed"

@@ -21,8 +21,8 @@ from .buffer import BufferStack
 from .bus import SOURCE, TRIAL_TENANT, bus_name
 from .function import Function, Runtime, grant, refer_weakly, source_code, suppress_finding
 from .limits import VISIBILITY_TIMEOUTS
-from .settings_and_defaults import Responder, StageConfig
-from .storage import ConversationsTable, Queue, ResponderSecrets
+from .settings_and_defaults import ResponderConfig, StageConfig
+from .storage import ConversationsTableConstruct, QueueConstruct, ResponderSecretsConstruct
 
 # How long a delivery stays hidden. While the responder works on the delivery, it extends this time.
 HIDDEN_SECONDS = 30
@@ -40,7 +40,7 @@ class ResponderStack(cdk.Stack):
         construct_id: str,
         *,
         config: StageConfig,
-        responder: Responder,
+        responder: ResponderConfig,
         env: cdk.Environment,
         source: Path,
         layer: Path,
@@ -51,10 +51,10 @@ class ResponderStack(cdk.Stack):
         refer_weakly(self)
         # After the assistant, the function calls the channel and the table, and returns the delivery to its queue.
         timeout = cdk.Duration.seconds(responder.assistant_seconds + 45)
-        self.dead_letters = Queue(
+        self.dead_letters = QueueConstruct(
             self, "ReplyDeadLetters", config=config, no_dead_letters_because="It contains the replies that failed."
         )
-        self.queue = Queue(
+        self.queue = QueueConstruct(
             self,
             "Batches",
             config=config,
@@ -65,8 +65,8 @@ class ResponderStack(cdk.Stack):
             # received so often.
             dead_letters=sqs.DeadLetterQueue(queue=self.dead_letters, max_receive_count=100),
         )
-        self.table = ConversationsTable(self, "Conversations", config=config)
-        self.secrets = ResponderSecrets(self, "ResponderSecrets", config=config)
+        self.table = ConversationsTableConstruct(self, "Conversations", config=config)
+        self.secrets = ResponderSecretsConstruct(self, "ResponderSecrets", config=config)
         self.function = Function(
             self,
             "responder",
@@ -92,6 +92,7 @@ class ResponderStack(cdk.Stack):
                 oversize_bucket=buffer.oversize.bucket_name,
                 options=ResponderOptions(
                     **responder.model_dump(),
+                    outbox_days=config.outbox_days,
                     # A lock outlasts the function that holds it, even if two hosts' clocks differ by five seconds.
                     lock_ms=(int(timeout.to_seconds()) + 5) * 1_000,
                     hidden_seconds=HIDDEN_SECONDS,

@@ -15,33 +15,21 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from message_buffer.errors import InvalidRules
-from message_buffer.limits import (
-    MAX_CALL_MS,
-    MAX_QUOTA,
-    RELEASE_MS,
-    VALKEY_ANSWER_MS,
-    VALKEY_ATTEMPTS,
-    VALKEY_CONNECT_MS,
-)
+from message_buffer.limits import VALKEY_ANSWER_MS, VALKEY_CONNECT_MS
 from message_buffer.rules.layers import RULE_FIELDS, check_platform_names, problems_of_deployed
 
-from .limits import ZONES
+from .limits import PROCESSOR_LIFE_SECONDS
 
 # How many conversations may be in flight at once if the stage reserves no concurrency for the conversation processor.
 # Lambda's quota for a new account may be lower. Starts that Lambda has accepted then wait in Lambda.
 DEFAULT_SLOTS = 200
-# The ids of followed conversations are in the environment of every function, whose size is limited.
-MAX_FOLLOWED = 10
 # ElastiCache's names have at most 40 characters, and ours begin with "message-buffer-".
 MAX_STAGE_NAME_LENGTH = 20
-# With a shorter time-out a conversation processor could not wait for two slow AWS calls and still call Valkey.
-MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS = 20_000
 # A processor renews its lease after a third of the lease's length. The other two thirds leave time for one search for
 # due conversations, one failed call to Valkey, and a second attempt to renew.
 MIN_LEASE_MS = 3_000
-# A conversation processor renews its token after a quarter of the token's length. The rest leaves time for one failed
-# call to Valkey, another quarter, and a second attempt to renew.
-MIN_TOKEN_MS = 3_000
+# The bucket keeps large batches for this long even if the bus has no archive, because consumers' queues may be late.
+MIN_OVERSIZE_DAYS = 30
 LOCAL = "local"
 # The emulator serves an API at a fixed path only if the API requests an id of its own.
 LOCAL_API_ID = "b0ffe2ed"
@@ -73,8 +61,9 @@ MemoryMb = Annotated[int, Field(ge=128, le=10_240)]
 Instances = Annotated[int, Field(ge=1, le=10_000)]
 ApiKind = Literal["http", "rest", "url"]
 AccountId = Annotated[str, Field(pattern=r"^\d{12}$")]
-Milliseconds = Annotated[int, Field(ge=1)]
 Email = Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")]
+TopicArn = Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]{1,256}$")]
+WarmRole = Literal["ingest", "processor", "conversation_processor"]
 
 
 class ConfigError(ValueError):
@@ -85,8 +74,11 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Memory(Settings):
-    """`memory`: the memory of each function in MB. Lambda gives a function CPU time in proportion to its memory."""
+class MemoryConfig(Settings):
+    """`memory`: the memory of each function in MB. Lambda gives a function CPU time in proportion to its memory.
+
+    For a team whose functions are too slow, or run out of memory.
+    """
 
     ingest: MemoryMb = 512
     """Receives the webhooks."""
@@ -108,15 +100,15 @@ class Memory(Settings):
     """Tries the stage, if it has a canary."""
 
 
-class Concurrency(Settings):
+class ConcurrencyConfig(Settings):
     """`concurrency`: how many instances of a function may run at once.
 
     Lambda reserves this number for the function and never runs more. Functions without a number share the account's
-    unreserved concurrency.
+    unreserved concurrency. For a team that shares its account with other systems, or bounds what strangers can start.
     """
 
     ingest: Instances | None = None
-    """At least `warmth.provisioned_instances`, if the stage uses provisioned instances."""
+    """At least `warmth.ingest`."""
     processor: Instances | None = None
     """At least twice the number of shards, because a processor and its successor overlap."""
     conversation_processor: Instances | None = None
@@ -134,17 +126,7 @@ class Concurrency(Settings):
     """Limits how many batches are answered at the same time."""
 
 
-class Warmth(Settings):
-    """`warmth`: paid measures that shorten or avoid the cold starts of ingest."""
-
-    ingest: Literal["none", "snap_start", "provisioned"] = "none"
-    """`none`: no measure. `snap_start`: Lambda starts instances from a snapshot. `provisioned`: some instances always
-    run."""
-    provisioned_instances: Instances = 2
-    """How many instances always run with `provisioned`."""
-
-
-class Domain(Settings):
+class DomainConfig(Settings):
     """`api.domain`: a domain name of your own for the API."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9-]+(\.[a-z0-9-]+)+$")]
@@ -153,138 +135,87 @@ class Domain(Settings):
     """The ARN of the name's certificate in ACM, in the region of the stage."""
 
 
-class Api(Settings):
+class ApiConfig(Settings):
     """`api`: the API that receives the webhooks."""
 
     kind: ApiKind = "http"
     """`http` costs less than a third of `rest`. Only a REST API can have a firewall (WAF) in front of it. `url` is an
     address of ingest itself, without API Gateway: a request costs nothing there, but the rates below and a domain have
-    no effect, and only `concurrency.ingest` limits strangers (docs/deploy.md#an-address-without-api-gateway)."""
-    former_kind: ApiKind | None = None
-    """The kind that the stage had before. It keeps its address beside the new one until you remove this setting."""
-    access_logs: bool = True
-    """Log each request to API Gateway. An API of the kind `url` has no such log."""
+    no effect, and only `concurrency.ingest` limits a flood (docs/deploy.md#an-address-without-api-gateway). `http`
+    suits most teams; `rest` is for a team whose rules demand a firewall, `url` for one that sends millions of messages
+    a day."""
     requests_per_second: Annotated[int, Field(ge=1, le=10_000)] = 500
-    """The API answers 429 above this rate."""
-    burst: Annotated[int, Field(ge=1, le=10_000)] = 1_000
-    """How many requests above the rate the API admits in a short burst."""
+    """The API answers 429 above this rate. For a team whose busy minutes exceed the default, or which wants less before
+    it trusts its consumers."""
     generic_timestamp: Literal["optional", "required"] = "optional"
     """`required` refuses webhooks of the generic platform whose signature does not cover the time, because a recorded
-    webhook could be sent again at any later time."""
-    domain: Domain | None = None
-    """Without a domain, the API has the address that AWS gives it."""
-
-    @property
-    def kinds(self) -> tuple[ApiKind, ...]:
-        """Return the kinds of the stage's APIs: the present one, and the former one if the stage still has it."""
-        return (self.kind, self.former_kind) if self.former_kind else (self.kind,)
-
-    @property
-    def has_url(self) -> bool:
-        return "url" in self.kinds
-
-    @property
-    def has_gateway(self) -> bool:
-        return self.kinds != ("url",)
+    webhook could be sent again at any later time. For a team whose own systems all sign the time."""
+    domain: DomainConfig | None = None
+    """Without a domain, the API has the address that AWS gives it. For a team that wants to move to another stage
+    without new addresses at its platforms."""
 
     @model_validator(mode="after")
-    def _kinds_fit(self) -> Api:
-        if self.former_kind == self.kind:
-            raise ValueError("former_kind must differ from kind")
-        if self.domain and not self.has_gateway:
+    def _kind_fits(self) -> ApiConfig:
+        if self.domain and self.kind == "url":
             raise ValueError("an API of the kind `url` cannot have a domain")
-        if self.domain and self.former_kind and not self.has_url:
-            raise ValueError("leave former_kind out: with a domain the address stays the same")
         return self
 
 
-class EndUserMessaging(Settings):
-    """`end_user_messaging`: AWS End User Messaging Social, which publishes WhatsApp's webhooks to a topic of SNS."""
-
-    topic_arn: Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]{1,256}$")]
-    """The topic that is the event destination of your WhatsApp Business Account, in the stage's region. A principal
-    that may publish to it can write as any customer, so its policy should admit only
-    `social-messaging.amazonaws.com`."""
-
-
-class Bus(Settings):
+class BusConfig(Settings):
     """`bus`: the event bus on which batches are published."""
 
     archive_days: Annotated[int, Field(ge=0, le=3_650)] = 0
-    """How long the bus keeps events for a replay; 0 keeps none."""
+    """How long the bus keeps events for a replay; 0 keeps none. For a team whose consumers must be able to repeat days
+    of work after a mistake of their own."""
     consumer_accounts: tuple[AccountId, ...] = ()
     """AWS accounts that may put rules of their own on the bus and read batches that are too large for an event. They
-    can read the events of every tenant."""
+    can read the events of every tenant. For a company whose agents run in other accounts than the buffer."""
 
 
-class Alarms(Settings):
-    """`alarms`: the recipients of alarms."""
-
-    emails: tuple[Email, ...] = ()
-    """Addresses that receive every alarm. Each address must confirm its subscription once."""
-
-
-class Limits(Settings):
+class LimitsConfig(Settings):
     """`limits`: bounds on the emission of a batch, and on waiting messages."""
 
     max_event_bytes: Annotated[int, Field(ge=1_024, le=1_048_576)] = 262_144
-    """If an event would be larger, its messages are put into the bucket, and the event contains a reference to them."""
+    """If an event would be larger, its messages are put into the bucket, and the event contains a reference to them.
+    For a team whose consumers stand behind a queue or a workflow that accepts less."""
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 20
     """A batch becomes a dead letter after this many attempts that failed or did not end. The pauses between attempts
     grow to a minute, so 20 attempts take more than ten minutes, in which a short outage can end, or a bad deployment
-    can be undone."""
+    can be undone. For a team that prefers an early dead letter to a late answer, or the reverse."""
     max_waiting_messages: Annotated[int, Field(ge=1_000, le=100_000)] = 5_000
     """If so many messages wait in a conversation of the Valkey lane, because it is on hold or its batch cannot be
-    emitted, new messages are answered 503. The number is checked with every eighth message."""
-    max_waiting_bytes: Annotated[int, Field(ge=4_194_304, le=1_073_741_824)] = 33_554_432
-    """The same limit in bytes. Only messages of more than 4 KiB are counted."""
+    emitted, new messages are answered 503. The number is checked with every eighth message. For a team that holds busy
+    conversations for hours."""
 
 
-class Quota(Settings):
-    """`quota`: what an account may send in the Valkey lane, unless a rule sets the account's quota (docs/rules.md). A
-    minute's quota may be used at once. Above the quota, webhooks are answered 429."""
-
-    account_messages_per_minute: Annotated[int, Field(ge=1, le=MAX_QUOTA)] = 30_000
-    """The messages that an account may send, not counting the first eight messages of each buffer."""
-    account_conversations_per_minute: Annotated[int, Field(ge=1, le=MAX_QUOTA)] = 3_000
-    """The buffers that an account may open. Each buffer costs an event, and the start of a function."""
-
-
-class Timings(Settings):
+class TimingsConfig(Settings):
     """`timings`: how long each part of the Valkey lane may take before another part takes over its work."""
 
     claim_timeout_ms: Annotated[int, Field(ge=3_000)] = 10_000
     """How long a conversation stays claimed if no conversation processor takes its batch. After that it is claimed
-    again. If a start of the conversation processor usually takes longer, each batch causes two starts."""
-    token_ms: Annotated[int, Field(ge=MIN_TOKEN_MS, le=60_000)] = 6_000
-    """How long a batch stays taken if its conversation processor does not renew its token. After a crash the batch may
-    wait for this time."""
-    conversation_processor_timeout_ms: Annotated[int, Field(ge=1_000, le=900_000, multiple_of=1_000)] = 20_000
-    """How long one run of the conversation processor may take. Whole seconds, because it is the function's time-out."""
+    again. If a start of the conversation processor usually takes longer, each batch causes two starts. For an account
+    in which Lambda starts functions slowly."""
     lease_ms: Annotated[int, Field(ge=MIN_LEASE_MS, le=60_000)] = 5_000
-    """How long a processor owns its shard without renewing the lease; after a crash the shard waits for this time."""
+    """How long a processor owns its shard without renewing the lease; after a crash the shard waits for this time. For
+    a team that wants shorter gaps after a crash, or has an unsteady network."""
     start_ms: Annotated[int, Field(ge=1_000, le=30_000)] = 4_000
-    """How long a start of a processor may take. After that the next message, or the watchdog, starts another."""
+    """How long a start of a processor may take. After that the next message, or the watchdog, starts another. For an
+    account in which Lambda starts functions slowly."""
     processor_idle_ms: Annotated[int, Field(ge=1_000)] = 10_000
-    """How long a processor without work continues to run."""
-    processor_handover_ms: Milliseconds = 30_000
-    """How long before the end of its life a processor begins to hand over to its successor."""
-    processor_life_seconds: Annotated[int, Field(ge=10, le=900)] = 900
-    """How long a processor may run; this is also the function's time-out."""
-    connect_ms: Annotated[int, Field(ge=1_000, le=10_000)] = VALKEY_CONNECT_MS
+    """How long a processor without work continues to run. For a team that pays some idle seconds for fewer starts."""
+    processor_handover_ms: Annotated[int, Field(ge=1, lt=1_000 * PROCESSOR_LIFE_SECONDS)] = 30_000
+    """How long before the end of its life a processor begins to hand over to its successor. For a team whose busy
+    shards need longer to hand over."""
+    connect_ms: Annotated[int, Field(ge=1_000, le=8_000)] = VALKEY_CONNECT_MS
     """How long connecting to Valkey, TLS and the sign-in may take together. In a private network this may take seconds
-    for the first connection of a function's instance."""
+    for the first connection of a function's instance. For an account in which networks of new functions are slow."""
     answer_ms: Annotated[int, Field(ge=100, le=1_000)] = VALKEY_ANSWER_MS
-    """How long Valkey may take to answer on an open connection. If it takes longer, it counts as unavailable."""
-    webhook_ms: Annotated[int, Field(ge=1_000, le=8_000)] = 4_000
-    """How long a webhook may wait until Valkey is connected. After that the DynamoDB lane takes its messages, or they
-    are answered 503. Some platforms wait 5 seconds for a response."""
+    """How long Valkey may take to answer on an open connection. If it takes longer, it counts as unavailable. For a
+    team whose cache is throttled or distant, and which prefers waiting to the fallback."""
 
     @model_validator(mode="after")
-    def _one_outlives_the_other(self) -> Timings:
-        working_ms = self.processor_life_seconds * 1_000 - self.processor_handover_ms
-        if working_ms <= 0:
-            raise ValueError("processor_handover_ms must be less than processor_life_seconds")
+    def _one_outlives_the_other(self) -> TimingsConfig:
+        working_ms = 1_000 * PROCESSOR_LIFE_SECONDS - self.processor_handover_ms
         if self.processor_handover_ms < self.lease_ms:
             raise ValueError(
                 "processor_handover_ms must not be less than lease_ms: a processor that hands over must wait for the"
@@ -292,89 +223,109 @@ class Timings(Settings):
             )
         if self.processor_idle_ms >= working_ms:
             raise ValueError(
-                "processor_idle_ms must be less than processor_life_seconds minus processor_handover_ms: otherwise no"
+                "processor_idle_ms must be less than 15 minutes minus processor_handover_ms: otherwise no"
                 " processor ever ends because it has no work"
             )
         return self
 
 
-class Network(Settings):
+class NetworkConfig(Settings):
     """`network`: how the functions of the Valkey lane reach the cache and AWS."""
 
     egress: Literal["nat", "endpoints", "none"] = "nat"
     """`nat`: from private subnets, through NAT gateways. `endpoints`: from private subnets, through interface
     endpoints, with no route to the internet. `none`: there is no network. The cache has a public endpoint, which admits
-    only IAM users, and the other settings of `network` have no effect (docs/deploy.md#valkey-without-a-network)."""
-    nat_gateways: Annotated[int, Field(ge=1, le=2)] = 1
-    """With one gateway, the loss of its availability zone stops both zones."""
-    availability_zones: tuple[str, ...] = ()
-    """Two zones of the stage's region. Required if the stage names an `account`, because CDK would otherwise look them
-    up in that account. A stage without an account may leave the choice to CloudFormation."""
+    only IAM users, and the other settings of `network` have no effect (docs/deploy.md#valkey-without-a-network).
+    `endpoints` is for a team whose rules forbid a route to the internet, `none` for one that must not pay for a network
+    at rest."""
+    nat_gateways: Annotated[int, Field(ge=1, le=3)] = 1
+    """With one gateway, the loss of its availability zone stops all zones. For a team that must survive the loss of a
+    zone."""
+    availability_zones: Annotated[tuple[str, ...], Field(max_length=3)] = ()
+    """Two or three zones of the stage's region. Required if the stage names an `account`, because CDK would otherwise
+    look them up in that account. A stage without an account may leave the choice to CloudFormation, which takes two.
+    For a team whose account is fixed, whose first zones have no serverless caches, or which wants a third zone."""
     flow_logs: bool = False
-    """Log the connections in the network. AWS bills flow logs by volume."""
+    """Log the connections in the network. AWS bills flow logs by volume. For a team whose auditors demand them."""
+
+    @property
+    def zones(self) -> int:
+        """Return the number of availability zones. Without names CDK can choose no more than two."""
+        return len(self.availability_zones) or 2
 
 
-class Cache(Settings):
+class CacheConfig(Settings):
     """`cache`: the ElastiCache Serverless cache. There are only maxima, because AWS bills a minimum even if unused."""
 
     max_storage_gb: Annotated[int, Field(ge=1, le=5_000)] = 5
-    """At this size the cache refuses new messages until enough waiting messages have been emitted."""
+    """At this size the cache refuses new messages until enough waiting messages have been emitted. For a team with long
+    holds or millions of messages a day."""
     max_ecpu_per_second: Annotated[int, Field(ge=1_000, le=15_000_000)] = 30_000
-    """Above this rate ElastiCache throttles requests. The ECPU is its unit of work."""
+    """Above this rate ElastiCache throttles requests. The ECPU is its unit of work. For a team with thousands of
+    messages a second, or one that wants a bound on the bill."""
     snapshot_days: Annotated[int, Field(ge=0, le=35)] = 0
-    """How long daily snapshots are kept; 0 makes none."""
+    """How long daily snapshots are kept; 0 makes none. For a team that must be able to see later which messages were
+    waiting."""
 
 
-class Responder(Settings):
+class ResponderConfig(Settings):
     """`responder`: the optional consumer that answers each batch with an AI. A stage without this object has none."""
 
     assistant: Literal["echo", "bedrock", "openai"] = "echo"
-    """`echo` repeats the batch. `bedrock` is Amazon Bedrock; `openai` is any API compatible with OpenAI's."""
+    """`echo` repeats the batch. `bedrock` is Amazon Bedrock; `openai` is any API compatible with OpenAI's.
+    `echo` is for a team that tries the responder."""
     model: str = ""
-    """The model id to send to Bedrock or the OpenAI-compatible API. Required unless the assistant is `echo`."""
+    """The model id to send to Bedrock or the OpenAI-compatible API. Required unless the assistant is `echo`. For every
+    team with an AI."""
     instructions: str = "You answer the customers of a shop, briefly and kindly."
-    """The system prompt."""
+    """The system prompt. For every team with an AI; tenants and conversations may have their own
+    (docs/responder.md#the-table)."""
     assistant_url: Annotated[str, Field(pattern=r"^https?://\S+$")] = "https://api.openai.com/v1"
-    """The base URL of the API of an `openai` assistant. It must be https outside of the local stage."""
+    """The base URL of the API of an `openai` assistant. It must be https outside of the local stage. For a team with a
+    compatible service, or a model of its own."""
     assistant_seconds: Annotated[int, Field(ge=1, le=600)] = 60
-    """How long the assistant may take for a reply."""
+    """How long the assistant may take for a reply. For a team whose model thinks for minutes."""
     max_reply_tokens: Annotated[int, Field(ge=1, le=32_000)] = 1_024
-    """The length of the longest reply."""
+    """The length of the longest reply. For a team that pays by the token."""
     max_history_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 8_000
-    """How much of the conversation's history the assistant is sent."""
+    """How much of the conversation's history the assistant is sent. For a team that pays by the token, or needs long
+    memories."""
     max_question_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 32_000
-    """A longer batch is not answered, and none is cut. Twenty of WhatsApp's longest messages have 27,000 tokens."""
+    """A longer batch is not answered, and none is cut. Twenty of WhatsApp's longest messages have 27,000 tokens. For a
+    team whose customers paste documents, or whose model accepts little."""
     max_replies_an_hour: Annotated[int, Field(ge=1, le=100_000)] = 60
     """The number of replies that the assistant writes in a conversation within an hour, which begins with a reply. This
-    stops two bots that answer each other."""
+    stops two bots that answer each other. For a team whose customers write much more, or that pays by the token."""
     gate: Literal["deliver", "discard_and_merge", "interrupt", "queue"] = "discard_and_merge"
-    """What happens to a reply if the customer writes again before it is sent: a policy of docs/responder.md."""
+    """What happens to a reply if the customer writes again before it is sent: a policy of docs/responder.md.
+    `discard_and_merge` suits most teams. `deliver` is for one whose customers rarely write again, `interrupt` for one
+    whose replies have several parts, and `queue` for one that must answer each batch by itself."""
     gate_wait_seconds: Annotated[int, Field(ge=4, le=900)] = 60
-    """How long a batch whose reply the gate has stopped waits for the customer's next batch."""
+    """How long a batch whose reply the gate has stopped waits for the customer's next batch. For a team whose rules
+    have a longer `maxWaitMs`."""
     channel: Literal["platform", "fake"] = "platform"
-    """`platform` sends a reply by the platform of the customer's messages. `fake` publishes it on the bus instead."""
+    """`platform` sends a reply by the platform of the customer's messages. `fake` publishes it on the bus instead. For
+    a team that tries the responder, or sends by its own system."""
     allowed_channels: tuple[str, ...] = ()
-    """The platforms on which the responder may answer; an empty list allows all."""
+    """The platforms on which the responder may answer; an empty list allows all. For a team that answers by AI on one
+    platform only."""
     typing_indicator: bool = False
-    """Show the customer that a reply is being written."""
+    """Show the customer that a reply is being written. For a team whose model takes more than a few seconds."""
     unknown_conversation: Literal["create", "drop"] = "create"
-    """The treatment of a batch from a conversation of which the responder has no record."""
+    """The treatment of a batch from a conversation of which the responder has no record. `drop` is for a team whose own
+    system enters the conversations that the AI may answer."""
     inactive_project: Literal["drop", "hold"] = "drop"
-    """The treatment of a batch if the settings' `projectStatus` is not `active`."""
+    """The treatment of a batch if the settings' `projectStatus` is not `active`. For a team that pauses the AI of a
+    tenant."""
     channel_not_allowed: Literal["drop", "hold"] = "drop"
-    """The treatment of a batch from a platform that is not in `allowed_channels`."""
-    hold_seconds: Annotated[int, Field(ge=1, le=86_400)] = 3_600
-    """How long `hold` holds the buffer."""
-    max_attempts: Annotated[int, Field(ge=1, le=50)] = 12
-    """After this many attempts a batch becomes a reply dead letter. Each delivery by the queue counts as an attempt,
-    even if it only waited for an earlier batch."""
-    outbox_days: Annotated[int, Field(ge=1, le=4_000)] = 35
-    """How long the responder recognises a batch that is delivered again. It must exceed `bus.archive_days`."""
+    """The treatment of a batch from a platform that is not in `allowed_channels`. `hold` is for a team that answers by
+    hand on the other platforms."""
     turn_days: Annotated[int, Field(ge=1, le=4_000)] = 365
-    """How long after its last batch the responder keeps a conversation's turns and its own settings."""
+    """How long after its last batch the responder keeps a conversation's turns and its own settings. For a team whose
+    privacy rules name a time."""
 
     @model_validator(mode="after")
-    def _has_a_model(self) -> Responder:
+    def _has_a_model(self) -> ResponderConfig:
         if self.assistant != "echo" and not self.model:
             raise ValueError(f"model is needed: name the model that {self.assistant} answers with")
         return self
@@ -386,69 +337,72 @@ class StageConfig(Settings):
     name: str
     """The stage's key in `stages`; the object has no such field."""
     account: AccountId | None = None
-    """The AWS account of the stage. If it is given, no other account's credentials can deploy the stage."""
+    """The AWS account of the stage. If it is given, no other account's credentials can deploy the stage. For a team
+    with several accounts."""
     region: str = "us-east-1"
-    """The AWS region of the stage."""
+    """The AWS region of the stage. For a team whose customers' data must stay in a region."""
     removal_policy: Literal["destroy", "retain"] = "destroy"
-    """Whether the resources that contain data are deleted with the stage, or kept."""
+    """Whether the resources that contain data are deleted with the stage, or kept. `destroy` suits a stage for tests,
+    `retain` one that has customers."""
     termination_protection: bool = False
-    """Protect all stacks except that of operability from deletion."""
+    """Protect all stacks except that of operability from deletion. For a stage that has customers."""
     tracing: bool = False
-    """Trace the functions with X-Ray, which samples their invocations."""
+    """Trace the functions with X-Ray, which samples their invocations. For a team that already follows its requests
+    with X-Ray."""
     lane: Literal["valkey", "dynamodb"] = "valkey"
-    """`valkey` emits to the millisecond. `dynamodb` emits seconds later, and needs neither a network nor a cache."""
+    """`valkey` emits to the millisecond. `dynamodb` emits seconds later, and needs neither a network nor a cache.
+    `dynamodb` is for a team with little traffic that can wait some seconds, and pays little at rest."""
     fallback: bool = True
-    """With `lane: valkey`: store messages in the DynamoDB lane while Valkey is unavailable."""
+    """With `lane: valkey`: store messages in the DynamoDB lane while Valkey is unavailable. A team turns it off if a
+    late answer is better than one by another lane."""
     shards: Annotated[int, Field(ge=1, le=256)] = 1
-    """How many shards conversations are divided into, each with a processor. Change it only when no message waits."""
+    """How many shards conversations are divided into, each with a processor. Change it only when no message waits. For
+    a team whose traffic exceeds one processor (docs/performance.md)."""
     log_level: LogLevel = "INFO"
-    """The least severe log lines that the functions write."""
+    """The least severe log lines that the functions write. `DEBUG` is for developers, `WARNING` for a team whose bill
+    for logs is too high."""
     log_retention: LogRetention = "two_weeks"
-    """How long CloudWatch keeps the logs."""
+    """How long CloudWatch keeps the logs. For a team whose auditors or privacy rules name a time."""
     log_ids: Literal["plain", "hashed"] = "plain"
     """How log lines name conversations and batches. Conversation ids contain phone numbers; `hashed` replaces ids with
-    hashes under a secret of the stage. `bufferctl logged` computes the hash of an id."""
-    log_share: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """The share of the conversations whose messages and batches have log lines, such as 0.01 for one of a hundred. A
-    conversation has all of these lines, in all functions, or none. Warnings, errors and lines about runs of processors
-    are always logged. Below 1, Lambda's own lines about successful runs are left out as well, and some metrics are
-    written up to ten seconds later (docs/observability.md#a-share-of-the-conversations)."""
-    log_followed: Annotated[tuple[str, ...], Field(max_length=MAX_FOLLOWED)] = ()
-    """The ids of conversations that are always logged, whatever `log_share` is. A principal that may read the
-    functions' variables can read these ids, even with `log_ids: hashed`."""
-    oversize_retention_days: Annotated[int, Field(ge=1, le=365)] = 30
-    """How long the bucket keeps batches that were too large for an event."""
-    memory: Memory = Memory()
+    hashes under a secret of the stage. `bufferctl logged` computes the hash of an id. For a team whose operators must
+    not see customers' phone numbers."""
+    memory: MemoryConfig = MemoryConfig()
     """The memory of each function."""
-    concurrency: Concurrency = Concurrency()
+    concurrency: ConcurrencyConfig = ConcurrencyConfig()
     """The reserved concurrency of each function."""
-    warmth: Warmth = Warmth()
-    """Measures against cold starts of ingest."""
-    api: Api = Api()
+    warmth: dict[WarmRole, Instances] = {}
+    """How many instances of a function always run (provisioned concurrency), such as `{"ingest": 2}`. A new instance of
+    the processor starts one of the conversation processor in advance, but one that always runs does not, so keep both
+    warm or neither. A processor needs two instances for each shard. For a team whose customers write seldom, and must
+    not wait for a cold start."""
+    api: ApiConfig = ApiConfig()
     """The API that receives the webhooks."""
-    end_user_messaging: EndUserMessaging | None = None
-    """Receive WhatsApp's messages from AWS End User Messaging Social. Meta's webhook remains possible."""
-    bus: Bus = Bus()
+    end_user_messaging_topic: TopicArn | None = None
+    """The topic of SNS to which AWS End User Messaging Social publishes the webhooks of your WhatsApp Business Account,
+    in the stage's region. A principal that may publish to it can write as any customer, so its policy should admit only
+    `social-messaging.amazonaws.com`. For a team that has WhatsApp by AWS and no token of Meta."""
+    bus: BusConfig = BusConfig()
     """The event bus."""
-    alarms: Alarms = Alarms()
-    """The recipients of alarms."""
-    limits: Limits = Limits()
+    alarm_emails: tuple[Email, ...] = ()
+    """Addresses that receive every alarm. Each address must confirm its subscription once. For a team without a tool
+    for incidents; others subscribe theirs to the topic."""
+    limits: LimitsConfig = LimitsConfig()
     """Bounds on batches and on waiting messages."""
-    quota: Quota = Quota()
-    """What an account may send."""
-    timings: Timings = Timings()
+    timings: TimingsConfig = TimingsConfig()
     """Time-outs of the Valkey lane."""
     rules: dict[str, Any] = {}
     """The rules that are deployed with the stage, such as `{"preset": "customers"}`; docs/rules.md helps to choose."""
-    network: Network = Network()
+    network: NetworkConfig = NetworkConfig()
     """The network of the Valkey lane."""
-    cache: Cache = Cache()
+    cache: CacheConfig = CacheConfig()
     """The cache of the Valkey lane."""
-    responder: Responder | None = None
+    responder: ResponderConfig | None = None
     """The optional responder."""
     canary: bool = False
     """Try the stage every five minutes as a customer, with an alarm. Consumers must ignore its tenant
-    (docs/consumer.md), or they receive a batch from each run."""
+    (docs/consumer.md), or they receive a batch from each run. For a team that must know of a fault before its customers
+    write."""
     valkey_url: str | None = None
     """The URL of Valkey on the local stage, which has no cache of its own. `make up` sets it; other stages must not."""
 
@@ -473,6 +427,16 @@ class StageConfig(Settings):
     def has_network(self) -> bool:
         """Return whether the cache, and the functions that call it, are in a network."""
         return self.has_cache and self.network.egress != "none"
+
+    @property
+    def oversize_days(self) -> int:
+        """Return how long the bucket keeps batches that were too large for an event: at least as long as the bus."""
+        return max(MIN_OVERSIZE_DAYS, self.bus.archive_days)
+
+    @property
+    def outbox_days(self) -> int:
+        """Return how long the responder recognises a batch that it has answered: longer than the bus can replay it."""
+        return self.oversize_days + 5
 
     @property
     def slots_of_a_shard(self) -> int:
@@ -527,23 +491,10 @@ class StageConfig(Settings):
             raise ValueError("a stage with `lane: dynamodb` has no Valkey: leave valkeyUrl out")
         if self.is_local and self.has_valkey_lane and not self.valkey_url:
             raise ValueError("the local stage needs `-c valkeyUrl=valkey://host:port?cluster=true`; `make up` sets it")
-        if self.is_local and self.log_share < 1:
-            raise ValueError("the local stage logs every conversation: leave log_share out")
         if not self.is_local and self.valkey_url:
             raise ValueError("only the local stage takes valkeyUrl: the others have a cache of their own")
-        if not self.is_local and self.timings.conversation_processor_timeout_ms < MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS:
-            raise ValueError(
-                f"timings.conversation_processor_timeout_ms must be at least {MIN_CONVERSATION_PROCESSOR_TIMEOUT_MS}:"
-                " in less time a conversation processor cannot wait for a slow AWS and still put its batch back"
-            )
-        needed_ms = self.timings.connect_ms + VALKEY_ATTEMPTS * self.timings.answer_ms + MAX_CALL_MS + RELEASE_MS
-        if not self.is_local and self.timings.conversation_processor_timeout_ms < needed_ms:
-            raise ValueError(
-                f"timings.conversation_processor_timeout_ms must be at least {needed_ms} with this connect_ms and"
-                " answer_ms: after the slowest take a conversation processor needs time for a slow AWS call"
-            )
-        if self.account and self.has_network and len(self.network.availability_zones) != ZONES:
-            raise ValueError(f"a stage with an account must name {ZONES} network.availability_zones")
+        if self.account and self.has_network and not self.network.availability_zones:
+            raise ValueError("a stage with an account must name its network.availability_zones")
         return self
 
     @model_validator(mode="after")
@@ -554,20 +505,18 @@ class StageConfig(Settings):
             raise ValueError(
                 "responder.assistant_url must begin with https: the API key and customers' messages are sent there"
             )
-        if self.responder.outbox_days <= self.bus.archive_days:
-            raise ValueError(
-                "responder.outbox_days must exceed bus.archive_days: otherwise replayed batches are answered again"
-            )
         return self
 
     @model_validator(mode="after")
     def _fits_its_region(self) -> StageConfig:
         zones = self.network.availability_zones
+        if len(zones) == 1 or self.network.nat_gateways > self.network.zones:
+            raise ValueError("a network has two or three zones, and at most one NAT gateway in each")
         if len(set(zones)) != len(zones) or not all(zone.startswith(self.region) for zone in zones):
             raise ValueError(f"network.availability_zones must be different zones of {self.region}")
-        topic = self.end_user_messaging
-        if topic and f":sns:{self.region}:" not in topic.topic_arn:
-            raise ValueError(f"end_user_messaging.topic_arn must name a topic in {self.region}, the stage's region")
+        topic = self.end_user_messaging_topic
+        if topic and f":sns:{self.region}:" not in topic:
+            raise ValueError(f"end_user_messaging_topic must name a topic in {self.region}, the stage's region")
         domain = self.api.domain
         if domain and f":acm:{self.region}:" not in domain.certificate_arn:
             raise ValueError(
@@ -586,13 +535,14 @@ class StageConfig(Settings):
                 f"concurrency.conversation_processor must be at least {self.shards}: each shard needs a conversation"
                 " processor"
             )
-        if self.api.has_url and self.concurrency.ingest is None and not self.is_local:
+        if self.api.kind == "url" and self.concurrency.ingest is None and not self.is_local:
             raise ValueError(
-                "api.kind `url` needs concurrency.ingest: nothing else limits how many functions strangers can start"
+                "api.kind `url` needs concurrency.ingest: nothing else limits how many functions a flood can start"
             )
-        provisioned = self.warmth.provisioned_instances if self.warmth.ingest == "provisioned" else 0
-        if self.concurrency.ingest is not None and provisioned > self.concurrency.ingest:
-            raise ValueError("warmth.provisioned_instances must not exceed concurrency.ingest, which includes them")
+        for role, instances in self.warmth.items():
+            reserved = getattr(self.concurrency, role)
+            if reserved is not None and instances > reserved:
+                raise ValueError(f"warmth.{role} must not exceed concurrency.{role}, which includes it")
         return self
 
 

@@ -14,12 +14,12 @@ from aws_cdk import aws_secretsmanager as secretsmanager
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
+from message_buffer.limits import DEAD_LETTER_RETENTION_DAYS
 from message_buffer.settings import DynamoDbLaneSettings, EmissionSettings
 
 from .bus import BatchBus
 from .function import Function, grant, keep_identity, removal_policy, suppress_finding
-from .limits import DEAD_LETTER_RETENTION_DAYS
-from .settings_and_defaults import Limits, StageConfig
+from .settings_and_defaults import LimitsConfig, StageConfig
 
 DEAD_LETTER_RETENTION = cdk.Duration.days(DEAD_LETTER_RETENTION_DAYS)
 # The bucket's folders for batches that are too large for an event, and for batches that are too large for a dead
@@ -28,7 +28,7 @@ BATCHES, DEAD_LETTERS = "batches/*", "dead-letters/*"
 UNKNOWN_NAMES = "Objects are named after future batches, so a policy can only name their folder."
 
 
-class Queue(sqs.Queue):
+class QueueConstruct(sqs.Queue):
     """A queue that has a dead-letter queue, or a reason to have none."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Queue(sqs.Queue):
         """Let `grantee` receive and delete messages."""
         return grant(grantee, "sqs:ReceiveMessage", "sqs:DeleteMessage", on=self.queue_arn)
 
-    def grant_look_through(self, grantee: iam.IGrantable) -> iam.Grant:
+    def grant_inspect(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` receive the messages of the queue, and delete some."""
         actions = ("ReceiveMessage", "ChangeMessageVisibility", "DeleteMessage", "GetQueueAttributes")
         return grant(grantee, *(f"sqs:{action}" for action in actions), on=self.queue_arn)
@@ -83,7 +83,7 @@ class OversizeBucket(s3.Bucket):
             encryption=s3.BucketEncryption.S3_MANAGED,
             enforce_ssl=not config.is_local,  # the emulator has no TLS
             lifecycle_rules=[
-                _expire(BATCHES, cdk.Duration.days(config.oversize_retention_days)),
+                _expire(BATCHES, cdk.Duration.days(config.oversize_days)),
                 # The content of a large dead letter must outlast the dead letter in its queue.
                 _expire(DEAD_LETTERS, cdk.Duration.days(DEAD_LETTER_RETENTION_DAYS + 1)),
             ],
@@ -143,9 +143,9 @@ class EventDestinations:
 
     bus: BatchBus
     oversize: OversizeBucket
-    dead_letters: Queue
+    dead_letters: QueueConstruct
 
-    def settings(self, limits: Limits) -> EmissionSettings:
+    def settings(self, limits: LimitsConfig) -> EmissionSettings:
         """Return what a function that emits batches must know."""
         return EmissionSettings(
             event_bus=self.bus.event_bus_name,
@@ -166,7 +166,7 @@ def _expire(prefix: str, after: cdk.Duration) -> s3.LifecycleRule:
     return s3.LifecycleRule(prefix=prefix.removesuffix("*"), expiration=after)
 
 
-class Table(dynamodb.Table):
+class TableConstruct(dynamodb.Table):
     """A table that AWS bills by use and encrypts with a key of AWS.
 
     In AWS it can be restored to any second of the last five weeks, even if it has been deleted. It has no deletion
@@ -201,7 +201,7 @@ class Table(dynamodb.Table):
         return grant(grantee, *(f"dynamodb:{action}" for action in actions), on=self.table_arn)
 
 
-class RulesTable(Table):
+class RulesTableConstruct(TableConstruct):
     """The rules that operators change. The table is small, so a function reads all of it."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
@@ -216,7 +216,7 @@ class RulesTable(Table):
         return self._grant(grantee, "GetItem", "Scan", "PutItem", "DeleteItem")
 
 
-class AliasesTable(Table):
+class AliasesTableConstruct(TableConstruct):
     """The names of authors that have several. `message_buffer/aliases/aliases_table.py` defines the items."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
@@ -231,7 +231,7 @@ class AliasesTable(Table):
         return self._grant(grantee, "GetItem", "DeleteItem")
 
 
-class MessageTable(Table):
+class MessageTableConstruct(TableConstruct):
     """The DynamoDB lane's table: the messages of each conversation in order, and the state of its window."""
 
     # The index in which the sweep finds open windows, in the order of the times under which they are listed.
@@ -270,8 +270,8 @@ class MessageTable(Table):
 class WindowStorage:
     """The table in which the DynamoDB lane stores messages, and the queue whose delay ends a window."""
 
-    table: MessageTable
-    triggers: Queue
+    table: MessageTableConstruct
+    triggers: QueueConstruct
 
     @property
     def settings(self) -> DynamoDbLaneSettings:
@@ -283,7 +283,7 @@ def _text(name: str) -> dynamodb.Attribute:
     return dynamodb.Attribute(name=name, type=dynamodb.AttributeType.STRING)
 
 
-class TakeoversTable(Table):
+class TakeoversTableConstruct(TableConstruct):
     """The conversations that people of the business answer. `message_buffer/takeovers/` defines the items."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
@@ -298,7 +298,7 @@ class TakeoversTable(Table):
         return self._grant(grantee, "GetItem", "UpdateItem", "DeleteItem")
 
 
-class ConversationsTable(Table):
+class ConversationsTableConstruct(TableConstruct):
     """The responder's records, outboxes and turns. `lambdas/responder/conversations_table.py` defines the items."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
@@ -311,7 +311,7 @@ class ConversationsTable(Table):
         return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "Query", "BatchWriteItem")
 
 
-class _Secret(secretsmanager.Secret):
+class _SecretConstruct(secretsmanager.Secret):
     @property
     def policy_arn(self) -> str:
         """Return the ARN for policies.
@@ -327,7 +327,7 @@ class _Secret(secretsmanager.Secret):
         return grant(grantee, "secretsmanager:GetSecretValue", on=self.policy_arn)
 
 
-class ResponderSecrets(_Secret):
+class ResponderSecretsConstruct(_SecretConstruct):
     """The keys of the AI and of the channels.
 
     A deployment creates the secret empty. A person then enters the keys, and no later deployment removes them.
@@ -349,7 +349,7 @@ class ResponderSecrets(_Secret):
         )
 
 
-class WebhookSecrets(_Secret):
+class WebhookSecretsConstruct(_SecretConstruct):
     """The secrets with which platforms sign their webhooks. A deployment generates only the one for `generic`."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
@@ -379,7 +379,7 @@ def key_of_logged_ids(scope: Construct, config: StageConfig) -> str | None:
     """
     if config.log_ids == "plain":
         return None
-    secret = _Secret(
+    secret = _SecretConstruct(
         scope,
         "LogIdKey",
         description="The key under which ids are hashed in the logs.",

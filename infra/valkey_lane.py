@@ -12,6 +12,7 @@ from aws_cdk import aws_lambda as lambda_
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
+from message_buffer.limits import SECOND_MS, WATCHDOG_PASS_MS
 from message_buffer.settings import (
     ConnectionSettings,
     ConversationProcessorSettings,
@@ -22,13 +23,15 @@ from message_buffer.settings import (
 )
 
 from .cache import CacheStack
-from .function import Function, Runtime, grant
-from .limits import RULE_SECONDS, VISIBILITY_TIMEOUTS, WATCHDOG_PASS_SECONDS
+from .function import ALIAS, Function, Runtime, grant
+from .limits import PROCESSOR_LIFE_SECONDS, RULE_SECONDS, VISIBILITY_TIMEOUTS
 from .settings_and_defaults import StageConfig
-from .storage import EventDestinations, Queue
+from .storage import EventDestinations, QueueConstruct
 
 # Less than the time between two passes, so that passes rarely overlap.
 WATCHDOG_TIMEOUT_SECONDS = 25
+# Enough for the slowest take of a batch, a slow call to AWS, and to complete the batch or put it back.
+CONVERSATION_PROCESSOR_TIMEOUT_SECONDS = 20
 
 
 def valkey_settings(config: StageConfig, cache: CacheStack | None) -> ValkeySettings:
@@ -47,17 +50,19 @@ def valkey_settings(config: StageConfig, cache: CacheStack | None) -> ValkeySett
             lease_ms=timings.lease_ms,
             claim_ms=timings.claim_timeout_ms,
             slots=config.slots_of_a_shard,
-            token_ms=timings.token_ms,
             max_waiting=config.limits.max_waiting_messages,
-            max_waiting_bytes=config.limits.max_waiting_bytes,
         ),
         # The processor starts its successor, and a conversation processor may start a processor. CloudFormation can
         # resolve this circular reference only if the name is fixed in advance.
-        processor_function=f"message-buffer-{config.name}-processor",
+        processor_function=_processor_name(config) + (f":{ALIAS}" if "processor" in config.warmth else ""),
     )
 
 
-class ValkeyLane:
+def _processor_name(config: StageConfig) -> str:
+    return f"message-buffer-{config.name}-processor"
+
+
+class ValkeyLaneResources:
     """The lane's resources. In a scope of their own they would get new ids, and CloudFormation would replace them."""
 
     def __init__(
@@ -89,14 +94,14 @@ class ValkeyLane:
         return Function(
             self._scope,
             "processor",
-            name=self._valkey.processor_function,
+            name=_processor_name(self._config),
             runtime=self._runtime,
             memory_mb=self._config.memory.processor,
-            timeout=cdk.Duration.seconds(self._config.timings.processor_life_seconds),
+            timeout=cdk.Duration.seconds(PROCESSOR_LIFE_SECONDS),
             settings=ProcessorSettings(
                 log=self._runtime.log,
                 valkey=self._valkey,
-                conversation_processor_function=self.conversation_processor.function_name,
+                conversation_processor_function=self.conversation_processor.entrance.function_name,
                 idle_ms=self._config.timings.processor_idle_ms,
                 handover_ms=self._config.timings.processor_handover_ms,
             ),
@@ -110,7 +115,7 @@ class ValkeyLane:
             "conversation_processor",
             runtime=self._runtime,
             memory_mb=self._config.memory.conversation_processor,
-            timeout=cdk.Duration.seconds(math.ceil(self._config.timings.conversation_processor_timeout_ms / 1_000)),
+            timeout=cdk.Duration.seconds(CONVERSATION_PROCESSOR_TIMEOUT_SECONDS),
             settings=ConversationProcessorSettings(
                 log=self._runtime.log,
                 valkey=self._valkey,
@@ -136,7 +141,7 @@ class ValkeyLane:
         rate = cdk.Duration.seconds(RULE_SECONDS)
         # The rule starts only every second pass, so a queue delays a message that starts the pass in between. The
         # logical id of a queue cannot change without replacing it.
-        second_pass = self._passes_after("WatchdogEcho", seconds=RULE_SECONDS - WATCHDOG_PASS_SECONDS)
+        second_pass = self._passes_after("WatchdogEcho", seconds=RULE_SECONDS - WATCHDOG_PASS_MS // SECOND_MS)
         self.watchdog.add_event_source(SqsEventSource(second_pass, batch_size=1))
         # One pass repairs all shards, however many of Lambda's records of failed processors have started it. Lambda
         # accepts no smaller concurrency.
@@ -151,9 +156,9 @@ class ValkeyLane:
             ],
         )
 
-    def _passes_after(self, construct_id: str, *, seconds: int) -> Queue:
+    def _passes_after(self, construct_id: str, *, seconds: int) -> QueueConstruct:
         """Create a queue that delivers each message after this time, to start a pass of the watchdog."""
-        return Queue(
+        return QueueConstruct(
             self._scope,
             construct_id,
             config=self._config,

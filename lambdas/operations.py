@@ -11,11 +11,14 @@ is raised for a caller's mistake.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lambdas.limits import MAX_CALLER_CHARACTERS
 from message_buffer.errors import InvalidInput, MessageBufferError, RulesConflict, StoreError
-from message_buffer.messages.wire_form import Json
+from message_buffer.json_object import Json
 from message_buffer.telemetry import Telemetry
 
+# For the names in a request. The longest are ids of conversations, and scopes, which add a short prefix to such an id.
+MAX_ID_CHARACTERS = 1_100
+# The ARN of an assumed role has at most 168 characters. A log line shows this many characters of every name.
+MAX_CALLER_CHARACTERS = 256
 Operation = Callable[[Json], Json]
 
 # The request's fields that name the caller and the subject, with their names in the log. A function cannot know who
@@ -23,11 +26,11 @@ Operation = Callable[[Json], Json]
 NAMED_IN_THE_LOG = {"by": "claimedBy", "conversation": "conversation", "scope": "scope", "batchId": "batchId"}
 
 
-class NotFound(MessageBufferError):
+class SubjectNotFound(MessageBufferError):
     """The conversation, the rules or the dead letter do not exist."""
 
 
-class Refused(MessageBufferError):
+class OperationRefused(MessageBufferError):
     """The operation failed, and the error's text says why."""
 
 
@@ -70,7 +73,7 @@ def _code(error: MessageBufferError) -> str:
     match error:
         case InvalidInput():
             return "invalid"
-        case NotFound():
+        case SubjectNotFound():
             return "not_found"
         case RulesConflict():
             return "conflict"

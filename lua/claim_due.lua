@@ -1,4 +1,4 @@
--- claim_due: put back expired claims and batches, move due conversations to inflight, and plan the next look.
+-- claim_due: put back expired claims and batches, move due conversations to inflight, and plan the next call.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -10,7 +10,7 @@
 -- ARGV[2]  lease_id               str
 -- ARGV[3]  limit                  int   claim at most this many conversations, and put back at most this many, 1..1000
 -- ARGV[4]  claim_ms               int   time that the conversation processor has to take the batch
--- ARGV[5]  look_ms                int   the processor looks again after look_ms at the latest
+-- ARGV[5]  max_sleep_ms           int   the processor calls again after max_sleep_ms at the latest
 -- ARGV[6]  call_id                str   names this call; a retry sends the same
 -- ARGV[7]  slots                  int   number of conversations that may be in flight
 -- Returns  {"CLAIMED", next_due_at_ms | -1, expired, full, (conversation, due_at_ms)...} | {"LOST"}
@@ -20,7 +20,7 @@
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
 local processor_key, wake_key, claimed_key = KEYS[4], KEYS[5], KEYS[6]
 local now, now_ms, lease_id, limit = ARGV[1], tonumber(ARGV[1]), ARGV[2], math.min(tonumber(ARGV[3]), 1000)
-local claim_ms, look_ms, call_id, slots = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
+local claim_ms, max_sleep_ms, call_id, slots = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7])
 
 -- include open_buffer: due_at_of, mode_of
 
@@ -79,7 +79,7 @@ local next_due_at = tonumber(redis.call('ZRANGE', pending_key, 0, 0, 'WITHSCORES
 local is_full = free <= 0 and next_due_at and next_due_at <= now_ms and next_deadline > now_ms
 if next_deadline then next_due_at = math.min(next_due_at or math.huge, math.ceil(next_deadline)) end
 reply[2] = next_due_at or -1
-local wake_at = math.min(next_due_at or now_ms + look_ms, now_ms + look_ms)
+local wake_at = math.min(next_due_at or now_ms + max_sleep_ms, now_ms + max_sleep_ms)
 if is_full then
   -- More is due, but no slot is free. Only a script that frees a slot wakes the processor; others treat it as awake.
   reply[4], wake_at = 1, '0000000000001'

@@ -15,8 +15,8 @@
 -- ARGV[1]  now_ms                  int
 -- ARGV[2]  conversation            str
 -- Returns  {"FORGOTTEN", last_at_ms | -1, waiting, frozen, leaving_until_ms | -1}
--- Repeat   erases what has come in between; the counts of the first call are lost
--- Keeps    nothing: a message that comes later, even one delivered again, begins a new conversation
+-- Repeat   erases what has arrived in between; the counts of the first call are lost
+-- Keeps    nothing: a message that arrives later, even one delivered again, begins a new conversation
 
 local pending_key, open_key, inflight_key, held_key, claimed_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local conv_key, msgs_key, batch_key, taken_key, seen_key, emitted_key, holds_key =

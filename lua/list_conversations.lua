@@ -4,7 +4,7 @@
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
 -- KEYS[3]  {b<shard>}:inflight    zset  conversation -> deadline_ms
 -- ARGV[1]  cursor                 str   'open:0' for the first page; then the previous page's next_cursor
--- ARGV[2]  limit                  int   look at about this many, 1..1000; all of a small shard is one page
+-- ARGV[2]  limit                  int   read about this many, 1..1000; all of a small shard is one page
 -- Returns  {"PAGE", next_cursor | "", (conversation, state = "PENDING" | "INFLIGHT", scheduled_at_ms)...}
 -- Repeat   reads again
 -- Keeps    everything: the script only reads

@@ -13,7 +13,7 @@
 -- ARGV[6]  horizon_ms             int   work due further ahead than this is left to the watchdog
 -- Returns  {"RELEASED", next_due_at_ms | -1, start} | {"PENDING", next_due_at_ms} | {"LOST"}
 -- Repeat   returns RELEASED again if a successor's start is reserved, otherwise LOST
--- Keeps    no message arrives unseen between the last look and the end of the lease
+-- Keeps    no message arrives unseen between the last claim and the end of the lease
 
 local pending_key, open_key, inflight_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local now_ms, lease_id, reason = tonumber(ARGV[1]), ARGV[2], ARGV[3]

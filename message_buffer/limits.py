@@ -1,4 +1,4 @@
-"""The numbers that several modules share, and that only developers change. Others are beside their use.
+"""The numbers that several rooms, or unrelated modules of the library, share. Others are beside their use.
 
 Operators change the numbers in `infra/settings_and_defaults.py` and in the rules.
 """
@@ -33,8 +33,6 @@ MAX_RETRY_MS = 60 * SECOND_MS
 
 # SQS delays a message for 15 minutes at most, so the DynamoDB lane could not keep a longer silence.
 MAX_TRIGGER_DELAY_MS = 15 * MINUTE_MS
-# The name of a tenant or an agent. A longer tenant's name could make a conversation's id too long.
-MAX_NAME_CHARACTERS = 128
 # A hold that a person forgets blocks a customer for no longer than a day.
 MAX_HOLD_MS = DAY_MS
 # No quota may be higher, because a script counts a message's cost in whole microseconds.
@@ -48,10 +46,22 @@ MIN_MS_BETWEEN_RULES_CHECKS = 5 * SECOND_MS
 # suspends, and a NAT gateway forgets a connection after 350 seconds.
 MAX_IDLE_MS = 30 * SECOND_MS
 
+# -- operators, canary, metrics ------------------------------------------------------------------------------
+# A response of the admin function lists at most this many conversations or dead letters.
+MAX_LISTED = 500
+# Each run of the canary begins this long after the previous one.
+CANARY_RUN_MS = 5 * MINUTE_MS
+# The messages of a run.
+CANARY_FRAGMENTS = 3
+# A stage that logs only a share of its conversations writes ordinary metrics of an instance no later than this after
+# the last ones, if the instance still runs. CloudWatch counts by the minute.
+MAX_METRICS_AGE_MS = 10 * SECOND_MS
 # -- calls to AWS --------------------------------------------------------------------------------------------
 
 # A call that is tried twice takes at most this long; between the tries a client pauses for up to a second.
 MAX_CALL_MS = 10 * SECOND_MS
+# The longest time that SQS keeps a message.
+DEAD_LETTER_RETENTION_DAYS = 14
 # An instance reads a secret again when its copy is this old.
 SECRET_LIFE_MS = MINUTE_MS
 

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 from message_buffer import limits
 from message_buffer.errors import InvalidSettings
 
-ALL = 1.0
-
 # -- parts that several functions share ----------------------------------------------------------------------
 
 
@@ -23,11 +21,6 @@ class LogSettings(NamedTuple):
 
     id_key: str | None = None
     """The key under which ids are logged as hashes, or None if they are logged as they are."""
-    share: float = ALL
-    """The share of the conversations whose messages and batches have log lines. Warnings and errors are always
-    logged."""
-    followed: tuple[str, ...] = ()
-    """The ids of conversations that always have these lines."""
     level: str | None = None
     """The least severe lines that are written, or None if the logger decides."""
 
@@ -42,7 +35,7 @@ class ConnectionSettings(NamedTuple):
 
     @property
     def max_call_ms(self) -> int:
-        """Return how long a call may take. All its tries together wait for a connection only once."""
+        """Return the longest time of a call. All its tries together wait for a connection only once."""
         return self.connect_timeout_ms + limits.VALKEY_ATTEMPTS * self.answer_timeout_ms
 
 
@@ -62,12 +55,13 @@ class StoreSettings(NamedTuple):
     lease_ms: int  # a processor that has not renewed its lease for this long is dead
     claim_ms: int  # the time from the claim to the take
     slots: int  # conversations of a shard that may be in flight at once
-    token_ms: int  # the time from the take, or from a renewal, to the completion
     max_waiting: int  # messages in one conversation
-    max_waiting_bytes: int  # bytes of messages of more than 4 KiB, in one conversation
     # Work that is due later than this needs no processor yet, because the watchdog makes three passes before then.
     horizon_ms: int = 3 * limits.WATCHDOG_PASS_MS
-    look_ms: int = limits.PROCESSOR_LOOK_MS
+    # The time from the take, or from a renewal, to the completion. After a crash a batch may wait for this time.
+    token_ms: int = 6_000
+    max_waiting_bytes: int = 32 * 1024 * 1024  # bytes of messages of more than 4 KiB, in one conversation
+    max_sleep_ms: int = limits.PROCESSOR_LOOK_MS
     seen_ms: int = limits.REMEMBERED_MS
     max_batch: int = limits.MAX_MESSAGES_IN_A_BATCH
     max_batch_bytes: int = limits.MAX_BYTES_IN_A_BATCH
@@ -120,8 +114,6 @@ class IngestSettings(NamedTuple):
     log: LogSettings
     valkey: ValkeySettings | None
     dynamodb_lane: DynamoDbLaneSettings | None
-    webhook_ms: int
-    """The time that one webhook may wait until Valkey is connected."""
     webhook_secret_id: str
     """The secret that `lambdas/ingest/webhook_secrets.py` describes."""
     time_is_required: bool
@@ -132,10 +124,6 @@ class IngestSettings(NamedTuple):
     rules_table: str
     takeovers_table: str
     aliases_table: str
-    account_messages_per_minute: int
-    """The quota of an account for which the rules set none."""
-    account_conversations_per_minute: int
-    """The same, in opened buffers."""
     whatsapp_queue: WhatsAppQueueSettings | None
     """None in a stage without AWS End User Messaging Social."""
 
@@ -195,7 +183,7 @@ class GateSettings(NamedTuple):
 
 
 class ResponderOptions(NamedTuple):
-    """The stage's settings for its responder. `Responder` in `infra/settings_and_defaults.py` explains each field."""
+    """The stage's settings of its responder, which `ResponderConfig` in `infra/settings_and_defaults.py` explains."""
 
     assistant: str
     model: str
@@ -214,14 +202,18 @@ class ResponderOptions(NamedTuple):
     unknown_conversation: str
     inactive_project: str
     channel_not_allowed: str
-    hold_seconds: int
-    max_attempts: int
-    outbox_days: int
     turn_days: int
+    outbox_days: int
+    """How long a batch that is delivered again is recognised."""
     lock_ms: int
     """How long a run owns its conversation. This is longer than the function's time-out."""
     hidden_seconds: int
     """How long each call hides a delivery. After a crash the queue delivers it again when this time is over."""
+    max_attempts: int = 12
+    """After this many attempts a batch becomes a reply dead letter. Each delivery by the queue counts as an attempt,
+    even if it only waited for an earlier batch."""
+    hold_seconds: int = 3_600
+    """How long `hold` holds the buffer."""
 
 
 class ResponderSettings(NamedTuple):
@@ -315,8 +307,6 @@ def _decode(kind: Any, value: Any, path: str, variables: Mapping[str, str]) -> A
     of, kind = get_args(kind), get_origin(kind) or kind
     if kind is tuple and type(value) is list:
         return tuple(_decode(of[0], each, path, variables) for each in value)
-    if kind is float and type(value) is int:
-        return float(value)
     if type(value) is not kind:
         raise InvalidSettings(f"{_name(path)} must have the type {kind.__name__}.")
     return value

@@ -1,1 +1,1 @@
-"""Programs for developers: the local stage, the console and the benchmarks. No other package imports them."""
+"""Programs for developers: the local stage, the console, the benchmarks, the numbers. No other package imports them."""

@@ -10,24 +10,19 @@ from infra.settings_and_defaults import StageConfig
 POLL_SECONDS = 0.5
 # The settings that change what a message costs, each with a name. A row of the tables applies all that it names.
 OWN_ADDRESS: dict[str, dict[str, Any]] = {"api": {"kind": "url"}}
-ONE_PERCENT: dict[str, Any] = {"log_share": 0.01}
-ALL_LINES: dict[str, Any] = {"log_share": 1.0}
-GATEWAY: dict[str, dict[str, Any]] = {"api": {"kind": "http", "access_logs": True}}
+GATEWAY: dict[str, dict[str, Any]] = {"api": {"kind": "http"}}
 # The kinds of stage of each lane, from the one with the most parts to the one with the fewest.
 KINDS: dict[str, dict[str, Any]] = {
     **{f"Valkey, {name}": {"lane": "valkey", "network": network} for name, network in EGRESSES.items()},
     "Valkey, no network, own address": {"lane": "valkey", "network": EGRESSES["no network"], **OWN_ADDRESS},
-    "Valkey, no network, own address, 1 % of the lines": {
-        "lane": "valkey", "network": EGRESSES["no network"], **OWN_ADDRESS, **ONE_PERCENT,
-    },
     "DynamoDB": {"lane": "dynamodb"},
-    "DynamoDB, own address, 1 % of the lines": {"lane": "dynamodb", **OWN_ADDRESS, **ONE_PERCENT},
+    "DynamoDB, own address": {"lane": "dynamodb", **OWN_ADDRESS},
 }  # fmt: skip
 
 
 def kinds_of_stage(config: StageConfig) -> dict[str, StageConfig]:
-    """Return the same stage in each kind. A kind that does not say otherwise has API Gateway and logs all lines."""
-    return {name: changed(config, {**GATEWAY, **ALL_LINES, **settings}) for name, settings in KINDS.items()}
+    """Return the same stage in each kind. A kind that does not say otherwise has API Gateway."""
+    return {name: changed(config, {**GATEWAY, **settings}) for name, settings in KINDS.items()}
 
 
 def changed(config: StageConfig, settings: dict[str, Any]) -> StageConfig:
@@ -50,6 +45,6 @@ def polling(config: StageConfig) -> list[Line]:
     return [
         Line("processor", "Lambda: polling", "lambda_arm", shards * SECONDS * config.memory.processor / 1_024,
              "all seconds of the month x shards"),
-        Line("cache", "Valkey: polling", "valkey_ecpu", asks * ecpu("look_us") / MILLION,
-             "two looks a second x shards"),
+        Line("cache", "Valkey: polling", "valkey_ecpu", asks * ecpu("empty_claim_us") / MILLION,
+             "two polls a second x shards"),
     ]  # fmt: skip

@@ -2,16 +2,16 @@
 
 from bufferctl.cost.facts import MILLION, SECONDS, used
 from bufferctl.cost.lines import Line
-from infra.limits import CANARY_RUN_SECONDS
 from infra.settings_and_defaults import StageConfig
+from message_buffer.limits import CANARY_FRAGMENTS, CANARY_RUN_MS, SECOND_MS
 
 PART = "canary"
-RUNS = SECONDS / CANARY_RUN_SECONDS
+RUNS = SECONDS * SECOND_MS / CANARY_RUN_MS
 
 
 def of_canary(config: StageConfig) -> list[Line]:
     """Return the cost of the canary, line by line. Its runs are far apart, so each run starts a processor."""
-    webhooks = RUNS * used("canary_fragments")
+    webhooks = RUNS * CANARY_FRAGMENTS
     run_seconds = used("canary_run_ms") / 1_000
     gb = config.memory.canary / 1_024
     lines = [

@@ -3,14 +3,14 @@
 from math import ceil
 
 from bufferctl.cost.facts import GB, MILLION, SECONDS, used
-from bufferctl.cost.lines import BATCH_LOGS, Line, billed_seconds, log_lines, run_logs_gb
+from bufferctl.cost.lines import Line, billed_seconds, log_lines, run_logs_gb
 from bufferctl.cost.traffic import Traffic
-from infra.limits import SWEEP_SECONDS
+from infra.limits import RULE_SECONDS
 from infra.settings_and_defaults import StageConfig
 
 PART = "DynamoDB lane"
 # Each sweep that EventBridge starts sends a queue message, which starts a second sweep.
-SWEEPS = 2 * SECONDS / SWEEP_SECONDS
+SWEEPS = 2 * SECONDS / RULE_SECONDS
 # DynamoDB bills a write for each KB begun, and a read for each 4 KB.
 WRITE_BYTES, READ_BYTES = 1_024, 4_096
 
@@ -18,34 +18,34 @@ WRITE_BYTES, READ_BYTES = 1_024, 4_096
 def alone(config: StageConfig, traffic: Traffic) -> list[Line]:
     """Return the lane's bill in a stage that has no other lane."""
     gb = config.memory.dynamodb_processor / 1_024
-    rests = traffic.batches * used("trigger_rests")
-    reads = traffic.batches * (_reads(traffic) + 1) + rests + traffic.messages * _reads_apart(traffic)
-    seconds = traffic.batches * billed_seconds("dynamodb_processor_ms") + rests * billed_seconds("trigger_rest_ms")
-    logged = run_logs_gb(config, traffic, traffic.batches, BATCH_LOGS) + _rest_logs_gb(config, rests)
+    early = traffic.batches * used("early_triggers")
+    reads = traffic.batches * (_reads(traffic) + 1) + early + traffic.messages * _reads_apart(traffic)
+    seconds = traffic.batches * billed_seconds("dynamodb_processor_ms") + early * billed_seconds("early_trigger_ms")
+    logged = run_logs_gb(traffic.batches, "conversation_processor_log_bytes") + _early_logs_gb(early)
     return [
         Line(PART, "DynamoDB: messages, written", "dynamodb_write", _message_writes(traffic) / MILLION,
              "messages x (put and mark as emitted, by KB; note it in its window)"),
         Line(PART, "DynamoDB: windows, written", "dynamodb_write", _window_writes(traffic) / MILLION,
              "batches x (lock; freeze and close, by KB; into the index and out of it)"),
         Line(PART, "DynamoDB: windows, read", "dynamodb_read", reads / MILLION,
-             "batches x one consistent query, by 4 KB; looks x one item; large messages x (look, body by 4 KB)"),
-        Line(PART, "SQS: triggers", "sqs_requests", (3 * traffic.batches + 2 * rests) / MILLION,
-             "batches x (send, receive, delete); rests x (hide, receive)"),
-        Line(PART, "Lambda: DynamoDB processor, requests", "lambda_requests", (traffic.batches + rests) / MILLION,
-             "batches and rests"),
+             "batches x one consistent query, by 4 KB; look-ups x one item; large messages x (look-up, body by 4 KB)"),
+        Line(PART, "SQS: triggers", "sqs_requests", (3 * traffic.batches + 2 * early) / MILLION,
+             "batches x (send, receive, delete); early triggers x (hide, receive)"),
+        Line(PART, "Lambda: DynamoDB processor, requests", "lambda_requests", (traffic.batches + early) / MILLION,
+             "batches and early triggers"),
         Line(PART, "Lambda: DynamoDB processor, duration", "lambda_arm",
-             gb * seconds, "batches x billed time; rests x billed time"),
+             gb * seconds, "batches x billed time; early triggers x billed time"),
         *log_lines(
-            config, logged, part=PART, component="Logs: DynamoDB processor", formula="batches and rests x lines"
+            config, logged, part=PART, component="Logs: DynamoDB processor",
+            formula="batches x lines; early triggers x lines",
         ),
-        *at_rest(config),
+        *idle(config),
     ]  # fmt: skip
 
 
-def _rest_logs_gb(config: StageConfig, rests: float) -> float:
+def _early_logs_gb(early: float) -> float:
     """Return the GB logged by runs that find their window not due yet. Such a run publishes no metric."""
-    platform = used("platform_log_bytes") if config.log_share >= 1 else 0
-    return rests * (min(config.log_share, 1) * used("trigger_rest_log_bytes") + platform) / GB
+    return run_logs_gb(early, "early_trigger_log_bytes")
 
 
 def _is_large(traffic: Traffic) -> bool:
@@ -81,7 +81,7 @@ def _reads(traffic: Traffic) -> int:
     return ceil((used("window_row_bytes") + held + used("tombstones_bytes")) / READ_BYTES)
 
 
-def at_rest(config: StageConfig) -> list[Line]:
+def idle(config: StageConfig) -> list[Line]:
     """Return the lines that are billed even without messages. The queue delivers every second sweep."""
     gb_seconds = SWEEPS * config.memory.dynamodb_processor / 1_024 * billed_seconds("dynamodb_sweep_ms")
     logged = SWEEPS * (used("dynamodb_sweep_log_bytes") + used("platform_log_bytes")) / GB

@@ -4,14 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from bufferctl.cost.facts import DAYS, GB, prices, used
-from bufferctl.cost.traffic import Traffic
 from infra.settings_and_defaults import LOG_RETENTION_DAYS, StageConfig
-
-# These two numbers repeat those of the runtime, which this package may not import; a test compares them. In a stage
-# that logs a share of its conversations, an instance writes its metrics once in this time, or when a metric has this
-# many values.
-WRITE_SECONDS = 10
-MAX_RUNS_A_WRITE = 100
 
 
 class Line(NamedTuple):
@@ -42,44 +35,9 @@ def log_lines(config: StageConfig, gb: float, *, part: str, component: str, form
     ]
 
 
-class RunLogs(NamedTuple):
-    """The names in bufferctl/cost/usage.toml of what one run of a function logs."""
-
-    whole: str
-    line: str
-    metrics: str
-    values: str
-
-
-INGEST_LOGS = RunLogs("ingest_log_bytes", "ingest_line_bytes", "ingest_metrics_bytes", "ingest_value_bytes")
-BATCH_LOGS = RunLogs(
-    "conversation_processor_log_bytes",
-    "conversation_processor_line_bytes",
-    "conversation_processor_metrics_bytes",
-    "conversation_processor_value_bytes",
-)
-
-
-def run_logs_gb(config: StageConfig, traffic: Traffic, runs: float, logs: RunLogs) -> float:
-    """Return the GB that all runs of a function log in a month.
-
-    A stage that logs a share of its conversations writes neither Lambda's lines nor metrics for each run. It writes the
-    metrics of many runs together.
-    """
-    if config.log_share >= 1:
-        return runs * (used(logs.whole) + used("platform_log_bytes")) / GB
-    timely = traffic.active_seconds / WRITE_SECONDS * _busy(traffic, runs)
-    writes = min(runs, max(runs / MAX_RUNS_A_WRITE, timely))
-    lines = config.log_share * runs * used(logs.line)
-    return (lines + writes * used(logs.metrics) + runs * used(logs.values)) / GB
-
-
-def _busy(traffic: Traffic, runs: float) -> float:
-    """Return how many instances run: at least one, and as many as the runs of the busiest second need.
-
-    Take every run to be as long as the slowest function's, so that the estimate is too high rather than too low.
-    """
-    return 1 + runs / traffic.active_seconds * traffic.peak * billed_seconds("dynamodb_processor_ms")
+def run_logs_gb(runs: float, logged: str) -> float:
+    """Return the GB that runs of a function log. `logged` names the bytes of one run in bufferctl/cost/usage.toml."""
+    return runs * (used(logged) + used("platform_log_bytes")) / GB
 
 
 def billed_seconds(time_ms: str) -> float:

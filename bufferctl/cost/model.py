@@ -6,10 +6,9 @@ from typing import Any
 from bufferctl.cost import dynamodb_lane, end_user_messaging
 from bufferctl.cost.canary import of_canary
 from bufferctl.cost.facts import DAYS, GB, HOURS, MILLION, SECONDS, used
-from bufferctl.cost.lines import BATCH_LOGS, INGEST_LOGS, Line, billed_seconds, log_lines, run_logs_gb, total
+from bufferctl.cost.lines import Line, billed_seconds, log_lines, run_logs_gb, total
 from bufferctl.cost.traffic import Traffic, processors
-from infra.limits import WATCHDOG_PASS_SECONDS, ZONES
-from infra.settings_and_defaults import StageConfig
+from infra.settings_and_defaults import StageConfig, WarmRole
 from message_buffer.limits import (
     LEASE_RENEWALS,
     METRICS_EVERY_MS,
@@ -17,11 +16,12 @@ from message_buffer.limits import (
     PROCESSOR_LOOK_MS,
     SECOND_MS,
     SECRET_LIFE_MS,
+    WATCHDOG_PASS_MS,
 )
 
 # Passes of the watchdog in a month. A rule starts every second pass, and a queue delivers a message for each pass in
 # between.
-PASSES = SECONDS / WATCHDOG_PASS_SECONDS
+PASSES = SECONDS * SECOND_MS / WATCHDOG_PASS_MS
 QUEUED_PASSES = PASSES / 2
 # VPC flow logs aggregate over ten minutes by default.
 FLOW_RECORD_SECONDS = 600
@@ -48,10 +48,10 @@ def bill(config: StageConfig, traffic: Traffic) -> list[Line]:
     if config.has_valkey_lane:
         lines += [*_valkey_lane(config, traffic), *_cache(config, traffic), *_network(config, traffic)]
         if config.has_dynamodb_lane:
-            lines += dynamodb_lane.at_rest(config)
+            lines += dynamodb_lane.idle(config)
     else:
         lines += dynamodb_lane.alone(config, traffic)
-    if config.end_user_messaging:
+    if config.end_user_messaging_topic:
         lines += end_user_messaging.queue(traffic)
     if config.canary:
         lines += of_canary(config)
@@ -83,14 +83,13 @@ def _api(config: StageConfig, traffic: Traffic) -> list[Line]:
     if kind == "url":
         return lines
     lines.append(Line("api", f"API Gateway ({kind.upper()})", f"api_{kind}", millions, "messages + statuses"))
-    if config.api.access_logs:
-        lines += log_lines(
-            config,
-            traffic.webhooks * used("access_log_bytes") / GB,
-            part="api",
-            component="Logs: the API's accesses",
-            formula="requests x line",
-        )
+    lines += log_lines(
+        config,
+        traffic.webhooks * used("access_log_bytes") / GB,
+        part="api",
+        component="Logs: the API's accesses",
+        formula="requests x line",
+    )
     if kind == "rest":
         lines += [
             Line("api", "WAF: web ACL", "waf_acl", 1, "one a stage"),
@@ -112,11 +111,13 @@ def _valkey_lane(config: StageConfig, traffic: Traffic) -> list[Line]:
     return [
         Line("processor", "Lambda: processor, requests", "lambda_requests", run.starts / MILLION,
              "starts of processors"),
-        Line("processor", "Lambda: processor, duration", "lambda_arm", run_seconds * memory.processor / 1_024,
+        Line("processor", "Lambda: processor, duration", _duration(config, "processor"),
+             run_seconds * memory.processor / 1_024,
              "shards x active seconds x (1 - exp(-batches a second x (wait + idle time)))"),
         Line("conversation_processor", "Lambda: conversation processor, requests", "lambda_requests",
              (traffic.batches + run.starts) / MILLION, "batches + starts of processors"),
-        Line("conversation_processor", "Lambda: conversation processor, duration", "lambda_arm",
+        Line("conversation_processor", "Lambda: conversation processor, duration",
+             _duration(config, "conversation_processor"),
              conversation_processor_seconds * memory.conversation_processor / 1_024,
              "batches x billed time + starts of processors"),
         Line("watchdog", "Lambda: watchdog, requests", "lambda_requests", PASSES / MILLION, "passes, two a minute"),
@@ -125,45 +126,33 @@ def _valkey_lane(config: StageConfig, traffic: Traffic) -> list[Line]:
         Line("watchdog", "SQS: watchdog's second pass, records of failed processors", "sqs_requests",
              (2 * used("queue_polls") + QUEUED_PASSES * 3) / MILLION,
              "polls of two queues + every other pass x (send, receive, delete)"),
+        *_kept_warm(config, "processor"),
+        *_kept_warm(config, "conversation_processor"),
         *_valkey_lane_logs(config, traffic),
     ]  # fmt: skip
 
 
 def _ingest(config: StageConfig, traffic: Traffic) -> list[Line]:
-    gb, warmth = config.memory.ingest / 1_024, config.warmth.ingest
-    duration = "lambda_provisioned_duration_arm" if warmth == "provisioned" else "lambda_arm"
+    gb = config.memory.ingest / 1_024
     gb_seconds = traffic.webhooks * gb * billed_seconds(_ingest_ms(config))
-    logged = run_logs_gb(config, traffic, traffic.webhooks, INGEST_LOGS)
-    lines = [
+    logged = run_logs_gb(traffic.webhooks, "ingest_log_bytes")
+    return [
         Line("ingest", "Lambda: ingest, requests", "lambda_requests", traffic.webhooks / MILLION,
              "messages + statuses"),
-        Line("ingest", "Lambda: ingest, duration", duration, gb_seconds, "requests x billed time"),
+        Line("ingest", "Lambda: ingest, duration", _duration(config, "ingest"), gb_seconds, "requests x billed time"),
         *log_lines(config, logged, part="ingest", component="Logs: ingest", formula="requests x lines"),
+        *_kept_warm(config, "ingest"),
     ]  # fmt: skip
-    if warmth == "provisioned":
-        kept = config.warmth.provisioned_instances * SECONDS * gb
-        lines.append(
-            Line(
-                "ingest",
-                "Lambda: ingest, kept warm",
-                "lambda_provisioned_arm",
-                kept,
-                "instances x seconds of the month",
-            )
-        )
-    if warmth == "snap_start":
-        restored = traffic.webhooks * used("cold_share") * gb
-        lines += [
-            Line(
-                "ingest",
-                "Lambda: ingest, snapshot",
-                "lambda_snapshot_kept",
-                SECONDS * gb,
-                "one version x seconds of the month",
-            ),
-            Line("ingest", "Lambda: ingest, restored", "lambda_snapshot_restored", restored, "cold starts x memory"),
-        ]
-    return lines
+
+
+def _duration(config: StageConfig, role: WarmRole) -> str:
+    return "lambda_provisioned_duration_arm" if role in config.warmth else "lambda_arm"
+
+
+def _kept_warm(config: StageConfig, role: WarmRole) -> list[Line]:
+    kept = config.warmth.get(role, 0) * SECONDS * getattr(config.memory, role) / 1_024
+    name = f"Lambda: {role.replace('_', ' ')}, kept warm"
+    return [Line(role, name, "lambda_provisioned_arm", kept, "instances x seconds of the month")]
 
 
 def _ingest_ms(config: StageConfig) -> str:
@@ -193,14 +182,14 @@ def stored_gb(traffic: Traffic) -> float:
 def ecpus(config: StageConfig, traffic: Traffic) -> float:
     """Return the ECPUs of all calls of a month."""
     run = processors(traffic, shards=config.shards, timings=config.timings)
-    look = ecpu("look_us")
+    empty_claim = ecpu("empty_claim_us")
     payload, batch = traffic.payload_bytes, traffic.payload_bytes * traffic.fragments_per_batch
     buffering = traffic.messages * ecpu("buffer_us", used("buffer_call_bytes") + payload)
     batches = traffic.batches * (
-        look + ecpu("claim_us") + ecpu("take_us", used("take_call_bytes") + batch) + ecpu("take_us")
+        empty_claim + ecpu("claim_us") + ecpu("take_us", used("take_call_bytes") + batch) + ecpu("take_us")
     )
-    looking = run.seconds * SECOND_MS * (1 / PROCESSOR_LOOK_MS + LEASE_RENEWALS / config.timings.lease_ms) * look
-    return buffering + batches + looking + PASSES * config.shards * look
+    polling = run.seconds * SECOND_MS * (1 / PROCESSOR_LOOK_MS + LEASE_RENEWALS / config.timings.lease_ms) * empty_claim
+    return buffering + batches + polling + PASSES * config.shards * empty_claim
 
 
 def ecpu(time_us: str, moved_bytes: float = 0) -> float:
@@ -225,7 +214,7 @@ def _network(config: StageConfig, traffic: Traffic) -> list[Line]:
                  "calls of Valkey, both ways; whether AWS bills this is not verified"),
         ]  # fmt: skip
     if network.egress == "nat":
-        if network.nat_gateways < ZONES:
+        if network.nat_gateways < network.zones:
             crossing += to_aws
         lines = [
             Line("network", "NAT gateways", "nat_hour", network.nat_gateways * HOURS, "gateways x hours"),
@@ -235,7 +224,7 @@ def _network(config: StageConfig, traffic: Traffic) -> list[Line]:
         ]  # fmt: skip
     else:
         # With tracing there is one more endpoint, for X-Ray.
-        endpoints = (used("endpoint_services") + config.tracing) * ZONES
+        endpoints = (used("endpoint_services") + config.tracing) * network.zones
         lines = [
             Line("network", "Interface endpoints", "endpoint_hour", endpoints * HOURS, "services x zones x hours"),
             Line("network", "Interface endpoints: data", "endpoint_data", to_aws / GB, "calls of AWS APIs, both ways"),
@@ -261,7 +250,7 @@ def _delivery(config: StageConfig, traffic: Traffic) -> list[Line]:
     events = traffic.batches * ceil(traffic.event_bytes / 65_536)
     published = traffic.batches * traffic.event_bytes / GB
     days = config.bus.archive_days
-    kept = oversize * used("oversize_bytes") / GB * config.oversize_retention_days / DAYS
+    kept = oversize * used("oversize_bytes") / GB * config.oversize_days / DAYS
     return [
         Line("delivery", "EventBridge: events", "events", events / MILLION, "batches x 64 KB begun"),
         Line("delivery", "EventBridge: archive, written", "events_archived", published if days else 0,
@@ -270,7 +259,7 @@ def _delivery(config: StageConfig, traffic: Traffic) -> list[Line]:
              "events x the stage's archive_days"),
         Line("delivery", "S3: over-size batches, put", "s3_put", oversize / MILLION, "batches x share of large ones"),
         Line("delivery", "S3: over-size batches, kept", "s3_storage", kept,
-             "large batches x the stage's oversize_retention_days"),
+             "large batches x the days until they are deleted"),
     ]  # fmt: skip
 
 
@@ -296,7 +285,7 @@ def _rules(config: StageConfig, traffic: Traffic) -> list[Line]:
     read = checks + traffic.webhooks * used("cold_share") * whole
     return [
         Line("rules", "DynamoDB: reads", "dynamodb_read", read / MILLION,
-             "instances of ingest x a look every 5 s; cold starts x all rules, by 4 KB"),
+             "instances of ingest x a check every 5 s; cold starts x all rules, by 4 KB"),
     ]  # fmt: skip
 
 
@@ -324,13 +313,12 @@ def _valkey_lane_logs(config: StageConfig, traffic: Traffic) -> list[Line]:
     platform = used("platform_log_bytes")
     sweep = used("sweep_log_bytes") * (1 + config.shards) / 2
     written = {
-        "processor": ("processor", traffic.batches * (config.log_share * used("claim_line_bytes")
-                      + used("claim_log_bytes") - used("claim_line_bytes"))
+        "processor": ("processor", traffic.batches * used("claim_log_bytes")
                       + run.starts * (used("run_log_bytes") + platform)
                       + run.seconds * SECOND_MS / METRICS_EVERY_MS * used("report_log_bytes"),
                       "batches, starts, and each 30 s of a run x lines"),
         "conversation_processor": ("conversation processor",
-                      GB * run_logs_gb(config, traffic, traffic.batches, BATCH_LOGS), "batches x lines"),
+                      GB * run_logs_gb(traffic.batches, "conversation_processor_log_bytes"), "batches x lines"),
         "watchdog": ("watchdog", PASSES * (sweep + platform), "passes x lines"),
     }  # fmt: skip
     lines: list[Line] = []
@@ -352,9 +340,7 @@ def _watching(config: StageConfig, traffic: Traffic) -> list[Line]:
             metrics,
             "metrics that are always sent + others x share of hours with traffic",
         ),
-        Line(
-            "watching", "Alarms", "alarm", alarms, "metrics that alarms look at + others x share of hours with traffic"
-        ),
+        Line("watching", "Alarms", "alarm", alarms, "metrics that alarms use + others x share of hours with traffic"),
         Line("watching", "Dashboard", "dashboard", used("dashboards"), "dashboards of the stage"),
     ]
     if config.tracing:
@@ -371,7 +357,7 @@ def _watching(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 
 def _watched(config: StageConfig) -> tuple[float, float, float]:
-    """Return the numbers of metrics that are always sent, that are sent with traffic, and that alarms look at."""
+    """Return the numbers of metrics that are always sent, that are sent with traffic, and that alarms use."""
     if not config.has_valkey_lane:
         always, with_traffic = used("metrics_of_sweep"), used("metrics_of_dynamodb_lane")
         return always, with_traffic, used("alarm_metrics_of_dynamodb_lane")

@@ -6,7 +6,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from bufferctl.cost.facts import DAYS, used
-from infra.settings_and_defaults import Timings
+from infra.limits import PROCESSOR_LIFE_SECONDS
+from infra.settings_and_defaults import TimingsConfig
 
 _Count = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -75,13 +76,13 @@ class Processors(BaseModel):
     starts: float
 
 
-def processors(traffic: Traffic, *, shards: int, timings: Timings) -> Processors:
+def processors(traffic: Traffic, *, shards: int, timings: TimingsConfig) -> Processors:
     """Return the running time and the starts of a stage's processors."""
     rate = traffic.batches / traffic.active_seconds / shards
     kept = traffic.wait_seconds + timings.processor_idle_ms / 1_000
     asleep = exp(-rate * kept)
     seconds = shards * traffic.active_seconds * (1 - asleep)
-    run = timings.processor_life_seconds - timings.processor_handover_ms / 1_000
+    run = PROCESSOR_LIFE_SECONDS - timings.processor_handover_ms / 1_000
     # If a processor is rarely needed, it ends before its hand-over. If it is always needed, each run ends with a
     # hand-over.
     handed_over = seconds / run * (1 - asleep)

@@ -18,7 +18,7 @@ TABLES = """
     CREATE TABLE IF NOT EXISTS handled (event TEXT PRIMARY KEY, at REAL);
     CREATE TABLE IF NOT EXISTS cancelled (conversation TEXT, lane TEXT, generation INTEGER, at INTEGER);
 """
-# The fields by which an event is known when it comes again.
+# The fields by which an event is known when it arrives again.
 IDENTITY = {
     "messages.batch.ready": ["batchId"],
     "messages.amended": ["conversationId", "messageId", "change", "author", "at"],

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Protocol
 
-from lambdas.admin.listing import list_conversations
+from lambdas.admin.listing import MAX_CONVERSATIONS_IN_A_PAGE, list_conversations
 from lambdas.admin.reply_windows import OUTLASTS_REPLY_WINDOW, reply_until
 from lambdas.admin.requests import (
     HoldConversation,
@@ -13,24 +13,24 @@ from lambdas.admin.requests import (
     Request,
     ShowConversation,
 )
-from lambdas.limits import MAX_CONVERSATIONS_IN_A_PAGE
-from lambdas.operations import NotFound, Refused
+from lambdas.operations import OperationRefused, SubjectNotFound
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import MalformedMessage, SendFailed
 from message_buffer.events.cancelled import DETAIL_TYPE, cancelled_event
 from message_buffer.events.event_bus import Publishes
+from message_buffer.json_object import Json
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.holds import shown as shown_holds
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
-from message_buffer.messages.wire_form import Json, decode_fields
+from message_buffer.messages.wire_form import decode_fields
 
 # A function returns at most 6 MB. 60 messages are smaller than that, even if each has the maximum size.
 MAX_MESSAGES_SHOWN = 60
 
 
-class Takeovers(Protocol):
+class EndsTakeovers(Protocol):
     def resume(self, conversation: str, *, now_ms: int) -> None: ...
 
 
@@ -41,7 +41,7 @@ class Conversations:
         self,
         valkey_lane: ValkeyLane | None,
         bus: Publishes,
-        takeovers: Takeovers,
+        takeovers: EndsTakeovers,
         *,
         dynamodb_lane: DynamoDbLane | None = None,
         agent_of: Callable[[ConversationId], str | None] = lambda _conversation: None,
@@ -125,19 +125,19 @@ class Conversations:
         return shown | ({"messages": [_readable(payload) for payload in seen.payloads]} if request.messages else {})
 
     def flush(self, request: OfConversation) -> Json:
-        """Make the conversation's messages due now, in all lanes. Raises NotFound if it has none."""
+        """Make the conversation's messages due now, in all lanes. Raise SubjectNotFound if it has none."""
         name = _name(request)
         outcomes = [lane.flush_buffer(name) for lane in self._lanes]
-        flushed = [each for each in outcomes if isinstance(each, o.Flushed)]
+        flushed = [each for each in outcomes if isinstance(each, o.BufferFlushed)]
         if not flushed:
-            raise NotFound("Nothing waits in this conversation.")
+            raise SubjectNotFound("Nothing waits in this conversation.")
         return {"dueAt": min(each.due_at_ms for each in flushed), "count": sum(each.count for each in flushed)}
 
     def cancel(self, request: OfConversation) -> Json:
         """Drop the conversation's messages, in all lanes, and publish the cancel.
 
-        Raises Refused if the cancel could not be published. The counts are null if Valkey's first reply was lost,
-        because the repeated call does not know what the first one dropped.
+        Raise OperationRefused if the cancel could not be published. The counts are null if Valkey's first reply was
+        lost, because the repeated call does not know what the first one dropped.
         """
         name = _name(request)
         outcome, *others = [lane.cancel_buffer(name) for lane in self._lanes]
@@ -150,14 +150,14 @@ class Conversations:
         try:
             self._bus.publish(DETAIL_TYPE, detail)
         except SendFailed as error:
-            raise Refused(
+            raise OperationRefused(
                 f"The buffer is cancelled, but the event was not published ({error}); cancel again to publish it."
             ) from error
         published = json.loads(detail)
         return {name: published[name] for name in ("generation", "dropped", "frozen", "leaving")}
 
     def hold(self, request: HoldConversation) -> Json:
-        """Keep the conversation's messages back for people, in all lanes. Return until when it is on hold.
+        """Keep the conversation's messages back for human agents, in all lanes. Return the end of the hold.
 
         Add a warning if the platform's reply window ends before the hold. After that window, the business may answer
         freely only if the customer writes again.
@@ -167,7 +167,8 @@ class Conversations:
             lane.hold_buffer(name, holder="people", cause=request.cause, hold_ms=request.hold_ms)
             for lane in reversed(self._lanes)  # the DynamoDB lane holds even if Valkey cannot be reached
         ]
-        held: Json = {"heldUntil": last.held_until_ms}  # as `show` returns it; the other lane's ends a moment earlier
+        # As `show` returns it. The hold in the other lane ends a moment earlier.
+        held: Json = {"heldUntil": last.held_until_ms}
         peeked = [lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN) for lane in self._lanes]
         ends: list[int] = [end for seen in peeked for end in reply_until(name, seen).values()]
         if not ends or held["heldUntil"] <= max(ends):
@@ -175,20 +176,20 @@ class Conversations:
         return held | {"replyUntil": max(ends), "warning": OUTLASTS_REPLY_WINDOW}
 
     def resume(self, request: OfConversation) -> Json:
-        """End all holds, in all lanes. Return the messages' due time. Raises NotFound if there was no hold."""
+        """End all holds, in all lanes. Return the messages' due time. Raise SubjectNotFound if there was no hold."""
         name = _name(request)
-        # End the takeover first. Otherwise a late delivery of a person's earlier reply could hold the conversation
+        # End the takeover first. Otherwise a late delivery of a human agent's earlier reply could hold the conversation
         # again.
         self._takeovers.resume(name, now_ms=self._clock())
         outcomes = [lane.resume_buffer(name) for lane in reversed(self._lanes)]
-        if not any(isinstance(each, o.Resumed) for each in outcomes):
-            raise NotFound("This conversation is not on hold.")
+        if not any(isinstance(each, o.HoldEnded) for each in outcomes):
+            raise SubjectNotFound("This conversation is not on hold.")
         due = [each.due_at_ms for each in outcomes if not isinstance(each, o.OnHold) and each.due_at_ms is not None]
         return {"dueAt": min(due, default=None)}
 
 
 def _name(request: OfConversation) -> str:
-    """Return the conversation's id in the form that ingest uses. Raises InvalidId."""
+    """Return the conversation's id in the form that ingest uses. Raise InvalidId."""
     return str(parse_conversation_id(request.conversation))
 
 

@@ -3,14 +3,14 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 from lambdas.admin.requests import ListDeadLetters, OfDeadLetter, ShowDeadLetter
-from lambdas.operations import NotFound, Refused
+from lambdas.operations import OperationRefused, SubjectNotFound
 from message_buffer import errors
 from message_buffer.events.dead_letters import Letter
+from message_buffer.json_object import Json
 from message_buffer.limits import MAX_CALL_MS
-from message_buffer.messages.wire_form import Json
 
 # The conversation processor's default time-out is 20 seconds, and its cold start takes additional time.
 REDRIVE_ANSWER_SECONDS = 30.0
@@ -21,11 +21,26 @@ DEAD_LETTER_HIDDEN_SECONDS = 90
 MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS = int(REDRIVE_ANSWER_SECONDS * 1_000) + MAX_CALL_MS
 TimeLeft = Callable[[], int]
 
-# The fields of a dead letter that an operator needs. None of them contains what people wrote.
-HEADS = ("batchId", "conversationId", "reason", "attempt", "generation", "firstAt", "lastAt", "flushReason")
+
+class DeadLetterHead(TypedDict):
+    """The fields of a dead letter that an operator needs. None of them contains what people wrote.
+
+    A field is None if the body is not one of a dead letter.
+    """
+
+    batchId: str | None
+    conversationId: str | None
+    reason: str | None
+    attempt: int | None
+    generation: int | None
+    firstAt: int | None
+    lastAt: int | None
+    flushReason: str | None
+    messages: int | None
+    """The number of messages; None also if they are in an object."""
 
 
-class Queue(Protocol):
+class ReadsDeadLetters(Protocol):
     def receive(self, *, hidden_seconds: int) -> list[Letter]: ...
 
     def give_back(self, letters: list[Letter]) -> None: ...
@@ -36,20 +51,20 @@ class Queue(Protocol):
 
 
 class Calls(Protocol):
-    def call(self, function: str, payload: Mapping[str, object], *, answer_seconds: float) -> Json: ...
+    def call(self, function: str, payload: Mapping[str, object], *, response_seconds: float) -> Json: ...
 
 
 class DeadLetters:
     """Works on the queue of dead letters. `redrive_function` is the function of the stage's lane that emits batches."""
 
-    def __init__(self, queue: Queue, functions: Calls, redrive_function: str, time_left: TimeLeft) -> None:
+    def __init__(self, queue: ReadsDeadLetters, functions: Calls, redrive_function: str, time_left: TimeLeft) -> None:
         self._queue = queue
         self._functions = functions
         self._redrive_function = redrive_function
         self._time_left = time_left
 
     def list(self, request: ListDeadLetters) -> Json:
-        with Look.at(self._queue, self._time_left) as letters:
+        with HiddenLetters.at(self._queue, self._time_left) as letters:
             heads = []
             for letter in letters:
                 heads.append(_head(letter))
@@ -58,39 +73,40 @@ class DeadLetters:
         return {"letters": heads, "inQueue": self._queue.count()}
 
     def show(self, request: ShowDeadLetter) -> Json:
-        with Look.at(self._queue, self._time_left) as letters:
+        with HiddenLetters.at(self._queue, self._time_left) as letters:
             found = _find(letters, request.batch_id)
         payloads = {name: value for name, value in parse_letter(found).items() if name.startswith("payloads")}
-        return _head(found) | (payloads if request.payloads else {})
+        return {**_head(found), **(payloads if request.payloads else {})}
 
     def redrive(self, request: OfDeadLetter) -> Json:
         """Send the batch again, and then remove its dead letter from the queue.
 
-        Raises NotFound if there is none, or Refused if the batch was not sent; the dead letter then stays.
+        Raise SubjectNotFound if there is none, or OperationRefused if the batch was not sent; the dead letter then
+        stays.
         """
-        with Look.at(self._queue, self._time_left) as letters:
+        with HiddenLetters.at(self._queue, self._time_left) as letters:
             letter = _find(letters, request.batch_id)
             parsed = parse_letter(letter)
             if not parsed.get("payloads") and not parsed.get("payloadsRef"):
-                raise Refused(
+                raise OperationRefused(
                     "The dead letter of this batch contains no messages, so the batch cannot be sent again; the dead"
                     " letter stays."
                 )
-            answer = self._functions.call(
-                self._redrive_function, {"redrive": parsed}, answer_seconds=REDRIVE_ANSWER_SECONDS
+            response = self._functions.call(
+                self._redrive_function, {"redrive": parsed}, response_seconds=REDRIVE_ANSWER_SECONDS
             )
-            if answer.get("redriven") != request.batch_id:
-                raise Refused(
-                    f"The batch was not sent again, and its dead letter stays in the queue: {_problem(answer)}."
+            if response.get("redriven") != request.batch_id:
+                raise OperationRefused(
+                    f"The batch was not sent again, and its dead letter stays in the queue: {_problem(response)}."
                 )
             letters.delete(letter)
         return {"redriven": request.batch_id}
 
 
-class Look:
+class HiddenLetters:
     """Yields the queue's dead letters. Each is hidden from other readers of the queue until it is given back."""
 
-    def __init__(self, queue: Queue, time_left: TimeLeft) -> None:
+    def __init__(self, queue: ReadsDeadLetters, time_left: TimeLeft) -> None:
         self._queue = queue
         self._time_left = time_left
         self.hidden: list[Letter] = []
@@ -99,7 +115,7 @@ class Look:
 
     @classmethod
     @contextmanager
-    def at(cls, queue: Queue, time_left: TimeLeft) -> Iterator["Look"]:
+    def at(cls, queue: ReadsDeadLetters, time_left: TimeLeft) -> Iterator["HiddenLetters"]:
         look = cls(queue, time_left)
         try:
             yield look
@@ -126,18 +142,26 @@ def _find(letters: Iterable[Letter], batch_id: str) -> Letter:
     for letter in letters:
         if parse_letter(letter).get("batchId") == batch_id:
             return letter
-    raise NotFound(
+    raise SubjectNotFound(
         f"No dead letter of the batch {batch_id} was found. Another operator may be looking at it; try again in"
         f" {DEAD_LETTER_HIDDEN_SECONDS} s."
     )
 
 
-def _head(letter: Letter) -> Json:
+def _head(letter: Letter) -> DeadLetterHead:
     parsed = parse_letter(letter)
     payloads = parsed.get("payloads")
-    return {name: parsed.get(name) for name in HEADS} | {
-        "messages": len(payloads) if isinstance(payloads, list) else None
-    }
+    return DeadLetterHead(
+        batchId=parsed.get("batchId"),
+        conversationId=parsed.get("conversationId"),
+        reason=parsed.get("reason"),
+        attempt=parsed.get("attempt"),
+        generation=parsed.get("generation"),
+        firstAt=parsed.get("firstAt"),
+        lastAt=parsed.get("lastAt"),
+        flushReason=parsed.get("flushReason"),
+        messages=len(payloads) if isinstance(payloads, list) else None,
+    )
 
 
 def parse_letter(letter: Letter) -> Json:
@@ -148,7 +172,7 @@ def parse_letter(letter: Letter) -> Json:
     return parsed if isinstance(parsed, dict) else {"reason": "this is not the body of a dead letter"}
 
 
-def _problem(answer: Json) -> str:
-    kind = str(answer.get("errorType", "no answer"))
+def _problem(response: Json) -> str:
+    kind = str(response.get("errorType", "no answer"))
     # The texts of our own errors are written for operators. The text of another error may quote a customer's message.
-    return f"{kind}: {answer.get('errorMessage')}" if hasattr(errors, kind) else kind
+    return f"{kind}: {response.get('errorMessage')}" if hasattr(errors, kind) else kind

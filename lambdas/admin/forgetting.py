@@ -7,20 +7,20 @@ is deleted after the object that it names, so that a later call can still find t
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from lambdas.admin.dead_letters import Look, Queue, parse_letter
+from lambdas.admin.dead_letters import HiddenLetters, ReadsDeadLetters, parse_letter
 from lambdas.admin.requests import ForgetConversation
-from lambdas.operations import Refused
+from lambdas.operations import OperationRefused
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed
 from message_buffer.events.batch_ready import BATCHES, DEAD_LETTERS, is_newer
 from message_buffer.events.dead_letters import Letter
 from message_buffer.events.event_bus import Publishes
 from message_buffer.events.forgotten import DETAIL_TYPE, forgotten_event
+from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.valkey.keys import batch_prefix
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
-from message_buffer.messages.wire_form import Json
 from message_buffer.rules.rule_book import conversation_scope
 from message_buffer.telemetry import Telemetry
 
@@ -29,7 +29,7 @@ MIN_MS_BEFORE_A_FORGET_GOES_ON = 1_000
 TimeLeft = Callable[[], int]
 
 
-class Objects(Protocol):
+class ErasesObjects(Protocol):
     def keys(self, prefix: str) -> list[str]: ...
 
     def delete(self, keys: Sequence[str]) -> None: ...
@@ -41,13 +41,13 @@ class RulesOfScopes(Protocol):
     def delete(self, scope: str, *, by: str, at_ms: int, expected_version: int | None) -> bool: ...
 
 
-class Takeovers(Protocol):
+class ErasesTakeovers(Protocol):
     def count(self, conversation: str) -> int: ...
 
     def forget(self, conversation: str) -> int: ...
 
 
-class Aliases(Protocol):
+class ErasesAliases(Protocol):
     def other_name(self, conversation: ConversationId, *, now_ms: int) -> ConversationId | None: ...
 
     def count(self, conversation: ConversationId, *, now_ms: int) -> int: ...
@@ -59,12 +59,12 @@ class Places(NamedTuple):
     """The places, besides the lanes, where a stage stores parts of a conversation."""
 
     rules: RulesOfScopes
-    objects: Objects
-    dead_letters: Queue
-    takeovers: Takeovers
+    objects: ErasesObjects
+    dead_letters: ReadsDeadLetters
+    takeovers: ErasesTakeovers
     ages_out: Sequence[Mapping[str, Any]]
     """The copies that this function cannot erase, each with the number of days for which it is kept."""
-    aliases: Aliases
+    aliases: ErasesAliases
 
 
 class Forgetting:
@@ -89,8 +89,8 @@ class Forgetting:
         """Erase the conversation, or count what would be erased.
 
         `againInMs` is set if a conversation processor may still emit a batch, or if there was too much for one call.
-        Call again after that time, with the `at` of this answer. The later call erases only objects and dead letters of
-        messages that arrived until `at`. Raise Refused if the event could not be published.
+        Call again after that time, with the `at` of this response. The later call erases only objects and dead letters
+        of messages that arrived until `at`. Raise OperationRefused if the event could not be published.
         """
         name = str(parse_conversation_id(request.conversation))
         if request.dry_run:
@@ -103,10 +103,10 @@ class Forgetting:
             }
         begun_ms, other = self._clock(), self._other_name(name)
         forgotten = [lane.forget_conversation(name) for lane in self._lanes]
-        # Consumers drop batches up to this time. It is the last arrival if one is known, because a message that comes
-        # next, through a host whose clock lags, may seem to arrive before now.
+        # Consumers drop batches up to this time. It is the last arrival if one is known, because a host whose clock
+        # lags may give the next message a time before now.
         at_ms = max((each.last_at_ms for each in forgotten if each.last_at_ms is not None), default=begun_ms)
-        self._tell(name, at_ms)
+        self._publish(name, at_ms)
         counts = {
             "waiting": sum(each.waiting for each in forgotten),
             "frozen": sum(each.frozen for each in forgotten),
@@ -145,8 +145,8 @@ class Forgetting:
         return self._answer(name, counts, self._other_name(name))
 
     def _answer(self, name: str, counts: Json, other: ConversationId | None) -> Json:
-        answer = {"conversation": name, "counts": counts, "agesOut": list(self._places.ages_out)}
-        return answer | ({"otherName": str(other)} if other else {})
+        response = {"conversation": name, "counts": counts, "agesOut": list(self._places.ages_out)}
+        return response | ({"otherName": str(other)} if other else {})
 
     def _other_name(self, name: str) -> ConversationId | None:
         return self._places.aliases.other_name(parse_conversation_id(name), now_ms=self._clock())
@@ -155,20 +155,19 @@ class Forgetting:
         scope, at_ms = conversation_scope(name), self._clock()
         return int(self._places.rules.delete(scope, by=by, at_ms=at_ms, expected_version=None))
 
-    def _tell(self, name: str, at_ms: int) -> None:
+    def _publish(self, name: str, at_ms: int) -> None:
         try:
             self._bus.publish(DETAIL_TYPE, forgotten_event(parse_conversation_id(name), at_ms=at_ms))
         except SendFailed as error:
-            raise Refused(
+            raise OperationRefused(
                 f"The lanes are erased, but the event was not published ({error}), and the rest remains; forget again."
             ) from error
 
     def _keys(self, name: str, *, until_ms: int | None) -> list[str]:
-        """Return the keys of the conversation's objects."""
         found = [self._places.objects.keys(f"{folder}/{batch_prefix(name)}/") for folder in (BATCHES, DEAD_LETTERS)]
         return [key for keys in found for key in keys if until_ms is None or not is_newer(key, until_ms)]
 
-    def _letters(self, name: str, *, until_ms: int | None, keep: bool) -> "_Found":
+    def _letters(self, name: str, *, until_ms: int | None, keep: bool) -> "_FoundLetters":
         """Read the dead letters and return those of the conversation. Unless `keep`, delete them and their objects."""
 
         def is_wanted(letter: Letter) -> bool:
@@ -178,7 +177,7 @@ class Forgetting:
             return parsed.get("conversationId") == name and is_old
 
         found: list[Letter] = []
-        with Look.at(self._places.dead_letters, self._time_left) as letters:
+        with HiddenLetters.at(self._places.dead_letters, self._time_left) as letters:
             for letter in letters:
                 if not is_wanted(letter):
                     continue
@@ -186,7 +185,7 @@ class Forgetting:
                     self._drop_object(letter)
                     letters.delete(letter)
                 found.append(letter)
-        return _Found(found, finished=letters.finished)
+        return _FoundLetters(found, finished=letters.finished)
 
     def _drop_object(self, letter: Letter) -> None:
         reference = parse_letter(letter).get("payloadsRef")
@@ -194,7 +193,7 @@ class Forgetting:
             self._places.objects.delete([str(reference["key"])])
 
 
-class _Found(NamedTuple):
+class _FoundLetters(NamedTuple):
     found: list[Letter]
     finished: bool
     """The queue was read to its end."""
@@ -206,7 +205,7 @@ class _Found(NamedTuple):
         return sum(len(each) for each in payloads if isinstance(each, list))
 
 
-def _counts(letters: _Found, keys: Sequence[str]) -> dict[str, int]:
+def _counts(letters: _FoundLetters, keys: Sequence[str]) -> dict[str, int]:
     return {
         "deadLetters": len(letters.found),
         "messagesInDeadLetters": letters.messages,

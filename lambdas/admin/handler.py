@@ -33,7 +33,7 @@ class _Call:
         self.time_left: Callable[[], int] = lambda: 0
 
 
-class _Parts(NamedTuple):
+class _AdminParts(NamedTuple):
     """The parts that an instance keeps from one call to the next."""
 
     operations: Operations
@@ -42,7 +42,7 @@ class _Parts(NamedTuple):
 
 
 @cache
-def _parts() -> _Parts:
+def _parts() -> _AdminParts:
     settings = read_settings(AdminSettings)
     telemetry, call = Telemetry(settings.log), _Call()
     valkey_lane = open_valkey_lane(settings.valkey, telemetry) if settings.valkey else None
@@ -82,7 +82,7 @@ def _parts() -> _Parts:
         ),
         telemetry=telemetry,
     )
-    return _Parts(Operations(operations, telemetry), telemetry, call)
+    return _AdminParts(Operations(operations, telemetry), telemetry, call)
 
 
 def handler(event: Any, context: Any) -> dict[str, Any]:

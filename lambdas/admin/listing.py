@@ -5,14 +5,17 @@ from typing import NamedTuple
 
 from lambdas.admin.reply_windows import reply_until
 from lambdas.admin.requests import ListConversations
-from lambdas.limits import MAX_CONVERSATIONS_IN_A_PAGE, MAX_WINDOWS_IN_A_LISTING
 from message_buffer.errors import InvalidInput
+from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.store import FIRST_PAGE
 from message_buffer.messages.conversation_id import escape_part
-from message_buffer.messages.wire_form import Json
 
+# A page is small, because the script that reads it blocks Valkey.
+MAX_CONVERSATIONS_IN_A_PAGE = 500
+# The index of open windows has no cursor for operators, so a listing has only the 5,000 most overdue windows.
+MAX_WINDOWS_IN_A_LISTING = 5_000
 # If a filter matches few conversations, a call returns after this many pages, with a cursor, before its time-out.
 MAX_PAGES_IN_A_LISTING = 200
 # The cursor of the page of open windows. The cursor of a shard's page is `<shard>/<the store's cursor>`.
@@ -20,7 +23,7 @@ WINDOWS = "windows"
 _SHARD_CURSOR = re.compile(r"([0-9]{1,5})/([a-z]+:[0-9]+)")
 
 
-class _Page(NamedTuple):
+class _WindowPage(NamedTuple):
     names: list[str]
     next_cursor: str | None
     more: bool = False
@@ -33,7 +36,7 @@ def list_conversations(
     """Return `conversations` with their state, the cursor of the `next` call or None, and whether there are `more`.
 
     There may be more than `limit`, because the last page of a shard is returned whole, or fewer, if many pages had few
-    matches. Raises InvalidInput if the stage does not have the shard, or if no earlier call returned the cursor.
+    matches. Raise InvalidInput if the stage does not have the shard, or if no earlier call returned the cursor.
     """
     found: dict[tuple[str, str], Json] = {}
     cursor, next_cursor, more = request.cursor or _first_cursor(request, valkey_lane), None, False
@@ -65,7 +68,9 @@ def _first_cursor(request: ListConversations, valkey_lane: ValkeyLane | None) ->
     return f"{request.shard}/{FIRST_PAGE}"
 
 
-def _page_of_shard(valkey_lane: ValkeyLane, cursor: str, request: ListConversations, *, then: str | None) -> _Page:
+def _page_of_shard(
+    valkey_lane: ValkeyLane, cursor: str, request: ListConversations, *, then: str | None
+) -> _WindowPage:
     given = _SHARD_CURSOR.fullmatch(cursor)
     if not given:
         raise InvalidInput(f"cursor: no earlier call returned {cursor!r}; leave it out to begin again")
@@ -75,16 +80,16 @@ def _page_of_shard(valkey_lane: ValkeyLane, cursor: str, request: ListConversati
     page = valkey_lane.store.list_conversations(shard, cursor=given[2], limit=MAX_CONVERSATIONS_IN_A_PAGE)
     names = [each.conversation for each in page.conversations if _matches(each.conversation, request)]
     if page.next_cursor:
-        return _Page(names, f"{shard}/{page.next_cursor}")
+        return _WindowPage(names, f"{shard}/{page.next_cursor}")
     if request.shard is not None:
-        return _Page(names, None)
-    return _Page(names, f"{shard + 1}/{FIRST_PAGE}" if shard + 1 < shards else then)
+        return _WindowPage(names, None)
+    return _WindowPage(names, f"{shard + 1}/{FIRST_PAGE}" if shard + 1 < shards else then)
 
 
-def _windows(dynamodb_lane: DynamoDbLane, request: ListConversations, *, room: int) -> _Page:
+def _windows(dynamodb_lane: DynamoDbLane, request: ListConversations, *, room: int) -> _WindowPage:
     opened = dynamodb_lane.open_windows(limit=MAX_WINDOWS_IN_A_LISTING)
     names = [name for name, _ in opened if _matches(name, request)]
-    return _Page(names[:room], None, more=len(names) > room or len(opened) >= MAX_WINDOWS_IN_A_LISTING)
+    return _WindowPage(names[:room], None, more=len(names) > room or len(opened) >= MAX_WINDOWS_IN_A_LISTING)
 
 
 def _matches(name: str, request: ListConversations) -> bool:

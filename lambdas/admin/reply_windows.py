@@ -1,10 +1,11 @@
 """Shows operators until when a platform lets a conversation be answered freely."""
 
 from message_buffer.errors import MalformedMessage
+from message_buffer.json_object import Json
 from message_buffer.lanes.outcomes import Conversation
 from message_buffer.messages.conversation_id import parse_conversation_id
 from message_buffer.messages.reply_window import reply_until_ms
-from message_buffer.messages.wire_form import Json, decode_fields, sent_at_ms
+from message_buffer.messages.wire_form import decode_fields, sent_at_ms
 
 OUTLASTS_REPLY_WINDOW = (
     "The hold ends after the platform's reply window (replyUntil). From then on the platform refuses ordinary replies "

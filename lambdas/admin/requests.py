@@ -4,11 +4,11 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from lambdas.limits import MAX_CALLER_CHARACTERS, MAX_NAME_CHARACTERS
+from lambdas.operations import MAX_CALLER_CHARACTERS, MAX_ID_CHARACTERS
 from message_buffer.errors import InvalidInput
-from message_buffer.limits import MAX_HOLD_MS
+from message_buffer.limits import MAX_HOLD_MS, MAX_LISTED
 
-Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS)]
+Name = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARACTERS)]
 
 
 class Request(BaseModel):
@@ -35,7 +35,7 @@ class ListConversations(Request):
     cursor: Annotated[str | None, Field(min_length=1, max_length=64)] = None
     """The `next` that the previous call returned: a shard and a position in one of its keys, of at most 20 digits."""
     # The function reads the state of each conversation that it lists, one after the other.
-    limit: Annotated[int, Field(ge=1, le=500)] = 50
+    limit: Annotated[int, Field(ge=1, le=MAX_LISTED)] = 50
 
 
 class HoldConversation(OfConversation):
@@ -60,7 +60,7 @@ class OfScope(Request):
 
 
 class ListRules(Request):
-    prefix: Annotated[str, Field(max_length=MAX_NAME_CHARACTERS)] = ""
+    prefix: Annotated[str, Field(max_length=MAX_ID_CHARACTERS)] = ""
 
 
 class SetRules(OfScope):
@@ -78,7 +78,7 @@ class ExplainRules(OfConversation):
 
 
 class ListDeadLetters(Request):
-    limit: Annotated[int, Field(ge=1, le=500)] = 50
+    limit: Annotated[int, Field(ge=1, le=MAX_LISTED)] = 50
 
 
 class OfDeadLetter(Request):
@@ -94,7 +94,7 @@ R = TypeVar("R", bound=Request)
 
 
 def read_request(model: type[R], fields: dict[str, Any]) -> R:
-    """Return the request. Raises InvalidInput, with a sentence for each problem."""
+    """Return the request. Raise InvalidInput, with a sentence for each problem."""
     try:
         return model.model_validate(fields)
     except ValidationError as error:

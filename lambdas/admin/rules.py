@@ -7,17 +7,17 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from lambdas.admin.listing import MAX_CONVERSATIONS_IN_A_PAGE, MAX_WINDOWS_IN_A_LISTING
 from lambdas.admin.requests import DeleteRules, ExplainRules, ListRules, OfScope, SetRules
-from lambdas.limits import MAX_CONVERSATIONS_IN_A_PAGE, MAX_WINDOWS_IN_A_LISTING
-from lambdas.operations import NotFound
+from lambdas.operations import SubjectNotFound
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidId, InvalidInput, InvalidRules, SendFailed, StoreError
+from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
-from message_buffer.lanes.outcomes import Empty, Retimed
+from message_buffer.lanes.outcomes import BufferEmpty, BufferRetimed
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.store import FIRST_PAGE, Store
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
-from message_buffer.messages.wire_form import Json
 from message_buffer.rules.doors import is_door_name, require_size
 from message_buffer.rules.due_time import Facts, due_after_message
 from message_buffer.rules.layers import RuleLayer, Rules, check_platform_names, resolve_rules
@@ -32,7 +32,7 @@ MAX_RULES_LISTED = 5_000
 # Retiming stops when less time than this is left, which is enough for the response and one call to Valkey with the
 # longest time-outs.
 MIN_MS_LEFT_TO_RETIME = 13_000
-# Stands for each part of a conversation's id that a scope does not name.
+# Replaces each part of a conversation's id that a scope does not name.
 ANY = "*"
 _PART = "(?:[^%/]|%25|%2F)+"
 _SCOPE = re.compile(
@@ -40,7 +40,7 @@ _SCOPE = re.compile(
 )
 
 
-class Table(Protocol):
+class StoresRules(Protocol):
     def read_all(self) -> list[StoredRules]: ...
     def put(
         self, scope: str, rules: Mapping[str, Any], *, by: str, at_ms: int, expected_version: int | None
@@ -73,7 +73,7 @@ class RulesAdmin:
     def __init__(
         self,
         *,
-        table: Table,
+        table: StoresRules,
         stage_rules: Mapping[str, Any],
         valkey_lane: ValkeyLane | None,
         dynamodb_lane: DynamoDbLane | None,
@@ -97,7 +97,7 @@ class RulesAdmin:
         for each in self._table.read_all():
             if each.scope == request.scope:
                 return _shown(each)
-        raise NotFound(f"There are no rules under {request.scope}.")
+        raise SubjectNotFound(f"There are no rules under {request.scope}.")
 
     def set(self, request: SetRules) -> Json:
         scope = _checked_scope(request.scope)
@@ -112,11 +112,11 @@ class RulesAdmin:
         return {"version": version, "open": self._retime(scope)}
 
     def delete(self, request: DeleteRules) -> Json:
-        # Do not check the form of the scope, so that an item which a person wrote into the table can be deleted.
+        # Do not check the form of the scope, so that an item which was written into the table by hand can be deleted.
         if not self._table.delete(
             request.scope, by=request.by, at_ms=self._clock(), expected_version=request.expected_version
         ):
-            raise NotFound(f"There are no rules under {request.scope}.")
+            raise SubjectNotFound(f"There are no rules under {request.scope}.")
         return {"deleted": request.scope, "open": self._retime(request.scope)}
 
     def explain(self, request: ExplainRules) -> Json:
@@ -160,7 +160,7 @@ class RulesAdmin:
                     raise InvalidRules(f"with the layers beneath, {platform or 'on any platform'}: {skipped.reason}")
 
     def _retime(self, scope: str) -> Json:
-        """Retime the open buffers in the scope. Return the counts, and whether every open buffer was looked at.
+        """Retime the open buffers in the scope. Return the counts, and whether every open buffer was checked.
 
         The change is already stored, so return a failure as `problem` instead of raising it.
         """
@@ -185,8 +185,8 @@ class RulesAdmin:
                 timing = book.for_conversation(conversation, agent).rules.timing
                 outcome = lane.retime_buffer(name, timing=timing)
                 # A conversation of the Valkey lane has no window, except after an outage.
-                counts["looked"] += lane is self._valkey_lane or not isinstance(outcome, Empty)
-                counts["retimed"] += isinstance(outcome, Retimed)
+                counts["looked"] += lane is self._valkey_lane or not isinstance(outcome, BufferEmpty)
+                counts["retimed"] += isinstance(outcome, BufferRetimed)
         return True
 
     def _open_conversations(self, scope: str) -> Iterator[tuple[ValkeyLane | DynamoDbLane, str]]:
@@ -216,7 +216,7 @@ def _open_in_valkey(store: Store) -> Iterator[str]:
 
 
 def _waits(rules: Rules) -> list[Json]:
-    """Return how long examples of messages wait by these rules, while the author's rhythm is not known."""
+    """Return the waits of example messages by these rules, while the author's rhythm is not known."""
     first, timing = Facts(0, 0, 1), rules.timing
     opened = due_after_message(first, timing, 0)
     examples = {
@@ -242,7 +242,7 @@ def _shown(stored: StoredRules) -> Json:
 
 
 def _problem(stored: Stored) -> str | None:
-    """Return why the rules are not in force, or None if they are valid."""
+    """Return the reason why the rules are not in force, or None if they are valid."""
     try:
         read_scope(stored.scope, stored.rules)
     except InvalidRules as error:

@@ -26,7 +26,7 @@ from lambdas.admin.requests import (
 )
 from lambdas.admin.rules import RulesAdmin
 from lambdas.operations import Operation
-from message_buffer.messages.wire_form import Json
+from message_buffer.json_object import Json
 from message_buffer.telemetry import Telemetry
 
 

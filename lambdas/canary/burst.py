@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-from lambdas.canary.listening import Arrival
-from lambdas.canary.webhook import Answer, GenericWebhook
+from lambdas.canary.listening import ArrivedEvent
+from lambdas.canary.webhook import GenericWebhook, WebhookResponse
 from message_buffer.messages.conversation_id import TRIAL_TENANT, ConversationId
 
 # After any single crash a batch is emitted within a claim's time-out, a watchdog pass and a processor's start (P7).
@@ -18,7 +18,7 @@ BATCH_READY = "messages.batch.ready"
 Fetch = Callable[[Any], list[Any]]
 
 
-class Refused(Exception):
+class WebhookRefused(Exception):
     """Raised if the webhook did not accept a message. The exception's text contains the response."""
 
 
@@ -55,14 +55,17 @@ class Burst:
         return {**named, "id": message_id, "text": text}
 
     def send(self, message_id: str, text: str) -> None:
-        """Send a fragment. Raise Refused or Unreachable if the webhook does not accept it."""
+        """Send a fragment. Raise WebhookRefused or WebhookUnreachable if the webhook does not accept it."""
         began = time.monotonic()
         waits = accepted(self.webhook.post(self.message(message_id, text)))["conversations"][self.conversation]
         answer_ms = (time.monotonic() - began) * 1_000
         self.fragments.append(Fragment(message_id, waits["dueAt"], waits["count"], answer_ms))
 
     def send_together(self, *messages: dict[str, Any]) -> None:
-        """Send several messages, and edits of them, in one webhook. Raise Refused or Unreachable if it fails."""
+        """Send several messages, and edits of them, in one webhook.
+
+        Raise WebhookRefused or WebhookUnreachable if it fails.
+        """
         began = time.monotonic()
         waits = accepted(self.webhook.post(messages))["conversations"][self.conversation]
         answer_ms = (time.monotonic() - began) * 1_000
@@ -73,7 +76,8 @@ class Burst:
     def expected(self) -> list[list[str]]:
         """Return the message ids of each batch that the stage must emit.
 
-        There is usually one batch. If a response took so long that the buffer was due, the next fragment began another.
+        There is usually one batch. If the buffer was due before a response arrived, the next fragment began another
+        batch.
         """
         batches: list[list[str]] = []
         for fragment in self.fragments:
@@ -82,38 +86,38 @@ class Burst:
             batches[-1].append(fragment.id)
         return batches
 
-    def of(self, arrivals: Iterable[Arrival]) -> list[Arrival]:
+    def of(self, arrivals: Iterable[ArrivedEvent]) -> list[ArrivedEvent]:
         """Return the first event of each batch of this conversation that contains a fragment of this burst."""
         sent = {fragment.id for fragment in self.fragments}
-        firsts: dict[str, Arrival] = {}
+        firsts: dict[str, ArrivedEvent] = {}
         for arrival in arrivals:
             if arrival.event["detail-type"] == BATCH_READY and arrival.batch["conversationId"] == self.conversation:
                 # EventBridge may deliver an event twice. Recognize the second one by its batchId, as consumers do.
                 firsts.setdefault(arrival.batch["batchId"], arrival)
         return [each for each in firsts.values() if each.batch.get("messagesRef") or sent & set(ids_of(each.batch))]
 
-    def is_out(self, arrivals: Iterable[Arrival]) -> bool:
+    def is_out(self, arrivals: Iterable[ArrivedEvent]) -> bool:
         return len(self.of(arrivals)) >= len(self.expected)
 
-    def problem(self, arrivals: Iterable[Arrival], *, fetch: Fetch | None = None) -> str | None:
-        """Return what is wrong with the batches that arrived, or None if they are right."""
+    def problem(self, arrivals: Iterable[ArrivedEvent], *, fetch: Fetch | None = None) -> str | None:
+        """Return a description of what is wrong with the batches that arrived, or None if they are right."""
         batches = [ids_of(each.batch, fetch) for each in self.of(arrivals)]
         if not batches:
-            return "no event came"
+            return "no event arrived"
         if batches != self.expected:
-            return f"came as {batches}, expected {self.expected}"
+            return f"arrived as {batches}, expected {self.expected}"
         return None
 
-    def late_ms(self, arrivals: Iterable[Arrival]) -> int:
+    def late_ms(self, arrivals: Iterable[ArrivedEvent]) -> int:
         """Return the time from the last fragment's due time to the arrival of the last batch's event in the queue."""
         return self.of(arrivals)[-1].at_ms - self.due_at_ms
 
 
-def accepted(answer: Answer) -> dict[str, Any]:
-    """Return the body of a response with status 200. Raise Refused for any other status."""
-    if answer.status != HTTPStatus.OK:
-        raise Refused(f"the webhook answers {answer.status}: {answer.body[:200]}")
-    return answer.json
+def accepted(response: WebhookResponse) -> dict[str, Any]:
+    """Return the body of a response with status 200. Raise WebhookRefused for any other status."""
+    if response.status != HTTPStatus.OK:
+        raise WebhookRefused(f"the webhook answers {response.status}: {response.body[:200]}")
+    return response.json
 
 
 def ids_of(batch: dict[str, Any], fetch: Fetch | None = None) -> list[str]:

@@ -12,7 +12,7 @@ Event = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Arrival:
+class ArrivedEvent:
     """An event with the millisecond at which it arrived, because the event's own time has only whole seconds."""
 
     event: Event
@@ -40,12 +40,12 @@ class Subscription:
     def first(self, *, timeout_seconds: float) -> Event | None:
         return next(self.receive(timeout_seconds=timeout_seconds), None)
 
-    def arrivals(self, *, timeout_seconds: float) -> Iterator[Arrival]:
+    def arrivals(self, *, timeout_seconds: float) -> Iterator[ArrivedEvent]:
         """Yield the same events as `receive`, with their times of arrival."""
         deadline = time.monotonic() + timeout_seconds
         while True:
             left = deadline - time.monotonic()
-            arrived = self.look(wait_seconds=LONG_POLL_SECONDS if left > LONG_POLL_SECONDS else 0)
+            arrived = self.poll(wait_seconds=LONG_POLL_SECONDS if left > LONG_POLL_SECONDS else 0)
             yield from arrived
             if arrived:
                 deadline = time.monotonic() + timeout_seconds
@@ -54,25 +54,25 @@ class Subscription:
             elif left <= LONG_POLL_SECONDS:
                 time.sleep(min(SHORT_POLL_SECONDS, left))
 
-    def look(self, *, wait_seconds: int) -> list[Arrival]:
+    def poll(self, *, wait_seconds: int) -> list[ArrivedEvent]:
         """Return the events that have arrived. If there are none, wait up to `wait_seconds` for the first.
 
         If the queue cannot be reached any more after some of the events were taken from it, return those. The others
         arrive again later.
         """
-        answer = self._sqs.receive_message(
+        response = self._sqs.receive_message(
             QueueUrl=self._queue_url,
             MaxNumberOfMessages=10,
             WaitTimeSeconds=wait_seconds,
             MessageSystemAttributeNames=["SentTimestamp"],
         )
-        arrived: list[Arrival] = []
-        for message in answer.get("Messages", []):
+        arrived: list[ArrivedEvent] = []
+        for message in response.get("Messages", []):
             try:
                 self._sqs.delete_message(QueueUrl=self._queue_url, ReceiptHandle=message["ReceiptHandle"])
             except Exception:
                 if arrived:
                     break
                 raise
-            arrived.append(Arrival(json.loads(message["Body"]), int(message["Attributes"]["SentTimestamp"])))
+            arrived.append(ArrivedEvent(json.loads(message["Body"]), int(message["Attributes"]["SentTimestamp"])))
         return arrived

@@ -4,15 +4,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from lambdas.canary.burst import MAX_LATE_SECONDS, Burst, Refused
-from lambdas.canary.listening import LONG_POLL_SECONDS, Arrival
-from lambdas.canary.webhook import GenericWebhook, Unreachable
+from lambdas.canary.burst import MAX_LATE_SECONDS, Burst, WebhookRefused
+from lambdas.canary.listening import LONG_POLL_SECONDS, ArrivedEvent
+from lambdas.canary.webhook import GenericWebhook, WebhookUnreachable
 from message_buffer.clock import Clock, system_clock
+from message_buffer.limits import CANARY_FRAGMENTS, CANARY_RUN_MS
 from message_buffer.telemetry import Telemetry
 
-CANARY_FRAGMENTS = 3
 # Each run of a day uses another conversation, so that all shards are tried in turn. The next day uses the same ones.
-CANARY_RUN_MS = 300_000
 CANARY_CONVERSATIONS = 288
 # The function stops waiting this long before its time-out, so that it can still say what is missing.
 MIN_MS_LEFT_TO_REPORT = 5_000
@@ -20,7 +19,7 @@ ACCOUNT = "canary"
 
 
 class Listens(Protocol):
-    def look(self, *, wait_seconds: int) -> Sequence[Arrival]: ...
+    def poll(self, *, wait_seconds: int) -> Sequence[ArrivedEvent]: ...
 
 
 class Canary:
@@ -43,11 +42,11 @@ class Canary:
         """Send a burst and publish its lateness, or count a failure unless the stage is being deployed."""
         slot = self._clock() // CANARY_RUN_MS % CANARY_CONVERSATIONS
         burst = Burst(self._webhook, ACCOUNT, str(slot))
-        arrivals: list[Arrival] = []
+        arrivals: list[ArrivedEvent] = []
         try:
             for number in range(CANARY_FRAGMENTS):
                 burst.send(f"{run_id}-{number}", f"fragment {number}")
-        except (Refused, Unreachable) as error:
+        except (WebhookRefused, WebhookUnreachable) as error:
             problem: str | None = str(error)
         else:
             self._collect(burst, arrivals, remaining_ms)
@@ -62,11 +61,11 @@ class Canary:
             self._telemetry.count("CanaryFailures")
             self._telemetry.warn("canary failed", conversation=burst.conversation, reason=problem)
 
-    def _collect(self, burst: Burst, arrivals: list[Arrival], remaining_ms: Callable[[], int]) -> None:
-        """Collect events until all batches of the burst have come or are too late, or until the run must end."""
+    def _collect(self, burst: Burst, arrivals: list[ArrivedEvent], remaining_ms: Callable[[], int]) -> None:
+        """Collect events until all batches of the burst have arrived or are too late, or until the run must end."""
         wait_seconds = max(burst.due_at_ms - self._clock(), 0) / 1_000 + MAX_LATE_SECONDS
         until = time.monotonic() + min(wait_seconds, (remaining_ms() - MIN_MS_LEFT_TO_REPORT) / 1_000)
         while not burst.is_out(arrivals) and time.monotonic() < until:
-            arrivals += self._events.look(wait_seconds=LONG_POLL_SECONDS)
+            arrivals += self._events.poll(wait_seconds=LONG_POLL_SECONDS)
         # Collect once more, because a second event with the same messages would be an error.
-        arrivals += self._events.look(wait_seconds=LONG_POLL_SECONDS)
+        arrivals += self._events.poll(wait_seconds=LONG_POLL_SECONDS)

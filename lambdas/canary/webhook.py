@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from message_buffer.clock import Clock, system_clock
+from message_buffer.json_object import Json
 
 # This time is longer than a cold start of ingest and its slowest response together.
 MAX_WEBHOOK_ANSWER_SECONDS = 20.0
-Json = dict[str, Any]
 
 
-class Unreachable(Exception):
+class WebhookUnreachable(Exception):
     """Raised if the webhook does not answer."""
 
 
-class Answer(NamedTuple):
+class WebhookResponse(NamedTuple):
     status: int
     body: str
 
@@ -36,8 +36,8 @@ class GenericWebhook:
         self._secret = secret
         self._clock = clock
 
-    def post(self, messages: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Answer:
-        """POST one message or a list, signed with the time. Raise Unreachable if the webhook does not answer."""
+    def post(self, messages: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> WebhookResponse:
+        """POST one message or a list, signed with the time. Raise WebhookUnreachable if the webhook does not answer."""
         body = json.dumps(messages).encode()
         now = str(self._clock() // 1_000)
         signature = hmac.new(self._secret.encode(), f"{now}.".encode() + body, hashlib.sha256).hexdigest()
@@ -48,12 +48,12 @@ class GenericWebhook:
         }
         request = urllib.request.Request(self._url, data=body, headers=headers)  # noqa: S310 - the stage's own endpoint
         try:
-            with urllib.request.urlopen(request, timeout=MAX_WEBHOOK_ANSWER_SECONDS) as answer:  # noqa: S310
-                return Answer(answer.status, answer.read().decode())
+            with urllib.request.urlopen(request, timeout=MAX_WEBHOOK_ANSWER_SECONDS) as response:  # noqa: S310
+                return WebhookResponse(response.status, response.read().decode())
         except urllib.error.HTTPError as error:
-            return Answer(error.code, error.read().decode(errors="replace"))
+            return WebhookResponse(error.code, error.read().decode(errors="replace"))
         except OSError as error:
-            raise Unreachable(f"The webhook cannot be reached: {error}") from error
+            raise WebhookUnreachable(f"The webhook cannot be reached: {error}") from error
 
 
 def generic_secret(secrets: str) -> str | None:

@@ -18,19 +18,19 @@ from message_buffer.settings import ConversationProcessorSettings, read_settings
 from message_buffer.telemetry import Telemetry
 
 
-class _Parts(NamedTuple):
+class _ConversationProcessorParts(NamedTuple):
     processor: ConversationProcessor
     emission: Emission
     telemetry: Telemetry
 
 
 @cache
-def _parts() -> _Parts:
+def _parts() -> _ConversationProcessorParts:
     settings = read_settings(ConversationProcessorSettings)
     telemetry = Telemetry(settings.log)
     emission, lane = open_emission(settings.emission, telemetry), open_valkey_lane(settings.valkey, telemetry)
     processor = ConversationProcessor(lane=lane, emission=emission, telemetry=telemetry)
-    return _Parts(processor, emission, telemetry)
+    return _ConversationProcessorParts(processor, emission, telemetry)
 
 
 def _warm_up(processor: ConversationProcessor, telemetry: Telemetry) -> None:
@@ -59,5 +59,5 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str] | None:
         if not error.retryable:
             raise
     finally:
-        telemetry.flush_soon()
+        telemetry.flush()
     return None

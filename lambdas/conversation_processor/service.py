@@ -8,7 +8,7 @@ from lambdas.conversation_processor.token import TimeOfToken, Token, TokenEnded
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreError
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms
-from message_buffer.lanes.outcomes import Stale, Taken
+from message_buffer.lanes.outcomes import BatchTaken, RunStale
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.telemetry import Telemetry
 
@@ -41,9 +41,9 @@ class ConversationProcessor:
         """Emit and complete the conversation's batch, or put it back for another attempt."""
         token = uuid4().hex
         taken = self._lane.store.take_batch(conversation, token)
-        if not isinstance(taken, Taken):
+        if not isinstance(taken, BatchTaken):
             # Another run has the batch or has completed it, because Lambda may deliver one event twice.
-            self._telemetry.sampled("nothing to take", conversation=conversation, outcome=type(taken).__name__)
+            self._telemetry.info("nothing to take", conversation=conversation, outcome=type(taken).__name__)
             return
         held = Token(
             self._lane.store, conversation, token,
@@ -62,12 +62,12 @@ class ConversationProcessor:
             self._try_later(conversation, token, taken, error)
             return
         completed = self._lane.complete_batch(conversation, token)
-        if isinstance(completed, Stale):
+        if isinstance(completed, RunStale):
             self._telemetry.warn("completed too late", conversation=conversation, batch=taken.batch_id)
         elif completed.ids_forgotten:
             self._telemetry.count("IdsForgotten", completed.ids_forgotten)
 
-    def _try_later(self, conversation: str, token: str, taken: Taken, error: Exception) -> None:
+    def _try_later(self, conversation: str, token: str, taken: BatchTaken, error: Exception) -> None:
         wait_ms = back_off_ms(taken.attempt, self._random)
         fields: dict[str, str | int] = {"conversation": conversation, "batch": taken.batch_id, "attempt": taken.attempt}
         if isinstance(error, SendFailed) or (isinstance(error, StoreError) and error.retryable):

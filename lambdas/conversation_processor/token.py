@@ -4,7 +4,7 @@ from message_buffer.clock import Clock
 from message_buffer.errors import StoreError
 from message_buffer.events.emission import TimeLeft
 from message_buffer.heartbeat import Heartbeat
-from message_buffer.lanes.outcomes import Stale
+from message_buffer.lanes.outcomes import RunStale
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.telemetry import Telemetry
 
@@ -45,7 +45,7 @@ class Token:
                 raise
             self._telemetry.count("StoreFailures")
             return
-        if isinstance(renewed, Stale):
+        if isinstance(renewed, RunStale):
             self._until_ms = 0
             raise TokenEnded
         self._until_ms = renewed.expires_at_ms

@@ -17,14 +17,14 @@ from message_buffer.settings import DynamoDbProcessorSettings, read_settings
 from message_buffer.telemetry import Telemetry
 
 
-class _Parts(NamedTuple):
+class _DynamoDbProcessorParts(NamedTuple):
     processor: DynamoDbProcessor
     emission: Emission
     telemetry: Telemetry
 
 
 @cache
-def _parts() -> _Parts:
+def _parts() -> _DynamoDbProcessorParts:
     settings = read_settings(DynamoDbProcessorSettings)
     telemetry = Telemetry(settings.log)
     emission = open_emission(settings.emission, telemetry)
@@ -34,7 +34,7 @@ def _parts() -> _Parts:
         emission=emission,
         telemetry=telemetry,
     )
-    return _Parts(processor, emission, telemetry)
+    return _DynamoDbProcessorParts(processor, emission, telemetry)
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any] | None:
@@ -48,7 +48,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any] | None:
             return {"batchItemFailures": [{"itemIdentifier": each} for each in done if not done[each]]}
         processor.sweep()
     finally:
-        telemetry.flush_soon()
+        telemetry.flush()
     return None
 
 
@@ -57,8 +57,8 @@ def _process(record: dict[str, Any], time: TimeLeft, processor: DynamoDbProcesso
         try:
             processor.sweep(is_second=True)
         except MessageBufferError as error:
-            # The next sweep comes in half a minute. If this one came again, too, the sweeps of an outage of the table
-            # would all be carried out at its end.
+            # The next sweep starts in half a minute. If this one were repeated, too, the sweeps of an outage of the
+            # table would all be carried out at its end.
             telemetry.warn("sweep failed", reason=str(error))
         return True
     try:

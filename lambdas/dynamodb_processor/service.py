@@ -2,8 +2,8 @@
 
 A run may be killed after any step. The queue then delivers the trigger again.
 
-1. look    when the window is due; if not yet, hide the trigger until then, or leave a successor in the queue
-2. lock    the window: what was found due stays due, and messages that come before step 4 join the batch
+1. check   when the window is due; if not yet, hide the trigger until then, or send a successor
+2. lock    the window: what was found due stays due, and messages that arrive before step 4 join the batch
 3. read    which messages are stored, and the bodies of one batch
 4. freeze  the batch's id and messages, so that a retry emits the same messages under the same id
 5. emit
@@ -26,8 +26,8 @@ from message_buffer.lanes.dynamodb.locks import FIRST_ATTEMPT
 from message_buffer.lanes.dynamodb.messages import Contents, StoredMessage
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Trigger, Triggers
-from message_buffer.lanes.dynamodb.window import Frozen, Window, rhythm_of_batch
-from message_buffer.lanes.outcomes import Taken
+from message_buffer.lanes.dynamodb.window import FrozenBatch, Window, rhythm_of_batch
+from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import (
     MAX_BYTES_IN_A_BATCH,
     MAX_MESSAGES_IN_A_BATCH,
@@ -41,7 +41,7 @@ from message_buffer.telemetry import Telemetry
 
 # A window is locked, and its trigger is hidden in the queue, for this time. A heartbeat extends both.
 WINDOW_LOCK_MS = 30_000
-# If one heartbeat fails, the next one comes before the lock expires.
+# If one heartbeat fails, the next one begins before the lock expires.
 HEARTBEAT_SECONDS = WINDOW_LOCK_MS / 1_000 / 3
 # The shortest time for which a trigger is hidden, and the longest if another run has locked the window, because that
 # run usually needs only a moment.
@@ -69,8 +69,8 @@ class _Locked(NamedTuple):
     window: Window
 
 
-class _Batch(NamedTuple):
-    frozen: Frozen
+class _BatchToEmit(NamedTuple):
+    frozen: FrozenBatch
     window: Window
     payloads: list[bytes] | None
     """None if the batch was already emitted."""
@@ -128,7 +128,7 @@ class DynamoDbProcessor:
         except SendFailed as error:
             self._telemetry.warn("window not locked", conversation=trigger.conversation, reason=str(error))
             # An edit of a stored message prevents the lock for a moment, and a busy table prevents it for longer.
-            self._rest(trigger, MAX_TRIGGER_REST_MS)
+            self._hide(trigger, MAX_TRIGGER_REST_MS)
             return False
         return self._work(trigger, _Locked(trigger.conversation, owner, window), time)
 
@@ -168,37 +168,37 @@ class DynamoDbProcessor:
     def _not_ours(self, trigger: Trigger, window: Window) -> bool:
         now_ms, conversation = self._clock(), trigger.conversation
         if not window.is_open:
-            self._telemetry.sampled("nothing waits", conversation=conversation)
+            self._telemetry.info("nothing waits", conversation=conversation)
             return True
-        rest_ms = window.due.due_at_ms - now_ms
+        hidden_ms = window.due.due_at_ms - now_ms
         if window.is_locked(now_ms):
             self._telemetry.count("TriggersReturned")
-            rest_ms = min(window.lock.until_ms - now_ms, MAX_TRIGGER_REST_MS)
-        elif rest_ms > MAX_TRIGGER_HIDDEN_MS:
-            return self._leave_successor(trigger, window, rest_ms)
-        self._telemetry.sampled("trigger returned", conversation=conversation, rest_ms=rest_ms)
-        self._rest(trigger, max(rest_ms, MIN_TRIGGER_REST_MS))
+            hidden_ms = min(window.lock.until_ms - now_ms, MAX_TRIGGER_REST_MS)
+        elif hidden_ms > MAX_TRIGGER_HIDDEN_MS:
+            return self._send_successor(trigger, window, hidden_ms)
+        self._telemetry.info("trigger returned", conversation=conversation, hidden_ms=hidden_ms)
+        self._hide(trigger, max(hidden_ms, MIN_TRIGGER_REST_MS))
         return False
 
-    def _leave_successor(self, trigger: Trigger, window: Window, rest_ms: int) -> bool:
-        """Leave another trigger in the queue, which unlike this one is not in flight while it waits."""
+    def _send_successor(self, trigger: Trigger, window: Window, hidden_ms: int) -> bool:
+        """Send another trigger, which unlike this one is not in flight while it waits."""
         now_ms, conversation, due_at_ms = self._clock(), trigger.conversation, window.due.due_at_ms
-        # A trigger that comes within a minute of the successor's time may be the successor itself.
+        # A trigger that arrives within a minute of the successor's time may be the successor itself.
         if now_ms + MAX_TRIGGER_HIDDEN_MS < window.successor_at_ms <= due_at_ms:
-            self._telemetry.sampled("another trigger comes", conversation=conversation)
+            self._telemetry.info("another trigger arrives", conversation=conversation)
             return True
-        delay_ms = min(rest_ms, MAX_TRIGGER_DELAY_MS)
+        delay_ms = min(hidden_ms, MAX_TRIGGER_DELAY_MS)
         try:
             self._triggers.send(conversation, delay_ms=delay_ms)
         except SendFailed as error:
             self._telemetry.warn("no successor sent", conversation=conversation, reason=str(error))
-            self._rest(trigger, MAX_TRIGGER_HIDDEN_MS)
+            self._hide(trigger, MAX_TRIGGER_HIDDEN_MS)
             return False
         # Record the successor after it was sent, so that other triggers of this window may end.
         self._windows.list_later(
             conversation, window=window, at_ms=due_at_ms, successor_at_ms=now_ms + -(-delay_ms // 1_000) * 1_000
         )
-        self._telemetry.sampled("successor sent", conversation=conversation, delay_ms=delay_ms)
+        self._telemetry.info("successor sent", conversation=conversation, delay_ms=delay_ms)
         return True
 
     def _work(self, trigger: Trigger, locked: _Locked, time: TimeLeft) -> bool:
@@ -207,7 +207,7 @@ class DynamoDbProcessor:
         def beat() -> None:
             if not self._locks.keep(locked.conversation, locked.owner, until_ms=self._clock() + lock_ms):
                 raise LockLost("the lock ran out, and another run has the window now")
-            self._triggers.rest(trigger, for_ms=WINDOW_LOCK_MS)
+            self._triggers.hide(trigger, for_ms=WINDOW_LOCK_MS)
 
         try:
             with Heartbeat(beat, every_seconds=self._beat_seconds) as heartbeat:
@@ -217,7 +217,7 @@ class DynamoDbProcessor:
             self._telemetry.warn("lock lost", conversation=locked.conversation, reason=str(error))
             return False
         except _PutOnHold:
-            self._rest(trigger, MIN_TRIGGER_REST_MS)
+            self._hide(trigger, MIN_TRIGGER_REST_MS)
             return False
         except Exception as error:  # noqa: BLE001 - the window is tried again after any error
             self._try_later(trigger, locked, error)
@@ -236,15 +236,15 @@ class DynamoDbProcessor:
         heartbeat.check()
         self._require_lock(locked, until_ms=batch.window.lock.until_ms)
         expires_at_ms = self._clock() + REMEMBERED_MS
-        self._messages.leave_tombstones(
+        self._messages.write_tombstones(
             conversation, frozen.names, batch_id=frozen.batch_id, expires_at_ms=expires_at_ms, apart=batch.apart
         )
-        self._close(locked, generation=frozen.generation, left=frozen.has_left)
+        self._close(locked, generation=frozen.generation, left=frozen.has_more)
 
     def _require_lock(self, locked: _Locked, *, until_ms: int) -> None:
         """Raise LockLost if the lock, which lasted until `until_ms` when it was read, is lost.
 
-        Otherwise a run that was stopped for long would leave tombstones of a conversation that was forgotten meanwhile.
+        Otherwise a run that was paused for long would write tombstones of a conversation that was forgotten meanwhile.
         """
         now_ms = self._clock()
         if now_ms >= until_ms and not self._locks.keep(
@@ -252,7 +252,7 @@ class DynamoDbProcessor:
         ):
             raise LockLost("the lock ran out while the batch was emitted, and another call has the window now")
 
-    def _batch(self, locked: _Locked) -> _Batch | None:
+    def _batch(self, locked: _Locked) -> _BatchToEmit | None:
         """Return the frozen batch, or freeze a new one. If no message waits, close the window and return None."""
         conversation, owner = locked.conversation, locked.owner
         for read in range(MAX_READS_OF_A_WINDOW):
@@ -269,7 +269,7 @@ class DynamoDbProcessor:
                 return self._again(conversation, window.frozen, contents)
             fitting = self._fitting(conversation, list(contents.stored))
             if not fitting.messages:
-                self._telemetry.sampled("nothing stored", conversation=conversation)
+                self._telemetry.info("nothing stored", conversation=conversation)
                 self._close(locked, generation=window.generation)
                 return None
             frozen = _freeze(conversation, fitting.messages, window, left=fitting.left)
@@ -281,31 +281,32 @@ class DynamoDbProcessor:
                 window=window,
                 large_bytes=sum(large),
                 rhythm=rhythm_of_batch(window, [each.arrived_at_ms for each in fitting.messages]),
-                # Messages that come while this run reads join the batch. If they keep coming, leave the last ones out.
+                # Messages that arrive while this run reads join the batch. If they keep arriving, leave the last ones
+                # out.
                 now_ms=now_ms,
-                may_have_come=read + 1 == MAX_READS_OF_A_WINDOW,
+                may_have_arrived=read + 1 == MAX_READS_OF_A_WINDOW,
             ):
                 first = window._replace(attempt=FIRST_ATTEMPT)
                 apart = [each.name for each in fitting.messages if each.is_apart]
-                return _Batch(frozen, first, fitting.bodies, apart)
+                return _BatchToEmit(frozen, first, fitting.bodies, apart)
         raise SendFailed("the window could not be frozen: its messages keep being edited")
 
-    def _again(self, conversation: str, frozen: Frozen, contents: Contents) -> _Batch:
+    def _again(self, conversation: str, frozen: FrozenBatch, contents: Contents) -> _BatchToEmit:
         """Return a batch that an earlier attempt has frozen."""
         stored = {each.name: each for each in contents.stored}
-        # Messages that have come since the freeze wait as their facts say.
+        # Messages that have arrived since the freeze wait as their facts say.
         messages = [stored[name] for name in frozen.names if name in stored]
         apart = [each.name for each in messages if each.is_apart]
         bodies = self._bodies(conversation, messages)
         if any(name not in bodies for name in frozen.names):
             # Some messages are already marked as emitted, so an earlier run has emitted the batch.
-            return _Batch(frozen, contents.window, None, apart)
-        return _Batch(frozen, contents.window, [bodies[name] for name in frozen.names], apart)
+            return _BatchToEmit(frozen, contents.window, None, apart)
+        return _BatchToEmit(frozen, contents.window, [bodies[name] for name in frozen.names], apart)
 
     def _fitting(self, conversation: str, stored: list[StoredMessage]) -> _Fitting:
-        """Return as many messages as one batch may have, but at least one, and no message whose body is not stored yet.
+        """Return the messages that fit into one batch, at least one, without those whose bodies are not stored yet.
 
-        Read only about as many bodies as fit.
+        Read few bodies more than fit.
         """
         messages: list[StoredMessage] = []
         found: list[bytes] = []
@@ -324,7 +325,7 @@ class DynamoDbProcessor:
         return _Fitting(messages, found, left=False)
 
     def _bodies(self, conversation: str, messages: list[StoredMessage]) -> dict[str, bytes]:
-        """Return the bodies by name, and read those that did not come with the messages."""
+        """Return the bodies by name, and read those that were not read with the messages."""
         known = {each.name: each.body for each in messages if each.body is not None}
         unread = [each for each in messages if each.body is None]
         return known | (self._messages.bodies(conversation, unread) if unread else {})
@@ -352,7 +353,7 @@ class DynamoDbProcessor:
                 break
             rest = window._replace(frozen=None)
             if window.frozen is None:
-                # The lock's due time was that of messages that are gone.
+                # The lock's due time was that of messages that are already emitted.
                 rest = rest._replace(found=None, listed_at_ms=now_ms)
             due_at_ms = rest.due.due_at_ms
             # Send the trigger before reopening, because a window without a trigger would wait for the sweep.
@@ -381,42 +382,42 @@ class DynamoDbProcessor:
             self._locks.retry(conversation, locked.owner, due_at_ms=due_at_ms)
         except SendFailed as failed:
             self._telemetry.warn("window not released", conversation=conversation, reason=str(failed))
-        self._rest(trigger, wait_ms)
+        self._hide(trigger, wait_ms)
 
-    def _rest(self, trigger: Trigger, for_ms: int) -> None:
+    def _hide(self, trigger: Trigger, for_ms: int) -> None:
         try:
-            self._triggers.rest(trigger, for_ms=for_ms)
+            self._triggers.hide(trigger, for_ms=for_ms)
         except SendFailed as error:
             # The queue delivers the trigger again anyway, once it is no longer hidden.
             self._telemetry.warn("trigger not put back", conversation=trigger.conversation, reason=str(error))
 
 
 def _lock_ms(attempt: int) -> int:
-    """Return how long a run locks the window.
+    """Return the milliseconds for which a run locks the window.
 
-    A later attempt locks it for longer, so that a window whose runs die is tried again after longer and longer pauses.
+    They grow with each attempt, so that the pauses between tries grow if a window's runs die.
     """
     return WINDOW_LOCK_MS + longest_pause_ms(attempt - 1)
 
 
-def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, left: bool) -> Frozen:
+def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, left: bool) -> FrozenBatch:
     names = tuple(each.name for each in stored)
-    # These words identify the batch. A name alone does not: once it is forgotten, it may come again.
+    # These words identify the batch. A name alone does not: once it is forgotten, it may arrive again.
     words = json.dumps((conversation, *((each.name, each.arrived_at_ms) for each in stored)))
-    return Frozen(
+    return FrozenBatch(
         batch_id=f"w-{blake2s(words.encode(), digest_size=16).hexdigest()}",
         names=names,
         generation=max(window.generation, 1),
         first_at_ms=stored[0].arrived_at_ms,
         last_at_ms=stored[-1].arrived_at_ms,
         due=window.due_of_batch,
-        has_left=left,
+        has_more=left,
     )
 
 
-def _taken(batch: _Batch, payloads: list[bytes]) -> Taken:
+def _taken(batch: _BatchToEmit, payloads: list[bytes]) -> BatchTaken:
     frozen = batch.frozen
-    return Taken(
+    return BatchTaken(
         batch_id=frozen.batch_id,
         attempt=batch.window.attempt,
         generation=frozen.generation,

@@ -9,7 +9,7 @@ from typing import Any
 from lambdas.gate.service import Gate, operations_of
 from lambdas.operations import Operations
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
-from message_buffer.lanes.valkey.patience import Patience
+from message_buffer.lanes.valkey.patience import DialPatience
 from message_buffer.settings import GateSettings, read_settings
 from message_buffer.telemetry import Telemetry
 
@@ -19,7 +19,7 @@ def _parts() -> tuple[Operations, Telemetry]:
     settings = read_settings(GateSettings)
     telemetry = Telemetry(settings.log)
     # In an outage of Valkey, consumers learn the DynamoDB lane's holds before they stop waiting.
-    patience = Patience(connect_ms=2_000) if settings.dynamodb_lane else None
+    patience = DialPatience(connect_ms=2_000) if settings.dynamodb_lane else None
     gate = Gate(
         open_valkey_lane(settings.valkey, telemetry, patience=patience) if settings.valkey else None,
         dynamodb_lane=open_dynamodb_lane(settings.dynamodb_lane) if settings.dynamodb_lane else None,

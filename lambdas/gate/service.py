@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 
-from lambdas.limits import MAX_CALLER_CHARACTERS, MAX_NAME_CHARACTERS
-from lambdas.operations import Operation
+from lambdas.operations import MAX_CALLER_CHARACTERS, MAX_ID_CHARACTERS, Operation
 from message_buffer.errors import InvalidInput, StoreError
+from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.holds import longest, shown
 from message_buffer.lanes.outcomes import OnHold, lane_of
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import MAX_HOLD_MS
 from message_buffer.messages.conversation_id import parse_conversation_id
-from message_buffer.messages.wire_form import Json, mend_id
+from message_buffer.messages.wire_form import mend_id
 
 
 class Gate:
@@ -23,10 +23,11 @@ class Gate:
         self._lanes = [lane for lane in (dynamodb_lane, valkey_lane) if lane is not None]
 
     def ask(self, fields: Json) -> Json:
-        """Return who holds the conversation, and whether the author has written again since a consumer's batch.
+        """Return the holds of the conversation, and whether its author has written since a consumer's batch.
 
-        A later message, or hold, may still follow. `generation` is that of the batch, and `lane` its lane, since each
-        lane counts generations for itself. Without `generation` only the holds are returned, even if Valkey is away.
+        More messages or holds may follow at any time. `generation` and `lane` are those of the batch, since each lane
+        counts generations for itself. Without `generation` only the holds are returned, even if Valkey cannot be
+        reached.
         """
         name = _conversation(fields, "generation", "lane")
         is_of_dynamodb = lane_of(fields.get("lane", "valkey")) == "dynamodb" and self._dynamodb_lane is not None
@@ -35,27 +36,27 @@ class Gate:
         seen = {}
         for lane in self._lanes:
             try:
-                seen[lane] = lane.standing(name)
+                seen[lane] = lane.generation_and_holds(name)
             except StoreError:
-                # The DynamoDB lane, which comes first, keeps each hold, too.
+                # The DynamoDB lane, which is asked first, keeps each hold, too.
                 if lane in (asked, self._lanes[0]):
                     raise
         # A hold and a resume at the same time may have reached the two lanes in different orders.
-        told = {"holds": shown(longest(*(hold for each in seen.values() for hold in each.holds)))}
+        response = {"holds": shown(longest(*(hold for each in seen.values() for hold in each.holds)))}
         if asked is None:
-            return told
+            return response
         current = seen[asked].generation
-        return {"current": current, "newer": current > generation, **told}
+        return {"current": current, "newer": current > generation, **response}
 
     def hold(self, fields: Json) -> Json:
-        """Keep the conversation's messages back for consumers, in all lanes. Return until when it is on hold."""
+        """Keep the conversation's messages back for consumers, in all lanes. Return the end of the hold."""
         name, by = _conversation(fields, "holdMs"), mend_id(fields["by"])
         hold_ms = _whole(fields, "holdMs", at_most=MAX_HOLD_MS)
         held = [lane.hold_buffer(name, holder="consumers", cause=by, hold_ms=hold_ms) for lane in self._lanes]
         return {"heldUntil": held[-1].held_until_ms}  # the other lane's hold ends a moment earlier
 
     def resume(self, fields: Json) -> Json:
-        """End the caller's hold, in all lanes. Return until when another holds the conversation, or None."""
+        """End the caller's hold, in all lanes. Return the end of another's hold, or None."""
         name, by = _conversation(fields), mend_id(fields["by"])
         outcomes = [lane.resume_buffer(name, holder="consumers", cause=by) for lane in self._lanes]
         return {"heldUntil": max((each.held_until_ms for each in outcomes if isinstance(each, OnHold)), default=None)}
@@ -75,7 +76,7 @@ def _conversation(fields: Json, *more: str) -> str:
         if name not in valid:
             raise InvalidInput(f"{name} is unknown here; valid: {', '.join(valid)}.")
     _text(fields, "by", MAX_CALLER_CHARACTERS)
-    return str(parse_conversation_id(_text(fields, "conversation", MAX_NAME_CHARACTERS)))
+    return str(parse_conversation_id(_text(fields, "conversation", MAX_ID_CHARACTERS)))
 
 
 def _text(fields: Json, name: str, most: int) -> str:

@@ -5,10 +5,9 @@ An instance caches the secrets. If none matches, it reads them again, because on
 
 from collections.abc import Iterable
 
-from lambdas.ingest.platforms.base import Platform, Signer, Webhook
-from lambdas.ingest.strangers import LinesAboutStrangers
+from lambdas.ingest.platforms.base import MAX_SIGNATURE_AGE_MS, Platform, Signer, Webhook
+from lambdas.ingest.unauthenticated import UnauthenticatedLog
 from lambdas.ingest.webhook_secrets import WebhookSecrets
-from lambdas.limits import MAX_SIGNATURE_AGE_MS
 from message_buffer.clock import Clock
 from message_buffer.errors import MessageBufferError
 from message_buffer.limits import MINUTE_MS
@@ -27,27 +26,27 @@ class Authentication:
         self,
         secrets: WebhookSecrets,
         telemetry: Telemetry,
-        strangers: LinesAboutStrangers,
+        unauthenticated: UnauthenticatedLog,
         *,
         clock: Clock,
         time_is_required: bool = False,
     ) -> None:
         self._secrets = secrets
         self._telemetry = telemetry
-        self._strangers = strangers
+        self._unauthenticated = unauthenticated
         self._clock = clock
         self._time_is_required = time_is_required
 
     def pass_challenge(self, platform: Platform, webhook: Webhook) -> str | None:
         """Return the text that the platform expects, or None if its verify token is not ours.
 
-        Raises SendFailed if the secrets were never read.
+        Raise SendFailed if the secrets were never read.
         """
         echo = platform.challenge(webhook.query, self._secrets.of(platform.full_name))
         if echo is None:
             echo = platform.challenge(webhook.query, self._secrets.after_a_refusal(platform.full_name))
         if echo is None:
-            self._strangers.info("challenge", platform=platform.full_name, passed=False)
+            self._unauthenticated.info("challenge", platform=platform.full_name, passed=False)
         else:
             self._telemetry.info("challenge", platform=platform.full_name, passed=True)
         return echo
@@ -55,14 +54,14 @@ class Authentication:
     def signer_of(self, platform: Platform, webhook: Webhook) -> Signer:
         """Return the accounts that the webhook may speak for.
 
-        Raises Unauthentic, or SendFailed if the secrets were never read.
+        Raise Unauthentic, or SendFailed if the secrets were never read.
         """
         credentials = self._secrets.of(platform.full_name)
         signer = platform.authenticate(webhook, credentials)
         if signer is None and (renewed := self._secrets.after_a_refusal(platform.full_name)) != credentials:
             credentials, signer = renewed, platform.authenticate(webhook, renewed)
         if signer is None and credentials.are_missing:
-            self._strangers.count("NoSecret")
+            self._unauthenticated.count("NoSecret")
         if signer is None:
             raise Unauthentic
         if not platform.is_fresh(webhook, now_ms=self._clock(), time_is_required=self._time_is_required):

@@ -16,15 +16,15 @@ class Buffering:
         self._control_words = control_words
 
     def buffer_all(self, messages: Iterable[PreparedMessage], done: Done, *, comes_again: bool) -> Refusals:
-        """Buffer the messages and count them in `done`. Raises StoreError or SendFailed at the first failure.
+        """Buffer the messages and count them in `done`. Raise StoreError or SendFailed at the first failure.
 
-        Returns the messages that a quota or a full conversation refused. If the platform would not send a message again
+        Return the messages that a quota or a full conversation refused. If the platform would not send a message again
         (not `comes_again`), quotas do not refuse it.
         """
         refusals = Refusals()
         for message in messages:
-            look = refusals.in_conversation if message.control_word else refusals.around
-            if reason := look(message.conversation):
+            check = refusals.in_conversation if message.control_word else refusals.around
+            if reason := check(message.conversation):
                 done.refused[reason] += 1
                 done.note_limited(message.conversation)
                 refusals.add_unasked(message.conversation, reason)
@@ -40,20 +40,22 @@ class Buffering:
 
     def _buffer(self, message: PreparedMessage, done: Done, refusals: Refusals, *, comes_again: bool) -> None:
         outcome = self._store(message, charged=True)
-        if isinstance(outcome, o.Refused):
+        if isinstance(outcome, o.MessageRefused):
             done.note_limited(message.conversation)
-        if isinstance(outcome, o.Refused) and outcome.reason != "waiting" and not comes_again:
+        if isinstance(outcome, o.MessageRefused) and outcome.reason != "waiting" and not comes_again:
             outcome = self._store(message, charged=False)
-            done.over_quota += isinstance(outcome, o.Buffered)
-        if isinstance(outcome, o.Refused):
+            done.over_quota += isinstance(outcome, o.MessageBuffered)
+        if isinstance(outcome, o.MessageRefused):
             done.refused[outcome.reason] += 1
             refusals.add(message.conversation, outcome)
             return
-        done.accepted += isinstance(outcome, o.Buffered)
-        done.duplicates += isinstance(outcome, o.Duplicate)
+        done.accepted += isinstance(outcome, o.MessageBuffered)
+        done.duplicates += isinstance(outcome, o.MessageDuplicate)
         done.note_wait(message.conversation, outcome)
 
-    def _store(self, message: PreparedMessage, *, charged: bool) -> o.Buffered | o.Duplicate | o.Refused:
+    def _store(
+        self, message: PreparedMessage, *, charged: bool
+    ) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
         return self._lane.buffer_message(
             str(message.conversation),
             message.id,

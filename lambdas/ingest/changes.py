@@ -17,7 +17,7 @@ class Changes:
         self._bus = bus
 
     def apply_all(self, changes: Iterable[PreparedChange], done: Done) -> None:
-        """Make or publish the changes and count them in `done`. Raises StoreError or SendFailed."""
+        """Make or publish the changes and count them in `done`. Raise StoreError or SendFailed."""
         events = []
         for change in changes:
             event = self._apply(change)
@@ -31,18 +31,18 @@ class Changes:
     def _apply(self, prepared: PreparedChange) -> str | None:
         """Return the event to publish, or None if the message was changed in its buffer."""
         conversation = str(prepared.change.conversation)
-        found: o.Waiting | o.Frozen | o.Absent
+        found: o.MessageWaiting | o.MessageFrozen | o.MessageAbsent
         match prepared.change:
             case Edited(_, message):
                 edited = self._lane.edit_message(
                     conversation, message.id, payload=prepared.payload, timing=prepared.timing
                 )
-                if isinstance(edited, o.Edited):
+                if isinstance(edited, o.MessageEdited):
                     return None
                 found = edited
             case Deleted(_, message_id):
                 deleted = self._lane.delete_message(conversation, message_id)
-                if isinstance(deleted, o.Deleted):
+                if isinstance(deleted, o.MessageDeleted):
                     return None
                 found = deleted
             case Reacted(_, message_id):

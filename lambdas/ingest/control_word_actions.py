@@ -17,7 +17,7 @@ class ControlWordActions:
         self._clock = clock
 
     def stop(self, message: PreparedMessage, done: Done) -> None:
-        """Drop the conversation's messages and publish the cancel. Raises StoreError or SendFailed.
+        """Drop the conversation's messages and publish the cancel. Raise StoreError or SendFailed.
 
         A stop word that is delivered again publishes the cancel again, because the first publish may have failed.
         """
@@ -36,13 +36,13 @@ class ControlWordActions:
         done.conversations[name] = {"dueAt": None, "count": 0, "rule": None}
 
     def flush(self, message: PreparedMessage, done: Done) -> None:
-        """Make the buffer due now. Raises StoreError.
+        """Make the buffer due now. Raise StoreError.
 
-        A buffer on hold keeps waiting, because a person has taken over, and an author cannot end a hold.
+        A buffer on hold keeps waiting, because a human agent has taken over, and an author cannot end a hold.
         """
         timing = message.timing._replace(flush_reason="flush", silence_rule="flushWords")
         outcome = self._lane.retime_buffer(str(message.conversation), timing=timing)
-        retimed = outcome if isinstance(outcome, o.Retimed) else None
+        retimed = outcome if isinstance(outcome, o.BufferRetimed) else None
         if retimed:
             done.note_wait(message.conversation, retimed)
         if retimed and retimed.due_at_ms <= self._clock():

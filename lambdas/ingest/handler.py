@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 from lambdas.ingest.platforms.base import Webhook
 from lambdas.ingest.queued_webhooks import QueuedWebhooks, SqsWebhookQueues
-from lambdas.ingest.responses import Request, Response, refuse
+from lambdas.ingest.responses import Response, WebhookCall, refuse
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aliases.aliases import Aliases
@@ -38,6 +38,11 @@ from message_buffer.telemetry import Telemetry
 # Retry only if the first try failed within this time. A try on a dropped connection fails fast, and a retry helps; a
 # try on a hung server fails late, and a retry does not help.
 RETRY_IF_FAILED_WITHIN_MS = 300
+# How long a webhook may wait until Valkey is connected. After that the DynamoDB lane takes its messages, or they are
+# answered 503. Some platforms wait 5 seconds for a response.
+MAX_WEBHOOK_WAIT_MS = 4_000
+# The quota of an account for which the rules set none.
+ACCOUNT_QUOTA = Quota(messages_per_minute=30_000, conversations_per_minute=3_000)
 
 
 @cache
@@ -54,13 +59,12 @@ def _telemetry() -> Telemetry:
 def _ingest() -> Ingest:
     settings, telemetry = _settings(), _telemetry()
     patience = _patience(settings)
-    quota = Quota(settings.account_messages_per_minute, settings.account_conversations_per_minute)
     return Ingest(
         lane=_lane(settings, telemetry, patience),
         secrets=WebhookSecrets(Secrets(), settings.webhook_secret_id, telemetry),
         bus=EventBus(settings.event_bus),
         telemetry=telemetry,
-        book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry, quota=quota),
+        book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry, quota=ACCOUNT_QUOTA),
         takeovers=TakeoversTable(settings.takeovers_table),
         aliases=Aliases(AliasesTable(settings.aliases_table), telemetry),
         time_is_required=settings.time_is_required,
@@ -72,7 +76,7 @@ def _patience(settings: IngestSettings) -> WebhookPatience | None:
     if settings.valkey is None:
         return None
     _, connect_ms, answer_ms, _ = settings.valkey.connection
-    return WebhookPatience(connect_ms=connect_ms, answer_ms=answer_ms, webhook_ms=settings.webhook_ms)
+    return WebhookPatience(connect_ms=connect_ms, answer_ms=answer_ms, webhook_ms=MAX_WEBHOOK_WAIT_MS)
 
 
 def _lane(settings: IngestSettings, telemetry: Telemetry, patience: WebhookPatience | None) -> Lane:
@@ -81,7 +85,7 @@ def _lane(settings: IngestSettings, telemetry: Telemetry, patience: WebhookPatie
         valkey_lane.store.prepare()
         return valkey_lane
     assert settings.dynamodb_lane is not None
-    # Use short time-outs, because the platform waits for the response, and sends the webhook again if none comes.
+    # Use short time-outs, because the platform waits for the response, and sends the webhook again if there is none.
     dynamodb_lane = open_dynamodb_lane(settings.dynamodb_lane, patience=aws.HURRIED)
     if settings.valkey is None:
         return dynamodb_lane
@@ -115,7 +119,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
         telemetry.count("Crashes")
         telemetry.crash("ingest failed", error)
         response = refuse(500, "Something went wrong here; send it again.")
-    telemetry.flush_soon()
+    telemetry.flush()
     return _to_gateway(response)
 
 
@@ -137,11 +141,11 @@ class _Undecodable(InvalidInput):
     """The gateway marked the body as base64, but it is not."""
 
 
-def _request(event: dict[str, Any]) -> Request:
+def _request(event: dict[str, Any]) -> WebhookCall:
     context = event["requestContext"]
     headers = {name.lower(): value or "" for name, value in (event.get("headers") or {}).items()}
     path = _path(event)
-    return Request(
+    return WebhookCall(
         platform=path.platform,
         door=path.door,
         route=path.route,

@@ -1,4 +1,4 @@
-"""Puts a conversation on hold after a person of the business has answered in it, and publishes that once."""
+"""Puts a conversation on hold after a human agent has answered in it, and publishes that once."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -13,13 +13,13 @@ from message_buffer.lanes.lane import Lane
 from message_buffer.limits import MAX_HOLD_MS
 from message_buffer.takeovers.takeover import Takeover
 
-# A person writes to one customer after the other, so platforms report few of their replies at once.
+# A human agent writes to one customer after the other, so platforms report few of their replies at once.
 MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK = 50
 # A save fails only if another request changes the same conversation's takeover at the same time.
 MAX_SAVES_OF_A_TAKEOVER = 5
 
 
-class Takeovers(Protocol):
+class StoresTakeovers(Protocol):
     def read(self, conversation: str) -> Takeover: ...
 
     def save(self, conversation: str, takeover: Takeover, *, now_ms: int) -> bool: ...
@@ -28,14 +28,14 @@ class Takeovers(Protocol):
 
 
 class HumanReplies:
-    def __init__(self, lane: Lane, bus: Publishes, table: Takeovers, clock: Clock) -> None:
+    def __init__(self, lane: Lane, bus: Publishes, table: StoresTakeovers, clock: Clock) -> None:
         self._lane = lane
         self._bus = bus
         self._table = table
         self._clock = clock
 
     def hold_all(self, replies: Iterable[PreparedReply], done: Done) -> None:
-        """Put the replies' conversations on hold, and count them in `done`. Raises StoreError or SendFailed."""
+        """Put the replies' conversations on hold, and count them in `done`. Raise StoreError or SendFailed."""
         held: set[str] = set()
         for reply in sorted(replies, key=lambda reply: reply.at_ms, reverse=True):
             conversation = str(reply.conversation)
@@ -50,7 +50,7 @@ class HumanReplies:
                 self._apply(reply, takeover, done)
 
     def _takeover_after(self, reply: PreparedReply) -> Takeover:
-        """Store the reply, and return the conversation's takeover. Raises SendFailed."""
+        """Store the reply, and return the conversation's takeover. Raise SendFailed."""
         conversation = str(reply.conversation)
         for _ in range(MAX_SAVES_OF_A_TAKEOVER):
             before, now_ms = self._table.read(conversation), self._clock()

@@ -56,7 +56,7 @@ class PreparedChange(NamedTuple):
 
 
 class PreparedReply(NamedTuple):
-    """A message of a person of the business, after which the rules put the conversation on hold."""
+    """A message of a human agent, after which the rules put the conversation on hold."""
 
     conversation: ConversationId
     agent: str | None
@@ -71,10 +71,10 @@ class Prepared(NamedTuple):
     human_replies: list[PreparedReply]
 
 
-def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, leave_out: bool) -> Prepared:
+def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, skip_invalid: bool) -> Prepared:
     """Return the intake's messages and changes, ready to be stored.
 
-    If an update cannot be stored, raise InvalidInput. With `leave_out`, leave it out instead, and count it in the
+    If an update cannot be stored, raise InvalidInput. With `skip_invalid`, leave it out instead, and count it in the
     intake as `unreadable`. Raise SendFailed if the rules were never read, and TooManyUpdates if there are too many.
     """
     prepared = Prepared([], [], [])
@@ -82,7 +82,7 @@ def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, l
         try:
             _prepare_one(update, book, aliases, prepared)
         except InvalidInput:
-            if not leave_out:
+            if not skip_invalid:
                 raise
             intake.ignored["unreadable"] += 1
     _require_few(prepared)
@@ -146,7 +146,7 @@ def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -
     except InvalidInput:
         return None
     rules = book.for_conversation(conversation, agent).rules
-    if rules.on_human_reply is None or not (reply.app is None or rules.is_of_a_person(reply.app)):
+    if rules.on_human_reply is None or not (reply.app is None or rules.is_inbox(reply.app)):
         return None
     return PreparedReply(conversation, agent, reply.id, reply.at_ms, rules.on_human_reply.hold_ms)
 
@@ -160,7 +160,7 @@ def _is_typed(message: Message) -> bool:
 
 
 def timing_of(message: Message, rules: Rules) -> Timing:
-    """Return how long the rules let a buffer wait after this message."""
+    """Return the wait of a buffer after this message, by these rules."""
     files = [each for each in message.attachments if each.type not in WITHOUT_CAPTION]
     return rules.timing_of(
         is_media=bool(files) and not message.text,

@@ -1,4 +1,4 @@
-"""Takes WhatsApp's webhooks that AWS End User Messaging Social publishes: from its topic they come into a queue.
+"""Reads WhatsApp's webhooks from a queue behind the topic on which AWS End User Messaging Social publishes them.
 
 IAM proves the sender, since only the topic may send to the queue. If a webhook is refused for now, the queue delivers
 it again after growing pauses. A dead-letter queue would count these deliveries, so the queue has none. Only a webhook
@@ -6,9 +6,9 @@ that cannot be read is moved to the queue of unreadable webhooks.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from lambdas.ingest.platforms.base import Signer, Webhook, object_in, object_of
 from lambdas.ingest.report import report_refusal
@@ -16,6 +16,7 @@ from lambdas.ingest.responses import Response
 from lambdas.ingest.service import Ingest
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
+from message_buffer.json_object import Json
 from message_buffer.telemetry import Telemetry
 
 # A webhook that is refused for now is hidden for this time, which doubles with each delivery. After the longest pause
@@ -30,8 +31,6 @@ PLATFORM = "whatsapp"
 TOPIC = Signer(all_but=frozenset())
 
 NO_NOTIFICATION = "This is not a notification of AWS End User Messaging Social."
-
-Json = Mapping[str, Any]
 
 
 class Receipt(NamedTuple):

@@ -25,7 +25,7 @@ class Refusals:
     def are_by_quota(self) -> bool:
         return any(reason != "waiting" for reason in self._conversations.values())
 
-    def add(self, conversation: ConversationId, refused: o.Refused) -> None:
+    def add(self, conversation: ConversationId, refused: o.MessageRefused) -> None:
         self._conversations[conversation] = refused.reason
         self.wait_ms = max(self.wait_ms, refused.wait_ms)
         if refused.reason == "account_messages":
@@ -38,11 +38,11 @@ class Refusals:
         self._conversations.setdefault(conversation, reason)
 
     def in_conversation(self, conversation: ConversationId) -> o.RefusalReason | None:
-        """Return why a message of this conversation was refused, or None if none was."""
+        """Return the reason why a message of this conversation was refused, or None if none was."""
         return self._conversations.get(conversation)
 
     def around(self, conversation: ConversationId) -> o.RefusalReason | None:
-        """Return why messages of this conversation, its account or its tenant are refused, or None if they are not."""
+        """Return the reason why messages of this conversation, its account or its tenant are refused, or None."""
         if _account_of(conversation) in self._accounts:
             return "account_messages"
         if conversation.tenant in self._tenants:

@@ -33,7 +33,7 @@ class Done:
     """Changes that were published, because the message was not waiting, or because the change was a reaction."""
 
     taken_over: list[str] = field(default_factory=list)
-    """Conversations that a person of the business has begun to answer."""
+    """Conversations that a human agent has begun to answer."""
     left_out_value: str | None = None
     """A sentence about the first value that a door left out of a message, because it does not fit, with the pointer."""
     left_out_replies: int = 0
@@ -56,7 +56,9 @@ class Done:
         """Record whose message was refused, or buffered over a quota."""
         self.limited.add(str(conversation).rpartition("/")[0])
 
-    def note_wait(self, conversation: ConversationId, outcome: o.Buffered | o.Duplicate | o.Retimed) -> None:
+    def note_wait(
+        self, conversation: ConversationId, outcome: o.MessageBuffered | o.MessageDuplicate | o.BufferRetimed
+    ) -> None:
         """Set the due time, the count and the rule in the response's entry for this conversation."""
         self.conversations[str(conversation)] = {
             "dueAt": outcome.due_at_ms,
@@ -89,7 +91,7 @@ def report(telemetry: Telemetry, platform: str, done: Done) -> None:
         telemetry.warn("value left out", platform=platform, reason=done.left_out_value)
     _report_takeovers(telemetry, platform, done)
     _report_refusals(telemetry, platform, done)
-    telemetry.sampled(
+    telemetry.info(
         "buffered",
         platform=platform, accepted=done.accepted, duplicates=done.duplicates, changed=done.changed,
         amended=done.amended, stopped=done.stopped, flushed=done.flushed, ignored=done.ignored.total(),

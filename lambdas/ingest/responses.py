@@ -13,7 +13,7 @@ MAX_RETRY_AFTER_SECONDS = 60
 HTTP_BAD_REQUEST, HTTP_SERVER_ERROR = 400, 500
 
 
-class Request(NamedTuple):
+class WebhookCall(NamedTuple):
     """One call of a route, whose path names the platform, and for the platform `custom` a door."""
 
     platform: str

@@ -11,15 +11,15 @@ from lambdas.ingest.authentication import Authentication, Unauthentic, require_a
 from lambdas.ingest.buffering import Buffering
 from lambdas.ingest.changes import Changes
 from lambdas.ingest.control_word_actions import ControlWordActions
-from lambdas.ingest.human_replies import HumanReplies, Takeovers
+from lambdas.ingest.human_replies import HumanReplies, StoresTakeovers
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Platform, Signer, Webhook, to_json
 from lambdas.ingest.platforms.doors import platform_of_door
 from lambdas.ingest.preparation import TooManyUpdates, prepare
 from lambdas.ingest.report import Done, report, report_refusal
-from lambdas.ingest.responses import Request, Response, in_form_of, refuse, refuse_for_now, refuse_over_quota
-from lambdas.ingest.strangers import LinesAboutStrangers
+from lambdas.ingest.responses import Response, WebhookCall, in_form_of, refuse, refuse_for_now, refuse_over_quota
 from lambdas.ingest.typing_events import extend_waits
+from lambdas.ingest.unauthenticated import UnauthenticatedLog
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aliases.aliases import Aliases
 from message_buffer.clock import Clock, system_clock
@@ -41,7 +41,7 @@ class Ingest:
         bus: Publishes,
         telemetry: Telemetry,
         book: RuleBook,
-        takeovers: Takeovers,
+        takeovers: StoresTakeovers,
         aliases: Aliases | None = None,
         clock: Clock = system_clock,
         time_is_required: bool = False,
@@ -49,9 +49,9 @@ class Ingest:
     ) -> None:
         self._lane = lane
         self._patience = patience
-        self._strangers = LinesAboutStrangers(telemetry, clock)
+        self._unauthenticated = UnauthenticatedLog(telemetry, clock)
         self._authentication = Authentication(
-            secrets, telemetry, self._strangers, clock=clock, time_is_required=time_is_required
+            secrets, telemetry, self._unauthenticated, clock=clock, time_is_required=time_is_required
         )
         self._buffering = Buffering(lane, ControlWordActions(lane, bus, clock))
         self._changes = Changes(lane, bus)
@@ -61,35 +61,35 @@ class Ingest:
         self._aliases = aliases
         self._clock = clock
 
-    def answer(self, request: Request) -> Response:
-        """Return the response to a request, whatever the platform sent and whether or not the lanes can be reached."""
-        self._strangers.write_counts()
+    def answer(self, request: WebhookCall) -> Response:
+        """Return the response to any request, even an invalid one, and even if the lanes cannot be reached."""
+        self._unauthenticated.write_counts()
         if self._patience:
             self._patience.begin()
         try:
             platform = self._platform_of(request)
         except SendFailed as error:
-            # Do not log the door's name, which a stranger may have made long.
+            # Do not log the door's name: anybody may send a long one.
             return self._refuse_after(error, request.platform)
-        if platform is None or (request.route == "typing" and not platform.tells_typing):
+        if platform is None or (request.route == "typing" and not platform.reports_typing):
             return in_form_of(platform, refuse(404, "There is no such platform."))
         return in_form_of(platform, self._answer_or_refuse(platform, request))
 
-    def _answer_or_refuse(self, platform: Platform, request: Request) -> Response:
+    def _answer_or_refuse(self, platform: Platform, request: WebhookCall) -> Response:
         try:
             return self._answer(platform, request)
         except Unauthentic as error:
-            self._strangers.count("Unauthentic")
-            self._strangers.warn("signature refused", platform=platform.full_name, reason=str(error))
+            self._unauthenticated.count("Unauthentic")
+            self._unauthenticated.warn("signature refused", platform=platform.full_name, reason=str(error))
             return refuse(401, str(error))
         except (StoreError, SendFailed) as error:
             return self._refuse_after(error, platform.full_name)
 
     def refuse_undecodable(self, platform: str, problem: str) -> Response:
         """Return the 400 for a body that is not in the gateway's encoding."""
-        self._strangers.write_counts()
+        self._unauthenticated.write_counts()
         known = PLATFORMS.get(platform)
-        # Do not log an unknown platform's name, which a stranger may have made long.
+        # Do not log an unknown platform's name: anybody may send a long one.
         return in_form_of(known, self._refuse_unread(known.full_name if known else "", 400, problem))
 
     def answer_proven(self, platform: str, webhook: Webhook, *, signer: Signer) -> Response:
@@ -107,13 +107,13 @@ class Ingest:
         self._telemetry.warn("refused for now", platform=platform, reason=str(error))
         return self._refuse_for_now()
 
-    def _platform_of(self, request: Request) -> Platform | None:
-        """Return the platform of the request's path. Raises SendFailed if the doors were never read."""
+    def _platform_of(self, request: WebhookCall) -> Platform | None:
+        """Return the platform of the request's path. Raise SendFailed if the doors were never read."""
         if request.door is None:
             return PLATFORMS.get(request.platform)
         return platform_of_door(self._book, request.platform, request.door)
 
-    def _answer(self, platform: Platform, request: Request) -> Response:
+    def _answer(self, platform: Platform, request: WebhookCall) -> Response:
         match request.webhook.method, request.route:
             # Check the size first, because checking the signature takes longer for a larger body.
             case "POST", _ if len(request.webhook.body) > platform.max_body_bytes:
@@ -142,7 +142,7 @@ class Ingest:
                 self._aliases.begin_webhook()
             # Read everything before storing anything, so that a refused body leaves no message behind.
             messages, changes, human_replies = prepare(
-                intake, self._book, aliases=self._aliases, leave_out=platform.leaves_out_what_is_wrong
+                intake, self._book, aliases=self._aliases, skip_invalid=platform.skips_invalid
             )
         except TooManyUpdates as error:
             return self._refuse_body(platform, 413, str(error))
@@ -176,13 +176,13 @@ class Ingest:
         require_authority(signer, (conversation.account for conversation in typing))
         conversations = extend_waits(typing, self._book, self._lane)
         self._telemetry.count("TypingEvents", len(conversations))
-        self._telemetry.sampled("typing", platform=platform.full_name, conversations=list(conversations))
+        self._telemetry.info("typing", platform=platform.full_name, conversations=list(conversations))
         return Response(200, to_json({"conversations": conversations}))
 
     def _refuse_unread(self, platform: str, status: int, problem: str) -> Response:
         """Refuse a body before its signature is checked."""
-        self._strangers.count("BodiesRefused")
-        self._strangers.warn("body refused", platform=platform, status=status, reason=problem)
+        self._unauthenticated.count("BodiesRefused")
+        self._unauthenticated.warn("body refused", platform=platform, status=status, reason=problem)
         return refuse(status, problem)
 
     def _refuse_body(self, platform: Platform, status: int, problem: str) -> Response:

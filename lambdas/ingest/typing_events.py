@@ -12,7 +12,7 @@ from message_buffer.rules.rule_book import RuleBook
 def extend_waits(typing: Iterable[ConversationId], book: RuleBook, lane: Lane) -> dict[str, dict[str, int | None]]:
     """Extend the waits. Return each conversation's due time after that, or null if nothing waits in it.
 
-    Raises StoreError, or SendFailed if the rules were never read.
+    Raise StoreError, or SendFailed if the rules were never read.
     """
     conversations: dict[str, dict[str, int | None]] = {}
     for named in dict.fromkeys(typing):
@@ -22,5 +22,5 @@ def extend_waits(typing: Iterable[ConversationId], book: RuleBook, lane: Lane) -
         extend_ms = max(timing.typing_ms, timing.silence_ms, 1)
         name = str(conversation)
         outcome = lane.extend_wait(name, extend_ms=extend_ms, max_wait_ms=timing.max_wait_ms)
-        conversations[name] = {"dueAt": None if isinstance(outcome, o.Empty) else outcome.due_at_ms}
+        conversations[name] = {"dueAt": None if isinstance(outcome, o.BufferEmpty) else outcome.due_at_ms}
     return conversations

@@ -53,7 +53,7 @@ class WebhookSecrets:
     def of(self, platform: str, *, at_most_ms_old: int = SECRET_LIFE_MS) -> Credentials:
         """Return a platform's secrets. If they cannot be renewed, the old ones stay valid.
 
-        Raises SendFailed if they were never read.
+        Raise SendFailed if they were never read.
         """
         return self._kept.value(at_most_ms_old=at_most_ms_old).get(platform, NOBODY)
 

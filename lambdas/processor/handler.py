@@ -17,7 +17,7 @@ from message_buffer.settings import ProcessorSettings, read_settings
 from message_buffer.telemetry import Telemetry
 
 
-class _Parts(NamedTuple):
+class _ProcessorParts(NamedTuple):
     """The parts that an instance keeps from one run to the next."""
 
     settings: ProcessorSettings
@@ -28,12 +28,12 @@ class _Parts(NamedTuple):
 
 
 @cache
-def _parts() -> _Parts:
+def _parts() -> _ProcessorParts:
     settings = read_settings(ProcessorSettings)
     telemetry = Telemetry(settings.log)
     opener = open_valkey(settings.valkey, telemetry)
     store = open_store(settings.valkey, opener)
-    return _Parts(settings, opener, store, Functions(connections=MAX_STARTS_AT_ONCE), telemetry)
+    return _ProcessorParts(settings, opener, store, Functions(connections=MAX_STARTS_AT_ONCE), telemetry)
 
 
 @cache
@@ -72,14 +72,14 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str]:
     )
     reason = "error"
     try:
-        leave: Exit = processor.run(context.get_remaining_time_in_millis)
-        reason = leave.value
+        ended: Exit = processor.run(context.get_remaining_time_in_millis)
+        reason = ended.value
     except Exception as error:
         # Raise again, because an alarm counts failed invocations. Lambda's record of this one starts a pass.
         parts.telemetry.crash("processor failed", error, shard=shard)
         raise
     finally:
         parts.telemetry.count_by("ProcessorExits", reason=reason)
-        parts.telemetry.info("processor left", shard=shard, reason=reason)
+        parts.telemetry.info("processor stopped", shard=shard, reason=reason)
         parts.telemetry.flush()
     return {"reason": reason}

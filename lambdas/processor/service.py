@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreError
-from message_buffer.lanes.outcomes import Claimed, LeaseTaken, Lost, Released, WorkIsNear
+from message_buffer.lanes.outcomes import ConversationsClaimed, LeaseLost, LeaseReleased, LeaseTaken, WorkIsNear
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter, StartsFunctions
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.limits import LEASE_RENEWALS, METRICS_EVERY_MS
@@ -25,7 +25,7 @@ MAX_STARTS_AT_ONCE = 32
 # While this many starts wait for a thread or for Lambda's response, the processor claims no further conversations.
 MAX_STARTS_UNDER_WAY = 200
 # If less than this part of a claim's time is left when a thread is free to start the conversation processor, put the
-# claim back instead, as if Lambda had refused the start. The conversation processor could come after the claim's end.
+# claim back instead, as if Lambda had refused the start. The conversation processor could begin after the claim's end.
 CLAIM_LEFT_FOR_A_START = 0.5
 # If no conversation processor could be started, the conversation is due again after this pause, which doubles with each
 # failure in a row.
@@ -152,29 +152,29 @@ class Processor:
         self._down_since: int | None = None
 
     def run(self, remaining_ms: Callable[[], int]) -> Exit:
-        """Work until there is a reason to leave, and return it. `remaining_ms` returns the time until the time-out."""
-        leave: Exit | None = None
+        """Work until there is a reason to end, and return it. `remaining_ms` returns the time until the time-out."""
+        ended: Exit | None = None
         step: Callable[[int], Exit | None] = self._enter
         try:
-            while leave is None:
-                leave = self._try(step, remaining_ms)
+            while ended is None:
+                ended = self._try(step, remaining_ms)
                 if self._down_since is None:
                     step = self._work_once
                 self._report()
         finally:
             self._wake.close()
             self._conversation_processors.close()
-        return leave
+        return ended
 
     def _try(self, step: Callable[[int], Exit | None], remaining_ms: Callable[[], int]) -> Exit | None:
-        """Make one step and return a reason to leave, or None.
+        """Make one step and return a reason to end, or None.
 
-        If Valkey fails, pause for longer each time, and leave after MAX_MS_WITHOUT_VALKEY.
+        If Valkey fails, pause for longer each time, and end after MAX_MS_WITHOUT_VALKEY.
         """
         try:
-            leave = step(remaining_ms())
+            ended = step(remaining_ms())
             self._down_since, self._pause_ms = None, MIN_PAUSE_MS
-            return leave
+            return ended
         except StoreError as error:
             if not error.retryable:
                 raise
@@ -208,23 +208,23 @@ class Processor:
             return self._hand_over()
         asked_at = self._monotonic_ms()
         if asked_at - self._renewed_at >= self._renew_ms:
-            if isinstance(self._store.renew_lease(self._shard, self._lease_id), Lost):
-                return self._come_back()
+            if isinstance(self._store.renew_lease(self._shard, self._lease_id), LeaseLost):
+                return self._reacquire()
             self._renewed_at = asked_at
         self._return_failed_starts()
         if not self._conversation_processors.room:
-            self._conversation_processors.wait(self._store.settings.look_ms / 1_000)
+            self._conversation_processors.wait(self._store.settings.max_sleep_ms / 1_000)
             return None
         # At most half, so that the processor can claim more conversations while it is still starting the last ones.
         limit = min(MAX_STARTS_UNDER_WAY // 2, self._conversation_processors.room)
         claimed = self._store.claim_due(self._shard, self._lease_id, limit=limit)
-        if isinstance(claimed, Lost):
-            return self._come_back()
+        if isinstance(claimed, LeaseLost):
+            return self._reacquire()
         self._report_recovered(claimed.expired, "claim or token expired")
         self._send(claimed)
-        return self._rest(claimed)
+        return self._sleep_until_due(claimed)
 
-    def _send(self, claimed: Claimed) -> None:
+    def _send(self, claimed: ConversationsClaimed) -> None:
         if not claimed.conversations:
             return
         start_until_ms = claimed.deadline_ms - int(self._store.settings.claim_ms * CLAIM_LEFT_FOR_A_START)
@@ -234,35 +234,35 @@ class Processor:
         for due in claimed.conversations:
             if not is_trial(due.conversation):
                 self._telemetry.measure_ms("LatenessMs", now_ms - due.due_at_ms)
-        self._telemetry.sampled("claimed", shard=self._shard, conversations=len(claimed.conversations))
+        self._telemetry.info("claimed", shard=self._shard, conversations=len(claimed.conversations))
 
     def _report_recovered(self, conversations: int, reason: str) -> None:
         if conversations:
             self._telemetry.count("Recovered", conversations)
             self._telemetry.warn("claims put back", shard=self._shard, conversations=conversations, reason=reason)
 
-    def _rest(self, claimed: Claimed) -> Exit | None:
-        """Sleep until the next due time or deadline, for `look_ms` at most, or until a script wakes this processor.
+    def _sleep_until_due(self, claimed: ConversationsClaimed) -> Exit | None:
+        """Sleep until the next due time or deadline, at most for `max_sleep_ms`, or until a script wakes it.
 
-        While all slots are in use, ignore the next due time. Leave if there has been no work, and no conversation in
-        flight, for `idle_ms`.
+        While all slots are in use, ignore the next due time. End the run if there has been no work, and no conversation
+        in flight, for `idle_ms`.
         """
         settings, now_ms, next_due_at_ms = self._store.settings, self._clock(), claimed.next_due_at_ms
         near = next_due_at_ms is not None and next_due_at_ms <= now_ms + settings.horizon_ms
         if claimed.conversations or near or self._conversation_processors.any_under_way:
             self._busy_at = self._monotonic_ms()
         elif self._monotonic_ms() - self._busy_at >= self._timings.idle_ms:
-            match self._store.leave_if_idle(self._shard, self._lease_id):
-                case Released():
+            match self._store.stop_if_idle(self._shard, self._lease_id):
+                case LeaseReleased():
                     return Exit.IDLE
-                case Lost():
-                    return self._come_back()
+                case LeaseLost():
+                    return self._reacquire()
                 case WorkIsNear():
                     self._busy_at = self._monotonic_ms()
                     return None
-        until_ms = settings.look_ms if next_due_at_ms is None else min(next_due_at_ms - now_ms, settings.look_ms)
-        if claimed.waits_for_slot:
-            until_ms = settings.look_ms
+        until_ms = settings.max_sleep_ms
+        if next_due_at_ms is not None and not claimed.waits_for_slot:
+            until_ms = min(next_due_at_ms - now_ms, until_ms)
         self._wake.wait(max(until_ms, 0) / 1_000)
         return None
 
@@ -281,7 +281,7 @@ class Processor:
                 conversation=conversation, outcome=type(outcome).__name__, retry_in_ms=wait_ms, reason=str(error),
             )  # fmt: skip
 
-    def _come_back(self) -> Exit | None:
+    def _reacquire(self) -> Exit | None:
         """Acquire the expired lease again. Return LOST if another processor has it."""
         self._telemetry.count("LeaseLost")
         self._telemetry.warn("lease lost", shard=self._shard)
@@ -292,7 +292,7 @@ class Processor:
         self._conversation_processors.wait(self._renew_ms / 1_000, for_all=True)
         self._return_failed_starts()
         match self._store.hand_over(self._shard, self._lease_id):
-            case Released(start_id=start_id):
+            case LeaseReleased(start_id=start_id):
                 if start_id is not None:
                     self._starter.start(self._shard)
                 return Exit.HANDED_OVER

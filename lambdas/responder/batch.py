@@ -24,7 +24,7 @@ class Forgotten(NamedTuple):
     at_ms: int
 
 
-class Objects(Protocol):
+class ReadsObjects(Protocol):
     bucket: str
 
     def get(self, key: str) -> bytes: ...
@@ -52,7 +52,7 @@ class Batch(NamedTuple):
         return self.conversation._replace(user=self.address) if self.address else self.conversation
 
 
-def read_batch(body: str, objects: Objects) -> Batch:
+def read_batch(body: str, objects: ReadsObjects) -> Batch:
     """Return the batch in a delivery's body. Fetch its messages from S3 if the event refers to them.
 
     Raises MalformedEvent if the body is not such an event, and SendFailed if S3 does not answer.
@@ -117,7 +117,7 @@ def _text_for_assistant(message: Any) -> str:
     return text if any(sign.isprintable() and not sign.isspace() for sign in text) else f"[{kind}]"
 
 
-def _fetch_messages(reference: Any, objects: Objects) -> Any:
+def _fetch_messages(reference: Any, objects: ReadsObjects) -> Any:
     if reference["bucket"] != objects.bucket or not _require_type(str, reference["key"]).startswith(BATCHES):
         raise MalformedEvent("the event refers to a place where no batches are kept")
     if _require_type(int, reference["bytes"]) > MAX_BATCH_BYTES:

@@ -4,16 +4,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from lambdas.responder.assistants.base import Assistant
-from lambdas.responder.batch import Objects
+from lambdas.responder.batch import ReadsObjects
 from lambdas.responder.channels.base import Channel
-from lambdas.responder.events import Bus
+from lambdas.responder.events import PublishesReplies
 from lambdas.responder.gate_client import Buffer
 from message_buffer.messages.conversation_id import ConversationId
 
 
 class Collaborators(NamedTuple):
-    bus: Bus
-    objects: Objects
+    bus: PublishesReplies
+    objects: ReadsObjects
     buffer: Buffer
     dead_letter: Callable[[str, str], None]
     """Puts a delivery's body into the dead-letter queue, with the reason."""

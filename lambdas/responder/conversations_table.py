@@ -24,14 +24,14 @@ from typing import Any, NamedTuple
 
 from lambdas.responder.gate import ParkedBatch
 from lambdas.responder.history import Turn
-from lambdas.responder.json_object import Json
 from lambdas.responder.outbox import Outbox, Part
 from message_buffer.aws import clients as aws
 from message_buffer.aws.dynamodb import Item, Table, Value, Values, encode, expressions, number, text, texts
 from message_buffer.errors import SendFailed
+from message_buffer.json_object import Json
+from message_buffer.limits import HOUR_MS
 
 DAY_SECONDS = 86_400
-HOUR_MS = 3_600_000
 RECORD = "!"
 # DynamoDB accepts at most this many writes in a call.
 DELETES = 25
@@ -131,7 +131,7 @@ class ConversationsTable(Table):
                 "at": _expires_at(now_ms, self._turn_days), "seconds": now_ms // 1_000,
             },
             only_if=free if create else f"{known} AND {free}",
-            answer="ALL_OLD",
+            returns="ALL_OLD",
         )  # fmt: skip
         if updated.done:
             return _to_record(updated.item)
@@ -319,8 +319,8 @@ class ConversationsTable(Table):
             some = parts[start : start + DELETES]
             requests = [{"DeleteRequest": {"Key": encode(_key(conversation, part))}} for part in some]
             with aws.errors_as_ours("erase conversation"):
-                answer = self._client.batch_write_item(RequestItems={self.name: requests})
-            if answer.get("UnprocessedItems"):
+                response = self._client.batch_write_item(RequestItems={self.name: requests})
+            if response.get("UnprocessedItems"):
                 raise SendFailed("erase conversation: the table is too busy")
         return True
 

@@ -63,14 +63,14 @@ class Deliveries:
         found, others, finished = 0, [], False
         with aws.errors_as_ours("look through dead letters"):
             while not finished and has_time():
-                answer = sqs.receive_message(
+                response = sqs.receive_message(
                     QueueUrl=url,
                     MaxNumberOfMessages=10,
                     VisibilityTimeout=DEAD_LETTER_HIDDEN_SECONDS,
                     # Only with a wait time does SQS ask all servers of the queue.
                     WaitTimeSeconds=1,
                 )
-                letters = answer.get("Messages", [])
+                letters = response.get("Messages", [])
                 finished = not letters
                 for letter in letters:
                     wanted = is_wanted(letter["Body"])

@@ -1,9 +1,9 @@
 """Errors of a call to an AI or a channel, by what is known about the call afterwards.
 
 MalformedEvent      (InvalidInput) a delivery of the queue is not an event of the message buffer
-Refused             the call had no effect, and another attempt will not help
-Busy                (retryable) the call had no effect; a later attempt may succeed
-Unconfirmed         (retryable) the call may have had its effect, because its response is missing
+CallRefused         the call had no effect, and another attempt will not help
+CallBusy            (retryable) the call had no effect; a later attempt may succeed
+CallUnconfirmed     (retryable) the call may have had its effect, because its response is missing
 """
 
 from message_buffer.errors import InvalidInput, MessageBufferError
@@ -13,13 +13,13 @@ class MalformedEvent(InvalidInput):
     pass
 
 
-class Refused(MessageBufferError):
+class CallRefused(MessageBufferError):
     pass
 
 
-class Busy(MessageBufferError):
+class CallBusy(MessageBufferError):
     retryable = True
 
 
-class Unconfirmed(MessageBufferError):
+class CallUnconfirmed(MessageBufferError):
     retryable = True

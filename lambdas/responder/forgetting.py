@@ -17,7 +17,7 @@ MIN_TIME_TO_ERASE_MS = 10_000
 TimeLeft = Callable[[], int]
 
 
-class DeadLetters(Protocol):
+class ErasesDeadLetters(Protocol):
     def erase_dead_letters(
         self, is_wanted: Callable[[str], bool], *, has_time: Callable[[], bool], keep: bool
     ) -> Letters: ...
@@ -30,12 +30,12 @@ class ForgetResult(NamedTuple):
     finished: bool
 
 
-class Forgetting:
+class ResponderForgetting:
     def __init__(
         self,
         *,
         table: ConversationsTable,
-        dead_letters: DeadLetters,
+        dead_letters: ErasesDeadLetters,
         lock_ms: int,
         clock: Clock = system_clock,
         new_owner: Callable[[], str] = lambda: uuid4().hex,

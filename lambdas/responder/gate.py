@@ -1,4 +1,4 @@
-"""Decides whether a reply may still be sent, although a person may have taken over or its customer have written again.
+"""Decides whether a reply may still be sent. A human agent may have taken over, or the customer written again.
 
 While anyone but the responder itself holds the conversation, nothing is sent, whatever the policy. Otherwise:
 
@@ -17,9 +17,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lambdas.responder.batch import Batch
-from lambdas.responder.gate_client import Buffer, Hold
-from lambdas.responder.limits import MAX_PARKED_BATCHES
+from lambdas.responder.gate_client import Buffer, OthersHold
 
+# If this many batches are parked, the next batch is answered at once, so that customers who never stop writing get a
+# reply, too.
+MAX_PARKED_BATCHES = 5
 DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE = "deliver", "discard_and_merge", "interrupt", "queue"
 
 
@@ -34,16 +36,16 @@ class ParkedBatch(NamedTuple):
     """The parts of the reply that were sent before the gate closed."""
 
 
-class Look(NamedTuple):
+class GateCheck(NamedTuple):
     """What the buffer said when a part was about to be sent."""
 
-    hold: Hold | None
+    hold: OthersHold | None
     """Another's hold of the conversation: nothing may be sent."""
     newer: bool
     """The customer has written messages after the batch, and the policy obeys them."""
 
 
-class Gate:
+class ReplyGate:
     def __init__(self, policy: str, buffer: Buffer) -> None:
         self._policy = policy
         self._buffer = buffer
@@ -54,18 +56,18 @@ class Gate:
     def queues(self) -> bool:
         return self._policy == QUEUE
 
-    def look(self, batch: Batch, *, parked: Sequence[ParkedBatch], answered: int, parts_sent: int) -> Look:
+    def check(self, batch: Batch, *, parked: Sequence[ParkedBatch], answered: int, parts_sent: int) -> GateCheck:
         """Ask the buffer whether the next part may be sent. The result is true only of this moment.
 
         `answered` is the highest generation of the batch's lane that has been answered. Anything higher will arrive as
         a later batch.
         """
         if not self._obeys_newer_messages(batch, parked, parts_sent):
-            return Look(self._buffer.hold_of_another(batch), newer=False)
+            return GateCheck(self._buffer.hold_of_another(batch), newer=False)
         newest, hold = self._buffer.newest_generation(batch)
         # If `answered` is higher than `newest`, the buffer had forgotten the conversation and counts from 1 again, so
         # ignore it.
-        return Look(hold, newer=newest > max(batch.generation, answered if answered <= newest else 0))
+        return GateCheck(hold, newer=newest > max(batch.generation, answered if answered <= newest else 0))
 
     def _obeys_newer_messages(self, batch: Batch, parked: Sequence[ParkedBatch], parts_sent: int) -> bool:
         if self._policy == DELIVER or len(parked) >= MAX_PARKED_BATCHES:

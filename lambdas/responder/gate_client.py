@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from lambdas.responder.batch import Batch
-from lambdas.responder.errors import Busy
-from lambdas.responder.json_object import Json
-from lambdas.responder.limits import MAX_GATE_ANSWER_SECONDS
+from lambdas.responder.errors import CallBusy
+from message_buffer.json_object import Json
+
+# The function `gate` may need a cold start, and then calls Valkey or DynamoDB.
+MAX_GATE_ANSWER_SECONDS = 6.0
 
 
-class Hold(NamedTuple):
+class OthersHold(NamedTuple):
     """A hold of a conversation by anyone but the responder: `people`, because of `cause`, or the consumer `cause`."""
 
     holder: str
@@ -18,39 +20,39 @@ class Hold(NamedTuple):
 
 
 class Buffer(Protocol):
-    def newest_generation(self, batch: Batch) -> tuple[int, Hold | None]: ...
+    def newest_generation(self, batch: Batch) -> tuple[int, OthersHold | None]: ...
 
-    def hold_of_another(self, batch: Batch) -> Hold | None: ...
+    def hold_of_another(self, batch: Batch) -> OthersHold | None: ...
 
     def hold(self, conversation: str, hold_ms: int) -> None: ...
 
 
 class CallsFunctions(Protocol):
-    def call(self, function: str, payload: Mapping[str, object], *, answer_seconds: float) -> Json: ...
+    def call(self, function: str, payload: Mapping[str, object], *, response_seconds: float) -> Json: ...
 
 
 class BufferClient:
-    """Asks the function `gate`. Raises Busy if it refuses, and SendFailed if it cannot be reached."""
+    """Asks the function `gate`. Raises CallBusy if it refuses, and SendFailed if it cannot be reached."""
 
     def __init__(self, functions: CallsFunctions, gate_function: str, *, by: str) -> None:
         self._functions = functions
         self._gate_function = gate_function
         self._by = by
 
-    def newest_generation(self, batch: Batch) -> tuple[int, Hold | None]:
+    def newest_generation(self, batch: Batch) -> tuple[int, OthersHold | None]:
         """Return the generation that the conversation now has in the batch's lane, and another's hold."""
         fields = {"conversation": str(batch.conversation), "generation": batch.generation, "lane": batch.lane}
         seen = self._ask("gate", **fields)
         return int(seen["current"]), self._of_another(seen)
 
-    def hold_of_another(self, batch: Batch) -> Hold | None:
+    def hold_of_another(self, batch: Batch) -> OthersHold | None:
         """Return another's hold, without asking for the generation, which an outage of the batch's lane hides."""
         return self._of_another(self._ask("gate", conversation=str(batch.conversation)))
 
-    def _of_another(self, seen: Json) -> Hold | None:
+    def _of_another(self, seen: Json) -> OthersHold | None:
         for each in seen["holds"]:
             if (each["holder"], each["cause"]) != ("consumers", self._by):
-                return Hold(each["holder"], each["cause"], int(each["until"]))
+                return OthersHold(each["holder"], each["cause"], int(each["until"]))
         return None
 
     def hold(self, conversation: str, hold_ms: int) -> None:
@@ -58,8 +60,8 @@ class BufferClient:
 
     def _ask(self, operation: str, **fields: object) -> Json:
         event = {"operation": operation, "by": self._by, **fields}
-        answer = self._functions.call(self._gate_function, event, answer_seconds=MAX_GATE_ANSWER_SECONDS)
-        if answer.get("ok"):
-            result: Json = answer["result"]
+        response = self._functions.call(self._gate_function, event, response_seconds=MAX_GATE_ANSWER_SECONDS)
+        if response.get("ok"):
+            result: Json = response["result"]
             return result
-        raise Busy(f"{operation}: {answer.get('error', {}).get('code', 'failed')}")
+        raise CallBusy(f"{operation}: {response.get('error', {}).get('code', 'failed')}")

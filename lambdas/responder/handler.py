@@ -13,19 +13,18 @@ from lambdas.responder.assistants.bedrock import Bedrock
 from lambdas.responder.assistants.echo import Echo
 from lambdas.responder.assistants.openai import OpenAi
 from lambdas.responder.channels.base import Channel, require_credential
-from lambdas.responder.channels.fake import Fake
-from lambdas.responder.channels.messenger import Messenger
-from lambdas.responder.channels.telegram import Telegram
-from lambdas.responder.channels.twilio import Twilio
-from lambdas.responder.channels.whatsapp import WhatsApp
+from lambdas.responder.channels.fake import FakeChannel
+from lambdas.responder.channels.messenger import MessengerChannel
+from lambdas.responder.channels.telegram import TelegramChannel
+from lambdas.responder.channels.twilio import TwilioChannel
+from lambdas.responder.channels.whatsapp import WhatsAppChannel
 from lambdas.responder.collaborators import Collaborators
 from lambdas.responder.conversations_table import ConversationsTable
 from lambdas.responder.credentials import CredentialStore
 from lambdas.responder.deliveries import Deliveries, Delivery
-from lambdas.responder.forgetting import Forgetting
+from lambdas.responder.forgetting import ResponderForgetting
 from lambdas.responder.gate_client import BufferClient
 from lambdas.responder.http_client import Http
-from lambdas.responder.json_object import Json
 from lambdas.responder.operator_commands import OperatorCommands
 from lambdas.responder.service import Responder
 from message_buffer.aws.functions import Functions
@@ -34,6 +33,7 @@ from message_buffer.aws.secrets import Secrets
 from message_buffer.errors import SendFailed
 from message_buffer.events.event_bus import EventBus
 from message_buffer.heartbeat import Heartbeat
+from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.settings import ResponderOptions, ResponderSettings, read_settings
 from message_buffer.telemetry import Telemetry
@@ -41,10 +41,10 @@ from message_buffer.telemetry import Telemetry
 # The heartbeat hides a delivery again this many times within one hiding period, so one slow call does not expose it.
 MIN_HEARTBEATS_WHILE_HIDDEN = 3
 CHANNELS: dict[str, Callable[[Http, Any], Channel]] = {
-    "whatsapp": WhatsApp,
-    "messenger": Messenger,
-    "telegram": Telegram,
-    "twilio": Twilio,
+    "whatsapp": WhatsAppChannel,
+    "messenger": MessengerChannel,
+    "telegram": TelegramChannel,
+    "twilio": TwilioChannel,
 }
 
 
@@ -76,9 +76,9 @@ def _components() -> _Components:
         buffer=buffer,
         dead_letter=lambda body, reason: deliveries.dead_letter(body, reason=reason),
         assistant=partial(_assistant, options, credentials),
-        channel=partial(_channel, options, credentials, Fake(bus)),
+        channel=partial(_channel, options, credentials, FakeChannel(bus)),
     )
-    forgetting = Forgetting(table=table, dead_letters=deliveries, lock_ms=options.lock_ms)
+    forgetting = ResponderForgetting(table=table, dead_letters=deliveries, lock_ms=options.lock_ms)
     responder = Responder(
         table=table, collaborators=collaborators, forgetting=forgetting, options=options, telemetry=telemetry
     )

@@ -10,10 +10,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from lambdas.responder.errors import Busy, Refused, Unconfirmed
-from lambdas.responder.json_object import Json
-from lambdas.responder.limits import MAX_CONNECT_SECONDS
+from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed
+from message_buffer.json_object import Json
 
+# This bounds only the connection. Responses of the AI and the channels take longer, and have limits of their own.
+MAX_CONNECT_SECONDS = 2.0
 # A response has a few kilobytes. A response above this size is an error, and must not fill the memory.
 MAX_HTTP_ANSWER_BYTES = 4_194_304
 MAX_HTTP_CHUNK_BYTES = 65_536
@@ -37,11 +38,11 @@ class Http:
     def post(self, url: str, body: bytes, *, headers: Mapping[str, str], seconds: float) -> Json:
         """Return the JSON object of a 2xx response, or an empty object if its body is something else.
 
-        Raises Refused, Busy or Unconfirmed.
+        Raises CallRefused, CallBusy or CallUnconfirmed.
         """
         deadline = time.monotonic() + seconds
         try:
-            answer = self._pool.request(
+            response = self._pool.request(
                 "POST",
                 url,
                 body=body,
@@ -50,47 +51,47 @@ class Http:
                 redirect=False,
                 preload_content=False,
             )
-            content = self._read(answer, deadline)
+            content = self._read(response, deadline)
         # `from None`, because the texts of urllib3's errors contain the URL or a header.
         except self._errors.LocationValueError as error:
-            raise Refused(f"no such place: {type(error).__name__}") from None
+            raise CallRefused(f"no such place: {type(error).__name__}") from None
         except (self._errors.NewConnectionError, self._errors.ConnectTimeoutError) as error:
-            raise Busy(f"no connection: {type(error).__name__}") from None
+            raise CallBusy(f"no connection: {type(error).__name__}") from None
         except self._errors.HTTPError as error:
-            raise Unconfirmed(f"no answer: {type(error).__name__}") from None
+            raise CallUnconfirmed(f"no answer: {type(error).__name__}") from None
         except ValueError as error:
             # A header has an impossible value, for example a key with a line end. urllib3 has not begun the request.
-            raise Refused(f"no request: {type(error).__name__}") from None
+            raise CallRefused(f"no request: {type(error).__name__}") from None
         finally:
             # Use no old connection: it may have died unnoticed while Lambda suspended the process, and a request that
             # fails on it may not be repeated.
             self._pool.clear()
-        return _object_of(answer.status, content)
+        return _object_of(response.status, content)
 
     def post_json(self, url: str, value: Json, *, headers: Mapping[str, str], seconds: float) -> Json:
         body = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
         return self.post(url, body, headers={"Content-Type": "application/json", **headers}, seconds=seconds)
 
-    def _read(self, answer: Any, deadline: float) -> bytes:
+    def _read(self, response: Any, deadline: float) -> bytes:
         """Return the whole body. It has a deadline, because the socket's time-out bounds only pauses between chunks."""
         content = b""
         try:
-            for chunk in answer.stream(MAX_HTTP_CHUNK_BYTES):
+            for chunk in response.stream(MAX_HTTP_CHUNK_BYTES):
                 content += chunk
                 if time.monotonic() > deadline or len(content) > MAX_HTTP_ANSWER_BYTES:
-                    raise Unconfirmed("no answer: too slow, or too long")
+                    raise CallUnconfirmed("no answer: too slow, or too long")
         finally:
-            answer.close()
+            response.close()
         return content
 
 
 def _object_of(status: int, content: bytes) -> Json:
     if status in NOT_CARRIED_OUT:
-        raise Busy(f"status {status}")
+        raise CallBusy(f"status {status}")
     if status >= SERVER_ERRORS:
-        raise Unconfirmed(f"status {status}")
+        raise CallUnconfirmed(f"status {status}")
     if status >= REDIRECTS:
-        raise Refused(f"status {status}")
+        raise CallRefused(f"status {status}")
     try:
         parsed = json.loads(content)
     except ValueError:

@@ -6,11 +6,11 @@
 from collections.abc import Callable
 
 from lambdas.responder.conversations_table import ConversationsTable
-from lambdas.responder.forgetting import Forgetting
+from lambdas.responder.forgetting import ResponderForgetting
 from lambdas.responder.history import Turn
-from lambdas.responder.json_object import Json
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MessageBufferError
+from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import parse_conversation_id
 from message_buffer.telemetry import Telemetry
 
@@ -26,7 +26,7 @@ class OperatorCommands:
         self,
         *,
         table: ConversationsTable,
-        forgetting: Forgetting,
+        forgetting: ResponderForgetting,
         telemetry: Telemetry,
         clock: Clock = system_clock,
     ) -> None:

@@ -7,12 +7,12 @@ from lambdas.responder import history
 from lambdas.responder.batch import Batch
 from lambdas.responder.conversations_table import ConversationRecord, ConversationsTable, FinishedBatch
 from lambdas.responder.deliveries import Delivery
-from lambdas.responder.errors import Busy
+from lambdas.responder.errors import CallBusy
 from lambdas.responder.gate import ParkedBatch
 from lambdas.responder.history import ASSISTANT, USER, Turn
-from lambdas.responder.json_object import Json
 from lambdas.responder.outbox import PLANNED, Outbox
 from message_buffer.errors import LockLost
+from message_buffer.json_object import Json
 
 # Enough time for the last write of a batch, or for the release of its conversation after a failure.
 MIN_TIME_TO_FINISH_MS = 5_000
@@ -80,7 +80,7 @@ class OwnedBatch:
         """Raise an error unless the delivery is still hidden and this run has the time for one more step."""
         self.delivery.require_hidden()
         if self.delivery.time_left_ms() < needed_ms + MIN_TIME_TO_FINISH_MS:
-            raise Busy("too little time is left")
+            raise CallBusy("too little time is left")
 
     # -- writes ------------------------------------------------------------------------------------
 

@@ -1,8 +1,7 @@
 """Sends the parts of a reply, each at most once, and records the state of each."""
 
-from lambdas.responder.channels.base import Channel
-from lambdas.responder.errors import Busy, Refused, Unconfirmed
-from lambdas.responder.limits import MAX_SEND_SECONDS
+from lambdas.responder.channels.base import MAX_SEND_SECONDS, Channel
+from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed
 from lambdas.responder.outbox import PLANNED, SENDING, SENT, UNCONFIRMED
 from lambdas.responder.owned_batch import OwnedBatch
 from message_buffer.limits import MAX_CALL_MS
@@ -18,15 +17,15 @@ class PartSender:
         self._telemetry = telemetry
 
     def send(self, owned: OwnedBatch, channel: Channel, number: int, text: str) -> None:
-        """Send a planned part. If the channel raises Busy or Refused, mark the part as planned again."""
+        """Send a planned part. If the channel raises CallBusy or CallRefused, mark the part as planned again."""
         owned.require_time(MIN_TIME_TO_SEND_MS)
         owned.mark(number, before=PLANNED, after=SENDING)
         try:
             channel.send(owned.batch.recipient, text)
-        except (Busy, Refused):
+        except (CallBusy, CallRefused):
             owned.mark(number, before=SENDING, after=PLANNED)
             raise
-        except Unconfirmed as error:
+        except CallUnconfirmed as error:
             self._mark_unconfirmed(owned, number, str(error))
             return
         owned.mark(number, before=SENDING, after=SENT)

@@ -21,12 +21,11 @@ from lambdas.responder.conversations_table import (
     UnknownConversation,
 )
 from lambdas.responder.deliveries import Delivery, Later
-from lambdas.responder.errors import Busy, Refused, Unconfirmed
-from lambdas.responder.forgetting import Forgetting
-from lambdas.responder.gate import Gate, Look
-from lambdas.responder.gate_client import Hold
+from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed
+from lambdas.responder.forgetting import ResponderForgetting
+from lambdas.responder.gate import GateCheck, ReplyGate
+from lambdas.responder.gate_client import OthersHold
 from lambdas.responder.history import ASSISTANT, Turn
-from lambdas.responder.limits import MAX_RETRY_SECONDS_WHILE_OWNED, MIN_CHECKS_IN_A_GATE_WAIT
 from lambdas.responder.outbox import PLANNED, Outbox, Part
 from lambdas.responder.owned_batch import OwnedBatch
 from lambdas.responder.part_sender import PartSender
@@ -36,6 +35,12 @@ from message_buffer.errors import MessageBufferError, SendFailed
 from message_buffer.settings import ResponderOptions
 from message_buffer.telemetry import Telemetry
 
+# A batch that only waits for the owner of its conversation is tried again sooner than a batch that failed.
+MAX_RETRY_SECONDS_WHILE_OWNED = 32
+# A batch that waits behind a queued reply checks this many times within `gate_wait_seconds` whether that reply was
+# sent.
+MIN_CHECKS_IN_A_GATE_WAIT = 4
+
 
 class Responder:
     def __init__(
@@ -43,7 +48,7 @@ class Responder:
         *,
         table: ConversationsTable,
         collaborators: Collaborators,
-        forgetting: Forgetting,
+        forgetting: ResponderForgetting,
         options: ResponderOptions,
         telemetry: Telemetry,
         clock: Clock = system_clock,
@@ -56,7 +61,7 @@ class Responder:
         self._telemetry = telemetry
         self._clock = clock
         self._new_owner = new_owner
-        self._gate = Gate(options.gate, collaborators.buffer)
+        self._gate = ReplyGate(options.gate, collaborators.buffer)
         self._sender = PartSender(telemetry)
         self._withholding = Withholding(
             table=table,
@@ -82,7 +87,7 @@ class Responder:
             return self._after_failure(error, batch, delivery)
         except Exception as error:  # noqa: BLE001 - any bug is retried, and dead-lettered in the end
             self._telemetry.crash("responder failed", error, batch=batch.batch_id if batch else None)
-            return self._after_failure(Busy(f"unexpected error: {type(error).__name__}"), batch, delivery)
+            return self._after_failure(CallBusy(f"unexpected error: {type(error).__name__}"), batch, delivery)
 
     def _forget(self, forgotten: Forgotten, delivery: Delivery) -> Later | None:
         conversation, at_ms = forgotten
@@ -122,7 +127,7 @@ class Responder:
                 create=self._options.unknown_conversation == "create",
             )
             if isinstance(record, OwnedByAnother):
-                self._telemetry.sampled(
+                self._telemetry.info(
                     "another run owns the conversation", conversation=conversation, batch=batch.batch_id
                 )
                 owned_seconds = (record.until_ms - now_ms) // 1_000
@@ -135,7 +140,7 @@ class Responder:
                 return None
             outbox = self._table.outbox(conversation, batch.batch_id)
             if outbox and outbox.outcome:
-                self._telemetry.sampled("batch was finished before", conversation=conversation, batch=batch.batch_id)
+                self._telemetry.info("batch was finished before", conversation=conversation, batch=batch.batch_id)
                 self._table.release(conversation, owner, status=record.status or outbox.outcome, reason="")
                 return None
             settings = {**self._table.tenant_settings(batch.conversation.tenant), **record.settings}
@@ -181,11 +186,11 @@ class Responder:
             owned.release(reason="an earlier reply goes first")
             return Later(max(1, self._options.gate_wait_seconds // MIN_CHECKS_IN_A_GATE_WAIT))
         if owned.outbox is None:
-            look = self._look(owned, parts_sent=0)
-            if look.hold:
-                self._withhold(owned, ON_HOLD, look.hold)
+            check = self._check_gate(owned, parts_sent=0)
+            if check.hold:
+                self._withhold(owned, ON_HOLD, check.hold)
                 return None
-            if self._gate.merges() and look.newer:
+            if self._gate.merges() and check.newer:
                 return self._park(owned)
             self._plan(owned, channel)
         return self._send_and_finish(owned, channel)
@@ -218,7 +223,7 @@ class Responder:
     def _show_typing(self, owned: OwnedBatch, channel: Channel) -> None:
         try:
             channel.show_typing(owned.batch.recipient, owned.batch.last_message_id)
-        except (Busy, Refused, Unconfirmed) as error:
+        except (CallBusy, CallRefused, CallUnconfirmed) as error:
             self._telemetry.debug("typing was not shown", conversation=owned.conversation, reason=str(error))
 
     def _send_and_finish(self, owned: OwnedBatch, channel: Channel) -> Later | None:
@@ -227,11 +232,11 @@ class Responder:
         for number, part in enumerate(owned.outbox.parts):
             if part.state != PLANNED:
                 continue
-            look = self._look(owned, parts_sent=number)
-            if look.hold:
-                self._withhold(owned, ON_HOLD, look.hold)
+            check = self._check_gate(owned, parts_sent=number)
+            if check.hold:
+                self._withhold(owned, ON_HOLD, check.hold)
                 return None
-            if look.newer:
+            if check.newer:
                 return self._park(owned)
             self._sender.send(owned, channel, number, part.text)
         self._finish(owned)
@@ -251,7 +256,7 @@ class Responder:
         self._telemetry.count("Replies")
         self._telemetry.count("InputTokens", owned.outbox.input_tokens)
         self._telemetry.count("OutputTokens", owned.outbox.output_tokens)
-        self._telemetry.sampled(
+        self._telemetry.info(
             "replied", conversation=owned.conversation, batch=owned.batch.batch_id, parts=len(owned.outbox.parts)
         )
 
@@ -260,20 +265,18 @@ class Responder:
 
     # -- the gate ----------------------------------------------------------------------------------
 
-    def _look(self, owned: OwnedBatch, *, parts_sent: int) -> Look:
+    def _check_gate(self, owned: OwnedBatch, *, parts_sent: int) -> GateCheck:
         record = owned.record
         answered = record.answered.get(owned.batch.lane, 0)
-        return self._gate.look(owned.batch, parked=record.parked, answered=answered, parts_sent=parts_sent)
+        return self._gate.check(owned.batch, parked=record.parked, answered=answered, parts_sent=parts_sent)
 
-    def _withhold(self, owned: OwnedBatch, reason: str, hold: Hold | None = None) -> None:
+    def _withhold(self, owned: OwnedBatch, reason: str, hold: OthersHold | None = None) -> None:
         self._measure(self._withholding.withhold(owned, reason, hold=hold))
 
     def _park(self, owned: OwnedBatch) -> Later:
         owned.park()
         self._telemetry.count("RepliesParked")
-        self._telemetry.sampled(
-            "reply waits: newer messages", conversation=owned.conversation, batch=owned.batch.batch_id
-        )
+        self._telemetry.info("reply waits: newer messages", conversation=owned.conversation, batch=owned.batch.batch_id)
         return Later(self._options.gate_wait_seconds)
 
     def _is_last_attempt(self, owned: OwnedBatch) -> bool:

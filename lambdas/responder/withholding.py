@@ -4,7 +4,7 @@ from lambdas.responder.batch import Batch
 from lambdas.responder.collaborators import Collaborators
 from lambdas.responder.conversations_table import ConversationsTable
 from lambdas.responder.events import publish_reply_withheld
-from lambdas.responder.gate_client import Hold
+from lambdas.responder.gate_client import OthersHold
 from lambdas.responder.history import ASSISTANT, USER, Turn, estimate_tokens
 from lambdas.responder.owned_batch import OwnedBatch
 from lambdas.responder.part_sender import PartSender
@@ -66,7 +66,7 @@ class Withholding:
         allowed = settings.get("allowedChannels") or self._options.allowed_channels
         return CHANNEL_NOT_ALLOWED if allowed and platform not in allowed else None
 
-    def withhold(self, owned: OwnedBatch, reason: str, *, hold: Hold | None = None) -> int:
+    def withhold(self, owned: OwnedBatch, reason: str, *, hold: OthersHold | None = None) -> int:
         """Finish the batch without a reply, or without the rest of it. Return how many milliseconds the run took.
 
         The customer's words stay in the history, for a person or a later reply.
@@ -90,7 +90,7 @@ class Withholding:
         self._publish(batch, UNKNOWN_CONVERSATION, "drop")
         self._table.finish_unknown(str(batch.conversation), batch.batch_id, "withheld", now_ms=self._clock())
 
-    def _publish(self, batch: Batch, reason: str, outcome: str, hold: Hold | None = None) -> None:
+    def _publish(self, batch: Batch, reason: str, outcome: str, hold: OthersHold | None = None) -> None:
         publish_reply_withheld(self._collaborators.bus, batch, reason=reason, outcome=outcome, hold=hold)
         self._telemetry.count_by("RepliesWithheld", reason=reason)
         self._telemetry.info("reply withheld", conversation=str(batch.conversation), reason=reason, outcome=outcome)

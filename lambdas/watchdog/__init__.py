@@ -1,1 +1,1 @@
-"""The watchdog: repairs, once a minute, what crashed functions left in Valkey."""
+"""The watchdog: repairs, twice a minute, what crashed functions left in Valkey."""

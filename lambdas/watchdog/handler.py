@@ -1,4 +1,4 @@
-"""Lambda entry of the watchdog, which makes a pass whatever the event says.
+"""Lambda entry of the watchdog, which makes a pass for every event and ignores its content.
 
 A rule starts a pass every minute, and a queue starts the next one 30 seconds later. Another queue has Lambda's
 records of failed runs of the processor. It delivers each record when the dead processor's lease has expired.
@@ -32,7 +32,7 @@ def handler(_event: dict[str, Any], context: Any) -> None:
     try:
         watchdog.run_pass(context.get_remaining_time_in_millis)
     except Exception as error:
-        # Raise again, because the alarm counts failed invocations. The next pass comes in half a minute.
+        # Raise again, because the alarm counts failed invocations. The next pass starts in half a minute.
         telemetry.crash("pass failed", error)
         raise
     finally:

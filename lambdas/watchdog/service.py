@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import StoreError
-from message_buffer.lanes.outcomes import Recovered
+from message_buffer.lanes.outcomes import ShardRecovered
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.limits import WATCHDOG_PASS_MS
 from message_buffer.telemetry import Telemetry
@@ -81,7 +81,7 @@ class Watchdog:
         )  # fmt: skip
         return _Health(recovered.pending, recovered.inflight, overdue_ms)
 
-    def _recover(self, shard: int, remaining_ms: Callable[[], int]) -> tuple[Recovered, int]:
+    def _recover(self, shard: int, remaining_ms: Callable[[], int]) -> tuple[ShardRecovered, int]:
         """Put expired claims back, page by page. Return the last page, and how many conversations were put back."""
         conversations = 0
         while True:

@@ -1,4 +1,4 @@
--- find: look for a message that waits or is frozen, reading only a few payloads in each call.
+-- find: search for a message that waits or is frozen, reading only a few payloads in each call.
 --
 -- Reads    message_id, id_line, cursor, limit, page_bytes, max_emitted
 -- Reads    conv_key, msgs_key, batch_key, seen_key, emitted_key

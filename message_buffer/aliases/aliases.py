@@ -1,12 +1,12 @@
 """Keeps one conversation for an author whom the platform names by a number, by an id, or by both.
 
 An id leads to the name under which its author first wrote: the number, if the webhook contained it, and otherwise the
-id itself. This is written once and never changed. So the id leads to the conversation, even if it later comes alone.
-Only the id is looked up. A number that first came with another id belongs to another person, whose conversation has
-that person's id as its name.
+id itself. This is written once and never changed. So the id leads to the conversation, even if a later webhook contains
+only the id. Only the id is looked up. A number that was first seen with another id belongs to another author, whose
+conversation is named by that author's id.
 
 If the table cannot be reached, ingest still accepts messages. An instance then uses the aliases that it knows, and
-otherwise the id in the webhook. So an outage may split a conversation, but it never puts two persons into one.
+otherwise the id in the webhook. So an outage may split a conversation, but it never merges two authors.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,8 @@ from message_buffer.telemetry import Telemetry
 ALIAS_COPY_LIFE_MS = 60_000
 # An instance keeps this many copies. Each takes a few hundred bytes.
 MAX_ALIASES_KEPT = 4_096
-# All look-ups for one webhook may take this long. Authors who are not looked up by then keep the id in the webhook.
+# The look-ups for one webhook may take this long together. Authors who are not looked up by then keep the id in the
+# webhook.
 MAX_LOOK_UP_MS_IN_A_WEBHOOK = 3_000
 
 
@@ -33,7 +34,7 @@ class _Copy(NamedTuple):
 
 
 class Aliases:
-    """The aliases as one instance of a function knows them."""
+    """One instance's copy of the aliases."""
 
     def __init__(self, table: AliasesTable, telemetry: Telemetry, *, clock: Clock = system_clock) -> None:
         self._table = table
@@ -58,7 +59,7 @@ class Aliases:
         copy = self._copies.get(by_id)
         if copy is None or not 0 <= self._clock() - copy.read_at_ms < ALIAS_COPY_LIFE_MS:
             copy = self._look_up(by_id, ids.number) or copy
-        # Without an answer, do not use the number. It may be another person's by now.
+        # Without an answer, do not use the number. It may belong to another author by now.
         return by_id._replace(user=copy.user) if copy else by_id
 
     def _look_up(self, by_id: ConversationId, number: str | None) -> _Copy | None:
@@ -79,7 +80,7 @@ class Aliases:
         return self._keep(by_id, user)
 
     def _find_or_learn(self, by_id: ConversationId, number: str | None) -> str:
-        """Return the user part of the conversation to which the id leads. Raises SendFailed."""
+        """Return the user part of the conversation to which the id leads. Raise SendFailed."""
         found = self._table.get(by_id, now_ms=self._clock())
         if found is not None:
             return found

@@ -3,7 +3,7 @@
     acme/whatsapp/1065/DE.11          leadsTo 491701234567    the first name under which this id's author wrote
     acme/whatsapp/1065/491701234567   leadsTo DE.11           the first id that came with this number
 
-The item of a number keeps it from other persons, and lets a forget find the id.
+The item of a number prevents other authors from using the number, and lets a forget find the id.
 
 An item expires a year after it was written. A reader must not rely on DynamoDB's own expiry, which may take days.
 """
@@ -40,11 +40,11 @@ class AliasesTable(Table):
         return conversation._replace(user=found) if found not in (None, conversation.user) else None
 
     def count(self, conversation: ConversationId, *, now_ms: int) -> int:
-        """Return how many items a forget would delete."""
+        """Return the number of items that a forget would delete."""
         return len(self._items_of(conversation, now_ms))
 
     def forget(self, conversation: ConversationId, *, now_ms: int) -> int:
-        """Delete the items of the author's names. Return how many there were."""
+        """Delete the items of the author's names, and return their number."""
         found = self._items_of(conversation, now_ms)
         if found:
             self._transact("forget aliases", [self._delete(_key(each)) for each in found])

@@ -1,4 +1,4 @@
-"""A secret in an instance's memory. It is read again after a while. If that fails, the old value stays in use."""
+"""A secret in an instance's memory. It is read again when it is old. If that fails, the old value stays in use."""
 
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar

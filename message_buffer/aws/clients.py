@@ -12,20 +12,20 @@ from http.client import HTTPException
 from threading import Lock
 from typing import Any, NamedTuple
 
-from message_buffer.aws.json_client import ADDRESS_SECONDS, PROTOCOLS, JsonClient, Refused
+from message_buffer.aws.json_client import ADDRESS_SECONDS, PROTOCOLS, AwsRefused, JsonClient
 from message_buffer.errors import SendFailed
 
 # The time for connecting and TLS together. The SDK's clients apply their own time-out to each address.
 AWS_CONNECT_SECONDS = 2.0
 AWS_ANSWER_SECONDS = 2.5
 AWS_ATTEMPTS = 2
-# The time-out of a response while a person or a platform waits, if the caller can go on without the response.
+# The time-out of a response while an operator or a platform waits, if the caller can go on without the response.
 AWS_HURRIED_ANSWER_SECONDS = 1.0
 
 
 class Patience(NamedTuple):
     connect_seconds: float
-    answer_seconds: float
+    response_seconds: float
     attempts: int = AWS_ATTEMPTS
 
 
@@ -52,7 +52,7 @@ def _made(service: str, connections: int, patience: Patience) -> Any:
         return JsonClient(
             service,
             connect_seconds=patience.connect_seconds,
-            answer_seconds=patience.answer_seconds,
+            response_seconds=patience.response_seconds,
             attempts=patience.attempts,
             kept=connections,
         )
@@ -63,7 +63,7 @@ def _made(service: str, connections: int, patience: Patience) -> Any:
         service,
         config=Config(
             connect_timeout=min(patience.connect_seconds, ADDRESS_SECONDS),
-            read_timeout=patience.answer_seconds,
+            read_timeout=patience.response_seconds,
             retries={"mode": "standard", "total_max_attempts": patience.attempts},
             max_pool_connections=connections,
         ),
@@ -72,10 +72,10 @@ def _made(service: str, connections: int, patience: Patience) -> Any:
 
 @contextmanager
 def errors_as_ours(doing: str) -> Iterator[None]:
-    """Raise SendFailed, which names what the caller was `doing`, for each error of a client."""
+    """Raise SendFailed in place of any error of a client. Its text names the caller's step, `doing`."""
     try:
         yield
-    except Refused as error:
+    except AwsRefused as error:
         # Keep only the error's code, because the service's text may quote the request.
         raise SendFailed(f"{doing}: {error.code}") from error
     except (OSError, HTTPException) as error:

@@ -24,10 +24,10 @@ class Updated(NamedTuple):
     done: bool
     """False if the condition failed; then nothing was changed."""
     item: Item
-    """The unchanged item if the condition failed. Otherwise the attributes that the argument `answer` asks for."""
+    """The unchanged item if the condition failed. Otherwise the attributes that the argument `returns` asks for."""
 
 
-class Page(NamedTuple):
+class ItemPage(NamedTuple):
     items: list[Item]
     is_last: bool
 
@@ -46,8 +46,8 @@ class Table:
     def _get(self, doing: str, key: Values) -> Item:
         """Return the item, read consistently, or an empty item if there is none."""
         with aws.errors_as_ours(doing):
-            answer = self._client.get_item(TableName=self.name, Key=encode(key), ConsistentRead=True)
-        found: Item = answer.get("Item", {})
+            response = self._client.get_item(TableName=self.name, Key=encode(key), ConsistentRead=True)
+        found: Item = response.get("Item", {})
         return found
 
     def _put(self, doing: str, item: Values, *, only_if: str = "") -> Updated:
@@ -61,10 +61,10 @@ class Table:
         values: Values | None = None,
         *,
         only_if: str = "",
-        answer: Literal["NONE", "ALL_OLD", "ALL_NEW"] = "NONE",
+        returns: Literal["NONE", "ALL_OLD", "ALL_NEW"] = "NONE",
     ) -> Updated:
         request = self._change(key, do, values, only_if=only_if)["Update"]
-        return self._asked(doing, "update_item", request | {"ReturnValues": answer})
+        return self._asked(doing, "update_item", request | {"ReturnValues": returns})
 
     def _change(self, key: Values, do: str, values: Values | None = None, *, only_if: str = "") -> dict[str, Any]:
         """Return an update as a part of a transaction."""
@@ -86,10 +86,10 @@ class Table:
             request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
         with aws.errors_as_ours(doing):
             try:
-                answer = getattr(self._client, call)(**request)
+                response = getattr(self._client, call)(**request)
             except self._client.exceptions.ConditionalCheckFailedException as refused:
                 return Updated(False, refused.response.get("Item", {}))
-        return Updated(True, answer.get("Attributes", {}))
+        return Updated(True, response.get("Attributes", {}))
 
     def _transact(self, doing: str, writes: Sequence[Mapping[str, Any]]) -> bool:
         """Make all of these writes, or none. Return False if a condition failed."""
@@ -116,14 +116,14 @@ class Table:
         request: Mapping[str, Any],
         *,
         later: Mapping[str, Any] | None = None,
-    ) -> Iterator[Page]:
+    ) -> Iterator[ItemPage]:
         """Return the pages. `later` changes the request for all pages after the first."""
         request = {"TableName": self.name, **request}
         with aws.errors_as_ours(doing):
             while True:
                 page = getattr(self._client, call)(**request)
                 is_last = "LastEvaluatedKey" not in page
-                yield Page(page["Items"], is_last)
+                yield ItemPage(page["Items"], is_last)
                 if is_last:
                     return
                 request = {**request, **(later or {}), "ExclusiveStartKey": page["LastEvaluatedKey"]}
@@ -163,7 +163,7 @@ def text(item: Mapping[str, Any], name: str) -> str:
 
 
 def number(item: Mapping[str, Any], name: str) -> int:
-    """Return an attribute's whole number, or 0 if it is missing or not a number, as after a person's edit."""
+    """Return an attribute's whole number, or 0 if it is missing or not a number, as after an edit by hand."""
     try:
         return int(item.get(name, {}).get("N", 0))
     except ValueError:

@@ -11,7 +11,7 @@ class Keys(NamedTuple):
 
 
 def read_keys() -> Keys | None:
-    """Return the credentials of the function's role, or None if the environment has none, as with SnapStart."""
+    """Return the credentials of the function's role, or None if the environment has none."""
     access, secret = os.environ.get("AWS_ACCESS_KEY_ID"), os.environ.get("AWS_SECRET_ACCESS_KEY")
     return Keys(access, secret, os.environ.get("AWS_SESSION_TOKEN")) if access and secret else None
 

@@ -22,22 +22,22 @@ class Functions:
     def start(self, function: str, payload: Mapping[str, object]) -> None:
         """Start a function asynchronously.
 
-        Return once Lambda has accepted the event; raise SendFailed if it does not.
+        Return when Lambda has accepted the event. Raise SendFailed if it refuses the event or does not answer.
         """
         with aws.errors_as_ours("invoke"):
-            answer = aws.client("lambda", connections=self._connections).invoke(
+            response = aws.client("lambda", connections=self._connections).invoke(
                 FunctionName=function,
                 InvocationType="Event",
                 Payload=json.dumps(payload, separators=(",", ":")).encode(),
             )
-        if answer.get("StatusCode") != ACCEPTED:
-            raise SendFailed(f"invoke: status {answer.get('StatusCode')}")
+        if response.get("StatusCode") != ACCEPTED:
+            raise SendFailed(f"invoke: status {response.get('StatusCode')}")
 
-    def call(self, function: str, payload: Mapping[str, object], *, answer_seconds: float) -> dict[str, Any]:
+    def call(self, function: str, payload: Mapping[str, object], *, response_seconds: float) -> dict[str, Any]:
         """Call a function once. Return its result, or `errorType` and `errorMessage` if the function failed."""
         with aws.errors_as_ours("invoke"):
-            answer = aws.client("lambda", patience=aws.Patience(1.0, answer_seconds, attempts=1)).invoke(
+            response = aws.client("lambda", patience=aws.Patience(1.0, response_seconds, attempts=1)).invoke(
                 FunctionName=function, Payload=json.dumps(payload, separators=(",", ":")).encode()
             )
-            body = json.loads(answer["Payload"].read())
+            body = json.loads(response["Payload"].read())
         return body if isinstance(body, dict) else {}

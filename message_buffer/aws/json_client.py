@@ -65,7 +65,7 @@ PASSING = {
 }  # fmt: skip
 
 
-class Refused(Exception):
+class AwsRefused(Exception):
     """Raised if the service refused a call. `code` is the service's code of the error, `response` the decoded body."""
 
     def __init__(self, code: str, response: Mapping[str, Any]) -> None:
@@ -75,15 +75,15 @@ class Refused(Exception):
 
 
 @cache
-def refusal(code: str) -> type[Refused]:
-    """Return the subclass of Refused for this code."""
-    return type(code, (Refused,), {})
+def refusal(code: str) -> type[AwsRefused]:
+    """Return the subclass of AwsRefused for this code."""
+    return type(code, (AwsRefused,), {})
 
 
 class Exceptions:
-    """Has the subclasses of Refused as attributes: `client.exceptions.ConditionalCheckFailedException`."""
+    """Has the subclasses of AwsRefused as attributes: `client.exceptions.ConditionalCheckFailedException`."""
 
-    def __getattr__(self, code: str) -> type[Refused]:
+    def __getattr__(self, code: str) -> type[AwsRefused]:
         return refusal(code)
 
 
@@ -91,7 +91,7 @@ class _LostWhileIdle(Exception):
     """Raised if a connection that was used before is lost before the first byte of the response."""
 
 
-class Answer(NamedTuple):
+class AwsResponse(NamedTuple):
     status: int
     error_type: str | None
     body: bytes
@@ -103,11 +103,11 @@ class JsonClient:
     exceptions = Exceptions()
 
     def __init__(
-        self, service: str, *, connect_seconds: float, answer_seconds: float, attempts: int, kept: int
+        self, service: str, *, connect_seconds: float, response_seconds: float, attempts: int, kept: int
     ) -> None:
         region = environment.read_region()
         if region is None:
-            raise Refused("NoRegion", {})
+            raise AwsRefused("NoRegion", {})
         suffix = next((suffix for start, suffix in SUFFIXES.items() if region.startswith(start)), "amazonaws.com")
         address = urlsplit(environment.read_endpoint_url() or f"https://{service}.{region}.{suffix}")
         self._protocol = PROTOCOLS[service]
@@ -115,7 +115,7 @@ class JsonClient:
         self._is_tls = address.scheme == "https"
         self._host, self._netloc = address.hostname or "", address.netloc
         self._port = address.port or (HTTPS_PORT if self._is_tls else HTTP_PORT)
-        self._connect_seconds, self._answer_seconds = connect_seconds, answer_seconds
+        self._connect_seconds, self._response_seconds = connect_seconds, response_seconds
         self._attempts, self._kept = attempts, kept
         self._idle: list[tuple[HTTPConnection, int]] = []
         """The idle connections, each with the time since which it is idle."""
@@ -129,8 +129,8 @@ class JsonClient:
 
     def invoke(self, *, FunctionName: str, Payload: bytes, InvocationType: str = "RequestResponse") -> dict[str, Any]:  # noqa: N803 - the SDK's names
         path = f"/2015-03-31/functions/{quote(FunctionName, safe=UNRESERVED)}/invocations"
-        answer = self._ask(path, {"x-amz-invocation-type": InvocationType}, Payload)
-        return {"StatusCode": answer.status, "Payload": BytesIO(answer.body)}
+        response = self._ask(path, {"x-amz-invocation-type": InvocationType}, Payload)
+        return {"StatusCode": response.status, "Payload": BytesIO(response.body)}
 
     def connect(self) -> None:
         """Open a connection, so that the next call need not wait for one."""
@@ -141,27 +141,28 @@ class JsonClient:
             # With this token a repeated call does not write twice.
             request = {"ClientRequestToken": str(uuid4()), **request}
         body = json.dumps(request, default=_base64, separators=(",", ":")).encode()
-        answer = self._ask("/", {"x-amz-target": f"{self._protocol.target}{operation}"}, body)
+        response = self._ask("/", {"x-amz-target": f"{self._protocol.target}{operation}"}, body)
         decode = _bytes if self._scope.service == "dynamodb" else None
         try:
-            found: dict[str, Any] = json.loads(answer.body or b"{}", object_hook=decode)
+            found: dict[str, Any] = json.loads(response.body or b"{}", object_hook=decode)
         except ValueError as error:
             raise HTTPException(f"the response to {operation} is not JSON") from error
         return found
 
-    def _ask(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """Return the response. Raise Refused if the service refuses, or the last attempt's error if none comes."""
+    def _ask(self, path: str, headers: Mapping[str, str], body: bytes) -> AwsResponse:
+        """Return the response. Raise AwsRefused if the service refuses, or the last attempt's error otherwise."""
         attempt, reuse = 1, True
         while True:
             try:
-                answer = self._ask_once(path, headers, body, reuse=reuse)
-                if answer.status < HTTPStatus.MULTIPLE_CHOICES:
-                    return answer
-                refused = _refused(answer)
-                if attempt >= self._attempts or not _passes(answer.status, refused.code):
+                response = self._ask_once(path, headers, body, reuse=reuse)
+                if response.status < HTTPStatus.MULTIPLE_CHOICES:
+                    return response
+                refused = _refused(response)
+                if attempt >= self._attempts or not _passes(response.status, refused.code):
                     raise refused
             except _LostWhileIdle:
-                # The others may be lost, too. This was no attempt, because the service has probably not got the call.
+                # While the instance was suspended, the network may have dropped all idle connections. This was no
+                # attempt, because the service has probably not got the request.
                 self._drop_idle()
                 reuse = False
                 continue
@@ -172,7 +173,7 @@ class JsonClient:
             time.sleep(_random() * 2 ** (attempt - 1))
             attempt += 1
 
-    def _ask_once(self, path: str, headers: Mapping[str, str], body: bytes, *, reuse: bool) -> Answer:
+    def _ask_once(self, path: str, headers: Mapping[str, str], body: bytes, *, reuse: bool) -> AwsResponse:
         to_sign = {"host": self._netloc, "content-type": self._protocol.content_type, **headers}
         signed = sign("POST", path, to_sign, body, scope=self._scope)
         if trace_id := environment.read_trace_id():
@@ -182,20 +183,20 @@ class JsonClient:
         try:
             try:
                 connection.request("POST", path, body, signed)
-                response = connection.getresponse()
+                received = connection.getresponse()
             except OSError as error:
                 if idle is None or isinstance(error, TimeoutError):
                     raise
                 raise _LostWhileIdle from error
-            answer = Answer(response.status, response.getheader("x-amzn-errortype"), response.read())
+            response = AwsResponse(received.status, received.getheader("x-amzn-errortype"), received.read())
         except BaseException:
             connection.close()
             raise
-        if response.will_close:
+        if received.will_close:
             connection.close()
         else:
             self._keep(connection)
-        return answer
+        return response
 
     def _idle_connection(self) -> HTTPConnection | None:
         """Return a connection that is not idle for long and that the service has not closed, or None."""
@@ -220,7 +221,7 @@ class JsonClient:
             if self._is_tls:
                 connection.sock.settimeout(_seconds_until(ends_at))
                 connection.sock = TLS.wrap_socket(connection.sock, server_hostname=self._host)
-            connection.sock.settimeout(self._answer_seconds)
+            connection.sock.settimeout(self._response_seconds)
         except BaseException:
             connection.close()
             raise
@@ -282,20 +283,20 @@ def _has_ended(connected: socket.socket) -> bool:
         return True
     finally:
         connected.settimeout(patience)
-    # The input is the end of the connection, or data that belongs to no request, so the connection is of no use.
+    # The input is the end of the connection, or data that belongs to no request, so the connection cannot be used.
     return True
 
 
-def _refused(answer: Answer) -> Refused:
+def _refused(response: AwsResponse) -> AwsRefused:
     try:
-        found = json.loads(answer.body, object_hook=_bytes)
+        found = json.loads(response.body, object_hook=_bytes)
     except ValueError:
         found = {}
-    response = found if isinstance(found, dict) else {}
+    fields = found if isinstance(found, dict) else {}
     # The code in "com.amazon.coral.service#SlowDown:http://…" is SlowDown.
-    told = answer.error_type or response.get("__type") or response.get("code") or answer.status
-    code = str(told).partition(":")[0].rpartition("#")[2]
-    return refusal(code)(code, response)
+    named = response.error_type or fields.get("__type") or fields.get("code") or response.status
+    code = str(named).partition(":")[0].rpartition("#")[2]
+    return refusal(code)(code, fields)
 
 
 def _passes(status: int, code: str) -> bool:

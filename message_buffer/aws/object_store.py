@@ -31,7 +31,9 @@ class ObjectStore:
         for start in range(0, len(keys), DELETES):
             objects = [{"Key": key} for key in keys[start : start + DELETES]]
             with aws.errors_as_ours("delete objects"):
-                answer = aws.client("s3").delete_objects(Bucket=self.bucket, Delete={"Objects": objects, "Quiet": True})
+                response = aws.client("s3").delete_objects(
+                    Bucket=self.bucket, Delete={"Objects": objects, "Quiet": True}
+                )
             # The call succeeds even if some objects remain.
-            if errors := answer.get("Errors"):
+            if errors := response.get("Errors"):
                 raise SendFailed(f"delete objects: {errors[0].get('Code', 'refused')}")

@@ -4,7 +4,7 @@ import hmac
 from collections.abc import Mapping
 from hashlib import sha256
 from time import gmtime, strftime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 from message_buffer.aws import environment
@@ -21,33 +21,12 @@ class Scope(NamedTuple):
     service: str
 
 
-class Credentials:
-    """The credentials of the function's role."""
-
-    _from_sdk: Any = None
-
-    def keys(self) -> Keys:
-        if keys := environment.read_keys():
-            return keys
-        if self._from_sdk is None:
-            # An instance with SnapStart has credentials that expire. The SDK knows where to get them, and renews them.
-            from botocore.session import Session  # noqa: PLC0415 - imported only where it is needed
-
-            self._from_sdk = Session().get_credentials()
-        if self._from_sdk is None:
-            raise SendFailed("the environment has no AWS credentials")
-        return Keys(*self._from_sdk.get_frozen_credentials()[:3])
-
-
-credentials = Credentials()
-
-
 def sign(method: str, path: str, headers: Mapping[str, str], body: bytes, *, scope: Scope) -> dict[str, str]:
     """Return `headers` with the headers of the signature. `headers` contains `host`; all names are in lower case.
 
     `path` has its special characters escaped, as it is sent.
     """
-    keys, time = credentials.keys(), _now()
+    keys, time = _keys(), _now()
     signed = {**headers, "x-amz-date": time, **({"x-amz-security-token": keys.token} if keys.token else {})}
     names = sorted(signed)
     lines = [f"{name}:{signed[name].strip()}" for name in names]
@@ -63,7 +42,7 @@ def sign(method: str, path: str, headers: Mapping[str, str], body: bytes, *, sco
 
 def presign(host: str, query: Mapping[str, str], *, scope: Scope, expires_seconds: int) -> str:
     """Return the address of a GET request with its signature in the query, without `https://`."""
-    keys, time = credentials.keys(), _now()
+    keys, time = _keys(), _now()
     signed = {
         **query,
         "X-Amz-Algorithm": ALGORITHM,
@@ -76,6 +55,13 @@ def presign(host: str, query: Mapping[str, str], *, scope: Scope, expires_second
     text = "&".join(f"{name}={quote(value, safe=UNRESERVED)}" for name, value in sorted(signed.items()))
     request = ["GET", "/", text, f"host:{host}", "", "host", sha256(b"").hexdigest()]
     return f"{host}/?{text}&X-Amz-Signature={_signature(request, keys, time=time, scope=scope)}"
+
+
+def _keys() -> Keys:
+    keys = environment.read_keys()
+    if keys is None:
+        raise SendFailed("the environment has no AWS credentials")
+    return keys
 
 
 def _now() -> str:

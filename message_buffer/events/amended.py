@@ -7,10 +7,11 @@ import json
 from typing import Any
 
 from message_buffer.events.message_fields import message_fields
+from message_buffer.json_object import Json
 from message_buffer.lanes.outcomes import LaneName
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.message import Message, encode
-from message_buffer.messages.wire_form import Json, decode_fields
+from message_buffer.messages.wire_form import decode_fields
 
 DETAIL_TYPE = "messages.amended"
 EVENT_VERSION = 1

@@ -12,12 +12,14 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from message_buffer.errors import InvalidInput
+from message_buffer.events.dead_letters import DeadLetter, ObjectReference
 from message_buffer.events.message_fields import message_fields
-from message_buffer.lanes.outcomes import Taken, lane_of
+from message_buffer.json_object import Json
+from message_buffer.lanes.outcomes import BatchTaken, lane_of
 from message_buffer.lanes.valkey.keys import batch_prefix
 from message_buffer.messages.conversation_id import parse_conversation_id
 from message_buffer.messages.reply_window import reply_until_ms
-from message_buffer.messages.wire_form import Json, decode_fields, sent_at_ms
+from message_buffer.messages.wire_form import decode_fields, sent_at_ms
 
 DETAIL_TYPE = "messages.batch.ready"
 EVENT_VERSION = 1
@@ -55,7 +57,7 @@ def content_of(payloads: list[bytes]) -> Content:
     )
 
 
-def event_of(conversation: str, taken: Taken, content: Content, *, emitted_at_ms: int) -> Json:
+def event_of(conversation: str, taken: BatchTaken, content: Content, *, emitted_at_ms: int) -> Json:
     return _envelope(conversation, taken, content, emitted_at_ms) | {
         "messages": content.messages,
         "text": content.text,
@@ -63,7 +65,7 @@ def event_of(conversation: str, taken: Taken, content: Content, *, emitted_at_ms
 
 
 def event_by_reference(
-    conversation: str, taken: Taken, content: Content, *, emitted_at_ms: int, reference: Json
+    conversation: str, taken: BatchTaken, content: Content, *, emitted_at_ms: int, reference: ObjectReference
 ) -> Json:
     """Return the event with a reference in place of its messages and their text."""
     return _envelope(conversation, taken, content, emitted_at_ms) | {
@@ -73,7 +75,7 @@ def event_by_reference(
     }
 
 
-def _envelope(conversation: str, taken: Taken, content: Content, emitted_at_ms: int) -> Json:
+def _envelope(conversation: str, taken: BatchTaken, content: Content, emitted_at_ms: int) -> Json:
     name = parse_conversation_id(conversation)
     reply_until = reply_until_ms(name, content.last_sent_at_ms)
     return {
@@ -101,12 +103,12 @@ def _envelope(conversation: str, taken: Taken, content: Content, emitted_at_ms: 
     }
 
 
-def object_key(conversation: str, taken: Taken) -> str:
+def object_key(conversation: str, taken: BatchTaken) -> str:
     """Return a key that is the same for every attempt, so that a retry overwrites the object."""
     return _key(BATCHES, conversation, taken)
 
 
-def _key(folder: str, conversation: str, taken: Taken) -> str:
+def _key(folder: str, conversation: str, taken: BatchTaken) -> str:
     # When a conversation is forgotten, the second part finds its objects, and the time shows which are newer.
     return f"{folder}/{batch_prefix(conversation)}/{taken.last_at_ms}-{taken.batch_id}.json"
 
@@ -120,7 +122,7 @@ def is_newer(key: str, at_ms: int) -> bool:
 # -- dead letters ----------------------------------------------------------------------------------
 
 
-def letter_of(conversation: str, taken: Taken, *, reason: str) -> Json:
+def letter_of(conversation: str, taken: BatchTaken, *, reason: str) -> DeadLetter:
     """Return the dead letter of the batch, without the payloads."""
     return {
         "version": LETTER_VERSION,
@@ -139,7 +141,7 @@ def letter_of(conversation: str, taken: Taken, *, reason: str) -> Json:
     }
 
 
-def letter_payloads(taken: Taken) -> list[str | Json]:
+def letter_payloads(taken: BatchTaken) -> list[str | Json]:
     return [_readable(payload) for payload in taken.payloads]
 
 
@@ -150,14 +152,14 @@ def _readable(payload: bytes) -> str | Json:
         return {"base64": b64encode(payload).decode()}
 
 
-def letter_key(conversation: str, taken: Taken) -> str:
+def letter_key(conversation: str, taken: BatchTaken) -> str:
     return _key(DEAD_LETTERS, conversation, taken)
 
 
-def taken_from_letter(letter: Mapping[str, Any], payloads: list[Any]) -> tuple[str, Taken]:
+def taken_from_letter(letter: Mapping[str, Any], payloads: list[Any]) -> tuple[str, BatchTaken]:
     """Return a dead letter's conversation and batch. Raise InvalidInput if the body is not a dead letter."""
     try:
-        return letter["conversationId"], Taken(
+        return letter["conversationId"], BatchTaken(
             batch_id=letter["batchId"],
             attempt=letter["attempt"] + 1,
             generation=letter["generation"],

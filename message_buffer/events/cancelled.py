@@ -6,7 +6,7 @@
 import json
 from typing import Literal
 
-from message_buffer.lanes.outcomes import AlreadyCancelled, Cancelled
+from message_buffer.lanes.outcomes import AlreadyCancelled, BufferCancelled
 from message_buffer.messages.conversation_id import ConversationId
 
 DETAIL_TYPE = "messages.buffer.cancelled"
@@ -15,7 +15,7 @@ EVENT_VERSION = 1
 
 def cancelled_event(
     conversation: ConversationId,
-    outcome: Cancelled | AlreadyCancelled,
+    outcome: BufferCancelled | AlreadyCancelled,
     *,
     reason: Literal["stop_word", "operator"],
     at_ms: int,
@@ -23,7 +23,7 @@ def cancelled_event(
     agent: str | None = None,
 ) -> str:
     """Return the event's detail. A repeated cancel does not know the counts and the generation, so they are null."""
-    first = outcome if isinstance(outcome, Cancelled) else None
+    first = outcome if isinstance(outcome, BufferCancelled) else None
     event = {
         "version": EVENT_VERSION,
         "conversationId": str(conversation),

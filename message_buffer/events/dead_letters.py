@@ -1,8 +1,9 @@
 """The dead-letter queue, which keeps batches that could not be emitted until an operator redrives or deletes them."""
 
-from typing import NamedTuple
+from typing import NamedTuple, NotRequired, TypedDict
 
 from message_buffer.aws import clients as aws
+from message_buffer.json_object import Json
 
 # SQS returns at most this many messages for one call.
 PAGE = 10
@@ -11,6 +12,35 @@ PAGE = 10
 class Letter(NamedTuple):
     receipt: str
     body: str
+
+
+class ObjectReference(TypedDict):
+    """An object of the bucket."""
+
+    bucket: str
+    key: str
+    bytes: int
+
+
+class DeadLetter(TypedDict):
+    """The body of a dead letter, in JSON: a batch that could not be emitted."""
+
+    version: int
+    reason: str
+    batchId: str
+    conversationId: str
+    attempt: int
+    generation: int
+    firstAt: int
+    lastAt: int
+    dueAt: int
+    flushReason: str
+    rule: str
+    appliedWaitMs: int
+    lane: str
+    payloads: NotRequired[list[str | Json]]
+    """The messages; absent if they are in the object that `payloadsRef` names."""
+    payloadsRef: NotRequired[ObjectReference]
 
 
 class DeadLetterQueue:
@@ -27,14 +57,14 @@ class DeadLetterQueue:
         An empty list means that no visible dead letter is left.
         """
         with aws.errors_as_ours("receive dead letters"):
-            answer = aws.client("sqs").receive_message(
+            response = aws.client("sqs").receive_message(
                 QueueUrl=self._url,
                 MaxNumberOfMessages=PAGE,
                 VisibilityTimeout=hidden_seconds,
                 # SQS searches all of the queue's servers only if the call has a wait time.
                 WaitTimeSeconds=1,
             )
-        return [Letter(message["ReceiptHandle"], message["Body"]) for message in answer.get("Messages", [])]
+        return [Letter(message["ReceiptHandle"], message["Body"]) for message in response.get("Messages", [])]
 
     def give_back(self, letters: list[Letter]) -> None:
         # Give them back one by one, because SQS's batch call does not fail if it refuses some of them.
@@ -52,5 +82,5 @@ class DeadLetterQueue:
         """Return the approximate number of dead letters, hidden ones included."""
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
         with aws.errors_as_ours("count dead letters"):
-            answer = aws.client("sqs").get_queue_attributes(QueueUrl=self._url, AttributeNames=names)
-        return sum(int(answer["Attributes"][name]) for name in names)
+            response = aws.client("sqs").get_queue_attributes(QueueUrl=self._url, AttributeNames=names)
+        return sum(int(response["Attributes"][name]) for name in names)

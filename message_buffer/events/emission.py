@@ -12,9 +12,9 @@ from message_buffer.aws.object_store import ObjectStore
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, SendFailed, TooLittleTime
 from message_buffer.events import batch_ready as batch
-from message_buffer.events.dead_letters import DeadLetterQueue
+from message_buffer.events.dead_letters import DeadLetterQueue, ObjectReference
 from message_buffer.events.event_bus import EventBus, Publishes, entry_bytes
-from message_buffer.lanes.outcomes import Taken
+from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, RELEASE_MS
 from message_buffer.messages.conversation_id import is_trial
 from message_buffer.settings import EmissionSettings
@@ -24,7 +24,7 @@ from message_buffer.telemetry import Telemetry
 MAX_DEAD_LETTER_BYTES = 256 * 1024
 
 
-class Limits(NamedTuple):
+class EmissionLimits(NamedTuple):
     max_event_bytes: int
     max_attempts: int
 
@@ -45,7 +45,7 @@ class TimeLeft:
             raise TooLittleTime("too little time is left for another call")
 
 
-class Objects(Protocol):
+class StoresObjects(Protocol):
     bucket: str
 
     def put(self, key: str, body: bytes) -> None: ...
@@ -53,7 +53,7 @@ class Objects(Protocol):
     def get(self, key: str) -> bytes: ...
 
 
-class Queue(Protocol):
+class TakesDeadLetters(Protocol):
     def put(self, body: str) -> None: ...
 
 
@@ -61,13 +61,18 @@ class EmissionDestinations(NamedTuple):
     """The places to which a batch may be sent."""
 
     bus: Publishes
-    objects: Objects
-    dead_letters: Queue
+    objects: StoresObjects
+    dead_letters: TakesDeadLetters
 
 
 class Emission:
     def __init__(
-        self, destinations: EmissionDestinations, telemetry: Telemetry, limits: Limits, *, clock: Clock = system_clock
+        self,
+        destinations: EmissionDestinations,
+        telemetry: Telemetry,
+        limits: EmissionLimits,
+        *,
+        clock: Clock = system_clock,
     ) -> None:
         self._bus, self._objects, self._dead_letters = destinations
         self._telemetry = telemetry
@@ -77,7 +82,7 @@ class Emission:
     def connect(self) -> None:
         self._bus.connect()
 
-    def send(self, conversation: str, taken: Taken, time: TimeLeft) -> None:
+    def send(self, conversation: str, taken: BatchTaken, time: TimeLeft) -> None:
         """Emit a batch, or dead-letter it.
 
         Raise SendFailed if the caller must try the batch again later.
@@ -91,7 +96,7 @@ class Emission:
         except InvalidInput as error:
             self._dead_letter(conversation, taken, time, reason=f"unreadable: {error}")
         except TooLittleTime:
-            # Earlier calls have used up the time, so there is none for a dead letter either.
+            # Earlier calls have used up the time, so there is no time for a dead letter either.
             raise
         except SendFailed as error:
             if taken.attempt < self._limits.max_attempts:
@@ -99,9 +104,10 @@ class Emission:
             self._dead_letter(conversation, taken, time, reason=str(error))
 
     def redrive(self, letter: Mapping[str, Any], time: TimeLeft) -> str:
-        """Emit the batch of a dead letter under its old id, and return that id. Raise the error if that fails.
+        """Emit the batch of a dead letter under its old id, and return that id. Raise the error of an emission that
+        fails.
 
-        The batch comes out of order, because newer batches of its conversation were emitted before it.
+        The batch is out of order, because newer batches of its conversation were emitted before it.
         """
         payloads = letter.get("payloads")
         if payloads is None and isinstance(reference := letter.get("payloadsRef"), dict):
@@ -112,7 +118,7 @@ class Emission:
         self._emit(conversation, taken, time)
         return taken.batch_id
 
-    def _emit(self, conversation: str, taken: Taken, time: TimeLeft) -> None:
+    def _emit(self, conversation: str, taken: BatchTaken, time: TimeLeft) -> None:
         content, now_ms = batch.content_of(taken.payloads), self._clock()
         detail = batch.to_json(batch.event_of(conversation, taken, content, emitted_at_ms=now_ms))
         oversize = entry_bytes(batch.DETAIL_TYPE, detail) > self._limits.max_event_bytes
@@ -120,24 +126,24 @@ class Emission:
             key, body = batch.object_key(conversation, taken), content.wire
             time.require_a_call()
             self._objects.put(key, body)
-            reference = {"bucket": self._objects.bucket, "key": key, "bytes": len(body)}
+            reference = ObjectReference(bucket=self._objects.bucket, key=key, bytes=len(body))
             event = batch.event_by_reference(conversation, taken, content, emitted_at_ms=now_ms, reference=reference)
             detail = batch.to_json(event)
         time.require_a_call()
         self._bus.publish(batch.DETAIL_TYPE, detail.decode())
         self._report_emitted(conversation, taken, oversize=oversize)
 
-    def _dead_letter(self, conversation: str, taken: Taken, time: TimeLeft, *, reason: str) -> None:
+    def _dead_letter(self, conversation: str, taken: BatchTaken, time: TimeLeft, *, reason: str) -> None:
         letter = batch.letter_of(conversation, taken, reason=reason)
         payloads = batch.letter_payloads(taken)
         # Escape to ASCII, since SQS refuses some of the characters that people can write.
-        body = json.dumps(letter | {"payloads": payloads}, separators=(",", ":"))
+        body = json.dumps({**letter, "payloads": payloads}, separators=(",", ":"))
         if len(body) > MAX_DEAD_LETTER_BYTES:
             key, content = batch.letter_key(conversation, taken), json.dumps(payloads, separators=(",", ":")).encode()
             time.require_a_call()
             self._objects.put(key, content)
-            reference = {"bucket": self._objects.bucket, "key": key, "bytes": len(content)}
-            body = json.dumps(letter | {"payloadsRef": reference}, separators=(",", ":"))
+            reference = ObjectReference(bucket=self._objects.bucket, key=key, bytes=len(content))
+            body = json.dumps({**letter, "payloadsRef": reference}, separators=(",", ":"))
         time.require_a_call()
         self._dead_letters.put(body)
         self._telemetry.count("DeadLetters")
@@ -145,7 +151,7 @@ class Emission:
             "dead letter", conversation=conversation, batch=taken.batch_id, attempt=taken.attempt, reason=reason
         )
 
-    def _report_emitted(self, conversation: str, taken: Taken, *, oversize: bool) -> None:
+    def _report_emitted(self, conversation: str, taken: BatchTaken, *, oversize: bool) -> None:
         count, wait_ms = len(taken.payloads), max(taken.due_at_ms - taken.first_at_ms, 0)
         late_ms = max(self._clock() - taken.due_at_ms, 0)
         if not is_trial(conversation):
@@ -154,7 +160,7 @@ class Emission:
             self._telemetry.measure_ms("WaitMs", wait_ms)
             self._telemetry.measure_ms("EmitLatenessMs", late_ms)
             self._telemetry.count_by("FlushReasons", reason=taken.flush_reason or "none")
-        self._telemetry.sampled(
+        self._telemetry.info(
             "emitted",
             conversation=conversation, batch=taken.batch_id, attempt=taken.attempt, messages=count,
             flush_reason=taken.flush_reason, rule=taken.rule, applied_wait_ms=max(taken.applied_wait_ms, 0),
@@ -168,7 +174,7 @@ def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
         ObjectStore(settings.oversize_bucket),
         DeadLetterQueue(settings.dead_letter_queue_url),
     )
-    return Emission(destinations, telemetry, Limits(settings.max_event_bytes, settings.max_attempts))
+    return Emission(destinations, telemetry, EmissionLimits(settings.max_event_bytes, settings.max_attempts))
 
 
 def back_off_ms(attempt: int, random: Callable[[], float]) -> int:

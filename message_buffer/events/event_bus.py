@@ -40,10 +40,10 @@ class EventBus:
                 for detail in call
             ]
             with aws.errors_as_ours("put event"):
-                answer = aws.client("events").put_events(Entries=entries)
+                response = aws.client("events").put_events(Entries=entries)
             # The call succeeds even if an entry fails.
-            if answer.get("FailedEntryCount"):
-                codes = [entry["ErrorCode"] for entry in answer["Entries"] if "ErrorCode" in entry]
+            if response.get("FailedEntryCount"):
+                codes = [entry["ErrorCode"] for entry in response["Entries"] if "ErrorCode" in entry]
                 raise SendFailed(f"put event: {codes[0] if codes else 'refused'}")
 
 

@@ -12,7 +12,7 @@ EVENT_VERSION = 1
 
 
 def forgotten_event(conversation: ConversationId, *, at_ms: int) -> str:
-    """Return the event's detail. It asks consumers to forget whatever arrived until `at_ms`, and nothing newer."""
+    """Return the event's detail. It asks consumers to forget all that arrived until `at_ms`, and nothing newer."""
     event = {
         "version": EVENT_VERSION,
         "conversationId": str(conversation),

@@ -6,7 +6,8 @@
 from datetime import datetime, timedelta
 
 from message_buffer.errors import MalformedMessage
-from message_buffer.messages.wire_form import Json, sent_at_ms
+from message_buffer.json_object import Json
+from message_buffer.messages.wire_form import sent_at_ms
 
 # The fields that every message has in an event, and their values if the wire form leaves them out.
 _ALWAYS: Json = {"id": None, "text": "", "type": "text", "timestamp": None, "attachments": []}
@@ -15,7 +16,7 @@ _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - the `Z` is added to the text
 
 
 def message_fields(wire: Json) -> Json:
-    """Return the message as events contain it. A field without a value is absent. Raises MalformedMessage."""
+    """Return the message as events contain it. A field without a value is absent. Raise MalformedMessage."""
     message = _ALWAYS | {name: value for name, value in wire.items() if value is not None}
     for name, kind in _REQUIRED.items():
         if type(message.get(name)) is not kind:

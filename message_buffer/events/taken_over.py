@@ -1,4 +1,4 @@
-"""The event about a conversation that a person of the business has taken over by answering.
+"""The event about a conversation that a human agent has taken over by answering.
 
 `docs/schema/messages.conversation.taken_over.json` is its schema.
 """
@@ -14,7 +14,7 @@ EVENT_VERSION = 1
 def taken_over_event(
     conversation: ConversationId, *, agent: str | None, reply_id: str, at_ms: int, until_ms: int
 ) -> str:
-    """Return the event's detail. `at_ms` is when the person answered, and `until_ms` when the hold ends for now."""
+    """Return the event's detail. `at_ms` is the time of the reply, and `until_ms` the end of the hold so far."""
     event = {
         "version": EVENT_VERSION,
         "conversationId": str(conversation),

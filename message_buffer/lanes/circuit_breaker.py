@@ -31,7 +31,7 @@ class CircuitBreaker:
         self._pause_ms = 0
 
     def failed(self) -> bool:
-        """Begin the pause, or a longer one. Return whether this is the first failure after a success."""
+        """Start the pause, or lengthen it. Return whether this is the first failure after a success."""
         first = not self.is_open
         self._pause_ms = MIN_BREAKER_PAUSE_MS if first else min(2 * self._pause_ms, MAX_BREAKER_PAUSE_MS)
         self._failed_at_ms = self._clock()

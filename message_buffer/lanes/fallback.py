@@ -23,8 +23,8 @@ class LaneWithFallback:
     """Uses the Valkey lane, and the DynamoDB lane for as long as Valkey cannot be reached.
 
     After a failed call the circuit breaker skips Valkey for a while, so that one webhook waits for Valkey only once.
-    Then a read finds out whether Valkey answers again. A message whose answer was lost may be in both lanes, and comes
-    out of both. Since a read stores nothing, an outage leaves at most one such message per instance of ingest.
+    Then a read finds out whether Valkey answers again. A message whose answer was lost may be in both lanes, and is
+    then emitted by both. Since a read stores nothing, an outage leaves at most one such message per instance of ingest.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class LaneWithFallback:
 
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
-    ) -> o.Buffered | o.Duplicate | o.Refused:
+    ) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
         # `bufferctl verify` tries the fallback while Valkey is available.
         is_trial = conversation.startswith(TRIAL_OF_FALLBACK)
         outcome = None if is_trial else self._tried(
@@ -53,13 +53,15 @@ class LaneWithFallback:
             self._telemetry.count("FallbackMessages")
         return taken
 
-    def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
+    def cancel_buffer(
+        self, conversation: str, *, cancel_id: str | None = None
+    ) -> o.BufferCancelled | o.AlreadyCancelled:
         """Cancel in both lanes.
 
         Raise StoreUnavailable, and drop nothing, if the Valkey lane cannot be reached. The platform then sends the stop
         word again. If only the DynamoDB lane fails, the repeat cancels there.
         """
-        was_used = self._dynamodb_lane.standing(conversation).generation > 0
+        was_used = self._dynamodb_lane.generation_and_holds(conversation).generation > 0
         outcome = self._tried(conversation, lambda: self._valkey_lane.cancel_buffer(conversation, cancel_id=cancel_id))
         if outcome is None:
             raise StoreUnavailable("cancel: Valkey, where messages may wait, cannot be reached")
@@ -67,16 +69,17 @@ class LaneWithFallback:
             return outcome
         return o.cancelled_in_both(outcome, self._dynamodb_lane.cancel_buffer(conversation, cancel_id=cancel_id))
 
-    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
+    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.BufferRetimed | o.BufferUnmoved | o.BufferEmpty:
         outcome = self._tried(conversation, lambda: self._valkey_lane.retime_buffer(conversation, timing=timing))
-        in_valkey = None if isinstance(outcome, o.Empty) else outcome
-        if (in_valkey is None or timing.flush_reason) and self._dynamodb_lane.standing(conversation).generation:
+        in_valkey = None if isinstance(outcome, o.BufferEmpty) else outcome
+        read = self._dynamodb_lane.generation_and_holds
+        if (in_valkey is None or timing.flush_reason) and read(conversation).generation:
             in_dynamodb = self._dynamodb_lane.retime_buffer(conversation, timing=timing)
             return in_valkey or in_dynamodb
-        return in_valkey or o.Empty()
+        return in_valkey or o.BufferEmpty()
 
     def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
-        """Hold the conversation in both lanes, since its messages may come into either.
+        """Hold the conversation in both lanes, since its messages may be stored in either.
 
         Raise StoreUnavailable if the Valkey lane cannot be reached. The conversation is then on hold in the DynamoDB
         lane, and the caller holds it again later.
@@ -90,7 +93,9 @@ class LaneWithFallback:
             raise StoreUnavailable("hold: Valkey, where messages may wait, cannot be reached")
         return held
 
-    def resume_buffer(self, conversation: str, *, holder: Holder | None = None, cause: str | None = None) -> o.Ended:
+    def resume_buffer(
+        self, conversation: str, *, holder: Holder | None = None, cause: str | None = None
+    ) -> o.ResumeOutcome:
         """Resume the conversation in both lanes. Raise StoreUnavailable if the Valkey lane cannot be reached."""
         in_dynamodb = self._dynamodb_lane.resume_buffer(conversation, holder=holder, cause=cause)
         resumed = self._tried(
@@ -99,9 +104,11 @@ class LaneWithFallback:
         if resumed is None:
             raise StoreUnavailable("resume: Valkey, where messages may wait, cannot be reached")
         both = (resumed, in_dynamodb)
-        return next(each for kind in (o.OnHold, o.Resumed, o.NotOnHold) for each in both if isinstance(each, kind))
+        return next(each for kind in (o.OnHold, o.HoldEnded, o.NotOnHold) for each in both if isinstance(each, kind))
 
-    def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended | o.Unmoved | o.Empty:
+    def extend_wait(
+        self, conversation: str, *, extend_ms: int, max_wait_ms: int
+    ) -> o.BufferExtended | o.BufferUnmoved | o.BufferEmpty:
         outcome = self._tried(
             conversation,
             lambda: self._valkey_lane.extend_wait(conversation, extend_ms=extend_ms, max_wait_ms=max_wait_ms),
@@ -110,15 +117,17 @@ class LaneWithFallback:
 
     def edit_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
-    ) -> o.Edited | o.Frozen | o.Absent:
+    ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
         return self._changed(
             conversation, lambda lane: lane.edit_message(conversation, message_id, payload=payload, timing=timing)
         )
 
-    def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent:
+    def delete_message(
+        self, conversation: str, message_id: str
+    ) -> o.MessageDeleted | o.MessageFrozen | o.MessageAbsent:
         return self._changed(conversation, lambda lane: lane.delete_message(conversation, message_id))
 
-    def find_message(self, conversation: str, message_id: str) -> o.Waiting | o.Frozen | o.Absent:
+    def find_message(self, conversation: str, message_id: str) -> o.MessageWaiting | o.MessageFrozen | o.MessageAbsent:
         return self._where_it_is(conversation, lambda lane: lane.find_message(conversation, message_id))[1]
 
     def _changed(self, conversation: str, change: Callable[[Lane], T]) -> T:
@@ -132,20 +141,20 @@ class LaneWithFallback:
             raise StoreUnavailable("change message: Valkey, where the message may wait, cannot be reached")
         return found
 
-    def _where_it_is(self, conversation: str, look: Callable[[Lane], T]) -> tuple[bool, T]:
+    def _where_it_is(self, conversation: str, read: Callable[[Lane], T]) -> tuple[bool, T]:
         """Return whether Valkey could be reached, and the outcome of the lane that knows more about the message.
 
         Ask the DynamoDB lane too if it knows the conversation, since a message may be in both lanes.
         """
-        in_valkey = self._tried(conversation, lambda: look(self._valkey_lane))
+        in_valkey = self._tried(conversation, lambda: read(self._valkey_lane))
         if in_valkey is None:
-            return False, look(self._dynamodb_lane)
-        if not self._dynamodb_lane.standing(conversation).generation:
+            return False, read(self._dynamodb_lane)
+        if not self._dynamodb_lane.generation_and_holds(conversation).generation:
             return True, in_valkey
-        in_dynamodb = look(self._dynamodb_lane)
+        in_dynamodb = read(self._dynamodb_lane)
         # Return the Valkey lane's outcome, unless the DynamoDB lane has the message, knows its batch, or is the only
         # lane that knows the message.
-        is_silent = isinstance(in_dynamodb, o.Absent) and in_dynamodb.batch_id is None
+        is_silent = isinstance(in_dynamodb, o.MessageAbsent) and in_dynamodb.batch_id is None
         if is_silent and (_never_seen(in_dynamodb) or not _never_seen(in_valkey)):
             return True, in_valkey
         return True, in_dynamodb
@@ -170,4 +179,4 @@ class LaneWithFallback:
 
 
 def _never_seen(found: object) -> bool:
-    return isinstance(found, o.Absent) and not found.known
+    return isinstance(found, o.MessageAbsent) and not found.known

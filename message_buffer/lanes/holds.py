@@ -1,11 +1,12 @@
 """Holds: who keeps a conversation's messages back, why, and until when.
 
-A conversation has at most two, and the later end applies. If a holder holds again, the hold that ends later counts.
+A conversation has at most two holds, and the later end applies. If a holder holds again, the hold that ends later
+counts.
 """
 
 from typing import Literal, NamedTuple
 
-from message_buffer.messages.wire_form import Json
+from message_buffer.json_object import Json
 
 Holder = Literal["people", "consumers"]
 
@@ -14,14 +15,14 @@ class Hold(NamedTuple):
     holder: Holder
     until_ms: int
     cause: str
-    """If people hold: `answer`, `operator` or `handoff`. If consumers hold: the consumer's name, which is a claim."""
+    """For people `answer`, `operator` or `handoff`. For consumers the consumer's name, which is only a claim."""
 
 
 Holds = tuple[Hold, ...]
 
 
 def end_of(holds: Holds) -> int:
-    """Return when the last of the holds ends, or 0 if there is none."""
+    """Return the latest end of these holds, or 0 if there is none."""
     return max((each.until_ms for each in holds), default=0)
 
 
@@ -31,8 +32,7 @@ def longest(*holds: Hold) -> Holds:
     return tuple(sorted(by_holder.values(), reverse=True))
 
 
-def standing(holds: Holds, now_ms: int) -> Holds:
-    """Return the holds that have not ended."""
+def unexpired(holds: Holds, now_ms: int) -> Holds:
     return tuple(each for each in holds if each.until_ms > now_ms)
 
 

@@ -17,30 +17,38 @@ class Lane(Protocol):
 
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
-    ) -> o.Buffered | o.Duplicate | o.Refused:
+    ) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
         """Store a message and charge it, unless it is known. Without a charge, no quota refuses it."""
 
-    def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
+    def cancel_buffer(
+        self, conversation: str, *, cancel_id: str | None = None
+    ) -> o.BufferCancelled | o.AlreadyCancelled:
         """Drop the waiting messages. A repeat with the same `cancel_id`, the stop word's message id, drops nothing."""
 
-    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
+    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.BufferRetimed | o.BufferUnmoved | o.BufferEmpty:
         """Let an open buffer wait as `timing` says, if its lane can change a wait that has begun."""
 
     def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
         """Keep the conversation's messages back, unless a longer hold of this holder does."""
 
-    def resume_buffer(self, conversation: str, *, holder: Holder | None = None, cause: str | None = None) -> o.Ended:
-        """End both holds, or the one of this holder, if it has this cause."""
+    def resume_buffer(
+        self, conversation: str, *, holder: Holder | None = None, cause: str | None = None
+    ) -> o.ResumeOutcome:
+        """End both holds, or only this holder's hold with this cause."""
 
     def extend_wait(
         self, conversation: str, *, extend_ms: int, max_wait_ms: int
-    ) -> o.Extended | o.Unmoved | o.Empty: ...
+    ) -> o.BufferExtended | o.BufferUnmoved | o.BufferEmpty: ...
 
     def edit_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
-    ) -> o.Edited | o.Frozen | o.Absent:
+    ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
         """Replace a waiting message. If it is the last one of its buffer, the buffer waits as `timing` says."""
 
-    def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent: ...
+    def delete_message(
+        self, conversation: str, message_id: str
+    ) -> o.MessageDeleted | o.MessageFrozen | o.MessageAbsent: ...
 
-    def find_message(self, conversation: str, message_id: str) -> o.Waiting | o.Frozen | o.Absent: ...
+    def find_message(
+        self, conversation: str, message_id: str
+    ) -> o.MessageWaiting | o.MessageFrozen | o.MessageAbsent: ...

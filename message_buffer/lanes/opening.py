@@ -7,7 +7,7 @@ from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import TriggerQueue
 from message_buffer.lanes.valkey.lane import ValkeyLane
-from message_buffer.lanes.valkey.patience import Patience
+from message_buffer.lanes.valkey.patience import DialPatience
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.sign_in import Opener, open_store
 from message_buffer.settings import DynamoDbLaneSettings, ValkeySettings
@@ -29,7 +29,7 @@ def open_valkey_lane(
     settings: ValkeySettings,
     telemetry: Telemetry,
     *,
-    patience: Patience | None = None,
+    patience: DialPatience | None = None,
     retry_within_ms: int | None = None,
 ) -> ValkeyLane:
     store = open_store(settings, open_valkey(settings, telemetry), patience=patience, retry_within_ms=retry_within_ms)

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def outcome(plain: type[T]) -> type[T]:
-    """Make the class a dataclass whose fields mypy lets nobody set. `frozen` would double the time of the import."""
+    """Make the class a dataclass whose fields are read-only to mypy. `frozen` would double the time of the import."""
     return dataclass(slots=True)(plain)
 
 
@@ -27,7 +27,7 @@ RefusalReason = Literal[
 
 
 def lane_of(name: object) -> LaneName:
-    """Return the lane of this name. Raises InvalidInput."""
+    """Return the lane of this name. Raise InvalidInput."""
     if name == "valkey":
         return "valkey"
     if name == "dynamodb":
@@ -36,7 +36,7 @@ def lane_of(name: object) -> LaneName:
 
 
 @outcome
-class Buffered:
+class MessageBuffered:
     """The message waits. Acknowledge it to its platform."""
 
     due_at_ms: int
@@ -47,7 +47,7 @@ class Buffered:
 
 
 @outcome
-class Duplicate:
+class MessageDuplicate:
     """The message was already buffered. Acknowledge it. `due_at_ms` and `rule` are None if it no longer waits."""
 
     due_at_ms: int | None
@@ -57,7 +57,7 @@ class Duplicate:
 
 
 @outcome
-class Refused:
+class MessageRefused:
     """The message was not buffered. Ask its platform to send it again, after `wait_ms` if that is not 0."""
 
     reason: RefusalReason
@@ -65,7 +65,7 @@ class Refused:
 
 
 @outcome
-class Acquired:
+class LeaseAcquired:
     """The caller has the lease. Renew it before it expires."""
 
     expires_at_ms: int
@@ -75,7 +75,7 @@ class Acquired:
 
 @outcome
 class LeaseTaken:
-    """Another processor has the lease. Leave the shard."""
+    """Another processor has the lease. End the run."""
 
     expires_at_ms: int
 
@@ -88,13 +88,13 @@ class Renewed:
 
 
 @outcome
-class Lost:
-    """The lease is lost and nothing was changed. Acquire it again, or leave the shard."""
+class LeaseLost:
+    """The lease is lost and nothing was changed. Acquire it again, or end the run."""
 
 
 @outcome
-class Released:
-    """The lease was released. Leave the shard."""
+class LeaseReleased:
+    """The lease was released. End the run."""
 
     next_due_at_ms: int | None
     start_id: str | None
@@ -102,13 +102,13 @@ class Released:
 
 @outcome
 class WorkIsNear:
-    """The lease was not released. Stay: work is due soon."""
+    """The lease was not released. Keep running, because work is due soon."""
 
     next_due_at_ms: int
 
 
 @outcome
-class Due:
+class DueConversation:
     """A claimed conversation, and when it was due."""
 
     conversation: str
@@ -116,14 +116,14 @@ class Due:
 
 
 @outcome
-class Claimed:
+class ConversationsClaimed:
     """Start a conversation processor for each conversation. The claims end at `deadline_ms`.
 
     `next_due_at_ms` may be too early, but never too late.
     """
 
     next_due_at_ms: int | None
-    conversations: list[Due]
+    conversations: list[DueConversation]
     deadline_ms: int
     expired: int = 0
     """How many conversations were put back because their claim or token had ended. Some may be claimed again now."""
@@ -132,31 +132,31 @@ class Claimed:
 
 
 @outcome
-class Returned:
+class ClaimReturned:
     """The claim was returned. The conversation is due again at `due_at_ms`."""
 
     due_at_ms: int
 
 
 @outcome
-class Busy:
+class BatchBusy:
     """Another conversation processor has the batch. Do nothing."""
 
     until_ms: int | None
 
 
 @outcome
-class Stale:
+class RunStale:
     """Another run has taken over this conversation, and nothing was changed. Stop."""
 
 
 @outcome
-class Empty:
+class BufferEmpty:
     """Nothing waits in the conversation."""
 
 
 @outcome
-class Taken:
+class BatchTaken:
     """Emit the batch and complete it, or retry it. If neither happens, the next run gets the same batch and a higher
     `attempt`.
     """
@@ -178,7 +178,7 @@ class Taken:
 
 
 @outcome
-class Completed:
+class BatchCompleted:
     """The batch is done. `next_due_at_ms` is when the messages behind it are due, if there are any."""
 
     next_due_at_ms: int | None
@@ -189,7 +189,7 @@ class Completed:
 
 
 @outcome
-class Retried:
+class BatchRetried:
     """The batch was put back. A later run takes it again under the same id."""
 
     due_at_ms: int
@@ -197,7 +197,7 @@ class Retried:
 
 
 @outcome
-class Recovered:
+class ShardRecovered:
     """The state of a shard, and the conversations whose claims had expired and were put back.
 
     If the list is as long as the limit, call again.
@@ -212,7 +212,7 @@ class Recovered:
 
 
 @outcome
-class Flushed:
+class BufferFlushed:
     """The buffer is due at once."""
 
     due_at_ms: int
@@ -221,7 +221,7 @@ class Flushed:
 
 
 @outcome
-class Cancelled:
+class BufferCancelled:
     """The waiting messages are dropped. Publish the cancellation.
 
     If `leaving` is true, a conversation processor already had the `frozen` messages, so it may still emit them once.
@@ -243,7 +243,7 @@ class AlreadyCancelled:
 
 
 @outcome
-class Forgotten:
+class ConversationForgotten:
     """The conversation is erased in this lane."""
 
     last_at_ms: int | None
@@ -255,12 +255,12 @@ class Forgotten:
 
 
 def cancelled_in_both(
-    in_valkey: Cancelled | AlreadyCancelled, in_dynamodb: Cancelled | AlreadyCancelled
-) -> Cancelled | AlreadyCancelled:
+    in_valkey: BufferCancelled | AlreadyCancelled, in_dynamodb: BufferCancelled | AlreadyCancelled
+) -> BufferCancelled | AlreadyCancelled:
     """Return the Valkey lane's outcome with the DynamoDB lane's counts added, if both are known."""
     if isinstance(in_valkey, AlreadyCancelled) or isinstance(in_dynamodb, AlreadyCancelled):
         return in_valkey
-    return Cancelled(
+    return BufferCancelled(
         in_valkey.generation,
         in_valkey.buffered + in_dynamodb.buffered,
         in_valkey.frozen + in_dynamodb.frozen,
@@ -277,7 +277,7 @@ class OnHold:
 
 
 @outcome
-class Resumed:
+class HoldEnded:
     """The conversation is on hold no more. `due_at_ms` is None if nothing waits."""
 
     due_at_ms: int | None
@@ -292,26 +292,26 @@ class NotOnHold:
     start_id: str | None = None
 
 
-Ended = Resumed | OnHold | NotOnHold  # of a resume: OnHold if a hold still stands
+ResumeOutcome = HoldEnded | OnHold | NotOnHold  # of a resume: OnHold if another hold has not ended
 
 
 @outcome
-class Standing:
-    """Tells a consumer the number of the newest buffer, 0 if there is none, and the holds that have not ended."""
+class GenerationAndHolds:
+    """The number of the newest buffer, 0 if there is none, and the holds that have not ended."""
 
     generation: int
     holds: Holds
 
 
 @outcome
-class Extended:
+class BufferExtended:
     """The buffer now waits until `due_at_ms`."""
 
     due_at_ms: int
 
 
 @outcome
-class Retimed:
+class BufferRetimed:
     """The buffer waits as the new rules say. Its due time may be the same as before."""
 
     due_at_ms: int
@@ -321,14 +321,14 @@ class Retimed:
 
 
 @outcome
-class Unmoved:
+class BufferUnmoved:
     """Nothing was changed, because the buffer is already due, is due later anyway, or has its latest due time."""
 
     due_at_ms: int
 
 
 @outcome
-class Edited:
+class MessageEdited:
     """The waiting message was replaced. Its batch contains the new text, so nothing has to be published."""
 
     behind: int
@@ -336,7 +336,7 @@ class Edited:
 
 
 @outcome
-class Waiting:
+class MessageWaiting:
     """The message waits in its buffer."""
 
     position: int
@@ -348,12 +348,12 @@ class Waiting:
 
 
 @outcome
-class Deleted:
+class MessageDeleted:
     """The waiting message was removed. Nothing has to be published."""
 
 
 @outcome
-class Frozen:
+class MessageFrozen:
     """The message is in a batch that is being emitted, so it was not changed. Publish the change."""
 
     batch_id: str
@@ -361,7 +361,7 @@ class Frozen:
 
 
 @outcome
-class Absent:
+class MessageAbsent:
     """The message is not among the waiting messages that the lane searched. Publish the change.
 
     `known` says that it was buffered once, so it has most likely been emitted or deleted. `batch_id` is the batch that
@@ -374,7 +374,7 @@ class Absent:
 
 
 @outcome
-class Listed:
+class ListedConversation:
     """A conversation of a page. Its state may have changed since."""
 
     conversation: str
@@ -383,11 +383,11 @@ class Listed:
 
 
 @outcome
-class Page:
+class ConversationPage:
     """Ask for the next page with `next_cursor` until that is None. A page may be empty, or repeat a conversation."""
 
     next_cursor: str | None
-    conversations: list[Listed]
+    conversations: list[ListedConversation]
 
 
 @outcome
@@ -395,7 +395,7 @@ class Conversation:
     """A conversation as an operator sees it."""
 
     state: str  # IDLE | PENDING | INFLIGHT
-    scheduled_at_ms: int | None  # pending: when the processor looks at it; in flight: its deadline
+    scheduled_at_ms: int | None  # pending: when the processor checks it; in flight: its deadline
     due_at_ms: int | None
     flush_reason: str | None
     rule: str | None

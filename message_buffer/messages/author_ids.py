@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class AuthorIds(NamedTuple):
-    """A phone number, and the id that stands for the author in all chats with one business. One of them may be unknown.
+    """A phone number, and the id that names the author in all chats with one business. One of them may be unknown.
 
     WhatsApp sends both, or only the id if the author hides the number. The id is case-sensitive.
     """

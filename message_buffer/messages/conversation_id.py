@@ -27,10 +27,10 @@ class ConversationId(NamedTuple):
     user: str
 
     def __str__(self) -> str:
-        """Return the id. Raises InvalidId if a part is empty, or if the id would be too long."""
+        """Return the id. Raise InvalidId if a part is empty, or if the id would be too long."""
         if not all(self):
             raise InvalidId("no part of a conversation id may be empty")
-        # Check the length before the id is built, because a part from a stranger may have megabytes. Escapes and
+        # Check the length before the id is built, because anybody may send a part of megabytes. Escapes and
         # characters of several bytes can only make the id longer than this.
         characters = sum(map(len, self)) + len(self) - 1
         if characters > MAX_CONVERSATION_ID_BYTES:
@@ -61,7 +61,7 @@ def escape_part(part: str) -> str:
 
 
 def parse_conversation_id(text: str) -> ConversationId:
-    """Return the parts of a conversation's id. Raises InvalidId."""
+    """Return the parts of a conversation's id. Raise InvalidId."""
     parts = [part.replace("%2F", "/").replace("%25", "%") for part in text.split("/")]
     if len(parts) != len(ConversationId._fields) or not all(parts):
         raise InvalidId("a conversation id reads tenant/platform/account/user")

@@ -1,6 +1,6 @@
 """A message of a conversation, in the same form for every platform; `wire_form.py` describes its bytes."""
 
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, TypedDict
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import to_json
@@ -135,8 +135,44 @@ class Message(_Open):
         return self
 
 
+class Profile(TypedDict, total=False):
+    """The author's profile on the platform: the field `profile` of a message, without the fields that are empty.
+
+    The model does not declare the field, so that senders of generic webhooks may use the name as they like.
+    """
+
+    name: str
+    userName: str
+    userId: str
+    language: str
+    country: str
+
+
+def profile_of(
+    *,
+    name: str | None = None,
+    user_name: str | None = None,
+    user_id: str | None = None,
+    language: str | None = None,
+    country: str | None = None,
+) -> Profile:
+    """Return the profile with the given fields, without those that are empty."""
+    profile = Profile()
+    if name:
+        profile["name"] = name
+    if user_name:
+        profile["userName"] = user_name
+    if user_id:
+        profile["userId"] = user_id
+    if language:
+        profile["language"] = language
+    if country:
+        profile["country"] = country
+    return profile
+
+
 def encode(message: Message, *, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
-    """Return the message's wire form. Raises MalformedMessage or MessageTooLarge."""
+    """Return the message's wire form. Raise MalformedMessage or MessageTooLarge."""
     body = {"v": WIRE_VERSION} | message._wire()
     del body["id"]
     if message.attachments:
@@ -152,7 +188,7 @@ def encode(message: Message, *, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
 
 
 def decode(wire: bytes) -> Message:
-    """Return the message that a wire form contains. Raises MalformedMessage.
+    """Return the message that a wire form contains. Raise MalformedMessage.
 
     A later version than 1 is accepted if it has the same shape.
     """

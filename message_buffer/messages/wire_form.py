@@ -10,13 +10,10 @@ unknown fields are kept. From the first release on, each version also reads what
 """
 
 import json
-from typing import Any
 
 from message_buffer.errors import MalformedMessage
+from message_buffer.json_object import Json
 from message_buffer.limits import MAX_TIME_MS
-
-Json = dict[str, Any]
-"""A JSON object."""
 
 WIRE_VERSION = 1
 
@@ -53,7 +50,7 @@ def id_of(wire: bytes) -> str | None:
 def decode_fields(wire: bytes) -> Json:
     """Return a message's fields by their wire names, with `id`. Their values are not checked.
 
-    Raises MalformedMessage.
+    Raise MalformedMessage.
     """
     head, line_end, tail = wire.partition(b"\n")
     if not line_end:
@@ -71,9 +68,9 @@ def decode_fields(wire: bytes) -> Json:
 
 
 def sent_at_ms(fields: Json) -> int:
-    """Return when the message was sent, or, if its platform does not say so, when it was received.
+    """Return the time at which the message was sent, or received if its platform does not say.
 
-    Raises MalformedMessage if that is not a time.
+    Raise MalformedMessage if the value is not a time.
     """
     at_ms = fields.get("sentAt", fields.get("receivedAt"))
     if type(at_ms) is not int or not 0 <= at_ms <= MAX_TIME_MS:

@@ -40,7 +40,7 @@ class ControlWords(NamedTuple):
     flush: frozenset[str] = frozenset()
 
     def control_word_in(self, text: str) -> Literal["stop", "flush"] | None:
-        """Return which kind of control word the text is, or None if it is an ordinary message."""
+        """Return the kind of control word that the text is, or None if it is an ordinary message."""
         if not (self.stop or self.flush) or len(text) > MAX_CONTROL_TEXT_CHARACTERS:
             return None
         word = compared_form(text)

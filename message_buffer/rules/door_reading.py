@@ -16,7 +16,7 @@ from message_buffer.errors import InvalidId, InvalidInput
 from message_buffer.limits import MAX_MESSAGE_ID_BYTES, MAX_TIME_MS
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId, encode_conversation
-from message_buffer.messages.message import Message, encode
+from message_buffer.messages.message import Message, encode, profile_of
 from message_buffer.messages.wire_form import mend_id
 from message_buffer.rules.doors import MISSING, AttachmentFields, Door, Kind, Place, Pointer, Value, part_of
 
@@ -57,7 +57,7 @@ class Read(NamedTuple):
     """The values that do not fit and are left out, each as a sentence with the pointer to it."""
 
 
-class Item(NamedTuple):
+class DoorItem(NamedTuple):
     """One item of a body."""
 
     door: Door
@@ -68,28 +68,28 @@ class Item(NamedTuple):
     received_at_ms: int
 
     def read(self) -> Read:
-        """Return what the item is. Raises Unfit."""
+        """Return the item as a message, a change, or the kind under which it is ignored. Raise Unfit."""
         door = self.door
         if any(condition.holds(self.body, self.item) for condition in door.ignore):
             return Read("filtered", [])
         kind = next((kind for kind in door.kinds if kind.has(self.body, self.item)), None)
         if kind is None:
             return Read("unknown", [])
-        reading = _Reading(self, kind)
+        reading = _ItemReading(self, kind)
         return Read(reading.read(), reading.left_out)
 
 
-def items_of(door: Door, body: Any, *, received_at_ms: int) -> list[Item]:
-    """Return the items of a body. Raises Unfit if the list is too long, or if another value is in its place."""
+def items_of(door: Door, body: Any, *, received_at_ms: int) -> list[DoorItem]:
+    """Return the items of a body. Raise Unfit if the list is too long, or if another value is in its place."""
     if door.list is None:
-        return [Item(door, body, body, "", received_at_ms)]
+        return [DoorItem(door, body, body, "", received_at_ms)]
     found = door.list.find(body, body)
     # A product also sends bodies without messages to the same address.
     items = [] if found is MISSING else found
     where = door.list.text.removeprefix("#")
     if not isinstance(items, list) or len(items) > MAX_ITEMS_OF_A_DOOR:
         raise Unfit(f"{where or 'The body'} must be a list of at most {MAX_ITEMS_OF_A_DOOR} items.")
-    return [Item(door, body, item, f"{where}/{place}", received_at_ms) for place, item in enumerate(items)]
+    return [DoorItem(door, body, item, f"{where}/{place}", received_at_ms) for place, item in enumerate(items)]
 
 
 def require_room(message: Message) -> None:
@@ -97,15 +97,15 @@ def require_room(message: Message) -> None:
     encode(message)
 
 
-class _Found(NamedTuple):
+class _FoundValue(NamedTuple):
     value: Any
     where: str
     """The pointer to the value from the whole body."""
     place: Place
 
 
-class _Reading:
-    def __init__(self, item: Item, kind: Kind) -> None:
+class _ItemReading:
+    def __init__(self, item: DoorItem, kind: Kind) -> None:
         self._given = item
         self._kind = kind
         self._values = kind.fields.values
@@ -164,7 +164,7 @@ class _Reading:
             "attachments": attachments,
             "receivedAt": self._received_at_ms,
             "platform": PLATFORM,
-            "profile": {"name": name} if name else None,
+            "profile": profile_of(name=name) or None,
             **times,
         }
         return self._valid({name: value for name, value in fields.items() if value is not None})
@@ -196,7 +196,7 @@ class _Reading:
         return (self._given.door.types.get(kind) or kind) if kind else None
 
     def _attachments(self, fields: AttachmentFields, *, room: int) -> list[dict[str, Any]]:
-        """Return the attachments at one place. Raises Unfit if the message has no room for them."""
+        """Return the attachments at one place. Raise Unfit if the message has no room for them."""
         found = fields.at.find(self._given.body, self._given.item)
         if found is MISSING:
             return []
@@ -220,8 +220,8 @@ class _Reading:
             kind = self._our_name(self._unless_unfit(partial(_text, named)) if named else None)
         return {"type": kind or (media if media in _TYPES_OF_MEDIA else "document"), **attachment}
 
-    def _part_of_attachment(self, name: str, found: _Found | None) -> Any:
-        read: Callable[[_Found], Any] = _OF_AN_ATTACHMENT.get(name, _id)
+    def _part_of_attachment(self, name: str, found: _FoundValue | None) -> Any:
+        read: Callable[[_FoundValue], Any] = _OF_AN_ATTACHMENT.get(name, _id)
         return None if found is None else read(found)
 
     # -- one value ---------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class _Reading:
         return found
 
     def _optional(self, read: Callable[[str], _T | None], field: str) -> _T | None:
-        """Return what `read` returns for the field, or None if the value does not fit. Such a value is left out."""
+        """Return the result of `read` for the field. If the value does not fit, note it as left out and return None."""
         return self._unless_unfit(lambda: read(field))
 
     def _unless_unfit(self, read: Callable[[], _T | None]) -> _T | None:
@@ -262,7 +262,7 @@ class _Reading:
         return None if found is None else _text(found)
 
     def _words(self, field: str) -> str | None:
-        """Return what the author wrote. Some products send a message of digits as a number."""
+        """Return the author's text. Some products send a message of digits as a number."""
         found = self._find_field(field)
         return None if found is None else _text(found._replace(value=_number_as_text(found.value)))
 
@@ -271,17 +271,17 @@ class _Reading:
         read = _TIMES[self._kind.fields.time_format]
         return self._unless_unfit(lambda: None if found is None else read(found))
 
-    def _find_field(self, field: str) -> _Found | None:
+    def _find_field(self, field: str) -> _FoundValue | None:
         value = self._values.get(field)
         return self._find(value) if value else None
 
-    def _find(self, value: Value, item: Any = MISSING, where: str | None = None) -> _Found | None:
+    def _find(self, value: Value, item: Any = MISSING, where: str | None = None) -> _FoundValue | None:
         """Return the value at the first place at which there is one."""
         item = self._given.item if item is MISSING else item
         for place in value.places:
             found = place.find(self._given.body, item)
             if found is not MISSING:
-                return _Found(found, self._named(place.at, where), place)
+                return _FoundValue(found, self._named(place.at, where), place)
         return None
 
     def _named(self, pointer: Pointer, where: str | None = None) -> str:
@@ -291,7 +291,7 @@ class _Reading:
         return f"{self._given.where if where is None else where}{pointer.text}" or "The body"
 
 
-def _text(found: _Found) -> str:
+def _text(found: _FoundValue) -> str:
     if not isinstance(found.value, str):
         raise Unfit(f"{found.where} must be a text.")
     if not found.place.split:
@@ -305,7 +305,7 @@ def _number_as_text(value: Any) -> Any:
     return json.dumps(value) if is_number else value
 
 
-def _id(found: _Found) -> str:
+def _id(found: _FoundValue) -> str:
     if type(found.value) is int and abs(found.value) < MAX_ID_NUMBER:
         return str(found.value)
     if not isinstance(found.value, str):
@@ -313,7 +313,7 @@ def _id(found: _Found) -> str:
     return mend_id(_text(found))
 
 
-def _size(found: _Found) -> int:
+def _size(found: _FoundValue) -> int:
     """Return a number of bytes, which some products send as digits."""
     given = found.value
     digits = given if isinstance(given, str) else str(given) if type(given) is int and given < MAX_ID_NUMBER else ""
@@ -322,14 +322,14 @@ def _size(found: _Found) -> int:
     return int(digits)
 
 
-def _degrees(found: _Found) -> float:
+def _degrees(found: _FoundValue) -> float:
     number = _number(found.value)
     if number is None or not -MAX_DEGREES <= number <= MAX_DEGREES:
         raise Unfit(f"{found.where} must be a number of degrees.")
     return number
 
 
-_OF_AN_ATTACHMENT: Mapping[str, Callable[[_Found], Any]] = {
+_OF_AN_ATTACHMENT: Mapping[str, Callable[[_FoundValue], Any]] = {
     "sizeBytes": _size,
     "latitude": _degrees,
     "longitude": _degrees,
@@ -346,8 +346,8 @@ def _number(given: Any) -> float | None:
     return float(given) if type(given) is float or (type(given) is int and abs(given) < MAX_ID_NUMBER) else None
 
 
-def _ms_of_number(unit_ms: int, legal: str) -> Callable[[_Found], int]:
-    def read(found: _Found) -> int:
+def _ms_of_number(unit_ms: int, legal: str) -> Callable[[_FoundValue], int]:
+    def read(found: _FoundValue) -> int:
         number = _number(found.value)
         # This also refuses NaN, which is not between any numbers.
         if number is None or not 0 <= number <= MAX_TIME_MS // unit_ms:
@@ -357,7 +357,7 @@ def _ms_of_number(unit_ms: int, legal: str) -> Callable[[_Found], int]:
     return read
 
 
-def _ms_of_iso(found: _Found) -> int:
+def _ms_of_iso(found: _FoundValue) -> int:
     try:
         time = datetime.fromisoformat(found.value) if isinstance(found.value, str) else None
         ms = round(time.timestamp() * 1_000) if time is not None and time.tzinfo is not None else -1
@@ -368,7 +368,7 @@ def _ms_of_iso(found: _Found) -> int:
     return ms
 
 
-_TIMES: Mapping[str, Callable[[_Found], int]] = {
+_TIMES: Mapping[str, Callable[[_FoundValue], int]] = {
     "seconds": _ms_of_number(1_000, "seconds"),
     "milliseconds": _ms_of_number(1, "milliseconds"),
     "iso": _ms_of_iso,

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from message_buffer.errors import InvalidInput, InvalidRules
+from message_buffer.json_object import Json
 from message_buffer.rules.layers import nearest_name
 
 MAX_DOOR_BYTES = 16 * 1024
@@ -31,7 +32,6 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,5}")
 # A prefix is compared with a header, which has only visible characters and spaces.
 _PREFIX = re.compile(r"[ -~]{0,32}")
 
-Json = Mapping[str, Any]
 Word = str | int | float | bool
 
 MISSING = object()
@@ -178,16 +178,16 @@ def is_door_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def require_size(mapping: Json) -> None:
+def require_size(mapping: Mapping[str, Any]) -> None:
     """Raise InvalidInput if the mapping is larger than the table of rules may store."""
     if len(json.dumps(mapping).encode()) > MAX_DOOR_BYTES:
         raise InvalidInput(f"A door's mapping has at most {MAX_DOOR_BYTES} bytes.")
 
 
 def read_door(name: str, given: Any) -> Door:
-    """Return the door that a mapping describes. Raises InvalidRules."""
+    """Return the door that a mapping describes. Raise InvalidRules."""
     problems: list[str] = []
-    door = _door(name, _Part(given, "", problems))
+    door = _door(name, _MappingPart(given, "", problems))
     if problems:
         raise InvalidRules("\n".join(problems))
     return door
@@ -218,7 +218,7 @@ _ALGORITHMS = ("sha256", "sha512", "sha1")
 _TIME_FORMATS = ("seconds", "milliseconds", "iso")
 
 
-class _Part:
+class _MappingPart:
     """An object of the mapping. Its methods return a field, or record what is wrong with it."""
 
     def __init__(self, given: Any, where: str, problems: list[str]) -> None:
@@ -240,16 +240,16 @@ class _Part:
                 hint = f"did you mean {nearest}?" if nearest else f"use one of {', '.join(fields)}"
                 self.refuse(shown, f"unknown field; {hint}")
 
-    def part(self, field: str) -> "_Part":
-        return _Part(self.given.get(field), self._named(field), self._problems)
+    def part(self, field: str) -> "_MappingPart":
+        return _MappingPart(self.given.get(field), self._named(field), self._problems)
 
-    def parts(self, field: str, most: int) -> "list[_Part]":
+    def parts(self, field: str, most: int) -> "list[_MappingPart]":
         """Return the objects of a list, which may be missing."""
         given = self.given.get(field, [])
         if not isinstance(given, list) or len(given) > most:
             self.refuse(field, f"use a list of at most {most} objects")
             return []
-        return [_Part(each, self._named(f"{field}.{place}"), self._problems) for place, each in enumerate(given)]
+        return [_MappingPart(each, self._named(f"{field}.{place}"), self._problems) for place, each in enumerate(given)]
 
     def choice(self, field: str, choices: tuple[str, ...], default: str | None = None) -> Any:
         given = self.given.get(field, default)
@@ -303,7 +303,7 @@ class _Part:
         """Return the places that a pointer, or an object with `at`, describes."""
         if not isinstance(given, dict):
             return (Place(self.pointer_in(given, field)),)
-        part = _Part(given, self._named(field), self._problems)
+        part = _MappingPart(given, self._named(field), self._problems)
         part.allow(("at", "split", "part", "when"))
         if not {"split", "part", "when"} & given.keys():
             part.refuse("", "use split and part, or when")
@@ -339,7 +339,7 @@ class _Part:
         return f"{self._where}.{field}" if self._where else field
 
 
-def _door(name: str, part: _Part) -> Door:
+def _door(name: str, part: _MappingPart) -> Door:
     part.allow(_OF_A_DOOR)
     for field in ("conversation", "id"):
         if field not in part.given:
@@ -367,7 +367,7 @@ def _door(name: str, part: _Part) -> Door:
     )
 
 
-def _change(kind: Any, part: _Part, of_message: Fields) -> Kind:
+def _change(kind: Any, part: _MappingPart, of_message: Fields) -> Kind:
     part.allow(("when", "timeFormat", *_OF_KIND[kind]))
     when = _conditions(part, "when")
     if not when:
@@ -379,11 +379,11 @@ def _change(kind: Any, part: _Part, of_message: Fields) -> Kind:
     return Kind(kind, when, Fields(inherited | _values(part, kind), of_message.attachments, time_format))
 
 
-def _values(part: _Part, kind: str) -> dict[str, Value]:
+def _values(part: _MappingPart, kind: str) -> dict[str, Value]:
     return {field: part.value(field) for field in _OF_KIND[kind] if field in part.given}
 
 
-def _attachment(part: _Part) -> AttachmentFields:
+def _attachment(part: _MappingPart) -> AttachmentFields:
     part.allow(("at", "type", *_OF_AN_ATTACHMENT))
     return AttachmentFields(
         part.pointer("at"),
@@ -392,7 +392,7 @@ def _attachment(part: _Part) -> AttachmentFields:
     )
 
 
-def _type_of_attachment(part: _Part) -> str | Value | None:
+def _type_of_attachment(part: _MappingPart) -> str | Value | None:
     given = part.given.get("type")
     if isinstance(given, list | dict) or (isinstance(given, str) and given.startswith(("/", "#"))):
         return part.value("type")
@@ -402,11 +402,11 @@ def _type_of_attachment(part: _Part) -> str | Value | None:
     return given
 
 
-def _conditions(part: _Part, field: str) -> tuple[Condition, ...]:
+def _conditions(part: _MappingPart, field: str) -> tuple[Condition, ...]:
     return tuple(map(_condition, part.parts(field, MAX_CONDITIONS_IN_A_DOOR)))
 
 
-def _condition(part: _Part) -> Condition:
+def _condition(part: _MappingPart) -> Condition:
     part.allow(("at", "split", "part", "equals", "oneOf", "exists"))
     at = part.pointer("at")
     tests = [name for name in ("equals", "oneOf", "exists") if name in part.given]
@@ -427,7 +427,7 @@ def _condition(part: _Part) -> Condition:
     return Condition(at, tuple(values), split=split, part=place)
 
 
-def _proof(part: _Part) -> Proof:
+def _proof(part: _MappingPart) -> Proof:
     kind = part.choice("type", tuple(_OF_A_PROOF))
     part.allow(_OF_A_PROOF[kind])
     if kind == "basic":

@@ -92,9 +92,9 @@ def rhythm_after(rhythm: Rhythm | None, gap_ms: float | None, timing: Timing) ->
 
 
 def due_after_message(facts: Facts, timing: Timing, now_ms: int) -> Due:
-    """Return when the buffer is due after its newest message, which a host received at `now_ms`.
+    """Return the due time of the buffer after its newest message, which a host received at `now_ms`.
 
-    A lane that looks at a buffer later than its newest message gives the time at which that message arrived.
+    A lane that computes the due time later passes the time at which the newest message arrived.
     """
     if facts.due is not None and facts.due.due_at_ms <= now_ms:
         return facts.due
@@ -104,7 +104,7 @@ def due_after_message(facts: Facts, timing: Timing, now_ms: int) -> Due:
 def due_after_typing(
     due: Due, *, first_at_ms: int, last_at_ms: int, extend_ms: int, max_wait_ms: int, now_ms: int
 ) -> Due:
-    """Return when the buffer is due after typing: not earlier than before, and not after the longest wait."""
+    """Return the due time after typing, which is not earlier than before, and not after the longest wait."""
     latest_at_ms = first_at_ms + max_wait_ms
     extended_ms = min(now_ms + extend_ms, latest_at_ms)
     if due.due_at_ms <= now_ms or extended_ms <= due.due_at_ms:
@@ -115,12 +115,13 @@ def due_after_typing(
 
 
 def due_after_hold(due: Due, held_until_ms: int, last_at_ms: int) -> Due:
-    """Return when the buffer is due after the hold began. Only a hold moves a buffer that is due already."""
+    """Return the due time after the hold began. Only a hold moves the due time of a buffer that is already due."""
     return due if due.due_at_ms >= held_until_ms else Due(held_until_ms, "hold", "hold", held_until_ms - last_at_ms)
 
 
 def _silence_is_over(facts: Facts, timing: Timing) -> Due:
-    """Return when the newest message's wait ends. A pressed message does not shorten the wait of earlier messages."""
+    """Return the end of the newest message's wait, as a due time. A pressed message does not shorten the wait of
+    earlier messages."""
     # A press that reaches minMessages finds messages that waited only for it, so it waits as a typed message does.
     if timing.pressed_ms is None or (facts.message_count > 1 and facts.message_count <= timing.min_messages):
         wait_ms, rule = _wait(facts, timing)

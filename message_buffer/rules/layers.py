@@ -29,7 +29,6 @@ from message_buffer.limits import (
     HOUR_MS,
     MAX_HOLD_MS,
     MAX_MESSAGES_IN_A_BATCH,
-    MAX_NAME_CHARACTERS,
     MAX_QUOTA,
     MAX_TRIGGER_DELAY_MS,
     MINUTE_MS,
@@ -48,6 +47,8 @@ from message_buffer.rules.control_words import (
 from message_buffer.rules.quota import Quota
 from message_buffer.rules.timing import RuleName, Timing
 
+# The name of a tenant or an agent. A longer tenant's name could make a conversation's id too long.
+MAX_NAME_CHARACTERS = 128
 MAX_SILENCE_MS = MAX_TRIGGER_DELAY_MS
 # WhatsApp and Messenger allow a free-form reply only within 24 hours of the author's message.
 MAX_WAIT_MS = DAY_MS
@@ -208,7 +209,7 @@ class _Checked(BaseModel):
 
     @classmethod
     def _legal(cls, path: list[str]) -> str:
-        """Return what the field at this path may be."""
+        """Return the description of the values that the field at this path may have."""
         fields = cls._model_at(path[:-1]).model_fields.values() if path else ()
         return next((field.description or "" for field in fields if field.alias == path[-1]), "an object of rules")
 
@@ -305,7 +306,7 @@ _Duration = Annotated[
 
 
 class OnHumanReply(_Checked):
-    """The effect of an answer that a person of the business typed: the conversation is put on hold."""
+    """The rule that a human agent's reply puts the conversation on hold."""
 
     hold: _Duration
 
@@ -340,7 +341,7 @@ class _RuleFields(_Checked):
     adaptive_floor_ms: _Adaptive = 500
     adaptive_ceiling_ms: _Adaptive = 10_000
     adaptive_k: _Deviations = 4.0
-    # A photo often comes a moment before its caption.
+    # A photo often arrives a moment before its caption.
     media_silence_ms: _Silence = 2_000
     transcript_wait_ms: _Silence = 15_000
     # A pressed button is a finished thought.
@@ -429,8 +430,8 @@ class Rules(_RuleFields):
             adaptive=self._adaptive(least_ms, rule),
         )
 
-    def is_of_a_person(self, app: str) -> bool:
-        """Return whether people type in this app, which is `UNNAMED_APP` if a message on Instagram names none."""
+    def is_inbox(self, app: str) -> bool:
+        """Return whether human agents type in this app. An Instagram message without an app has `UNNAMED_APP`."""
         return app in self.inbox_apps
 
     def _adaptive(self, least_ms: int = 0, rule: RuleName | Literal[""] = "") -> str:
@@ -621,7 +622,7 @@ def resolve_rules(layers: Iterable[RuleLayer], platform: str = "") -> ResolvedRu
 
 
 def problems_of_deployed(rules: Mapping[str, Any]) -> list[str]:
-    """Return why the functions would ignore these rules of `cdk.json`, a line for each problem."""
+    """Return the reasons why the functions would ignore these rules of `cdk.json`, a line for each."""
     try:
         layer = RuleLayer.model_validate({**rules, "name": "deployed"})
     except InvalidRules as error:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 
 class Quota(NamedTuple):
-    """How much an account or a tenant may send in a minute. After a minute of silence, it may send that at once."""
+    """How much an account or a tenant may send in a minute. After a minute without messages, it may send all of that at
+    once."""
 
     messages_per_minute: int
     conversations_per_minute: int

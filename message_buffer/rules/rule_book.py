@@ -69,7 +69,7 @@ def account_scope(platform: str, account: str) -> str:
 def read_scope(scope: str, rules: Any, *, version: int | None = None) -> "RuleLayer | Owner | Door":
     """Return the layer, the owner or the door that is stored under a scope.
 
-    Raises InvalidRules, with a line for each problem.
+    Raise InvalidRules, with a line for each problem.
     """
     if scope.startswith(DOOR):
         from message_buffer.rules.doors import read_door  # noqa: PLC0415 - most stages have no doors
@@ -179,14 +179,14 @@ class RuleBook:
     def owner_of(self, platform: str, account: str) -> Owner | None:
         """Return the account's owner, or None if the table names none.
 
-        Raises SendFailed if the table was never read, because there is no safe default for an owner.
+        Raise SendFailed if the table was never read, because there is no safe default for an owner.
         """
         return self._current_of_table("the owner of an account is not known").owner(account_scope(platform, account))
 
     def door(self, name: str) -> "Door | None":
         """Return the door of this name, or None if the table has no valid one.
 
-        Raises SendFailed if the table was never read, because a sender may give up if ingest answers that the door does
+        Raise SendFailed if the table was never read, because a sender may give up if ingest answers that the door does
         not exist.
         """
         return self._current_of_table("the doors are not known").door(name)

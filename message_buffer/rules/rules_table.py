@@ -95,7 +95,7 @@ def _key(scope: str) -> dict[str, str]:
 
 
 def _stored(item: Item) -> StoredRules:
-    """Return the rules of an item, which a person may have edited in the console."""
+    """Return the rules of an item, which may have been edited by hand."""
     return StoredRules(
         text(item, "scope"),
         _parsed(text(item, "rules")),

@@ -8,7 +8,7 @@ RuleName = Literal[
     "flushWords", "maxBytes", "typing", "hold", "resume", "flush", "split",
 ]  # fmt: skip
 """The names of all that may set a due time. The last six are not in the rules: 4 MiB of large messages, a typing event,
-a hold, an operator's two orders, and the batch before, into which some messages did not fit."""
+a hold, an operator's two commands, and the batch before, into which some messages did not fit."""
 
 
 class Timing(NamedTuple):

@@ -1,1 +1,1 @@
-"""Conversations that a person of the business has taken over. This package may import `aws`."""
+"""Conversations that a human agent has taken over. This package may import `aws`."""

@@ -1,17 +1,17 @@
-"""Decides how long a person's reply keeps a conversation on hold.
+"""Decides how long a human agent's reply keeps a conversation on hold.
 
-A takeover begins with a person's first reply. Each further reply lets the hold count from that reply again, up to a
-ceiling that counts from the first one. A resume ends the takeover. All times are those of the replies, so a reply that
-is delivered again, late or in another order has no further effect.
+A takeover begins with a human agent's first reply. Each further reply prolongs the hold, which then counts from that
+reply, up to a ceiling that counts from the first one. A resume ends the takeover. All times are those of the replies,
+so a reply that is delivered again, late or in another order has no further effect.
 """
 
 from collections.abc import Sequence
 from hashlib import blake2s
 from typing import NamedTuple
 
-# Further words of a person prolong the hold, but the hold ends this many times its length after their first words.
+# Further words of the agent prolong the hold, but the hold ends this many times its length after their first words.
 MAX_HOLDS_IN_A_TAKEOVER = 2
-# A takeover remembers the ids of this many of the person's latest messages, to recognise a redelivery.
+# A takeover remembers the ids of this many of the agent's latest messages, to recognise a redelivery.
 MAX_REPLIES_REMEMBERED = 50
 DIGEST_BYTES = 12
 
@@ -32,7 +32,7 @@ class Takeover(NamedTuple):
         return self.until_ms > now_ms
 
     def after_reply(self, reply_id: str, *, at_ms: int, hold_ms: int, now_ms: int) -> "Takeover":
-        """Return the state after a person's reply. It is the same state if the reply changes nothing."""
+        """Return the state after a human agent's reply. It is the same state if the reply changes nothing."""
         at_ms, digest = min(at_ms, now_ms), _digest_of(reply_id)
         if at_ms <= self.resumed_at_ms or digest in self.reply_ids:
             return self

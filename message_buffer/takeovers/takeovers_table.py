@@ -1,4 +1,4 @@
-"""The table of takeovers. It has an item for each conversation that a person of the business has answered, or that was
+"""The table of takeovers. It has an item for each conversation that a human agent has answered, or that was
 resumed. The item contains times and digests, but no words, and expires.
 """
 
@@ -48,11 +48,11 @@ class TakeoversTable(Table):
         self._update("resume takeover", _key(conversation), do, values)
 
     def count(self, conversation: str) -> int:
-        """Return how many items a forget would delete."""
+        """Return the number of items that a forget would delete: 0 or 1."""
         return int(bool(self._get("read takeover", _key(conversation))))
 
     def forget(self, conversation: str) -> int:
-        """Delete the conversation's item. Return how many there were."""
+        """Delete the conversation's item. Return 1, or 0 if there was none."""
         found = self.count(conversation)
         self._transact("forget takeover", [self._delete(_key(conversation))])
         return found

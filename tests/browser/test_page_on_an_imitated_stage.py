@@ -11,8 +11,8 @@ from playwright.sync_api import Browser, Page, expect
 from bufferctl.errors import Unreachable
 from tests.support.browser import axe
 from tests.support.console import ImitatedPlace, ImitatedStage, page_of, row
-from tools.console.customers import Webhook
-from tools.console.senders import Answer
+from tools.console.customers import PostedWebhook
+from tools.console.senders import SenderResponse
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("browser")]
 
@@ -150,13 +150,13 @@ class Webhooks(ImitatedPlace):
             raise Unreachable("The stage is away.")
         return {"generic": ("text", "typing")}
 
-    def send(self, _platform: str, posted: Webhook) -> Answer:
+    def send(self, _platform: str, posted: PostedWebhook) -> SenderResponse:
         if self._first.acquire(blocking=False):
             self._overtaken.wait(1)
         self.sent.append(posted.body.get("text", "typing"))
         self._overtaken.set()
         name = f"default/generic/{posted.body['account']}/{posted.body['conversation']}"
-        return Answer(200, {"conversations": {name: {"dueAt": now_ms() + 60_000, "count": len(self.sent)}}})
+        return SenderResponse(200, {"conversations": {name: {"dueAt": now_ms() + 60_000, "count": len(self.sent)}}})
 
 
 def test_what_a_customer_does_reaches_the_stage_in_order(browser: Browser) -> None:

@@ -1,4 +1,4 @@
-"""The console's page says why each batch leaves, and shows each reader only the customers that this reader chose."""
+"""The console's page says why a batch is emitted, and shows each reader only the customers that this reader chose."""
 
 import re
 import time
@@ -81,7 +81,7 @@ def scene(place: ImitatedPlace, stage: ImitatedStage, bus: ImitatedBus, browser:
         yield Scene(page, stage, bus)
 
 
-# -- why a batch left ------------------------------------------------------------------------------
+# -- why a batch was emitted ------------------------------------------------------------------------------
 
 
 def test_a_batch_names_its_rule_in_the_chat_beside_it_the_time_line_and_the_chart(scene: Scene) -> None:
@@ -90,7 +90,7 @@ def test_a_batch_names_its_rule_in_the_chat_beside_it_the_time_line_and_the_char
     label = "because of a short gap (typingInferenceMs, 3.0 s)"
     expect(page.locator(".divider.batch")).to_contain_text(f"2 messages, {label}, 10 ms after it was due")
     expect(page.locator(".last")).to_contain_text(label)
-    expect(page.locator(".last")).to_contain_text("so the batch left after 3 s of silence.")
+    expect(page.locator(".last")).to_contain_text("so the batch was emitted after 3 s of silence.")
     page.get_by_role("button", name=re.compile("^Time line and rules")).click()
     expect(page.locator(".line")).to_contain_text(f"batch.ready, 2 messages, {label}")
     page.get_by_role("button", name="Close").click()
@@ -103,7 +103,7 @@ def test_while_a_batch_waits_the_page_says_why_beside_the_chat_and_under_live(sc
     scene.stage.rows = [waiting]
     scene.say("Hey")
     why = scene.page.locator(".buffer .why")
-    expect(why).to_contain_text("The batch leaves after 1 s of silence.", timeout=WITHIN_MS)
+    expect(why).to_contain_text("The batch is emitted after 1 s of silence.", timeout=WITHIN_MS)
     held = {"reason": "hold", "rule": "hold", "heldUntil": waiting["dueAt"]}
     scene.stage.rows = [waiting | held]
     scene.say("you")
@@ -116,7 +116,7 @@ def test_an_answer_that_is_older_than_the_batch_does_not_bring_the_buffer_back(s
     page = scene.page
     scene.batch(scene.say("one"), waits_ms=1_000, generation=1)
     expect(page.locator(".divider.batch")).to_have_count(1)
-    # The imitated stage answers with generation 1, as it was before the batch left.
+    # The imitated stage answers with generation 1, as it was before the batch was emitted.
     scene.stage.rows = [row(scene.conversation, due_at_ms=now_ms() + 60_000)]
     scene.say("two")
     while scene.shows < 2:

@@ -4,13 +4,13 @@ from contextlib import ExitStack
 
 import pytest
 
-from infra.settings_and_defaults import Timings
+from infra.settings_and_defaults import TimingsConfig
 from tests.support.aws_proxy import AwsProxy, aws_proxy
 from tests.support.judge import TEXT_MARK
 from tests.support.local_stage import PASS_SECONDS, LocalStage
 
 CLAIM_TIMEOUT_MS = 7_000
-LEASE_MS = Timings().lease_ms
+LEASE_MS = TimingsConfig().lease_ms
 TOKEN_MS = 4_000
 CONVERSATION_PROCESSOR_TIMEOUT_MS = 6_000
 # Shorter than those of the stage, since tests wait until they are over.

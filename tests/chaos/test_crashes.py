@@ -184,7 +184,7 @@ def test_two_processors_started_by_hand(stage: LocalStage, aws: AwsProxy, talks:
     while len(left) < 4 or stage.processor_is_there():
         assert time.monotonic() < deadline, f"of four processors, these have left: {left}"
         time.sleep(0.2)
-        left = [line for line in stage.log("processor", since_ms=since_ms) if '"processor left"' in line]
+        left = [line for line in stage.log("processor", since_ms=since_ms) if '"processor stopped"' in line]
     held, idle = sum('"held"' in line for line in left), sum('"idle"' in line for line in left)
     # On a slow machine the first processor may have left before the second pair came; then that pair has a winner too.
     assert 1 <= idle < 4

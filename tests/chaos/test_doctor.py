@@ -12,7 +12,7 @@ import pytest
 from bufferctl import checkout, diagnoses
 from bufferctl.diagnoses import Severity
 from bufferctl.doctor import Report, examine
-from bufferctl.facts import Facts
+from bufferctl.facts import StageFacts
 from bufferctl.stage import LOCAL, find_account
 from message_buffer.clock import system_clock
 from tests.support.local_stage import LocalStage
@@ -24,10 +24,10 @@ BROKEN, FAILING, ADVICE = Severity
 Plant = Callable[[LocalStage, pytest.MonkeyPatch], AbstractContextManager[None]]
 
 
-def facts_of(stage: LocalStage, *, ahead_ms: int = 0) -> Facts:
+def facts_of(stage: LocalStage, *, ahead_ms: int = 0) -> StageFacts:
     account = find_account(LOCAL, profile=None, region=None, outputs=stage.stage.outputs_file)
     clock = lambda: system_clock() + ahead_ms  # noqa: E731
-    return Facts(LOCAL, account.client, api_endpoint=account.api_endpoint, clock=clock)
+    return StageFacts(LOCAL, account.client, api_endpoint=account.api_endpoint, clock=clock)
 
 
 def found(report: Report, severity: Severity, what: str) -> bool:
@@ -247,6 +247,6 @@ def test_doctor_changes_nothing_and_can_read_all_of_the_local_stage(stage: Local
         made.meta.events.register("before-call", lambda model, **_: called.add(model.name))
         return made
 
-    report = examine(Facts(LOCAL, client, api_endpoint=account.api_endpoint))
+    report = examine(StageFacts(LOCAL, client, api_endpoint=account.api_endpoint))
     assert report.unread == {}
     assert {re.match("[A-Z][a-z]+", name)[0] for name in called} == {"Describe", "Filter", "Get", "List"}  # type: ignore[index]

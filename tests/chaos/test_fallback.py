@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infra.limits import SWEEP_SECONDS
+from infra.limits import RULE_SECONDS
 from lambdas.dynamodb_processor.service import WINDOW_LOCK_MS
 from message_buffer.lanes.circuit_breaker import MAX_BREAKER_PAUSE_MS
 from message_buffer.limits import WINDOW_GRACE_MS
@@ -36,7 +36,7 @@ PAUSE_SECONDS = 3.0
 BEFORE_SECONDS, OUTAGE_SECONDS, AFTER_SECONDS = PAUSE_SECONDS, 20.0, PAUSE_SECONDS
 # If a trigger is lost, its window has to be overdue for a minute until the sweep, which comes once a minute, sends
 # another. If the run of that one is killed, its lock and its trigger come back after half a minute: twice at most.
-DRAIN_SECONDS = (WINDOW_GRACE_MS + 2 * WINDOW_LOCK_MS) / 1_000 + SWEEP_SECONDS
+DRAIN_SECONDS = (WINDOW_GRACE_MS + 2 * WINDOW_LOCK_MS) / 1_000 + RULE_SECONDS
 ATTEMPTS, CONVERSATION_PROCESSOR_SECONDS = 20, 20
 # As many messages a second as the stage bears on a small machine.
 LONG_OUTAGE_SECONDS, BUSY_PAUSE_SECONDS = 180.0, 1.5

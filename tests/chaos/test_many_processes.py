@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from message_buffer.lanes.outcomes import Buffered, Duplicate
+from message_buffer.lanes.outcomes import MessageBuffered, MessageDuplicate
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.settings import ConnectionSettings
@@ -98,7 +98,7 @@ def judge(reports: list[tuple[str, Any]]) -> None:
 def test_fifty_deliveries_at_once_of_one_message_buffer_it_once(valkey: ValkeyServer) -> None:
     admin = valkey.admin()
     admin.flushall()
-    begin, outcomes = Event(), Queue[Buffered | Duplicate]()
+    begin, outcomes = Event(), Queue[MessageBuffered | MessageDuplicate]()
 
     def deliver() -> None:
         settings = ConnectionSettings(valkey.url, answer_timeout_ms=10_000)
@@ -115,7 +115,7 @@ def test_fifty_deliveries_at_once_of_one_message_buffer_it_once(valkey: ValkeySe
         thread.join(30)
 
     found = [outcomes.get_nowait() for _ in threads]
-    assert sum(isinstance(outcome, Buffered) for outcome in found) == 1
+    assert sum(isinstance(outcome, MessageBuffered) for outcome in found) == 1
     assert sum(outcome.start_id is not None for outcome in found) == 1
     assert admin.llen("{b0}:msgs:ann") == 1
     admin.close()

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from bufferctl.events import Arrival
+from bufferctl.events import ArrivedEvent
 from tests.support.judge import Talk, if_quick_enough, judge
 from tests.support.local_stage import LocalStage
 from tests.support.proxy import Proxy
@@ -42,7 +42,7 @@ def slow_connections(stage: LocalStage) -> Iterator[Proxy]:
         yield proxy
 
 
-def talk_to(stage: LocalStage) -> list[Arrival]:
+def talk_to(stage: LocalStage) -> list[ArrivedEvent]:
     """Send the first message of each of `TALKS` conversations, and return the events of their batches."""
     talks = [Talk(stage) for _ in range(TALKS)]
     with ThreadPoolExecutor(TALKS) as pool:

@@ -136,12 +136,12 @@ def test_a_removal_leaves_nothing(running: LocalStage, home: Path) -> None:
     config = load_stage(context()["stages"], stage=LOCAL, valkey_url=running.outputs.ValkeyUrl)
     said: list[str] = []
     removal = Removal(config, client=client, say=said.append)
-    stacks = removal.standing()
+    stacks = removal.existing()
     assert [stack.name.rpartition("-")[2] for stack in stacks] == ["Responder", "Buffer"]
     removal.explain(stacks)
     assert any("S3::Bucket" in line for line in said)
     removal.delete(stacks)
-    assert removal.standing() == []
+    assert removal.existing() == []
     assert _functions(running) == []
     assert client("dynamodb").list_tables()["TableNames"] == []
     buckets = [bucket["Name"] for bucket in client("s3").list_buckets()["Buckets"]]

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from bufferctl.events import Arrival
+from bufferctl.events import ArrivedEvent
 from tests.support.judge import Talk, ids_of, if_quick_enough, judge
 from tests.support.local_stage import MAX_MESSAGES, SILENCE_MS, TYPING_MS, LocalStage
 
@@ -20,7 +20,7 @@ def talk(stage: LocalStage) -> Talk:
     return Talk(stage)
 
 
-def one(talk: Talk) -> Arrival:
+def one(talk: Talk) -> ArrivedEvent:
     (arrival,) = judge([talk], within_ms=WITHIN_MS)
     return arrival
 

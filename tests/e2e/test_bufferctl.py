@@ -8,12 +8,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
 from bufferctl.__main__ import main
-from bufferctl.events import Arrival
+from bufferctl.events import ArrivedEvent
+from message_buffer.json_object import Json
 from tests.support.judge import ids_of
 from tests.support.local_stage import LocalStage
 
@@ -22,8 +22,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_grou
 LIVE_SECONDS = 10.0
 # Longer than any machine needs to look at a held conversation, or at one that is not yet due.
 LONG_MS = 60_000
-
-Json = dict[str, Any]
 
 
 class Operator:
@@ -53,12 +51,12 @@ class Operator:
         state: Json = answer["conversations"][self.conversation]
         return state
 
-    def sees(self, *, after: int = 0, timeout_seconds: float = 20.0) -> Arrival:
+    def sees(self, *, after: int = 0, timeout_seconds: float = 20.0) -> ArrivedEvent:
         """Return the conversation's first batch after so many others. It may have come already; if not, wait for it."""
         assert self.stage.inbox.wait_until(lambda _: len(self.batches()) > after, timeout_seconds=timeout_seconds)
         return self.batches()[after]
 
-    def batches(self) -> list[Arrival]:
+    def batches(self) -> list[ArrivedEvent]:
         arrivals = self.stage.inbox.arrivals
         return [arrival for arrival in arrivals if arrival.batch["conversationId"] == self.conversation]
 

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from bufferctl.verify import RULES_IN_FORCE_SECONDS
 from tests.support.browser import chromium
 from tests.support.console import page_of, place_of
 from tests.support.local_stage import LocalStage
-from tools.console.place import Options, Place
+from tools.console.place import Options, ShownStage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
@@ -28,7 +29,6 @@ WITHIN_MS = 30_000
 # The tenant's buffers wait for long, so that a browser on a busy machine can type five fragments in time.
 TENANT = "acme"
 RULES = {"silenceMs": 5_000, "typingInferenceMs": 6_000, "maxWaitMs": 60_000}
-RULES_IN_FORCE_SECONDS = 10
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +204,9 @@ def policy_of(stack: str, values: dict[str, str]) -> dict[str, Any]:
 def test_a_deployed_stage_is_shown_with_the_documented_rights_and_without_words(
     patient: LocalStage, deployed: str, browser: Browser, allow_changes: bool
 ) -> None:
-    place = Place(Options(stage=deployed, region=patient.outputs.Region, allow_changes=allow_changes, show_words=False))
+    place = ShownStage(
+        Options(stage=deployed, region=patient.outputs.Region, allow_changes=allow_changes, show_words=False)
+    )
     conversation = f"{TENANT}/generic/shop/{uuid.uuid4().hex}"
     with page_of(place, browser) as page:
         expect(page.get_by_role("alert")).to_have_count(0, timeout=WITHIN_MS)

@@ -10,15 +10,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 import redis
 import urllib3
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from bufferctl.events import EVERYTHING, Arrival
-from bufferctl.limits import RULES_IN_FORCE_SECONDS
+from bufferctl.events import EVERYTHING, ArrivedEvent
+from bufferctl.verify import RULES_IN_FORCE_SECONDS
+from message_buffer.json_object import Json
 from tests.support.browser import axe, chromium
 from tests.support.console import page_of, place_of
 from tests.support.local_stage import LocalStage
@@ -30,11 +30,10 @@ from tools.local.events import collect
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
-Json = dict[str, Any]
 SCENARIOS = read_scenarios()
 PLAYED_WITHIN_SECONDS = 120
 WITHIN_MS = 60_000
-# On a busy machine a customer may type too slowly, so that a batch leaves before its last message.
+# On a busy machine a customer may type too slowly, so that a batch is emitted before its last message.
 TRIES = 3
 
 
@@ -81,7 +80,7 @@ def theatre(usual: LocalStage) -> Iterator[Theatre]:
     with collect(usual.outputs, pattern=EVERYTHING) as inbox:
 
         def pass_on() -> None:
-            taken: list[Arrival] = []
+            taken: list[ArrivedEvent] = []
             while not is_over.is_set():
                 inbox.wait_until(lambda arrivals: len(arrivals) > len(taken), timeout_seconds=1)
                 for arrival in inbox.arrivals[len(taken) :]:
@@ -169,8 +168,8 @@ def test_what_was_played_stays_on_the_page_with_what_should_be_seen(page: Page) 
 
 
 def test_a_person_who_takes_over_is_seen_in_words(page: Page) -> None:
-    played = played_on(page, "10-a-person-takes-over")
-    expect(page.locator(".bubble.person")).to_contain_text("a person of the business")
+    played = played_on(page, "10-a-human-agent-takes-over")
+    expect(page.locator(".bubble.human-agent")).to_contain_text("a human agent")
     expect(page.locator(".divider").filter(has_text="has taken over")).to_be_visible()
     expect(played.locator(".result")).to_contain_text("an event messages.conversation.taken_over")
     expect(played.locator(".result")).to_contain_text("The rules that the scenario set are removed.")

@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bufferctl.__main__ import make_parser
 from bufferctl.errors import Failed
 from bufferctl.stage import LOCAL, find_stage
+from message_buffer.json_object import Json
 from tests.e2e.test_bufferctl import wait_for_letter
 from tests.support.documents import Command, Document, keys, shape
 from tests.support.local_stage import LocalStage
@@ -48,8 +48,6 @@ HOLD_MS = 3_600_000
 COMMAND_SECONDS = 60
 # The documents write `jq .rules`. A machine without jq gets this much of it.
 JQ = "import json, sys; print(json.dumps(json.load(sys.stdin)[sys.argv[1][1:]]))"
-
-Json = dict[str, Any]
 
 
 class Desk:

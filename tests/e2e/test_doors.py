@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from message_buffer.json_object import Json
 from tests.e2e.test_routes import new_id, new_user, wait_for
 from tests.support.judge import judge_schema
 from tests.support.local_stage import LocalStage, local_stage
@@ -27,8 +28,6 @@ WAHA = json.loads((ROOT / "examples/doors/waha.json").read_text("utf-8"))
 TEXT = json.loads((ROOT / "tests/fixtures/doors/waha/text.json").read_text("utf-8"))
 KEY = uuid.uuid4().hex
 NUMBER_ID = "106540352242922"
-
-Json = dict[str, Any]
 
 
 @pytest.fixture(scope="module")

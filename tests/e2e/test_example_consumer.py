@@ -11,12 +11,12 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bufferctl.__main__ import main
 from bufferctl.sessions import CREDENTIALS
+from message_buffer.json_object import Json
 from tests.support.judge import Talk
 from tests.support.local_stage import MAX_EVENT_BYTES, LocalStage
 from tools.local.stage import ROOT
@@ -28,8 +28,6 @@ WITHIN_SECONDS = 75.0
 # The last poll of an example that was killed may still receive an event. It comes again when the queue no longer hides
 # it: here after this time instead of half a minute.
 HIDDEN_SECONDS = 5
-
-Json = dict[str, Any]
 
 
 class Example:

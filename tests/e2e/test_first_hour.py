@@ -63,10 +63,10 @@ def remove(home: Home) -> list[str]:
     )
     removal = Removal(config, client=outputs.client, say=said.append)
     assert removal.left_over() == []
-    stacks = removal.standing()
+    stacks = removal.existing()
     removal.explain(stacks)
     removal.delete(stacks)
-    assert removal.standing() == []
+    assert removal.existing() == []
     return said
 
 

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from bufferctl.__main__ import main as bufferctl
+from message_buffer.json_object import Json
 from tests.support.local_stage import MAX_EVENT_BYTES, LocalStage, local_stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
 WORD = "xylophone-7f3a"
 ENOUGH_SECONDS = 60.0
-
-Json = dict[str, Any]
 
 
 @pytest.fixture(scope="module")

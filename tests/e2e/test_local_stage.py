@@ -15,7 +15,7 @@ from playwright.sync_api import Page, expect
 from tests.support.browser import chromium
 from tests.support.console import page_of
 from tests.support.local_stage import share_emulator
-from tools.console.place import NOT_UP, Options, Place
+from tools.console.place import NOT_UP, Options, ShownStage
 from tools.local.outputs import Outputs
 from tools.local.processes import MARK
 
@@ -126,7 +126,7 @@ def test_an_instance_whose_emulator_died_is_replaced(running: Home) -> None:
 
 
 def test_the_consoles_page_survives_that_the_stage_ends_and_is_started_again(running: Home) -> None:
-    place = Place(Options(outputs=running.outputs_file))
+    place = ShownStage(Options(outputs=running.outputs_file))
     with chromium() as browser, page_of(place, browser) as page:
         problems, batches = page.get_by_role("alert"), page.locator(".divider.batch")
         expect(problems).to_have_count(0, timeout=WITHIN_MS)

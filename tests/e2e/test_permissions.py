@@ -17,17 +17,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_grou
 @pytest.mark.smoke
 def test_who_has_no_policy_is_refused(stage: LocalStage) -> None:
     iam = stage.outputs.client("iam")
-    iam.create_user(UserName="stranger")
+    iam.create_user(UserName="intruder")
     try:
-        key = iam.create_access_key(UserName="stranger")["AccessKey"]
-        stranger = sessions.emulator_session(key["AccessKeyId"], key["SecretAccessKey"]).client(
+        key = iam.create_access_key(UserName="intruder")["AccessKey"]
+        intruder = sessions.emulator_session(key["AccessKeyId"], key["SecretAccessKey"]).client(
             "sqs", endpoint_url=stage.outputs.AwsEndpointUrl, region_name=stage.outputs.Region
         )
         with pytest.raises(ClientError, match="AccessDenied"):
-            stranger.receive_message(QueueUrl=stage.outputs.DeadLetterQueueUrl)
+            intruder.receive_message(QueueUrl=stage.outputs.DeadLetterQueueUrl)
     finally:
-        iam.delete_access_key(UserName="stranger", AccessKeyId=key["AccessKeyId"])
-        iam.delete_user(UserName="stranger")
+        iam.delete_access_key(UserName="intruder", AccessKeyId=key["AccessKeyId"])
+        iam.delete_user(UserName="intruder")
 
 
 def test_a_permission_taken_away_delays_a_batch_and_given_back_releases_it(stage: LocalStage) -> None:

@@ -6,12 +6,12 @@ import pytest
 
 from tests.support.judge import Talk
 from tests.support.local_stage import LocalStage
-from tools.local.webhooks import Answer
+from tools.local.webhooks import StageResponse
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
 
-def assert_refused(answer: Answer, status: int) -> str:
+def assert_refused(answer: StageResponse, status: int) -> str:
     assert answer.status == status, answer.body
     problem = answer.json["error"]
     assert isinstance(problem, str)

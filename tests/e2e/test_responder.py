@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bufferctl.__main__ import main as bufferctl
+from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import TRIAL_TENANT
 from tests.support.aws_proxy import PUT_EVENTS, aws_proxy
 from tests.support.local_stage import LocalStage, local_stage
@@ -27,8 +28,6 @@ QUIET_SECONDS = 4.0
 ON_THE_BUS_SECONDS = 0.5
 REPLY_SECONDS = 60.0
 API_KEY = "the-key-of-the-ai"
-
-Json = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +170,7 @@ def hold_as_another_consumer(running: LocalStage, customer: Customer) -> None:
 
 
 def answer_on_whatsapp(running: LocalStage, customer: Customer) -> None:
-    """Answer as a person of the business does, on the phone."""
+    """Answer as a human agent does, on the phone."""
     echo = whatsapp_echo(uuid.uuid4().hex, "This is Eva.", recipient=customer.user, phone_number_id=customer.account)
     assert running.webhooks.post("whatsapp", echo).status == 200
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bufferctl.events import Arrival
+from bufferctl.events import ArrivedEvent
 from tests.support.judge import Talk, ids_of, if_quick_enough, judge_schema
 from tests.support.local_stage import SILENCE_MS, LocalStage
 from tools.local.events import Inbox, collect
@@ -71,12 +71,12 @@ def new_id() -> str:
     return str(next(_numbers))
 
 
-def batches_of(inbox: Inbox, conversation: str) -> list[Arrival]:
+def batches_of(inbox: Inbox, conversation: str) -> list[ArrivedEvent]:
     return [arrival for arrival in inbox.arrivals if arrival.batch["conversationId"] == conversation]
 
 
-def wait_for(inbox: Inbox, conversation: str, *, arrivals: int = 1) -> list[Arrival]:
-    def enough(_: Sequence[Arrival]) -> bool:
+def wait_for(inbox: Inbox, conversation: str, *, arrivals: int = 1) -> list[ArrivedEvent]:
+    def enough(_: Sequence[ArrivedEvent]) -> bool:
         return len(batches_of(inbox, conversation)) >= arrivals
 
     assert inbox.wait_until(enough, timeout_seconds=20), f"nothing came of {conversation}"
@@ -205,7 +205,7 @@ def test_the_ids_of_a_batch_delivered_again_one_by_one_are_known_during_and_afte
 
 @pytest.fixture
 def at_own_address(stage: LocalStage) -> Iterator[Webhooks]:
-    """Give ingest an address of its own beside the API, as with `api.former_kind`. Yield platforms that use it."""
+    """Give ingest an address of its own beside the API. Yield platforms that use it."""
     function, client = stage.outputs.Functions["ingest"], stage.outputs.client("lambda")
     url = client.create_function_url_config(FunctionName=function, AuthType="NONE")["FunctionUrl"]
     name = url.removeprefix("https://").partition(".")[0]

@@ -9,19 +9,17 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
-from bufferctl import limits, verify
+from bufferctl import verify
 from bufferctl.__main__ import main
 from bufferctl.stage import LOCAL, find_stage
+from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import TRIAL_TENANT
 from tests.support.local_stage import LocalStage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
-
-Json = dict[str, Any]
 
 
 def run(stage: LocalStage, capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Json:
@@ -125,7 +123,7 @@ def test_what_a_killed_trial_left_is_removed_by_the_next_one_when_its_time_is_ov
         process.wait()
     left = remains(stage)
     assert [each for each in left if re.search(verify.PREFIX, each)]
-    later = time.time() + limits.MAX_TRIAL_SECONDS + 1
+    later = time.time() + verify.MAX_TRIAL_SECONDS + 1
     monkeypatch.setattr("bufferctl.verify.time.time", lambda: later)
     verify.remove_leftovers(running, LOCAL)
     assert remains(stage) == []

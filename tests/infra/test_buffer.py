@@ -69,7 +69,7 @@ def statements(template: Template, kind: str) -> Iterator[Properties]:
 # -- who gets in -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("overrides", [{}, {"warmth": {"ingest": "snap_start"}}], ids=str)
+@pytest.mark.parametrize("overrides", [{}, {"warmth": {"ingest": 2}}], ids=str)
 def test_the_api_gets_permission_for_a_new_entrance_before_it_invokes_it(
     overrides: dict[str, Any], synthesize: Callable[..., Mapping[str, Template]]
 ) -> None:
@@ -126,12 +126,10 @@ def test_no_other_setting_replaces_the_function_that_has_the_address(stage: str,
     ingest = {"ingest": 20}
     for overrides in (
         {},
-        {"warmth": {"ingest": "snap_start"}},
-        {"warmth": {"ingest": "provisioned"}},
+        {"warmth": {"ingest": 2}},
         {"network": {"egress": "none"}},
         {"lane": "dynamodb"},
-        {"fallback": False, "memory": {"ingest": 1_024}, "log_share": 0.01, "tracing": True},
-        {"api": {"kind": "url", "former_kind": "http"}},
+        {"fallback": False, "memory": {"ingest": 1_024}, "tracing": True},
     ):
         template = synthesize(stage, **{"api": {"kind": "url"}, "concurrency": ingest, **overrides})["Buffer"]
         ((alias_id, alias),) = template.find_resources("AWS::Lambda::Alias").items()
@@ -142,26 +140,6 @@ def test_no_other_setting_replaces_the_function_that_has_the_address(stage: str,
         found.add((function_id, alias_id, alias["Properties"]["Name"], url_id))
     assert found == {("Ingest4069586C", "IngestLiveF0706163", "live", "IngestUrl")}
     assert "Ingest4069586C" in synthesize(stage)["Buffer"].find_resources("AWS::Lambda::Function")
-
-
-@pytest.mark.parametrize(
-    ("api", "own"),
-    [
-        ({"kind": "url", "former_kind": "http"}, "IngestUrl"),
-        ({"kind": "http", "former_kind": "url"}, "Api"),
-        ({"kind": "url", "former_kind": "rest"}, "IngestUrl"),
-    ],
-)
-def test_while_a_stage_changes_its_kind_of_api_both_answer(
-    api: dict[str, str], own: str, synthesize: Synthesize
-) -> None:
-    template = synthesize("dev", api=api, concurrency={"ingest": 20})["Buffer"].to_json()
-    kinds = {resource["Type"] for resource in template["Resources"].values()}
-    gateway = "AWS::ApiGateway::RestApi" if "rest" in api.values() else "AWS::ApiGatewayV2::Api"
-    assert {"AWS::Lambda::Url", gateway} <= kinds
-    outputs = {name: json.dumps(output["Value"]) for name, output in template["Outputs"].items()}
-    assert f'"{own}"' in outputs["ApiEndpoint"]
-    assert f'"{own}"' not in outputs["FormerApiEndpoint"]
 
 
 def test_both_kinds_of_api_lead_the_same_requests_to_ingest(synthesize: Synthesize) -> None:
@@ -184,16 +162,16 @@ def test_both_kinds_of_api_lead_the_same_requests_to_ingest(synthesize: Synthesi
 
 
 def test_an_http_api_lets_in_what_the_stage_says(synthesize: Synthesize) -> None:
-    limits = {"requests_per_second": 70, "burst": 90}
+    limits = {"requests_per_second": 70}
     stage = only(synthesize("dev", api=limits)["Buffer"], "AWS::ApiGatewayV2::Stage")
-    assert stage["DefaultRouteSettings"] == {"ThrottlingRateLimit": 70, "ThrottlingBurstLimit": 90}
+    assert stage["DefaultRouteSettings"] == {"ThrottlingRateLimit": 70, "ThrottlingBurstLimit": 140}
 
 
 def test_a_rest_api_lets_in_what_the_stage_says(synthesize: Synthesize) -> None:
-    limits = {"kind": "rest", "requests_per_second": 70, "burst": 90}
+    limits = {"kind": "rest", "requests_per_second": 70}
     (settings,) = only(synthesize("dev", api=limits)["Buffer"], "AWS::ApiGateway::Stage")["MethodSettings"]
     assert (settings["HttpMethod"], settings["ResourcePath"]) == ("*", "/*")
-    assert (settings["ThrottlingRateLimit"], settings["ThrottlingBurstLimit"]) == (70, 90)
+    assert (settings["ThrottlingRateLimit"], settings["ThrottlingBurstLimit"]) == (70, 140)
     assert settings["DataTraceEnabled"] is False
     assert settings.get("LoggingLevel", "OFF") == "OFF"
 
@@ -528,7 +506,7 @@ TOPIC = "arn:aws:sns:us-east-1:111122223333:whatsapp"
 
 
 def queues_of_whatsapp(synthesize: Synthesize) -> tuple[Template, Properties, Properties]:
-    template = synthesize("dev", end_user_messaging={"topic_arn": TOPIC})["Buffer"]
+    template = synthesize("dev", end_user_messaging_topic=TOPIC)["Buffer"]
     resources = template.to_json()["Resources"]
     return template, resources["WhatsAppWebhooks"]["Properties"], resources["UnreadableWebhooks"]["Properties"]
 
@@ -582,5 +560,5 @@ def test_without_the_setting_there_is_no_queue_and_no_variable_of_it(synthesize:
     "topic", ["whatsapp", TOPIC.replace("us-east-1", "eu-central-1"), TOPIC.replace(":sns:", ":sqs:"), f"{TOPIC}.fifo"]
 )
 def test_a_topic_that_cannot_be_subscribed_is_refused(topic: str) -> None:
-    with pytest.raises(ConfigError, match="end_user_messaging"):
-        load_stage({"dev": {"end_user_messaging": {"topic_arn": topic}}}, stage="dev")
+    with pytest.raises(ConfigError, match="end_user_messaging_topic"):
+        load_stage({"dev": {"end_user_messaging_topic": topic}}, stage="dev")

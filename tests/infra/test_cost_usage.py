@@ -20,13 +20,12 @@ from bufferctl.cost.traffic import Traffic
 from infra.composition import compose
 from infra.function import ROOMS
 from infra.settings_and_defaults import StageConfig
-from lambdas.canary.service import CANARY_FRAGMENTS
 from lambdas.conversation_processor.service import ConversationProcessor
 from lambdas.ingest import handler as ingest_handler
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.events.batch_ready import DETAIL_TYPE
-from message_buffer.events.emission import Emission, EmissionDestinations, Limits, TimeLeft
+from message_buffer.events.emission import Emission, EmissionDestinations, EmissionLimits, TimeLeft
 from message_buffer.events.event_bus import entry_bytes
 from message_buffer.lanes.dynamodb.items import MESSAGE, WINDOW
 from message_buffer.lanes.valkey.lane import ValkeyLane
@@ -153,7 +152,7 @@ class Scene:
             emission=Emission(
                 EmissionDestinations(self.bus, FakeObjects(), FakeQueue()),
                 self.telemetry,
-                Limits(262_144, 20),
+                EmissionLimits(262_144, 20),
                 clock=self.engine.clock,
             ),
             telemetry=self.telemetry,
@@ -289,7 +288,6 @@ def test_the_model_has_the_number_of_metrics() -> None:
     assert used("metrics_of_sweep") == _count(SWEEP)
     assert used("metrics_of_dynamodb_lane") == _count(DYNAMODB_LANE)
     assert used("metrics_of_canary") == _count(CANARY)
-    assert used("canary_fragments") == CANARY_FRAGMENTS
 
 
 def test_what_the_model_counts_is_in_the_templates(stage_config: Callable[..., StageConfig], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra import layer
-from infra.layer import LayerError, Platform, build_layer, lambda_interpreter, lambda_pins, link_to
+from infra.layer import LayerError, LayerPlatform, build_layer, lambda_interpreter, lambda_pins, link_to
 from tests.support.wheel import write_wheel
 
 ROOT = Path(__file__).parents[2]
@@ -30,11 +30,11 @@ def requirements(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def installs(monkeypatch: pytest.MonkeyPatch) -> list[Platform]:
+def installs(monkeypatch: pytest.MonkeyPatch) -> list[LayerPlatform]:
     """Unpack, in place of pip, a package with everything a wheel may bring."""
-    calls: list[Platform] = []
+    calls: list[LayerPlatform] = []
 
-    def install(requirements: Path, *, into: Path, platform: Platform) -> None:
+    def install(requirements: Path, *, into: Path, platform: LayerPlatform) -> None:
         calls.append(platform)
         for name in (
             "thing/__init__.py",
@@ -63,7 +63,7 @@ def lambda_layer() -> Path:
 
 def _build(*, cache: Path) -> Path:
     try:
-        return build_layer(LOCK, platform=Platform.LAMBDA, cache=cache)
+        return build_layer(LOCK, platform=LayerPlatform.LAMBDA, cache=cache)
     except LayerError as error:
         if os.environ.get("CI"):
             raise
@@ -75,19 +75,19 @@ def _files(folder: Path) -> set[str]:
 
 
 def test_a_layer_holds_nothing_that_is_not_imported(
-    tmp_path: Path, requirements: Path, installs: list[Platform]
+    tmp_path: Path, requirements: Path, installs: list[LayerPlatform]
 ) -> None:
-    built = build_layer(requirements, platform=Platform.LAMBDA, cache=tmp_path / "layers")
+    built = build_layer(requirements, platform=LayerPlatform.LAMBDA, cache=tmp_path / "layers")
     assert _files(built) == {"python/thing/__init__.py", "python/thing-1.0.dist-info/METADATA"}
 
 
 def test_other_requirements_or_another_platform_make_another_layer(
-    tmp_path: Path, requirements: Path, installs: list[Platform]
+    tmp_path: Path, requirements: Path, installs: list[LayerPlatform]
 ) -> None:
     cache = tmp_path / "layers"
-    built = {build_layer(requirements, platform=platform, cache=cache) for platform in Platform}
+    built = {build_layer(requirements, platform=platform, cache=cache) for platform in LayerPlatform}
     requirements.write_text("thing==1.1\n")
-    built.add(build_layer(requirements, platform=Platform.LAMBDA, cache=cache))
+    built.add(build_layer(requirements, platform=LayerPlatform.LAMBDA, cache=cache))
     assert len(built) == 3
 
 
@@ -104,9 +104,9 @@ def test_only_the_pins_that_hold_on_lambda_go_into_its_layer(tmp_path: Path) -> 
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("platform", Platform)
+@pytest.mark.parametrize("platform", LayerPlatform)
 def test_a_package_that_is_not_the_one_that_was_locked_does_not_get_into_a_layer(
-    platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    platform: LayerPlatform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before, any file with the right name and version became a part of every function."""
     wheel = write_wheel(tmp_path / "index")
@@ -134,7 +134,7 @@ def test_a_failed_build_leaves_nothing_to_be_taken_for_a_layer(
 
     monkeypatch.setattr(layer, "_install", fail)
     with pytest.raises(LayerError):
-        build_layer(requirements, platform=Platform.HOST, cache=tmp_path / "layers")
+        build_layer(requirements, platform=LayerPlatform.HOST, cache=tmp_path / "layers")
     assert not list((tmp_path / "layers").iterdir())
 
 

@@ -42,24 +42,21 @@ VARIANTS = {
     "dev": Variant("dev", {}),
     "prod": Variant("prod", {}),
     "without NAT": Variant("prod", {"network": {"egress": "endpoints"}, "tracing": True}),
-    "without a network": Variant("prod", {"network": {"egress": "none"}, "log_share": 0.01}),
+    "without a network": Variant("prod", {"network": {"egress": "none"}}),
     "without a fallback": Variant("prod", {"fallback": False}),
     "DynamoDB lane": Variant("dev", {"lane": "dynamodb"}),
     "DynamoDB lane that keeps": Variant("prod", {"lane": "dynamodb", "tracing": True}),
     "local DynamoDB lane": Variant("local", {"lane": "dynamodb"}),
     "REST": Variant("dev", {"api": {"kind": "rest", "domain": DOMAIN}}),
+    "three zones": Variant(
+        "prod",
+        {"network": {"availability_zones": [f"us-east-1{letter}" for letter in "abc"], "nat_gateways": 3}},
+    ),
     "own address": Variant("prod", {"api": {"kind": "url"}}),
-    "two APIs": Variant("prod", {"api": {"kind": "url", "former_kind": "rest", "access_logs": False}}),
-    "no access logs": Variant("dev", {"api": {"access_logs": False}}),
     "own domain": Variant("dev", {"api": {"domain": DOMAIN}}),
-    "snapshots": Variant("dev", {"warmth": {"ingest": "snap_start"}}),
-    "always warm": Variant("prod", {"warmth": {"ingest": "provisioned"}}),
-    "WhatsApp by SNS": Variant(
-        "prod", {"end_user_messaging": {"topic_arn": TOPIC}, "warmth": {"ingest": "snap_start"}}
-    ),
-    "consumers": Variant(
-        "dev", {"bus": {"consumer_accounts": ["444455556666"]}, "alarms": {"emails": ["a@b.example"]}}
-    ),
+    "always warm": Variant("prod", {"warmth": {"ingest": 2, "processor": 2, "conversation_processor": 2}}),
+    "WhatsApp by SNS": Variant("prod", {"end_user_messaging_topic": TOPIC, "warmth": {"ingest": 2}}),
+    "consumers": Variant("dev", {"bus": {"consumer_accounts": ["444455556666"]}, "alarm_emails": ["a@b.example"]}),
     "responder": Variant(
         "prod",
         {"responder": {"assistant": "bedrock", "model": "us.amazon.nova-lite-v1:0"}, "tracing": True, "canary": True},

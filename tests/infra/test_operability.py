@@ -20,7 +20,7 @@ RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 ROLES = {"ingest", "processor", "conversation_processor", "watchdog", "dynamodb_processor", "admin", "gate"}
 RESPONDER: dict[str, Any] = {"responder": {}}
 CANARY: dict[str, Any] = {"canary": True}
-BY_SNS: dict[str, Any] = {"end_user_messaging": {"topic_arn": "arn:aws:sns:us-east-1:111122223333:whatsapp"}}
+BY_SNS: dict[str, Any] = {"end_user_messaging_topic": "arn:aws:sns:us-east-1:111122223333:whatsapp"}
 ALONE = {"lane": "dynamodb"}
 PUBLIC: dict[str, Any] = {"network": {"egress": "none"}}
 QUERY = r'SELECT SUM\((\w+)\) FROM SCHEMA\("([\w/]+)", service\)'
@@ -113,7 +113,7 @@ def test_cloudwatch_may_publish_on_the_encrypted_topic_and_only_for_this_account
 
 def test_the_addresses_of_the_stage_are_subscribed(synthesize: Callable[..., Mapping[str, Template]]) -> None:
     emails = ["one@example.org", "two@example.org"]
-    template = synthesize("dev", alarms={"emails": emails})["Operability"]
+    template = synthesize("dev", alarm_emails=emails)["Operability"]
     subscribed = [(each["Protocol"], each["Endpoint"]) for each in _all(template, "AWS::SNS::Subscription")]
     assert sorted(subscribed) == [("email", email) for email in emails]
 
@@ -202,21 +202,6 @@ def test_5xx_page_as_a_share_of_the_webhooks_and_never_for_a_single_one(
     assert (eval(expression, names) > alarm["Threshold"]) is pages  # noqa: S307 - our own formula
 
 
-def test_while_two_apis_answer_the_alarm_reads_both(synthesize: Callable[..., Mapping[str, Template]]) -> None:
-    both = {"kind": "url", "former_kind": "http"}
-    alarm = _alarms(synthesize("prod", api=both)["Operability"])["webhooks-fail"]
-    names = {each["MetricStat"]["Metric"]["MetricName"] for each in alarm["Metrics"] if "MetricStat" in each}
-    assert names == {"Url5xxCount", "UrlRequestCount", "5xx", "Count"}
-    (expression,) = [each["Expression"] for each in alarm["Metrics"] if "Expression" in each]
-    for errors, requests, former_errors, former_requests, pages in ((3, 30, 3, 30, True), (3, 3, 1, 1, False)):
-        names_of = {
-            "IF": lambda test, then, other: then if test else other, "FILL": lambda value, other: value or other,
-            "errors": errors, "requests": requests,
-            "former_errors": former_errors, "former_requests": former_requests,
-        }  # fmt: skip
-        assert (eval(expression, names_of) > alarm["Threshold"]) is pages  # noqa: S307 - our own formula
-
-
 def test_silence_of_the_watchdog_is_an_alarm_of_its_own(synthesize: Callable[..., Mapping[str, Template]]) -> None:
     alarm = _alarms(synthesize("prod")["Operability"])["watchdog-silent"]
     assert (alarm["TreatMissingData"], alarm["ComparisonOperator"]) == ("breaching", "LessThanThreshold")
@@ -280,12 +265,11 @@ def test_every_function_is_watched_for_errors_and_throttles(
             assert _metric(alarms[f"throttles-{dashed}"])["MetricName"] == "Throttles"
 
 
-@pytest.mark.parametrize("api", [OWN_URL, {"kind": "http", "former_kind": "url"}], ids=str)
 def test_at_an_own_address_refusals_by_lambda_page_because_they_are_no_5xx(
-    api: dict[str, str], synthesize: Callable[..., Mapping[str, Template]]
+    synthesize: Callable[..., Mapping[str, Template]],
 ) -> None:
     at_url, at_gateway = (
-        _alarms(synthesize("prod", api=kind)["Operability"])["throttles-ingest"] for kind in (api, HTTP)
+        _alarms(synthesize("prod", api=kind)["Operability"])["throttles-ingest"] for kind in (OWN_URL, HTTP)
     )
     assert _metric(at_url)["MetricName"] == "Throttles"
     assert at_url["AlarmDescription"].startswith("[page]")

@@ -21,8 +21,8 @@ from botocore.stub import Stubber
 from infra import cli, preflight
 from infra.composition import compose
 from infra.layer import LayerError
-from infra.preflight import Account, Advice, Missing, Purpose, identify, problems, problems_there
-from infra.settings_and_defaults import STACKS, Network, StageConfig
+from infra.preflight import Advice, Missing, Purpose, StageAccount, identify, problems, problems_there
+from infra.settings_and_defaults import STACKS, NetworkConfig, StageConfig
 
 # One process synthesizes for all tests of this file.
 pytestmark = pytest.mark.xdist_group("synth")
@@ -140,7 +140,7 @@ def in_account(config: StageConfig, *answers: Answer, purpose: Purpose = "deploy
     asked = {operation for _, operation, _ in answers}
     nothing = [network_in(), *stacks()]
     answers = (*(answer for answer in nothing if answer[1] not in asked), *answers)
-    return list(problems_there(config, Account(ACCOUNT, Session(*answers).client), purpose))
+    return list(problems_there(config, StageAccount(ACCOUNT, Session(*answers).client), purpose))
 
 
 # -- this machine and cdk.json -----------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ def test_what_the_stage_holds_already_it_may_have_again(prod: StageConfig) -> No
 
 
 def test_instances_provisioned_without_a_reservation_count_too(stage_config: Callable[..., StageConfig]) -> None:
-    config = stage_config("dev", warmth={"ingest": "provisioned", "provisioned_instances": 3})
+    config = stage_config("dev", warmth={"ingest": 3})
     (sentence,) = in_account(config, BOOTSTRAPPED, limits(102, 102), NOTHING_DEPLOYED)
     assert "reserves 3 concurrent executions, but 2 are left to reserve" in sentence
 
@@ -349,7 +349,7 @@ def test_an_existing_network_cannot_move(prod: StageConfig) -> None:
         (sentence,) = in_account(prod, *answers, network_in(*elsewhere))
         assert f"is in {' and '.join(elsewhere)}, and cannot be moved. Name these, in this order, as" in sentence
     # If the settings name no zones, the stage keeps its present zones.
-    anywhere = prod.model_copy(update={"account": None, "network": Network()})
+    anywhere = prod.model_copy(update={"account": None, "network": NetworkConfig()})
     assert not in_account(anywhere, *answers, network_in("us-east-1b", "us-east-1c"))
 
 

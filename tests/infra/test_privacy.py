@@ -21,7 +21,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
         {
             "responder": {}, "bus": {"archive_days": 3}, "log_ids": "hashed", "network": {"flow_logs": True},
             "cache": {"snapshot_days": 1}, "api": {"kind": "rest"},
-            "end_user_messaging": {"topic_arn": "arn:aws:sns:us-east-1:111122223333:whatsapp"},
+            "end_user_messaging_topic": "arn:aws:sns:us-east-1:111122223333:whatsapp",
         },
     ),
     ("prod", {"lane": "dynamodb"}),

@@ -152,7 +152,7 @@ def test_all_stacks_of_the_stage_go_in_the_order_of_their_needs(
     for word in STACKS:
         account.deploy(word)
     account.deploy("2-Buffer")
-    found = make().standing()
+    found = make().existing()
     assert names(found) == [f"{NAME}-{word}" for word in reversed(STACKS)]
     make().delete(found)
     assert account.deleted == [f"id of {NAME}-{word}" for word in reversed(STACKS)]
@@ -163,7 +163,7 @@ def test_what_goes_what_stays_and_what_costs_is_said_before(
     make: Callable[..., Removal], account: CloudFormation, said: list[str]
 ) -> None:
     account.deploy("Buffer", Oversize=BUCKET, Rules=TABLE, Triggers=("AWS::SQS::Queue", "dev-triggers", KEPT))
-    make().explain(make().standing())
+    make().explain(make().existing())
     text = "\n".join(said)
     assert f"Delete the stack {NAME}-Buffer (CREATE_COMPLETE) and its 1 resources." in text
     assert "With them AWS deletes all data in:\n  S3::Bucket dev-oversize" in text
@@ -177,7 +177,7 @@ def test_a_bucket_is_emptied_before_its_stack_goes(make: Callable[..., Removal],
     aws("s3").create_bucket(Bucket="dev-oversize")
     for number in range(3):
         aws("s3").put_object(Bucket="dev-oversize", Key=f"batches/{number}", Body=b"{}")
-    make().delete(make().standing())
+    make().delete(make().existing())
     assert account.stacks == {}
 
 
@@ -186,7 +186,7 @@ def test_a_retained_bucket_keeps_its_objects(make: Callable[..., Removal], accou
     aws("s3").create_bucket(Bucket="dev-oversize")
     aws("s3").put_object(Bucket="dev-oversize", Key="batches/1", Body=b"{}")
     with pytest.raises(Stuck):  # The fake CloudFormation ignores the deletion policy, so the full bucket stops it.
-        make().delete(make().standing())
+        make().delete(make().existing())
     assert aws("s3").list_objects_v2(Bucket="dev-oversize")["KeyCount"] == 1
 
 
@@ -222,7 +222,7 @@ def test_lambda_leaves_the_network_before_it_is_deleted(
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     found = make(interfaces)
-    found.delete(found.standing())
+    found.delete(found.existing())
     assert interfaces.deleted == ["eni-0"], "Lambda cannot delete it without the functions' roles"
     assert slept == [INTERFACE_POLL_SECONDS] * 2
     assert account.stacks == {}
@@ -235,7 +235,7 @@ def test_a_network_that_lambda_does_not_leave_is_said_with_its_costs(
     monkeypatch.setattr(removal, "MAX_INTERFACE_SECONDS", -1)
     found = make(Interfaces(["in-use"]))
     with pytest.raises(Stuck, match=r"eni-0\. .*until then AWS bills the NAT gateways"):
-        found.delete(found.standing())
+        found.delete(found.existing())
     assert account.stacks.keys() == {f"{NAME}-Network"}
 
 

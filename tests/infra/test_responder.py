@@ -135,7 +135,6 @@ def test_who_asks_another_ai_may_not_ask_bedrock(synthesize: Callable[..., Stack
         ({"responder": {"assistant": "bedrock"}}, "model is needed"),
         ({"responder": {"gate": "perhaps"}}, "discard_and_merge"),
         ({"responder": {"asistant": "echo"}}, "responder.asistant is unknown; valid there: allowed_channels"),
-        ({"responder": {"outbox_days": 30}, "bus": {"archive_days": 30}}, "outbox_days must exceed bus.archive_days"),
         ({"responder": {"assistant_url": "http://ai.example.org"}}, "assistant_url must begin with https"),
     ],
 )

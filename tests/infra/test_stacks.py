@@ -116,27 +116,37 @@ def test_only_a_failed_processor_starts_a_pass_when_its_lease_has_ended(
     assert [functions[name]["Properties"]["Handler"] for name in consumers] == ["lambdas.watchdog.handler.handler"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "own"),
-    [
-        ("snap_start", {}),
-        ("provisioned", {"ProvisionedConcurrencyConfig": {"ProvisionedConcurrentExecutions": 3}}),
-    ],
-)
-def test_a_warm_ingest_is_entered_by_its_published_version(
-    kind: str, own: Resources, synthesize: Callable[..., Stacks]
-) -> None:
-    buffer = synthesize("dev", warmth={"ingest": kind, "provisioned_instances": 3})["Buffer"]
+def test_a_warm_ingest_is_entered_by_its_published_version(synthesize: Callable[..., Stacks]) -> None:
+    buffer = synthesize("dev", warmth={"ingest": 3})["Buffer"]
     ((alias_id, alias),) = buffer.find_resources("AWS::Lambda::Alias").items()
     assert alias["Properties"]["FunctionVersion"]["Fn::GetAtt"][1] == "Version"
-    assert own.items() <= alias["Properties"].items()
-    snapped = {role for role, function in _functions(buffer).items() if "SnapStart" in function}
-    assert snapped == ({"ingest"} if kind == "snap_start" else set())
+    assert alias["Properties"]["ProvisionedConcurrencyConfig"] == {"ProvisionedConcurrentExecutions": 3}
     (integration,) = _resources(buffer, "AWS::ApiGatewayV2::Integration")
     assert integration["IntegrationUri"] == {"Ref": alias_id}
     for permission in _resources(buffer, "AWS::Lambda::Permission"):
         if permission["Principal"] == "apigateway.amazonaws.com":
             assert permission["FunctionName"] == {"Ref": alias_id}
+
+
+def test_warm_processors_are_started_and_their_failures_recorded_by_alias(synthesize: Callable[..., Stacks]) -> None:
+    """A start without the alias would use an instance that is not provisioned, and be refused by the roles."""
+    buffer = synthesize("dev", warmth={"processor": 2, "conversation_processor": 2})["Buffer"]
+    functions = _functions(buffer)
+    variables = functions["processor"]["Environment"]["Variables"]
+    assert variables["PROCESSOR_FUNCTION_NAME"] == "message-buffer-dev-processor:live"
+    assert ":live" in json.dumps(variables["CONVERSATION_PROCESSOR_FUNCTION_NAME"])
+    assert functions["processor"]["FunctionName"] == "message-buffer-dev-processor"
+    invoked = [
+        json.dumps(each["Resource"]) for each in _statements(buffer) if each["Action"] == "lambda:InvokeFunction"
+    ]
+    assert any(":function:message-buffer-dev-processor:live" in each for each in invoked)
+    assert not any(':function:message-buffer-dev-processor"' in each for each in invoked)
+    configs = _resources(buffer, "AWS::Lambda::EventInvokeConfig")
+    (by_alias,) = [each for each in configs if each["Qualifier"] != "$LATEST" and "DestinationConfig" in each]
+    (of_function,) = [each for each in configs if each["Qualifier"] == "$LATEST" and "DestinationConfig" in each]
+    assert "ProcessorLive" in json.dumps(by_alias["Qualifier"])
+    assert by_alias["DestinationConfig"] == of_function["DestinationConfig"]
+    assert (by_alias["MaximumRetryAttempts"], by_alias["MaximumEventAgeInSeconds"]) == (0, 60)
 
 
 # AWS requires a wildcard here: the network interfaces do not exist yet, and trace segments belong to no resource.
@@ -429,31 +439,6 @@ def test_the_names_of_both_caches_are_short_enough(stage_name: str) -> None:
         assert len(cache_name(config)) <= 40
 
 
-def test_with_a_share_of_the_conversations_lambda_logs_only_runs_that_fail(synthesize: Callable[..., Stacks]) -> None:
-    stacks = synthesize("prod", log_share=0.01, responder={}, canary=True)
-    for stack in ("Buffer", "Responder"):
-        for function in _functions(stacks[stack]).values():
-            config = function["LoggingConfig"]
-            assert (config["LogFormat"], config["SystemLogLevel"], config["ApplicationLogLevel"]) == (
-                "JSON", "WARN", "INFO",
-            )  # fmt: skip
-            assert config["LogGroup"]
-    for function in _functions(synthesize("prod")["Buffer"]).values():
-        assert "LogFormat" not in function["LoggingConfig"]
-
-
-@pytest.mark.parametrize(
-    ("log_level", "lambdas"), [("DEBUG", "DEBUG"), ("INFO", "INFO"), ("WARNING", "INFO"), ("ERROR", "INFO")]
-)
-def test_lambda_never_discards_the_metrics_which_have_no_level(
-    log_level: str, lambdas: str, synthesize: Callable[..., Stacks]
-) -> None:
-    """Keep Lambda's level at INFO at most: above it, Lambda discards lines without a level, and metrics have none."""
-    for function in _functions(synthesize("prod", log_share=0.01, log_level=log_level)["Buffer"]).values():
-        assert function["LoggingConfig"]["ApplicationLogLevel"] == lambdas
-        assert settings_of(function).log.level == log_level
-
-
 def test_another_egress_replaces_no_subnet_that_is_in_use(synthesize: Callable[..., Stacks]) -> None:
     """Change the egress: functions and cache import the subnets, so a replaced subnet could not be deployed."""
     by_nat, by_endpoints = (
@@ -491,7 +476,7 @@ def test_the_access_log_needs_no_room_in_the_accounts_policy_for_logs(
         ({"rules": {"stopWords": [f"{n}-{'x' * 37}" for n in range(10, 50)]}}, ""),
         (
             {"rules": {word: [f"{n}-{word:x<37}" for n in range(10, 60)] for word in ("stopWords", "flushWords")}},
-            r"function ingest would have [56],.* Shorten in cdk.json: `rules`,",
+            r"function ingest would have [56],.* Shorten in cdk.json: `rules` or",
         ),
         (
             {"responder": {"instructions": "Be kind. " * 400}},

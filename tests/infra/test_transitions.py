@@ -60,18 +60,10 @@ def _changes() -> list[Change]:
         Change("api.kind", TO_URL, TO_URL | {"api": {"kind": "url"}}, frozenset({"ApiAccess"})),
         Change(
             "api.kind",
-            TO_URL | {"warmth": {"ingest": "snap_start"}},
+            TO_URL | {"warmth": {"ingest": 2}},
             TO_URL | {"api": {"kind": "url"}},
             frozenset({"ApiAccess"}),
         ),
-        Change("api.former_kind", TO_URL, TO_URL | {"api": {"kind": "url", "former_kind": "http"}}),
-        Change(
-            "api.former_kind",
-            TO_URL | {"api": {"kind": "url", "former_kind": "http"}},
-            TO_URL | {"api": {"kind": "url"}},
-            frozenset({"ApiAccess"}),
-        ),
-        Change("api.access_logs", {}, {"api": {"access_logs": False}}, frozenset({"ApiAccess"})),
         Change("api.domain", {}, {"api": {"domain": DOMAIN}}),
         Change("network.egress", {"network": {"egress": "nat"}}, {"network": {"egress": "endpoints"}}),
         Change("network.egress", {}, {"network": {"egress": "none"}}, leaves=("Network", "Cache")),
@@ -82,14 +74,14 @@ def _changes() -> list[Change]:
             {"network": {"flow_logs": False}},
             frozenset({"FlowLogs"}),
         ),
-        Change("warmth", {}, {"warmth": {"ingest": "snap_start"}}),
+        Change("warmth", {}, {"warmth": {"ingest": 2}}),
         Change(
-            "end_user_messaging",
-            {"end_user_messaging": {"topic_arn": TOPIC}},
+            "end_user_messaging_topic",
+            {"end_user_messaging_topic": TOPIC},
             {},
             frozenset({"WhatsAppWebhooks", "UnreadableWebhooks"}),
         ),
-        Change("warmth", {"warmth": {"ingest": "snap_start"}}, {"warmth": {"ingest": "provisioned"}}),
+        Change("warmth", {"warmth": {"ingest": 2}}, {"warmth": {"processor": 2, "conversation_processor": 2}}),
         Change(
             "bus.archive_days", {"bus": {"archive_days": 30}}, {"bus": {"archive_days": 0}}, frozenset({"BusArchive"})
         ),
@@ -101,7 +93,6 @@ def _changes() -> list[Change]:
         Change("account", {}, zones),
         Change("removal_policy", {"removal_policy": "retain"}, {"removal_policy": "destroy"}),
         Change("termination_protection", {"termination_protection": True}, {"termination_protection": False}),
-        Change("log_share", {}, {"log_share": 0.01}),
     ]
     back = [Change(each.setting, each.after, each.before, leaves=_left_on_the_way_back(each)) for each in there]
     return [change for pair in zip(there, back, strict=True) for change in pair]

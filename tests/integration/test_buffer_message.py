@@ -5,7 +5,7 @@ from threading import Barrier
 
 import pytest
 
-from message_buffer.lanes.outcomes import Buffered, Duplicate
+from message_buffer.lanes.outcomes import MessageBuffered, MessageDuplicate
 from message_buffer.messages.message import Attachment, Message, decode, encode
 from message_buffer.rules.layers import Rules
 from tests.support.emission import claim_and_take, ids_of, take
@@ -20,7 +20,7 @@ def test_two_writers_race_on_an_empty_conversation(engine: Engine) -> None:
     conversations = [f"c{n}" for n in range(100)]
     line = Barrier(2)
 
-    def writer(name: str) -> list[Buffered | Duplicate]:
+    def writer(name: str) -> list[MessageBuffered | MessageDuplicate]:
         store = engine.another_store()
         outcomes = []
         for conversation in conversations:

@@ -4,9 +4,9 @@ import pytest
 
 from message_buffer.lanes.outcomes import (
     AlreadyCancelled,
-    Buffered,
-    Cancelled,
-    Stale,
+    BufferCancelled,
+    MessageBuffered,
+    RunStale,
 )
 from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, emit_due, run_until_idle, take
@@ -57,7 +57,7 @@ def test_after_a_cancel_nothing_older_is_emitted_and_newer_is(engine: Engine, st
     assert cancelled.buffered + cancelled.frozen >= 1
     assert_invariants(engine)
     if newer:
-        assert isinstance(engine.send("c", "newer"), Buffered)
+        assert isinstance(engine.send("c", "newer"), MessageBuffered)
     run_until_idle(engine, bus)
     assert bus.ids("c") == (["newer"] if newer else [])
     assert_nothing_left_behind(engine)
@@ -74,7 +74,7 @@ def test_a_cancel_during_the_emission_says_so_and_the_batch_is_not_tried_again(
     cancelled = engine.cancel("c")
     assert (cancelled.leaving, cancelled.frozen, cancelled.buffered) == (True, 1, 1)
     engine.send("c", "newer")
-    assert same(engine.store.retry_batch("c", "t1", retry_at_ms=engine.clock.now_ms), Stale())
+    assert same(engine.store.retry_batch("c", "t1", retry_at_ms=engine.clock.now_ms), RunStale())
     run_until_idle(engine, bus)
     assert bus.ids("c") == ["newer"]
     assert_nothing_left_behind(engine)
@@ -90,8 +90,8 @@ def test_after_a_cancel_the_conversation_processor_that_held_the_batch_has_nothi
     engine.cancel("c")
     engine.send("c", "newer")
     before = engine.settle()
-    assert same(engine.store.take_batch("c", "t1"), Stale())
-    assert same(engine.store.complete_batch("c", "t1"), Stale())
+    assert same(engine.store.take_batch("c", "t1"), RunStale())
+    assert same(engine.store.complete_batch("c", "t1"), RunStale())
     assert engine.settle() == before
     run_until_idle(engine, bus)
     assert bus.batches("c") == [["newer"]]
@@ -111,7 +111,7 @@ def test_what_is_held_behind_a_cancelled_batch_stays_held(engine: Engine) -> Non
 
 
 def test_cancelling_an_idle_conversation_leaves_nothing(engine: Engine) -> None:
-    assert same(engine.cancel("c"), Cancelled(1, 0, 0, leaving=False))
+    assert same(engine.cancel("c"), BufferCancelled(1, 0, 0, leaving=False))
     assert_nothing_left_behind(engine)
 
 

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from message_buffer.lanes.outcomes import (
-    Claimed,
-    Lost,
+    ConversationsClaimed,
+    LeaseLost,
 )
 from message_buffer.rules.layers import Rules
 from tests.support.engine import Engine
@@ -21,8 +21,8 @@ def test_a_claim_of_more_than_a_reply_can_hold_is_cut_not_lost(engine: Engine) -
     engine.work()
     first = engine.store.claim_due(0, engine.processor, limit=4500)
     second = engine.store.claim_due(0, engine.processor, limit=4500)
-    assert isinstance(first, Claimed)
-    assert isinstance(second, Claimed)
+    assert isinstance(first, ConversationsClaimed)
+    assert isinstance(second, ConversationsClaimed)
     assert (len(first.conversations), len(second.conversations)) == (1000, 200)
 
 
@@ -37,7 +37,7 @@ def test_two_processors_that_claim_at_once_have_one_winner_each(engine: Engine) 
         store, mine = engine.another_store(), list[str]()
         while True:
             claimed = store.claim_due(0, engine.processor, limit=7)
-            assert isinstance(claimed, Claimed)
+            assert isinstance(claimed, ConversationsClaimed)
             if not claimed.conversations:
                 return mine
             mine += [due.conversation for due in claimed.conversations]
@@ -52,7 +52,7 @@ def test_two_processors_that_claim_at_once_have_one_winner_each(engine: Engine) 
 def test_of_two_processors_only_the_one_with_the_lease_claims(engine: Engine) -> None:
     engine.send("c", "m1", rules=Rules(priority="vip"))
     engine.work()
-    assert same(engine.store.claim_due(0, "another"), Lost())
+    assert same(engine.store.claim_due(0, "another"), LeaseLost())
     assert engine.claim() == ["c"]
 
 
@@ -61,7 +61,7 @@ def test_with_more_due_than_one_claim_takes_the_next_look_is_now(engine: Engine)
         engine.send(f"c{n}", "m1", rules=NOW)
     engine.work()
     claimed = engine.store.claim_due(0, engine.processor, limit=3)
-    assert isinstance(claimed, Claimed)
+    assert isinstance(claimed, ConversationsClaimed)
     assert len(claimed.conversations) == 3
     assert claimed.next_due_at_ms == engine.clock.now_ms
 
@@ -76,7 +76,7 @@ def test_the_next_due_time_a_claim_answers_is_never_late(engine: Engine, lazily_
     engine.work()
     for _ in range(4):
         claimed = engine.store.claim_due(0, engine.processor)
-        assert isinstance(claimed, Claimed)
+        assert isinstance(claimed, ConversationsClaimed)
         if claimed.conversations:
             break
         assert claimed.next_due_at_ms is not None

@@ -4,10 +4,10 @@ import pytest
 
 from lambdas.conversation_processor.token import TOKEN_RENEWALS
 from message_buffer.lanes.outcomes import (
-    Acquired,
-    Buffered,
-    Claimed,
+    ConversationsClaimed,
+    LeaseAcquired,
     LeaseTaken,
+    MessageBuffered,
     Renewed,
 )
 from message_buffer.limits import LEASE_RENEWALS
@@ -40,7 +40,7 @@ def test_one_message_of_a_host_an_hour_ahead_does_not_delay_the_next_ones(engine
     engine.send("c", "m1")
     engine.clock.advance(-3_600_000)
     outcome = engine.send("c", "m2", rules=Rules(silence_ms=1000, typing_inference_ms=0))
-    assert isinstance(outcome, Buffered)
+    assert isinstance(outcome, MessageBuffered)
     assert outcome.due_at_ms == engine.clock.now_ms + 1000
 
 
@@ -79,10 +79,10 @@ def test_a_host_ahead_within_the_tolerated_skew_takes_no_living_lease_for_dead(e
     ahead = ManualClock()
     store = engine.another_store(clock=ahead)
     engine.work()
-    engine.clock.advance(SETTINGS.lease_ms // LEASE_RENEWALS + SETTINGS.look_ms)
+    engine.clock.advance(SETTINGS.lease_ms // LEASE_RENEWALS + SETTINGS.max_sleep_ms)
     ahead.now_ms = engine.clock.now_ms + TOLERATED_SKEW_MS
     outcome = store.buffer_message("c", "m1", payload=payload("m1"), timing=DEFAULT.timing)
-    assert isinstance(outcome, Buffered)
+    assert isinstance(outcome, MessageBuffered)
     assert outcome.start_id is None
     assert isinstance(store.acquire_lease(0, "another"), LeaseTaken)
 
@@ -99,7 +99,7 @@ def test_a_processor_ahead_within_the_tolerated_skew_puts_no_living_batch_back(e
         ahead.now_ms = engine.clock.now_ms + TOLERATED_SKEW_MS
         store.acquire_lease(0, "ahead")
         claimed = store.claim_due(0, "ahead")
-        assert isinstance(claimed, Claimed)
+        assert isinstance(claimed, ConversationsClaimed)
         assert claimed.expired == 0
         assert isinstance(engine.store.renew_token("c", "t1"), Renewed)
 
@@ -113,7 +113,7 @@ def test_a_start_as_slow_as_a_new_connection_leads_to_one_superfluous_start(
     for n in range(seconds * 10):
         starts.append(engine.send("c", f"m{n}").start_id)
         engine.clock.advance(100)
-    assert isinstance(engine.store.acquire_lease(0, "first"), Acquired)
+    assert isinstance(engine.store.acquire_lease(0, "first"), LeaseAcquired)
     assert len([start_id for start_id in starts if start_id]) == 1 + superfluous
     assert isinstance(engine.store.acquire_lease(0, "second"), LeaseTaken)
     assert engine.send("c", "last").start_id is None
@@ -127,7 +127,8 @@ def test_a_processor_whose_clock_lags_is_late_and_loses_nothing(engine: Engine) 
     lagging.now_ms = engine.clock.now_ms - 60_000
     store.acquire_lease(0, "lagging")
     assert same(
-        store.claim_due(0, "lagging"), Claimed(engine.clock.now_ms + 1000, [], lagging.now_ms + SETTINGS.claim_ms)
+        store.claim_due(0, "lagging"),
+        ConversationsClaimed(engine.clock.now_ms + 1000, [], lagging.now_ms + SETTINGS.claim_ms),
     )
     lagging.now_ms = engine.clock.now_ms + 1000
     engine.processor = "lagging"

@@ -3,8 +3,8 @@
 import pytest
 
 from message_buffer.lanes.outcomes import (
-    Completed,
-    Stale,
+    BatchCompleted,
+    RunStale,
 )
 from message_buffer.rules.layers import Rules
 from tests.support.emission import (
@@ -26,11 +26,11 @@ def test_an_old_completion_leaves_the_new_cycle_untouched(engine: Engine) -> Non
     second = claim_and_take(engine, "c", "t2")
     before = engine.settle()
     engine.store.complete_batch("c", "t1")
-    assert same(engine.store.retry_batch("c", "t1", retry_at_ms=0), Stale())
+    assert same(engine.store.retry_batch("c", "t1", retry_at_ms=0), RunStale())
     assert engine.settle() == before
     assert take(engine, "c", "t2") == second
-    assert isinstance(engine.store.complete_batch("c", "t2"), Completed)
-    assert same(engine.store.complete_batch("c", "t1"), Stale())
+    assert isinstance(engine.store.complete_batch("c", "t2"), BatchCompleted)
+    assert same(engine.store.complete_batch("c", "t1"), RunStale())
 
 
 @pytest.mark.promise("P3")
@@ -43,6 +43,6 @@ def test_the_next_batch_of_a_conversation_is_not_taken_before_the_last_is_done(e
         engine.store.renew_token("c", "t1")
         assert engine.claim() == []
     completed = engine.store.complete_batch("c", "t1")
-    assert isinstance(completed, Completed)
+    assert isinstance(completed, BatchCompleted)
     assert completed.count == 28
     assert engine.claim() == ["c"]

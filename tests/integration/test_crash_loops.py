@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
-from infra.settings_and_defaults import Limits
-from message_buffer.lanes.outcomes import Claimed, Completed, Taken
+from infra.settings_and_defaults import LimitsConfig
+from message_buffer.lanes.outcomes import BatchCompleted, BatchTaken, ConversationsClaimed
 from message_buffer.limits import WATCHDOG_PASS_MS
 from message_buffer.rules.layers import Rules
 from tests.support.engine import SETTINGS, Engine
@@ -21,7 +21,7 @@ LOOK_MS = 500
 MESSAGE_EVERY_MS = 2_000
 # Lambda's record of a failed processor is delivered after the lease and a second.
 RECORD_MS = SETTINGS.lease_ms + 1_000
-MAX_ATTEMPTS = Limits().max_attempts
+MAX_ATTEMPTS = LimitsConfig().max_attempts
 
 
 class _Step(NamedTuple):
@@ -97,7 +97,7 @@ class World:
     def processor_looks(self, lease_id: str) -> None:
         self.store.renew_lease(0, lease_id)
         claimed = self.store.claim_due(0, lease_id)
-        if isinstance(claimed, Claimed):
+        if isinstance(claimed, ConversationsClaimed):
             for due in claimed.conversations:
                 self.start_conversation_processor(due.conversation)
             self.after(LOOK_MS, lambda: self.processor_looks(lease_id))
@@ -110,7 +110,7 @@ class World:
     def emit(self, conversation: str) -> None:
         token = f"token {next(self.numbers)}"
         taken = self.store.take_batch(conversation, token)
-        if not isinstance(taken, Taken):
+        if not isinstance(taken, BatchTaken):
             return
         self.attempts.append(taken.attempt)
         if "after the take" not in self.crashing:
@@ -118,7 +118,7 @@ class World:
             self.batch_ids.add(taken.batch_id)
             self.came_out += len(taken.payloads)
             completed = self.store.complete_batch(conversation, token)
-            assert isinstance(completed, Completed)
+            assert isinstance(completed, BatchCompleted)
             self.start_processor(completed.start_id)
 
     def most_starts_within(self, ms: int) -> int:

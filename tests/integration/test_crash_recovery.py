@@ -5,12 +5,12 @@ from collections.abc import Callable
 import pytest
 
 from message_buffer.lanes.outcomes import (
-    Claimed,
-    Lost,
+    ConversationsClaimed,
+    LeaseLost,
 )
+from message_buffer.limits import WATCHDOG_PASS_MS
 from message_buffer.rules.layers import Rules
 from tests.support.emission import (
-    WATCHDOG_PASS_MS,
     Bus,
     claim_and_take,
     emit_due,
@@ -78,7 +78,7 @@ def test_after_a_crash_in_any_state_a_watchdog_pass_and_a_new_processor_heal(
         engine.clock.advance(WATCHDOG_PASS_MS // 2)
         recovered = engine.store.recover_expired(0)
         assert_invariants(engine)
-        if recovered.start_id or not same(engine.store.renew_lease(0, engine.processor), Lost()):
+        if recovered.start_id or not same(engine.store.renew_lease(0, engine.processor), LeaseLost()):
             emit_due(engine, bus)
         assert engine.clock.now_ms <= crashed_ms + SETTINGS.lease_ms + LONGEST_CLAIM_MS + WATCHDOG_PASS_MS
     assert_nothing_left_behind(engine)
@@ -95,7 +95,7 @@ def test_when_every_processor_dies_the_bound_is_max_wait_lease_and_a_pass(
     engine.clock.advance(RULES.silence_ms)
     engine.work()
     claimed = engine.store.claim_due(0, engine.processor, limit=7)
-    assert isinstance(claimed, Claimed)
+    assert isinstance(claimed, ConversationsClaimed)
     assert len(claimed.conversations) == 7
 
     bound_ms = sent_ms + RULES.max_wait_ms + SETTINGS.lease_ms + WATCHDOG_PASS_MS

@@ -6,8 +6,8 @@ from threading import Barrier
 import pytest
 
 from message_buffer.lanes.outcomes import (
-    Buffered,
-    Duplicate,
+    MessageBuffered,
+    MessageDuplicate,
 )
 from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, claim_and_take, ids_of, run_until_idle
@@ -24,7 +24,7 @@ def test_ids_of_messages_that_wait_behind_a_stuck_batch_are_kept(engine: Engine)
     engine.send("c", "m2")
     engine.clock.advance(SETTINGS.seen_ms + 1)
     engine.store.complete_batch("c", "t")
-    assert isinstance(engine.send("c", "m2"), Duplicate)
+    assert isinstance(engine.send("c", "m2"), MessageDuplicate)
 
 
 def test_a_conversation_that_is_never_idle_forgets_old_ids_all_the_same(engine: Engine) -> None:
@@ -35,23 +35,23 @@ def test_a_conversation_that_is_never_idle_forgets_old_ids_all_the_same(engine: 
     engine.clock.advance(SETTINGS.seen_ms + 60_002)
     engine.send("c", "new")
     engine.store.complete_batch("c", "t1")
-    assert isinstance(engine.send("c", "new"), Duplicate)
-    assert isinstance(engine.send("c", "old"), Buffered)
+    assert isinstance(engine.send("c", "new"), MessageDuplicate)
+    assert isinstance(engine.send("c", "old"), MessageBuffered)
 
 
 @pytest.mark.case(25)
 def test_fifty_parallel_deliveries_of_one_message_id_buffer_it_once(engine: Engine) -> None:
     line = Barrier(50)
 
-    def deliver(n: int) -> Buffered | Duplicate:
+    def deliver(n: int) -> MessageBuffered | MessageDuplicate:
         store = engine.another_store()
         line.wait(timeout=30)
         return accepted(store.buffer_message("c", "wamid.1", payload=b'"wamid.1"\n{}', timing=DEFAULT.timing))
 
     with ThreadPoolExecutor(50) as pool:
         outcomes = list(pool.map(deliver, range(50)))
-    assert [type(outcome) for outcome in outcomes].count(Buffered) == 1
-    assert [type(outcome) for outcome in outcomes].count(Duplicate) == 49
+    assert [type(outcome) for outcome in outcomes].count(MessageBuffered) == 1
+    assert [type(outcome) for outcome in outcomes].count(MessageDuplicate) == 49
     assert sum(outcome.start_id is not None for outcome in outcomes) == 1
     engine.clock.advance(DEFAULT.silence_ms)
     assert ids_of(claim_and_take(engine, "c").payloads) == ["wamid.1"]
@@ -62,7 +62,7 @@ def test_a_redelivery_is_known_by_its_message_id_alone(engine: Engine) -> None:
     engine.send("acme:whatsapp:+1:ana", "wamid.1", "Hey")
     engine.clock.advance(700)
     again = engine.send("acme:whatsapp:+1:ana", "wamid.1", "Hey, in other words")
-    assert isinstance(again, Duplicate)
+    assert isinstance(again, MessageDuplicate)
     assert again.count == 1
 
 
@@ -75,10 +75,10 @@ def test_a_redelivery_hours_after_a_failed_emission_is_a_duplicate(engine: Engin
     bus.emit(engine, "c", first)
     engine.store.retry_batch("c", "t1", retry_at_ms=engine.clock.now_ms + 5 * 3_600_000)
     engine.clock.advance(4 * 3_600_000)
-    assert isinstance(engine.send("c", "m1"), Duplicate)
+    assert isinstance(engine.send("c", "m1"), MessageDuplicate)
     run_until_idle(engine, bus)
     assert [event.batch_id for event in bus.events] == [first.batch_id] * 2
-    assert isinstance(engine.send("c", "m1"), Duplicate), "and after it went out"
+    assert isinstance(engine.send("c", "m1"), MessageDuplicate), "and after it went out"
     run_until_idle(engine, bus)
     assert len(bus.events) == 2
 
@@ -90,9 +90,9 @@ def test_an_id_is_remembered_across_batches_as_long_as_promised_and_no_longer(en
     run_until_idle(engine, Bus())
     engine.clock.advance(settings.seen_ms - 60_000)
     engine.send("c", "m2")
-    assert isinstance(engine.send("c", "m1"), Duplicate)
+    assert isinstance(engine.send("c", "m1"), MessageDuplicate)
     run_until_idle(engine, Bus())
     engine.clock.advance(60_000)
     engine.send("c", "m3")
     run_until_idle(engine, Bus())
-    assert isinstance(engine.send("c", "m1"), Buffered)
+    assert isinstance(engine.send("c", "m1"), MessageBuffered)

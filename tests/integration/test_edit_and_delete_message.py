@@ -6,11 +6,11 @@ from itertools import combinations_with_replacement
 import pytest
 
 from message_buffer.lanes.outcomes import (
-    Absent,
-    Deleted,
-    Edited,
-    Frozen,
-    Waiting,
+    MessageAbsent,
+    MessageDeleted,
+    MessageEdited,
+    MessageFrozen,
+    MessageWaiting,
 )
 from message_buffer.messages.wire_form import id_line
 from message_buffer.rules.layers import Rules
@@ -39,7 +39,7 @@ from tests.support.valkey_server import STRICT_SHEBANG
 def test_when_the_last_message_is_deleted_no_batch_is_emitted(engine: Engine, state: State) -> None:
     bus = Bus()
     state(engine)
-    assert same(engine.store.delete_message("c", "old"), Deleted())
+    assert same(engine.store.delete_message("c", "old"), MessageDeleted())
     assert_invariants(engine)
     run_until_idle(engine, bus)
     assert bus.events == []
@@ -50,7 +50,7 @@ def test_when_the_last_message_is_deleted_no_batch_is_emitted(engine: Engine, st
 def test_deleting_what_came_behind_a_frozen_batch_keeps_that_batch(engine: Engine) -> None:
     bus = Bus()
     waiting_behind_a_frozen_batch(engine)
-    assert same(engine.store.delete_message("c", "old too"), Deleted())
+    assert same(engine.store.delete_message("c", "old too"), MessageDeleted())
     assert_invariants(engine)
     run_until_idle(engine, bus)
     assert bus.ids("c") == ["old"]
@@ -61,8 +61,8 @@ def test_deleting_what_came_behind_a_frozen_batch_keeps_that_batch(engine: Engin
 def test_a_frozen_message_can_neither_be_edited_nor_deleted(engine: Engine) -> None:
     claimed(engine)
     taken = take(engine, "c", "t1")
-    assert same(engine.store.edit_message("c", "old", payload=payload("old", "late")), Frozen(taken.batch_id))
-    assert same(engine.store.delete_message("c", "old"), Frozen(taken.batch_id))
+    assert same(engine.store.edit_message("c", "old", payload=payload("old", "late")), MessageFrozen(taken.batch_id))
+    assert same(engine.store.delete_message("c", "old"), MessageFrozen(taken.batch_id))
     assert take(engine, "c", "t1") == taken
 
 
@@ -78,7 +78,9 @@ def test_after_the_emission_a_message_names_the_batch_it_came_out_in(engine: Eng
     assert len(bus.events) == 20
     for event in bus.events:
         for message_id in event.ids:
-            assert same(engine.store.delete_message("c", message_id), Absent(known=True, batch_id=event.batch_id))
+            assert same(
+                engine.store.delete_message("c", message_id), MessageAbsent(known=True, batch_id=event.batch_id)
+            )
 
 
 @pytest.mark.case(31)
@@ -90,14 +92,14 @@ def test_of_batches_that_may_be_forgotten_none_is_named(engine: Engine) -> None:
         run_until_idle(engine, bus)
     named = [engine.store.delete_message("c", f"m{n}") for n in range(5)]
     expected = [None, None, None, bus.events[3].batch_id, bus.events[4].batch_id]
-    assert named == [Absent(known=True, batch_id=batch_id) for batch_id in expected]
+    assert named == [MessageAbsent(known=True, batch_id=batch_id) for batch_id in expected]
 
 
 @pytest.mark.case(31)
 def test_an_id_that_begins_like_another_does_not_match_it(engine: Engine) -> None:
     for message_id in ("m1", 'm1"', "m", "m11"):
         engine.send("c", message_id)
-    assert same(engine.store.delete_message("c", "m1"), Deleted())
+    assert same(engine.store.delete_message("c", "m1"), MessageDeleted())
     engine.clock.advance(3000)
     assert ids_of(claim_and_take(engine, "c").payloads) == ['m1"', "m", "m11"]
 
@@ -106,9 +108,9 @@ def test_an_id_that_begins_like_another_does_not_match_it(engine: Engine) -> Non
 def test_the_search_for_a_message_is_bounded_and_begins_with_the_newest(engine: Engine) -> None:
     hint_is_wrong(engine, waiting=60)
     store = engine.another_store(SETTINGS._replace(max_search=50))
-    assert same(store.edit_message("c", "wrong 10", payload=payload("wrong 10", "new")), Edited(behind=49))
+    assert same(store.edit_message("c", "wrong 10", payload=payload("wrong 10", "new")), MessageEdited(behind=49))
     assert same(
-        store.edit_message("c", "wrong 9", payload=payload("wrong 9", "new")), Absent(known=True, batch_id=None)
+        store.edit_message("c", "wrong 9", payload=payload("wrong 9", "new")), MessageAbsent(known=True, batch_id=None)
     )
 
 
@@ -159,7 +161,7 @@ every_search = pytest.mark.parametrize("search", [edit, delete, find], ids=lambd
 @every_search
 def test_for_an_unknown_message_no_payload_is_read(strict: Engine, search: Search) -> None:
     waiting_behind_a_frozen_batch(strict)
-    assert watched(strict, search, "never") == (Absent(known=False, batch_id=None), [0])
+    assert watched(strict, search, "never") == (MessageAbsent(known=False, batch_id=None), [0])
 
 
 @every_search
@@ -169,7 +171,7 @@ def test_a_message_is_found_without_reading_the_others(strict: Engine, search: S
         strict.clock.advance(1)
         strict.send("c", f"m{n}")
     outcome, calls = watched(strict, search, f"m{position}")
-    assert isinstance(outcome, Edited | Deleted | Waiting)
+    assert isinstance(outcome, MessageEdited | MessageDeleted | MessageWaiting)
     assert calls == [1]
 
 
@@ -177,7 +179,7 @@ def test_a_message_is_found_without_reading_the_others(strict: Engine, search: S
 def test_a_call_reads_64_kb_of_payloads_at_most(strict: Engine, search: Search) -> None:
     hint_is_wrong(strict, waiting=80, size=10_000)
     outcome, calls = watched(strict, search, "wrong 0")
-    assert isinstance(outcome, Edited | Deleted | Waiting)
+    assert isinstance(outcome, MessageEdited | MessageDeleted | MessageWaiting)
     assert sum(calls) >= 80
     assert max(calls) * 10_000 <= 64 * 1024
 
@@ -188,7 +190,7 @@ def test_a_call_reads_128_payloads_at_most_however_short_they_are(strict: Engine
         strict.send("c", f"m{n}")
     strict.admin.zadd("{b0}:seen:c", {"left": strict.clock.now_ms})
     outcome, calls = watched(strict, search, "left")
-    assert outcome == Absent(known=True, batch_id=None)
+    assert outcome == MessageAbsent(known=True, batch_id=None)
     assert sum(calls) >= 400
     assert max(calls) == 128
 
@@ -239,8 +241,8 @@ def truth(engine: Engine, message_id: str) -> str:
     line = id_line(message_id)
     for kind in ("msgs", "batch"):
         if any(each.startswith(line) for each in engine.admin.lrange(f"{{b0}}:{kind}:c", 0, -1)):
-            return {"msgs": "Edited", "batch": "Frozen"}[kind]
-    return "Absent"
+            return {"msgs": "MessageEdited", "batch": "MessageFrozen"}[kind]
+    return "MessageAbsent"
 
 
 @pytest.mark.case(31)
@@ -266,7 +268,7 @@ def test_a_conversation_that_moves_between_two_calls_hides_no_message(
             )
             outcome = store.edit_message("c", f"m{target}", payload=payload(f"m{target}", "edited"))
             assert type(outcome).__name__ == truth(fake, f"m{target}"), (target, moment, later)
-            if isinstance(outcome, Edited):
+            if isinstance(outcome, MessageEdited):
                 waiting = fake.admin.lrange("{b0}:msgs:c", 0, -1)
                 assert payload(f"m{target}", "edited") in waiting
 
@@ -277,5 +279,5 @@ def test_a_search_ends_though_others_write_faster_than_it_looks(engine: Engine) 
     engine.admin.zadd("{b0}:seen:c", {"left": engine.clock.now_ms})
     connection = InterruptedSearch(engine.client, dict.fromkeys(range(1, 1000), lambda: grows(engine)))
     store = engine.another_store(SETTINGS._replace(search_bytes=1), connection=connection)
-    assert same(store.find_message("c", "left"), Absent(known=True, batch_id=None))
+    assert same(store.find_message("c", "left"), MessageAbsent(known=True, batch_id=None))
     assert connection.calls < 300

@@ -2,7 +2,7 @@
 
 import pytest
 
-from message_buffer.lanes.outcomes import Duplicate, Forgotten, Stale
+from message_buffer.lanes.outcomes import ConversationForgotten, MessageDuplicate, RunStale
 from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, emit_due, run_until_idle, take
 from tests.support.engine import Engine
@@ -41,16 +41,16 @@ def test_a_run_at_work_finds_the_batch_gone_and_makes_nothing_anew(engine: Engin
     if writes_again:
         engine.send("c", "m1")
     left = engine.settle()
-    assert engine.store.renew_token("c", "t1") == Stale()
-    assert engine.store.retry_batch("c", "t1", retry_at_ms=engine.clock.now_ms) == Stale()
-    assert engine.store.complete_batch("c", "t1") == Stale()
-    assert engine.store.take_batch("c", "t2") == Stale()
+    assert engine.store.renew_token("c", "t1") == RunStale()
+    assert engine.store.retry_batch("c", "t1", retry_at_ms=engine.clock.now_ms) == RunStale()
+    assert engine.store.complete_batch("c", "t1") == RunStale()
+    assert engine.store.take_batch("c", "t2") == RunStale()
     assert engine.settle() == left
 
 
 def test_it_says_when_the_last_message_arrived(engine: Engine) -> None:
     """Consumers drop batches up to this time, and no newer ones."""
-    assert engine.store.forget_conversation("c") == Forgotten(None, 0, 0, None)
+    assert engine.store.forget_conversation("c") == ConversationForgotten(None, 0, 0, None)
     engine.send("c", "m1", rules=Rules(priority="vip"))
     emitted_at_ms = engine.clock.now_ms
     emit_due(engine, Bus())
@@ -77,4 +77,4 @@ def test_other_conversations_keep_everything(engine: Engine) -> None:
     engine.send("c", "m1")
     engine.store.forget_conversation("c")
     assert {name: key.value for name, key in engine.keys().items() if name.endswith(":d")} == before
-    assert isinstance(engine.send("d", "m1"), Duplicate)
+    assert isinstance(engine.send("d", "m1"), MessageDuplicate)

@@ -4,7 +4,7 @@ import pytest
 
 from message_buffer.errors import InvalidInput
 from message_buffer.lanes.outcomes import (
-    Stale,
+    RunStale,
 )
 from tests.support.emission import (
     Bus,
@@ -25,7 +25,7 @@ def test_a_hold_calls_a_claimed_conversation_back(engine: Engine) -> None:
     claimed(engine)
     engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=60_000)
     assert_invariants(engine)
-    assert same(engine.store.take_batch("c", "t1"), Stale())
+    assert same(engine.store.take_batch("c", "t1"), RunStale())
     assert engine.claim() == []
 
 

@@ -3,7 +3,13 @@
 import pytest
 
 from message_buffer.errors import InvalidId
-from message_buffer.lanes.outcomes import Absent, Buffered, Deleted, Duplicate, Edited
+from message_buffer.lanes.outcomes import (
+    MessageAbsent,
+    MessageBuffered,
+    MessageDeleted,
+    MessageDuplicate,
+    MessageEdited,
+)
 from message_buffer.messages.conversation_id import MAX_CONVERSATION_ID_BYTES
 from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, claim_and_take, emit_due, ids_of, run_until_idle
@@ -46,10 +52,10 @@ def test_a_hostile_conversation_id_goes_through_a_whole_life(engine: Engine, nam
     bus = Bus()
     engine.send("neighbour", "m1")
     for message_id in ("m1", "m2", "m3", "m4"):
-        assert isinstance(engine.send(name, message_id), Buffered)
-    assert isinstance(engine.send(name, "m1"), Duplicate)
-    assert same(engine.store.edit_message(name, "m2", payload=payload("m2", "new")), Edited(behind=2))
-    assert same(engine.store.delete_message(name, "m3"), Deleted())
+        assert isinstance(engine.send(name, message_id), MessageBuffered)
+    assert isinstance(engine.send(name, "m1"), MessageDuplicate)
+    assert same(engine.store.edit_message(name, "m2", payload=payload("m2", "new")), MessageEdited(behind=2))
+    assert same(engine.store.delete_message(name, "m3"), MessageDeleted())
     engine.store.extend_wait(name, extend_ms=5000, max_wait_ms=30_000)
     engine.store.hold_buffer(name, holder="people", cause="operator", hold_ms=10_000)
     engine.store.resume_buffer(name)
@@ -67,11 +73,12 @@ def test_a_hostile_conversation_id_goes_through_a_whole_life(engine: Engine, nam
 @hostile
 def test_a_hostile_message_id_is_one_message(engine: Engine, name: str) -> None:
     engine.send("c", "m1")
-    assert isinstance(engine.send("c", name), Buffered)
-    assert isinstance(engine.send("c", name), Duplicate)
-    assert same(engine.store.edit_message("c", name, payload=payload(name, "new")), Edited(behind=0))
+    assert isinstance(engine.send("c", name), MessageBuffered)
+    assert isinstance(engine.send("c", name), MessageDuplicate)
+    assert same(engine.store.edit_message("c", name, payload=payload(name, "new")), MessageEdited(behind=0))
     assert same(
-        engine.store.edit_message("c", name + "x", payload=payload(name, "new")), Absent(known=False, batch_id=None)
+        engine.store.edit_message("c", name + "x", payload=payload(name, "new")),
+        MessageAbsent(known=False, batch_id=None),
     )
     engine.clock.advance(3000)
     assert ids_of(claim_and_take(engine, "c").payloads) == ["m1", name]
@@ -124,7 +131,7 @@ def test_ten_thousand_messages_in_one_conversation_come_in_order_in_batches_of_t
     store = engine.another_store(SETTINGS._replace(max_waiting=10_000))
     for n in range(10_000):
         buffered = store.buffer_message("c", f"m{n}", payload=b'"m%d"\n{}' % n, timing=TIMING)
-        assert isinstance(buffered, Buffered)
+        assert isinstance(buffered, MessageBuffered)
         assert buffered.count == n + 1
     generations = []
     while emit_due(engine, bus):

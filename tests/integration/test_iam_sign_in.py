@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 
 from infra.cache import ACCESS
 from message_buffer.errors import SendFailed, SignInUnavailable, StoreSignInRefused, StoreUnavailable
-from message_buffer.lanes.outcomes import Buffered
+from message_buffer.lanes.outcomes import MessageBuffered
 from message_buffer.lanes.valkey.connection import SIGN_IN_LIFE_MS, Connection
 from message_buffer.lanes.valkey.keys import wake_key
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
@@ -110,7 +110,7 @@ class Cache:
 
     def send(self, message_id: str) -> None:
         outcome = self.store.buffer_message("c", message_id, payload=payload(message_id), timing=Rules().timing)
-        assert isinstance(outcome, Buffered)
+        assert isinstance(outcome, MessageBuffered)
 
     def refused_sign_ins(self) -> int:
         return sum(
@@ -214,9 +214,9 @@ OURS, ANOTHERS = "{b0}:processor", "session:1"
 def test_what_the_product_does_not_do_is_refused(
     cache: Cache, valkey: ValkeyServer, command: tuple[str | int, ...]
 ) -> None:
-    stranger = Redis(port=valkey.port, username=IAM.user, password=cache.issuer.sign(IAM), protocol=2, driver_info=None)
-    with stranger, pytest.raises(RedisError, match=r"has no permissions to|No permissions to access a key|ACL failure"):
-        stranger.execute_command(*command)
+    intruder = Redis(port=valkey.port, username=IAM.user, password=cache.issuer.sign(IAM), protocol=2, driver_info=None)
+    with intruder, pytest.raises(RedisError, match=r"has no permissions to|No permissions to access a key|ACL failure"):
+        intruder.execute_command(*command)
 
 
 # -- tokens ----------------------------------------------------------------------------------------

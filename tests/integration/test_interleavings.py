@@ -5,9 +5,9 @@ import random
 import pytest
 
 from message_buffer.lanes.outcomes import (
-    Buffered,
-    Completed,
-    Retried,
+    BatchCompleted,
+    BatchRetried,
+    MessageBuffered,
 )
 from message_buffer.rules.layers import Rules
 from tests.support.emission import (
@@ -40,10 +40,10 @@ class Author:
         if self.token and (not self.to_send or self.chance.random() < 0.5):
             if self.chance.random() < 0.15:
                 assert isinstance(
-                    store.retry_batch(self.name, self.token, retry_at_ms=self.engine.clock.now_ms), Retried
+                    store.retry_batch(self.name, self.token, retry_at_ms=self.engine.clock.now_ms), BatchRetried
                 )
             else:
-                assert isinstance(store.complete_batch(self.name, self.token), Completed)
+                assert isinstance(store.complete_batch(self.name, self.token), BatchCompleted)
             self.token = ""
             return True
         if not self.to_send:
@@ -53,7 +53,7 @@ class Author:
             store.hold_buffer(self.name, holder="people", cause="operator", hold_ms=10_000)
         assert isinstance(
             store.buffer_message(self.name, message_id, payload=f'"{message_id}"\n'.encode(), timing=self.rules),
-            Buffered,
+            MessageBuffered,
         )
         self.sent.append(message_id)
         if self.reason == "flush" and self.chance.random() < 0.5:

@@ -37,7 +37,7 @@ def running(request: pytest.FixtureRequest) -> RunningLane:
             return RunningDynamoDbLane(request.getfixturevalue("window"))
 
 
-def send(running: RunningLane, *message_ids: str) -> o.Buffered | o.Duplicate:
+def send(running: RunningLane, *message_ids: str) -> o.MessageBuffered | o.MessageDuplicate:
     """Send messages in turn; return the outcome of the last."""
     outcomes = [
         accepted(running.lane.buffer_message(C, message_id, payload=payload(message_id), timing=RULES.timing))
@@ -55,7 +55,9 @@ def told(running: RunningLane, *messages: tuple[str, int], rules: Rules, is_pres
     return running.lane.peek_conversation(C).due_at_ms
 
 
-def edit(running: RunningLane, message_id: str, text: str = "edited") -> o.Edited | o.Frozen | o.Absent:
+def edit(
+    running: RunningLane, message_id: str, text: str = "edited"
+) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
     return running.lane.edit_message(C, message_id, payload=payload(message_id, text))
 
 
@@ -64,9 +66,9 @@ def edit(running: RunningLane, message_id: str, text: str = "edited") -> o.Edite
 
 def test_messages_wait_and_leave_together_once_in_order_of_arrival(running: RunningLane) -> None:
     first = send(running, "m3")
-    assert isinstance(first, o.Buffered)
+    assert isinstance(first, o.MessageBuffered)
     assert first.due_at_ms > running.clock()
-    assert isinstance(second := send(running, "m1"), o.Buffered)
+    assert isinstance(second := send(running, "m1"), o.MessageBuffered)
     assert (first.count, second.count) == (1, 2)
     running.pass_time(1_000)
     assert batches_of(running) == []
@@ -91,10 +93,10 @@ def test_no_outcome_leaves_a_start_to_the_caller(running: RunningLane) -> None:
 
 def test_a_message_that_comes_again_is_a_duplicate_while_it_waits_and_after_it_left(running: RunningLane) -> None:
     send(running, "m1")
-    assert isinstance(again := send(running, "m1"), o.Duplicate)
+    assert isinstance(again := send(running, "m1"), o.MessageDuplicate)
     assert (again.count, again.due_at_ms is None) == (1, False)
     running.pass_time(LONG_MS)
-    assert send(running, "m1") == o.Duplicate(None, 0)
+    assert send(running, "m1") == o.MessageDuplicate(None, 0)
     running.pass_time(LONG_MS)
     assert batches_of(running) == [["m1"]]
 
@@ -103,22 +105,22 @@ def test_what_a_quota_refuses_was_not_taken_and_a_repeat_is_a_duplicate_in_spite
     """The DynamoDB lane has no quotas: the stage's throttle alone limits it."""
     charge = Charge("generic/shop", Quota(messages_per_minute=2, conversations_per_minute=2), is_exact=True)
 
-    def charged(message_id: str) -> o.Buffered | o.Duplicate | o.Refused:
+    def charged(message_id: str) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
         return running.lane.buffer_message(
             C, message_id, payload=payload(message_id), timing=RULES.timing, charge=charge
         )
 
-    taken = [f"m{n}" for n in range(5) if isinstance(charged(f"m{n}"), o.Buffered)]
+    taken = [f"m{n}" for n in range(5) if isinstance(charged(f"m{n}"), o.MessageBuffered)]
     assert taken == ["m0", "m1"] if isinstance(running, RunningValkeyLane) else len(taken) == 5
-    assert isinstance(charged("m0"), o.Duplicate)
+    assert isinstance(charged("m0"), o.MessageDuplicate)
     running.pass_time(LONG_MS)
     assert batches_of(running) == [taken]
 
 
 def test_an_edit_replaces_a_waiting_message_in_its_place(running: RunningLane) -> None:
     send(running, "m1", "m2", "m3")
-    assert edit(running, "m2") == o.Edited(behind=1)
-    assert edit(running, "m3") == o.Edited(behind=0)
+    assert edit(running, "m2") == o.MessageEdited(behind=1)
+    assert edit(running, "m3") == o.MessageEdited(behind=0)
     running.pass_time(LONG_MS)
     assert events_of(running)[0]["text"] == "text of m1\nedited\nedited"
 
@@ -134,10 +136,10 @@ def test_an_edit_of_the_last_message_never_lets_the_buffer_wait_longer_than_its_
 
 def test_a_deleted_message_never_comes_out_and_none_of_its_deliveries_brings_it_back(running: RunningLane) -> None:
     send(running, "m1", "m2", "m3")
-    assert running.lane.delete_message(C, "m2") == o.Deleted()
-    assert isinstance(send(running, "m2"), o.Duplicate)
+    assert running.lane.delete_message(C, "m2") == o.MessageDeleted()
+    assert isinstance(send(running, "m2"), o.MessageDuplicate)
     found = running.lane.find_message(C, "m2")
-    assert isinstance(found, o.Absent)
+    assert isinstance(found, o.MessageAbsent)
     assert (found.known, found.batch_id) == (True, None)
     running.pass_time(LONG_MS)
     assert batches_of(running) == [["m1", "m3"]]
@@ -145,7 +147,7 @@ def test_a_deleted_message_never_comes_out_and_none_of_its_deliveries_brings_it_
 
 def test_a_buffer_whose_only_message_is_deleted_emits_nothing(running: RunningLane) -> None:
     send(running, "m1")
-    assert running.lane.delete_message(C, "m1") == o.Deleted()
+    assert running.lane.delete_message(C, "m1") == o.MessageDeleted()
     running.pass_time(LONG_MS)
     assert batches_of(running) == []
     assert running.lane.peek_conversation(C).state == "IDLE"
@@ -173,34 +175,34 @@ def test_a_deletion_moves_no_due_time_but_the_next_message_counts_what_is_left(r
     rules = Rules(silence_ms=2_000, typing_inference_ms=0, min_messages=3, max_wait_ms=60_000)
     first_at_ms = running.clock()
     assert told(running, ("m1", 0), ("m2", 500), ("m3", 500), rules=rules) == first_at_ms + 3_000
-    assert running.lane.delete_message(C, "m1") == running.lane.delete_message(C, "m3") == o.Deleted()
+    assert running.lane.delete_message(C, "m1") == running.lane.delete_message(C, "m3") == o.MessageDeleted()
     assert running.lane.peek_conversation(C).due_at_ms == first_at_ms + 3_000
     assert told(running, ("m4", 500), rules=rules) == first_at_ms + 60_000
 
 
 def test_a_message_is_found_where_it_is(running: RunningLane) -> None:
     lane = running.lane
-    assert lane.find_message(C, "m1") == o.Absent(known=False, batch_id=None, lane=running.name)
+    assert lane.find_message(C, "m1") == o.MessageAbsent(known=False, batch_id=None, lane=running.name)
     send(running, "m0", "m1")
-    assert lane.find_message(C, "m1") == o.Waiting(1, lane=running.name)
+    assert lane.find_message(C, "m1") == o.MessageWaiting(1, lane=running.name)
     running.bus.failures = [SendFailed("put event: Throttling")]
     batch_id = frozen_batch(running)
-    assert lane.find_message(C, "m1") == o.Frozen(batch_id, lane=running.name)
+    assert lane.find_message(C, "m1") == o.MessageFrozen(batch_id, lane=running.name)
     running.pass_time(LONG_MS)
     assert events_of(running)[0]["batchId"] == batch_id
-    assert lane.find_message(C, "m1") == o.Absent(known=True, batch_id=batch_id, lane=running.name)
+    assert lane.find_message(C, "m1") == o.MessageAbsent(known=True, batch_id=batch_id, lane=running.name)
 
 
 def test_what_has_left_is_neither_edited_nor_deleted(running: RunningLane) -> None:
     for change in (lambda: edit(running, "m1"), lambda: running.lane.delete_message(C, "m1")):
-        assert change() == o.Absent(known=False, batch_id=None, lane=running.name)
+        assert change() == o.MessageAbsent(known=False, batch_id=None, lane=running.name)
     send(running, "m1")
     running.bus.failures = [SendFailed("put event: Throttling")]
     batch_id = frozen_batch(running)
-    assert edit(running, "m1") == running.lane.delete_message(C, "m1") == o.Frozen(batch_id, lane=running.name)
+    assert edit(running, "m1") == running.lane.delete_message(C, "m1") == o.MessageFrozen(batch_id, lane=running.name)
     running.pass_time(LONG_MS)
     assert events_of(running)[0]["text"] == "text of m1"
-    absent = o.Absent(known=True, batch_id=batch_id, lane=running.name)
+    absent = o.MessageAbsent(known=True, batch_id=batch_id, lane=running.name)
     assert edit(running, "m1") == running.lane.delete_message(C, "m1") == absent
 
 
@@ -210,14 +212,14 @@ def test_what_has_left_is_neither_edited_nor_deleted(running: RunningLane) -> No
 def test_a_cancel_drops_what_waits_and_its_repeat_drops_nothing_newer(running: RunningLane) -> None:
     send(running, "m1", "m2")
     cancelled = running.lane.cancel_buffer(C, cancel_id="stop-1")
-    assert isinstance(cancelled, o.Cancelled)
+    assert isinstance(cancelled, o.BufferCancelled)
     assert (cancelled.buffered, cancelled.frozen, cancelled.leaving) == (2, 0, False)
     assert cancelled.lane == running.name
     send(running, "m3")
     repeated = running.lane.cancel_buffer(C, cancel_id="stop-1")
     assert isinstance(repeated, o.AlreadyCancelled)
     assert repeated.lane == running.name
-    assert isinstance(send(running, "m1"), o.Duplicate)
+    assert isinstance(send(running, "m1"), o.MessageDuplicate)
     running.pass_time(LONG_MS)
     assert batches_of(running) == [["m3"]]
 
@@ -226,7 +228,7 @@ def test_a_cancel_begins_a_generation(running: RunningLane) -> None:
     send(running, "m1")
     before = running.lane.peek_conversation(C).generation
     cancelled = running.lane.cancel_buffer(C)
-    assert isinstance(cancelled, o.Cancelled)
+    assert isinstance(cancelled, o.BufferCancelled)
     assert before < cancelled.generation <= running.lane.peek_conversation(C).generation
 
 
@@ -235,7 +237,7 @@ def test_a_cancel_drops_a_batch_that_waits_for_its_next_attempt(running: Running
     running.bus.failures = [SendFailed("put event: Throttling")]
     frozen_batch(running)
     cancelled = running.lane.cancel_buffer(C)
-    assert isinstance(cancelled, o.Cancelled)
+    assert isinstance(cancelled, o.BufferCancelled)
     assert (cancelled.buffered, cancelled.frozen) == (0, 1)
     running.pass_time(LONG_MS)
     assert batches_of(running) == []
@@ -263,7 +265,7 @@ def test_after_a_forget_nothing_older_leaves_and_newer_messages_do(running: Runn
     assert (forgotten.waiting, forgotten.frozen, forgotten.leaving_until_ms) == (2, 0, None)
     running.pass_time(LONG_MS)
     assert batches_of(running) == []
-    assert isinstance(send(running, "m3"), o.Buffered)
+    assert isinstance(send(running, "m3"), o.MessageBuffered)
     running.pass_time(LONG_MS)
     assert batches_of(running) == [["m3"]]
     (event,) = events_of(running)
@@ -273,11 +275,11 @@ def test_after_a_forget_nothing_older_leaves_and_newer_messages_do(running: Runn
 def test_an_erased_message_that_comes_again_is_a_new_message(running: RunningLane) -> None:
     send(running, "waiting")
     running.lane.forget_conversation(C)
-    assert isinstance(send(running, "waiting"), o.Buffered)
-    assert isinstance(send(running, "waiting"), o.Duplicate)
+    assert isinstance(send(running, "waiting"), o.MessageBuffered)
+    assert isinstance(send(running, "waiting"), o.MessageDuplicate)
     running.pass_time(LONG_MS)
     running.lane.forget_conversation(C)
-    assert isinstance(send(running, "waiting"), o.Buffered)
+    assert isinstance(send(running, "waiting"), o.MessageBuffered)
     running.pass_time(LONG_MS)
     assert batches_of(running) == [["waiting"], ["waiting"]]
     assert len({event["batchId"] for event in events_of(running)}) == 2, "consumers drop a batch id that they know"
@@ -298,9 +300,9 @@ def test_a_forget_may_be_repeated_and_ends_a_hold(running: RunningLane) -> None:
     running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=300_000)
     send(running, "m1")
     assert running.lane.forget_conversation(C).waiting == 1
-    assert running.lane.forget_conversation(C) == o.Forgotten(None, 0, 0, None)
+    assert running.lane.forget_conversation(C) == o.ConversationForgotten(None, 0, 0, None)
     assert running.lane.peek_conversation(C).held_until_ms is None
-    assert running.lane.standing(C) == o.Standing(0, ())
+    assert running.lane.generation_and_holds(C) == o.GenerationAndHolds(0, ())
 
 
 def test_a_hold_of_an_empty_conversation_keeps_what_comes(running: RunningLane) -> None:
@@ -318,7 +320,7 @@ def test_a_resume_ends_a_hold_and_only_a_hold(running: RunningLane) -> None:
     running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=60_000)
     running.pass_time(LONG_MS)
     resumed = running.lane.resume_buffer(C)
-    assert resumed == o.Resumed(running.clock())
+    assert resumed == o.HoldEnded(running.clock())
     running.pass_time(1_000)
     assert batches_of(running) == [["m1"]]
     assert running.lane.resume_buffer(C) == o.NotOnHold(None)
@@ -332,7 +334,7 @@ def hold(running: RunningLane, holder: Holder, cause: str, hold_ms: int) -> Hold
 
 def holds_of(running: RunningLane) -> list[Hold]:
     holds = running.lane.peek_conversation(C).holds
-    assert running.lane.standing(C).holds == holds
+    assert running.lane.generation_and_holds(C).holds == holds
     return list(holds)
 
 
@@ -404,7 +406,7 @@ def test_the_end_of_the_shorter_hold_moves_nothing(running: RunningLane) -> None
     assert running.lane.peek_conversation(C).due_at_ms == people.until_ms
     assert running.lane.resume_buffer(C, holder="consumers", cause="crm") == o.OnHold(people.until_ms)
     running.pass_time(1_000)
-    assert running.lane.resume_buffer(C, holder="people") == o.Resumed(running.clock())
+    assert running.lane.resume_buffer(C, holder="people") == o.HoldEnded(running.clock())
     running.pass_time(1_000)
     assert batches_of(running) == [["m1"]]
     assert running.clock() < consumers.until_ms
@@ -421,7 +423,7 @@ def test_what_one_holder_kept_is_due_when_the_last_hold_is_ended(running: Runnin
     assert isinstance(running.lane.resume_buffer(C, holder=first, cause=causes[first]), o.OnHold)
     running.pass_time(LONG_MS)
     assert batches_of(running) == []
-    assert running.lane.resume_buffer(C, holder=last, cause=causes[last]) == o.Resumed(running.clock())
+    assert running.lane.resume_buffer(C, holder=last, cause=causes[last]) == o.HoldEnded(running.clock())
     running.pass_time(1_000)
     assert batches_of(running) == [["m1"]]
 
@@ -430,11 +432,11 @@ def test_a_resume_without_a_holder_ends_both_holds(running: RunningLane) -> None
     send(running, "m1")
     hold(running, "people", "operator", 30_000)
     hold(running, "consumers", "crm", 60_000)
-    assert running.lane.resume_buffer(C) == o.Resumed(running.clock())
+    assert running.lane.resume_buffer(C) == o.HoldEnded(running.clock())
     assert holds_of(running) == []
     running.pass_time(1_000)
     assert batches_of(running) == [["m1"]]
-    assert isinstance(send(running, "m2"), o.Buffered)
+    assert isinstance(send(running, "m2"), o.MessageBuffered)
     running.pass_time(LONG_MS)
     assert batches_of(running) == [["m1"], ["m2"]]
 
@@ -454,12 +456,12 @@ def test_what_waits_behind_a_batch_waits_for_the_hold_that_is_left(running: Runn
 
 
 def test_a_typing_event_makes_nothing_due_earlier_nor_later_than_the_longest_wait(running: RunningLane) -> None:
-    assert running.lane.extend_wait(C, extend_ms=3_000, max_wait_ms=8_000) == o.Empty()
+    assert running.lane.extend_wait(C, extend_ms=3_000, max_wait_ms=8_000) == o.BufferEmpty()
     first = send(running, "m1")
-    assert isinstance(first, o.Buffered)
+    assert isinstance(first, o.MessageBuffered)
     for _ in range(4):
         outcome = running.lane.extend_wait(C, extend_ms=3_000, max_wait_ms=8_000)
-        assert isinstance(outcome, o.Extended | o.Unmoved)
+        assert isinstance(outcome, o.BufferExtended | o.BufferUnmoved)
         assert first.due_at_ms <= outcome.due_at_ms <= running.clock() + 8_000
     running.pass_time(LONG_MS)
     assert batches_of(running) == [["m1"]]
@@ -467,16 +469,16 @@ def test_a_typing_event_makes_nothing_due_earlier_nor_later_than_the_longest_wai
 
 def test_a_flush_word_makes_due_what_waits_unless_it_is_on_hold(running: RunningLane) -> None:
     lane = running.lane
-    assert lane.retime_buffer(C, timing=FLUSH) == o.Empty()
+    assert lane.retime_buffer(C, timing=FLUSH) == o.BufferEmpty()
     send(running, "m1", "m2")
-    assert lane.retime_buffer(C, timing=FLUSH) == o.Retimed(running.clock(), 2, FLUSH.silence_rule)
+    assert lane.retime_buffer(C, timing=FLUSH) == o.BufferRetimed(running.clock(), 2, FLUSH.silence_rule)
     running.pass_time(1_000)
     assert batches_of(running) == [["m1", "m2"]]
     assert events_of(running)[0]["flushReason"] == "flush"
     send(running, "m3")
     lane.hold_buffer(C, holder="people", cause="operator", hold_ms=60_000)
     held = lane.retime_buffer(C, timing=FLUSH)
-    assert isinstance(held, o.Retimed | o.Unmoved)
+    assert isinstance(held, o.BufferRetimed | o.BufferUnmoved)
     assert held.due_at_ms > running.clock()
     running.pass_time(LONG_MS)
     assert batches_of(running) == [["m1", "m2"]]
@@ -485,20 +487,20 @@ def test_a_flush_word_makes_due_what_waits_unless_it_is_on_hold(running: Running
 def test_new_rules_never_make_a_buffer_wait_longer_than_they_say(running: RunningLane) -> None:
     send(running, "m1")
     outcome = running.lane.retime_buffer(C, timing=RULES.timing)
-    assert isinstance(outcome, o.Retimed | o.Unmoved)
+    assert isinstance(outcome, o.BufferRetimed | o.BufferUnmoved)
     assert outcome.due_at_ms <= running.clock() + RULES.silence_ms
     running.pass_time(LONG_MS)
     assert batches_of(running) == [["m1"]]
 
 
 def test_an_operators_flush_ends_a_wait_but_a_hold_continues_for_later_messages(running: RunningLane) -> None:
-    assert running.lane.flush_buffer(C) == o.Empty()
+    assert running.lane.flush_buffer(C) == o.BufferEmpty()
     until_ms = running.clock() + 60_000
     running.lane.hold_buffer(C, holder="people", cause="operator", hold_ms=60_000)
-    assert running.lane.flush_buffer(C) == o.Empty()
+    assert running.lane.flush_buffer(C) == o.BufferEmpty()
     send(running, "m1", "m2")
     for _ in range(2):
-        assert running.lane.flush_buffer(C) == o.Flushed(running.clock(), 2)
+        assert running.lane.flush_buffer(C) == o.BufferFlushed(running.clock(), 2)
     running.pass_time(1_000)
     assert batches_of(running) == [["m1", "m2"]]
     assert events_of(running)[0]["flushReason"] == "flush"
@@ -506,7 +508,7 @@ def test_an_operators_flush_ends_a_wait_but_a_hold_continues_for_later_messages(
     assert send(running, "m3").due_at_ms == until_ms
     running.pass_time(LONG_MS)
     assert batches_of(running) == [["m1", "m2"]]
-    assert running.lane.resume_buffer(C) == o.Resumed(running.clock())
+    assert running.lane.resume_buffer(C) == o.HoldEnded(running.clock())
     running.pass_time(1_000)
     assert batches_of(running) == [["m1", "m2"], ["m3"]]
 

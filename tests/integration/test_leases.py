@@ -7,10 +7,10 @@ from threading import Barrier
 import pytest
 
 from message_buffer.lanes.outcomes import (
-    Acquired,
+    LeaseAcquired,
+    LeaseLost,
+    LeaseReleased,
     LeaseTaken,
-    Lost,
-    Released,
     Renewed,
     WorkIsNear,
 )
@@ -35,20 +35,20 @@ LATE = Rules(silence_ms=200_000, max_wait_ms=300_000)
 
 def test_one_processor_holds_the_lease_until_it_runs_out(engine: Engine) -> None:
     expires_at_ms = engine.clock.now_ms + SETTINGS.lease_ms
-    assert same(engine.store.acquire_lease(0, "one"), Acquired(expires_at_ms))
+    assert same(engine.store.acquire_lease(0, "one"), LeaseAcquired(expires_at_ms))
     assert same(engine.store.acquire_lease(0, "other"), LeaseTaken(expires_at_ms))
     engine.clock.advance(SETTINGS.lease_ms - 1)
     assert same(engine.store.acquire_lease(0, "other"), LeaseTaken(expires_at_ms))
     engine.clock.advance(1)
-    assert isinstance(engine.store.acquire_lease(0, "other"), Acquired)
-    assert same(engine.store.renew_lease(0, "one"), Lost())
+    assert isinstance(engine.store.acquire_lease(0, "other"), LeaseAcquired)
+    assert same(engine.store.renew_lease(0, "one"), LeaseLost())
 
 
 def test_a_lease_that_ran_out_is_not_revived_but_may_be_acquired_again(engine: Engine) -> None:
     engine.store.acquire_lease(0, "one")
     engine.clock.advance(SETTINGS.lease_ms)
-    assert same(engine.store.renew_lease(0, "one"), Lost())
-    assert isinstance(engine.store.acquire_lease(0, "one"), Acquired)
+    assert same(engine.store.renew_lease(0, "one"), LeaseLost())
+    assert isinstance(engine.store.acquire_lease(0, "one"), LeaseAcquired)
 
 
 @pytest.mark.promise("P6")
@@ -62,13 +62,13 @@ def test_of_fifty_processors_that_come_at_once_one_gets_the_lease(engine: Engine
 
     with ThreadPoolExecutor(50) as pool:
         outcomes = list(pool.map(come, range(50)))
-    assert [type(outcome) for outcome in outcomes].count(Acquired) == 1
+    assert [type(outcome) for outcome in outcomes].count(LeaseAcquired) == 1
     assert [type(outcome) for outcome in outcomes].count(LeaseTaken) == 49
 
 
 FENCED: dict[str, Callable[[Engine, str], object]] = {
     "renew_lease": lambda engine, lease: engine.store.renew_lease(0, lease),
-    "leave_if_idle": lambda engine, lease: engine.store.leave_if_idle(0, lease),
+    "stop_if_idle": lambda engine, lease: engine.store.stop_if_idle(0, lease),
     "hand_over": lambda engine, lease: engine.store.hand_over(0, lease),
     "claim_due": lambda engine, lease: engine.store.claim_due(0, lease),
     "return_claim": lambda engine, lease: engine.store.return_claim("c", lease, due_at_ms=0),
@@ -85,7 +85,7 @@ def test_a_processor_that_lost_its_lease_changes_nothing(engine: Engine, script:
     engine.clock.advance(SETTINGS.lease_ms)
     engine.store.acquire_lease(0, "new")
     before = engine.settle()
-    assert same(FENCED[script](engine, "old"), Lost())
+    assert same(FENCED[script](engine, "old"), LeaseLost())
     assert engine.settle() == before
 
 
@@ -98,38 +98,38 @@ def test_a_lease_is_worth_nothing_from_its_last_millisecond_on(engine: Engine, s
     engine.store.claim_due(0, "old", limit=1)
     engine.clock.advance(SETTINGS.lease_ms)
     before = engine.settle()
-    assert same(FENCED[script](engine, "old"), Lost())
+    assert same(FENCED[script](engine, "old"), LeaseLost())
     assert engine.settle() == before
 
 
 @pytest.mark.promise("P6")
 @pytest.mark.parametrize("script", FENCED)
 def test_nobody_acts_on_a_shard_that_was_never_acquired(engine: Engine, script: str) -> None:
-    assert same(FENCED[script](engine, "none"), Lost())
+    assert same(FENCED[script](engine, "none"), LeaseLost())
     assert engine.keys() == {}
 
 
 def test_an_idle_processor_may_leave_and_the_next_message_starts_one(engine: Engine) -> None:
     engine.work()
-    assert same(engine.store.leave_if_idle(0, engine.processor), Released(None, start_id=None))
-    assert same(engine.store.renew_lease(0, engine.processor), Lost())
+    assert same(engine.store.stop_if_idle(0, engine.processor), LeaseReleased(None, start_id=None))
+    assert same(engine.store.renew_lease(0, engine.processor), LeaseLost())
     assert engine.send("c", "m1").start_id
 
 
 def test_leaving_is_refused_while_work_is_near(engine: Engine) -> None:
     due_at_ms = engine.send("c", "m1").due_at_ms
     engine.work()
-    assert same(engine.store.leave_if_idle(0, engine.processor), WorkIsNear(due_at_ms or 0))
+    assert same(engine.store.stop_if_idle(0, engine.processor), WorkIsNear(due_at_ms or 0))
     assert isinstance(engine.store.renew_lease(0, engine.processor), Renewed), "it kept the lease"
 
 
 def test_leaving_is_allowed_when_the_next_due_time_lies_beyond_the_horizon(engine: Engine) -> None:
     due_at_ms = engine.send("c", "m1", rules=LATE).due_at_ms
     engine.work()
-    assert same(engine.store.leave_if_idle(0, engine.processor), Released(due_at_ms, start_id=None))
+    assert same(engine.store.stop_if_idle(0, engine.processor), LeaseReleased(due_at_ms, start_id=None))
     engine.clock.now_ms = (due_at_ms or 0) - SETTINGS.horizon_ms
     engine.work()
-    assert same(engine.store.leave_if_idle(0, engine.processor), WorkIsNear(due_at_ms or 0))
+    assert same(engine.store.stop_if_idle(0, engine.processor), WorkIsNear(due_at_ms or 0))
 
 
 @pytest.mark.parametrize("is_taken", [False, True])
@@ -139,10 +139,10 @@ def test_leaving_is_refused_while_a_batch_is_in_flight(engine: Engine, is_taken:
     deadline_ms = engine.clock.now_ms + SETTINGS.claim_ms
     if is_taken:
         deadline_ms = take(engine, "c", "t1").until_ms
-    assert same(engine.store.leave_if_idle(0, engine.processor), WorkIsNear(deadline_ms))
+    assert same(engine.store.stop_if_idle(0, engine.processor), WorkIsNear(deadline_ms))
     engine.store.complete_batch("c", "t1")
-    left = engine.store.leave_if_idle(0, engine.processor)
-    assert isinstance(left, Released) == is_taken
+    left = engine.store.stop_if_idle(0, engine.processor)
+    assert isinstance(left, LeaseReleased) == is_taken
 
 
 def test_a_hand_over_while_a_batch_is_in_flight_reserves_the_successor_who_looks_after_it(engine: Engine) -> None:
@@ -150,7 +150,7 @@ def test_a_hand_over_while_a_batch_is_in_flight_reserves_the_successor_who_looks
     engine.send("c", "m1", rules=NOW)
     claim_and_take(engine, "c", "t1")
     released = engine.store.hand_over(0, engine.processor)
-    assert isinstance(released, Released)
+    assert isinstance(released, LeaseReleased)
     assert released.start_id is not None
     engine.processor = "successor"
     engine.clock.advance(SETTINGS.token_ms)
@@ -162,26 +162,26 @@ def test_a_hand_over_reserves_the_successor(engine: Engine) -> None:
     due_at_ms = engine.send("c", "m1").due_at_ms
     engine.work()
     released = engine.store.hand_over(0, engine.processor)
-    assert isinstance(released, Released)
+    assert isinstance(released, LeaseReleased)
     assert released.next_due_at_ms == due_at_ms
     assert released.start_id is not None
     assert not engine.send("c", "m2").start_id, "the successor is on its way"
-    assert isinstance(engine.store.acquire_lease(0, "successor"), Acquired)
-    assert same(engine.store.claim_due(0, engine.processor), Lost())
+    assert isinstance(engine.store.acquire_lease(0, "successor"), LeaseAcquired)
+    assert same(engine.store.claim_due(0, engine.processor), LeaseLost())
 
 
 @pytest.mark.case(1)
-def test_a_message_between_the_last_empty_look_and_the_release_keeps_the_processor(
+def test_a_message_between_the_last_empty_claim_and_the_release_keeps_the_processor(
     engine: Engine,
 ) -> None:
     assert engine.claim() == []
     engine.send("c", "m1")
-    left = engine.store.leave_if_idle(0, engine.processor)
+    left = engine.store.stop_if_idle(0, engine.processor)
     assert same(left, WorkIsNear(next_due_at_ms=engine.clock.now_ms + RULES.silence_ms))
 
 
 @pytest.mark.case(1)
 def test_a_message_right_after_the_release_starts_a_processor(engine: Engine) -> None:
     assert engine.claim() == []
-    assert same(engine.store.leave_if_idle(0, engine.processor), Released(None, start_id=None))
+    assert same(engine.store.stop_if_idle(0, engine.processor), LeaseReleased(None, start_id=None))
     assert engine.send("c", "m1").start_id

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from message_buffer.errors import InvalidInput
-from message_buffer.lanes.outcomes import Listed, Page
+from message_buffer.lanes.outcomes import ConversationPage, ListedConversation
 from message_buffer.lanes.valkey.store import FIRST_PAGE
 from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, emit_due, take
@@ -16,7 +16,7 @@ SLOW = Rules(silence_ms=500_000, max_wait_ms=600_000)
 NOW = Rules(priority="vip")
 
 
-def pages(engine: Engine, *, limit: int = 100) -> Iterator[Page]:
+def pages(engine: Engine, *, limit: int = 100) -> Iterator[ConversationPage]:
     cursor: str | None = FIRST_PAGE
     while cursor:
         page = engine.store.list_conversations(0, cursor=cursor, limit=limit)
@@ -24,7 +24,7 @@ def pages(engine: Engine, *, limit: int = 100) -> Iterator[Page]:
         cursor = page.next_cursor
 
 
-def listed(engine: Engine, *, limit: int = 100) -> list[Listed]:
+def listed(engine: Engine, *, limit: int = 100) -> list[ListedConversation]:
     return [found for page in pages(engine, limit=limit) for found in page.conversations]
 
 
@@ -47,10 +47,10 @@ def test_each_conversation_is_listed_where_it_is(engine: Engine) -> None:
     waiting_until_ms = engine.send("waiting", "m2", rules=SLOW).due_at_ms or 0
     engine.send("retrying", "m2", rules=SLOW)
     assert sorted(listed(engine), key=lambda found: found.conversation) == [
-        Listed("claimed", "INFLIGHT", deadline_ms),
-        Listed("retrying", "PENDING", engine.clock.now_ms - 500 + 7000),
-        Listed("taken", "INFLIGHT", engine.clock.now_ms - 500 + engine.store.settings.token_ms),
-        Listed("waiting", "PENDING", waiting_until_ms),
+        ListedConversation("claimed", "INFLIGHT", deadline_ms),
+        ListedConversation("retrying", "PENDING", engine.clock.now_ms - 500 + 7000),
+        ListedConversation("taken", "INFLIGHT", engine.clock.now_ms - 500 + engine.store.settings.token_ms),
+        ListedConversation("waiting", "PENDING", waiting_until_ms),
     ]
 
 

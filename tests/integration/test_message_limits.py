@@ -2,7 +2,7 @@
 
 import pytest
 
-from message_buffer.lanes.outcomes import Stale
+from message_buffer.lanes.outcomes import RunStale
 from message_buffer.rules.layers import Rules
 from tests.support.emission import Bus, claim_and_take, emit_due, ids_of, run_until_idle, take
 from tests.support.engine import Engine
@@ -57,7 +57,7 @@ def test_limit_reached_while_the_timer_has_already_claimed_makes_one_batch(engin
     assert ids_of(take(engine, "c", "t1").payloads) == ["m1", "m2"]
     engine.store.complete_batch("c", "t1")
     assert engine.claim() == []
-    assert isinstance(engine.store.take_batch("c", "t2"), Stale)
+    assert isinstance(engine.store.take_batch("c", "t2"), RunStale)
 
 
 @pytest.mark.case(28)

@@ -6,14 +6,14 @@ import pytest
 
 from message_buffer.errors import StoreOutOfMemory
 from message_buffer.lanes.outcomes import (
-    Acquired,
-    Buffered,
-    Completed,
-    Recovered,
-    Released,
+    BatchCompleted,
+    BatchRetried,
+    ClaimReturned,
+    LeaseAcquired,
+    LeaseReleased,
+    MessageBuffered,
     Renewed,
-    Retried,
-    Returned,
+    ShardRecovered,
 )
 from message_buffer.lanes.valkey.connection import connect
 from message_buffer.limits import MIN_RETRY_MS
@@ -80,7 +80,7 @@ def test_a_full_cache_drains_and_takes_messages_again(tight: Engine) -> None:
     accepted, bus = fill(tight), Bus()
     run_until_idle(tight, bus)
     assert sorted(event.conversation for event in bus.events) == sorted(accepted)
-    assert isinstance(tight.send("late", "m1"), Buffered)
+    assert isinstance(tight.send("late", "m1"), MessageBuffered)
 
 
 def test_memories_are_evicted_and_messages_are_not(tight: Engine) -> None:
@@ -103,13 +103,13 @@ def test_with_no_byte_left_a_batch_still_goes_its_whole_way(tight: Engine) -> No
     tight.send("d", "m1")
     tight.clock.advance(3000)
     exhaust(tight)
-    assert isinstance(tight.store.acquire_lease(0, tight.processor), Acquired)
+    assert isinstance(tight.store.acquire_lease(0, tight.processor), LeaseAcquired)
     assert isinstance(tight.store.renew_lease(0, tight.processor), Renewed)
     assert tight.claim() == ["c", "d"] or tight.claim() == []
-    assert isinstance(tight.store.return_claim("d", tight.processor, due_at_ms=tight.clock.now_ms), Returned)
+    assert isinstance(tight.store.return_claim("d", tight.processor, due_at_ms=tight.clock.now_ms), ClaimReturned)
     assert ids_of(take(tight, "c", "t1").payloads) == ["m1", "m2"]
-    assert isinstance(tight.store.retry_batch("c", "t1", retry_at_ms=tight.clock.now_ms), Retried)
-    assert isinstance(tight.store.hand_over(0, tight.processor), Released)
+    assert isinstance(tight.store.retry_batch("c", "t1", retry_at_ms=tight.clock.now_ms), BatchRetried)
+    assert isinstance(tight.store.hand_over(0, tight.processor), LeaseReleased)
     tight.processor = "lease-2"
     assert sorted(tight.claim()) == ["c", "d"]
     take(tight, "c", "t2")
@@ -122,7 +122,7 @@ def test_with_no_byte_left_a_batch_still_goes_its_whole_way(tight: Engine) -> No
     assert tight.claim() == ["c", "d"], "the dead processor's claim and what has expired"
     again = take(tight, "c", "t3")
     assert (ids_of(again.payloads), again.attempt) == (["m1", "m2"], 3)
-    assert isinstance(tight.store.complete_batch("c", "t3"), Completed)
+    assert isinstance(tight.store.complete_batch("c", "t3"), BatchCompleted)
     assert_invariants(tight)
 
 
@@ -142,7 +142,7 @@ def test_with_no_byte_left_the_watchdog_still_starts_a_processor(tight: Engine) 
     tight.clock.advance(SETTINGS.start_ms)
     exhaust(tight)
     recovered = tight.store.recover_expired(0)
-    assert isinstance(recovered, Recovered)
+    assert isinstance(recovered, ShardRecovered)
     assert recovered.start_id
 
 
@@ -155,7 +155,7 @@ def test_with_no_byte_left_a_repeated_completion_still_answers(tight: Engine) ->
     tight.clock.advance(SETTINGS.start_ms)
     exhaust(tight)
     first = store.complete_batch("c", "t1")
-    assert isinstance(first, Completed)
+    assert isinstance(first, BatchCompleted)
     assert first.start_id
     assert store.complete_batch("c", "t1") == first
 

@@ -1,9 +1,9 @@
 """Peek returns the state of one conversation."""
 
 from message_buffer.lanes.outcomes import (
-    Busy,
-    Stale,
-    Taken,
+    BatchBusy,
+    BatchTaken,
+    RunStale,
 )
 from tests.support.emission import Bus, emit_one, ids_of
 from tests.support.engine import Engine
@@ -20,7 +20,7 @@ def test_peek_tells_each_state(engine: Engine) -> None:
     assert ids_of(seen.payloads) == ["old too"]
     engine.store.recover_expired(0)
     assert engine.store.peek_conversation("c").state == "PENDING"
-    assert isinstance(engine.store.take_batch("c", "t9"), Stale | Busy | Taken)
+    assert isinstance(engine.store.take_batch("c", "t9"), RunStale | BatchBusy | BatchTaken)
     assert emit_one(engine, Bus(), "c") is None, "pending: not claimed"
 
 

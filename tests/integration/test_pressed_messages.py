@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from message_buffer.lanes.outcomes import Buffered
+from message_buffer.lanes.outcomes import MessageBuffered
 from message_buffer.rules.layers import Rules
 from tests.support.emission import claim_and_take
 from tests.support.engine import Engine, payload
@@ -16,7 +16,7 @@ def press(engine: Engine, message_id: str, rules: Rules = RULES) -> int:
     """Press a button. Return how long the buffer waits from now."""
     timing = rules.timing_of(is_pressed=True)
     outcome = engine.store.buffer_message("c", message_id, payload=payload(message_id), timing=timing)
-    assert isinstance(outcome, Buffered)
+    assert isinstance(outcome, MessageBuffered)
     assert outcome.due_at_ms == engine.store.peek_conversation("c").due_at_ms
     return outcome.due_at_ms - engine.clock.now_ms
 

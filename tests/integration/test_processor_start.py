@@ -7,10 +7,10 @@ from threading import Barrier
 import pytest
 
 from message_buffer.lanes.outcomes import (
-    Completed,
-    Flushed,
-    Resumed,
-    Retried,
+    BatchCompleted,
+    BatchRetried,
+    BufferFlushed,
+    HoldEnded,
 )
 from message_buffer.rules.layers import Rules
 from tests.support.emission import (
@@ -24,20 +24,20 @@ NOW = Rules(priority="vip")
 def schedule_by_complete(engine: Engine) -> str | None:
     engine.send("c", "m2")
     completed = engine.store.complete_batch("c", "t1")
-    assert isinstance(completed, Completed)
+    assert isinstance(completed, BatchCompleted)
     return completed.start_id
 
 
 def schedule_by_retry(engine: Engine) -> str | None:
     retried = engine.store.retry_batch("c", "t1", retry_at_ms=engine.clock.now_ms + 100)
-    assert isinstance(retried, Retried)
+    assert isinstance(retried, BatchRetried)
     return retried.start_id
 
 
 def schedule_by_flush(engine: Engine) -> str | None:
     engine.store.retry_batch("c", "t1", retry_at_ms=engine.clock.now_ms + 3_600_000)
     flushed = engine.store.flush_buffer("c")
-    assert isinstance(flushed, Flushed)
+    assert isinstance(flushed, BufferFlushed)
     return flushed.start_id
 
 
@@ -45,7 +45,7 @@ def schedule_by_resume(engine: Engine) -> str | None:
     engine.store.hold_buffer("d", holder="people", cause="operator", hold_ms=3_600_000)
     assert not engine.send("d", "m1").start_id, "a conversation on hold needs no processor yet"
     resumed = engine.store.resume_buffer("d")
-    assert isinstance(resumed, Resumed)
+    assert isinstance(resumed, HoldEnded)
     return resumed.start_id
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from message_buffer.lanes.outcomes import Buffered, Duplicate, Refused, Taken
+from message_buffer.lanes.outcomes import BatchTaken, MessageBuffered, MessageDuplicate, MessageRefused
 from message_buffer.lanes.valkey.store import LOOK_EVERY, MAX_REMEMBERED_ID_BYTES, Store
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.quota import Charge, Quota
@@ -34,7 +34,7 @@ class Sender:
 
     def send(
         self, charged: Charge | None, conversation: str = "c", *, text: str = "Hey", message_id: str | None = None
-    ) -> Buffered | Duplicate | Refused:
+    ) -> MessageBuffered | MessageDuplicate | MessageRefused:
         message_id = message_id or f"m{next(self._numbers)}"
         return self._store.buffer_message(
             conversation, message_id, payload=payload(message_id, text), timing=TIMING, charge=charged
@@ -43,7 +43,7 @@ class Sender:
     def fits(self, charged: Charge | None, tries: int, *, new_conversations: bool = False) -> int:
         """Return how many of so many messages are buffered."""
         names = (f"new-{next(self._numbers)}" if new_conversations else "c" for _ in range(tries))
-        return sum(isinstance(self.send(charged, name), Buffered) for name in names)
+        return sum(isinstance(self.send(charged, name), MessageBuffered) for name in names)
 
 
 @pytest.fixture
@@ -69,11 +69,11 @@ def test_a_minutes_worth_fits_at_once_and_then_as_much_as_time_has_passed(engine
 def test_a_refusal_says_what_is_spent_and_when_something_fits_again(engine: Engine, sender: Sender) -> None:
     account = charge(messages=6)
     sender.fits(account, 10)
-    assert sender.send(account) == Refused("account_messages", 10_000)
+    assert sender.send(account) == MessageRefused("account_messages", 10_000)
     engine.clock.advance(9_999)
-    assert sender.send(account) == Refused("account_messages", 1)
+    assert sender.send(account) == MessageRefused("account_messages", 1)
     engine.clock.advance(1)
-    assert isinstance(sender.send(account), Buffered)
+    assert isinstance(sender.send(account), MessageBuffered)
 
 
 def test_a_refused_message_leaves_nothing_behind(engine: Engine, sender: Sender) -> None:
@@ -81,16 +81,16 @@ def test_a_refused_message_leaves_nothing_behind(engine: Engine, sender: Sender)
     sender.fits(account, 3)
     before = engine.settle()
     for conversation in ("c", "another"):
-        assert isinstance(sender.send(account, conversation), Refused)
+        assert isinstance(sender.send(account, conversation), MessageRefused)
         assert engine.settle() == before
 
 
 def test_a_repeat_costs_nothing_even_when_all_is_spent(engine: Engine, sender: Sender) -> None:
     account = charge(messages=2)
-    assert isinstance(sender.send(account, message_id="first"), Buffered)
+    assert isinstance(sender.send(account, message_id="first"), MessageBuffered)
     assert sender.fits(account, 5) == 1
     before = engine.settle()
-    assert isinstance(sender.send(account, message_id="first"), Duplicate)
+    assert isinstance(sender.send(account, message_id="first"), MessageDuplicate)
     assert engine.settle() == before
 
 
@@ -98,22 +98,22 @@ def test_opened_buffers_have_a_quota_of_their_own(engine: Engine, sender: Sender
     account = charge(conversations=3)
     assert sender.fits(account, 10, new_conversations=True) == 3
     refused = sender.send(account, "one more")
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, MessageRefused)
     assert refused.reason == "account_conversations"
 
 
 def test_a_message_to_an_open_buffer_fits_when_no_buffer_may_be_opened(engine: Engine, sender: Sender) -> None:
     account = charge(conversations=1)
-    assert isinstance(sender.send(account), Buffered)
+    assert isinstance(sender.send(account), MessageBuffered)
     sender.fits(account, 3, new_conversations=True)
-    assert isinstance(sender.send(account), Buffered)
+    assert isinstance(sender.send(account), MessageBuffered)
 
 
 def test_a_tenants_accounts_share_its_quota_and_another_tenant_has_its_own(engine: Engine, sender: Sender) -> None:
     assert sender.fits(of_tenant(messages=5), 10) == 5
     assert sender.fits(of_tenant(messages=5, account="generic/second"), 10) == 0
     refused = sender.send(of_tenant(messages=5))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, MessageRefused)
     assert refused.reason == "tenant_messages"
     other = Charge("generic/third", PLENTY, "other", Quota(5, 5), is_exact=True)
     assert sender.fits(other, 10) == 5
@@ -133,7 +133,7 @@ def test_accounts_and_tenants_of_one_name_do_not_share_a_quota(engine: Engine, s
 def test_a_shard_has_its_share(engine: Engine) -> None:
     sender = Sender(engine, engine.another_store(SETTINGS._replace(shards=4)))
     found = [sender.send(charge(messages=40), f"c{n}") for n in range(400)]
-    assert sum(isinstance(each, Buffered) for each in found) == 40
+    assert sum(isinstance(each, MessageBuffered) for each in found) == 40
 
 
 def test_a_share_of_less_than_one_message_still_lets_one_through(engine: Engine) -> None:
@@ -148,7 +148,7 @@ def test_an_opened_buffer_brings_eight_messages_and_more_are_charged_in_eights(e
     account = Charge("generic/shop", Quota(messages_per_minute=10 * LOOK_EVERY, conversations_per_minute=10_000_000))
     fitted = 0
     for _ in range(200):
-        fitted += isinstance(sender.send(account), Buffered)
+        fitted += isinstance(sender.send(account), MessageBuffered)
     assert fitted == 11 * LOOK_EVERY
     assert sender.fits(account, 5, new_conversations=True) == 5
 
@@ -178,12 +178,12 @@ def test_a_conversation_on_hold_is_full_at_its_bound_and_drops_nothing(engine: E
     sender = Sender(engine, engine.another_store(SETTINGS._replace(max_waiting=20)))
     engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=60_000)
     assert sender.fits(None, 30) == 20
-    assert sender.send(None) == Refused("waiting", 0)
-    assert isinstance(sender.send(None, "another"), Buffered)
+    assert sender.send(None) == MessageRefused("waiting", 0)
+    assert isinstance(sender.send(None, "another"), MessageBuffered)
     assert_invariants(engine)
     engine.store.resume_buffer("c")
     assert len(claim_and_take(engine, "c").payloads) == 20
-    assert isinstance(sender.send(None), Buffered)
+    assert isinstance(sender.send(None), MessageBuffered)
 
 
 def test_a_full_conversation_is_not_charged(engine: Engine) -> None:
@@ -201,10 +201,10 @@ def test_large_messages_are_due_at_once_when_they_fill_a_batch(engine: Engine) -
         due = engine.another_store(SETTINGS._replace(max_batch_bytes=4 * LARGE)).buffer_message(
             "c", f"large-{n}", payload=payload(f"large-{n}", "x" * LARGE), timing=timing
         )
-        assert isinstance(due, Buffered)
+        assert isinstance(due, MessageBuffered)
         assert (due.due_at_ms == engine.clock.now_ms) == (n == 3)
     assert engine.store.peek_conversation("c").flush_reason == "max_bytes"
-    assert isinstance(sender.send(None), Buffered)
+    assert isinstance(sender.send(None), MessageBuffered)
 
 
 @pytest.mark.parametrize("first", ["taken", "cancelled", "deleted"])
@@ -231,12 +231,12 @@ def test_large_messages_that_wait_are_bounded_by_their_bytes(engine: Engine) -> 
     sender = Sender(engine, engine.another_store(SETTINGS._replace(max_waiting_bytes=5 * LARGE + 2_000)))
     engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=60_000)
     found = [sender.send(None, text="x" * LARGE) for _ in range(8)]
-    assert [isinstance(each, Buffered) for each in found] == [True] * 5 + [False] * 3
-    assert found[-1] == Refused("waiting", 0)
-    assert isinstance(sender.send(None, text="small"), Buffered)
+    assert [isinstance(each, MessageBuffered) for each in found] == [True] * 5 + [False] * 3
+    assert found[-1] == MessageRefused("waiting", 0)
+    assert isinstance(sender.send(None, text="small"), MessageBuffered)
     engine.store.resume_buffer("c")
     assert len(claim_and_take(engine, "c").payloads) == 6
-    assert isinstance(sender.send(None, text="x" * LARGE), Buffered), "the next buffer begins at nothing"
+    assert isinstance(sender.send(None, text="x" * LARGE), MessageBuffered), "the next buffer begins at nothing"
 
 
 # -- remembered ids --------------------------------------------------------------------------------
@@ -248,7 +248,9 @@ KEPT = SETTINGS._replace(max_seen=10)
 def talk(engine: Engine, ids: list[str], store: Store) -> None:
     """Send a batch and complete it."""
     for message_id in ids:
-        assert isinstance(store.buffer_message("c", message_id, payload=payload(message_id), timing=TIMING), Buffered)
+        assert isinstance(
+            store.buffer_message("c", message_id, payload=payload(message_id), timing=TIMING), MessageBuffered
+        )
     engine.clock.advance(60_000)
     taken = claim_and_take(engine, "c", "t1")
     assert ids_of(taken.payloads) == ids
@@ -262,9 +264,9 @@ def test_a_conversation_remembers_so_many_ids_and_forgets_the_oldest(engine: Eng
         talk(engine, [f"m{batch}-{n}" for n in range(4)], store)
     assert len(engine.keys()["{b0}:seen:c"].pairs) == 10
     again = store.buffer_message("c", "m4-0", payload=payload("m4-0"), timing=TIMING)
-    assert isinstance(again, Duplicate)
+    assert isinstance(again, MessageDuplicate)
     forgotten = store.buffer_message("c", "m0-0", payload=payload("m0-0"), timing=TIMING)
-    assert isinstance(forgotten, Buffered)
+    assert isinstance(forgotten, MessageBuffered)
 
 
 def test_the_bytes_of_a_batch_that_was_taken_no_longer_count_as_waiting(engine: Engine) -> None:
@@ -272,16 +274,16 @@ def test_the_bytes_of_a_batch_that_was_taken_no_longer_count_as_waiting(engine: 
     timing = Rules(silence_ms=1_000).timing
     store = engine.another_store(SETTINGS._replace(max_batch_bytes=4 * LARGE, max_waiting_bytes=6 * LARGE))
 
-    def send(n: int) -> Buffered | Duplicate | Refused:
+    def send(n: int) -> MessageBuffered | MessageDuplicate | MessageRefused:
         return store.buffer_message("c", f"m{n}", payload=payload(f"m{n}", "x" * (LARGE - 200)), timing=timing)
 
     found = [send(n) for n in range(7)]
-    assert [type(each) for each in found] == [Buffered] * 6 + [Refused]
+    assert [type(each) for each in found] == [MessageBuffered] * 6 + [MessageRefused]
     engine.claim()
-    assert isinstance(taken := store.take_batch("c", "t"), Taken)
+    assert isinstance(taken := store.take_batch("c", "t"), BatchTaken)
     assert len(taken.payloads) == 4
     found = [send(n) for n in range(6, 11)]
-    assert [type(each) for each in found] == [Buffered] * 4 + [Refused]
+    assert [type(each) for each in found] == [MessageBuffered] * 4 + [MessageRefused]
 
 
 def test_the_ids_of_waiting_messages_are_never_forgotten(engine: Engine) -> None:
@@ -294,7 +296,7 @@ def test_the_ids_of_waiting_messages_are_never_forgotten(engine: Engine) -> None
     completed = store.complete_batch("c", "t1")
     assert completed.ids_forgotten == 0  # type: ignore[union-attr]
     assert all(
-        isinstance(store.buffer_message("c", f"w{n}", payload=payload(f"w{n}"), timing=TIMING), Duplicate)
+        isinstance(store.buffer_message("c", f"w{n}", payload=payload(f"w{n}"), timing=TIMING), MessageDuplicate)
         for n in range(30)
     )
 
@@ -313,8 +315,8 @@ def test_a_long_id_is_remembered_by_a_short_name(engine: Engine, sender: Sender)
     sender.send(None, message_id=LONG)
     (kept,) = engine.keys()["{b0}:seen:c"].pairs
     assert len(kept) < MAX_REMEMBERED_ID_BYTES
-    assert isinstance(sender.send(None, message_id=LONG), Duplicate)
-    assert isinstance(sender.send(None, message_id=LONG + "y"), Buffered)
+    assert isinstance(sender.send(None, message_id=LONG), MessageDuplicate)
+    assert isinstance(sender.send(None, message_id=LONG + "y"), MessageBuffered)
 
 
 def test_long_ids_can_be_edited_deleted_and_found(engine: Engine, sender: Sender) -> None:
@@ -322,5 +324,5 @@ def test_long_ids_can_be_edited_deleted_and_found(engine: Engine, sender: Sender
     engine.store.edit_message("c", LONG, payload=payload(LONG, "edited"))
     assert engine.store.peek_conversation("c", limit=1).payloads == [payload(LONG, "edited")]
     engine.store.delete_message("c", LONG)
-    assert isinstance(sender.send(None, message_id=LONG), Duplicate)
+    assert isinstance(sender.send(None, message_id=LONG), MessageDuplicate)
     assert_nothing_left_behind(engine)

@@ -3,7 +3,7 @@
 import pytest
 
 from message_buffer.lanes.outcomes import (
-    Recovered,
+    ShardRecovered,
 )
 from message_buffer.rules.layers import Rules
 from tests.support.engine import SETTINGS, Engine
@@ -42,5 +42,5 @@ def test_work_beyond_the_horizon_starts_no_processor_until_it_is_near(engine: En
 @pytest.mark.promise("P8")
 def test_an_empty_shard_starts_no_processor(engine: Engine) -> None:
     recovered = engine.store.recover_expired(0)
-    assert same(recovered, Recovered(0, 0, None, None, start_id=None, conversations=[]))
+    assert same(recovered, ShardRecovered(0, 0, None, None, start_id=None, conversations=[]))
     assert engine.keys() == {}

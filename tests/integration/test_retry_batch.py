@@ -3,8 +3,8 @@
 import pytest
 
 from message_buffer.lanes.outcomes import (
-    Buffered,
-    Duplicate,
+    MessageBuffered,
+    MessageDuplicate,
 )
 from tests.support.emission import (
     Bus,
@@ -32,7 +32,7 @@ def test_a_publish_that_fails_then_succeeds_keeps_id_content_and_order(engine: E
         batch_ids.add(taken.batch_id)
         retry_at_ms = engine.clock.now_ms + 500
         engine.store.retry_batch("c", f"t{attempt}", retry_at_ms=retry_at_ms)
-        assert isinstance(engine.send("c", f"later{attempt}"), Buffered), "and does not move the retry"
+        assert isinstance(engine.send("c", f"later{attempt}"), MessageBuffered), "and does not move the retry"
         engine.clock.now_ms = retry_at_ms - 1
         assert engine.claim() == []
         engine.clock.now_ms = retry_at_ms
@@ -64,7 +64,7 @@ def test_a_poison_batch_is_given_up_after_n_and_its_lane_goes_on(engine: Engine)
     engine.store.complete_batch("c", f"t{give_up_after}")
     run_until_idle(engine, bus)
     assert bus.batches("c") == [["m1", "m2"]]
-    assert isinstance(engine.send("c", "poison"), Duplicate), "a redelivery does not bring it back"
+    assert isinstance(engine.send("c", "poison"), MessageDuplicate), "a redelivery does not bring it back"
 
 
 @pytest.mark.case(30)

@@ -13,7 +13,7 @@ import pytest
 
 from message_buffer.aws import clients as aws
 from message_buffer.aws import json_client
-from message_buffer.lanes.outcomes import Buffered
+from message_buffer.lanes.outcomes import MessageBuffered
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.limits import MAX_IDLE_MS
@@ -49,7 +49,7 @@ def service(
             def call() -> None:
                 message = str(next(sent))
                 added = store.buffer_message("c", message, payload=payload(message), timing=Rules().timing)
-                assert isinstance(added, Buffered)
+                assert isinstance(added, MessageBuffered)
 
             yield proxy, call, now
             connection.close()
@@ -72,7 +72,7 @@ def aws_environment(port: int) -> dict[str, str]:
 
 def client_with_one_attempt() -> Any:
     return json_client.JsonClient(
-        "events", connect_seconds=aws.AWS_CONNECT_SECONDS, answer_seconds=ANSWER_MS / 1_000, attempts=1, kept=1
+        "events", connect_seconds=aws.AWS_CONNECT_SECONDS, response_seconds=ANSWER_MS / 1_000, attempts=1, kept=1
     )
 
 

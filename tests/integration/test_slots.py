@@ -2,7 +2,7 @@
 
 import pytest
 
-from message_buffer.lanes.outcomes import Claimed, Taken
+from message_buffer.lanes.outcomes import BatchTaken, ConversationsClaimed
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.layers import Rules
 from tests.support.engine import SETTINGS, Engine
@@ -31,19 +31,19 @@ def backlog(engine: Engine, count: int) -> None:
 def claim(engine: Engine, store: Store | None = None) -> list[str]:
     engine.work()
     claimed = (store or engine.store).claim_due(0, engine.processor)
-    assert isinstance(claimed, Claimed)
+    assert isinstance(claimed, ConversationsClaimed)
     return [due.conversation for due in claimed.conversations]
 
 
 def waits_for_slot(engine: Engine, store: Store) -> bool:
     claimed = store.claim_due(0, engine.processor)
-    assert isinstance(claimed, Claimed)
+    assert isinstance(claimed, ConversationsClaimed)
     return claimed.waits_for_slot
 
 
-def take(engine: Engine, name: str) -> Taken:
+def take(engine: Engine, name: str) -> BatchTaken:
     taken = engine.store.take_batch(name, f"token of {name}")
-    assert isinstance(taken, Taken)
+    assert isinstance(taken, BatchTaken)
     return taken
 
 

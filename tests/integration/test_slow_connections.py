@@ -9,10 +9,10 @@ import pytest
 import trustme
 
 from message_buffer.errors import StoreUnavailable
-from message_buffer.lanes.outcomes import Buffered, Duplicate
+from message_buffer.lanes.outcomes import MessageBuffered, MessageDuplicate
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.keys import wake_key
-from message_buffer.lanes.valkey.patience import Patience, WebhookPatience
+from message_buffer.lanes.valkey.patience import DialPatience, WebhookPatience
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.rules.layers import Rules
@@ -82,7 +82,7 @@ def test_a_dial_may_take_longer_than_an_answer(
 ) -> None:
     at = settings(slow.port, scheme=slow.scheme, user=signs_in)  # type: ignore[attr-defined]
     connection = Connection(lambda: connect(at), attempts=1)
-    assert isinstance(send(connection), Buffered)
+    assert isinstance(send(connection), MessageBuffered)
     assert slow.connections == 1, "one dial is enough, for a cluster too"
     connection.close()
 
@@ -94,7 +94,7 @@ def test_a_lost_connection_is_dialled_again_however_slow_that_is(
     connection = Connection(lambda: connect(at), retry_within_ms=300)
     send(connection)
     slow.drop_connections()
-    assert isinstance(send(connection), Duplicate)
+    assert isinstance(send(connection), MessageDuplicate)
     assert slow.connections == 2
     connection.close()
 
@@ -126,7 +126,7 @@ def test_a_dial_continues_when_its_webhook_cannot_wait(
     patience.begin()
     with pytest.raises(StoreUnavailable, match="still connecting"):
         send(connection)
-    while not isinstance(_tried(connection, patience), Buffered):
+    while not isinstance(_tried(connection, patience), MessageBuffered):
         pass
     assert slow.connections == 1
     connection.close()
@@ -158,7 +158,7 @@ def test_the_limit_of_a_dial_covers_the_handshake_of_tls(settings: Callable[...,
     with black_hole() as server:
         began = time.monotonic()
         at = settings(server.port, scheme="valkeys", connect_ms=300)
-        connection = Connection(lambda: connect(at), attempts=1, patience=Patience(CONNECT_MS))
+        connection = Connection(lambda: connect(at), attempts=1, patience=DialPatience(CONNECT_MS))
         with pytest.raises(StoreUnavailable, match="Timeout"):
             send(connection)
         assert 0.3 <= time.monotonic() - began < MUCH_LESS_SECONDS
@@ -169,7 +169,7 @@ def test_the_limit_of_a_dial_covers_the_sign_in(slow: Proxy, settings: Callable[
     slow.fall_silent()
     began = time.monotonic()
     at = settings(slow.port, scheme=slow.scheme, connect_ms=400)  # type: ignore[attr-defined]
-    connection = Connection(lambda: connect(at), attempts=1, patience=Patience(CONNECT_MS))
+    connection = Connection(lambda: connect(at), attempts=1, patience=DialPatience(CONNECT_MS))
     with pytest.raises(StoreUnavailable, match="Timeout"):
         send(connection)
     assert 0.4 <= time.monotonic() - began < MUCH_LESS_SECONDS
@@ -204,7 +204,7 @@ def another_node(valkey: ValkeyServer, unwatched: Engine) -> Iterator[ValkeyServ
 def test_a_node_that_names_another_owner_is_replaced_by_a_client_of_the_cluster(another_node: ValkeyServer) -> None:
     connection = Connection(lambda: connect(ConnectionSettings(another_node.url)))
     for n in range(3):
-        assert isinstance(send(connection, f"m{n}"), Buffered)
+        assert isinstance(send(connection, f"m{n}"), MessageBuffered)
     connection.close()
 
 

@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from message_buffer.lanes.outcomes import (
-    Buffered,
-    Busy,
-    Completed,
-    Stale,
-    Taken,
+    BatchBusy,
+    BatchCompleted,
+    BatchTaken,
+    MessageBuffered,
+    RunStale,
 )
 from message_buffer.rules.layers import Rules
 from tests.support.emission import (
@@ -37,12 +37,12 @@ def test_a_late_conversation_processor_is_refused_and_the_frozen_batch_is_emitte
     fast = claim_and_take(engine, "c", "fast")
     assert (fast.batch_id, fast.payloads, fast.attempt) == (slow.batch_id, slow.payloads, 2)
     before = engine.settle()
-    assert same(engine.store.complete_batch("c", "slow"), Stale())
-    assert same(engine.store.retry_batch("c", "slow", retry_at_ms=0), Stale())
-    assert isinstance(engine.store.take_batch("c", "slow"), Busy)
+    assert same(engine.store.complete_batch("c", "slow"), RunStale())
+    assert same(engine.store.retry_batch("c", "slow", retry_at_ms=0), RunStale())
+    assert isinstance(engine.store.take_batch("c", "slow"), BatchBusy)
     assert engine.settle() == before
     bus.emit(engine, "c", fast)
-    assert isinstance(engine.store.complete_batch("c", "fast"), Completed)
+    assert isinstance(engine.store.complete_batch("c", "fast"), BatchCompleted)
     run_until_idle(engine, bus)
     assert bus.batches("c") == [["m1"], ["m2"]]
 
@@ -54,7 +54,7 @@ def test_a_conversation_processor_that_is_only_slow_may_finish_until_another_has
     claim_and_take(engine, "c", "slow")
     engine.clock.advance(SETTINGS.token_ms)
     engine.store.recover_expired(0)
-    assert isinstance(engine.store.complete_batch("c", "slow"), Completed)
+    assert isinstance(engine.store.complete_batch("c", "slow"), BatchCompleted)
     assert engine.claim() == []
     engine.clock.advance(1)
     assert_nothing_left_behind(engine)
@@ -77,10 +77,10 @@ def test_a_message_at_any_instant_of_processing_is_in_this_batch_or_the_next(eng
     ]
     for n, step in enumerate(steps):
         if n == at:
-            assert isinstance(engine.send("c", "m2"), Buffered)
+            assert isinstance(engine.send("c", "m2"), MessageBuffered)
         step()
     if at == len(steps):
-        assert isinstance(engine.send("c", "m2"), Buffered)
+        assert isinstance(engine.send("c", "m2"), MessageBuffered)
     assert_invariants(engine)
     run_until_idle(engine, bus)
     assert bus.batches("c") == ([["m1", "m2"]] if at <= 1 else [["m1"], ["m2"]])
@@ -92,8 +92,8 @@ def test_a_conversation_processor_invoked_twice_emits_once(engine: Engine) -> No
     assert engine.claim() == ["c"]
     with ThreadPoolExecutor(8) as pool:
         outcomes = list(pool.map(lambda n: engine.another_store().take_batch("c", f"t{n}"), range(8)))
-    assert [type(outcome) for outcome in outcomes].count(Taken) == 1
-    assert [type(outcome) for outcome in outcomes].count(Busy) == 7
+    assert [type(outcome) for outcome in outcomes].count(BatchTaken) == 1
+    assert [type(outcome) for outcome in outcomes].count(BatchBusy) == 7
 
 
 def test_a_batch_is_cut_whatever_the_settings_say(engine: Engine) -> None:
@@ -102,7 +102,7 @@ def test_a_batch_is_cut_whatever_the_settings_say(engine: Engine) -> None:
         engine.send("c", f"m{number}", rules=Rules(priority="vip"))
     assert engine.claim() == ["c"]
     taken = engine.store.take_batch("c", "t")
-    assert isinstance(taken, Taken)
+    assert isinstance(taken, BatchTaken)
     assert len(taken.payloads) == 1000
 
 
@@ -114,7 +114,7 @@ def test_a_batch_is_cut_before_it_is_more_than_a_conversation_processor_can_carr
     for run in range(3):
         assert engine.claim() == ["c"]
         taken = engine.store.take_batch("c", f"t{run}")
-        assert isinstance(taken, Taken)
+        assert isinstance(taken, BatchTaken)
         sizes.append(len(taken.payloads))
         generations.append(taken.generation)
         engine.store.complete_batch("c", f"t{run}")
@@ -131,7 +131,7 @@ def test_what_does_not_fit_into_a_batch_is_not_read_to_find_that_out(strict: Eng
     assert strict.claim() == ["c"]
     with monitored(strict.admin) as watch:
         taken = strict.store.take_batch("c", "t")
-    assert isinstance(taken, Taken)
+    assert isinstance(taken, BatchTaken)
     assert len(taken.payloads) == 9
     [commands] = watch.commands_of("take_batch", STRICT_SHEBANG)
     read = [(int(end), int(begin)) for name, _, begin, end in (c for c in commands if len(c) == 4) if name == b"lrange"]
@@ -145,7 +145,7 @@ def test_a_full_batch_takes_no_message_from_behind_the_one_that_did_not_fit(engi
     sizes = []
     while engine.claim() == ["c"]:
         taken = engine.store.take_batch("c", "t")
-        assert isinstance(taken, Taken)
+        assert isinstance(taken, BatchTaken)
         assert taken == engine.store.take_batch("c", "t"), "the frozen batch is what was answered"
         sizes.append(len(taken.payloads))
         engine.store.complete_batch("c", "t")
@@ -157,7 +157,7 @@ def test_one_message_above_the_limit_of_bytes_is_a_batch_of_its_own(engine: Engi
     engine.send("c", "m1", rules=Rules(priority="vip"))
     assert engine.claim() == ["c"]
     taken = engine.store.take_batch("c", "t")
-    assert isinstance(taken, Taken)
+    assert isinstance(taken, BatchTaken)
     assert len(taken.payloads) == 1
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from message_buffer.lanes.circuit_breaker import CircuitBreaker
 from message_buffer.lanes.dynamodb.messages import Messages
 from message_buffer.lanes.fallback import LaneWithFallback
-from message_buffer.lanes.outcomes import Buffered
+from message_buffer.lanes.outcomes import MessageBuffered
 from tests.support.two_lanes import INGESTERS, Interruption, Step, TwoLanes
 from tests.support.window import make_message_table
 
@@ -94,7 +94,7 @@ def live(database: Any, history: list[Step], skew_ms: int = 0) -> int:
     world = TwoLanes(skew_ms)
     for step in history:
         world.do(step)
-    world.come_to_rest()
+    world.become_idle()
     return world.judge()
 
 
@@ -206,7 +206,7 @@ def put_again() -> Any:
 def lost_answers_are_good() -> Any:
     def buffer_message(lane: LaneWithFallback, conversation: str, *args: Any, **options: Any) -> Any:
         call = partial(lane._valkey_lane.buffer_message, conversation, *args, **options)
-        return lane._tried(conversation, call) or Buffered(0, 1, "silenceMs", start_id=None)
+        return lane._tried(conversation, call) or MessageBuffered(0, 1, "silenceMs", start_id=None)
 
     return patch.object(LaneWithFallback, "buffer_message", buffer_message)
 

@@ -9,9 +9,9 @@ import pytest
 from redis import Redis, SSLConnection
 
 from message_buffer.errors import InvalidInput, ScriptInvariantBroken, StoreSignInRefused, StoreUnavailable
-from message_buffer.lanes.outcomes import Buffered, Duplicate
+from message_buffer.lanes.outcomes import MessageBuffered, MessageDuplicate
 from message_buffer.lanes.valkey.connection import Connection, connect
-from message_buffer.lanes.valkey.patience import Patience
+from message_buffer.lanes.valkey.patience import DialPatience
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.layers import Rules
@@ -29,11 +29,11 @@ MODES = pytest.mark.parametrize("cluster", ["false", "true"], ids=["standalone",
 def store_at(port: int, *, cluster: str = "false", attempts: int = 2, user: str = "") -> Store:
     url = f"valkey://{user}127.0.0.1:{port}?cluster={cluster}"
     settings = ConnectionSettings(url, connect_timeout_ms=150, answer_timeout_ms=150)
-    connection = Connection(lambda: connect(settings), attempts, patience=Patience(settings.connect_timeout_ms))
+    connection = Connection(lambda: connect(settings), attempts, patience=DialPatience(settings.connect_timeout_ms))
     return Store(connection, SETTINGS, shebang=STRICT_SHEBANG)
 
 
-def send(store: Store, message_id: str = "m1") -> Buffered | Duplicate:
+def send(store: Store, message_id: str = "m1") -> MessageBuffered | MessageDuplicate:
     return accepted(store.buffer_message("c", message_id, payload=payload(message_id), timing=TIMING))
 
 
@@ -81,7 +81,7 @@ def test_a_cluster_that_falls_silent_after_a_while_costs_a_bounded_number_of_att
 ) -> None:
     with behind_proxy(valkey.port, unwatched.admin) as proxy:
         store = store_at(proxy.port, cluster="true", user=f"app:{APP_PASSWORD}@")
-        assert isinstance(send(store), Buffered)
+        assert isinstance(send(store), MessageBuffered)
         before = proxy.connections
         proxy.fall_silent()
         within(5, refused(store))
@@ -94,7 +94,7 @@ def test_a_dropped_connection_is_made_again_within_the_call(unwatched: Engine, v
         store = store_at(proxy.port, cluster="true", user=f"app:{APP_PASSWORD}@")
         send(store, "m1")
         proxy.drop_connections()
-        assert isinstance(send(store, "m2"), Buffered)
+        assert isinstance(send(store, "m2"), MessageBuffered)
         store._connection.close()
 
 
@@ -141,12 +141,12 @@ def test_a_killed_server_is_unavailable_and_used_again_once_it_is_back(
     valkey: ValkeyServer, mortal: ValkeyServer
 ) -> None:
     store = store_at(mortal.port, cluster="true", user=f"app:{APP_PASSWORD}@")
-    assert isinstance(send(store), Buffered)
+    assert isinstance(send(store), MessageBuffered)
     mortal.kill()
     within(5, refused(store))
     mortal.start()
-    assert isinstance(send(store), Buffered), "no connection, no script, no data: it begins again"
-    assert isinstance(send(store), Duplicate)
+    assert isinstance(send(store), MessageBuffered), "no connection, no script, no data: it begins again"
+    assert isinstance(send(store), MessageDuplicate)
     store._connection.close()
 
 
@@ -199,7 +199,7 @@ def test_a_user_without_the_right_to_run_scripts_is_a_bug_in_the_deployment_not_
 
 def test_user_and_password_may_hold_any_character(unwatched: Engine, valkey: ValkeyServer) -> None:
     unwatched.admin.execute_command("ACL", "SETUSER", "a:b", "reset", "on", ">p@ss/w?rd#%", "~*", "+@all")
-    assert isinstance(send(store_at(valkey.port, user="a%3Ab:p%40ss%2Fw%3Frd%23%25@")), Buffered)
+    assert isinstance(send(store_at(valkey.port, user="a%3Ab:p%40ss%2Fw%3Frd%23%25@")), MessageBuffered)
     unwatched.admin.execute_command("ACL", "DELUSER", "a:b")
 
 

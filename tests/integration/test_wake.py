@@ -3,7 +3,7 @@
 import pytest
 
 from message_buffer.lanes.outcomes import (
-    Claimed,
+    ConversationsClaimed,
 )
 from message_buffer.rules.layers import Rules
 from tests.support.engine import SETTINGS, Engine
@@ -27,7 +27,7 @@ def test_what_falls_due_before_the_planned_wake_wakes_the_processor(engine: Engi
 def test_what_falls_due_after_the_planned_wake_does_not_wake_it(engine: Engine) -> None:
     engine.work()
     engine.store.claim_due(0, engine.processor)
-    engine.send("c", "m1", rules=Rules(silence_ms=SETTINGS.look_ms, typing_inference_ms=0))
+    engine.send("c", "m1", rules=Rules(silence_ms=SETTINGS.max_sleep_ms, typing_inference_ms=0))
     assert woken(engine) == 0, "it looks again by itself before that"
 
 
@@ -47,7 +47,7 @@ def test_a_claim_resets_the_wake(engine: Engine) -> None:
     for n in range(3):
         engine.send(f"c{n}", "m1", rules=NOW)
         assert woken(engine) == 1
-        assert isinstance(engine.store.claim_due(0, engine.processor), Claimed)
+        assert isinstance(engine.store.claim_due(0, engine.processor), ConversationsClaimed)
         assert woken(engine) == 0
 
 
@@ -56,7 +56,7 @@ def test_a_processor_between_acquire_and_first_claim_is_not_woken_for_it_will_lo
     engine.send("c", "m1", rules=NOW)
     assert woken(engine) == 0
     claimed = engine.store.claim_due(0, engine.processor)
-    assert isinstance(claimed, Claimed)
+    assert isinstance(claimed, ConversationsClaimed)
     assert [due.conversation for due in claimed.conversations] == ["c"]
 
 

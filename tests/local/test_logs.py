@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.local.test_webhooks import OUTPUTS
-from tools.local import limits, logs
+from tools.local import logs
 from tools.local.outputs import Outputs
 
 WRITTEN = ["START", "processor started", "buffered", "buffered", "END", "REPORT"]
@@ -30,7 +30,7 @@ class Logs:
 def test_lines_of_a_run_come_in_their_order_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
     api = Logs()
     monkeypatch.setattr(Outputs, "client", lambda self, service: api)
-    monkeypatch.setattr(limits, "LOGS_POLL_SECONDS", 0)
+    monkeypatch.setattr(logs, "LOGS_POLL_SECONDS", 0)
     following = logs.follow(replace(OUTPUTS, LogGroups={"ingest": "group"}), since_ms=0)
     assert [next(following).split(maxsplit=2)[2] for _ in WRITTEN] == WRITTEN
     # A second line of the same text and time is shown, and so is an earlier line that came late.

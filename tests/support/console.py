@@ -10,14 +10,12 @@ from typing import Any
 from playwright.sync_api import Browser, Page
 
 from bufferctl.errors import Unreachable
+from message_buffer.json_object import Json
 from tests.support.local_stage import LocalStage
-from tools.console.customers import Webhook
-from tools.console.place import Options, Place
+from tools.console.customers import PostedWebhook
+from tools.console.place import Options, ShownStage
 from tools.console.running import running
-from tools.console.senders import Answer
-
-Json = dict[str, Any]
-
+from tools.console.senders import SenderResponse
 
 FIXED: dict[str, Json] = {
     "rules.list": {"rules": [], "more": False},
@@ -73,7 +71,7 @@ class ImitatedStage:
     def __init__(self) -> None:
         self.rules: dict[str, Any] = {"silenceMs": 1_000}
         self.problem = "AWS cannot be reached: the network is down"
-        self.posted: list[Webhook] = []
+        self.posted: list[PostedWebhook] = []
         self.rows: list[Json] = []
         self.letters: list[Json] = []
         self.is_away = False
@@ -125,7 +123,7 @@ class ImitatedStage:
         return shown | ({"messages": messages} if fields["messages"] else {})
 
 
-class ImitatedPlace(Place):
+class ImitatedPlace(ShownStage):
     """Leads to an imitated stage. Its bus is silent, unless the test gives it a listener."""
 
     def __init__(
@@ -158,18 +156,18 @@ class ImitatedPlace(Place):
     def kinds(self) -> dict[str, tuple[str, ...]]:
         return self._sends
 
-    def send(self, _platform: str, posted: Webhook) -> Answer:
+    def send(self, _platform: str, posted: PostedWebhook) -> SenderResponse:
         self._imitated.posted.append(posted)
-        return Answer(200, {})
+        return SenderResponse(200, {})
 
 
-def place_of(stage: LocalStage, *, allow_changes: bool = True, show_words: bool = True) -> Place:
+def place_of(stage: LocalStage, *, allow_changes: bool = True, show_words: bool = True) -> ShownStage:
     options = Options(outputs=stage.stage.outputs_file, allow_changes=allow_changes, show_words=show_words)
-    return Place(options)
+    return ShownStage(options)
 
 
 @contextmanager
-def page_of(place: Place, browser: Browser, **context: Any) -> Iterator[Page]:
+def page_of(place: ShownStage, browser: Browser, **context: Any) -> Iterator[Page]:
     """Yield the console's page. Fail if it raised an error, violated its policy, or called another server."""
     with running(place) as address:
         page = browser.new_page(**{"locale": "en-US", "viewport": {"width": 1_400, "height": 900}, **context})

@@ -12,7 +12,7 @@ from queue import Empty
 from typing import Any
 
 from message_buffer.clock import system_clock
-from message_buffer.lanes.outcomes import Acquired, Buffered, Claimed, Taken
+from message_buffer.lanes.outcomes import BatchTaken, ConversationsClaimed, LeaseAcquired, MessageBuffered
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.rules.layers import Rules
@@ -45,7 +45,7 @@ def write(place: Place, writer: int, stop: Event, record: "Queue[Any]") -> None:
         name, message_id = f"c{chance.randrange(CONVERSATIONS)}", f"w{writer}-{number}"
         for _ in range(2 if chance.random() < 0.1 else 1):
             outcome = store.buffer_message(name, message_id, payload=payload(message_id), timing=RULES.timing)
-            if isinstance(outcome, Buffered):
+            if isinstance(outcome, MessageBuffered):
                 accepted.append((name, message_id))
     record.put(("accepted", accepted))
 
@@ -58,7 +58,7 @@ def process(place: Place, stop: Event, claims: "Queue[str]", record: "Queue[Any]
         lives += 1
         lease = f"processor-{place.seed}-{lives}"
         acquired = store.acquire_lease(0, lease)
-        if not isinstance(acquired, Acquired):
+        if not isinstance(acquired, LeaseAcquired):
             time.sleep(0.02)
             continue
         recovered += acquired.returned
@@ -66,7 +66,7 @@ def process(place: Place, stop: Event, claims: "Queue[str]", record: "Queue[Any]
         while not stop.is_set() and time.monotonic() < dies_at:
             store.renew_lease(0, lease)
             outcome = store.claim_due(0, lease)
-            if not isinstance(outcome, Claimed):
+            if not isinstance(outcome, ConversationsClaimed):
                 break
             recovered += outcome.expired
             for due in outcome.conversations:
@@ -91,7 +91,7 @@ def execute(place: Place, stop: Event, claims: "Queue[str]", record: "Queue[Any]
         runs += 1
         token, fate = f"conversation_processor-{place.seed}-{runs}", chance.random()
         taken = store.take_batch(name, token)
-        if not isinstance(taken, Taken) or fate < 0.02:
+        if not isinstance(taken, BatchTaken) or fate < 0.02:
             continue
         if fate < 0.05:
             store.retry_batch(name, token, retry_at_ms=system_clock() + 50)

@@ -4,10 +4,9 @@ import json
 from itertools import count
 from typing import NamedTuple
 
-from message_buffer.lanes.outcomes import Claimed, Completed, Taken
+from message_buffer.lanes.outcomes import BatchCompleted, BatchTaken, ConversationsClaimed
+from message_buffer.limits import WATCHDOG_PASS_MS
 from tests.support.engine import Engine
-
-WATCHDOG_PASS_MS = 30_000
 
 _tokens = count(1)
 
@@ -37,7 +36,7 @@ class Bus:
         self._content: dict[str, list[bytes]] = {}
         self._batch_of: dict[tuple[str, str], str] = {}
 
-    def emit(self, engine: Engine, conversation: str, taken: Taken) -> Emitted:
+    def emit(self, engine: Engine, conversation: str, taken: BatchTaken) -> Emitted:
         content = self._content.setdefault(taken.batch_id, taken.payloads)
         assert content == taken.payloads, f"batch {taken.batch_id} came again with another content"
         ids = ids_of(taken.payloads)
@@ -60,26 +59,26 @@ class Bus:
         return [event.ids for event in self.events if event.conversation == conversation]
 
 
-def take(engine: Engine, conversation: str, token: str | None = None) -> Taken:
+def take(engine: Engine, conversation: str, token: str | None = None) -> BatchTaken:
     taken = engine.store.take_batch(conversation, token or new_token())
-    assert isinstance(taken, Taken), taken
+    assert isinstance(taken, BatchTaken), taken
     return taken
 
 
-def claim_and_take(engine: Engine, conversation: str, token: str | None = None) -> Taken:
+def claim_and_take(engine: Engine, conversation: str, token: str | None = None) -> BatchTaken:
     assert conversation in engine.claim()
     return take(engine, conversation, token)
 
 
-def emit_one(engine: Engine, bus: Bus, conversation: str) -> Completed | None:
+def emit_one(engine: Engine, bus: Bus, conversation: str) -> BatchCompleted | None:
     """Take, emit and complete the batch of a claimed conversation. Return None if there was nothing to take."""
     token = new_token()
     taken = engine.store.take_batch(conversation, token)
-    if not isinstance(taken, Taken):
+    if not isinstance(taken, BatchTaken):
         return None
     bus.emit(engine, conversation, taken)
     completed = engine.store.complete_batch(conversation, token)
-    assert isinstance(completed, Completed)
+    assert isinstance(completed, BatchCompleted)
     return completed
 
 
@@ -97,7 +96,7 @@ def run_until_idle(engine: Engine, bus: Bus) -> int:
     for _ in range(10_000):
         emit_due(engine, bus)
         claimed = engine.store.claim_due(0, engine.processor, limit=1)
-        assert isinstance(claimed, Claimed)
+        assert isinstance(claimed, ConversationsClaimed)
         for due in claimed.conversations:
             emit_one(engine, bus, due.conversation)
         recovered = engine.store.recover_expired(0)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from message_buffer.clock import Clock
-from message_buffer.lanes.outcomes import Buffered, Cancelled, Duplicate, Refused
+from message_buffer.lanes.outcomes import BufferCancelled, MessageBuffered, MessageDuplicate, MessageRefused
 from message_buffer.lanes.valkey.connection import Client, Connection
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script, load_script
 from message_buffer.lanes.valkey.store import FIRST_LOOK, Store
@@ -108,15 +108,15 @@ class Engine:
 
     def send(
         self, conversation: str, message_id: str, text: str | None = None, *, rules: Rules | None = None
-    ) -> Buffered | Duplicate:
+    ) -> MessageBuffered | MessageDuplicate:
         timing = (rules or Rules()).timing
         return accepted(
             self.store.buffer_message(conversation, message_id, payload=payload(message_id, text), timing=timing)
         )
 
-    def cancel(self, conversation: str) -> Cancelled:
+    def cancel(self, conversation: str) -> BufferCancelled:
         outcome = self.store.cancel_buffer(conversation)
-        assert isinstance(outcome, Cancelled)
+        assert isinstance(outcome, BufferCancelled)
         return outcome
 
     def work(self) -> None:
@@ -160,8 +160,8 @@ class InterruptedSearch(Connection):
         return reply
 
 
-def accepted(outcome: Buffered | Duplicate | Refused) -> Buffered | Duplicate:
-    assert not isinstance(outcome, Refused)
+def accepted(outcome: MessageBuffered | MessageDuplicate | MessageRefused) -> MessageBuffered | MessageDuplicate:
+    assert not isinstance(outcome, MessageRefused)
     return outcome
 
 

@@ -15,8 +15,9 @@ from lambdas.ingest import handler as handler_module
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aliases.aliases import Aliases
+from message_buffer.json_object import Json
 from message_buffer.lanes.lane import Lane
-from message_buffer.lanes.outcomes import Taken
+from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.messages.message import decode
 from message_buffer.rules.quota import Quota
@@ -36,7 +37,6 @@ SECRETS = {
     "telegram": {"accounts": {"shopbot": {"secret": SECRET}}},
 }
 HEADERS = {"generic": "x-signature-256", "whatsapp": "x-hub-signature-256"}
-Json = dict[str, Any]
 # The quota on a stage that does not set one.
 ACCOUNT_QUOTA = Quota(messages_per_minute=30_000, conversations_per_minute=3_000)
 
@@ -258,10 +258,10 @@ def telegram(text: str = "Hey", *, message_id: int = 1, edited: bool = False) ->
     return {"update_id": 1, "message": message | {"text": text}}
 
 
-def emit(scene: Scene) -> Taken:
+def emit(scene: Scene) -> BatchTaken:
     """Take the batch that waits, and leave it in its conversation processor's hands."""
     scene.engine.clock.advance(60_000)
     assert scene.engine.claim() == [CHAT]
     taken = scene.engine.store.take_batch(CHAT, "token")
-    assert isinstance(taken, Taken)
+    assert isinstance(taken, BatchTaken)
     return taken

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import jsonschema
 import urllib3
 
-from bufferctl.events import Arrival
+from bufferctl.events import ArrivedEvent
 from message_buffer.clock import system_clock
 from tests.support.local_stage import LocalStage
-from tools.local.webhooks import Answer
+from tools.local.webhooks import StageResponse
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "schema" / "messages.batch.ready.json"
 # Every text begins with this mark, so that a test can look for texts in places where none belongs.
@@ -56,7 +56,7 @@ class Talk:
             "text": f"text of {message_id}",
         } | fields
 
-    def say(self, message_id: str | None = None, **fields: Any) -> Answer:
+    def say(self, message_id: str | None = None, **fields: Any) -> StageResponse:
         """Send a message, and note it if it was accepted."""
         body = self.body(message_id, **fields)
         (self.sent_again if body["id"] in self.sent else self.sent).add(body["id"])
@@ -68,7 +68,7 @@ class Talk:
             self.note(answer, body["id"])
         return answer
 
-    def insist(self, message_id: str | None = None, *, timeout_seconds: float = 30.0, **fields: Any) -> Answer:
+    def insist(self, message_id: str | None = None, *, timeout_seconds: float = 30.0, **fields: Any) -> StageResponse:
         """Send a message again and again until it is accepted, as platforms do."""
         body = self.body(message_id, **fields)
         deadline = time.monotonic() + timeout_seconds
@@ -78,7 +78,7 @@ class Talk:
             time.sleep(0.1)
         return answer
 
-    def note(self, answer: Answer, *message_ids: str) -> None:
+    def note(self, answer: StageResponse, *message_ids: str) -> None:
         """Note that this answer accepted these messages."""
         self.note_state(answer.json["conversations"], *message_ids)
 
@@ -92,7 +92,7 @@ class Talk:
     def ids(self) -> list[str]:
         return [each.message_id for each in self.accepted]
 
-    def arrivals(self) -> list[Arrival]:
+    def arrivals(self) -> list[ArrivedEvent]:
         ids = set(self.ids)
         return [arrival for arrival in self.stage.inbox.arrivals if ids & set(ids_of(arrival))]
 
@@ -119,13 +119,13 @@ def if_quick_enough(attempt: Callable[[], bool], *, attempts: int = 4) -> None:
     raise AssertionError(f"the machine was too slow {attempts} times in a row to say anything")
 
 
-def ids_of(arrival: Arrival) -> list[str]:
+def ids_of(arrival: ArrivedEvent) -> list[str]:
     return [message["id"] for message in arrival.batch["messages"]]
 
 
 def judge(
     talks: Sequence[Talk], *, within_ms: int, timeout_seconds: float = 30.0, quiet_seconds: float = 0.0
-) -> list[Arrival]:
+) -> list[ArrivedEvent]:
     """Assert that every accepted message comes out under exactly one batch id, in order, and in time.
 
     A batch is in time if it is on the bus at most `within_ms` after it was due. A run of a function that was started
@@ -147,7 +147,7 @@ def settle(talks: Sequence[Talk], *, timeout_seconds: float, perhaps_lost: Colle
 class AcrossLanes(NamedTuple):
     """What came out of a stage with a fallback."""
 
-    emitted: Mapping[str, Sequence[Arrival]]
+    emitted: Mapping[str, Sequence[ArrivedEvent]]
     """The batches of each lane."""
     doubled: frozenset[str]
     """The messages that came out of both lanes."""
@@ -161,11 +161,11 @@ def judge_lanes(talks: Sequence[Talk], *, openings: int, perhaps_lost: Collectio
     most once an `opening`, in which an instance of ingest turns to the fallback. `perhaps_lost` were sent before Valkey
     was wiped.
     """
-    emitted: dict[str, list[Arrival]] = defaultdict(list)
+    emitted: dict[str, list[ArrivedEvent]] = defaultdict(list)
     doubled: set[str] = set()
     lost: set[str] = set()
     for talk in talks:
-        known: dict[str, Arrival] = {}
+        known: dict[str, ArrivedEvent] = {}
         for arrival in talk.arrivals():
             judge_schema(arrival)
             first = known.setdefault(arrival.batch["batchId"], arrival)
@@ -188,7 +188,7 @@ def judge_lanes(talks: Sequence[Talk], *, openings: int, perhaps_lost: Collectio
     return AcrossLanes(emitted, frozenset(doubled), frozenset(lost))
 
 
-def judge_schema(arrival: Arrival) -> None:
+def judge_schema(arrival: ArrivedEvent) -> None:
     _validator().validate(arrival.batch)
     assert arrival.event["source"] == "message-buffer"
     assert arrival.event["detail-type"] == "messages.batch.ready"
@@ -197,7 +197,7 @@ def judge_schema(arrival: Arrival) -> None:
 def _wait(talks: Sequence[Talk], timeout_seconds: float, perhaps_lost: Collection[str] = ()) -> None:
     expected = {message_id for talk in talks for message_id in talk.ids} - set(perhaps_lost)
 
-    def all_there(arrivals: Sequence[Arrival]) -> bool:
+    def all_there(arrivals: Sequence[ArrivedEvent]) -> bool:
         return expected <= {message_id for arrival in arrivals for message_id in ids_of(arrival)}
 
     if not talks[0].stage.inbox.wait_until(all_there, timeout_seconds=timeout_seconds):
@@ -210,7 +210,7 @@ def _wait(talks: Sequence[Talk], timeout_seconds: float, perhaps_lost: Collectio
 
 def _judge_one(talk: Talk, within_ms: int) -> None:
     content: dict[str, str] = {}
-    first_arrivals: list[Arrival] = []
+    first_arrivals: list[ArrivedEvent] = []
     for arrival in talk.arrivals():
         judge_schema(arrival)
         messages = json.dumps(arrival.batch["messages"], sort_keys=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from lambdas.conversation_processor.service import ConversationProcessor
-from message_buffer.events.emission import Emission, EmissionDestinations, Limits
+from message_buffer.events.emission import Emission, EmissionDestinations, EmissionLimits
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.outcomes import LaneName
 from message_buffer.lanes.valkey.lane import ValkeyLane
@@ -41,7 +41,7 @@ class RunningValkeyLane:
         destinations = EmissionDestinations(self.bus, FakeObjects(), FakeQueue())
         self._conversation_processor = ConversationProcessor(
             lane=self.lane,
-            emission=Emission(destinations, telemetry, Limits(262_144, MAX_ATTEMPTS), clock=engine.clock),
+            emission=Emission(destinations, telemetry, EmissionLimits(262_144, MAX_ATTEMPTS), clock=engine.clock),
             telemetry=telemetry,
             clock=engine.clock,
             random=lambda: 0.0,

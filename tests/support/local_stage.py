@@ -17,9 +17,9 @@ import psutil
 import redis
 from botocore.exceptions import BotoCoreError
 
-from bufferctl.events import Arrival
+from bufferctl.events import ArrivedEvent
 from bufferctl.stage import LOCAL, find_stage
-from bufferctl.stage import Stage as AdminCalls
+from bufferctl.stage import StageClient as AdminCalls
 from tests.support.aws_proxy import Call
 from tools.local import emulator
 from tools.local.events import Inbox, collect
@@ -62,7 +62,6 @@ OVERRIDES: dict[str, Any] = {
         "start_ms": START_MS,
         "processor_idle_ms": IDLE_MS,
         "processor_handover_ms": 10_000,
-        "processor_life_seconds": 120,
     },
 }
 
@@ -107,7 +106,7 @@ class LocalStage:
         known, deadline = len(self.inbox.arrivals), time.monotonic() + WARM_UP_SECONDS
         names = {f"warm-up-{number}" for number in range(WARM_PROCESSES)}
 
-        def missing(arrivals: Sequence[Arrival]) -> set[str]:
+        def missing(arrivals: Sequence[ArrivedEvent]) -> set[str]:
             return names - {str(each.batch["conversationId"]).rpartition("/")[2] for each in arrivals[known:]}
 
         # If a new configuration has stopped the processor, no message starts another before its lease ends.
@@ -159,7 +158,7 @@ class LocalStage:
         }  # fmt: skip
         self.outputs.client("events").put_events(Entries=[entry])
 
-        def came(arrivals: Sequence[Arrival]) -> bool:
+        def came(arrivals: Sequence[ArrivedEvent]) -> bool:
             return any(arrival.batch["conversationId"] == marker for arrival in arrivals)
 
         assert self.inbox.wait_until(came, timeout_seconds=timeout_seconds), "the bus did not deliver the marker"
@@ -297,7 +296,7 @@ def local_stage(
     stage = Stage(home)
     try:
         overrides = {**OVERRIDES, "lane": lane, "responder": responder, "canary": canary}
-        overrides["end_user_messaging"] = {"topic_arn": whatsapp_topic} if whatsapp_topic else None
+        overrides["end_user_messaging_topic"] = whatsapp_topic
         outputs = stage.up(Progress(io.StringIO()), overrides=overrides)
         with collect(outputs) as inbox:
             running = LocalStage(stage, outputs, inbox)

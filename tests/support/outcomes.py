@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 def same(got: object, expected: object) -> bool:
-    """Return whether both have the same type and value: as tuples, `LeaseTaken(5)` and `Acquired(5)` would be equal."""
+    """Return whether both have the same type and value: as tuples `LeaseTaken(5)` and `LeaseAcquired(5)` are equal."""
     return type(got) is type(expected) and got == expected
 
 

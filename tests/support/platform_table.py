@@ -10,8 +10,8 @@ from typing import Any
 
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Incoming, Update
+from message_buffer.json_object import Json
 from message_buffer.messages.changes import Deleted, Edited, Reacted
-from tests.support.platforms import Json
 from tests.support.webhook_cases import all_cases, read
 
 DOCUMENT = Path(__file__).parents[2] / "docs/sending.md"
@@ -94,7 +94,7 @@ def table() -> str:
             for row, (_, shows) in ROWS.items():
                 if shows(update, message):
                     shown[row].add(case.platform)
-    typing = {name for name, platform in PLATFORMS.items() if platform.tells_typing}
+    typing = {name for name, platform in PLATFORMS.items() if platform.reports_typing}
     lines = [
         "| | " + " | ".join(ORDER) + " | becomes |",
         "|---|" + "---|" * len(ORDER) + "---|",

@@ -10,12 +10,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 from lambdas.ingest.platforms.base import HumanReply, Intake, Update, Webhook
+from message_buffer.json_object import Json
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "platforms"
 HOST = "hooks.example.com"
 FORM = "application/x-www-form-urlencoded"
 RECEIVED_AT_MS = 1_700_000_000_000
-Json = dict[str, Any]
 
 
 # The body of the response to a webhook that had no effect and of which nothing was ignored.

@@ -15,21 +15,21 @@ from lambdas.responder.channels.base import Channel
 from lambdas.responder.collaborators import Collaborators
 from lambdas.responder.conversations_table import ConversationsTable
 from lambdas.responder.deliveries import Delivery, Letters
-from lambdas.responder.errors import Busy, Unconfirmed
-from lambdas.responder.forgetting import Forgetting
+from lambdas.responder.errors import CallBusy, CallUnconfirmed
+from lambdas.responder.forgetting import ResponderForgetting
 from lambdas.responder.gate import ParkedBatch
-from lambdas.responder.gate_client import Hold
+from lambdas.responder.gate_client import OthersHold
 from lambdas.responder.service import Responder
 from message_buffer.aws import clients as aws
 from message_buffer.clock import Clock
 from message_buffer.errors import SendFailed
+from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.settings import ResponderOptions
 from message_buffer.telemetry import Telemetry
 from tests.support.fakes import FakeBus, RecordedTelemetry
 from tests.support.table_service import OF_THE_SDK
 
-Json = dict[str, Any]
 Tables = Callable[[], ConversationsTable]
 
 NAME = "default/whatsapp/106540352242922/491701234567"
@@ -59,8 +59,6 @@ OPTIONS = ResponderOptions(
     unknown_conversation="create",
     inactive_project="drop",
     channel_not_allowed="drop",
-    hold_seconds=3_600,
-    max_attempts=12,
     outbox_days=35,
     turn_days=365,
     lock_ms=LOCK_MS,
@@ -101,7 +99,7 @@ class Steps:
         if kills:
             return Killed()
         if name in ("send", "answer"):
-            return Unconfirmed("made to fail") if done else Busy("made to fail")
+            return CallUnconfirmed("made to fail") if done else CallBusy("made to fail")
         return SendFailed("made to fail")
 
 
@@ -157,17 +155,17 @@ class FakeBuffer:
         self.generation = 1
         self.window_generation = 1
         self.held_ms: list[int] = []
-        self.others: Hold | None = None
+        self.others: OthersHold | None = None
         """A hold by anyone but the responder."""
 
-    def newest_generation(self, batch: Batch) -> tuple[int, Hold | None]:
+    def newest_generation(self, batch: Batch) -> tuple[int, OthersHold | None]:
         return self.generation if batch.lane == "valkey" else self.window_generation, self.hold_of_another(batch)
 
-    def hold_of_another(self, batch: Batch) -> Hold | None:
+    def hold_of_another(self, batch: Batch) -> OthersHold | None:
         return self.others if self.others and self.others.until_ms > self._clock() else None
 
     def take_over(self, for_ms: int, *, cause: str = "answer") -> None:
-        self.others = Hold("people", cause, self._clock() + for_ms)
+        self.others = OthersHold("people", cause, self._clock() + for_ms)
 
     def hold(self, conversation: str, hold_ms: int) -> None:
         self.held_ms.append(hold_ms)
@@ -206,7 +204,7 @@ class World:
         self.queue: list[Waiting] = []
         self.time_left_ms = 60_000
         self._owners = 0
-        self.forgetting = Forgetting(
+        self.forgetting = ResponderForgetting(
             table=table, dead_letters=self, lock_ms=LOCK_MS, clock=lambda: self.now_ms, new_owner=self._new_owner
         )
         self.responder = Responder(

@@ -24,8 +24,8 @@ def the_same(first: Answer) -> Answer:
 
 
 def as_duplicate(first: Answer) -> Answer:
-    assert isinstance(first, o.Buffered)
-    return o.Duplicate(**parts(first))
+    assert isinstance(first, o.MessageBuffered)
+    return o.MessageDuplicate(**parts(first))
 
 
 def always(answer: Answer) -> Again:
@@ -33,38 +33,38 @@ def always(answer: Answer) -> Again:
 
 
 def nothing_more_returned(first: Answer) -> Answer:
-    assert isinstance(first, o.Acquired)
+    assert isinstance(first, o.LeaseAcquired)
     return changed(first, returned=0)
 
 
 def nothing_more_expired(first: Answer) -> Answer:
-    assert isinstance(first, o.Claimed)
+    assert isinstance(first, o.ConversationsClaimed)
     return changed(first, expired=0)
 
 
 def nothing_more_recovered(first: Answer) -> Answer:
-    assert isinstance(first, o.Recovered)
+    assert isinstance(first, o.ShardRecovered)
     return changed(first, conversations=[])
 
 
 def nothing_left(_first: Answer) -> Answer:
     """The first call has erased everything."""
-    return o.Forgotten(None, 0, 0, None)
+    return o.ConversationForgotten(None, 0, 0, None)
 
 
 def nothing_more_dropped(first: Answer) -> Answer:
-    assert isinstance(first, o.Cancelled)
+    assert isinstance(first, o.BufferCancelled)
     return o.AlreadyCancelled(first.generation)
 
 
 def not_on_hold_any_more(first: Answer) -> Answer:
-    assert isinstance(first, o.Resumed)
+    assert isinstance(first, o.HoldEnded)
     return o.NotOnHold(**parts(first))
 
 
 def unmoved(first: Answer) -> Answer:
-    assert isinstance(first, o.Extended)
-    return o.Unmoved(**parts(first))
+    assert isinstance(first, o.BufferExtended)
+    return o.BufferUnmoved(**parts(first))
 
 
 class Scene(NamedTuple):
@@ -252,11 +252,11 @@ SCENES = [
     Scene("renew_lease", processor_that_sleeps, lambda store, engine: store.renew_lease(0, engine.processor)),
     Scene("renew_lease", idle, lambda store, engine: store.renew_lease(0, engine.processor)),
     Scene("release_lease", processor_with_work,
-          lambda store, engine: store.leave_if_idle(0, engine.processor)),
+          lambda store, engine: store.stop_if_idle(0, engine.processor)),
     Scene("release_lease", processor_with_nothing_to_do,
-          lambda store, engine: store.leave_if_idle(0, engine.processor), always(o.Lost())),
+          lambda store, engine: store.stop_if_idle(0, engine.processor), always(o.LeaseLost())),
     Scene("release_lease", processor_with_nothing_to_do,
-          lambda store, engine: store.hand_over(0, engine.processor), always(o.Lost())),
+          lambda store, engine: store.hand_over(0, engine.processor), always(o.LeaseLost())),
     Scene("release_lease", processor_with_work, lambda store, engine: store.hand_over(0, engine.processor)),
     *(
         Scene("claim_due", state, claim)
@@ -265,7 +265,7 @@ SCENES = [
     Scene("claim_due", expired_with_a_processor, claim, nothing_more_expired),
     Scene("return_claim", claimed,
           lambda store, engine: store.return_claim("c", engine.processor, due_at_ms=engine.clock.now_ms + 9),
-          always(o.Stale())),
+          always(o.RunStale())),
     Scene("return_claim", taken,
           lambda store, engine: store.return_claim("c", engine.processor, due_at_ms=engine.clock.now_ms)),
     *(
@@ -330,11 +330,11 @@ SCENES = [
     ),
     *(
         Scene("delete_message", state, lambda store, engine: store.delete_message("c", "m2"),
-              always(o.Absent(known=True, batch_id=None)))
+              always(o.MessageAbsent(known=True, batch_id=None)))
         for state in (open_buffer, claimed, held)
     ),
     Scene("delete_message", taken_and_more, lambda store, engine: store.delete_message("c", "m3"),
-          always(o.Absent(known=True, batch_id=None))),
+          always(o.MessageAbsent(known=True, batch_id=None))),
     *(
         Scene("delete_message", state, lambda store, engine: store.delete_message("c", "m2"))
         for state in (taken, completed)

@@ -6,7 +6,7 @@ from random import Random
 from types import ModuleType
 
 from message_buffer.lanes.holds import Holder
-from message_buffer.lanes.outcomes import Taken
+from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import MINUTE_MS
 from message_buffer.rules import due_time
 from message_buffer.rules.due_time import Due, Facts, Rhythm
@@ -215,7 +215,7 @@ class TwoFormulas:
         if not self.engine.claim():
             return
         taken = self.engine.store.take_batch(NAME, "token")  # this store's bounds leave the batch undivided
-        assert isinstance(taken, Taken)
+        assert isinstance(taken, BatchTaken)
         assert (taken.due_at_ms, taken.flush_reason, taken.rule, taken.applied_wait_ms) == tuple(self.due)
         self.waiting, self.due, self.is_frozen = [], None, True
 

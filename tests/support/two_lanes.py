@@ -17,9 +17,9 @@ from redis.exceptions import TimeoutError as NoAnswer
 
 from lambdas.conversation_processor.service import ConversationProcessor
 from message_buffer.errors import SendFailed, StoreError
-from message_buffer.events.emission import Emission, EmissionDestinations, Limits
+from message_buffer.events.emission import Emission, EmissionDestinations, EmissionLimits
 from message_buffer.lanes.fallback import LaneWithFallback
-from message_buffer.lanes.outcomes import Buffered
+from message_buffer.lanes.outcomes import MessageBuffered
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
 from message_buffer.lanes.valkey.store import Store
@@ -178,7 +178,7 @@ class TwoLanes:
         telemetry = self.scene.telemetry
         return ConversationProcessor(
             lane=valkey_lane(self._store("conversation_processor", self.clock)),
-            emission=Emission(destinations, telemetry, Limits(262_144, MAX_ATTEMPTS), clock=self.clock),
+            emission=Emission(destinations, telemetry, EmissionLimits(262_144, MAX_ATTEMPTS), clock=self.clock),
             telemetry=telemetry,
             clock=self.clock,
             random=lambda: 0.0,
@@ -256,7 +256,7 @@ class TwoLanes:
             self.perhaps_lost.discard(message_id)
         else:
             self.perhaps_lost.add(message_id)
-        if isinstance(taken, Buffered):
+        if isinstance(taken, MessageBuffered):
             self.accepted.setdefault(message_id, Accepted(which, ingester, asked, next(self._events)))
 
     def delete(self, ingester: int, pick: int) -> None:
@@ -348,7 +348,7 @@ class TwoLanes:
 
     # -- the end -----------------------------------------------------------------------------------------------
 
-    def come_to_rest(self) -> None:
+    def become_idle(self) -> None:
         self.cuts.clear()
         self.arrive()
         for turn in range(100):
@@ -360,15 +360,15 @@ class TwoLanes:
             self.recover()
             self.execute()
             self.empty_windows()
-            if self._is_at_rest():
+            if self._is_idle():
                 return
             if self._is_left_over():
                 self.deliver_past_valkey(0, "swallowed")
         raise AssertionError("the lanes do not come to rest")
 
-    def _is_at_rest(self) -> bool:
+    def _is_idle(self) -> bool:
         idle = self.engine.store.peek_conversation(CONVERSATION).state == "IDLE"
-        return idle and not self.unanswered and self.scene.is_at_rest()
+        return idle and not self.unanswered and self.scene.is_idle()
 
     def _is_left_over(self) -> bool:
         """Return whether a message was stored without a window; the next window finds it."""

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Intake, Signer
-from tests.support.platforms import OBJECTS, RECEIVED_AT_MS, Json, body_of, described, fixtures, webhook
+from message_buffer.json_object import Json
+from tests.support.platforms import OBJECTS, RECEIVED_AT_MS, body_of, described, fixtures, webhook
 
 CASES = Path(__file__).parents[1] / "fixtures" / "webhooks"
 SENT_AT = 1_690_000_000

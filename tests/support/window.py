@@ -20,7 +20,7 @@ from moto import mock_aws
 from lambdas.dynamodb_processor.service import DynamoDbProcessor
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
-from message_buffer.events.emission import Emission, EmissionDestinations, Limits, TimeLeft
+from message_buffer.events.emission import Emission, EmissionDestinations, EmissionLimits, TimeLeft
 from message_buffer.lanes.dynamodb.items import OPEN_INDEX
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.dynamodb.locks import Locks
@@ -29,7 +29,7 @@ from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Trigger
 from message_buffer.lanes.dynamodb.window import Window
 from message_buffer.lanes.dynamodb.windows import Windows
-from message_buffer.lanes.outcomes import Buffered, Duplicate
+from message_buffer.lanes.outcomes import MessageBuffered, MessageDuplicate
 from message_buffer.limits import MAX_TRIGGER_DELAY_MS, MAX_TRIGGER_HIDDEN_MS
 from message_buffer.rules.layers import Rules
 from tests.support.engine import ManualClock, accepted, payload
@@ -151,7 +151,7 @@ class Triggers:
     def send_sweep(self, *, delay_ms: int) -> None:
         self.wire.call("send_message", lambda: self.sweeps_at_ms.append(self.clock() + delay_ms))
 
-    def rest(self, trigger: Trigger, *, for_ms: int) -> None:
+    def hide(self, trigger: Trigger, *, for_ms: int) -> None:
         assert 0 < for_ms <= MAX_TRIGGER_HIDDEN_MS, "a hidden trigger is in flight"
 
         def hide() -> None:
@@ -199,7 +199,7 @@ class WindowScene:
         return DynamoDbProcessor(
             table=self.table,
             triggers=self.triggers,
-            emission=Emission(destinations, self.telemetry, Limits(262_144, MAX_ATTEMPTS), clock=self.clock),
+            emission=Emission(destinations, self.telemetry, EmissionLimits(262_144, MAX_ATTEMPTS), clock=self.clock),
             telemetry=self.telemetry,
             clock=self.clock,
             random=lambda: 0.0,
@@ -208,7 +208,7 @@ class WindowScene:
 
     def send(
         self, message_id: str, *, conversation: str = CONVERSATION, rules: Rules = RULES, text: str | None = None
-    ) -> Buffered | Duplicate:
+    ) -> MessageBuffered | MessageDuplicate:
         body = payload(message_id, text)
         return accepted(self.lane.buffer_message(conversation, message_id, payload=body, timing=rules.timing))
 
@@ -245,7 +245,7 @@ class WindowScene:
         assert len(set(every)) == len(every), f"a message in two batches: {seen}"
         return list(seen.values())
 
-    def is_at_rest(self, conversation: str = CONVERSATION) -> bool:
+    def is_idle(self, conversation: str = CONVERSATION) -> bool:
         """Return whether no message waits, no window is open or locked, and no batch is frozen."""
         contents = self.table.messages.read(conversation)
         return not (contents.stored or contents.window.is_open or contents.window.lock.owner or contents.window.frozen)
@@ -317,5 +317,5 @@ def lock(window: WindowScene, owner: str, *, until_ms: int) -> Window:
 def settle(window: WindowScene) -> None:
     """Let everything happen that is still under way; fail if a window or a trigger is left."""
     window.pass_time(ENOUGH_MS, step_ms=5_000, sweep=True)
-    assert window.is_at_rest()
+    assert window.is_idle()
     assert window.triggers.waiting == []

@@ -17,6 +17,7 @@ from lambdas.admin.service import operations_of
 from lambdas.operations import Operations
 from message_buffer.errors import RulesConflict, SendFailed, StoreUnavailable
 from message_buffer.events.dead_letters import Letter
+from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.limits import DAY_MS
@@ -42,8 +43,6 @@ REQUEST = "8f5077c9-6f29-4bd2-a8cc-0d1f3b0f3a3c"
 ANSWER_BYTES = 6_291_556
 NAME = "default/generic/shop/c1"
 AGES_OUT = [{"place": "logs", "days": 14}]
-
-Json = dict[str, Any]
 
 
 class FakeLetters:
@@ -82,7 +81,7 @@ class FakeConversationProcessor:
         self.calls: list[tuple[str, Mapping[str, object]]] = []
         self.answer: Callable[[Any], Json] = lambda letter: {"redriven": letter["batchId"]}
 
-    def call(self, function: str, payload: Mapping[str, object], *, answer_seconds: float) -> Json:
+    def call(self, function: str, payload: Mapping[str, object], *, response_seconds: float) -> Json:
         self.calls.append((function, payload))
         return self.answer(payload["redrive"])
 

@@ -14,7 +14,7 @@ from lambdas.admin.requests import (
     Request,
     ShowConversation,
 )
-from lambdas.operations import NotFound
+from lambdas.operations import SubjectNotFound
 from message_buffer.errors import InvalidInput, StoreUnavailable
 from message_buffer.lanes.holds import Hold
 from message_buffer.limits import DAY_MS
@@ -52,7 +52,7 @@ def behind(window: WindowScene, fake: Engine) -> Desk:
 
 
 def test_the_dynamodb_lane_alone_is_seen_and_led(window: WindowScene, alone: Desk) -> None:
-    with pytest.raises(NotFound):
+    with pytest.raises(SubjectNotFound):
         alone.conversations.flush(OfConversation(**of()))
     window.send("m1")
     assert alone.conversations.status(Request(by="operator"))["windows"] == {
@@ -156,5 +156,5 @@ def test_a_hold_holds_both_lanes(window: WindowScene, fake: Engine, behind: Desk
     behind.conversations.resume(OfConversation(**of()))
     window.run()
     assert window.batches() == [["m1"]]
-    with pytest.raises(NotFound):
+    with pytest.raises(SubjectNotFound):
         behind.conversations.resume(OfConversation(**of()))

@@ -8,14 +8,15 @@ from lambdas.admin.dead_letters import MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS
 from message_buffer.errors import SendFailed
 from message_buffer.events import batch_ready as batch
 from message_buffer.events.dead_letters import Letter
-from message_buffer.lanes.outcomes import Taken
+from message_buffer.json_object import Json
+from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import MAX_CALL_MS
 from message_buffer.rules.layers import Rules
 from message_buffer.settings import LogSettings
 from message_buffer.telemetry import Telemetry
 from tests.support.engine import Engine
 from tests.support.window import WindowScene
-from tests.unit.test_admin import AGES_OUT, NAME, Desk, FakeLetters, Json, letter
+from tests.unit.test_admin import AGES_OUT, NAME, Desk, FakeLetters, letter
 
 OTHER = "default/generic/shop/c2"
 NOTHING = dict.fromkeys(
@@ -36,7 +37,7 @@ def keys_of(desk: Desk, conversation: str) -> list[str]:
 
 
 def key_of(conversation: str, last_at_ms: int, *, folder: str = "batches") -> str:
-    taken = Taken(f"b-{last_at_ms}", 1, 1, last_at_ms, last_at_ms, last_at_ms, "silence", "silenceMs", 0, [])
+    taken = BatchTaken(f"b-{last_at_ms}", 1, 1, last_at_ms, last_at_ms, last_at_ms, "silence", "silenceMs", 0, [])
     return {"batches": batch.object_key, "dead-letters": batch.letter_key}[folder](conversation, taken)
 
 

@@ -65,8 +65,8 @@ def test_a_function_that_is_called_answers(stub: Callable[[str], Stubber]) -> No
     stubber = stub("lambda")
     stubber.add_response("invoke", {"Payload": _stream(b'{"n":1}')}, {"FunctionName": "f", "Payload": b'{"shard":3}'})
     stubber.add_response("invoke", {"Payload": _stream(b"null")})
-    assert Functions().call("f", {"shard": 3}, answer_seconds=1) == {"n": 1}
-    assert Functions().call("f", {}, answer_seconds=1) == {}
+    assert Functions().call("f", {"shard": 3}, response_seconds=1) == {"n": 1}
+    assert Functions().call("f", {}, response_seconds=1) == {}
 
 
 def test_letters_are_received_hidden_and_given_back(stub: Callable[[str], Stubber]) -> None:

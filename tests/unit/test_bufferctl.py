@@ -24,16 +24,16 @@ from bufferctl import commands
 from bufferctl.__main__ import main, make_parser
 from bufferctl.errors import EXIT_STATUSES
 from bufferctl.events import subscribe
-from bufferctl.formatting import Line, Lines, Pairs, as_json, table
+from bufferctl.formatting import Lines, Pairs, TextLine, as_json, table
 from bufferctl.stage import DEFAULT_REGION
 from bufferctl.terminal import show
 from infra.settings_and_defaults import StageConfig
+from message_buffer.json_object import Json
 
 ROOT = Path(__file__).parents[2]
 ME = "arn:aws:iam::111122223333:user/ada"
 NAME = "default/generic/shop/c1"
 NOON_MS = 1_700_000_000_000
-Json = dict[str, Any]
 
 
 class FakeAws:
@@ -678,7 +678,7 @@ def test_no_width_and_no_content_of_a_terminal_ends_a_command(
         table([], names),
         Pairs(rows[1]),
         Pairs({}),
-        Lines([Line(each, "bad", each) for each in texts]),
+        Lines([TextLine(each, "bad", each) for each in texts]),
     )
     shown = without_styles(capsys.readouterr().out)
     assert "\x1b" not in shown
@@ -775,7 +775,7 @@ def test_who_ends_a_tail_twice_leaves_nothing_behind(
     done: list[str] = []
 
     class Subscription:
-        def look(self, *, wait_seconds: int) -> NoReturn:
+        def poll(self, *, wait_seconds: int) -> NoReturn:
             signal.raise_signal(ending)
             raise AssertionError("the signal ends it")
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from lambdas.canary import handler
-from lambdas.canary.burst import Burst, Refused
-from lambdas.canary.listening import Arrival
+from lambdas.canary.burst import Burst, WebhookRefused
+from lambdas.canary.listening import ArrivedEvent
 from lambdas.canary.service import Canary
-from lambdas.canary.webhook import Answer, GenericWebhook, Unreachable, generic_secret
+from lambdas.canary.webhook import GenericWebhook, WebhookResponse, WebhookUnreachable, generic_secret
 from lambdas.ingest.report import Done, report
 from message_buffer.lanes import outcomes as o
 from message_buffer.messages.conversation_id import TRIAL_TENANT, ConversationId, is_trial
@@ -33,14 +33,14 @@ class FakeWebhook(GenericWebhook):
         self._counts = list(counts)
         self._status = status
 
-    def post(self, messages: Any) -> Answer:
+    def post(self, messages: Any) -> WebhookResponse:
         self.posted.append(messages)
         if not self._counts:
-            raise Unreachable("The webhook cannot be reached: no route")
+            raise WebhookUnreachable("The webhook cannot be reached: no route")
         named = messages if isinstance(messages, dict) else messages[0]
         conversation = f"{named['tenant']}/generic/{named['account']}/{named['conversation']}"
         waits = {"dueAt": DUE_MS, "count": self._counts.pop(0)}
-        return Answer(self._status, json.dumps({"conversations": {conversation: waits}, "error": "no"}))
+        return WebhookResponse(self._status, json.dumps({"conversations": {conversation: waits}, "error": "no"}))
 
 
 class Bus:
@@ -49,14 +49,14 @@ class Bus:
     def __init__(self, *batches: list[str], at_ms: int = DUE_MS + 40) -> None:
         self._arrivals = [arrival(ids, f"b{place}", at_ms=at_ms) for place, ids in enumerate(batches)]
 
-    def look(self, *, wait_seconds: int) -> list[Arrival]:
+    def poll(self, *, wait_seconds: int) -> list[ArrivedEvent]:
         arrived, self._arrivals = self._arrivals, []
         return arrived
 
 
-def arrival(ids: list[str], batch_id: str, *, at_ms: int = DUE_MS, conversation: str = CONVERSATION) -> Arrival:
+def arrival(ids: list[str], batch_id: str, *, at_ms: int = DUE_MS, conversation: str = CONVERSATION) -> ArrivedEvent:
     detail = {"conversationId": conversation, "batchId": batch_id, "messages": [{"id": each} for each in ids]}
-    return Arrival({"detail-type": "messages.batch.ready", "detail": detail}, at_ms)
+    return ArrivedEvent({"detail-type": "messages.batch.ready", "detail": detail}, at_ms)
 
 
 def sent(*counts: int) -> Burst:
@@ -109,7 +109,7 @@ def test_a_batch_that_is_too_large_for_an_event_is_fetched() -> None:
 
 
 def test_a_refused_message_ends_a_burst() -> None:
-    with pytest.raises(Refused, match="answers 503"):
+    with pytest.raises(WebhookRefused, match="answers 503"):
         Burst(FakeWebhook([1], status=503), "canary", "7").send("m0", "Hey")
 
 
@@ -167,7 +167,7 @@ def test_the_messages_of_trials_are_not_counted() -> None:
         telemetry, done = RecordedTelemetry(), Done(ignored=Counter(), accepted=1)
         for tenant in tenants:
             conversation = ConversationId(tenant, "generic", "shop", "c1")
-            done.note_wait(conversation, o.Duplicate(None, 0))
+            done.note_wait(conversation, o.MessageDuplicate(None, 0))
         report(telemetry, "generic", done)
         return dict(telemetry.counts)
 

@@ -7,8 +7,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from tests.support.asgi import Answer, call
-from tools.console.access import Access
-from tools.console.limits import MAX_BODY_BYTES
+from tools.console.access import MAX_BODY_BYTES, Access
 
 TOKEN, PORT = "t0ken", 4711
 HOST, ORIGIN = f"127.0.0.1:{PORT}", f"http://127.0.0.1:{PORT}"

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from bufferctl.errors import Failed, NotFound, Unreachable
+from message_buffer.json_object import Json
 from tools.console.accidents import KILLED, NOT_TAKEN_BACK, OUTAGE, Accidents, ChangeFailed, TemporaryChanges
-from tools.console.place import Options, Place
-from tools.console.temporary_changes import Changes
+from tools.console.place import Options, ShownStage
+from tools.console.temporary_changes import StageChanges
 from tools.local.errors import LocalError
 from tools.local.outputs import Outputs
 from tools.local.stage import Stage as LocalStage
 
-Json = dict[str, Any]
 SCOPE = "conversation:default/generic/shop/ada"
 SET: Json = {"do": "set_rules", "scope": SCOPE, "rules": {"stopWords": ["stop"]}}
 
@@ -70,7 +70,7 @@ class RecordedLocalStage(LocalStage):
 
 def carried_out(recorded: Recorded, *orders: Json) -> None:
     with ExitStack() as stack:
-        changes = Changes(recorded, RecordedLocalStage(recorded), stack)
+        changes = StageChanges(recorded, RecordedLocalStage(recorded), stack)
         for order in orders:
             changes.carry_out(order)
 
@@ -118,7 +118,7 @@ def test_rules_that_an_operator_has_changed_meanwhile_stay() -> None:
     """Reproduce a defect: a scenario deleted an operator's rules at its end."""
     recorded = Recorded()
     with ExitStack() as made:
-        Changes(recorded, RecordedLocalStage(recorded), made).carry_out(SET)
+        StageChanges(recorded, RecordedLocalStage(recorded), made).carry_out(SET)
         recorded.rules[SCOPE] = (2, {"silenceMs": 500})
     assert recorded.rules == {SCOPE: (2, {"silenceMs": 500})}
 
@@ -170,7 +170,7 @@ def test_a_scenario_that_is_stopped_still_learns_that_its_changes_were_not_taken
 
 
 def test_a_stage_that_does_not_exist_is_a_problem_of_the_real_process() -> None:
-    place = Place(Options(outputs=Path("/nowhere/outputs.json")))
+    place = ShownStage(Options(outputs=Path("/nowhere/outputs.json")))
     with pytest.raises(ChangeFailed, match="not up"), Accidents(place).temporary_changes():
         pass
 
@@ -190,9 +190,9 @@ def outputs(tmp_path: Path, *, valkey_url: str | None, functions: tuple[str, ...
 
 def test_a_stage_of_the_valkey_lane_can_be_broken(tmp_path: Path) -> None:
     path = outputs(tmp_path, valkey_url="valkey://127.0.0.1:1", functions=tuple(KILLED.values()))
-    assert Accidents(Place(Options(outputs=path))).possible == {"set_rules", *KILLED, *OUTAGE}
+    assert Accidents(ShownStage(Options(outputs=path))).possible == {"set_rules", *KILLED, *OUTAGE}
 
 
 def test_a_stage_without_valkey_has_no_outage_of_it(tmp_path: Path) -> None:
     path = outputs(tmp_path, valkey_url=None, functions=("ingest",))
-    assert Accidents(Place(Options(outputs=path))).possible == {"set_rules"}
+    assert Accidents(ShownStage(Options(outputs=path))).possible == {"set_rules"}

@@ -7,8 +7,7 @@ import pytest
 from lambdas.ingest.platforms.base import Incoming
 from message_buffer.messages.changes import Deleted, Edited
 from tests.support.webhook_cases import read as read_body
-from tools.console.customers import KINDS, CannotDo, Customer, Customers
-from tools.console.limits import BODIES_KEPT_OF_A_CUSTOMER, CUSTOMERS_KEPT
+from tools.console.customers import BODIES_KEPT_OF_A_CUSTOMER, CUSTOMERS_KEPT, KINDS, CannotDo, Customer, Customers
 
 ACCOUNTS = {"whatsapp": "1065", "messenger": "17", "instagram": "18", "twilio": "1555", "telegram": "bot"}
 CASES = [

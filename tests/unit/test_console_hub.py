@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from tools.console.hub import Closed, Hub, framed
-from tools.console.limits import MAX_WAITING_MESSAGES
+from tools.console.hub import MAX_WAITING_MESSAGES, Closed, Hub, framed
 
 
 async def read(hub: Hub, *, publish: int, end: bool = False) -> list[bytes]:

@@ -13,26 +13,26 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 
 from bufferctl.errors import Failed, Unreachable
-from lambdas.canary.listening import Arrival, Subscription
+from lambdas.canary.listening import ArrivedEvent, Subscription
+from message_buffer.json_object import Json
 from tools.console import listener
-from tools.console.bus import Bus
+from tools.console.bus import BusListener
 from tools.console.listener import Output
-from tools.console.place import NOT_UP, Options, Place
+from tools.console.place import NOT_UP, Options, ShownStage
 
-Json = dict[str, Any]
 AWAY = EndpointConnectionError(endpoint_url="http://127.0.0.1:1")
 HALF_A_LINE = """print('{"listening": true}'); print('{"event": {"det', end="")"""
 TWO_EVENTS = """
 for detail in ({"metadata": 1}, {"metadata": {}}):
     print(json.dumps({"event": {"detail-type": "messages.batch.ready", "detail": detail}, "at": 1}))
 """
-EVENT = Arrival({"detail-type": "messages.batch.ready", "detail": {}}, 1)
+EVENT = ArrivedEvent({"detail-type": "messages.batch.ready", "detail": {}}, 1)
 
 
 class Queue:
-    """Answers each look with the next of its answers, and then ends the listener. Counts the subscriptions."""
+    """Answers each request with the next of its answers, and then ends the listener. Counts the subscriptions."""
 
-    def __init__(self, ended: threading.Event, *answers: list[Arrival] | Exception) -> None:
+    def __init__(self, ended: threading.Event, *answers: list[ArrivedEvent] | Exception) -> None:
         self._ended = ended
         self._answers = list(answers)
         self.made = self.removed = 0
@@ -45,7 +45,7 @@ class Queue:
         finally:
             self.removed += 1
 
-    def look(self, *, wait_seconds: int) -> list[Arrival]:
+    def poll(self, *, wait_seconds: int) -> list[ArrivedEvent]:
         del wait_seconds
         answer = self._answers.pop(0)
         if not self._answers:
@@ -55,7 +55,7 @@ class Queue:
         return answer
 
 
-class FoundPlace(Place):
+class FoundPlace(ShownStage):
     def find(self) -> Any:
         class Found:
             client, event_bus = None, "bus"
@@ -96,9 +96,9 @@ def test_events_that_were_taken_from_the_queue_are_not_lost_if_aws_goes_away_the
     sqs.receive_message.side_effect = [{"Messages": messages}, {"Messages": messages[1:]}]
     sqs.delete_message.side_effect = [None, AWAY, AWAY]
     subscription = Subscription(sqs, "queue")
-    assert [arrival.event for arrival in subscription.look(wait_seconds=0)] == [{"n": 0}]
+    assert [arrival.event for arrival in subscription.poll(wait_seconds=0)] == [{"n": 0}]
     with pytest.raises(EndpointConnectionError):
-        subscription.look(wait_seconds=0)
+        subscription.poll(wait_seconds=0)
 
 
 def test_when_the_local_stage_ends_the_listener_says_so_at_once_and_leaves_its_queue(
@@ -124,7 +124,7 @@ def test_a_queue_that_was_deleted_ends_the_listener_so_that_another_is_started(
 def test_a_half_line_of_a_killed_listener_does_not_end_the_bus() -> None:
     """Reproduce a defect: the page got no events any more, because the bus's thread had died."""
     takers: Any = MagicMock()
-    bus = Bus([sys.executable, "-c", HALF_A_LINE], takers, words=True)
+    bus = BusListener([sys.executable, "-c", HALF_A_LINE], takers, words=True)
     bus._listen()
     assert bus.problem is None
     takers.hub.publish.assert_called_once_with("bus", {"problem": None})
@@ -133,7 +133,7 @@ def test_a_half_line_of_a_killed_listener_does_not_end_the_bus() -> None:
 def test_an_event_of_another_form_does_not_end_the_bus() -> None:
     """Reproduce a defect: after one such event, the page got no events any more."""
     takers: Any = MagicMock()
-    bus = Bus([sys.executable, "-c", f"import json\n{TWO_EVENTS}"], takers, words=True)
+    bus = BusListener([sys.executable, "-c", f"import json\n{TWO_EVENTS}"], takers, words=True)
     bus._listen()
     published = [each.args for each in takers.hub.publish.call_args_list]
     assert published[0] == ("notice", {"text": "The console cannot read an event: AttributeError"})
@@ -150,7 +150,7 @@ def test_an_event_of_another_form_does_not_end_the_bus() -> None:
 )
 def test_a_listener_that_cannot_listen_is_started_ever_more_rarely(said: Json, pauses: list[float]) -> None:
     """Reproduce a defect: without the right to remove a queue, the console left one behind every few seconds."""
-    bus = Bus([], MagicMock(), words=True)
+    bus = BusListener([], MagicMock(), words=True)
     waits: Any = MagicMock()
     waits.is_set.side_effect = [False] * len(pauses) + [True]
     bus._ended = waits

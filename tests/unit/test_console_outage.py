@@ -7,8 +7,8 @@ from redis.exceptions import ConnectionError as NoConnection
 
 from bufferctl.errors import Failed, Unreachable
 from message_buffer.lanes.valkey.connection import as_store_error
-from tools.console.looks import Looks
 from tools.console.outage import in_words, is_outage
+from tools.console.polls import Polls
 from tools.console.time_lines import TimeLines
 
 BOTH_LANES = {"windows": {"open": 0}}
@@ -40,31 +40,31 @@ def test_other_errors_are_shown_as_they_are(error: Failed) -> None:
 
 
 class Away:
-    def look(self, *_args: Any, **_fields: Any) -> Any:
+    def poll(self, *_args: Any, **_fields: Any) -> Any:
         raise out()
 
 
 class Hub:
-    """Ends the looks after the first state."""
+    """Ends the polls after the first state."""
 
     def __init__(self) -> None:
-        self.looks: Looks | None = None
+        self.polls: Polls | None = None
         self.states: list[Any] = []
 
     def wait_for_a_reader(self, **_given: Any) -> bool:
         return True
 
     def publish(self, _kind: str, state: Any) -> None:
-        assert self.looks
+        assert self.polls
         self.states.append(state)
-        self.looks.end()
+        self.polls.end()
 
 
 def test_the_state_has_the_sentence_once() -> None:
     hub: Any = Hub()
     stage: Any = Away()
-    hub.looks = Looks(stage, hub, TimeLines())
-    hub.looks.run()
+    hub.polls = Polls(stage, hub, TimeLines())
+    hub.polls.run()
     (state,) = hub.states
     assert state["isOutage"]
     assert state["problem"].count("Valkey does not answer") == 1

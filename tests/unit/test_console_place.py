@@ -14,9 +14,9 @@ from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConn
 
 from bufferctl.errors import Failed, Unreachable
 from bufferctl.stage import ROOT, find_account
-from tools.console.customers import Customer, Webhook
+from tools.console.customers import Customer, PostedWebhook
 from tools.console.logs import Logs
-from tools.console.place import Options, Place
+from tools.console.place import Options, ShownStage
 from tools.console.senders import LocalSender
 from tools.console.simulator import Simulator
 from tools.local.outputs import Outputs
@@ -44,7 +44,7 @@ def write(path: Path, port: int) -> None:
 def test_a_stage_that_was_started_anew_is_found_at_its_new_address(tmp_path: Path) -> None:
     path = tmp_path / "outputs.json"
     write(path, 4_000)
-    place = Place(Options(outputs=path))
+    place = ShownStage(Options(outputs=path))
     assert place.stage.api_endpoint == "http://127.0.0.1:4000"
     write(path, 5_000)
     assert place.stage.api_endpoint == "http://127.0.0.1:5000"
@@ -56,7 +56,7 @@ def test_a_stage_that_was_started_anew_is_found_at_its_new_address(tmp_path: Pat
 def test_while_the_stage_is_down_every_part_says_so(tmp_path: Path) -> None:
     path = tmp_path / "outputs.json"
     write(path, 4_000)
-    place = Place(Options(outputs=path))
+    place = ShownStage(Options(outputs=path))
     assert place.stage.api_endpoint
     path.unlink()
     for use in (lambda: place.stage, lambda: place.sender, lambda: place.outputs, lambda: Logs(place).of("t/p/a/u")):
@@ -66,7 +66,7 @@ def test_while_the_stage_is_down_every_part_says_so(tmp_path: Path) -> None:
 
 def test_a_listener_of_an_unknown_stage_says_so_and_ends_while_its_input_is_open() -> None:
     """Reproduce a defect: Python crashed at its end because another thread was reading the input."""
-    place = Place(Options(stage="unknown"))
+    place = ShownStage(Options(stage="unknown"))
     with subprocess.Popen(
         place.listener, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as listener:
@@ -79,7 +79,7 @@ def test_a_listener_of_an_unknown_stage_says_so_and_ends_while_its_input_is_open
 def test_a_new_start_is_distinguished_from_a_deployment_to_the_running_stage(tmp_path: Path) -> None:
     path = tmp_path / "outputs.json"
     write(path, 4_000)
-    place = Place(Options(outputs=path))
+    place = ShownStage(Options(outputs=path))
     assert place.stage.api_endpoint
     os.utime(path, ns=(4_500, 4_500))
     assert place.stage.api_endpoint
@@ -91,13 +91,13 @@ def test_a_new_start_is_distinguished_from_a_deployment_to_the_running_stage(tmp
 
 def test_a_customer_whose_webhook_cannot_be_signed_gets_a_sentence() -> None:
     """Reproduce a defect: the page said only that the console answered 500."""
-    place: Any = Place(Options(stage="dev"))
+    place: Any = ShownStage(Options(stage="dev"))
     refused = ClientError({"Error": {"Code": "AccessDenied", "Message": "not allowed"}}, "GetSecretValue")
     sender = MagicMock(kinds={"generic": ("text",)})
     sender.send.side_effect = refused
     place._found = (0, MagicMock(), sender)
     unused: Any = MagicMock()
-    simulator = Simulator(place, unused, stage=unused, looks=unused, time_lines=unused)
+    simulator = Simulator(place, unused, stage=unused, polls=unused, time_lines=unused)
     with pytest.raises(Failed, match="AWS refuses GetSecretValue: not allowed"):
         simulator.act(Customer("generic", "shop", "1"), "text", text="Hey")
 
@@ -106,13 +106,13 @@ def test_a_local_webhook_that_does_not_answer_gets_a_sentence_that_says_what_to_
     path = tmp_path / "outputs.json"
     write(path, 1)
     with pytest.raises(Unreachable, match="make up"):
-        LocalSender(Outputs.read(path)).send("generic", Webhook({}, "m1"))
+        LocalSender(Outputs.read(path)).send("generic", PostedWebhook({}, "m1"))
 
 
 @pytest.mark.parametrize("error", [EndpointConnectionError, ConnectionClosedError])
 def test_a_local_stage_that_does_not_answer_is_not_up(error: type[HTTPClientError], tmp_path: Path) -> None:
     for options, text in ((Options(outputs=tmp_path), "make up"), (Options(stage="dev"), "AWS cannot be reached")):
-        with pytest.raises(Unreachable, match=text), Place(options).errors():
+        with pytest.raises(Unreachable, match=text), ShownStage(options).errors():
             raise error(endpoint_url="http://127.0.0.1:1")
 
 

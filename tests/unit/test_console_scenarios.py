@@ -8,7 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from bufferctl.errors import Unreachable
-from bufferctl.limits import RULES_IN_FORCE_SECONDS
+from bufferctl.verify import RULES_IN_FORCE_SECONDS
+from message_buffer.json_object import Json
 from message_buffer.limits import SECOND_MS
 from message_buffer.rules.control_words import compared_form
 from message_buffer.rules.due_time import (
@@ -25,9 +26,8 @@ from tools.console.bus import BATCH_READY
 from tools.console.customers import KINDS, CannotDo, Customer
 from tools.console.hub import Hub
 from tools.console.player import Player
-from tools.console.scenarios import FOLDER, ExpectedBatch, Scenario, Step, read_scenarios
+from tools.console.scenarios import FOLDER, ExpectedBatch, Scenario, ScenarioStep, read_scenarios
 
-Json = dict[str, Any]
 SCENARIOS = read_scenarios()
 # The stages of cdk.json have these rules.
 RULES = Rules.model_validate(PRESETS["customers"])
@@ -77,7 +77,7 @@ class Foretold:
     def __init__(self, scenario: Scenario) -> None:
         self._waiting = [Waiting() for _ in scenario.customers]
         self.batches: list[tuple[int, ExpectedBatch]] = []
-        """When each batch leaves, and the batch."""
+        """When each batch is emitted, and the batch."""
         self.events: list[str] = []
         self.narrowest_ms = 10**9
         """The shortest time between a step and the due time of its customer's buffer."""
@@ -88,7 +88,7 @@ class Foretold:
             self._do(step, now_ms)
         self._take_due(None)
 
-    def _time_of(self, step: Step, previous_ms: int) -> int:
+    def _time_of(self, step: ScenarioStep, previous_ms: int) -> int:
         after_ms = round(step.after * SECOND_MS)
         if not step.after_batch:
             return previous_ms + after_ms
@@ -108,7 +108,7 @@ class Foretold:
                 (due.due_at_ms, ExpectedBatch(who=who, messages=facts.message_count, reason=due.reason))
             )
 
-    def _do(self, step: Step, now_ms: int) -> None:
+    def _do(self, step: ScenarioStep, now_ms: int) -> None:
         waiting = self._waiting[step.who]
         if not step.after_batch:
             until_due = [waiting.due.due_at_ms - now_ms] if waiting.due else []
@@ -132,7 +132,7 @@ class Foretold:
                 self._change(step, waiting, now_ms)
 
     @staticmethod
-    def _change(step: Step, waiting: Waiting, now_ms: int) -> None:
+    def _change(step: ScenarioStep, waiting: Waiting, now_ms: int) -> None:
         """Do a step that is about messages that wait."""
         facts, due = waiting.facts, waiting.due
         assert facts
@@ -165,7 +165,7 @@ class Foretold:
                 assert step.do in ("edit", "again"), step.do
 
     @staticmethod
-    def _is_stop_word(step: Step, waiting: Waiting) -> bool:
+    def _is_stop_word(step: ScenarioStep, waiting: Waiting) -> bool:
         return compared_form(step.text) in map(compared_form, waiting.rules.get("stopWords", ()))
 
 

@@ -5,8 +5,8 @@ from typing import Any
 from unittest.mock import MagicMock
 
 from tools.console.customers import Customer
-from tools.console.place import Options, Place
-from tools.console.senders import Answer
+from tools.console.place import Options, ShownStage
+from tools.console.senders import SenderResponse
 from tools.console.simulator import Simulator
 
 CUSTOMER = Customer("generic", "shop", "1")
@@ -55,12 +55,14 @@ class WritesAgain:
 
 
 def simulator_of(published: Any, stage: Any) -> Simulator:
-    place: Any = Place(Options(stage="dev"))
+    place: Any = ShownStage(Options(stage="dev"))
     sender = MagicMock(kinds={"generic": ("text",)})
-    sender.send.return_value = Answer(200, {"conversations": {"default/generic/shop/1": {"dueAt": 1, "count": 1}}})
+    sender.send.return_value = SenderResponse(
+        200, {"conversations": {"default/generic/shop/1": {"dueAt": 1, "count": 1}}}
+    )
     place._found = (0, MagicMock(), sender)
     unused: Any = MagicMock()
-    return Simulator(place, published, stage=stage, looks=unused, time_lines=unused)
+    return Simulator(place, published, stage=stage, polls=unused, time_lines=unused)
 
 
 def test_an_unforeseen_failure_hides_one_buffer_only() -> None:

@@ -13,27 +13,29 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from infra.settings_and_defaults import StageConfig, Timings
+from infra.settings_and_defaults import StageConfig
+from infra.valkey_lane import CONVERSATION_PROCESSOR_TIMEOUT_SECONDS
 from lambdas.conversation_processor.service import ConversationProcessor
 from message_buffer.aws import clients as aws
 from message_buffer.errors import InvalidInput, ScriptInvariantBroken, SendFailed, StoreUnavailable
 from message_buffer.events import batch_ready as batch
+from message_buffer.events.dead_letters import ObjectReference
 from message_buffer.events.emission import (
     MAX_DEAD_LETTER_BYTES,
     Emission,
     EmissionDestinations,
-    Limits,
+    EmissionLimits,
     TimeLeft,
     back_off_ms,
     longest_pause_ms,
 )
 from message_buffer.events.event_bus import entry_bytes
-from message_buffer.lanes.outcomes import Busy, Renewed, Stale, Taken
+from message_buffer.lanes.outcomes import BatchBusy, BatchTaken, Renewed, RunStale
 from message_buffer.limits import DAY_MS, MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, MINUTE_MS, RELEASE_MS
 from message_buffer.messages.conversation_id import TRIAL_TENANT
 from message_buffer.messages.message import Attachment, Message, encode
 from message_buffer.rules.layers import Rules
-from tests.support.engine import Engine
+from tests.support.engine import SETTINGS, Engine
 from tests.support.fakes import FakeBus, FakeFunctions, FakeObjects, FakeQueue, RecordedTelemetry, valkey_lane
 from tests.support.invariants import assert_invariants
 
@@ -64,7 +66,7 @@ class Scene:
         self.emission = Emission(
             EmissionDestinations(self.bus, self.objects, self.queue),
             self.telemetry,
-            Limits(max_event_bytes, MAX_ATTEMPTS),
+            EmissionLimits(max_event_bytes, MAX_ATTEMPTS),
             clock=engine.clock,
         )
         self.conversation_processor = ConversationProcessor(
@@ -238,7 +240,7 @@ def test_a_renewal_that_fails_is_tried_again(scene: Scene, monkeypatch: pytest.M
         if failures:
             raise failures.pop()
         renewed.set()
-        return Stale()
+        return RunStale()
 
     scene.engine.store.settings = scene.engine.store.settings._replace(token_ms=200)
     monkeypatch.setattr(scene.engine.store, "renew_token", renew_token)
@@ -258,7 +260,7 @@ def test_an_ordinary_run_renews_nothing(scene: Scene, monkeypatch: pytest.Monkey
 
     def renew_token(*arguments: object) -> Any:
         renewals.append(arguments)
-        return Stale()
+        return RunStale()
 
     scene.engine.store.settings = scene.engine.store.settings._replace(token_ms=3_600_000)
     monkeypatch.setattr(scene.engine.store, "renew_token", renew_token)
@@ -336,8 +338,8 @@ def test_the_reply_window_ends_a_day_after_the_customers_last_message(
         encode(Message(id=f"m{n}", platform=conversation.split("/")[1], sent_at=sent, received_at=received))
         for n, (sent, received) in enumerate(times)
     ]
-    taken = Taken("b", 1, 1, 0, 0, 0, "silence", "silenceMs", 0, payloads)
-    content, reference = batch.content_of(payloads), {"bucket": "b", "key": "k", "bytes": 1}
+    taken = BatchTaken("b", 1, 1, 0, 0, 0, "silence", "silenceMs", 0, payloads)
+    content, reference = batch.content_of(payloads), ObjectReference(bucket="b", key="k", bytes=1)
     whole = batch.event_of(conversation, taken, content, emitted_at_ms=1)
     referring = batch.event_by_reference(conversation, taken, content, emitted_at_ms=1, reference=reference)
     assert whole.get("replyUntil") == referring.get("replyUntil") == expected
@@ -425,7 +427,10 @@ def test_a_second_invocation_for_the_same_conversation_does_nothing(scene: Scene
     scene.conversation_processor.process(CONVERSATION, AMPLE)
     scene.conversation_processor.process(CONVERSATION, AMPLE)
     assert scene.ids() == [["m1"]]
-    assert [line["outcome"] for line in scene.telemetry.said("nothing to take")] == [Busy.__name__, "Stale"]
+    assert [line["outcome"] for line in scene.telemetry.said("nothing to take")] == [
+        BatchBusy.__name__,
+        RunStale.__name__,
+    ]
 
 
 def test_who_is_too_late_does_not_complete_the_next_ones_batch(scene: Scene) -> None:
@@ -520,7 +525,7 @@ def die(scene: Scene) -> None:
     """Let a run take the batch and die. Advance the clock until the batch has been put back."""
     assert scene.engine.claim() == [CONVERSATION]
     taken = scene.engine.store.take_batch(CONVERSATION, f"dies-{scene.engine.clock.now_ms}")
-    assert isinstance(taken, Taken)
+    assert isinstance(taken, BatchTaken)
     scene.engine.clock.now_ms = taken.until_ms
     scene.engine.store.recover_expired(0)
 
@@ -560,7 +565,7 @@ def test_ten_minutes_of_any_failures_do_not_use_up_the_default_attempts() -> Non
     attempts = StageConfig.model_fields["limits"].get_default().max_attempts
     refused_ms = sum(back_off_ms(attempt, lambda: 1.0) for attempt in range(1, attempts))
     # The token of an attempt is longer by the pause after the attempt before it.
-    died_ms = sum(Timings().token_ms + longest_pause_ms(attempt - 1) for attempt in range(1, attempts + 1))
+    died_ms = sum(SETTINGS.token_ms + longest_pause_ms(attempt - 1) for attempt in range(1, attempts + 1))
     assert min(refused_ms, died_ms) > 10 * MINUTE_MS
 
 
@@ -674,7 +679,7 @@ def test_a_short_time_out_still_leaves_time_for_the_first_calls(fake: Engine) ->
 
 
 def test_two_of_the_slowest_calls_and_the_settling_fit_into_the_default_time_out() -> None:
-    assert Timings().conversation_processor_timeout_ms >= 2 * MAX_CALL_MS + RELEASE_MS
+    assert 1_000 * CONVERSATION_PROCESSOR_TIMEOUT_SECONDS >= 2 * MAX_CALL_MS + RELEASE_MS
     connect_seconds, answer_seconds, attempts = aws.PATIENT
     assert 1_000 * attempts * (connect_seconds + answer_seconds) + 1_000 <= MAX_CALL_MS
 
@@ -720,9 +725,9 @@ def test_whatever_people_write_the_event_is_valid(texts: list[str], oversize: bo
     payloads = [
         encode(Message(id=f"m{n}", text=text, platform="generic", received_at=n)) for n, text in enumerate(texts)
     ]
-    taken = Taken("b-1", 1, len(texts), 1, 2, 3, "silence", "silenceMs", 0, payloads)
+    taken = BatchTaken("b-1", 1, len(texts), 1, 2, 3, "silence", "silenceMs", 0, payloads)
     content = batch.content_of(payloads)
-    reference = {"bucket": "b", "key": batch.object_key("acme/sms/1/2", taken), "bytes": len(content.wire)}
+    reference = ObjectReference(bucket="b", key=batch.object_key("acme/sms/1/2", taken), bytes=len(content.wire))
     event = (
         batch.event_by_reference(CONVERSATION, taken, content, emitted_at_ms=4, reference=reference)
         if oversize

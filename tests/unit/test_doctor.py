@@ -16,9 +16,10 @@ from bufferctl import diagnoses
 from bufferctl.diagnoses import DIAGNOSES, Diagnosis, Severity
 from bufferctl.doctor import doctor, examine
 from bufferctl.errors import Unreachable, errors_of_aws
-from bufferctl.facts import STACKS, Facts, Unreadable
+from bufferctl.facts import STACKS, StageFacts, Unreadable
 from bufferctl.formatting import minute, moment
 from bufferctl.stage import Account
+from message_buffer.json_object import Json
 
 ROOT = Path(__file__).parents[2]
 NOW = datetime(2026, 11, 19, 12, tzinfo=UTC)
@@ -39,8 +40,6 @@ OUTPUTS = {
 LAST = f"within the hour, last at {minute(NOW_MS - 120_000)}"
 ALARM = "message-buffer-prod-dead-letters"
 BROKEN, FAILING, ADVICE = Severity
-
-Json = dict[str, Any]
 
 
 class Aws:
@@ -80,7 +79,7 @@ def stack(last: str, status: str = "UPDATE_COMPLETE", **more: Any) -> Json:
     return {"StackName": name, "StackStatus": status, "CreationTime": NOW - timedelta(days=30), **more}
 
 
-def facts(aws: Aws, **stacks: Json) -> Facts:
+def facts(aws: Aws, **stacks: Json) -> StageFacts:
     """Return the facts of a stage with these stacks; the others do not exist."""
     described = {"Buffer": stack("Buffer", Outputs=outputs()), **stacks}
     for last in STACKS:
@@ -90,7 +89,7 @@ def facts(aws: Aws, **stacks: Json) -> Facts:
             aws.answers("cloudformation", "describe_stacks", answer, {"StackName": ANY})
         else:
             aws.refuses("cloudformation", "describe_stacks", "ValidationError")
-    return Facts("prod", aws.client, clock=lambda: NOW_MS)
+    return StageFacts("prod", aws.client, clock=lambda: NOW_MS)
 
 
 def outputs() -> list[Json]:
@@ -110,7 +109,7 @@ def sums(aws: Aws, *values: float) -> None:
     aws.answers("cloudwatch", "get_metric_data", {"MetricDataResults": results})
 
 
-def whats(diagnosis: Diagnosis, given: Facts) -> list[tuple[Severity, str]]:
+def whats(diagnosis: Diagnosis, given: StageFacts) -> list[tuple[Severity, str]]:
     return [(each.severity, each.what) for each in diagnosis(given)]
 
 
@@ -198,7 +197,7 @@ def test_alarms_that_fire_or_notify_nobody_are_reported(aws: Aws, state: str, ac
     assert whats(diagnoses.alarms, given) == told
 
 
-def a_domain(aws: Aws, monkeypatch: pytest.MonkeyPatch, *, status: str = "AVAILABLE") -> Facts:
+def a_domain(aws: Aws, monkeypatch: pytest.MonkeyPatch, *, status: str = "AVAILABLE") -> StageFacts:
     monkeypatch.setattr("socket.getaddrinfo", lambda *_: [])
     given = facts(aws)
     configuration = {"CertificateArn": CERTIFICATE, "DomainNameStatus": status, "DomainNameStatusMessage": "wait"}
@@ -278,7 +277,7 @@ def test_a_rule_whose_id_lacks_its_bus_is_looked_for_on_the_stages_bus(bus: obje
     assert list(diagnoses.triggers(given)) == []
 
 
-def of_lambda(aws: Aws, *, total: int, free: int, functions: int, used: float, code: int = 0) -> Facts:
+def of_lambda(aws: Aws, *, total: int, free: int, functions: int, used: float, code: int = 0) -> StageFacts:
     given = facts(aws)
     limit = {"ConcurrentExecutions": total, "UnreservedConcurrentExecutions": free, "TotalCodeSize": 100}
     answer = {"AccountLimit": limit, "AccountUsage": {"TotalCodeSize": code, "FunctionCount": 1}}
@@ -354,7 +353,7 @@ def log_of(*lines: tuple[str, str, int, Json]) -> list[Json]:
     ]
 
 
-def of_emitter(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> Facts:
+def of_emitter(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> StageFacts:
     found = {"ConversationProcessorFunction": "emitter-1", "ConversationProcessorLogGroup": "logs-of-emitter"}
     monkeypatch.setattr(f"{__name__}.OUTPUTS", found)
     return facts(aws)
@@ -378,10 +377,9 @@ FAILED_EMISSIONS = [
     [
         (False, {}, BROKEN, ", and has emitted no batch since"),
         (True, None, FAILING, ""),
-        (False, {"share": 0.01}, FAILING, ""),
         (False, {"level": "WARNING"}, FAILING, ""),
     ],
-    ids=["nothing emitted", "emitted since", "a share is logged", "no INFO is logged"],
+    ids=["nothing emitted", "emitted since", "no INFO is logged"],
 )
 def test_failed_emissions_are_counted_with_the_last_reason_and_time(
     aws: Aws, monkeypatch: pytest.MonkeyPatch,
@@ -439,7 +437,7 @@ def test_deployed_rules_that_ingest_ignores_are_reported(aws: Aws, rules: Json, 
 def test_advice_names_the_stages_own_account_and_region(aws: Aws) -> None:
     facts(aws)
     cli = "AWS_ACCESS_KEY_ID=test aws --endpoint-url http://127.0.0.1:1"
-    given = Facts("prod", aws.client, clock=lambda: NOW_MS, aws_cli=cli)
+    given = StageFacts("prod", aws.client, clock=lambda: NOW_MS, aws_cli=cli)
     resources(aws, ("AWS::Events::Rule", "CanaryBatches1", "message-buffer-prod|canary"))
     aws.answers("events", "describe_rule", {"State": "DISABLED"})
     ((finding,)) = list(diagnoses.triggers(given))
@@ -451,7 +449,7 @@ def test_advice_against_a_change_by_hand_is_no_deployment_which_would_change_not
     aws: Aws, name: str, advice: str
 ) -> None:
     facts(aws)
-    given = Facts(name, aws.client, clock=lambda: NOW_MS)
+    given = StageFacts(name, aws.client, clock=lambda: NOW_MS)
     resources(aws, ("AWS::Lambda::Function", "Gate1", "gate-1"), properties={"Timeout": 15})
     aws.answers("lambda", "get_function_configuration", {"Timeout": 3})
     aws.answers("lambda", "get_function_concurrency", {})
@@ -482,21 +480,6 @@ def test_a_platform_that_has_sent_nothing_for_days_is_reported(aws: Aws) -> None
     assert whats(diagnoses.secrets, given) == [
         (ADVICE, "twilio has a webhook secret, but has sent nothing for 3 days.")
     ]
-
-
-def test_a_platform_is_not_said_to_be_silent_if_the_stage_logs_only_a_share(aws: Aws) -> None:
-    given, sampled = facts(aws), settings(log={"share": 0.01})
-    aws.answers("secretsmanager", "get_secret_value", {"SecretString": '{"generic": "x", "twilio": {"secret": "y"}}'})
-    aws.answers("logs", "filter_log_events", {"events": []})
-    aws.answers("lambda", "get_function_configuration", sampled)
-    assert whats(diagnoses.secrets, given) == []
-    refused = {"message": "signature refused", "platform": "twilio", "reason": "wrong"}
-    lines = [{"timestamp": NOW_MS, "message": json.dumps(refused)} for _ in range(3)]
-    aws.answers("logs", "filter_log_events", {"events": lines})
-    aws.answers("logs", "filter_log_events", {"events": []})
-    aws.answers("lambda", "get_function_configuration", sampled)
-    aws.answers("logs", "filter_log_events", {"events": []})
-    assert whats(diagnoses.refusals, given) == []
 
 
 def test_webhooks_that_were_refused_are_counted_even_if_they_have_no_lines_of_their_own(aws: Aws) -> None:
@@ -569,7 +552,7 @@ def test_what_these_credentials_may_not_read_is_named_and_the_rest_is_diagnosed(
 def test_a_report_of_which_nothing_could_be_read_is_no_success(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def unreadable(_: Facts) -> Any:
+    def unreadable(_: StageFacts) -> Any:
         raise Unreadable("no credentials")
 
     monkeypatch.setattr("bufferctl.doctor.DIAGNOSES", {"one": unreadable, "two": unreadable})

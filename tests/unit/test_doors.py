@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bufferctl.__main__ import main
-from lambdas.ingest.platforms.base import Incoming, Intake, Signer, Webhook
+from lambdas.ingest.platforms.base import MAX_SIGNATURE_AGE_MS, Incoming, Intake, Signer, Webhook
 from lambdas.ingest.platforms.custom import Custom
-from lambdas.limits import MAX_SIGNATURE_AGE_MS
 from message_buffer.errors import InvalidInput, InvalidRules
+from message_buffer.json_object import Json
 from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.message import MAX_MESSAGE_BYTES
@@ -26,8 +26,6 @@ from tests.support.engine import Engine
 from tests.support.ingest_scene import SECRETS, Scene, function_url, gateway
 from tests.support.platforms import described
 from tests.unit.test_webhook_cases import with_odd_values
-
-Json = dict[str, Any]
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = {path.stem: json.loads(path.read_text("utf-8")) for path in (ROOT / "examples/doors").glob("*.json")}

@@ -41,7 +41,7 @@ def test_messages_of_a_window_are_one_batch_in_order_of_arrival(window: WindowSc
     assert window.batches() == []
     window.pass_time(1_000)
     assert window.batches() == [["m3", "m1", "m2"]]
-    assert window.is_at_rest()
+    assert window.is_idle()
 
 
 def test_the_event_is_the_one_of_every_lane_and_says_which(window: WindowScene) -> None:
@@ -120,13 +120,13 @@ def test_ids_with_line_ends_do_not_make_two_batches_one(window: WindowScene) -> 
 
 
 def test_a_repeated_delivery_counts_once_while_it_waits_and_for_a_day_after(window: WindowScene) -> None:
-    assert isinstance(window.send("m1"), o.Buffered)
-    assert isinstance(window.send("m1"), o.Duplicate)
+    assert isinstance(window.send("m1"), o.MessageBuffered)
+    assert isinstance(window.send("m1"), o.MessageDuplicate)
     window.pass_time(WINDOW_MS)
-    assert isinstance(window.send("m1"), o.Duplicate)
+    assert isinstance(window.send("m1"), o.MessageDuplicate)
     window.pass_time(WINDOW_MS)
     assert window.batches() == [["m1"]]
-    assert window.is_at_rest()
+    assert window.is_idle()
 
 
 def test_what_is_left_of_a_message_holds_none_of_its_words_and_goes_after_a_day(window: WindowScene) -> None:
@@ -150,7 +150,7 @@ def test_nothing_that_holds_a_message_can_expire(window: WindowScene) -> None:
 def test_the_first_delivery_that_failed_half_way_is_made_good_by_the_second(window: WindowScene) -> None:
     with window.wire.at("update_item", _fail), pytest.raises(SendFailed):
         window.send("m1")
-    assert isinstance(window.send("m1"), o.Duplicate)
+    assert isinstance(window.send("m1"), o.MessageDuplicate)
     window.pass_time(WINDOW_MS)
     assert window.batches() == [["m1"]]
 
@@ -159,8 +159,8 @@ def test_an_id_that_is_too_long_for_a_key_is_known_all_the_same(window: WindowSc
     long_id = "x" * MAX_MESSAGE_ID_BYTES
     assert len(name_of(long_id)) <= MAX_NAME_BYTES
     window.send(long_id)
-    assert isinstance(window.send(long_id), o.Duplicate)
-    assert isinstance(window.send(long_id[:-1] + "y"), o.Buffered)
+    assert isinstance(window.send(long_id), o.MessageDuplicate)
+    assert isinstance(window.send(long_id[:-1] + "y"), o.MessageBuffered)
     window.pass_time(WINDOW_MS)
     assert window.batches() == [[long_id, long_id[:-1] + "y"]]
 
@@ -238,7 +238,7 @@ def test_a_repeat_sends_the_trigger_if_the_first_request_ended_after_it_had_open
         window.send("m1")
     assert window.table.windows.read(CONVERSATION).is_open
     assert window.triggers.waiting == []
-    assert isinstance(window.send("m1"), o.Duplicate)
+    assert isinstance(window.send("m1"), o.MessageDuplicate)
     window.pass_time(WINDOW_MS)
     assert window.batches() == [["m1"]]
 
@@ -298,14 +298,14 @@ def test_a_stop_that_got_half_way_drops_the_rest_when_it_comes_again(
     monkeypatch.setattr(messages, "UNDONE_PAUSES_SECONDS", ())
     with patch.object(Messages, "_write", leave_m2), pytest.raises(SendFailed):
         window.lane.cancel_buffer(CONVERSATION, cancel_id="stop-1")
-    assert isinstance(window.lane.cancel_buffer(CONVERSATION, cancel_id="stop-1"), o.Cancelled)
+    assert isinstance(window.lane.cancel_buffer(CONVERSATION, cancel_id="stop-1"), o.BufferCancelled)
     window.pass_time(2 * WINDOW_MS, sweep=True)
     assert window.events() == []
 
 
 def test_an_order_that_was_taken_for_a_message_before_can_be_obeyed(window: WindowScene) -> None:
     window.send("m1")
-    assert isinstance(cancelled := window.lane.cancel_buffer(CONVERSATION, cancel_id="m1"), o.Cancelled)
+    assert isinstance(cancelled := window.lane.cancel_buffer(CONVERSATION, cancel_id="m1"), o.BufferCancelled)
     assert cancelled.buffered == 1
     window.pass_time(WINDOW_MS)
     assert window.events() == []
@@ -316,7 +316,7 @@ def test_a_window_whose_only_message_is_deleted_closes_without_a_batch(window: W
     window.lane.delete_message(CONVERSATION, "m1")
     window.pass_time(WINDOW_MS)
     assert window.batches() == []
-    assert window.is_at_rest()
+    assert window.is_idle()
 
 
 def test_a_locked_window_is_in_flight_until_its_lock_runs_out(window: WindowScene) -> None:
@@ -340,7 +340,7 @@ CROWDED = "default/generic/shop/" + "x" * 900
 def leave_many(window: WindowScene, count: int) -> None:
     names = [f"a{number:05}" for number in range(count)]
     expires_at_ms = window.clock() + REMEMBERED_MS
-    window.table.messages.leave_tombstones(CROWDED, names, batch_id="w-1", expires_at_ms=expires_at_ms)
+    window.table.messages.write_tombstones(CROWDED, names, batch_id="w-1", expires_at_ms=expires_at_ms)
 
 
 @contextmanager
@@ -369,11 +369,11 @@ def test_only_a_forget_holds_the_tombstones_of_a_conversation(window: WindowScen
                 assert window.batches(CROWDED) == [["m1"]]
             case "edit":
                 edited = window.lane.edit_message(CROWDED, "m1", payload=payload("m1", "other"))
-                assert edited == o.Edited(behind=0)
+                assert edited == o.MessageEdited(behind=0)
             case "delete":
-                assert window.lane.delete_message(CROWDED, "a00001") == o.Absent(True, "w-1", lane="dynamodb")
+                assert window.lane.delete_message(CROWDED, "a00001") == o.MessageAbsent(True, "w-1", lane="dynamodb")
             case "find":
-                assert window.lane.find_message(CROWDED, "unknown") == o.Absent(False, None, lane="dynamodb")
+                assert window.lane.find_message(CROWDED, "unknown") == o.MessageAbsent(False, None, lane="dynamodb")
             case "cancel":
                 cancelled = window.lane.cancel_buffer(CROWDED, cancel_id="a00001")
                 assert isinstance(cancelled, o.AlreadyCancelled)

@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
+from infra.settings_and_defaults import LimitsConfig
 from lambdas.dynamodb_processor.service import MAX_BODIES_READ_AT_ONCE
 from message_buffer.aws.dynamodb import Values
 from message_buffer.errors import SendFailed
@@ -18,7 +19,7 @@ from message_buffer.lanes.dynamodb.messages import StoredMessage
 from message_buffer.lanes.dynamodb.windows import MAX_STORED_BYTES, MAX_STORED_MESSAGES
 from message_buffer.limits import LARGE_MESSAGE_BYTES, MAX_BYTES_IN_A_BATCH, MINUTE_MS
 from message_buffer.rules.layers import Rules
-from tests.support.engine import payload
+from tests.support.engine import SETTINGS, payload
 from tests.support.window import (
     AMPLE,
     CONVERSATION,
@@ -114,7 +115,7 @@ def test_a_request_that_died_before_it_stored_the_body_is_made_good_by_its_redel
     window.send("m2")
     window.pass_time(WINDOW_MS)
     assert window.batches() == [["m2"]], "a message without its body is not emitted"
-    assert isinstance(window.send("m1", text=LARGE), o.Duplicate)
+    assert isinstance(window.send("m1", text=LARGE), o.MessageDuplicate)
     window.pass_time(WINDOW_MS)
     assert window.batches() == [["m2"], ["m1"]]
     settle(window)
@@ -204,7 +205,7 @@ def test_a_body_that_is_stored_while_its_message_is_marked_as_emitted_leaves_too
 @pytest.mark.parametrize(("before", "after"), [("short", LARGE), (LARGE, "short"), (LARGE, LARGE + "y")])
 def test_an_edit_may_make_a_body_large_or_small(window: WindowScene, before: str, after: str) -> None:
     window.send("m1", text=before)
-    assert isinstance(window.lane.edit_message(CONVERSATION, "m1", payload=payload("m1", after)), o.Edited)
+    assert isinstance(window.lane.edit_message(CONVERSATION, "m1", payload=payload("m1", after)), o.MessageEdited)
     assert ("p#m1" in items(window)) == (len(after) > LARGE_MESSAGE_BYTES)
     window.pass_time(WINDOW_MS)
     assert [event["text"] for event in window.events()] == [after]
@@ -278,10 +279,10 @@ def test_too_many_messages_are_refused_and_leave_no_trace(window: WindowScene, m
     before = window.table.windows.read(CONVERSATION)
     window.clock.advance(1_000)
     refused = window.lane.buffer_message(CONVERSATION, "m3", payload=payload("m3"), timing=PATIENT.timing)
-    assert refused == o.Refused("waiting", 0)
+    assert refused == o.MessageRefused("waiting", 0)
     assert window.table.windows.read(CONVERSATION) == before
     assert "m#m3" not in items(window)
-    assert isinstance(window.send("m0"), o.Duplicate), "a redelivery of what waits is no new message"
+    assert isinstance(window.send("m0"), o.MessageDuplicate), "a redelivery of what waits is no new message"
     window.pass_time(WINDOW_MS)
     window.send("m3")
     settle(window)
@@ -295,7 +296,7 @@ def test_too_many_bytes_are_refused_and_short_messages_are_not(
     for number in range(3):
         window.send(f"m{number}", text=LARGE)
     large = window.lane.buffer_message(CONVERSATION, "m3", payload=payload("m3", LARGE), timing=PATIENT.timing)
-    assert large == o.Refused("waiting", 0)
+    assert large == o.MessageRefused("waiting", 0)
     assert sorted(name for name in items(window) if "m3" in name) == []
     window.send("m4")
     settle(window)
@@ -316,19 +317,14 @@ def test_what_did_not_fit_into_a_batch_still_counts(window: WindowScene, monkeyp
     window.send("m3", text=LARGE, rules=PATIENT)
     window.send("m4", text=LARGE, rules=PATIENT)
     refused = window.lane.buffer_message(CONVERSATION, "m5", payload=payload("m5", LARGE), timing=PATIENT.timing)
-    assert refused == o.Refused("waiting", 0)
+    assert refused == o.MessageRefused("waiting", 0)
     settle(window)
     assert window.batches() == [["m0", "m1"], ["m2", "m3"], ["m4"]]
     assert window.table.windows.read(CONVERSATION).large_bytes == 0
 
 
 def test_as_much_may_wait_as_in_the_valkey_lane_by_default() -> None:
-    from infra.settings_and_defaults import Limits  # noqa: PLC0415 - only this test needs it
-
-    assert (
-        Limits().max_waiting_messages,
-        Limits().max_waiting_bytes,
-    ) == (MAX_STORED_MESSAGES, MAX_STORED_BYTES)
+    assert (LimitsConfig().max_waiting_messages, SETTINGS.max_waiting_bytes) == (MAX_STORED_MESSAGES, MAX_STORED_BYTES)
 
 
 @pytest.mark.slow

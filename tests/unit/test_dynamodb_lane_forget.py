@@ -12,7 +12,7 @@ STEPS = ["update_item", "query", "query", "batch_write_item", "delete_item", "up
 LONGER_THAN_A_LOCK_MS = 40_000
 
 
-def forget(window: WindowScene) -> o.Forgotten:
+def forget(window: WindowScene) -> o.ConversationForgotten:
     return window.lane.forget_conversation(CONVERSATION)
 
 
@@ -26,7 +26,7 @@ def test_nothing_is_left(window: WindowScene) -> None:
     window.run()
     window.lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=1_000)
     window.send("m2")
-    assert forget(window) == o.Forgotten(window.clock(), 1, 0, None)
+    assert forget(window) == o.ConversationForgotten(window.clock(), 1, 0, None)
     assert items(window) == []
 
 
@@ -147,14 +147,14 @@ def test_a_cancel_that_waits_for_the_lock_finds_nothing_left(window: WindowScene
     window.send("m1")
     with window.wire.at_step(4, lambda: window.clock.advance(LONGER_THAN_A_LOCK_MS), after=True):
         forget(window)
-    assert window.lane.cancel_buffer(CONVERSATION) == o.Cancelled(1, 0, 0, leaving=False, lane="dynamodb")
-    assert window.is_at_rest()
+    assert window.lane.cancel_buffer(CONVERSATION) == o.BufferCancelled(1, 0, 0, leaving=False, lane="dynamodb")
+    assert window.is_idle()
 
 
 def test_a_message_that_is_delivered_again_is_a_new_message(window: WindowScene) -> None:
     window.send("m1")
     forget(window)
-    assert isinstance(window.send("m1"), o.Buffered)
+    assert isinstance(window.send("m1"), o.MessageBuffered)
     settle(window)
     assert window.batches() == [["m1"]]
 

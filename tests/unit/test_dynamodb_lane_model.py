@@ -102,7 +102,7 @@ class WindowMachine(RuleBasedStateMachine):
             arrived_at_ms = self.scene.clock()
             timing = RULES.timing_of(is_pressed=is_pressed)
             outcome = self.lanes[lane].buffer_message(name, message_id, payload=payload(message_id), timing=timing)
-            if isinstance(outcome, o.Buffered) and not is_pressed:
+            if isinstance(outcome, o.MessageBuffered) and not is_pressed:
                 self.times[name, message_id] = arrived_at_ms, self.scene.clock()
             if message_id not in [each for each, _, _ in self.accepted[name]]:
                 self.accepted[name].append((message_id, asked, self.now))
@@ -131,9 +131,9 @@ class WindowMachine(RuleBasedStateMachine):
         def work() -> None:
             if delete:
                 self.may_be_gone.add((name, message_id))
-                if isinstance(lane.delete_message(name, message_id), o.Deleted):
+                if isinstance(lane.delete_message(name, message_id), o.MessageDeleted):
                     self.must_be_gone.add((name, message_id))
-            elif isinstance(lane.edit_message(name, message_id, payload=payload(message_id, EDITED)), o.Edited):
+            elif isinstance(lane.edit_message(name, message_id, payload=payload(message_id, EDITED)), o.MessageEdited):
                 self.must_be_edited.add((name, message_id))
 
         self._act("change", work, steps)
@@ -305,7 +305,7 @@ class WindowMachine(RuleBasedStateMachine):
         scene = self.scene
         for _ in range(LONG_ENOUGH_MS // 60_000):
             scene.pass_time(60_000, step_ms=15_000)
-            if not scene.triggers.waiting and all(map(scene.is_at_rest, CONVERSATIONS)):
+            if not scene.triggers.waiting and all(map(scene.is_idle, CONVERSATIONS)):
                 break
             with suppress(SendFailed):
                 scene.processor.sweep()

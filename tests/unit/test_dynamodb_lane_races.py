@@ -33,7 +33,7 @@ from tests.support.window import (
 
 STEPS = ["get_item", "update_item", "query", "update_item", "put_events", "batch_write_item", "update_item"]
 EVERY_STEP = [(step, after) for step in range(1, len(STEPS) + 1) for after in (False, True)]
-NAMES = ["look", "lock", "read", "freeze", "emit", "leave_tombstones", "close"]
+NAMES = ["check", "lock", "read", "freeze", "emit", "write_tombstones", "close"]
 # When the queue delivers a dead run's trigger again, the run's lock may not have expired yet. Then the next run returns
 # the trigger. The queue counts in whole seconds.
 A_DEATH_MS = WINDOW_LOCK_MS + MAX_TRIGGER_REST_MS + SECOND_MS
@@ -112,7 +112,7 @@ def test_each_death_delays_a_batch_by_36_seconds_at_most(
             if deaths == 1 and messages == 2:
                 window.send("m2")
     assert deaths
-    assert window.is_at_rest()
+    assert window.is_idle()
     assert [each for batch in window.batches() for each in batch] == ["m1", "m2"][:messages]
     for event in window.events():
         due_at_ms = event["metadata"]["firstMessageAt"] + event["metadata"]["waitMs"]
@@ -250,12 +250,12 @@ def test_a_change_at_any_step_is_made_or_refused_but_never_half(
     came = [each for batch in window.batches() for each in batch]
     texts = [message["text"] for event in window.events() for message in event["messages"]]
     match outcome:
-        case o.Edited():
+        case o.MessageEdited():
             assert "edited" in texts
             assert came == ["m1", "m2"]
-        case o.Deleted():
+        case o.MessageDeleted():
             assert came == ["m2"]
-        case o.Cancelled() if outcome.buffered + outcome.frozen:
+        case o.BufferCancelled() if outcome.buffered + outcome.frozen:
             assert came == []
         case _:
             assert came == ["m1", "m2"]
@@ -274,7 +274,7 @@ def test_an_edit_that_read_before_the_batch_was_named_does_not_change_it(window:
     with window.wire.at("transact_write_items", emit_and_die):
         outcome = window.lane.edit_message(CONVERSATION, "m1", payload=payload("m1", "edited"))
     settle(window)
-    assert isinstance(outcome, o.Frozen)
+    assert isinstance(outcome, o.MessageFrozen)
     assert [event["text"] for event in window.events()] == ["text of m1"] * 2
 
 
@@ -298,7 +298,7 @@ def test_ingest_that_dies_or_fails_at_any_step_is_made_good_by_the_platform(
 def test_an_edit_is_kept_if_the_request_that_stored_its_message_fails(window: WindowScene) -> None:
     def edit_and_fail() -> None:
         edited = window.new_lane().edit_message(CONVERSATION, "m1", payload=payload("m1", "edited"))
-        assert isinstance(edited, o.Edited)
+        assert isinstance(edited, o.MessageEdited)
         raise SendFailed("no trigger")
 
     with window.wire.at("send_message", edit_and_fail), pytest.raises(SendFailed):
@@ -349,7 +349,7 @@ def test_a_freeze_whose_first_answer_was_lost_is_known_by_its_second(window: Win
     with patch.object(window.table.locks, "freeze", twice):
         window.run()
     assert window.batches() == [["m1"]]
-    assert window.is_at_rest()
+    assert window.is_idle()
 
 
 def test_a_message_that_is_held_but_not_yet_told_of_when_its_window_closes_opens_the_next(window: WindowScene) -> None:

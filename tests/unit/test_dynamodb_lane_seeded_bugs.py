@@ -60,7 +60,7 @@ BUGS = (
     ),
     Bug(
         "the second delivery of a message whose window was never opened does not open it", lane,
-        'if put == "left before":', 'if put != "new":',
+        'if put == "finished before":', 'if put != "new":',
         Crossing("cross_ingest", 0, "nothing", LOSE),
     ),
     Bug(

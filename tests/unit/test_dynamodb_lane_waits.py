@@ -40,7 +40,7 @@ RULES = Rules(silence_ms=2_000, typing_inference_ms=0, max_wait_ms=20_000)
 
 def send(window: WindowScene, message_id: str, timing: Timing = RULES.timing) -> int:
     outcome = window.lane.buffer_message(CONVERSATION, message_id, payload=payload(message_id), timing=timing)
-    assert isinstance(outcome, o.Buffered | o.Duplicate)
+    assert isinstance(outcome, o.MessageBuffered | o.MessageDuplicate)
     assert outcome.due_at_ms is not None
     return outcome.due_at_ms
 
@@ -191,13 +191,13 @@ def test_a_press_that_others_keep_overtaking_is_to_come_again_and_leaves_with_th
 
 def test_large_messages_that_fill_a_batch_make_it_due(window: WindowScene) -> None:
     size = 60 * 1024
-    outcome: o.Buffered | o.Duplicate | o.Refused | None = None
+    outcome: o.MessageBuffered | o.MessageDuplicate | o.MessageRefused | None = None
     for number in range(MAX_BYTES_IN_A_BATCH // size + 1):
         outcome = window.lane.buffer_message(
             CONVERSATION, f"m{number:03}", payload=payload(f"m{number:03}", "x" * size),
             timing=Rules(silence_ms=9_000, max_messages=1_000).timing,
         )  # fmt: skip
-    assert isinstance(outcome, o.Buffered)
+    assert isinstance(outcome, o.MessageBuffered)
     assert outcome.due_at_ms <= window.clock()
     assert window.table.windows.read(CONVERSATION).due.reason == "max_bytes"
 
@@ -209,9 +209,9 @@ def test_a_fixed_window_is_a_rule(window: WindowScene) -> None:
         timing = rules.timing_of(is_pending=number == 1, is_pressed=number == 2)
         assert send(window, f"m{number}", timing) == first_at_ms + WINDOW_MS
         window.pass_time(2_000)
-    assert window.lane.extend_wait(CONVERSATION, extend_ms=9_000, max_wait_ms=rules.timing.max_wait_ms) == o.Unmoved(
-        first_at_ms + WINDOW_MS
-    )
+    assert window.lane.extend_wait(
+        CONVERSATION, extend_ms=9_000, max_wait_ms=rules.timing.max_wait_ms
+    ) == o.BufferUnmoved(first_at_ms + WINDOW_MS)
     window.pass_time(2_000)
     assert window.batches() == [["m0", "m1", "m2", "m3"]]
 
@@ -226,9 +226,9 @@ def test_typing_lets_the_window_wait_until_the_next_message_or_the_longest_wait(
         return window.lane.extend_wait(CONVERSATION, extend_ms=5_000, max_wait_ms=RULES.max_wait_ms)
 
     first_at_ms = window.clock()
-    assert extend() == o.Empty()
+    assert extend() == o.BufferEmpty()
     send(window, "m1")
-    assert extend() == o.Extended(window.clock() + 5_000)
+    assert extend() == o.BufferExtended(window.clock() + 5_000)
     window.pass_time(4_000)
     assert window.batches() == []
     assert send(window, "m2") == window.clock() + 2_000, "a message tells more than the typing before it"
@@ -276,17 +276,21 @@ def test_a_message_that_comes_while_typing_is_written_counts_alone(window: Windo
     window.clock.advance(1_000)
     with window.wire.at("update_item", lambda: send(window, "m2")):
         extended = window.lane.extend_wait(CONVERSATION, extend_ms=9_000, max_wait_ms=20_000)
-    assert isinstance(extended, o.Unmoved)
+    assert isinstance(extended, o.BufferUnmoved)
     assert due_in(window) <= 2_001
 
 
 def test_new_rules_move_a_window_in_both_directions(window: WindowScene) -> None:
     due_at_ms = send(window, "m1")
     slow = Rules(silence_ms=10_000, max_wait_ms=30_000)
-    assert window.lane.retime_buffer(CONVERSATION, timing=slow.timing) == o.Retimed(due_at_ms + 8_000, 1, "silenceMs")
+    assert window.lane.retime_buffer(CONVERSATION, timing=slow.timing) == o.BufferRetimed(
+        due_at_ms + 8_000, 1, "silenceMs"
+    )
     window.pass_time(5_000)
     assert window.batches() == []
-    assert window.lane.retime_buffer(CONVERSATION, timing=RULES.timing) == o.Retimed(window.clock(), 1, "silenceMs")
+    assert window.lane.retime_buffer(CONVERSATION, timing=RULES.timing) == o.BufferRetimed(
+        window.clock(), 1, "silenceMs"
+    )
     window.run()
     assert window.batches() == [["m1"]]
 
@@ -295,7 +299,7 @@ def test_the_transcript_of_the_last_message_ends_its_wait(window: WindowScene) -
     send(window, "m1", RULES.timing_of(is_pending=True))
     window.pass_time(5_000)
     edited = window.lane.edit_message(CONVERSATION, "m1", payload=payload("m1", "words"), timing=RULES.timing)
-    assert edited == o.Edited(behind=0)
+    assert edited == o.MessageEdited(behind=0)
     window.pass_time(2_000)
     assert [event["text"] for event in window.events()] == ["words"]
 
@@ -318,7 +322,7 @@ def test_a_host_whose_clock_lags_does_not_turn_time_back(window: WindowScene, la
     window.clock.advance(-lag_ms)
     outcome = window.new_lane().buffer_message(CONVERSATION, "m2", payload=payload("m2"), timing=RULES.timing)
     window.clock.advance(lag_ms)
-    assert isinstance(outcome, o.Buffered)
+    assert isinstance(outcome, o.MessageBuffered)
     assert outcome.due_at_ms == at_ms + due_ms == window.table.windows.read(CONVERSATION).due.due_at_ms
 
 
@@ -329,7 +333,7 @@ def test_what_was_found_due_stays_due_and_what_comes_since_joins_it(window: Wind
         window.run()
     assert window.batches() == [["m1", "m2"]]
     assert window.events()[0]["metadata"]["waitMs"] == 2_000
-    assert window.is_at_rest()
+    assert window.is_idle()
 
 
 def test_messages_that_keep_coming_while_the_window_is_read_do_not_keep_it_from_leaving(window: WindowScene) -> None:

@@ -44,7 +44,7 @@ def test_more_than_one_batch_holds_goes_out_in_several_at_once(
     window.pass_time(1_000)
     assert window.batches() == [ids[:30], ids[30:]]
     assert [event["flushReason"] for event in window.events()] == ["silence", "max_messages"]
-    assert window.is_at_rest()
+    assert window.is_idle()
 
 
 def test_more_than_one_batch_holds_is_not_forgotten_by_a_retry(
@@ -112,7 +112,7 @@ def test_an_outage_of_the_table_uses_up_at_most_the_attempt_that_it_interrupts(w
     window.bus.on_publish = lambda: None
     window.pass_time(120_000)
     assert [event["attempt"] for event in window.events()] == [1, 2]
-    assert window.is_at_rest()
+    assert window.is_idle()
 
 
 @pytest.mark.case(30)
@@ -124,7 +124,7 @@ def test_a_batch_whose_runs_all_die_becomes_a_dead_letter(window: WindowScene) -
         window.clock.advance(WINDOW_LOCK_MS + MAX_RETRY_MS + 1)
     window.run()
     assert json.loads(window.letters.bodies[0])["reason"] == "attempts exhausted"
-    assert window.is_at_rest()
+    assert window.is_idle()
 
 
 @pytest.mark.case(30)
@@ -135,7 +135,7 @@ def test_a_batch_that_no_attempt_gets_out_becomes_a_dead_letter_with_its_message
     (body,) = window.letters.bodies
     letter = json.loads(body)
     assert (letter["lane"], letter["attempt"], letter["conversationId"]) == ("dynamodb", MAX_ATTEMPTS, CONVERSATION)
-    assert window.is_at_rest()
+    assert window.is_idle()
     window.bus.failures = []
     window.send("m2")
     window.pass_time(WINDOW_MS)
@@ -204,7 +204,7 @@ def test_long_work_keeps_the_lock_and_the_trigger(window: WindowScene) -> None:
     with window.wire.at("put_events", work_long):
         window.run(processor)
     assert window.batches() == [["m1"]]
-    assert window.is_at_rest()
+    assert window.is_idle()
 
 
 @pytest.mark.parametrize("fails", ["update_item", "change_message_visibility"])

@@ -7,7 +7,7 @@ import pytest
 
 from lambdas.dynamodb_processor.service import WINDOW_LOCK_MS
 from message_buffer.lanes.dynamodb.items import MAX_NAME_BYTES
-from message_buffer.lanes.dynamodb.window import Frozen
+from message_buffer.lanes.dynamodb.window import FrozenBatch
 from message_buffer.limits import MAX_MESSAGES_IN_A_BATCH
 from message_buffer.rules.due_time import Due
 from message_buffer.rules.layers import Rules
@@ -59,7 +59,7 @@ def test_the_longest_names_of_the_largest_batch_fit_into_an_item(window: WindowS
     now_ms = window.clock()
     lock(window, "me", until_ms=now_ms + 1)
     names = tuple(f"{n:04}" + "x" * (MAX_NAME_BYTES - 4) for n in range(MAX_MESSAGES_IN_A_BATCH))
-    frozen = Frozen("w-1", names, 1, now_ms, now_ms, Due(now_ms, "silence", "silenceMs", 0), has_left=False)
+    frozen = FrozenBatch("w-1", names, 1, now_ms, now_ms, Due(now_ms, "silence", "silenceMs", 0), has_more=False)
     seen = window.table.windows.read(CONVERSATION)
     assert window.table.locks.freeze(CONVERSATION, "me", frozen, window=seen, now_ms=window.clock())
     assert window.table.windows.read(CONVERSATION).frozen == frozen
@@ -101,7 +101,7 @@ def test_what_the_service_leaves_unprocessed_is_marked_as_emitted_by_asking_agai
     window.run()
     assert left_undone.answers == 0
     assert window.batches() == [["m1", "m2", "m3"]]
-    assert window.is_at_rest()
+    assert window.is_idle()
 
 
 def test_what_stays_unprocessed_is_marked_by_the_retry_and_not_emitted_again(
@@ -110,7 +110,7 @@ def test_what_stays_unprocessed_is_marked_by_the_retry_and_not_emitted_again(
     Unprocessed(window, monkeypatch, answers=6)
     due(window, "m1", "m2", "m3")
     window.run()
-    assert not window.is_at_rest()
+    assert not window.is_idle()
     settle(window)
     assert len(window.events()) == 1
     assert window.telemetry.counts["Retries"] == 1

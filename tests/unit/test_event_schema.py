@@ -8,10 +8,11 @@ from typing import Any
 import jsonschema
 import pytest
 
+from message_buffer.json_object import Json
+
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.batch.ready.json").read_text())
 DRAFTS = [jsonschema.Draft4Validator, jsonschema.Draft7Validator, jsonschema.Draft202012Validator]
 TIME = 1_700_000_000_000
-Json = dict[str, Any]
 
 
 def message() -> Json:

@@ -26,7 +26,7 @@ def lanes(database: Any) -> TwoLanes:
     return TwoLanes()
 
 
-def send(lanes: TwoLanes, message_id: str, *, text: str | None = None) -> o.Buffered | o.Duplicate:
+def send(lanes: TwoLanes, message_id: str, *, text: str | None = None) -> o.MessageBuffered | o.MessageDuplicate:
     wire = payload(message_id, text)
     return accepted(lanes.ingesters[0].buffer_message(CONVERSATION, message_id, payload=wire, timing=RULES.timing))
 
@@ -57,7 +57,7 @@ def test_as_long_as_valkey_answers_the_table_is_not_asked(lanes: TwoLanes) -> No
 def test_without_valkey_messages_are_held(lanes: TwoLanes) -> None:
     lanes.cut("ingest", "swallowed")
     taken = send(lanes, "m1")
-    assert isinstance(taken, o.Buffered)
+    assert isinstance(taken, o.MessageBuffered)
     assert taken.due_at_ms == lanes.clock() + RULES.silence_ms
     assert not taken.start_id
     assert (held(lanes), waiting(lanes)) == (["m1"], 0)
@@ -180,7 +180,7 @@ def test_without_valkey_and_the_table_the_platform_is_to_send_it_again(lanes: Tw
 
     with lanes.scene.wire.at("put_item", fail), pytest.raises(SendFailed):
         send(lanes, "m1")
-    assert isinstance(send(lanes, "m1"), o.Buffered)
+    assert isinstance(send(lanes, "m1"), o.MessageBuffered)
 
 
 # -- what people and operators do besides -----------------------------------------------------------------------------
@@ -214,12 +214,12 @@ def typing(lanes: TwoLanes) -> Any:
 
 def test_where_the_dynamodb_lane_never_was_the_valkey_lane_alone_answers(lanes: TwoLanes) -> None:
     send(lanes, "m1")
-    assert edit(lanes) == o.Edited(behind=0)
-    assert find(lanes) == o.Waiting(0)
-    assert isinstance(typing(lanes), o.Extended)
-    assert isinstance(flush(lanes), o.Retimed)
-    assert delete(lanes) == o.Deleted()
-    assert isinstance(stop(lanes), o.Cancelled)
+    assert edit(lanes) == o.MessageEdited(behind=0)
+    assert find(lanes) == o.MessageWaiting(0)
+    assert isinstance(typing(lanes), o.BufferExtended)
+    assert isinstance(flush(lanes), o.BufferRetimed)
+    assert delete(lanes) == o.MessageDeleted()
+    assert isinstance(stop(lanes), o.BufferCancelled)
     assert set(lanes.scene.wire.made) == {"valkey", "get_item"}
 
 
@@ -230,12 +230,12 @@ def test_a_stored_message_is_edited_found_and_deleted(lanes: TwoLanes, *, back: 
     if back:
         lanes.mend("ingest")
         go_by(lanes)
-    assert isinstance(edit(lanes), o.Edited)
+    assert isinstance(edit(lanes), o.MessageEdited)
     assert b"edited" in lanes.scene.lane.peek_conversation(CONVERSATION, limit=1).payloads[0]
-    assert find(lanes) == o.Waiting(0, lane="dynamodb")
-    assert isinstance(delete(lanes), o.Deleted)
+    assert find(lanes) == o.MessageWaiting(0, lane="dynamodb")
+    assert isinstance(delete(lanes), o.MessageDeleted)
     assert held(lanes) == []
-    assert find(lanes) == o.Absent(known=True, batch_id=None, lane="dynamodb")
+    assert find(lanes) == o.MessageAbsent(known=True, batch_id=None, lane="dynamodb")
 
 
 def test_a_message_in_both_lanes_is_edited_and_deleted_in_both(lanes: TwoLanes) -> None:
@@ -247,7 +247,7 @@ def test_a_message_in_both_lanes_is_edited_and_deleted_in_both(lanes: TwoLanes) 
     edit(lanes)
     assert b"edited" in lanes.scene.lane.peek_conversation(CONVERSATION, limit=1).payloads[0]
     assert b"edited" in lanes.engine.store.peek_conversation(CONVERSATION, limit=1).payloads[0]
-    assert isinstance(delete(lanes), o.Deleted)
+    assert isinstance(delete(lanes), o.MessageDeleted)
     assert (held(lanes), waiting(lanes)) == ([], 0)
 
 
@@ -259,10 +259,10 @@ def test_a_change_to_what_only_the_valkey_lane_may_have_comes_again_after_the_ou
     lanes.cut("ingest", "swallowed")
     with pytest.raises(StoreUnavailable):
         change(lanes)
-    assert find(lanes) == o.Absent(known=False, batch_id=None, lane="dynamodb"), "a reaction does without"
+    assert find(lanes) == o.MessageAbsent(known=False, batch_id=None, lane="dynamodb"), "a reaction does without"
     lanes.mend("ingest")
     go_by(lanes)
-    assert isinstance(change(lanes), (o.Edited, o.Deleted))
+    assert isinstance(change(lanes), (o.MessageEdited, o.MessageDeleted))
 
 
 @pytest.mark.parametrize("change", [edit, delete, find])
@@ -276,8 +276,8 @@ def test_after_an_outage_a_change_that_comes_too_late_still_names_its_batch(lane
     lanes.wait(10_000)
     lanes.execute()
     batch_ids = {event["lane"]: event["batchId"] for event in lanes.scene.events()}
-    assert change(lanes) == o.Absent(known=True, batch_id=batch_ids["valkey"])
-    assert find(lanes, "m0") == o.Absent(known=True, batch_id=batch_ids["dynamodb"], lane="dynamodb")
+    assert change(lanes) == o.MessageAbsent(known=True, batch_id=batch_ids["valkey"])
+    assert find(lanes, "m0") == o.MessageAbsent(known=True, batch_id=batch_ids["dynamodb"], lane="dynamodb")
 
 
 def test_a_stop_drops_what_both_lanes_have(lanes: TwoLanes) -> None:
@@ -322,21 +322,21 @@ def test_a_stop_that_fails_in_the_table_is_to_come_again_and_then_drops_what_is_
     again = stop(lanes)
     assert (held(lanes), waiting(lanes)) == ([], 0)
     # The first call knew what Valkey dropped, so the sum is not known any more.
-    assert isinstance(again, o.AlreadyCancelled if valkey_is_cancelled else o.Cancelled)
+    assert isinstance(again, o.AlreadyCancelled if valkey_is_cancelled else o.BufferCancelled)
 
 
 def test_a_flush_word_ends_the_wait_in_the_lane_that_waits(lanes: TwoLanes) -> None:
-    assert flush(lanes) == o.Empty()
+    assert flush(lanes) == o.BufferEmpty()
     lanes.cut("ingest", "swallowed")
-    assert flush(lanes) == o.Empty()
+    assert flush(lanes) == o.BufferEmpty()
     send(lanes, "m1")
     flushed = flush(lanes)
-    assert isinstance(flushed, o.Retimed)
+    assert isinstance(flushed, o.BufferRetimed)
     assert flushed.due_at_ms == lanes.clock()
     lanes.mend("ingest")
     go_by(lanes)
     send(lanes, "m2")
-    assert isinstance(flush(lanes), o.Retimed)
+    assert isinstance(flush(lanes), o.BufferRetimed)
     assert lanes.engine.store.peek_conversation(CONVERSATION).due_at_ms == lanes.clock()
 
 
@@ -344,7 +344,7 @@ def test_a_hold_and_a_resume_concern_both_lanes(lanes: TwoLanes) -> None:
     held = lanes.ingesters[0].hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=60_000)
     stores = (lanes.engine.store, lanes.scene.lane)
     assert [each.peek_conversation(CONVERSATION).held_until_ms for each in stores] == [held.held_until_ms] * 2
-    assert isinstance(lanes.ingesters[0].resume_buffer(CONVERSATION), o.Resumed)
+    assert isinstance(lanes.ingesters[0].resume_buffer(CONVERSATION), o.HoldEnded)
     assert [each.peek_conversation(CONVERSATION).held_until_ms for each in stores] == [None, None]
     assert isinstance(lanes.ingesters[0].resume_buffer(CONVERSATION), o.NotOnHold)
 
@@ -364,7 +364,7 @@ def test_a_hold_in_an_outage_is_to_come_again(lanes: TwoLanes) -> None:
 
 def test_typing_in_an_outage_lets_the_stored_messages_wait_longer(lanes: TwoLanes) -> None:
     lanes.cut("ingest", "swallowed")
-    assert typing(lanes) == o.Empty()
+    assert typing(lanes) == o.BufferEmpty()
     due_at_ms = send(lanes, "m1").due_at_ms
     assert due_at_ms is not None
-    assert typing(lanes) == o.Extended(due_at_ms + 1_000)
+    assert typing(lanes) == o.BufferExtended(due_at_ms + 1_000)

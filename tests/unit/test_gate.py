@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -14,19 +13,18 @@ from lambdas.admin.rules import RulesAdmin
 from lambdas.admin.service import operations_of as operators_operations_of
 from lambdas.gate import handler
 from lambdas.gate.service import Gate, operations_of
-from lambdas.limits import MAX_NAME_CHARACTERS
-from lambdas.operations import Operations
+from lambdas.operations import MAX_ID_CHARACTERS, Operations
 from lambdas.responder.batch import read_batch
 from lambdas.responder.gate_client import BufferClient
 from message_buffer.aws.dynamodb import Table
 from message_buffer.errors import StoreUnavailable
+from message_buffer.json_object import Json
 from message_buffer.limits import MAX_HOLD_MS
 from tests.support.engine import Engine
 from tests.support.fakes import FakeBus, RecordedTelemetry, valkey_lane
 from tests.support.takeovers import FakeTakeovers
 from tests.support.window import CONVERSATION, WINDOW_MS, WindowScene
 
-Json = dict[str, Any]
 HOLD_MS = 60_000
 OF_OPERATORS = {
     *operators_operations_of(
@@ -51,7 +49,7 @@ class Function:
         event = {"operation": operation, "by": "me", "conversation": CONVERSATION, **fields}
         return self._operations.answer(event, request_id="r-1")
 
-    def call(self, function: str, payload: Mapping[str, object], *, answer_seconds: float) -> Json:
+    def call(self, function: str, payload: Mapping[str, object], *, response_seconds: float) -> Json:
         return self._operations.answer(payload, request_id="r-1")
 
 
@@ -153,7 +151,7 @@ def test_in_an_outage_of_valkey_the_other_lane_obeys_and_the_consumer_asks_again
         function.ask("conversation.hold", holdMs=HOLD_MS)
     for method in ("hold_buffer", "resume_buffer"):
         monkeypatch.setattr(valkey, method, unreachable)
-    monkeypatch.setattr(valkey, "standing", unreachable)
+    monkeypatch.setattr(valkey, "generation_and_holds", unreachable)
     assert function.ask(operation, **fields)["error"]["code"] == "unavailable"
     assert bool(function.ask("gate")["result"]["holds"]) == bool(fields), "who asks for holds alone needs no Valkey"
     assert bool(window.lane.peek_conversation(CONVERSATION).holds) == bool(fields)
@@ -167,7 +165,7 @@ def test_in_an_outage_of_valkey_the_other_lane_obeys_and_the_consumer_asks_again
         ("gate", {"generation": 1, "conversation": "c"}, "a conversation id reads tenant/platform/account/user"),
         (
             "gate",
-            {"generation": 1, "conversation": "c" * (MAX_NAME_CHARACTERS + 1)},
+            {"generation": 1, "conversation": "c" * (MAX_ID_CHARACTERS + 1)},
             "conversation: must be a text of 1 to 1100 characters.",
         ),
         ("conversation.resume", {"holdMs": 1}, "holdMs is unknown here; valid: by, conversation."),

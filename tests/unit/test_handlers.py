@@ -110,7 +110,7 @@ def run(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry, functions
     )
     store = SimpleNamespace(settings=SimpleNamespace(lease_ms=15_000))
     opener = SimpleNamespace(open=raising(AssertionError()), swallowed=raising(AssertionError()))
-    parts = processor._Parts(settings, opener, store, functions, telemetry)  # type: ignore[arg-type]
+    parts = processor._ProcessorParts(settings, opener, store, functions, telemetry)  # type: ignore[arg-type]
     monkeypatch.setattr(processor, "_parts", lambda: parts)
     processor._warm_up_conversation_processor.cache_clear()
 

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from message_buffer.lanes.outcomes import Taken
+from message_buffer.json_object import Json
+from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import MINUTE_MS
 from tests.support.aliases import AliasScene
 from tests.support.engine import Engine
-from tests.support.ingest_scene import SECRET, Json, Scene, texts
+from tests.support.ingest_scene import SECRET, Scene, texts
 
 ADA, BO = "US.ada", "US.bo"
 BY_NUMBER, BY_ID = "default/whatsapp/555/491", f"default/whatsapp/555/{ADA}"
@@ -54,7 +55,7 @@ def test_a_burst_across_the_switch_is_one_batch(scene: Scene) -> None:
     scene.engine.clock.advance(60_000)
     assert scene.engine.claim() == [BY_NUMBER]
     taken = scene.engine.store.take_batch(BY_NUMBER, "token")
-    assert isinstance(taken, Taken)
+    assert isinstance(taken, BatchTaken)
     assert len(taken.payloads) == 3
 
 
@@ -131,7 +132,7 @@ def test_an_entry_with_an_impossible_name_harms_none_of_its_neighbours(scene: Sc
     assert {BY_NUMBER, "default/whatsapp/555/492"} <= set(conversations(scene, good | {"entry": entries}))
 
 
-# -- without the table, and strangers ----------------------------------------------------------------------
+# -- without the table, and unauthenticated clients --------------------------------------------------------
 
 
 def test_without_a_table_the_name_that_came_is_the_key(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

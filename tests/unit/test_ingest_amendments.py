@@ -8,12 +8,13 @@ import jsonschema
 import pytest
 
 from message_buffer.errors import SendFailed
+from message_buffer.json_object import Json
 from message_buffer.lanes.circuit_breaker import MIN_BREAKER_PAUSE_MS
 from message_buffer.lanes.lane import Lane
-from message_buffer.lanes.outcomes import Taken
+from message_buffer.lanes.outcomes import BatchTaken
 from tests.support.engine import Engine
 from tests.support.fakes import valkey_lane
-from tests.support.ingest_scene import Json, Scene, telegram
+from tests.support.ingest_scene import Scene, telegram
 from tests.support.two_lanes import TwoLanes
 from tests.support.window import make_message_table
 
@@ -32,14 +33,14 @@ def instagram(**event: Any) -> Json:
     return {"object": "instagram", "entry": [{"id": "shop", "time": 1, "messaging": [whole]}]}
 
 
-def emit(scene: Scene, conversation: str) -> Taken:
+def emit(scene: Scene, conversation: str) -> BatchTaken:
     """Take the batch that waits and leave it frozen."""
     scene.engine.clock.advance(60_000)
     store = scene.engine.store
     store.acquire_lease(0, "lease")
     store.claim_due(0, "lease")
     taken = store.take_batch(conversation, "token")
-    assert isinstance(taken, Taken)
+    assert isinstance(taken, BatchTaken)
     return taken
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
+from message_buffer.json_object import Json
 from tests.support.engine import Engine
-from tests.support.ingest_scene import CHAT, Json, Scene, emit, message, photo, texts, waits_ms
+from tests.support.ingest_scene import CHAT, Scene, emit, message, photo, texts, waits_ms
 from tests.support.webhook_cases import Case, cases
 
 

@@ -13,16 +13,9 @@ from hypothesis import strategies as st
 
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import MAX_WEBHOOK_BYTES
+from message_buffer.json_object import Json
 from tests.support.engine import Engine
-from tests.support.ingest_scene import (
-    SECRET,
-    URL_HOST,
-    Json,
-    Scene,
-    function_url,
-    message,
-    signature,
-)
+from tests.support.ingest_scene import SECRET, URL_HOST, Scene, function_url, message, signature
 from tests.support.platforms import FORM, body_of, fixtures, name_of, signed
 
 # Lambda passes at most 6 MB to a function.
@@ -105,7 +98,7 @@ def test_any_other_path_is_not_found_and_changes_nothing(path: str, method: str,
         404, {"error": "There is no such platform."},
     )  # fmt: skip
     assert changed_nothing(scene)
-    assert scene.telemetry.lines == [], "a stranger's path is not logged"
+    assert scene.telemetry.lines == [], "the path of an unauthenticated request is not logged"
 
 
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE", "get", "X" * 10_000])
@@ -127,7 +120,7 @@ def test_a_body_as_large_as_lambda_lets_through_is_refused_before_its_signature_
     assert scene.secrets.reads == 0
 
 
-def test_a_body_that_is_not_base64_is_refused_without_the_strangers_path_in_the_log(scene: Scene) -> None:
+def test_a_body_that_is_not_base64_is_refused_without_the_path_in_the_log(scene: Scene) -> None:
     for path, platform in (("/webhook/generic", "generic"), ("/x/" + "s" * 1_000, "")):
         event = {**function_url(path), "body": "%", "isBase64Encoded": True}
         assert scene.call(event)[0] == 400
@@ -142,7 +135,7 @@ def test_a_body_that_is_not_base64_is_refused_without_the_strangers_path_in_the_
     body=st.binary(max_size=200),
 )
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_a_stranger_calls_the_answer_is_a_4xx_and_nothing_changes(
+def test_whatever_an_unauthenticated_client_calls_the_answer_is_a_4xx_and_nothing_changes(
     path: str, method: str, query: dict[str, str] | None, body: bytes, scene: Scene
 ) -> None:
     status, _ = scene.call(function_url(path, body, method=method, query=query))

@@ -2,8 +2,9 @@
 
 import pytest
 
+from message_buffer.json_object import Json
 from tests.support.engine import Engine
-from tests.support.ingest_scene import CHAT, Json, Scene, emit, message, texts
+from tests.support.ingest_scene import CHAT, Scene, emit, message, texts
 from tests.support.platforms import NOTHING_DONE
 
 OF = {"account": "shop", "conversation": "c1"}

@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lambdas.ingest.platforms import PLATFORMS
-from lambdas.limits import MAX_SIGNATURE_AGE_MS
+from lambdas.ingest.platforms.base import MAX_SIGNATURE_AGE_MS
+from message_buffer.json_object import Json
 from tests.support.engine import Engine
-from tests.support.ingest_scene import HEADERS, Json, Scene, account, gateway, message, request
+from tests.support.ingest_scene import HEADERS, Scene, account, gateway, message, request
 from tests.support.platforms import body_of, content_type, one_message
 
 

@@ -1,4 +1,4 @@
-"""A person of the business answers: the conversation is on hold, and only a person's own words do that."""
+"""A human agent answers: the conversation is on hold, and only a person's own words do that."""
 
 import json
 from pathlib import Path
@@ -8,11 +8,12 @@ import pytest
 
 from lambdas.ingest.human_replies import MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK
 from message_buffer.errors import SendFailed, StoreUnavailable
+from message_buffer.json_object import Json
 from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.limits import HOUR_MS, MINUTE_MS
 from tests.support.engine import Engine
 from tests.support.fakes import RecordedTelemetry, valkey_lane
-from tests.support.ingest_scene import Json, Scene
+from tests.support.ingest_scene import Scene
 from tests.support.platforms import one_message
 from tests.support.window import WindowScene
 

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from message_buffer.json_object import Json
 from message_buffer.limits import MIN_MS_BETWEEN_RULES_CHECKS
 from tests.support.engine import Engine
-from tests.support.ingest_scene import Json, Scene, message, waits_ms
+from tests.support.ingest_scene import Scene, message, waits_ms
 
 WORDS = {"stopWords": ["stop", "/stop"], "flushWords": ["go"]}
 

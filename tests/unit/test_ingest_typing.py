@@ -7,9 +7,10 @@ import pytest
 
 from lambdas.ingest.platforms import PLATFORMS
 from message_buffer.errors import StoreUnavailable
+from message_buffer.json_object import Json
 from message_buffer.limits import SECRET_LIFE_MS
 from tests.support.engine import Engine
-from tests.support.ingest_scene import SECRET, Json, Scene, gateway, message, waits_ms
+from tests.support.ingest_scene import SECRET, Scene, gateway, message, waits_ms
 from tests.support.platforms import signed
 
 

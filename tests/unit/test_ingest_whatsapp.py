@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from message_buffer.json_object import Json
 from tests.support.engine import Engine
-from tests.support.ingest_scene import SECRET, VERIFY_TOKEN, Json, Scene, gateway
+from tests.support.ingest_scene import SECRET, VERIFY_TOKEN, Scene, gateway
 
 
 @pytest.fixture

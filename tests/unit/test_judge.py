@@ -6,12 +6,12 @@ from typing import Any, cast
 
 import pytest
 
-from bufferctl.events import Arrival
+from bufferctl.events import ArrivedEvent
 from message_buffer.clock import system_clock
 from tests.support.judge import AcrossLanes, Talk, judge, judge_lanes
 from tests.support.local_stage import LocalStage
 from tests.unit.test_event_schema import message, whole
-from tools.local.webhooks import Answer
+from tools.local.webhooks import StageResponse
 
 CONVERSATION = "default/generic/shop/c1"
 
@@ -19,15 +19,15 @@ CONVERSATION = "default/generic/shop/c1"
 class StageOfAnswers:
     """Answers each message with the next of these answers; these batches are on the bus."""
 
-    def __init__(self, answers: Iterable[Answer], arrivals: Sequence[Arrival]) -> None:
+    def __init__(self, answers: Iterable[StageResponse], arrivals: Sequence[ArrivedEvent]) -> None:
         self.webhooks, self.inbox = self, self
         self.arrivals = arrivals
         self._answers = iter(answers)
 
-    def post(self, _platform: str, _body: Any) -> Answer:
+    def post(self, _platform: str, _body: Any) -> StageResponse:
         return next(self._answers)
 
-    def wait_until(self, condition: Callable[[Sequence[Arrival]], bool], *, timeout_seconds: float) -> bool:
+    def wait_until(self, condition: Callable[[Sequence[ArrivedEvent]], bool], *, timeout_seconds: float) -> bool:
         del timeout_seconds
         return condition(self.arrivals)
 
@@ -35,19 +35,19 @@ class StageOfAnswers:
         """Hold nothing."""
 
 
-def answer(status: int, *, due_at_ms: int | None = None) -> Answer:
+def answer(status: int, *, due_at_ms: int | None = None) -> StageResponse:
     state = {"conversations": {CONVERSATION: {"dueAt": due_at_ms, "count": 0}}}
-    return Answer(status, json.dumps(state).encode(), "application/json")
+    return StageResponse(status, json.dumps(state).encode(), "application/json")
 
 
-def batch(batch_id: str, *message_ids: str, at_ms: int = 0, lane: str = "valkey") -> Arrival:
+def batch(batch_id: str, *message_ids: str, at_ms: int = 0, lane: str = "valkey") -> ArrivedEvent:
     messages = [message() | {"id": each} for each in message_ids]
     detail = whole() | {"batchId": batch_id, "messages": messages, "messageCount": len(messages), "lane": lane}
     event: Any = {"source": "message-buffer", "detail-type": "messages.batch.ready", "detail": detail}
-    return Arrival(event, at_ms)
+    return ArrivedEvent(event, at_ms)
 
 
-def judged(answers: Iterable[Answer], arrivals: Sequence[Arrival], *message_ids: str) -> None:
+def judged(answers: Iterable[StageResponse], arrivals: Sequence[ArrivedEvent], *message_ids: str) -> None:
     talk = Talk(cast(LocalStage, StageOfAnswers(answers, arrivals)))
     for message_id in message_ids:
         talk.say(message_id)
@@ -90,7 +90,7 @@ def test_a_message_that_was_refused_does_not_come_out() -> None:
 # -- across an outage --------------------------------------------------------------------------------------------------
 
 
-def across(arrivals: Sequence[Arrival], *message_ids: str, **allowed: Any) -> AcrossLanes:
+def across(arrivals: Sequence[ArrivedEvent], *message_ids: str, **allowed: Any) -> AcrossLanes:
     """Send these messages, each accepted at once, and judge these batches."""
     answers = [answer(200, due_at_ms=0)] * len(message_ids)
     talk = Talk(cast(LocalStage, StageOfAnswers(answers, arrivals)))

@@ -8,7 +8,7 @@ import pytest
 
 from lambdas.processor.service import ConversationProcessors, Exit, Processor, Time, Timings
 from message_buffer.errors import ScriptInvariantBroken, SendFailed, StoreUnavailable
-from message_buffer.lanes.outcomes import Acquired, LeaseTaken
+from message_buffer.lanes.outcomes import LeaseAcquired, LeaseTaken
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.messages.conversation_id import TRIAL_TENANT
 from message_buffer.rules.layers import Rules
@@ -223,7 +223,7 @@ def test_it_hands_over_before_lambda_stops_it_and_starts_its_successor(scene: Sc
     steady_traffic(scene)
     assert scene.run(life_ms=60_000) is Exit.HANDED_OVER
     assert scene.functions.processors() == [0]
-    assert isinstance(scene.engine.store.acquire_lease(0, "successor"), Acquired), "the lease is free"
+    assert isinstance(scene.engine.store.acquire_lease(0, "successor"), LeaseAcquired), "the lease is free"
 
 
 def test_it_hands_over_to_nobody_if_nothing_is_near(scene: Scene) -> None:
@@ -268,23 +268,23 @@ def test_a_slow_call_for_the_lease_does_not_cost_it(scene: Scene, monkeypatch: p
 
 
 def test_it_leaves_if_its_lease_was_lost_to_another(scene: Scene) -> None:
-    def stands_still_for_too_long() -> None:
+    def is_paused_for_too_long() -> None:
         scene.engine.clock.advance(scene.engine.store.settings.lease_ms + 1)
         scene.engine.store.acquire_lease(0, "another")
         scene.engine.send("c", "m1", rules=NOW)
 
-    scene.once(stands_still_for_too_long)
+    scene.once(is_paused_for_too_long)
     assert scene.run() is Exit.LOST
     assert scene.telemetry.counts["LeaseLost"] == 1
     assert scene.functions.conversations() == []
 
 
 def test_it_goes_on_if_its_lease_ran_out_and_nobody_came(scene: Scene) -> None:
-    def stands_still_for_too_long() -> None:
+    def is_paused_for_too_long() -> None:
         scene.engine.clock.advance(scene.engine.store.settings.lease_ms + 1)
         scene.engine.send("c", "m1", rules=NOW)
 
-    scene.once(stands_still_for_too_long)
+    scene.once(is_paused_for_too_long)
     assert scene.run() is Exit.IDLE
     assert scene.functions.conversations() == ["c"]
 
@@ -398,7 +398,7 @@ def test_a_processor_that_fails_keeps_its_lease_until_that_expires(
             scene.run()
     assert isinstance(scene.engine.store.acquire_lease(0, "successor"), LeaseTaken)
     scene.engine.clock.advance(scene.engine.store.settings.lease_ms)
-    assert isinstance(scene.engine.store.acquire_lease(0, "successor"), Acquired)
+    assert isinstance(scene.engine.store.acquire_lease(0, "successor"), LeaseAcquired)
 
 
 def test_a_long_run_reports_meanwhile(scene: Scene) -> None:

@@ -15,12 +15,11 @@ from lambdas.ingest.queued_webhooks import (
 )
 from lambdas.ingest.responses import RETRY_AFTER_SECONDS
 from message_buffer.errors import SendFailed, StoreUnavailable
+from message_buffer.json_object import Json
 from message_buffer.rules.quota import Quota
 from tests.support.engine import Engine
 from tests.support.ingest_scene import Scene
 from tests.unit.test_webhook_cases import with_odd_values
-
-Json = dict[str, Any]
 
 NUMBER, ADA = "106540352242922", "491701234567"
 CHAT = f"default/whatsapp/{NUMBER}/{ADA}"

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from infra.function import ROOMS
-from infra.settings_and_defaults import Responder, StageConfig
+from infra.settings_and_defaults import ResponderConfig, StageConfig
 from message_buffer.rules.layers import RULE_FIELDS, Rules
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +73,7 @@ def missing_tests(text: str, there: set[str]) -> list[str]:
 
 def settings() -> set[str]:
     """Return the names of a stage's settings, those of a group as `group.name`."""
-    names = set(StageConfig.model_fields) | {f"responder.{name}" for name in Responder.model_fields}
+    names = set(StageConfig.model_fields) | {f"responder.{name}" for name in ResponderConfig.model_fields}
     for group, field in StageConfig.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             names |= {f"{group}.{name}" for name in field.annotation.model_fields}
@@ -100,9 +100,9 @@ def calls_of_telemetry() -> Iterator[ast.Call]:
         for call in ast.walk(ast.parse(path.read_text("utf-8"))):
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not call.args:
                 continue
-            if ast.unparse(call.func.value).endswith(("telemetry", "strangers")) and call.func.attr in COUNTS | set(
-                LEVELS
-            ):
+            if ast.unparse(call.func.value).endswith(
+                ("telemetry", "unauthenticated")
+            ) and call.func.attr in COUNTS | set(LEVELS):
                 yield call
 
 

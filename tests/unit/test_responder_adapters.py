@@ -15,8 +15,8 @@ from lambdas.responder.assistants.bedrock import Bedrock
 from lambdas.responder.assistants.openai import OpenAi
 from lambdas.responder.channels import messenger, telegram, twilio, whatsapp
 from lambdas.responder.channels.base import Channel, split
-from lambdas.responder.channels.fake import Fake
-from lambdas.responder.errors import Busy, Refused, Unconfirmed
+from lambdas.responder.channels.fake import FakeChannel
+from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed
 from lambdas.responder.history import Turn
 from lambdas.responder.http_client import Http
 from message_buffer.aws import clients as aws
@@ -64,13 +64,13 @@ ACCEPTED: dict[str, Any] = {
 def channel(name: str, server: WebServer) -> Channel:
     match name:
         case "whatsapp":
-            return whatsapp.WhatsApp(Http(), {"accessToken": SECRET}, url=server.url)
+            return whatsapp.WhatsAppChannel(Http(), {"accessToken": SECRET}, url=server.url)
         case "messenger":
-            return messenger.Messenger(Http(), {"pageToken": SECRET}, url=server.url)
+            return messenger.MessengerChannel(Http(), {"pageToken": SECRET}, url=server.url)
         case "telegram":
-            return telegram.Telegram(Http(), {"botToken": SECRET}, url=server.url)
+            return telegram.TelegramChannel(Http(), {"botToken": SECRET}, url=server.url)
     credentials = {"accountSid": "AC1", "authToken": SECRET}
-    return twilio.Twilio(Http(), credentials, url=server.url, typing_url=server.url)
+    return twilio.TwilioChannel(Http(), credentials, url=server.url, typing_url=server.url)
 
 
 BEARER = f"Bearer {SECRET}"
@@ -147,18 +147,18 @@ def test_sms_goes_from_number_to_number_and_shows_no_typing(server: WebServer) -
 
 
 OUTCOMES: list[tuple[Any, type[Exception]]] = [
-    ((400, {"error": {"code": 100}}), Refused),
-    ((401, {}), Refused),
-    ((403, {}), Refused),
-    ((404, {}), Refused),
-    ((429, {"error": {"code": 613}}), Busy),
-    ((503, b"<html>"), Busy),
-    ((500, {}), Unconfirmed),
-    ((502, b"<html>"), Unconfirmed),
-    ((504, {}), Unconfirmed),
-    (SLOW, Unconfirmed),
-    (DRIPPING, Unconfirmed),
-    (RESET, Unconfirmed),
+    ((400, {"error": {"code": 100}}), CallRefused),
+    ((401, {}), CallRefused),
+    ((403, {}), CallRefused),
+    ((404, {}), CallRefused),
+    ((429, {"error": {"code": 613}}), CallBusy),
+    ((503, b"<html>"), CallBusy),
+    ((500, {}), CallUnconfirmed),
+    ((502, b"<html>"), CallUnconfirmed),
+    ((504, {}), CallUnconfirmed),
+    (SLOW, CallUnconfirmed),
+    (DRIPPING, CallUnconfirmed),
+    (RESET, CallUnconfirmed),
 ]
 IDS = [str(answer[0]) if isinstance(answer, tuple) else answer for answer, _ in OUTCOMES]
 
@@ -180,23 +180,27 @@ def test_a_send_is_made_once_whatever_comes_of_it(
 @pytest.mark.parametrize("name", READERS)
 def test_without_a_connection_nothing_was_sent(name: str, server: WebServer) -> None:
     server.close()
-    with pytest.raises(Busy):
+    with pytest.raises(CallBusy):
         channel(name, server).send(READERS[name], TEXT)
 
 
 @pytest.mark.parametrize("name", READERS)
 def test_without_its_credentials_a_channel_says_which_are_missing(name: str) -> None:
-    make: Any = {"whatsapp": whatsapp.WhatsApp, "messenger": messenger.Messenger, "telegram": telegram.Telegram,
-                 "twilio": twilio.Twilio}[name]  # fmt: skip
-    with pytest.raises(Refused, match="secret has no"):
+    make: Any = {
+        "whatsapp": whatsapp.WhatsAppChannel,
+        "messenger": messenger.MessengerChannel,
+        "telegram": telegram.TelegramChannel,
+        "twilio": twilio.TwilioChannel,
+    }[name]
+    with pytest.raises(CallRefused, match="secret has no"):
         make(Http(), {})
 
 
 @pytest.mark.parametrize("token", ["with a\nline end", "with a ☂"])
 @pytest.mark.parametrize("name", ["whatsapp", "messenger"])
 def test_a_key_that_no_header_can_have_is_refused_and_not_quoted(name: str, token: str, server: WebServer) -> None:
-    make: Any = {"whatsapp": whatsapp.WhatsApp, "messenger": messenger.Messenger}[name]
-    with pytest.raises(Refused) as raised:
+    make: Any = {"whatsapp": whatsapp.WhatsAppChannel, "messenger": messenger.MessengerChannel}[name]
+    with pytest.raises(CallRefused) as raised:
         make(Http(), {"accessToken": token, "pageToken": token}, url=server.url).send(READERS[name], TEXT)
     assert "with a" not in str(raised.value)
     assert not server.requests
@@ -211,27 +215,27 @@ def test_an_account_cannot_lead_to_another_place_of_the_provider(name: str, serv
 def test_each_send_has_a_connection_of_its_own(server: WebServer) -> None:
     http = Http()
     for _ in range(2):
-        whatsapp.WhatsApp(http, {"accessToken": SECRET}, url=server.url).send(READERS["whatsapp"], TEXT)
+        whatsapp.WhatsAppChannel(http, {"accessToken": SECRET}, url=server.url).send(READERS["whatsapp"], TEXT)
     assert len({request.port for request in server.requests}) == 2
 
 
 def test_a_redirect_is_not_followed_with_the_credentials(server: WebServer) -> None:
     server.answer = (302, {})
-    with pytest.raises(Refused):
+    with pytest.raises(CallRefused):
         channel("whatsapp", server).send(READERS["whatsapp"], TEXT)
     assert len(server.requests) == 1
 
 
 def test_the_fake_channel_puts_the_reply_on_the_bus_and_does_not_know_what_a_failing_bus_took() -> None:
     bus = FakeBus()
-    Fake(bus).send(READERS["whatsapp"], TEXT)
+    FakeChannel(bus).send(READERS["whatsapp"], TEXT)
     ((kind, detail),) = bus.published
     assert kind == "messages.reply.sent"
     assert json.loads(detail)["text"] == TEXT
     jsonschema.validate(json.loads(detail), json.loads((SCHEMAS / f"{kind}.json").read_text()))
     bus.failures = [SendFailed("put event: Throttling")]
-    with pytest.raises(Unconfirmed):
-        Fake(bus).send(READERS["whatsapp"], TEXT)
+    with pytest.raises(CallUnconfirmed):
+        FakeChannel(bus).send(READERS["whatsapp"], TEXT)
 
 
 @pytest.mark.parametrize(
@@ -329,7 +333,7 @@ def test_an_ai_is_asked_once_and_again_only_by_the_queue(
     name: str, answer: Any, is_final: bool, server: WebServer, assistant: Callable[[str], Assistant]
 ) -> None:
     server.answer = answer
-    with pytest.raises((Refused, Busy, Unconfirmed)) as raised:
+    with pytest.raises((CallRefused, CallBusy, CallUnconfirmed)) as raised:
         assistant(name).answer(PROMPT)
     assert raised.value.retryable is not is_final
     server.wait_until_asked()
@@ -349,7 +353,7 @@ def test_an_empty_answer_is_refused(
     name: str, answer: Any, server: WebServer, assistant: Callable[[str], Assistant]
 ) -> None:
     server.answer = (200, answer)
-    with pytest.raises(Refused, match="returned no text"):
+    with pytest.raises(CallRefused, match="returned no text"):
         assistant(name).answer(PROMPT)
 
 
@@ -364,5 +368,5 @@ def test_urllib3_writes_no_url_to_a_log_whatever_the_level(server: WebServer, ca
 
 def test_an_answer_without_an_end_is_given_up(server: WebServer) -> None:
     server.answer = (200, b" " * 5_000_000)
-    with pytest.raises(Unconfirmed, match="too long"):
+    with pytest.raises(CallUnconfirmed, match="too long"):
         Http().post(server.url, b"{}", headers={}, seconds=10)

@@ -7,7 +7,7 @@ import pytest
 
 from lambdas.responder.assistants.base import Prompt, Reply
 from lambdas.responder.conversations_table import DAY_SECONDS
-from lambdas.responder.errors import Busy
+from lambdas.responder.errors import CallBusy
 from lambdas.responder.forgetting import MIN_TIME_TO_ERASE_MS
 from lambdas.responder.operator_commands import OperatorCommands
 from message_buffer.aws import clients as aws
@@ -234,7 +234,7 @@ def test_an_attempt_that_fails_brings_nothing_of_an_expired_record_back(
     def fail_once(prompt: Prompt) -> Reply:
         prompts.append(prompt)
         if len(prompts) == 1:
-            raise Busy("no answer")
+            raise CallBusy("no answer")
         return Reply("Hello.", 1, 1)
 
     monkeypatch.setattr(world.assistant, "answer", fail_once)

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE
-from lambdas.responder.limits import MAX_PARKED_BATCHES
+from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, MAX_PARKED_BATCHES, QUEUE
 from tests.support.responder import PARTS, Tables, World, tables
 
 FIRST, SECOND = "Where is it?", "The blue one!"

@@ -12,10 +12,10 @@ from lambdas.responder import handler as module
 from lambdas.responder.batch import read_batch
 from lambdas.responder.credentials import CredentialStore
 from lambdas.responder.deliveries import Deliveries, Delivery, Later
-from lambdas.responder.errors import Busy, MalformedEvent
-from lambdas.responder.gate_client import BufferClient, Hold
+from lambdas.responder.errors import CallBusy, MalformedEvent
+from lambdas.responder.gate import MAX_PARKED_BATCHES
+from lambdas.responder.gate_client import BufferClient, OthersHold
 from lambdas.responder.history import MAX_TURN_BYTES, Turn, alternate, fit_into_budget, shorten, trim
-from lambdas.responder.limits import MAX_PARKED_BATCHES
 from lambdas.responder.operator_commands import OperatorCommands
 from lambdas.responder.owned_batch import MAX_PARKED_TEXT_BYTES
 from message_buffer.errors import SendFailed
@@ -286,7 +286,7 @@ class FakeGate:
         self.answer = answer
         self.asked: list[Any] = []
 
-    def call(self, function: str, payload: Any, *, answer_seconds: float) -> dict[str, Any]:
+    def call(self, function: str, payload: Any, *, response_seconds: float) -> dict[str, Any]:
         self.asked.append((function, dict(payload)))
         return self.answer
 
@@ -297,14 +297,14 @@ def test_the_gate_is_asked_of_its_function() -> None:
     buffer = BufferClient(gate, "gate", by="responder")
     assert buffer.newest_generation(BATCH) == (3, None), "its own hold is no reason to be silent"
     gate.answer["result"]["holds"] = [own, anothers]
-    assert buffer.hold_of_another(BATCH) == Hold("consumers", "another", 9)
+    assert buffer.hold_of_another(BATCH) == OthersHold("consumers", "another", 9)
     asked = {"operation": "gate", "by": "responder", "conversation": NAME}
     assert gate.asked == [("gate", asked | {"generation": 2, "lane": "dynamodb"}), ("gate", asked)]
 
 
 def test_a_gate_that_refuses_is_asked_again_later() -> None:
     gate = FakeGate({"ok": False, "error": {"code": "unavailable", "message": "…"}})
-    with pytest.raises(Busy):
+    with pytest.raises(CallBusy):
         BufferClient(gate, "gate", by="responder").newest_generation(BATCH)
 
 
@@ -345,7 +345,7 @@ def test_the_platform_decides_the_channel_and_a_generic_webhook_has_the_bus() ->
         to = ConversationId("acme", platform, "bot", "7")
         return module._channel(OPTIONS._replace(**options), credentials, fake, to)
 
-    assert type(of("telegram")).__name__ == "Telegram"
+    assert type(of("telegram")).__name__ == "TelegramChannel"
     assert of("generic") is of("custom") is fake
     assert of("telegram", channel="fake") is fake
     assert of("instagram") is None

@@ -8,12 +8,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from infra.settings_and_defaults import Responder
+from infra.settings_and_defaults import ResponderConfig
 from lambdas.responder.history import estimate_tokens
 from tests.support.responder import NAME, PARTS, Tables, Waiting, World, event, tables
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.reply.withheld.json").read_text("utf-8"))
-DEFAULTS = Responder()
+DEFAULTS = ResponderConfig()
 HOUR_MS = 3_600_000
 # A few more than are answered.
 ROUNDS = DEFAULTS.max_replies_an_hour + 10

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from lambdas.responder.errors import Refused
+from lambdas.responder.errors import CallRefused
 from lambdas.responder.owned_batch import MIN_TIME_TO_FINISH_MS
 from lambdas.responder.part_sender import MIN_TIME_TO_SEND_MS
 from tests.support.responder import NAME, PARTS, Tables, World, tables
@@ -168,7 +168,7 @@ def test_a_final_failure_becomes_a_dead_letter_with_its_reason(world: Callable[.
     at_work.emit("b-1", 1)
 
     def refuse(_text: str) -> None:
-        raise Refused("status 400")
+        raise CallRefused("status 400")
 
     at_work.sender.before_send = refuse
     at_work.run()

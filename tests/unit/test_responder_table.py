@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lambdas.responder.conversations_table import RECORD
+from lambdas.responder.gate import MAX_PARKED_BATCHES
 from lambdas.responder.history import MAX_RECORDED_TURNS, Turn
-from lambdas.responder.limits import MAX_PARKED_BATCHES
 from message_buffer.aws import clients as aws
 from tests.support.responder import LOCK_MS, NAME, PARTS, Tables, World, tables
 

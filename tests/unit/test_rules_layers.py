@@ -143,7 +143,7 @@ def test_a_layer_above_turns_the_rule_of_a_persons_reply_off() -> None:
 
 def test_apps_are_ids_of_digits_and_people_type_only_in_those_of_the_inbox() -> None:
     rules = Rules.model_validate({"inboxApps": ["26", "unnamed"]})
-    assert [rules.is_of_a_person(app) for app in ("26", "unnamed", "7")] == [True, True, False]
+    assert [rules.is_inbox(app) for app in ("26", "unnamed", "7")] == [True, True, False]
     for wrong in ([26], ["x"], [""], ["1" * 33], ["1"] * 21, "26"):
         assert layer_refusal({"inboxApps": wrong})[0].endswith(
             "; use a list of at most 20 ids of Meta's apps, as strings of digits, or 'unnamed'"

@@ -26,7 +26,7 @@ NAMES = sorted(path.stem for path in LUA_DIRECTORY.glob("*.lua"))
 NOW_MS = 1_700_000_000_000
 
 # One script, two intentions.
-RELEASES = {"leave_if_idle", "hand_over"}
+RELEASES = {"stop_if_idle", "hand_over"}
 
 # Below the header. The hot path does in one round trip what would otherwise take five.
 MAX_LINES = 60
@@ -334,7 +334,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "peek_conversation": {"limit": 5},
     "acquire_lease": {"lease_id": "l"},
     "renew_lease": {"lease_id": "l"},
-    "leave_if_idle": {"lease_id": "l"},
+    "stop_if_idle": {"lease_id": "l"},
     "hand_over": {"lease_id": "l"},
     "claim_due": {"lease_id": "l"},
     "return_claim": {"lease_id": "l", "due_at_ms": NOW_MS},

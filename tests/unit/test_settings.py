@@ -27,7 +27,7 @@ VALKEY = ValkeySettings(
 )
 PROCESSOR = ProcessorSettings(LogSettings(), VALKEY, "c", idle_ms=10_000, handover_ms=30_000)
 ADMIN = AdminSettings(
-    log=LogSettings("a key", 0.5, ("a/b/c/d", "e/f/g/h"), "INFO"),
+    log=LogSettings("a key", "INFO"),
     valkey=None,
     dynamodb_lane=DynamoDbLaneSettings("table", "https://queue"),
     redrive_function="r",
@@ -92,9 +92,7 @@ def changed(path: str, **change: Any) -> dict[str, str]:
         ("valkey.store", {"shard": 2}, "SETTINGS.valkey.store.shard is unknown."),
         ("", {"valkey": 1}, "SETTINGS.valkey must be a JSON object."),
         ("valkey", {"iam": {"user": "u"}}, "SETTINGS.valkey.iam.cache_name is missing."),
-        ("log", {"followed": "a/b/c/d"}, "SETTINGS.log.followed must have the type tuple."),
-        ("log", {"followed": [1]}, "SETTINGS.log.followed must have the type str."),
-        ("log", {"share": "0.5"}, "SETTINGS.log.share must have the type float."),
+        ("log", {"level": 1}, "SETTINGS.log.level must have the type str."),
     ],
 )
 def test_a_wrong_field_is_refused_by_its_name_without_its_value(
@@ -112,7 +110,3 @@ def test_settings_must_be_a_json_object(text: str, sentence: str) -> None:
     assert str(raised.value) == f"SETTINGS {sentence}"
     assert raised.value.__cause__ is None
     assert raised.value.__suppress_context__ or raised.value.__context__ is None
-
-
-def test_a_share_may_be_a_whole_number() -> None:
-    assert read_settings(ProcessorSettings, changed("log", share=0)).log.share == 0

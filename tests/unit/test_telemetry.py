@@ -1,7 +1,6 @@
 """Log lines and metrics as they are written."""
 
 import json
-import re
 from itertools import count
 from typing import Any
 
@@ -9,8 +8,7 @@ import pytest
 
 from message_buffer.errors import StoreUnavailable
 from message_buffer.settings import LogSettings
-from message_buffer.telemetry import MAX_METRICS_AGE_MS, MAY_WAIT, Telemetry
-from tests.support.engine import ManualClock
+from message_buffer.telemetry import Telemetry
 
 # Powertools keeps a logger for each service, and with it the standard output that a test captured.
 _services = count()
@@ -88,30 +86,15 @@ def test_a_reason_is_a_dimension_of_its_own_metric(telemetry: Telemetry, capsys:
 @pytest.mark.parametrize(
     ("level", "said"), [("DEBUG", 4), ("INFO", 3), ("WARNING", 2), ("ERROR", 1), (None, 3)], ids=str
 )
-def test_the_stages_level_holds_even_if_lambda_has_a_lower_one(
-    level: str | None,
-    said: int,
-    telemetry: Telemetry,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_lines_below_the_stages_level_are_left_out(
+    level: str | None, said: int, telemetry: Telemetry, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Lambda sets this in a stage that logs a share of its conversations.
-    monkeypatch.setenv("AWS_LAMBDA_LOG_LEVEL", "DEBUG" if level == "DEBUG" else "INFO")
     telemetry = Telemetry(LogSettings(level=level))
     telemetry.crash("failed", StoreUnavailable("gone"))
     telemetry.warn("refused for now")
     telemetry.info("taken over")
     telemetry.debug("webhook")
     assert len(written(capsys)) == said
-
-
-def test_lambda_can_read_the_level_of_a_line_because_its_time_is_of_rfc_3339(
-    telemetry: Telemetry, capsys: pytest.CaptureFixture[str]
-) -> None:
-    telemetry.warn("refused for now")
-    (line,) = written(capsys)
-    assert line["level"] == "WARNING"
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d", line["timestamp"])
 
 
 # -- ids -------------------------------------------------------------------------------------------
@@ -149,115 +132,3 @@ def test_another_key_makes_other_hashes_and_none_makes_none(telemetry: Telemetry
     assert telemetry.logged_id(NUMBER) == NUMBER
     assert len({hashing.logged_id(NUMBER), Telemetry(LogSettings("another")).logged_id(NUMBER), NUMBER}) == 3
     assert hashing.logged_id(NUMBER) == Telemetry(LogSettings("a key of a stage")).logged_id(NUMBER)
-
-
-# -- a share of the conversations ------------------------------------------------------------------
-
-
-class Sampling:
-    """The telemetry of two functions of a stage that logs a share of its conversations."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, share: float, *followed: str) -> None:
-        monkeypatch.setenv("POWERTOOLS_METRICS_NAMESPACE", "MessageBuffer")
-        self.clock, self.chance = ManualClock(), 1.0
-        self.functions = []
-        for _ in range(2):
-            monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", f"service-{next(_services)}")
-            settings = LogSettings(share=share, followed=tuple(followed))
-            telemetry = Telemetry(settings, clock=self.clock, chance=lambda: self.chance)
-            telemetry.info("made")  # Powertools reads the service's name with the first line
-            self.functions.append(telemetry)
-
-
-NAMES = [f"default/whatsapp/106540352242922/{number}" for number in range(1_000)]
-
-
-def test_a_conversation_has_all_of_its_lines_in_all_functions_or_none(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ingest, processor = Sampling(monkeypatch, 0.1).functions
-    written(capsys)
-    for name in NAMES:
-        ingest.sampled("buffered", conversations=[name])
-        processor.sampled("emitted", conversation=name)
-    lines = written(capsys)
-    buffered = {line["conversations"][0] for line in lines if line["message"] == "buffered"}
-    emitted = {line["conversation"] for line in lines if line["message"] == "emitted"}
-    assert buffered == emitted
-    assert 70 < len(emitted) < 130, "about the share"
-
-
-def test_warnings_errors_and_other_lines_are_always_logged(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    telemetry, _ = Sampling(monkeypatch, 0).functions
-    written(capsys)
-    telemetry.warn("emit failed", conversation=NAMES[0])
-    telemetry.crash("failed", StoreUnavailable("Valkey cannot be reached"), conversation=NAMES[0])
-    telemetry.info("processor left", shard=0)
-    assert [line["message"] for line in written(capsys)] == ["emit failed", "failed", "processor left"]
-
-
-def test_a_followed_conversation_is_logged_whole_and_with_those_beside_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ingest, processor = Sampling(monkeypatch, 0, NAMES[3]).functions
-    written(capsys)
-    ingest.sampled("buffered", conversations=NAMES[2:5])
-    ingest.sampled("buffered", conversations=NAMES[5:8])
-    processor.sampled("emitted", conversation=NAMES[3])
-    assert [(line["message"], line.get("conversations")) for line in written(capsys)] == [
-        ("buffered", NAMES[2:5]),
-        ("emitted", None),
-    ]
-
-
-def test_ordinary_metrics_wait_until_ten_seconds_after_the_last_ones(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    scene = Sampling(monkeypatch, 0.01)
-    telemetry = scene.functions[0]
-
-    def run() -> list[dict[str, Any]]:
-        telemetry.count("Messages")
-        telemetry.count_by("IgnoredKinds", reason="status")
-        telemetry.flush_soon()
-        return written(capsys)
-
-    written(capsys)
-    assert len(run()) == 2, "the first run of an instance"
-    scene.clock.advance(MAX_METRICS_AGE_MS - 1)
-    assert run() == []
-    scene.clock.advance(1)
-    by_reason, plain = run()
-    assert (by_reason["IgnoredKinds"], plain["Messages"]) == ([2.0], [1.0, 1.0])
-    assert run() == []
-    scene.clock.advance(-60_000)
-    assert len(run()) == 2, "the clock was set back"
-
-
-def test_a_metric_that_an_alarm_may_need_is_written_at_once_with_those_that_wait(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    telemetry = Sampling(monkeypatch, 0.01).functions[0]
-    telemetry.flush()
-    telemetry.count("Messages")
-    telemetry.flush_soon()
-    written(capsys)
-    telemetry.count("Crashes")
-    telemetry.flush_soon()
-    (line,) = written(capsys)
-    assert (line["Messages"], line["Crashes"]) == ([1.0], [1.0])
-    telemetry.count_by("ProcessorExits", reason="lost")
-    telemetry.flush_soon()
-    assert len(written(capsys)) == 1
-
-
-def test_a_stage_that_logs_all_writes_its_metrics_after_each_run(
-    telemetry: Telemetry, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for _ in range(2):
-        telemetry.count("Messages")
-        telemetry.flush_soon()
-    assert len(written(capsys)) == 2
-    assert "Messages" in MAY_WAIT

@@ -10,7 +10,7 @@ from redis.exceptions import TimeoutError as NoAnswer
 from message_buffer.errors import StoreUnavailable
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.dial import Dial
-from message_buffer.lanes.valkey.patience import Patience, WebhookPatience
+from message_buffer.lanes.valkey.patience import DialPatience, WebhookPatience
 from message_buffer.lanes.valkey.scripts import load_script
 from tests.support.engine import ManualClock
 
@@ -128,7 +128,7 @@ def test_a_call_that_dialled_twice_reports_how_long_it_waited() -> None:
         may_end.wait(30)
         return Client()
 
-    connection = Connection(open_it, patience=Patience(CONNECT_MS), clock=clock)
+    connection = Connection(open_it, patience=DialPatience(CONNECT_MS), clock=clock)
     with pytest.raises(StoreUnavailable, match=f"still connecting after {CONNECT_MS} ms"):
         connection.run(load_script("renew_lease"), [b"{b0}:processor"], (1, "l", 2))
     may_end.set()

@@ -11,15 +11,14 @@ import pytest
 from bufferctl import verify
 from bufferctl.__main__ import main, make_parser
 from bufferctl.errors import Failed
-from bufferctl.stage import Stage
+from bufferctl.stage import StageClient
 from lambdas.canary.burst import BATCH_READY
-from lambdas.canary.listening import Arrival
-from lambdas.canary.webhook import Answer
-from lambdas.canary.webhook import Unreachable as NoAnswer
+from lambdas.canary.listening import ArrivedEvent
+from lambdas.canary.webhook import WebhookResponse
+from lambdas.canary.webhook import WebhookUnreachable as NoAnswer
+from message_buffer.json_object import Json
 
 DUE_MS = 1_700_000_000_000
-
-Json = dict[str, Any]
 
 
 class FakeStage:
@@ -30,18 +29,18 @@ class FakeStage:
         """The status of the answers to a conversation, by the end of its name."""
         self.silent: str | None = None
         self._texts: dict[str, dict[str, str]] = {}
-        self._arrivals: list[Arrival] = []
+        self._arrivals: list[ArrivedEvent] = []
 
-    def post(self, secret: str, messages: Any) -> Answer:
+    def post(self, secret: str, messages: Any) -> WebhookResponse:
         listed: list[Json] = [messages] if isinstance(messages, dict) else list(messages)
         first = listed[0]
         name = first["conversation"].partition("-")[2]
         if secret.startswith("not "):
-            return Answer(401, "{}")
+            return WebhookResponse(401, "{}")
         if name == self.silent:
             raise NoAnswer("The webhook cannot be reached: no route")
         if name in self.answers:
-            return Answer(self.answers[name], "no")
+            return WebhookResponse(self.answers[name], "no")
         conversation = f"{first['tenant']}/generic/{first['account']}/{first['conversation']}"
         known = self._texts.setdefault(conversation, {})
         duplicates = sum(each["id"] in known and not each.get("edited") for each in listed)
@@ -57,15 +56,15 @@ class FakeStage:
             )  # fmt: skip
         counts = {"duplicates": duplicates, "accepted": len(listed) - duplicates}
         waits = {conversation: {"dueAt": DUE_MS, "count": len(known)}}
-        return Answer(200, json.dumps(counts | {"conversations": waits}))
+        return WebhookResponse(200, json.dumps(counts | {"conversations": waits}))
 
     def _publish(self, conversation: str, detail_type: str, **detail: Any) -> None:
         # The last event of a conversation replaces the earlier ones, because its batch contains their messages.
         self._arrivals = [each for each in self._arrivals if each.batch["conversationId"] != conversation]
         event = {"detail-type": detail_type, "detail": {"conversationId": conversation, **detail}}
-        self._arrivals.append(Arrival(event, DUE_MS + 9))
+        self._arrivals.append(ArrivedEvent(event, DUE_MS + 9))
 
-    def look(self, *, wait_seconds: int) -> list[Arrival]:
+    def poll(self, *, wait_seconds: int) -> list[ArrivedEvent]:
         arrived, self._arrivals = self._arrivals, []
         return arrived
 
@@ -90,12 +89,12 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeStage:
         return SimpleNamespace(post=lambda messages: made.post(secret, messages))
 
     client = SimpleNamespace(list_queues=lambda **_: {})
-    stage = Stage("https://api", "bus", "admin", lambda: None, lambda: "s3cret", lambda _: client)
+    stage = StageClient("https://api", "bus", "admin", lambda: None, lambda: "s3cret", lambda _: client)
     monkeypatch.setattr(verify, "time", SimpleNamespace(sleep=pass_by, monotonic=monotonic, time=lambda: 0.0))
     monkeypatch.setattr(verify, "GenericWebhook", webhook)
     monkeypatch.setattr(verify, "subscribe", subscribed)
     monkeypatch.setattr(verify, "erase", lambda *_: {"againInMs": None})
-    monkeypatch.setattr(Stage, "ask", lambda *_, **__: {})
+    monkeypatch.setattr(StageClient, "ask", lambda *_, **__: {})
     monkeypatch.setattr("bufferctl.stage._find_in_aws", lambda *_, **__: stage)
     return made
 

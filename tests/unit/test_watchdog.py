@@ -4,7 +4,7 @@ import pytest
 
 from lambdas.watchdog.service import MAX_CONVERSATIONS_IN_A_RECOVERY, Watchdog
 from message_buffer.errors import StoreUnavailable
-from message_buffer.lanes.outcomes import Recovered
+from message_buffer.lanes.outcomes import ShardRecovered
 from message_buffer.limits import WATCHDOG_PASS_MS
 from message_buffer.rules.layers import Rules
 from tests.support.engine import SETTINGS, Engine
@@ -67,7 +67,7 @@ def test_what_a_dead_conversation_processor_left_comes_back(scene: Scene) -> Non
 
 def test_full_pages_are_followed_by_another(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = [
-        Recovered(0, 0, None, None, "start-1", [f"c{n}" for n in range(size)])
+        ShardRecovered(0, 0, None, None, "start-1", [f"c{n}" for n in range(size)])
         for size in (MAX_CONVERSATIONS_IN_A_RECOVERY, MAX_CONVERSATIONS_IN_A_RECOVERY, 1)
     ]
     monkeypatch.setattr(scene.store, "recover_expired", lambda _shard, *, limit: pages.pop(0))
@@ -88,7 +88,7 @@ def checks_of(scene: Scene, monkeypatch: pytest.MonkeyPatch, *, failing: int | N
     recover = scene.store.recover_expired
     checked: list[int] = []
 
-    def recorded(shard: int, *, limit: int) -> Recovered:
+    def recorded(shard: int, *, limit: int) -> ShardRecovered:
         checked.append(shard)
         if shard == failing:
             raise StoreUnavailable("gone")
@@ -134,8 +134,8 @@ def test_a_pass_that_runs_out_of_time_ends_and_the_next_ones_reach_the_shards_it
 
 def test_a_pass_tells_one_value_of_all_shards(three: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     now_ms = three.engine.clock.now_ms
-    told = [Recovered(5, 1, now_ms - 70, None, None, []), Recovered(2, 0, now_ms - 900, None, None, []),
-            Recovered(0, 3, now_ms + 50, None, None, [])]  # fmt: skip
+    told = [ShardRecovered(5, 1, now_ms - 70, None, None, []), ShardRecovered(2, 0, now_ms - 900, None, None, []),
+            ShardRecovered(0, 3, now_ms + 50, None, None, [])]  # fmt: skip
     monkeypatch.setattr(three.store, "recover_expired", lambda shard, *, limit: told[shard])
     three.run_pass()
     counts = three.telemetry.counts

@@ -14,11 +14,12 @@ from lambdas.ingest.platforms.base import Incoming
 from lambdas.ingest.preparation import prepare
 from message_buffer.errors import InvalidInput
 from message_buffer.events.batch_ready import content_of
+from message_buffer.json_object import Json
 from message_buffer.messages.message import encode
 from message_buffer.rules.rule_book import RuleBook
 from tests.support.fakes import RecordedTelemetry
 from tests.support.platform_table import DOCUMENT, ORDER, ROWS, filled
-from tests.support.platforms import Json, one_message
+from tests.support.platforms import one_message
 from tests.support.webhook_cases import ACCOUNTS, Case, all_cases, cases, read, told
 
 ALL = list(cases())
@@ -114,11 +115,11 @@ def test_an_odd_value_is_at_most_refused_and_its_neighbours_are_kept(kind: str) 
     book = RuleBook(None, {}, RecordedTelemetry())
     for case in (case for case in all_cases() if case.kind == kind):
         whole = with_neighbour(case)
-        leave_out = PLATFORMS[case.platform].leaves_out_what_is_wrong
+        skip_invalid = PLATFORMS[case.platform].skips_invalid
         for place, body in with_odd_values(whole):
             try:
                 sent = _form(body) if case.platform == "twilio" else body
-                prepared = prepare(read(case.platform, sent), book, leave_out=leave_out)
+                prepared = prepare(read(case.platform, sent), book, skip_invalid=skip_invalid)
             except InvalidInput:
                 assert case.platform == "generic" or len(place) == 1, (str(case), place)
                 continue

@@ -7,9 +7,10 @@ import pytest
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.webhook_secrets import MIN_MS_BETWEEN_SECRET_READS
 from message_buffer.errors import SendFailed
+from message_buffer.json_object import Json
 from message_buffer.limits import SECRET_LIFE_MS
 from tests.support.engine import Engine
-from tests.support.ingest_scene import HEADERS, SECRET, Json, Scene, gateway, message, signature, telegram
+from tests.support.ingest_scene import HEADERS, SECRET, Scene, gateway, message, signature, telegram
 
 
 @pytest.fixture

@@ -45,29 +45,29 @@ class _Handler(socketserver.StreamRequestHandler):
                 length = int(value) if name.lower() == "content-length" else length
                 operation = value.rpartition(".")[2].strip() if name.lower() == "x-amz-target" else operation
             self.rfile.read(length)
-            assert isinstance(self.server, _Server)
+            assert isinstance(self.server, _AwsServer)
             time.sleep(self.server.delay_ms / 1_000)
             if operation == "PutEvents":
-                self.server.told.send(time.monotonic())
+                self.server.shown.send(time.monotonic())
             status, body = ("200 OK", json.dumps(ANSWERS[operation])) if operation else ("202 Accepted", "")
             head = f"HTTP/1.1 {status}\r\nContent-Type: {JSON}\r\nContent-Length: {len(body)}\r\n\r\n"
             self.wfile.write(f"{head}{body}".encode())
 
 
-class _Server(socketserver.ThreadingTCPServer):
+class _AwsServer(socketserver.ThreadingTCPServer):
     daemon_threads = True
     request_queue_size = 64
-    told: Connection
+    shown: Connection
     delay_ms: float
 
 
-def _serve(told: Connection, certificate: str, delay_ms: float) -> None:
+def _serve(shown: Connection, certificate: str, delay_ms: float) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
-    with _Server(("127.0.0.1", 0), _Handler) as server:
-        server.told, server.delay_ms = told, delay_ms
+    with _AwsServer(("127.0.0.1", 0), _Handler) as server:
+        server.shown, server.delay_ms = shown, delay_ms
         server.socket = context.wrap_socket(server.socket, server_side=True)
-        told.send(server.server_address[1])
+        shown.send(server.server_address[1])
         server.serve_forever()
 
 
@@ -80,8 +80,8 @@ def answering_as_aws(*, delay_ms: float = 0) -> Iterator[Aws]:
         authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
         # Trust as many certificates as a real system, because reading them takes CPU time.
         trusted.write_bytes(Path(botocore.__file__).with_name("cacert.pem").read_bytes() + authority.cert_pem.bytes())
-        heard, told = get_context("spawn").Pipe()
-        process = get_context("spawn").Process(target=_serve, args=(told, str(certificate), delay_ms), daemon=True)
+        heard, shown = get_context("spawn").Pipe()
+        process = get_context("spawn").Process(target=_serve, args=(shown, str(certificate), delay_ms), daemon=True)
         process.start()
         try:
             yield Aws(

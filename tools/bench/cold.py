@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bufferctl.events import Arrival
+from bufferctl.events import ArrivedEvent
 from message_buffer.settings import ConnectionSettings, IngestSettings, LogSettings, ValkeySettings, to_variables
 from tests.support.engine import SETTINGS
 from tests.support.valkey_server import ValkeyServer
@@ -44,10 +44,9 @@ INGEST = IngestSettings(
         ConnectionSettings("its variable has the URL", connect_timeout_ms=6_000, answer_timeout_ms=700),
         iam=None, store=SETTINGS, processor_function="processor",
     ),
-    dynamodb_lane=None, webhook_ms=3_000, time_is_required=False, event_bus="bus", rules={},
+    dynamodb_lane=None, time_is_required=False, event_bus="bus", rules={},
     webhook_secret_id="id",  # noqa: S106 - not the secret itself
-    rules_table="rules", takeovers_table="takeovers", aliases_table="aliases", account_messages_per_minute=600,
-    account_conversations_per_minute=60, whatsapp_queue=None,
+    rules_table="rules", takeovers_table="takeovers", aliases_table="aliases", whatsapp_queue=None,
 )  # fmt: skip
 # A checkout without SETTINGS reads single variables.
 WITHOUT_SETTINGS = {
@@ -88,8 +87,8 @@ def first_request(checkout: Path, addresses: dict[str, str]) -> dict[str, float]
         env=kept | ENVIRONMENT | VARIABLES | addresses,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout
-    told: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
-    return told
+    shown: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
+    return shown
 
 
 def ingest_cpu(rounds: int, other: Path | None) -> tuple[dict[str, Any], list[Target]]:
@@ -142,12 +141,12 @@ def way(outputs: Outputs, inbox: Inbox) -> dict[str, float]:
     """Send a message. Return for each part of its way to the event how many ms after the sending that part ended."""
     name = uuid.uuid4().hex
     began_ms = time.time() * 1_000
-    answer = Webhooks(outputs).post("generic", {"account": "bench", "conversation": name, "id": name, "text": "text"})
+    response = Webhooks(outputs).post("generic", {"account": "bench", "conversation": name, "id": name, "text": "text"})
     answered_ms = time.time() * 1_000
-    assert answer.status == 200, answer
-    (state,) = answer.json["conversations"].values()
+    assert response.status == 200, response
+    (state,) = response.json["conversations"].values()
 
-    def ours(arrivals: Sequence[Arrival]) -> list[Arrival]:
+    def ours(arrivals: Sequence[ArrivedEvent]) -> list[ArrivedEvent]:
         return [each for each in arrivals if name in each.batch["conversationId"]]
 
     assert inbox.wait_until(lambda arrivals: bool(ours(arrivals)), timeout_seconds=LAST_EVENT_SECONDS)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from message_buffer.lanes.outcomes import Claimed, Completed, Taken
+from message_buffer.lanes.outcomes import BatchCompleted, BatchTaken, ConversationsClaimed
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.keys import script_keys
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Script, load_script
@@ -64,7 +64,7 @@ class Recorder(Connection):
         return [b"DUPLICATE", 0, 0, 0, b""]
 
 
-class Sender(Recorder):
+class RecordingSender(Recorder):
     """Sends it too, for what happens between the measurements."""
 
     def __init__(self, wire: Wire) -> None:
@@ -98,7 +98,7 @@ class Ours:
         settings = SETTINGS._replace(lease_ms=10**12)
         self._recorder = Recorder()
         self._ingest = Store(self._recorder, settings, clock=lambda: self.now_ms, scripts=scripts)
-        self._processor = Store(Sender(wire), settings, clock=lambda: self.now_ms, scripts=scripts)
+        self._processor = Store(RecordingSender(wire), settings, clock=lambda: self.now_ms, scripts=scripts)
         for path in sorted(scripts.glob("*.lua")):
             wire.call("SCRIPT", "LOAD", load_script(path.stem, scripts).source)
         self._processor.acquire_lease(0, "lease")
@@ -116,15 +116,15 @@ class Ours:
 
     def claim(self, *, limit: int = 500) -> list[str]:
         claimed = self._processor.claim_due(0, "lease", limit=limit)
-        assert isinstance(claimed, Claimed)
+        assert isinstance(claimed, ConversationsClaimed)
         return [due.conversation for due in claimed.conversations]
 
     def take_and_complete(self, conversation: str) -> None:
         token = f"token-{self.now_ms}"
         taken = self._processor.take_batch(conversation, token)
-        assert isinstance(taken, Taken)
+        assert isinstance(taken, BatchTaken)
         completed = self._processor.complete_batch(conversation, token)
-        assert isinstance(completed, Completed)
+        assert isinstance(completed, BatchCompleted)
 
     def finish_what_is_due(self) -> None:
         while claimed := self.claim():

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import psutil
 
-from bufferctl.events import Arrival
+from bufferctl.events import ArrivedEvent
 from tests.support.aws_proxy import PUT_EVENTS, AwsProxy, aws_proxy
 from tests.support.local_stage import LocalStage
 from tools.bench.lateness import own_stage
@@ -102,9 +102,11 @@ def send_at_rate(stage: LocalStage, due_at_ms: dict[str, int], seconds: float) -
         while len(due_at_ms.keys() - {_id(each) for each in stage.inbox.arrivals}) >= MOST_UNDER_WAY:
             time.sleep(0.05)
         name = uuid.uuid4().hex
-        answer = stage.webhooks.post("generic", {"account": "bench", "conversation": name, "id": name, "text": "text"})
-        assert answer.status == 200, answer
-        ((_, state),) = answer.json["conversations"].items()
+        response = stage.webhooks.post(
+            "generic", {"account": "bench", "conversation": name, "id": name, "text": "text"}
+        )
+        assert response.status == 200, response
+        ((_, state),) = response.json["conversations"].items()
         due_at_ms[name] = state["dueAt"]
 
 
@@ -145,7 +147,7 @@ def _killed_ms(scene: Scene, kill: Callable[[Scene], None]) -> float:
     return time.time() * 1_000
 
 
-def _id(arrival: Arrival) -> str:
+def _id(arrival: ArrivedEvent) -> str:
     return str(arrival.batch["messages"][0]["id"])
 
 
@@ -170,9 +172,9 @@ def measure(scene: Scene, *, rounds: int) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in KILLS}
     for _ in range(rounds):
         for name, kill in KILLS.items():
-            told = one_round(scene, kill, after_seconds=0 if name == NOBODY_WRITES else AFTER_SECONDS)
-            found[name].append(told)
-            print(f"{name:54}{told}", flush=True)
+            shown = one_round(scene, kill, after_seconds=0 if name == NOBODY_WRITES else AFTER_SECONDS)
+            found[name].append(shown)
+            print(f"{name:54}{shown}", flush=True)
     return found
 
 

@@ -28,10 +28,8 @@ NAMES = {
 }
 CONTESTANTS = ("ours", "naive", "bullmq", "bullmq keep-all", "bare", "ping")
 
-Json = Any
 
-
-def results(name: str) -> Json:
+def results(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
 
 
@@ -48,7 +46,7 @@ def filled(text: str) -> str:
     return re.sub(r"(<!-- bench: (\w+) -->).*?(<!-- end -->)", table, text, flags=re.DOTALL)
 
 
-def picture(ingest: Json, live: Json) -> str:
+def picture(ingest: Any, live: Any) -> str:
     by_name = _cpu(ingest)
     cpu = [Bar(NAMES[name], by_name[name]) for name in CONTESTANTS]
     late = [
@@ -62,11 +60,16 @@ def picture(ingest: Json, live: Json) -> str:
     ])  # fmt: skip
 
 
-def _figure(told: Json) -> Figure:
-    return Figure(told.get("median", (told["q1"] + told["q3"]) / 2), told["q1"], told["q3"], told["rounds"])
+def _figure(row: Any) -> Figure:
+    return Figure(
+        row.get("median", (row["q1"] + row["q3"]) / 2),
+        row["q1"],
+        row["q3"],
+        row["rounds"],
+    )
 
 
-def _cpu(ingest: Json) -> dict[str, Figure]:
+def _cpu(ingest: Any) -> dict[str, Figure]:
     """Return the CPU time of small messages by contestant, as picture and README show it."""
     return {
         each["contestant"]: _figure(each["server_cpu_us"])
@@ -75,13 +78,13 @@ def _cpu(ingest: Json) -> dict[str, Figure]:
     }
 
 
-def _of(live: Json, name: str, what: str, *, rate: int, column: str) -> list[float]:
+def _of(live: Any, name: str, what: str, *, rate: int, column: str) -> list[float]:
     return [
         each[column] for each in live["lateness"] if (each["system"], each["what"], each["rate"]) == (name, what, rate)
     ]
 
 
-def told(found: Figure, digits: int = 1) -> str:
+def shown(found: Figure, digits: int = 1) -> str:
     """Return the median, or only the interquartile range if the figure is too noisy."""
     if found.too_noisy:
         return f"noisy, {found.low:,.{digits}f}–{found.high:,.{digits}f}"
@@ -117,7 +120,7 @@ def targets(*names: str) -> str:
         [
             each["what"].replace(", of ", ", share of "),
             f"{each['at_most']:g}",
-            told(_figure(each["found"]), 2),
+            shown(_figure(each["found"]), 2),
             each["verdict"].lower(),
         ]
         for name in names
@@ -134,7 +137,7 @@ def shares() -> str:
         assert found, each["what"]
         what, size, other, clients = found.groups()
         row = cells.setdefault((f"{what}, share of {other}", f"{each['at_most']:g}"), {})
-        row[f"{size} B, {clients} clients"] = f"{told(_figure(each['found']), 2)} {each['verdict'].lower()}"
+        row[f"{size} B, {clients} clients"] = f"{shown(_figure(each['found']), 2)} {each['verdict'].lower()}"
     columns = list(next(iter(cells.values())))
     rows = [[*head, *(row[column] for column in columns)] for head, row in cells.items()]
     return _table(["target", "at most", *columns], rows)
@@ -148,10 +151,10 @@ def ingest() -> str:
         [
             NAMES[name],
             f"{at[name, clients[0], 200]['commands']:g}",
-            *(told(_figure(at[name, number, 200]["server_cpu_us"])) for number in clients),
-            told(_figure(at[name, CLIENTS, 4_096]["server_cpu_us"])),
+            *(shown(_figure(at[name, number, 200]["server_cpu_us"])) for number in clients),
+            shown(_figure(at[name, CLIENTS, 4_096]["server_cpu_us"])),
             *(f"{waiting[size][name]:,}" if name in waiting[size] else "–" for size in waiting),
-            *(told(_figure(at[name, number, 200]["adds_per_second"]), 0) for number in clients),
+            *(shown(_figure(at[name, number, 200]["adds_per_second"]), 0) for number in clients),
         ]
         for name in CONTESTANTS
     ]
@@ -160,8 +163,8 @@ def ingest() -> str:
     heads = ["clients →", "commands", *cpu, f"CPU µs, 4 KB, {CLIENTS}", *kept, *adds]
     own = results("ingest")["own_clients"]
     said = "; ".join(
-        f"{name} under way: {told(_figure(each['adds_per_second']), 0)} a second, "
-        f"{told(_figure(each['client_cpu_us']), 0)} µs of the client's CPU"
+        f"{name} under way: {shown(_figure(each['adds_per_second']), 0)} a second, "
+        f"{shown(_figure(each['client_cpu_us']), 0)} µs of the client's CPU"
         for name, each in own.items()
     )
     return f"{_table(heads, rows)}\nOne process of each system's own client adds: {said}.\n"
@@ -173,7 +176,7 @@ def lateness() -> str:
 
     def cell(name: str, what: str, rate: int) -> str:
         p50, p99, most = (_of(live, name, what, rate=rate, column=column) for column in ("p50", "p99", "max"))
-        return f"{told(figure(p50))} / {told(figure(p99))} / {max(most):,.0f}"
+        return f"{shown(figure(p50))} / {shown(figure(p99))} / {max(most):,.0f}"
 
     rows = [
         [f"{NAMES[name].partition(',')[0]}, {what}", *(cell(name, what, rate) for rate in rates)]
@@ -234,21 +237,21 @@ def handler() -> str:
     for platform, each in found["platforms"].items():
         parts = [part for part in each["profile"] if part["part"] != "store"][:3]
         top = ", ".join(f"{part['part']} {part['share']:.0%}" for part in parts)
-        rows.append([platform, told(_figure(each["cpu_ms"]), 3), told(_figure(each["redis_py_ms"]), 3), top])
+        rows.append([platform, shown(_figure(each["cpu_ms"]), 3), shown(_figure(each["redis_py_ms"]), 3), top])
     return _table(["a message of", "CPU, ms", "redis-py's, ms", "most of it"], rows)
 
 
 def cold() -> str:
     found = results("cold")
-    rows = [[part, told(figure(each), 0)] for part, each in cold_parts(found["ways"]).items()]
-    cpu = ", ".join(f"{step} {told(_figure(each), 0)} ms" for step, each in found["ingest_cpu_ms"]["here"].items())
+    rows = [[part, shown(figure(each), 0)] for part, each in cold_parts(found["ways"]).items()]
+    cpu = ", ".join(f"{step} {shown(_figure(each), 0)} ms" for step, each in found["ingest_cpu_ms"]["here"].items())
     late = {name: figure([each["late_ms"][name] for each in found["ways"]]) for name in ("cold", "warm")}
-    told_late = ", ".join(f"{name} {told(each, 0)}" for name, each in late.items())
+    late_text = ", ".join(f"{name} {shown(each, 0)}" for name, each in late.items())
     table = _table(["part of the way", "ms"], rows)
-    return f"{table}\nCPU of ingest's cold start: {cpu}. From due to event, ms: {told_late}.\n"
+    return f"{table}\nCPU of ingest's cold start: {cpu}. From due to event, ms: {late_text}.\n"
 
 
-def cold_parts(ways: list[Json]) -> dict[str, list[float]]:
+def cold_parts(ways: list[Any]) -> dict[str, list[float]]:
     """Return for each part of a first message's way to its event how many ms that part took in each round."""
     ends = {
         "ingest: start, connections, message buffered, processor started": "processor started",
@@ -271,9 +274,9 @@ def cold_parts(ways: list[Json]) -> dict[str, list[float]]:
 
 def stage() -> str:
     found = results("stage")
-    steps = {name: {each["clients"]: each for each in told_} for name, told_ in found["steps"].items()}
+    steps = {name: {each["clients"]: each for each in runs} for name, runs in found["steps"].items()}
 
-    def cell(step: Json) -> str:
+    def cell(step: Any) -> str:
         if step is None:
             return "–"
         errors = f", {step['errors']:.1%}" if step["errors"] else ""
@@ -289,7 +292,7 @@ def outage() -> str:
     found = results("outage")
 
     def cell(name: str, column: str) -> str:
-        return told(figure([each[name][column] for each in found["rounds"]]))
+        return shown(figure([each[name][column] for each in found["rounds"]]))
 
     heads = ["", "p50, ms", "p99, ms", "slowest, ms", "refused"]
     rows = [
@@ -297,7 +300,7 @@ def outage() -> str:
          f"{max(each[name]['errors'] for each in found['rounds']):.1%}"]
         for name, said in (("healthy", "Valkey healthy"), ("silent", "Valkey silent"))
     ]  # fmt: skip
-    slower = told(_figure(found["slower"]))
+    slower = shown(_figure(found["slower"]))
     return f"{_table(heads, rows)}\nThe median while silent, as a multiple of the healthy one: {slower}.\n"
 
 
@@ -344,7 +347,7 @@ def engine() -> str:
     found = {(each["contestant"], each["kind"]): each for each in results("engine")["hot_path"]}
     rows = [
         [
-            f"{NAMES[name]}, {kind}", told(_figure(each["cpu_us"])), told(_figure(each["script_us"])),
+            f"{NAMES[name]}, {kind}", shown(_figure(each["cpu_us"])), shown(_figure(each["script_us"])),
             f"{each['redis_calls']:g}",
         ]
         for (name, kind), each in sorted(found.items())
@@ -359,8 +362,8 @@ def growth() -> str:
     rows = [
         [
             f"{what}, µs of the script",
-            *(told(_figure(each)) for each in found["script_us"][what]),
-            told(_figure(found["growth"][what]), 2),
+            *(shown(_figure(each)) for each in found["script_us"][what]),
+            shown(_figure(found["growth"][what]), 2),
         ]
         for what in found["script_us"]
     ]
@@ -375,10 +378,11 @@ def growth() -> str:
 def editors() -> str:
     found = results("editors")
     neighbours = [
-        [kind, *(told(_figure(each[name]), 2) for name in ("p50", "p99"))] for kind, each in found["neighbours"].items()
+        [kind, *(shown(_figure(each[name]), 2) for name in ("p50", "p99"))]
+        for kind, each in found["neighbours"].items()
     ]
     scripts = sorted(found["longest_call_ms"].items(), key=lambda item: -_figure(item[1]).median)
-    longest = ", ".join(f"{name} {told(_figure(each), 2)}" for name, each in scripts if _figure(each).median >= 0.1)
+    longest = ", ".join(f"{name} {shown(_figure(each), 2)}" for name, each in scripts if _figure(each).median >= 0.1)
     table = _table(["another tenant's message beside ten", "p50, ms", "p99, ms"], neighbours)
     return f"{table}\nThe longest call of each script, in ms: {longest}; all others below 0.1.\n"
 

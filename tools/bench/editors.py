@@ -25,7 +25,7 @@ from message_buffer.messages.wire_form import id_line
 from message_buffer.rules.layers import Rules
 from tests.support.engine import SETTINGS, ManualClock
 from tests.support.valkey_server import ValkeyServer
-from tools.bench.contestants import Sender, conversation_id
+from tools.bench.contestants import RecordingSender, conversation_id
 from tools.bench.measure import Figure, figure, ratio
 from tools.bench.report import Target, arguments, print_targets, save
 from tools.bench.roles import lean_store
@@ -68,7 +68,7 @@ class Over(Exception):
     """Raised when a client's time is over."""
 
 
-class Paced(Sender):
+class Paced(RecordingSender):
     """Sends all requests at an even pace, including the several requests of one search."""
 
     def __init__(self, wire: Wire, *, per_second: float, seconds: float) -> None:
@@ -279,8 +279,8 @@ def targets(neighbours: dict[str, dict[str, list[float]]], scripts: dict[str, li
 def show(neighbours: dict[str, dict[str, list[float]]], scripts: dict[str, list[float]]) -> None:
     print("\nanother tenant's message, ms")
     for kind, found in neighbours.items():
-        told = ", ".join(f"{name} {figure(values)}" for name, values in found.items())
-        print(f"  beside {kind:36}{told}")
+        shown = ", ".join(f"{name} {figure(values)}" for name, values in found.items())
+        print(f"  beside {kind:36}{shown}")
     print("\nlongest call, ms: the median of the rounds, and the longest of all")
     for name, values in sorted(scripts.items(), key=lambda item: -median(item[1])):
         print(f"  {name:22}{median(values):8.2f}{max(values):8.2f}")

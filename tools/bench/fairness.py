@@ -59,9 +59,9 @@ def main() -> None:
     order, found = random.Random(quick.seed), defaultdict(list)
     for number in range(rounds):
         for hammering in order.sample((False, True), 2):
-            told = lateness(hammering=hammering, seconds=seconds)
-            found["hammering" if hammering else "honest"].append(told)
-            print(f"{number}  {'hammering' if hammering else 'honest':<10}  {told}", flush=True)
+            shown = lateness(hammering=hammering, seconds=seconds)
+            found["hammering" if hammering else "honest"].append(shown)
+            print(f"{number}  {'hammering' if hammering else 'honest':<10}  {shown}", flush=True)
     p99 = {name: [each["p99"] for each in all_] for name, all_ in found.items()}
     target = Target(
         "p99 of a tenant's lateness while another sends ten times its quota, divided by that at its quota",

@@ -119,23 +119,23 @@ def events(platform: str, count: int) -> list[dict[str, Any]]:
 
 def _body(platform: str, number: int) -> bytes:
     if platform == "generic":
-        told: Any = {
+        shown: Any = {
             "account": "a",
             "conversation": f"c{number % CONVERSATIONS}",
             "id": f"m{number}",
             "text": "Could you tell me whether this is still to be had?",
             "sentAt": 1_700_000_000_000,
         }
-        return body_of(platform, told)
-    told = json.loads((FIXTURES / platform / TEXTS[platform]).read_text("utf-8"))
+        return body_of(platform, shown)
+    shown = json.loads((FIXTURES / platform / TEXTS[platform]).read_text("utf-8"))
     if platform == "whatsapp":
-        message = told["entry"][0]["changes"][0]["value"]["messages"][0]
+        message = shown["entry"][0]["changes"][0]["value"]["messages"][0]
         message |= {"id": f"wamid.{number}", "from": f"4917{number % CONVERSATIONS:08}"}
         del message["context"]
     else:
-        told["update_id"] = told["message"]["message_id"] = number + 1
-        told["message"]["chat"]["id"] = number % CONVERSATIONS + 1
-    return body_of(platform, told)
+        shown["update_id"] = shown["message"]["message_id"] = number + 1
+        shown["message"]["chat"]["id"] = number % CONVERSATIONS + 1
+    return body_of(platform, shown)
 
 
 @contextmanager
@@ -159,8 +159,8 @@ def cpu_us(
     """Return the CPU time of a request, and redis-py's part of it."""
     commands.cpu_ns, began = 0, time.thread_time_ns()
     for each in requests:
-        answer = handler(each, None)
-        assert answer["statusCode"] == status, answer
+        response = handler(each, None)
+        assert response["statusCode"] == status, response
     whole = time.thread_time_ns() - began
     return whole / len(requests) / 1_000, commands.cpu_ns / len(requests) / 1_000
 

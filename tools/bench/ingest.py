@@ -216,8 +216,8 @@ def _our_client(port: int, messages: int) -> tuple[float, float]:
 
 def _bullmq_client(port: int, messages: int, *, clients: int) -> tuple[float, float]:
     bodies = [planned(number % 1_000, number, SIZES[0]) for number in range(messages)]
-    (told,) = bullmq.ask("flood", bodies, port=port, clients=clients)
-    return told["ms"] / 1_000, told["cpuUs"] / 1e6
+    (shown,) = bullmq.ask("flood", bodies, port=port, clients=clients)
+    return shown["ms"] / 1_000, shown["cpuUs"] / 1e6
 
 
 def targets(found: Found, *, size: int) -> list[Target]:

@@ -32,7 +32,7 @@ from typing import Any
 import psutil
 import urllib3
 
-from bufferctl.events import Arrival
+from bufferctl.events import ArrivedEvent
 from tests.support.local_stage import share_emulator
 from tools.bench import claim_to_event
 from tools.bench.measure import figure
@@ -41,7 +41,7 @@ from tools.local.events import Inbox, collect
 from tools.local.outputs import Outputs
 from tools.local.progress import Progress
 from tools.local.stage import Stage
-from tools.local.webhooks import Answer, Webhooks
+from tools.local.webhooks import StageResponse, Webhooks
 
 RATES, QUEUE_RATES = (1, 10, 50), (1, 10, 20, 50)
 OVERRIDES = {"rules": {"silenceMs": 500, "typingInferenceMs": 0}}
@@ -185,9 +185,9 @@ def _measure_product(outputs: Outputs, rate: float, seconds: float) -> tuple[lis
     def send(number: int) -> None:
         message_id = f"{uuid.uuid4().hex}-{number}"
         body = {"account": "bench", "conversation": message_id, "id": message_id, "text": "text"}
-        answer = webhooks.post("generic", body)
-        assert answer.status == 200, answer
-        (state,) = answer.json["conversations"].values()
+        response = webhooks.post("generic", body)
+        assert response.status == 200, response
+        (state,) = response.json["conversations"].values()
         due_at_ms[message_id] = state["dueAt"]
 
     with collect(outputs) as inbox:
@@ -276,8 +276,8 @@ def _measure_bursts(outputs: Outputs, rate: float, seconds: float) -> tuple[list
         _, conversation, part = plan[number]
         message_id = f"{conversation}-{part}"
         body = {"account": "bench", "conversation": conversation, "id": message_id, "text": "text"}
-        answer = _insist(webhooks, body)
-        (state,) = answer.json["conversations"].values()
+        response = _insist(webhooks, body)
+        (state,) = response.json["conversations"].values()
         due_at_ms[message_id] = state["dueAt"] or time.time() * 1_000
 
     with collect(outputs) as inbox:
@@ -302,14 +302,14 @@ def _measure_bursts(outputs: Outputs, rate: float, seconds: float) -> tuple[list
     return late, whole, lost, achieved
 
 
-def _insist(webhooks: Webhooks, body: dict[str, Any]) -> Answer:
+def _insist(webhooks: Webhooks, body: dict[str, Any]) -> StageResponse:
     """Send a webhook again as platforms do, because requests of an emulator with too much to do may fail."""
     while True:
         with suppress(urllib3.exceptions.HTTPError):
-            answer = webhooks.post("generic", body)
-            if answer.status == 200:
-                return answer
-            assert answer.status >= 500, answer
+            response = webhooks.post("generic", body)
+            if response.status == 200:
+                return response
+            assert response.status >= 500, response
         time.sleep(AGAIN_SECONDS)
 
 
@@ -408,7 +408,7 @@ def _at_times(
     return len(calls) / (time.monotonic() - began)
 
 
-def _wait(inbox: Inbox, key: Callable[[Arrival], str], expected: set[str]) -> dict[str, Arrival]:
+def _wait(inbox: Inbox, key: Callable[[ArrivedEvent], str], expected: set[str]) -> dict[str, ArrivedEvent]:
     def enough(arrivals: Any) -> bool:
         return expected <= {key(arrival) for arrival in arrivals}
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from statistics import quantiles
-from typing import Any
 
+from message_buffer.json_object import Json
 from tools.bench import bullmq
 from tools.bench.checker import Verdict, check
 from tools.bench.measure import Figure, figure, ratio
@@ -30,8 +30,6 @@ WARM_UP_SECONDS = 1.0
 SILENT_SECONDS = 3.0
 STALLED_SECONDS = 75.0
 WATCHDOG_SECONDS = 30.0
-
-Json = dict[str, Any]
 
 
 def lateness(kind: type[System], *, rate: int, seconds: float, delay_ms: int) -> Json:
@@ -177,13 +175,13 @@ def measure_lateness(*, rates: Iterable[int], seconds: float, seed: int) -> list
         ]
         order.shuffle(turns)
         for kind, what, delay in turns:
-            told = {"system": kind.name, "rate": rate, "what": what, "round": turn}
-            found.append(told | lateness(kind, rate=rate, seconds=seconds, delay_ms=delay))
+            shown = {"system": kind.name, "rate": rate, "what": what, "round": turn}
+            found.append(shown | lateness(kind, rate=rate, seconds=seconds, delay_ms=delay))
         found.append(
             {"system": "timer", "rate": rate, "what": "timed", "round": turn} | timer(rate=rate, seconds=seconds)
         )
-        for told in found[-len(turns) - 1 :]:
-            print("{system:8}{what:10}{rate:>6} a second, ms: p50 {p50:8} p99 {p99:8} max {max:8}".format(**told))
+        for shown in found[-len(turns) - 1 :]:
+            print("{system:8}{what:10}{rate:>6} a second, ms: p50 {p50:8} p99 {p99:8} max {max:8}".format(**shown))
     return found
 
 
@@ -215,8 +213,8 @@ def main() -> None:
             result["correctness"][kind.name] = asdict(verdict)
         result |= {what: {name: each.result() for name, each in of.items()} for what, of in aside.items()}
     for what in ("idle", "correctness", "recovery"):
-        for name, told in result[what].items():
-            print(f"{what}, {name}: {told}", flush=True)
+        for name, shown in result[what].items():
+            print(f"{what}, {name}: {shown}", flush=True)
     ours = result["correctness"]["ours"]
     targets += [
         Target("commands a second, waiting", 3, _exact(result["idle"]["ours"]["waiting_per_second"])),

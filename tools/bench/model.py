@@ -52,8 +52,8 @@ class Load:
 
 
 def limits(config: StageConfig, region: str) -> dict[str, Limit]:
-    told = tomllib.loads((HERE / "quotas.toml").read_text("utf-8"))
-    regions = told["put_events"]["regions"]
+    shown = tomllib.loads((HERE / "quotas.toml").read_text("utf-8"))
+    regions = shown["put_events"]["regions"]
     start_ms = json.loads((HERE / "results" / "starts.json").read_text("utf-8"))["cpu_ms"]
     # A noisy run has no median: take the worse end of its range.
     cpu_ms = start_ms.get("median", start_ms["q3"])
@@ -63,7 +63,7 @@ def limits(config: StageConfig, region: str) -> dict[str, Limit]:
     }
     return {
         name: Limit(each["name"], float(values.get(name, each.get("value", 0))), each["scope"] == "shard")
-        for name, each in told.items()
+        for name, each in shown.items()
     }
 
 
@@ -107,7 +107,7 @@ def _emit(load: Load, second: int, shard: int, batch_bytes: float) -> None:
     load.events[second] += 1
     load.busy[second] += round(used("conversation_processor_ms") * 1_000)
     taken = used("take_call_bytes") + batch_bytes
-    calls = ecpu("look_us") + ecpu("claim_us") + ecpu("take_us", taken) + ecpu("take_us")
+    calls = ecpu("empty_claim_us") + ecpu("claim_us") + ecpu("take_us", taken) + ecpu("take_us")
     load.ecpus[second, shard] += round(calls)
 
 
@@ -164,8 +164,8 @@ def show(rows: list[dict[str, Any]]) -> Iterator[str]:
     yield f"{'messages a day':>16}{'shards':>8}{'dollars a month':>17}  nearest to its quota, with these shards"
     for each in rows:
         shares = sorted(each["share_of_quota"].items(), key=lambda item: -item[1])[:3]
-        told = ", ".join(f"{name} {part:.1%}" for name, part in shares)
-        yield f"{each['messages_per_day']:>16,}{each['shards']:>8}{each['dollars_a_month']:>17,.0f}  {told}"
+        shown = ", ".join(f"{name} {part:.1%}" for name, part in shares)
+        yield f"{each['messages_per_day']:>16,}{each['shards']:>8}{each['dollars_a_month']:>17,.0f}  {shown}"
 
 
 def main() -> None:

@@ -50,8 +50,8 @@ def measure(outputs: Outputs, send: Send) -> dict[str, Any]:
     # Each instance calls Valkey again only when it handles a request.
     warm_up(send, CLIENTS)
     for name, found in (("healthy", healthy), ("silent", silent)):
-        told = "{per_second:>8} a second  p50 {p50_ms} ms, p99 {p99_ms} ms, slowest {most_ms} ms, errors {errors:.2%}"
-        print(f"{name:8}{told.format(**found)}", flush=True)
+        shown = "{per_second:>8} a second  p50 {p50_ms} ms, p99 {p99_ms} ms, slowest {most_ms} ms, errors {errors:.2%}"
+        print(f"{name:8}{shown.format(**found)}", flush=True)
     return {"healthy": healthy, "silent": silent}
 
 

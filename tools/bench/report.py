@@ -65,8 +65,8 @@ def machine() -> dict[str, Any]:
 
 
 def commit() -> str:
-    told = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
-    return told.stdout.strip() or "unknown"
+    shown = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    return shown.stdout.strip() or "unknown"
 
 
 def print_targets(targets: list[Target]) -> None:
@@ -87,8 +87,8 @@ def save(name: str, result: dict[str, Any], targets: Iterable[Target] = (), *, q
         "nice": os.getpriority(os.PRIO_PROCESS, 0),
         "load": [round(load, 1) for load in os.getloadavg()],
     }
-    told = head | result | {"targets": [target.as_json() for target in targets]}
+    shown = head | result | {"targets": [target.as_json() for target in targets]}
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    print(f"Written to tools/bench/results/{path.name}; load {told['load']}.")
+    path.write_text(json.dumps(shown, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    print(f"Written to tools/bench/results/{path.name}; load {shown['load']}.")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from lambdas.processor.service import ConversationProcessors, Processor, Timings
-from message_buffer.lanes.outcomes import Completed, Refused, Taken
+from message_buffer.lanes.outcomes import BatchCompleted, BatchTaken, MessageRefused
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.keys import script_keys
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
@@ -27,7 +27,7 @@ from message_buffer.rules.timing import Timing
 from message_buffer.settings import ConnectionSettings, StoreSettings
 from tests.support.engine import SETTINGS
 from tests.support.fakes import RecordedTelemetry
-from tools.bench.contestants import NAIVE_KINDS, Naive, Sender
+from tools.bench.contestants import NAIVE_KINDS, Naive, RecordingSender
 from tools.bench.wire import Wire, encode
 
 POLL_SECONDS = 0.5
@@ -60,7 +60,7 @@ def lean_store(port: int, settings: StoreSettings = SETTINGS) -> Store:
     wire = Wire(port)
     for path in LUA_DIRECTORY.glob("*.lua"):
         wire.call("SCRIPT", "LOAD", load_script(path.stem).source)
-    return Store(Sender(wire), settings)
+    return Store(RecordingSender(wire), settings)
 
 
 def send(given: Given) -> None:
@@ -75,7 +75,7 @@ def send(given: Given) -> None:
             timing=timing(message["delay"]),
             charge=charge,
         )
-        if not isinstance(outcome, Refused) and outcome.start_id:
+        if not isinstance(outcome, MessageRefused) and outcome.start_id:
             say({"start": 0})
 
 
@@ -122,20 +122,20 @@ def execute(given: Given) -> None:
         while working and working[0][0] <= now_ms():
             _, conversation, token = working.popleft()
             completed = store.complete_batch(conversation, token)
-            if isinstance(completed, Completed) and completed.start_id:
+            if isinstance(completed, BatchCompleted) and completed.start_id:
                 say({"start": 0})
         if line is None:
             continue
-        told = json.loads(line)
-        if "c" not in told:
-            say(told)
+        shown = json.loads(line)
+        if "c" not in shown:
+            say(shown)
             continue
-        token = f"{told['claimed']}"
-        taken = store.take_batch(told["c"], token)
-        if isinstance(taken, Taken):
+        token = f"{shown['claimed']}"
+        taken = store.take_batch(shown["c"], token)
+        if isinstance(taken, BatchTaken):
             bodies = [each[:100].decode() for each in taken.payloads]
-            say({"due": taken.due_at_ms, "claimed": told["claimed"], "taken": now_ms(), "bodies": bodies})
-            working.append((now_ms() + given["workMs"], told["c"], token))
+            say({"due": taken.due_at_ms, "claimed": shown["claimed"], "taken": now_ms(), "bodies": bodies})
+            working.append((now_ms() + given["workMs"], shown["c"], token))
 
 
 def _lines_or_time(next_ms: Callable[[], float | None]) -> Iterator[str | None]:
@@ -167,8 +167,8 @@ def poll(given: Given) -> None:
         found = list(zip(due[::2], due[1::2], strict=True))
         for name, due_at_ms in found:
             bodies = wire.call("LRANGE", script_keys(NAIVE_KINDS, 0, name)[0], 0, -1)
-            told = [body[:100].decode() for body in reversed(bodies)]
-            say({"due": int(due_at_ms), "claimed": claimed, "taken": now_ms(), "bodies": told})
+            shown = [body[:100].decode() for body in reversed(bodies)]
+            say({"due": int(due_at_ms), "claimed": claimed, "taken": now_ms(), "bodies": shown})
         if found:
             time.sleep(given["workMs"] / 1_000)
         for name, _ in found:

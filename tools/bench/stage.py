@@ -7,6 +7,7 @@ clients' on the same machine.
 """
 
 import argparse
+import json
 import os
 import signal
 import time
@@ -29,10 +30,12 @@ MOST_ERRORS = 0.01
 MOST_P99_MS = 1_000
 CONVERSATIONS = 200
 # Nothing falls due while it is measured: the emulator would start a process for each conversation processor.
-OVERRIDES = {
-    "rules": {"silenceMs": 600_000, "maxWaitMs": 3_600_000},
-    "quota": {"account_messages_per_minute": 8_000_000, "account_conversations_per_minute": 1_000_000},
-}
+OVERRIDES = {"rules": {"silenceMs": 600_000, "maxWaitMs": 3_600_000}}
+ACCOUNT = "bench"
+QUOTA = {
+    "operation": "rules.set", "by": "bench", "scope": f"account:generic/{ACCOUNT}",
+    "rules": {"quota": {"messagesPerMinute": 8_000_000, "conversationsPerMinute": 1_000_000}},
+}  # fmt: skip
 WARM_UP_TRIES, WARM_UP_SECONDS = 4, 2.0
 # An emulator's function that writes nothing answers later than one that does.
 BARE_HANDLER = """
@@ -84,8 +87,8 @@ def ramp(sends: dict[str, Send], *, clients: tuple[int, ...], seconds: float) ->
             warm_up(send, number)
             found = step(send, clients=number, seconds=seconds)
             steps[name].append(found)
-            told = "{clients:>4} clients{per_second:>8} a second  p50 {p50_ms} ms, p99 {p99_ms} ms, errors {errors:.2%}"
-            print(f"{name:8}{told.format(**found)}", flush=True)
+            line = "{clients:>4} clients{per_second:>8} a second  p50 {p50_ms} ms, p99 {p99_ms} ms, errors {errors:.2%}"
+            print(f"{name:8}{line.format(**found)}", flush=True)
     return steps
 
 
@@ -100,7 +103,7 @@ def product(outputs: Outputs) -> Send:
     webhooks, run = Webhooks(outputs, connections=max(CLIENTS)), uuid.uuid4().hex[:8]
 
     def send(number: int) -> bool:
-        body = {"account": "bench", "conversation": f"{run}-{number % CONVERSATIONS}", "id": uuid.uuid4().hex,
+        body = {"account": ACCOUNT, "conversation": f"{run}-{number % CONVERSATIONS}", "id": uuid.uuid4().hex,
                 "text": "Could you tell me whether this is still to be had?"}  # fmt: skip
         try:
             return webhooks.post("generic", body).status == 200
@@ -150,6 +153,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the stage goes down then, too
     clients, seconds = (CLIENTS[2:5], 2.0) if quick else (CLIENTS, 2.0)
     with own_stage(OVERRIDES) as outputs, bare(outputs) as send:
+        outputs.client("lambda").invoke(FunctionName=outputs.Functions["admin"], Payload=json.dumps(QUOTA))
         load = [round(each, 1) for each in os.getloadavg()]
         found = ramp({"product": product(outputs), "bare": send}, clients=clients, seconds=seconds)
         # While it is up: to stop many processes takes the emulator a while.

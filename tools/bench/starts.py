@@ -33,7 +33,7 @@ class _Accepts(socketserver.StreamRequestHandler):
             self.wfile.write(ACCEPTED)
 
 
-class _Server(socketserver.ThreadingTCPServer):
+class _StartServer(socketserver.ThreadingTCPServer):
     daemon_threads = True
     request_queue_size = 64
 
@@ -42,9 +42,9 @@ class _Server(socketserver.ThreadingTCPServer):
 FAR = 9_999_999_999_999
 
 
-def serve(told: Connection) -> None:
-    with _Server(("127.0.0.1", 0), _Accepts) as server:
-        told.send(server.server_address[1])
+def serve(shown: Connection) -> None:
+    with _StartServer(("127.0.0.1", 0), _Accepts) as server:
+        shown.send(server.server_address[1])
         server.serve_forever()
 
 
@@ -65,8 +65,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.bench.starts", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a look: fewer rounds")
     quick = parser.parse_args().quick
-    heard, told = get_context("spawn").Pipe()
-    stub = get_context("spawn").Process(target=serve, args=(told,), daemon=True)
+    heard, shown = get_context("spawn").Pipe()
+    stub = get_context("spawn").Process(target=serve, args=(shown,), daemon=True)
     stub.start()
     address = f"http://127.0.0.1:{heard.recv()}"
     os.environ |= {"AWS_ENDPOINT_URL": address, "AWS_DEFAULT_REGION": "us-east-1",

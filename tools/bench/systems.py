@@ -30,7 +30,7 @@ class Planned(NamedTuple):
     delay_ms: int
 
 
-class Batch(NamedTuple):
+class BenchBatch(NamedTuple):
     due_ms: float
     claimed_ms: float
     messages: list[Message]
@@ -45,7 +45,7 @@ class System:
     def __init__(self, *, work_ms: int = 0, idle_ms: int = 60_000) -> None:
         self.server = ValkeyServer()
         self.work_ms, self.idle_ms = work_ms, idle_ms
-        self.batches: list[Batch] = []
+        self.batches: list[BenchBatch] = []
         self._ready = 0
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -107,13 +107,15 @@ class System:
 
     def _hear(self, lines: Iterable[bytes]) -> None:
         for line in lines:
-            told = json.loads(line)
-            if told == "ready" or (isinstance(told, dict) and "ready" in told):
+            shown = json.loads(line)
+            if shown == "ready" or (isinstance(shown, dict) and "ready" in shown):
                 self._ready += 1
-            elif isinstance(told, dict) and "start" in told:
+            elif isinstance(shown, dict) and "start" in shown:
                 self.start_worker()
-            elif isinstance(told, dict):
-                self.batches.append(Batch(told["due"], told["claimed"], [_message(body) for body in told["bodies"]]))
+            elif isinstance(shown, dict):
+                self.batches.append(
+                    BenchBatch(shown["due"], shown["claimed"], [_message(body) for body in shown["bodies"]])
+                )
 
     def _wait_ready(self, count: int) -> None:
         deadline = time.monotonic() + READY_SECONDS
@@ -204,5 +206,5 @@ def _require_setting(planned: Planned, began_ms: float) -> dict[str, Any]:
 
 def _message(body: str) -> Message:
     """Return the message's numbers from its id, with which the body begins."""
-    told = json.loads(body.partition("\n")[0])
-    return int(told[-20:-12], 16), int(told[-12:-2], 16)
+    shown = json.loads(body.partition("\n")[0])
+    return int(shown[-20:-12], 16), int(shown[-12:-2], 16)

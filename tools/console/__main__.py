@@ -11,7 +11,7 @@ from pathlib import Path
 from bufferctl.errors import Failed
 from bufferctl.interrupts import endings_interrupt
 from bufferctl.stage import LOCAL, LOCAL_OUTPUTS
-from tools.console.place import Options, Place
+from tools.console.place import Options, ShownStage
 from tools.console.running import running
 from tools.local.errors import LocalError
 from tools.local.progress import Progress
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if is_local:
             _start_stage(options.outputs.parent)
-        place = Place(options)
+        place = ShownStage(options)
         place.stage  # noqa: B018 - fail now if there is no such stage
     except (Failed, LocalError) as error:
         print(error, file=sys.stderr)

@@ -12,8 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tools.console.limits import MAX_BODY_BYTES
-
+MAX_BODY_BYTES = 64 * 1024
 POLICY = "; ".join((
     "default-src 'none'",
     "script-src 'self'",

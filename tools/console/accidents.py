@@ -8,7 +8,7 @@ from typing import Any
 
 from bufferctl.errors import Failed, Unreachable
 from bufferctl.stage import ROOT
-from tools.console.place import Place
+from tools.console.place import ShownStage
 from tools.local.workers import kill
 
 OUTAGE = ("stop_valkey", "start_valkey")
@@ -56,15 +56,15 @@ class TemporaryChanges:
 
     def _await_answer(self) -> None:
         assert self._process.stdout
-        answer = json.loads(self._process.stdout.readline() or "{}")
-        if "problem" in answer:
-            raise ChangeFailed(answer["problem"])
-        if not answer:
+        response = json.loads(self._process.stdout.readline() or "{}")
+        if "problem" in response:
+            raise ChangeFailed(response["problem"])
+        if not response:
             raise ChangeFailed(NOT_TAKEN_BACK)
 
 
 class Accidents:
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ShownStage) -> None:
         self._place = place
 
     @property

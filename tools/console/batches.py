@@ -2,12 +2,12 @@
 
 import threading
 from collections import deque
-from typing import Any
 
-from tools.console.limits import BATCHES_KEPT, BATCHES_KEPT_MS
+from message_buffer.json_object import Json
 from tools.console.why import why_left
 
-Json = dict[str, Any]
+BATCHES_KEPT = 3_000
+BATCHES_KEPT_MS = 15 * 60_000
 
 
 def figures_of(detail: Json, *, arrived_at_ms: int) -> Json | None:

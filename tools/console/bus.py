@@ -6,18 +6,21 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from bufferctl.stage import ROOT
+from message_buffer.json_object import Json
 from tools.console.batches import Batches, figures_of
 from tools.console.hub import Hub
-from tools.console.limits import MAX_PAUSE_BETWEEN_LISTENERS_SECONDS, PAUSE_AFTER_A_PROBLEM_SECONDS, SHUT_DOWN_SECONDS
-from tools.console.looks import Looks
+from tools.console.pace import PAUSE_AFTER_A_PROBLEM_SECONDS
+from tools.console.polls import Polls
 from tools.console.time_lines import TimeLines
 from tools.console.why import why_left
 from tools.console.words import shown
 
-Json = dict[str, Any]
+# A listener that cannot listen, for example because rights are missing, is started again after pauses that grow up to
+# this.
+MAX_PAUSE_BETWEEN_LISTENERS_SECONDS = 60.0
+SHUT_DOWN_SECONDS = 3
 BATCH_READY = "messages.batch.ready"
 
 
@@ -26,13 +29,13 @@ class Takers:
     """The parts of the console that get the events."""
 
     hub: Hub
-    looks: Looks
+    polls: Polls
     time_lines: TimeLines
     batches: Batches
     scenarios: Callable[[str, Json], None]
 
 
-class Bus:
+class BusListener:
     def __init__(self, command: Sequence[str], takers: Takers, *, words: bool) -> None:
         self._command = command
         self._takers = takers
@@ -83,7 +86,7 @@ class Bus:
             self._takers.time_lines.add(conversation, kind, at_ms, **facts)
         self._takers.hub.publish("event", seen)
         self._takers.scenarios(kind, detail)
-        self._takers.looks.hurry()
+        self._takers.polls.hurry()
 
     def _listen(self) -> None:
         with subprocess.Popen(

@@ -6,11 +6,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tools.console.limits import BODIES_KEPT_OF_A_CUSTOMER, CUSTOMERS_KEPT
+from message_buffer.json_object import Json
 from tools.local.webhooks import meta, telegram_message, twilio_message, whatsapp, whatsapp_echo, whatsapp_text
 
-Json = dict[str, Any]
-
+CUSTOMERS_KEPT = 50
+BODIES_KEPT_OF_A_CUSTOMER = 200
 PICTURE = "https://example.com/picture.jpg"
 VOICE = "https://example.com/voice.ogg"
 
@@ -34,7 +34,7 @@ class Customer(NamedTuple):
         return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)
 
 
-class Webhook(NamedTuple):
+class PostedWebhook(NamedTuple):
     """The body that a platform posts, and the id of the message that it is about."""
 
     body: Any
@@ -130,7 +130,7 @@ def _telegram(customer: Customer, kind: str, message_id: str, text: str) -> Any:
 
 
 # The kinds of webhooks of each platform. `again` repeats the newest body, as a platform does that got no answer.
-# `human_reply` reports what a person of the business answered.
+# `human_reply` reports what a human agent answered.
 KINDS: dict[str, tuple[str, ...]] = {
     "generic": ("text", "file", "voice", "typing", "edit", "delete", "again"),
     "whatsapp": ("text", "file", "button", "edit", "delete", "again", "human_reply"),
@@ -154,9 +154,9 @@ class Customers:
     """Remembers what each customer sent, so that a message can be edited, deleted or delivered again."""
 
     def __init__(self) -> None:
-        self._sent: OrderedDict[Customer, OrderedDict[str, Webhook]] = OrderedDict()
+        self._sent: OrderedDict[Customer, OrderedDict[str, PostedWebhook]] = OrderedDict()
 
-    def webhook(self, customer: Customer, kind: str, *, text: str = "", message_id: str | None = None) -> Webhook:
+    def webhook(self, customer: Customer, kind: str, *, text: str = "", message_id: str | None = None) -> PostedWebhook:
         """Return what the platform posts. Raise CannotDo if it has no such webhook, or if there is no such message.
 
         Without a `message_id`, an edit, a deletion and a redelivery are about the customer's newest message.
@@ -176,14 +176,14 @@ class Customers:
             body = _MAKERS[customer.platform](customer, kind, about, text)
             if kind == "edit" and customer.platform == "generic":
                 body |= _with_ready_files(sent[about].body)
-            return Webhook(body, about)
+            return PostedWebhook(body, about)
         if kind == "typing":
-            return Webhook(_generic(customer, kind, "", ""), "", route="typing")
+            return PostedWebhook(_generic(customer, kind, "", ""), "", route="typing")
         new_id = _new_id(customer.platform)
         if kind == "human_reply":
             # The customer did not send it, and so cannot edit it.
-            return Webhook(_MAKERS[customer.platform](customer, kind, new_id, text), new_id)
-        sent[new_id] = Webhook(_MAKERS[customer.platform](customer, kind, new_id, text), new_id)
+            return PostedWebhook(_MAKERS[customer.platform](customer, kind, new_id, text), new_id)
+        sent[new_id] = PostedWebhook(_MAKERS[customer.platform](customer, kind, new_id, text), new_id)
         if len(sent) > BODIES_KEPT_OF_A_CUSTOMER:
             sent.popitem(last=False)
         return sent[new_id]

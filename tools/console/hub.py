@@ -4,11 +4,11 @@ import asyncio
 import json
 import threading
 from contextlib import suppress
-from typing import Any
 
-from tools.console.limits import MAX_WAITING_MESSAGES
+from message_buffer.json_object import Json
 
-Json = dict[str, Any]
+# A page that reads so slowly that this many messages wait for it is disconnected; it then connects again.
+MAX_WAITING_MESSAGES = 500
 
 
 class Closed(Exception):

@@ -15,12 +15,15 @@ import threading
 from pathlib import Path
 
 from bufferctl.errors import Failed, Unreachable
-from bufferctl.events import EVERYTHING, Arrival, subscribe
+from bufferctl.events import EVERYTHING, ArrivedEvent, subscribe
 from bufferctl.interrupts import endings_interrupt
 from lambdas.canary.listening import LONG_POLL_SECONDS
-from tools.console.limits import LOCAL_STAGE_POLL_SECONDS, PAUSE_AFTER_A_PROBLEM_SECONDS
-from tools.console.place import Options, Place
+from tools.console.pace import PAUSE_AFTER_A_PROBLEM_SECONDS
+from tools.console.place import Options, ShownStage
 
+# After the end of a local stage, the listener looks this often for its next start, so that it listens before the first
+# batch is due.
+LOCAL_STAGE_POLL_SECONDS = 0.25
 PREFIX = "bufferctl-console"
 
 
@@ -29,7 +32,7 @@ def main() -> int:
     ended = threading.Event()
     threading.Thread(target=_wait_for_the_end, args=(ended,), daemon=True).start()
     output = Output()
-    place = Place(Options(**given | {"outputs": Path(given["outputs"])}))
+    place = ShownStage(Options(**given | {"outputs": Path(given["outputs"])}))
     try:
         with endings_interrupt():
             while not ended.is_set():
@@ -55,7 +58,7 @@ class Output:
     def __init__(self) -> None:
         self._problem: str | None = ""
 
-    def event(self, arrival: Arrival) -> None:
+    def event(self, arrival: ArrivedEvent) -> None:
         _print({"event": arrival.event, "at": arrival.at_ms})
 
     def problem(self, problem: str | None) -> None:
@@ -65,7 +68,7 @@ class Output:
             self._problem = problem
 
 
-def _listen(place: Place, output: Output, ended: threading.Event) -> None:
+def _listen(place: ShownStage, output: Output, ended: threading.Event) -> None:
     """Listen until the input ends. Raise Unreachable if the stage cannot be reached before that."""
     with place.errors():
         stage = place.find()
@@ -74,7 +77,7 @@ def _listen(place: Place, output: Output, ended: threading.Event) -> None:
             while not ended.is_set():
                 try:
                     with place.errors():
-                        arrived = subscription.look(wait_seconds=LONG_POLL_SECONDS)
+                        arrived = subscription.poll(wait_seconds=LONG_POLL_SECONDS)
                 except Unreachable as error:
                     output.problem(str(error))
                     if place.options.is_local:

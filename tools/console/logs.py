@@ -1,25 +1,25 @@
 """Reads what the functions of the local stage logged."""
 
 import json
-from typing import Any
 
-from tools.console.limits import LOG_LINES_SHOWN, LOGS_LOOK_BACK_MS
-from tools.console.looks import now_ms
-from tools.console.place import Place
+from message_buffer.json_object import Json
+from tools.console.place import ShownStage
+from tools.console.polls import now_ms
 
-Json = dict[str, Any]
+LOG_LINES_SHOWN = 200
+LOGS_LOOK_BACK_MS = 10 * 60_000
 # The admin function logs every operation. The page asks for these every few seconds, so their lines would hide others.
 ONLY_LOOKS = ("conversation.show", "conversation.list", "rules.explain", "rules.list", "status", "dead.list")
 
 
 class Logs:
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ShownStage) -> None:
         self._place = place
 
     def of(self, conversation: str) -> list[Json]:
         """Return the newest lines that name the conversation, oldest first. Return none unless the stage is local.
 
-        The lines of a run appear when the run has ended. The console's own looks are left out.
+        The lines of a run appear when the run has ended. The console's own polls are left out.
         """
         return [each for each in self._lines_with(conversation) if each["line"].get("operation") not in ONLY_LOOKS]
 

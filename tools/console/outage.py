@@ -1,23 +1,22 @@
 """Says in plain words what an outage of Valkey means. Errors of the stage name only the call that failed."""
 
 import re
-from typing import Any
 
 from bufferctl.errors import Failed, Unreachable
+from message_buffer.json_object import Json
 
-Json = dict[str, Any]
 _VALKEY_IS_OUT = re.compile(r"Valkey\b.*\bcannot be reached")
 _WITH_FALLBACK = (
-    "Valkey does not answer. New messages are safe: they wait in DynamoDB, and leave from there. Older messages still"
-    " wait in Valkey, and leave when it answers again. So what a customer writes before and during the outage leaves in"
-    " separate batches, perhaps the newer one first."
+    "Valkey does not answer. New messages are safe: they wait in DynamoDB, and are emitted from there. Older messages"
+    " still wait in Valkey, and are emitted when it answers again. So what a customer writes before and during the"
+    " outage is emitted in separate batches, perhaps the newer one first."
 )
 _WITHOUT_FALLBACK = (
     "Valkey does not answer. This stage has no DynamoDB lane, so it refuses new messages, and the platforms send them"
-    " again. Older messages still wait in Valkey, and leave when it answers again."
+    " again. Older messages still wait in Valkey, and are emitted when it answers again."
 )
 _UNTIL = "Until then, this page does not show what waits. It goes on by itself."
-NO_REASON = "Valkey does not answer. The message waits in DynamoDB, and its batch leaves from there."
+NO_REASON = "Valkey does not answer. The message waits in DynamoDB, and its batch is emitted from there."
 
 
 def is_outage(error: Exception) -> bool:

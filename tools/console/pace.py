@@ -6,10 +6,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from tools.console.limits import MAX_LOOKS_A_SECOND, MAX_REQUESTS_A_SECOND
-from tools.console.place import Place
+from message_buffer.json_object import Json
+from tools.console.place import ShownStage
 
-Json = dict[str, Any]
+# The requests of the page's reader come before the looks, so the looks leave room for them.
+MAX_REQUESTS_A_SECOND = 5
+MAX_LOOKS_A_SECOND = 3
+PAUSE_AFTER_A_PROBLEM_SECONDS = 2.0
 
 
 class Pace:
@@ -35,12 +38,12 @@ class Pace:
 
 
 class PacedStage:
-    """Asks a stage's admin function at most five times a second. At most three of these requests are looks."""
+    """Asks a stage's admin function at most five times a second. At most three of these requests are polls."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ShownStage) -> None:
         self._place = place
         self._all = Pace(MAX_REQUESTS_A_SECOND)
-        self._looks = Pace(MAX_LOOKS_A_SECOND)
+        self._polls = Pace(MAX_LOOKS_A_SECOND)
 
     def ask(self, operation: str, **fields: Any) -> Json:
         """Ask because the page's reader has clicked. Raise Failed or Unreachable with a sentence for the reader."""
@@ -48,7 +51,7 @@ class PacedStage:
         with self._place.errors():
             return self._place.stage.ask(operation, **fields)
 
-    def look(self, operation: str, **fields: Any) -> Json:
+    def poll(self, operation: str, **fields: Any) -> Json:
         """Ask in order to keep the page up to date."""
-        self._looks.wait()
+        self._polls.wait()
         return self.ask(operation, **fields)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bufferctl.errors import NoConnection, Unreachable, errors_of_aws
-from bufferctl.stage import LOCAL, Stage, find_stage
+from bufferctl.stage import LOCAL, StageClient, find_stage
 from tools.console.senders import GenericSender, LocalSender, Sender
 from tools.local.errors import LocalError
 from tools.local.outputs import Outputs
@@ -33,17 +33,17 @@ class Options:
         return self.stage == LOCAL
 
 
-class Place:
+class ShownStage:
     """The stage that the page shows."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self._lock = threading.Lock()
-        self._found: tuple[int, Stage, Sender] | None = None
+        self._found: tuple[int, StageClient, Sender] | None = None
         self._empty_since_ms: int | None = None
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> StageClient:
         """Return the stage. Raise Failed if it does not exist, Unreachable if the local stage is not up."""
         return self._find()[1]
 
@@ -95,7 +95,7 @@ class Place:
         given = {"stage": options.stage, "profile": options.profile, "region": options.region}
         return [sys.executable, "-m", module, json.dumps(given | {"outputs": str(options.outputs)})]
 
-    def _find(self) -> tuple[int, Stage, Sender]:
+    def _find(self) -> tuple[int, StageClient, Sender]:
         with self._lock:
             # Every start of the local stage writes this file again, with other ports.
             written = _written_ns(self.options.outputs) if self.options.is_local else 0
@@ -112,7 +112,7 @@ class Place:
                 self._found = (written, stage, sender)
             return self._found
 
-    def find(self) -> Stage:
+    def find(self) -> StageClient:
         """Return the stage as it is now. Raise Unreachable if the local stage is not up."""
         options = self.options
         if options.is_local and not options.outputs.exists():

@@ -8,14 +8,15 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 from bufferctl.errors import Failed
+from message_buffer.json_object import Json
 from tools.console.accidents import KILLED, OUTAGE, ChangeFailed
-from tools.console.bus import BATCH_READY
+from tools.console.bus import BATCH_READY, SHUT_DOWN_SECONDS
 from tools.console.customers import CannotDo, Customer
 from tools.console.hub import Hub
-from tools.console.limits import MAX_WAIT_FOR_BATCH_SECONDS, SHUT_DOWN_SECONDS
-from tools.console.scenarios import Scenario, Step
+from tools.console.scenarios import Scenario, ScenarioStep
 
-Json = dict[str, Any]
+# After a crash, a batch comes at the latest after the watchdog's pass, a lease and the starts of two functions.
+MAX_WAIT_FOR_BATCH_SECONDS = 60.0
 # The types of events, besides batches, that a scenario may name. The answers of a responder are not among them.
 EVENTS = ("messages.amended", "messages.buffer.cancelled", "messages.conversation.taken_over")
 NO_BATCH = f"No batch has come for {MAX_WAIT_FOR_BATCH_SECONDS:g} s. The scenario goes on."
@@ -61,7 +62,7 @@ class _Stopped(Exception):
     """Raised between two steps of a play that a person has stopped."""
 
 
-class _Play:
+class _PlayRecord:
     """Records one play. Publishes the whole record after each change, so that a page opened later shows all of it."""
 
     def __init__(self, name: str, scenario: Scenario, run: str, hub: Hub) -> None:
@@ -149,7 +150,7 @@ class Player:
         self._accidents = accidents
         self._changed = threading.Condition()
         self._is_stopped = False
-        self._play: _Play | None = None
+        self._play: _PlayRecord | None = None
         self._playing: threading.Thread | None = None
 
     @property
@@ -177,7 +178,7 @@ class Player:
             if self._playing and self._playing.is_alive():
                 raise CannotDo("A scenario is playing. Stop it first.")
             self._is_stopped = False
-            self._play = _Play(name, self._scenarios[name], run, self._hub)
+            self._play = _PlayRecord(name, self._scenarios[name], run, self._hub)
             self._playing = threading.Thread(target=self._run, args=(self._play,), daemon=True)
             self._playing.start()
 
@@ -212,7 +213,7 @@ class Player:
             if play and customer in play.customers and play.progress["state"] in ("ended", "stopped"):
                 play.is_over = True
 
-    def _run(self, play: _Play) -> None:
+    def _run(self, play: _PlayRecord) -> None:
         state, problem = "ended", ""
         kinds_of_changes = {step.do for step in play.scenario.steps} & TAKEN_BACK.keys()
         try:
@@ -231,7 +232,7 @@ class Player:
         taken_back = [] if problem else [TAKEN_BACK[kind] for kind in TAKEN_BACK if kind in kinds_of_changes]
         self._record(play, state=state, problem=problem, takenBack=taken_back)
 
-    def _do_steps(self, play: _Play, changes: ChangesTheStage | None) -> None:
+    def _do_steps(self, play: _PlayRecord, changes: ChangesTheStage | None) -> None:
         began = time.monotonic()
         for step in play.scenario.steps:
             problem = ""
@@ -256,7 +257,7 @@ class Player:
             if entry["problem"]:
                 self._record(play)
 
-    def _do(self, play: _Play, step: Step, changes: ChangesTheStage | None) -> str:
+    def _do(self, play: _PlayRecord, step: ScenarioStep, changes: ChangesTheStage | None) -> str:
         """Do the step. Return the problem with it, or an empty text."""
         if step.do in KILLED:
             self._accidents.kill(step.do)
@@ -283,11 +284,11 @@ class Player:
                 raise _Stopped
             return holds
 
-    def _record(self, play: _Play, **facts: Any) -> None:
+    def _record(self, play: _PlayRecord, **facts: Any) -> None:
         with self._changed:
             play.progress.update(facts)
             play.publish()
 
 
-def _can_do(scenario: Scenario, step: Step, kinds: Mapping[str, Any], possible: set[str]) -> bool:
+def _can_do(scenario: Scenario, step: ScenarioStep, kinds: Mapping[str, Any], possible: set[str]) -> bool:
     return step.do in possible or step.do == "resume" or step.do in kinds.get(scenario.customers[step.who].platform, ())

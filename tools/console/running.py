@@ -11,22 +11,23 @@ import uvicorn
 from tools.console.access import Access
 from tools.console.accidents import Accidents
 from tools.console.batches import Batches
-from tools.console.bus import Bus, Takers
+from tools.console.bus import SHUT_DOWN_SECONDS, BusListener, Takers
 from tools.console.hub import Hub
-from tools.console.limits import SHUT_DOWN_SECONDS, TOKEN_BYTES
 from tools.console.logs import Logs
-from tools.console.looks import Looks
 from tools.console.pace import PacedStage
-from tools.console.place import Place
+from tools.console.place import ShownStage
 from tools.console.player import Player
+from tools.console.polls import Polls
 from tools.console.scenarios import read_scenarios
-from tools.console.server import Parts, make_app
+from tools.console.server import ConsoleParts, make_app
 from tools.console.simulator import Simulator
 from tools.console.time_lines import TimeLines
 
+TOKEN_BYTES = 24
+
 
 @contextmanager
-def running(place: Place, *, port: int = 0) -> Iterator[str]:
+def running(place: ShownStage, *, port: int = 0) -> Iterator[str]:
     """Serve the page, and yield its address. At the end, remove the rule and the queue that listen to the stage."""
     parts = make_parts(place)
     token = secrets.token_urlsafe(TOKEN_BYTES)
@@ -46,33 +47,33 @@ def running(place: Place, *, port: int = 0) -> Iterator[str]:
         )
         server = uvicorn.Server(config)
         serving = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-        watching = [threading.Thread(target=each, daemon=True) for each in (parts.looks.run, parts.bus.run)]
+        watching = [threading.Thread(target=each, daemon=True) for each in (parts.polls.run, parts.bus.run)]
         for each in (serving, *watching):
             each.start()
         try:
             yield f"http://127.0.0.1:{port}/{token}/"
         finally:
             parts.player.end()
-            parts.looks.end()
+            parts.polls.end()
             parts.bus.end()
             server.should_exit = True
             parts.hub.end()
             serving.join(2 * SHUT_DOWN_SECONDS)
 
 
-def make_parts(place: Place) -> Parts:
+def make_parts(place: ShownStage) -> ConsoleParts:
     """Return the parts of a console of this stage. None of them runs yet."""
     hub, time_lines, batches, stage = Hub(), TimeLines(), Batches(), PacedStage(place)
-    looks = Looks(stage, hub, time_lines)
-    simulator = Simulator(place, hub, stage=stage, looks=looks, time_lines=time_lines)
+    polls = Polls(stage, hub, time_lines)
+    simulator = Simulator(place, hub, stage=stage, polls=polls, time_lines=time_lines)
     player = Player(read_scenarios(), simulator, hub, accidents=Accidents(place))
-    takers = Takers(hub, looks, time_lines, batches, player.take)
-    return Parts(
+    takers = Takers(hub, polls, time_lines, batches, player.take)
+    return ConsoleParts(
         place=place,
         stage=stage,
         hub=hub,
-        looks=looks,
-        bus=Bus(place.listener, takers, words=place.options.show_words),
+        polls=polls,
+        bus=BusListener(place.listener, takers, words=place.options.show_words),
         time_lines=time_lines,
         batches=batches,
         simulator=simulator,

@@ -1,13 +1,14 @@
 """Scenarios as they are stored: what customers do, what happens to the stage, and what should be seen."""
 
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tools.console.limits import MAX_STEP_PAUSE_SECONDS, MAX_STEPS, MAX_TEXT_CHARACTERS
+from message_buffer.json_object import Json
 
-Json = dict[str, Any]
+MAX_TEXT_CHARACTERS = 4_000
+MAX_STEPS = 100
+MAX_STEP_PAUSE_SECONDS = 60.0
 FOLDER = Path(__file__).parent / "scenarios"
 
 
@@ -22,7 +23,7 @@ class Actor(_Strict):
     tenant: str | None = None
 
 
-class Step(_Strict):
+class ScenarioStep(_Strict):
     after: float = Field(
         ge=0, le=MAX_STEP_PAUSE_SECONDS, description="seconds since the beginning of the previous step"
     )
@@ -48,8 +49,8 @@ class Scenario(_Strict):
     about: str
     warning: str = Field(default="", description="what the page says about an accident before the first step")
     customers: list[Actor] = Field(min_length=1, max_length=2)
-    steps: list[Step] = Field(min_length=1, max_length=MAX_STEPS)
-    batches: list[ExpectedBatch] = Field(description="what leaves with the preset `customers`, in order")
+    steps: list[ScenarioStep] = Field(min_length=1, max_length=MAX_STEPS)
+    batches: list[ExpectedBatch] = Field(description="what is emitted with the preset `customers`, in order")
     events: list[str] = Field(default=[], description="the types of the other events that come, in order")
     result: str = Field(description="a sentence for people: what they should have seen")
 

@@ -2,23 +2,23 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import urllib3
 
 from bufferctl.errors import Unreachable
-from bufferctl.stage import Stage
+from bufferctl.stage import StageClient
 from lambdas.canary import webhook
 from lambdas.canary.webhook import GenericWebhook
-from tools.console.customers import KINDS, Webhook
+from message_buffer.json_object import Json
+from tools.console.customers import KINDS, PostedWebhook
 from tools.local.outputs import Outputs
 from tools.local.webhooks import Webhooks
 
-Json = dict[str, Any]
 NO_ANSWER = "The webhook does not answer. If the local stage has ended, start it again with `make up`."
 
 
-class Answer(NamedTuple):
+class SenderResponse(NamedTuple):
     status: int
     body: Json
     """Empty if the platform expects no JSON."""
@@ -29,7 +29,7 @@ class Sender(Protocol):
     def kinds(self) -> Mapping[str, tuple[str, ...]]:
         """Return what can be sent, by platform."""
 
-    def send(self, platform: str, posted: Webhook) -> Answer:
+    def send(self, platform: str, posted: PostedWebhook) -> SenderResponse:
         """Post a webhook as its platform would. Raise Unreachable if the stage does not answer."""
 
 
@@ -38,29 +38,29 @@ class LocalSender:
         self._webhooks = Webhooks(outputs)
         self.kinds = {name: kinds for name, kinds in KINDS.items() if name in outputs.WebhookSecrets}
 
-    def send(self, platform: str, posted: Webhook) -> Answer:
+    def send(self, platform: str, posted: PostedWebhook) -> SenderResponse:
         try:
-            answer = self._webhooks.post(platform, posted.body, route=posted.route)
+            response = self._webhooks.post(platform, posted.body, route=posted.route)
         except urllib3.exceptions.HTTPError as error:
             raise Unreachable(NO_ANSWER) from error
-        return Answer(answer.status, _object(answer.body))
+        return SenderResponse(response.status, _object(response.body))
 
 
 class GenericSender:
     """Signs with the stage's secret, as `bufferctl send` does."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: StageClient) -> None:
         self._stage = stage
         # The typing route has an address of its own, which `GenericWebhook` does not know.
         self.kinds = {"generic": tuple(kind for kind in KINDS["generic"] if kind != "typing")}
 
-    def send(self, platform: str, posted: Webhook) -> Answer:
+    def send(self, platform: str, posted: PostedWebhook) -> SenderResponse:
         del platform
         try:
-            answer = GenericWebhook(self._stage.api_endpoint, self._stage.webhook_secret()).post(posted.body)
-        except webhook.Unreachable as error:
+            response = GenericWebhook(self._stage.api_endpoint, self._stage.webhook_secret()).post(posted.body)
+        except webhook.WebhookUnreachable as error:
             raise Unreachable(str(error)) from error
-        return Answer(answer.status, _object(answer.body))
+        return SenderResponse(response.status, _object(response.body))
 
 
 def _object(body: str | bytes) -> Json:

@@ -15,37 +15,39 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from bufferctl.errors import Failed, Unreachable
+from message_buffer.json_object import Json
+from message_buffer.limits import MAX_HOLD_MS
 from tools.console.batches import Batches
-from tools.console.bus import Bus
+from tools.console.bus import BusListener
 from tools.console.customers import CannotDo, Customer
 from tools.console.hub import Closed, Hub, framed
-from tools.console.limits import KEEP_ALIVE_SECONDS, MAX_HOLD_MS, MAX_TEXT_CHARACTERS
 from tools.console.logs import Logs
-from tools.console.looks import Looks
 from tools.console.outage import is_outage
 from tools.console.pace import PacedStage
-from tools.console.place import Place
+from tools.console.place import ShownStage
 from tools.console.player import Player
+from tools.console.polls import Polls
 from tools.console.rules_in_words import RULES_IN_WORDS
+from tools.console.scenarios import MAX_TEXT_CHARACTERS
 from tools.console.simulator import Simulator, waiting_part
 from tools.console.time_lines import TimeLines
 from tools.console.why import why_due
 
-Json = dict[str, Any]
+KEEP_ALIVE_SECONDS = 15.0
 PAGE = Path(__file__).parent / "page"
 VALKEY_IS_OUT = "Valkey does not answer, so this is not possible now. Try again when it answers."
 READ_ONLY = "This console only reads. Start it with --allow-changes to change something."
 
 
 @dataclass(frozen=True)
-class Parts:
+class ConsoleParts:
     """The parts of the console that answer the page's requests."""
 
-    place: Place
+    place: ShownStage
     stage: PacedStage
     hub: Hub
-    looks: Looks
-    bus: Bus
+    polls: Polls
+    bus: BusListener
     time_lines: TimeLines
     batches: Batches
     simulator: Simulator
@@ -61,11 +63,11 @@ Id = Field(min_length=1, max_length=1_024)
 Text = Field(default="", max_length=MAX_TEXT_CHARACTERS)
 
 
-class OfConversation(_Wish):
+class ConversationWish(_Wish):
     conversation: str = Id
 
 
-class Operate(OfConversation):
+class Operate(ConversationWish):
     operation: str = Field(pattern="^(flush|hold|resume|cancel)$")
     hold_ms: int | None = Field(default=None, ge=1, le=MAX_HOLD_MS, alias="holdMs")
 
@@ -80,12 +82,12 @@ class Act(_Wish):
     message_id: str | None = Field(default=None, alias="messageId", max_length=1_024)
 
 
-class Play(_Wish):
+class PlayWish(_Wish):
     name: str = Id
     run: str = Field(pattern="^[0-9]{1,9}$")
 
 
-class OfBatch(_Wish):
+class BatchWish(_Wish):
     batch_id: str = Field(min_length=1, max_length=1_024, alias="batchId")
 
 
@@ -96,11 +98,11 @@ class Nothing(_Wish):
 W = TypeVar("W", bound=_Wish)
 
 
-def make_app(parts: Parts) -> Starlette:
+def make_app(parts: ConsoleParts) -> Starlette:
     """Return the application, without the protection of `Access`."""
     answers = _Answers(parts)
 
-    def post(path: str, model: type[W], answer: Callable[[W], Any], *, changes: bool = False) -> Route:
+    def post(path: str, model: type[W], act: Callable[[W], Any], *, changes: bool = False) -> Route:
         async def endpoint(request: Request) -> Response:
             if changes and not parts.place.options.allow_changes:
                 return _problem(READ_ONLY, 403)
@@ -108,7 +110,7 @@ def make_app(parts: Parts) -> Starlette:
                 wish = model.model_validate_json(await request.body())
             except ValidationError as error:
                 return _problem("; ".join(_sentences(error)), 400)
-            return await _answered(lambda: answer(wish))
+            return await _answered(lambda: act(wish))
 
         return Route(path, endpoint, methods=["POST"])
 
@@ -117,13 +119,13 @@ def make_app(parts: Parts) -> Starlette:
             Route("/", _page),
             Route("/stream", answers.stream),
             post("/api/hello", Nothing, answers.hello),
-            post("/api/conversation", OfConversation, answers.conversation),
-            post("/api/rules", OfConversation, answers.rules),
-            post("/api/logs", OfConversation, answers.log_lines),
+            post("/api/conversation", ConversationWish, answers.conversation),
+            post("/api/rules", ConversationWish, answers.rules),
+            post("/api/logs", ConversationWish, answers.log_lines),
             post("/api/operate", Operate, answers.operate, changes=True),
-            post("/api/redrive", OfBatch, answers.redrive, changes=True),
+            post("/api/redrive", BatchWish, answers.redrive, changes=True),
             post("/api/act", Act, answers.act, changes=True),
-            post("/api/play", Play, answers.play, changes=True),
+            post("/api/play", PlayWish, answers.play, changes=True),
             post("/api/stop", Nothing, answers.stop, changes=True),
             Mount("/page", StaticFiles(directory=PAGE)),
         ]
@@ -135,7 +137,7 @@ async def _page(_request: Request) -> Response:
 
 
 class _Answers:
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ConsoleParts) -> None:
         self._parts = parts
 
     async def stream(self, _request: Request) -> Response:
@@ -145,7 +147,7 @@ class _Answers:
             reader = self._parts.hub.open()
             try:
                 yield framed("hello", await run_in_threadpool(self.hello, Nothing()))
-                yield framed("state", self._parts.looks.state())
+                yield framed("state", self._parts.polls.state())
                 while True:
                     message = await reader.get(timeout_seconds=KEEP_ALIVE_SECONDS)
                     # A comment shows a proxy that the stream is alive, and us whether the page is still there.
@@ -181,30 +183,30 @@ class _Answers:
             "emptySince": empty_since_ms,
         }
 
-    def conversation(self, wish: OfConversation) -> Json:
+    def conversation(self, wish: ConversationWish) -> Json:
         shown = self._parts.stage.ask(
             "conversation.show", conversation=wish.conversation, messages=self._parts.place.options.show_words
         )
         time_line = self._parts.time_lines.of(wish.conversation)
         return shown | {"why": why_due(waiting_part(shown)), "timeLine": time_line}
 
-    def rules(self, wish: OfConversation) -> Json:
+    def rules(self, wish: ConversationWish) -> Json:
         return self._parts.stage.ask("rules.explain", conversation=wish.conversation)
 
-    def log_lines(self, wish: OfConversation) -> Json:
+    def log_lines(self, wish: ConversationWish) -> Json:
         return {"lines": self._parts.logs.of(wish.conversation)}
 
     def operate(self, wish: Operate) -> Json:
         result = self._parts.stage.ask(
             f"conversation.{wish.operation}", conversation=wish.conversation, holdMs=wish.hold_ms
         )
-        self._parts.time_lines.add(wish.conversation, f"operator: {wish.operation}", self._parts.looks.clock())
-        self._parts.looks.hurry()
+        self._parts.time_lines.add(wish.conversation, f"operator: {wish.operation}", self._parts.polls.clock())
+        self._parts.polls.hurry()
         return result
 
-    def redrive(self, wish: OfBatch) -> Json:
+    def redrive(self, wish: BatchWish) -> Json:
         result = self._parts.stage.ask("dead.redrive", batchId=wish.batch_id)
-        self._parts.looks.forget_letters()
+        self._parts.polls.forget_letters()
         return result
 
     def act(self, wish: Act) -> Json:
@@ -212,7 +214,7 @@ class _Answers:
         self._parts.player.note_reader(customer)
         return self._parts.simulator.act(customer, wish.kind, text=wish.text, message_id=wish.message_id)
 
-    def play(self, wish: Play) -> Json:
+    def play(self, wish: PlayWish) -> Json:
         self._parts.player.play(wish.name, run=wish.run)
         return {}
 

@@ -3,29 +3,28 @@
 import threading
 from collections import Counter, OrderedDict
 from http import HTTPStatus
-from typing import Any
 
 from bufferctl.errors import Failed
+from message_buffer.json_object import Json
 from tools.console.customers import CannotDo, Customer, Customers
 from tools.console.hub import Hub
-from tools.console.looks import Looks, now_ms
 from tools.console.outage import NO_REASON, is_outage
 from tools.console.pace import PacedStage
-from tools.console.place import Place
+from tools.console.place import ShownStage
+from tools.console.polls import Polls, now_ms
 from tools.console.time_lines import TimeLines
 from tools.console.why import why_due
 
-Json = dict[str, Any]
 # The fields of `conversation.show` that the page shows beside the chat.
 BUFFER_FIELDS = ("state", "count", "dueAt", "firstAt", "lastAt", "heldUntil", "batch", "generation")
 
 
 class Simulator:
-    def __init__(self, place: Place, hub: Hub, *, stage: PacedStage, looks: Looks, time_lines: TimeLines) -> None:
+    def __init__(self, place: ShownStage, hub: Hub, *, stage: PacedStage, polls: Polls, time_lines: TimeLines) -> None:
         self._place = place
         self._hub = hub
         self._stage = stage
-        self._looks = looks
+        self._polls = polls
         self._time_lines = time_lines
         self._customers = Customers()
         self._lock = threading.Lock()
@@ -51,11 +50,11 @@ class Simulator:
             posted = self._customers.webhook(customer, kind, text=text, message_id=message_id)
         began_ms = now_ms()
         with self._place.errors():
-            answer = self._place.sender.send(customer.platform, posted)
-        if answer.status != HTTPStatus.OK:
+            response = self._place.sender.send(customer.platform, posted)
+        if response.status != HTTPStatus.OK:
             with self._lock:
-                self._refused[answer.status] += 1
-        conversation, known = _conversation(customer, answer.body)
+                self._refused[response.status] += 1
+        conversation, known = _conversation(customer, response.body)
         sent = {
             "customer": customer._asdict(),
             "conversation": conversation,
@@ -64,17 +63,17 @@ class Simulator:
             "messageId": posted.message_id,
             "at": began_ms,
             "tookMs": now_ms() - began_ms,
-            "status": answer.status,
-            "answer": answer.body,
+            "status": response.status,
+            "answer": response.body,
             **known,
         }
-        what = "flush word" if answer.body.get("flushed") else kind
-        self._time_lines.add(conversation, f"sent {what}", began_ms, status=answer.status)
+        what = "flush word" if response.body.get("flushed") else kind
+        self._time_lines.add(conversation, f"sent {what}", began_ms, status=response.status)
         with self._lock:
             # From now on, an answer to an earlier question is out of date, and must not be published.
             self._unpublished[conversation] = None
         self._hub.publish("sent", sent)
-        self._looks.hurry()
+        self._polls.hurry()
         self._publish_buffers_soon()
         return sent
 
@@ -85,7 +84,7 @@ class Simulator:
         self._time_lines.add(conversation, "operator: resume", now_ms())
         with self._lock:
             self._unpublished[conversation] = None
-        self._looks.hurry()
+        self._polls.hurry()
         self._publish_buffers_soon()
 
     def _publish_buffers_soon(self) -> None:
@@ -133,9 +132,9 @@ def waiting_part(shown: Json) -> Json:
     return shown if waits_in_valkey else shown.get("dynamodb") or shown
 
 
-def _conversation(customer: Customer, answer: Json) -> tuple[str, Json]:
+def _conversation(customer: Customer, response: Json) -> tuple[str, Json]:
     """Return the conversation's name and, if the answer has them, its due time and number of waiting messages."""
-    conversations = answer.get("conversations")
+    conversations = response.get("conversations")
     if isinstance(conversations, dict) and len(conversations) == 1:
         ((name, known),) = conversations.items()
         return name, dict(known)

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 from bufferctl.errors import Failed, NotFound, errors_of_aws
 from bufferctl.interrupts import endings_interrupt
 from bufferctl.stage import find_stage
+from message_buffer.json_object import Json
 from tools.local.errors import LocalError
 from tools.local.stage import Stage as LocalStage
 
-Json = dict[str, Any]
 ENDED = "The local stage has ended meanwhile, or is being started again."
 
 
@@ -28,7 +28,7 @@ class Asks(Protocol):
     def ask(self, operation: str, **fields: Any) -> Json: ...
 
 
-class Changes:
+class StageChanges:
     """Changes of the stage, which the end of `stack` takes back."""
 
     def __init__(self, stage: Asks, local_stage: LocalStage, stack: ExitStack) -> None:
@@ -85,7 +85,7 @@ def main() -> int:
         with endings_interrupt(), errors_of_aws(), ExitStack() as stack:
             outputs = Path(given["outputs"])
             stage = find_stage(given["stage"], profile=given["profile"], region=given["region"], outputs=outputs)
-            changes = Changes(stage, LocalStage(outputs.parent), stack)
+            changes = StageChanges(stage, LocalStage(outputs.parent), stack)
             _print({"ready": True})
             for line in sys.stdin:
                 changes.carry_out(json.loads(line))

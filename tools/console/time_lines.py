@@ -1,19 +1,20 @@
-"""Remembers what happened to each conversation, as seen in the stage's events and in the looks at the stage."""
+"""Remembers what happened to each conversation, as seen in the stage's events and in the polls at the stage."""
 
 import threading
 from collections import OrderedDict, deque
 from typing import Any
 
-from tools.console.limits import ENTRIES_IN_A_TIME_LINE, TIME_LINES_KEPT
+from message_buffer.json_object import Json
 from tools.console.why import why_due
 
-Json = dict[str, Any]
-
-# A look becomes an entry if one of these has changed since the look before.
+# If there are more time lines, those that changed longest ago are dropped.
+TIME_LINES_KEPT = 500
+ENTRIES_IN_A_TIME_LINE = 100
+# A poll becomes an entry if one of these has changed since the poll before.
 COMPARED = ("state", "count", "dueAt", "rule", "frozen", "lane")
 
 
-def facts_of_look(row: Json) -> Json:
+def facts_of_row(row: Json) -> Json:
     return {name: row.get(name) for name in COMPARED}
 
 
@@ -28,14 +29,14 @@ class TimeLines:
         with self._lock:
             self._add(conversation, {"at": at_ms, "kind": kind, **facts})
 
-    def note_look(self, row: Json, at_ms: int) -> None:
-        """Add an entry for a conversation that has changed since the look before."""
+    def note_row(self, row: Json, at_ms: int) -> None:
+        """Add an entry for a conversation that has changed since the poll before."""
         with self._lock:
-            self._add(row["conversation"], {"at": at_ms, "kind": "look", **facts_of_look(row), "why": why_due(row)})
+            self._add(row["conversation"], {"at": at_ms, "kind": "poll", **facts_of_row(row), "why": why_due(row)})
 
     def note_absence(self, conversation: str, at_ms: int) -> None:
-        """Add an entry for a conversation that was open at the last look and is no longer."""
-        self.add(conversation, "look", at_ms, state="idle", count=0)
+        """Add an entry for a conversation that was open at the last poll and is no longer."""
+        self.add(conversation, "poll", at_ms, state="idle", count=0)
 
     def of(self, conversation: str) -> list[Json]:
         with self._lock:

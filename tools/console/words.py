@@ -1,8 +1,6 @@
 """Decides what the page may show of an event: everything, or only fields without people's words and names."""
 
-from typing import Any
-
-Json = dict[str, Any]
+from message_buffer.json_object import Json
 
 # Fields of an event that contain no words of people. A field of a later version stays hidden until it is named here.
 SHOWN = (

@@ -15,13 +15,15 @@ from tools.local.errors import LocalError
 try:
     from bufferctl.errors import Failed, errors_of_aws
     from bufferctl.stage import LOCAL, find_stage
-    from tools.local import demo, limits, logs
+    from tools.local import demo, logs
     from tools.local.outputs import Outputs
     from tools.local.progress import Progress
     from tools.local.stage import LANES, ROOT, Stage
 except ModuleNotFoundError as missing:
     sys.exit(cli.missing_package(missing))
 
+# `make logs` begins this far in the past, so that it shows the run because of which the developer looks.
+MAX_PAST_LOGS_MS = 60_000
 # A closed terminal or a `kill` ends the command as Ctrl-C does, so that the command still stops everything it started.
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -156,7 +158,7 @@ def _left(count: int) -> str:
 
 
 def _follow(stage: Stage) -> None:
-    for line in logs.follow(stage.outputs(), since_ms=int(time.time() * 1_000) - limits.MAX_PAST_LOGS_MS):
+    for line in logs.follow(stage.outputs(), since_ms=int(time.time() * 1_000) - MAX_PAST_LOGS_MS):
         print(line, flush=True)
 
 

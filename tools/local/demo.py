@@ -9,21 +9,21 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from bufferctl.events import Arrival
+from bufferctl.events import ArrivedEvent
+from bufferctl.verify import MAX_SECOND_EVENT_SECONDS
 from tools.local.errors import LocalError
 from tools.local.events import Inbox, collect
-from tools.local.limits import (
-    DEMO_BAR_CHARACTERS,
-    DEMO_TICK_SECONDS,
-    DEMO_WARM_UP_MESSAGES,
-    MAX_EVENT_SECONDS,
-    MAX_SECOND_EVENT_SECONDS,
-)
 from tools.local.outputs import Outputs
 from tools.local.progress import Progress
 from tools.local.stage import Stage
 from tools.local.webhooks import Webhooks, whatsapp, whatsapp_text
 
+DEMO_TICK_SECONDS = 0.1
+DEMO_BAR_CHARACTERS = 30
+# `maxMessages` of the preset `customers`. So the warm-up fills the buffer, which is then due at once, in both lanes.
+DEMO_WARM_UP_MESSAGES = 20
+# Longer than a message of the demo can wait (`maxWaitMs`) and the functions need to start.
+MAX_EVENT_SECONDS = 60.0
 # The customer's texts, each with the seconds that the customer pauses before it.
 FRAGMENTS = (
     (0.0, "Hey"),
@@ -36,7 +36,7 @@ REPLIES = {"source": ["message-buffer"], "detail-type": ["messages.reply.sent"]}
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentMessage:
     message_id: str
     due_at_ms: int
 
@@ -65,11 +65,11 @@ def run(stage: Stage, *, overrides: Mapping[str, Any], reply: bool = False, stre
         return problem is None
 
 
-def _show_reply(asked: Arrival, replies: Inbox, view: "View") -> str | None:
+def _show_reply(asked: ArrivedEvent, replies: Inbox, view: "View") -> str | None:
     """Show the conversation with its reply; return what is wrong with the reply, or None."""
     conversation = asked.batch["conversationId"]
 
-    def of_customer(all_: Sequence[Arrival]) -> list[Arrival]:
+    def of_customer(all_: Sequence[ArrivedEvent]) -> list[ArrivedEvent]:
         return [each for each in all_ if each.batch["conversationId"] == conversation]
 
     replies.wait_until(lambda all_: bool(of_customer(all_)), timeout_seconds=MAX_EVENT_SECONDS)
@@ -113,15 +113,15 @@ def _warm_up(webhooks: Webhooks, inbox: Inbox) -> None:
     body = {"account": "demo", "conversation": name, "text": "warm-up"}
     webhooks.post("generic", [body | {"id": f"{name}-{number}"} for number in range(DEMO_WARM_UP_MESSAGES)])
 
-    def is_out(arrivals: Sequence[Arrival]) -> bool:
+    def is_out(arrivals: Sequence[ArrivedEvent]) -> bool:
         return any(f"{name}-0" in _ids(arrival) for arrival in arrivals)
 
     inbox.wait_until(is_out, timeout_seconds=MAX_EVENT_SECONDS)
 
 
-def _type_as_a_person(webhooks: Webhooks, view: "View") -> list[Sent]:
+def _type_as_a_person(webhooks: Webhooks, view: "View") -> list[SentMessage]:
     customer = f"4915{uuid.uuid4().int % 10**9:09}"
-    sent: list[Sent] = []
+    sent: list[SentMessage] = []
     view.line(f"A customer ({customer}) writes on WhatsApp:\n")
     view.line(f"  {'sent':>7}  {'message':<24}the event is due")
     began = time.monotonic()
@@ -130,34 +130,34 @@ def _type_as_a_person(webhooks: Webhooks, view: "View") -> list[Sent]:
             view.wait_for(sent[-1].due_at_ms, until=lambda: False, at_most_seconds=pause_seconds)
         message_id = f"wamid.{uuid.uuid4().hex}"
         at_seconds = time.monotonic() - began
-        answer = webhooks.post("whatsapp", whatsapp(whatsapp_text(message_id, text, sender=customer)))
-        if answer.status != 200:
-            raise LocalError(f"The webhook answered {answer.status}: {answer.body.decode(errors='replace')}")
-        (conversation,) = answer.json["conversations"].values()
+        response = webhooks.post("whatsapp", whatsapp(whatsapp_text(message_id, text, sender=customer)))
+        if response.status != 200:
+            raise LocalError(f"The webhook answered {response.status}: {response.body.decode(errors='replace')}")
+        (conversation,) = response.json["conversations"].values()
         due_at_ms = conversation["dueAt"]
         in_seconds = due_at_ms / 1_000 - time.time()
         later_ms = due_at_ms - sent[-1].due_at_ms if sent else 0
         later = f", {later_ms / 1_000:.1f} s later than before" if later_ms else ""
         view.line(f"  {at_seconds:5.1f} s  {text:<24}in {in_seconds:.1f} s{later}")
-        sent.append(Sent(message_id, due_at_ms))
+        sent.append(SentMessage(message_id, due_at_ms))
     return sent
 
 
-def _about(inbox: Inbox, sent: Sequence[Sent]) -> list[Arrival]:
+def _about(inbox: Inbox, sent: Sequence[SentMessage]) -> list[ArrivedEvent]:
     return _of(inbox.arrivals, sent)
 
 
-def _of(arrivals: Sequence[Arrival], sent: Sequence[Sent]) -> list[Arrival]:
+def _of(arrivals: Sequence[ArrivedEvent], sent: Sequence[SentMessage]) -> list[ArrivedEvent]:
     """Return the events of this customer only, because other people may use the stage at the same time."""
     ids = {each.message_id for each in sent}
     return [arrival for arrival in arrivals if ids & set(_ids(arrival))]
 
 
-def _ids(arrival: Arrival) -> list[str]:
+def _ids(arrival: ArrivedEvent) -> list[str]:
     return [message["id"] for message in arrival.batch["messages"]]
 
 
-def _problem(arrivals: Sequence[Arrival], sent: Sequence[Sent]) -> str | None:
+def _problem(arrivals: Sequence[ArrivedEvent], sent: Sequence[SentMessage]) -> str | None:
     expected = [each.message_id for each in sent]
     if not arrivals:
         return f"No event came within {MAX_EVENT_SECONDS:.0f} s. `make logs` may say why."
@@ -188,7 +188,7 @@ class View:
             time.sleep(min(DEMO_TICK_SECONDS, left))
         self._stream.write(self._erased())
 
-    def show_event(self, arrival: Arrival, *, due_at_ms: int) -> None:
+    def show_event(self, arrival: ArrivedEvent, *, due_at_ms: int) -> None:
         batch: dict[str, Any] = arrival.batch
         self.line(f"\n{arrival.event['detail-type']}:\n{json.dumps(batch, indent=2, ensure_ascii=False)}\n")
         self.line(f"  waited    {batch['metadata']['waitMs'] / 1_000:.2f} s from the first message to the batch")

@@ -14,9 +14,10 @@ from infra import cli
 from infra.settings_and_defaults import LOCAL_API_ID
 from tools.local import emulator, processes
 from tools.local.errors import LocalError
-from tools.local.limits import MAX_SHOWN_LOG_LINES
 from tools.local.outputs import FUNCTION_URL_PATH, Outputs
 
+# How many lines of a failed command's log are shown, from its end. The log itself stays in the stage's folder.
+MAX_SHOWN_LOG_LINES = 25
 ROLES = (
     "ingest",
     "processor",
@@ -126,10 +127,10 @@ def read_back(
     if "canary" in functions:
         # The emulator's CloudFormation returns a wrong address of the API, so set the right one.
         configuration = client("lambda").get_function_configuration(FunctionName=functions["canary"])
-        told = configuration["Environment"]["Variables"]
-        told["SETTINGS"] = json.dumps({**json.loads(told["SETTINGS"]), "api_endpoint": api_endpoint})
+        variables = configuration["Environment"]["Variables"]
+        variables["SETTINGS"] = json.dumps({**json.loads(variables["SETTINGS"]), "api_endpoint": api_endpoint})
         client("lambda").update_function_configuration(
-            FunctionName=functions["canary"], Environment={"Variables": told}
+            FunctionName=functions["canary"], Environment={"Variables": variables}
         )
     webhook_secrets = {platform: previous.get(platform) or secrets.token_hex(16) for platform in PLATFORMS}
     client("secretsmanager").put_secret_value(

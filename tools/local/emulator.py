@@ -13,8 +13,11 @@ import urllib3
 
 from tools.local import processes
 from tools.local.errors import LocalError
-from tools.local.limits import MAX_EMULATOR_HEALTH_SECONDS, MAX_EMULATOR_START_SECONDS, PROCESS_POLL_SECONDS
+from tools.local.processes import PROCESS_POLL_SECONDS
 
+MAX_EMULATOR_START_SECONDS = 30.0
+# A server that takes longer than this to respond counts as down.
+MAX_EMULATOR_HEALTH_SECONDS = 2.0
 REQUIREMENTS = Path(__file__).parent / "requirements.txt"
 INHERITED = ("HOME", "LANG", "PATH", "TZ")
 ACCOUNT = "000000000000"

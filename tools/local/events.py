@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from bufferctl.events import Arrival, Subscription, subscribe
+from bufferctl.events import ArrivedEvent, Subscription, subscribe
 from lambdas.canary.listening import LONG_POLL_SECONDS
 from tools.local.outputs import Outputs
 
@@ -16,20 +16,20 @@ class Inbox:
     """The events that have arrived so far. A background thread adds new ones."""
 
     def __init__(self) -> None:
-        self._arrivals: list[Arrival] = []
+        self._arrivals: list[ArrivedEvent] = []
         self._changed = threading.Condition()
 
     @property
-    def arrivals(self) -> list[Arrival]:
+    def arrivals(self) -> list[ArrivedEvent]:
         with self._changed:
             return list(self._arrivals)
 
-    def wait_until(self, enough: Callable[[Sequence[Arrival]], bool], *, timeout_seconds: float) -> bool:
+    def wait_until(self, enough: Callable[[Sequence[ArrivedEvent]], bool], *, timeout_seconds: float) -> bool:
         """Wait until `enough` returns True for the events that have arrived. Return False if the time is over first."""
         with self._changed:
             return self._changed.wait_for(lambda: enough(self._arrivals), timeout_seconds)
 
-    def put(self, arrival: Arrival) -> None:
+    def put(self, arrival: ArrivedEvent) -> None:
         with self._changed:
             self._arrivals.append(arrival)
             self._changed.notify_all()
@@ -43,7 +43,7 @@ def collect(outputs: Outputs, *, pattern: dict[str, Any] = ALL_BATCHES) -> Itera
 
     def fill(subscription: Subscription) -> None:
         while not done.is_set():
-            for arrival in subscription.look(wait_seconds=LONG_POLL_SECONDS):
+            for arrival in subscription.poll(wait_seconds=LONG_POLL_SECONDS):
                 inbox.put(arrival)
 
     with subscribe(outputs.client, outputs.EventBusName, pattern=pattern, prefix="tap") as subscription:

@@ -5,9 +5,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
-from tools.local import limits
 from tools.local.outputs import Outputs
 
+LOGS_POLL_SECONDS = 0.5
+# Functions run at the same time, so a line may appear in the logs up to this long after another function's line that
+# has a later time.
+MAX_LATE_LINE_MS = 2_000
 Line = tuple[int, str, str, str]
 
 
@@ -24,8 +27,8 @@ def follow(outputs: Outputs, *, since_ms: int) -> Iterator[str]:
                 f"{datetime.fromtimestamp(at_ms / 1_000, UTC).astimezone():%H:%M:%S.%f}"[:-3]
                 + f" {role:<22} {message.rstrip()}"
             )
-        shown, since_ms = Counter(found), max(since_ms, looked_at_ms - limits.MAX_LATE_LINE_MS)
-        time.sleep(limits.LOGS_POLL_SECONDS)
+        shown, since_ms = Counter(found), max(since_ms, looked_at_ms - MAX_LATE_LINE_MS)
+        time.sleep(LOGS_POLL_SECONDS)
 
 
 def not_in(shown: Counter[Line], found: Iterable[Line]) -> Iterator[Line]:

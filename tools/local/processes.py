@@ -14,8 +14,10 @@ from pathlib import Path
 
 import psutil
 
-from tools.local.limits import MAX_ENDING_SECONDS, PROCESS_POLL_SECONDS
-
+# A process that is still running this long after SIGTERM gets SIGKILL.
+MAX_ENDING_SECONDS = 3.0
+# The pause between two looks at a process.
+PROCESS_POLL_SECONDS = 0.05
 MARK = "MESSAGE_BUFFER_INSTANCE"
 
 # Children of this command. They usually outlive it, but it must reap those that it stops itself.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from tools.local.limits import PROGRESS_TICK_SECONDS
+PROGRESS_TICK_SECONDS = 0.2
 
 
 class Progress:

@@ -16,14 +16,18 @@ from typing import Any
 
 import urllib3
 
-from infra.layer import Platform, build_layer
+from infra.layer import LayerPlatform, build_layer
 from infra.settings_and_defaults import LOCAL
 from tools.local import deployment, emulator, processes, valkey
 from tools.local.errors import LocalError
-from tools.local.limits import FIRST_ANSWER_POLL_SECONDS, LOCK_POLL_SECONDS, MAX_FIRST_ANSWER_SECONDS
 from tools.local.outputs import Outputs
 from tools.local.progress import Progress
 
+# The first answer of ingest includes the start of its process.
+MAX_FIRST_ANSWER_SECONDS = 30.0
+# The pause between two requests to ingest, each of which runs the function.
+FIRST_ANSWER_POLL_SECONDS = 0.2
+LOCK_POLL_SECONDS = 0.2
 ROOT = Path(__file__).parents[2]
 REGION = "us-east-1"
 LANES = ("valkey", "dynamodb")
@@ -130,7 +134,7 @@ class Stage:
             python = emulator.ensure_installed(self._home / "emulator")
         with progress.step("Build the layer"):
             requirements = ROOT / "lambdas" / "requirements.txt"
-            build_layer(requirements, platform=Platform.HOST, cache=ROOT / ".build" / "layers")
+            build_layer(requirements, platform=LayerPlatform.HOST, cache=ROOT / ".build" / "layers")
         of_valkey, of_its_cluster, of_emulator = _free_ports(3)
         instance = Instance(uuid.uuid4().hex, of_valkey, of_its_cluster, of_emulator, has_valkey)
         self._run.mkdir(parents=True, exist_ok=True)
@@ -251,10 +255,10 @@ def _wait_until_answering(url: str) -> None:
     deadline = time.monotonic() + MAX_FIRST_ANSWER_SECONDS
     while True:
         try:
-            answer = urllib3.request("POST", url, json={}, timeout=MAX_FIRST_ANSWER_SECONDS, retries=False)
-            if answer.status < 500 and answer.status != 404:
+            response = urllib3.request("POST", url, json={}, timeout=MAX_FIRST_ANSWER_SECONDS, retries=False)
+            if response.status < 500 and response.status != 404:
                 return
-            problem = f"{answer.status} {answer.data[:500].decode(errors='replace')}"
+            problem = f"{response.status} {response.data[:500].decode(errors='replace')}"
         except urllib3.exceptions.HTTPError as error:
             problem = str(error)
         if time.monotonic() > deadline:

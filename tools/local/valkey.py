@@ -10,8 +10,10 @@ import redis
 
 from tools.local import processes
 from tools.local.errors import LocalError
-from tools.local.limits import MAX_VALKEY_PING_SECONDS, MAX_VALKEY_START_SECONDS, PROCESS_POLL_SECONDS
+from tools.local.processes import PROCESS_POLL_SECONDS
 
+MAX_VALKEY_START_SECONDS = 10.0
+MAX_VALKEY_PING_SECONDS = 1.0
 PROGRAM = "valkey-server"
 
 

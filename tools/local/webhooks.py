@@ -7,15 +7,16 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import urllib3
 
 from infra.settings_and_defaults import LOCAL_API_ID
-from tools.local.limits import MAX_WEBHOOK_ANSWER_SECONDS
+from message_buffer.json_object import Json
 from tools.local.outputs import FUNCTION_URL_PATH, Outputs
 
+# If no process of ingest is free, the emulator starts one for the request.
+MAX_WEBHOOK_ANSWER_SECONDS = 30.0
 SIGNATURE_HEADER = {
     "generic": "X-Signature-256",
     "whatsapp": "X-Hub-Signature-256",
@@ -26,11 +27,9 @@ SIGNATURE_HEADER = {
 }
 FORM, JSON = "application/x-www-form-urlencoded", "application/json"
 
-Json = dict[str, Any]
-
 
 @dataclass(frozen=True)
-class Answer:
+class StageResponse:
     status: int
     body: bytes
     content_type: str
@@ -52,23 +51,23 @@ class Webhooks:
 
     def post(
         self, platform: str, body: object, *, headers: Mapping[str, str] | None = None, route: str = "webhook"
-    ) -> Answer:
+    ) -> StageResponse:
         """POST a signed body: bytes unchanged, Twilio's fields as a form, everything else as JSON.
 
         `headers` replace the usual ones of the same name.
         """
         raw, content_type = _encoded(platform, body)
-        answer = self._http.request(
+        response = self._http.request(
             "POST",
             self.url(platform, route=route),
             body=raw,
             headers={"Content-Type": content_type, **self.signature(platform, raw), **(headers or {})},
         )
-        return Answer(answer.status, answer.data, answer.headers.get("Content-Type", ""))
+        return StageResponse(response.status, response.data, response.headers.get("Content-Type", ""))
 
-    def get(self, platform: str, query: Mapping[str, str]) -> Answer:
-        answer = self._http.request("GET", self.url(platform), fields=query)
-        return Answer(answer.status, answer.data, answer.headers.get("Content-Type", ""))
+    def get(self, platform: str, query: Mapping[str, str]) -> StageResponse:
+        response = self._http.request("GET", self.url(platform), fields=query)
+        return StageResponse(response.status, response.data, response.headers.get("Content-Type", ""))
 
     def url(self, platform: str, *, route: str = "webhook") -> str:
         return f"{self._outputs.ApiEndpoint}/{route}/{platform}"
@@ -149,7 +148,7 @@ def whatsapp(*messages: Json, statuses: tuple[Json, ...] = (), phone_number_id: 
 
 
 def whatsapp_echo(message_id: str, text: str, *, recipient: str, phone_number_id: str) -> Json:
-    """Return the body of WhatsApp's webhook about a message that a person of the business typed in WhatsApp's app."""
+    """Return the body of WhatsApp's webhook about a message that a human agent typed in WhatsApp's app."""
     metadata = {"display_phone_number": "15550783881", "phone_number_id": phone_number_id}
     echo = whatsapp_text(message_id, text, sender=metadata["display_phone_number"]) | {"to": recipient}
     value = {"messaging_product": "whatsapp", "metadata": metadata, "message_echoes": [echo]}

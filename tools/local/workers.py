@@ -4,9 +4,11 @@ from contextlib import suppress
 
 import psutil
 
-from tools.local.limits import MAX_KILL_SECONDS
 from tools.local.outputs import Outputs
 from tools.local.processes import MARK
+
+# A process has ended this long after SIGKILL.
+MAX_KILL_SECONDS = 5.0
 
 
 def workers(outputs: Outputs, role: str) -> list[psutil.Process]:

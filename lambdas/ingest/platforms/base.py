@@ -13,13 +13,17 @@ from typing import Any, NamedTuple, Protocol
 from pydantic import ValidationError
 
 from message_buffer.errors import InvalidInput
-from message_buffer.limits import MAX_TIME_MS
+from message_buffer.json_object import Json
+from message_buffer.limits import MAX_TIME_MS, MINUTE_MS
 from message_buffer.messages.author_ids import AuthorIds
 from message_buffer.messages.changes import Change
 from message_buffer.messages.conversation_id import ConversationId, encode_conversation
 from message_buffer.messages.message import Message
 from message_buffer.messages.wire_form import mend_id
 
+# The signed time of the generic platform or of a door may differ this much from ingest's clock, because both clocks may
+# be wrong.
+MAX_SIGNATURE_AGE_MS = 5 * MINUTE_MS
 # Phone numbers have at most 15 digits, and WhatsApp's ids at most 135 characters. Longer ones are ignored.
 MAX_DIGITS_OF_A_NUMBER, MAX_USER_ID_CHARACTERS = 32, 256
 # Lambda accepts an event of at most 6 MB. The gateway may encode the body as base64, which makes it a third longer.
@@ -35,7 +39,6 @@ MAX_DIGITS_OF_A_TIME_IN_SECONDS = 11
 MAX_DIGITS_OF_A_TIME_IN_MS = 15
 Headers = Mapping[str, str]
 Query = Mapping[str, str]
-Json = Mapping[str, Any]
 
 
 # The beginning of WhatsApp's ids, which is a country.
@@ -90,12 +93,12 @@ class Credentials:
         own = (secret for secrets in self.accounts.values() for secret in secrets)
         return tuple(dict.fromkeys([*self.secrets, *own]))
 
-    def candidates(self, claimed: Iterable[str]) -> list[str]:
-        """Return the few secrets to try for a body, first those of the accounts that the body claims.
+    def candidates(self, named: Iterable[str]) -> list[str]:
+        """Return the few secrets to try for a body, first those of the accounts that the body names.
 
         The claim is used for nothing else, because it is not proven until one of these secrets matches.
         """
-        own = list(dict.fromkeys(secret for account in claimed for secret in self.accounts.get(account, ())))
+        own = list(dict.fromkeys(secret for account in named for secret in self.accounts.get(account, ())))
         # A customer's text may look like a claim of accounts, too. The secrets of those accounts must not displace the
         # secrets of the whole platform.
         of_platform = self.secrets[: MAX_SECRETS_TRIED // 2]
@@ -115,16 +118,16 @@ class Credentials:
 
 
 def is_same(given: str | None, expected: str) -> bool:
-    """Compare in constant time. `given` comes from outside and may contain anything."""
+    """Compare in constant time. `given` is from outside and may contain anything."""
     return given is not None and hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode())
 
 
 def hmac_signer(
-    webhook: Webhook, credentials: Credentials, *, header: str, claims: re.Pattern[bytes], prefix: bytes = b""
+    webhook: Webhook, credentials: Credentials, *, header: str, accounts: re.Pattern[bytes], prefix: bytes = b""
 ) -> Signer | None:
     """Return the signer of the `sha256=<hex HMAC-SHA256>` in this header, or None if no secret matches.
 
-    The signature covers the prefix and the body. `claims` finds the accounts that the body names.
+    The signature covers the prefix and the body. `accounts` finds the accounts that the body names.
     """
     given = webhook.headers.get(header)
     if given is None:
@@ -132,21 +135,21 @@ def hmac_signer(
     signed = prefix + webhook.body
     return credentials.signer(
         lambda secret: is_same(given, "sha256=" + hmac.digest(secret.encode(), signed, "sha256").hex()),
-        among=credentials.candidates(_claimed(webhook.body, claims)),
+        among=credentials.candidates(_named_accounts(webhook.body, accounts)),
     )
 
 
 @cache
-def claims_of(*keys: str) -> re.Pattern[bytes]:
+def accounts_under(*keys: str) -> re.Pattern[bytes]:
     """Return a pattern that finds the JSON string that is the value of one of these keys."""
     names = "|".join(keys).encode()
     # The quantifiers are possessive, so that no text makes the pattern read the same bytes twice.
     return re.compile(rb'"(?:' + names + rb')"\s*+:\s*+("(?:[^"\\]|\\.)*+")', re.DOTALL)
 
 
-def _claimed(body: bytes, claims: re.Pattern[bytes]) -> Iterator[str]:
+def _named_accounts(body: bytes, accounts: re.Pattern[bytes]) -> Iterator[str]:
     """Yield the first accounts that a JSON body names, without parsing a body whose signature is not yet checked."""
-    for found in islice(claims.finditer(body, 0, MAX_BYTES_SEARCHED_FOR_ACCOUNTS), MAX_ACCOUNTS_CLAIMED):
+    for found in islice(accounts.finditer(body, 0, MAX_BYTES_SEARCHED_FOR_ACCOUNTS), MAX_ACCOUNTS_CLAIMED):
         try:
             yield str(json.loads(found[1].decode()))
         except ValueError:
@@ -171,14 +174,14 @@ Update = Incoming | Change
 
 
 class HumanReply(NamedTuple):
-    """A message that a person of the business typed, as far as the platform says. Its words are not kept."""
+    """A message that a human agent typed, as far as the platform says. Its words are not kept."""
 
     conversation: ConversationId
     id: str
     at_ms: int
     app: str | None = None
     """The app with which it was sent. A rule says whether people type in that app. None if the platform says that a
-    person typed it."""
+    human agent typed it."""
     customer_ids: AuthorIds | None = None
     """The ids by which the platform names the customer, if it has several."""
 
@@ -189,7 +192,7 @@ class Intake:
 
     updates: list[Update] = field(default_factory=list)
     human_replies: list[HumanReply] = field(default_factory=list)
-    """The echoes that a person of the business may have typed. They are also counted in `ignored`."""
+    """The echoes that a human agent may have typed. They are also counted in `ignored`."""
     ignored: Counter[str] = field(default_factory=Counter)
     accounts: set[str] = field(default_factory=set)
     """Every account that the body has an item for, even an ignored item."""
@@ -203,7 +206,7 @@ class Intake:
     def take(self, read: Callable[[], Update | HumanReply | str]) -> None:
         """Add the update that `read` returns, or count the item under the kind that it returns.
 
-        A person's reply is counted as an echo, too.
+        A human agent's reply is counted as an echo, too.
 
         An item that cannot be read is counted as `unreadable`, so that the other items of the webhook are kept.
         """
@@ -224,11 +227,11 @@ class Intake:
 
 class Platform(Protocol):
     name: str
-    leaves_out_what_is_wrong: bool = True
+    skips_invalid: bool = True
     """Leave out invalid updates instead of refusing the webhook, which the platform would send again for days."""
-    tells_typing: bool = False
+    reports_typing: bool = False
     max_body_bytes: int = MAX_WEBHOOK_BYTES
-    """The largest body of the platform. Strangers may send larger ones, whose signatures would take long to check."""
+    """The largest body of the platform. Anybody may send a larger one, whose signature would take long to check."""
     comes_again: bool = True
     """The platform sends a webhook again that was answered 429."""
     empty_refusal: tuple[str, str] | None = None
@@ -240,21 +243,21 @@ class Platform(Protocol):
         return self.name
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
-        """Return the accounts that the signature is valid for, or None if no secret of ours made it."""
+        """Return the accounts for which the signature is valid, or None if none of our secrets made it."""
 
     def is_fresh(self, _webhook: Webhook, *, now_ms: int, time_is_required: bool) -> bool:  # noqa: ARG002 - a default
         """Return False if the platform signs a time, and that time is too far from now, or is required but missing."""
         return True
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:
-        """Return what the webhook contains. Raises InvalidWebhook."""
+        """Return the webhook's contents. Raise InvalidWebhook if it cannot be read."""
 
     def challenge(self, _query: Query, _credentials: Credentials) -> str | None:
         """Return the body of the response to a GET by which the platform checks this endpoint, or None to refuse it."""
         return None
 
     def read_typing(self, _webhook: Webhook, *, signer: Signer) -> list[ConversationId]:  # noqa: ARG002 - a default
-        """Return the conversations whose author is typing. Raises InvalidWebhook."""
+        """Return the conversations whose author is typing. Raise InvalidWebhook."""
         return []
 
     def acknowledge(self, result: Json) -> tuple[str, str]:
@@ -289,7 +292,7 @@ def word_of(value: Any) -> str | None:
 
 
 def id_of(value: Any) -> str:
-    """Return an id that the platform gives as a string or a number. Raises InvalidWebhook if it is missing."""
+    """Return an id that the platform gives as a string or a number. Raise InvalidWebhook if it is missing."""
     if type(value) is int:
         return str(value)
     if not isinstance(value, str) or not value:
@@ -298,12 +301,12 @@ def id_of(value: Any) -> str:
 
 
 def address_of(value: Any) -> str:
-    """Return a person's number or address in the form that conversation ids contain. Raises InvalidWebhook."""
+    """Return an author's number or address in the form that conversation ids contain. Raise InvalidWebhook."""
     return id_of(value).strip().removeprefix("+").lower()
 
 
 def author_ids(address: Any, user_id: Any = None) -> AuthorIds:
-    """Return the ids by which WhatsApp names a person. The address is a number, or the id in the place of a number."""
+    """Return the ids by which WhatsApp names an author. The address is a number, or the id in the place of a number."""
     name = (word_of(address) or "").strip().removeprefix("+")
     number = name if name.isascii() and name.isdigit() and len(name) <= MAX_DIGITS_OF_A_NUMBER else None
     found = word_of(user_id) or (name if _USER_ID.match(name) else None)

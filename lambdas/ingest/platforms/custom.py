@@ -8,6 +8,7 @@ from base64 import b64encode
 from functools import partial
 
 from lambdas.ingest.platforms.base import (
+    MAX_SIGNATURE_AGE_MS,
     Credentials,
     Incoming,
     Intake,
@@ -19,8 +20,7 @@ from lambdas.ingest.platforms.base import (
     ms_of_time,
     parse_json,
 )
-from lambdas.limits import MAX_SIGNATURE_AGE_MS
-from message_buffer.rules.door_reading import PLATFORM, Item, Sent, items_of
+from message_buffer.rules.door_reading import PLATFORM, DoorItem, Sent, items_of
 from message_buffer.rules.doors import Door
 
 
@@ -29,7 +29,7 @@ class Custom(Platform):
 
     def __init__(self, door: Door) -> None:
         self._door = door
-        self.leaves_out_what_is_wrong = door.unreadable == "ignore"
+        self.skips_invalid = door.unreadable == "ignore"
         self.comes_again = door.comes_again
 
     @property
@@ -75,7 +75,7 @@ class Custom(Platform):
         intake = Intake()
         for item in items_of(self._door, parse_json(webhook.body), received_at_ms=received_at_ms):
             read = partial(_update, item, intake)
-            if self.leaves_out_what_is_wrong:
+            if self.skips_invalid:
                 intake.take(read)
             elif isinstance(update := read(), str):
                 intake.ignored[update] += 1
@@ -84,7 +84,7 @@ class Custom(Platform):
         return intake
 
 
-def _update(item: Item, intake: Intake) -> Update | str:
+def _update(item: DoorItem, intake: Intake) -> Update | str:
     found, left_out = item.read()
     if left_out and intake.left_out_value is None:
         intake.left_out_value = left_out[0]

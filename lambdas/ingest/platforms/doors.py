@@ -10,7 +10,7 @@ DOORS = "custom"
 def platform_of_door(book: RuleBook, platform: str, name: str) -> Platform | None:
     """Return the platform that reads a door's webhooks, or None if the stage has no such door.
 
-    Raises SendFailed if the doors were never read.
+    Raise SendFailed if the doors were never read.
     """
     door = book.door(name) if platform == DOORS else None
     if door is None:

@@ -28,6 +28,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from lambdas.ingest.platforms.base import (
+    MAX_SIGNATURE_AGE_MS,
     Credentials,
     Incoming,
     Intake,
@@ -35,12 +36,11 @@ from lambdas.ingest.platforms.base import (
     Platform,
     Signer,
     Webhook,
-    claims_of,
+    accounts_under,
     hmac_signer,
     ms_of_seconds,
     parse_json,
 )
-from lambdas.limits import MAX_SIGNATURE_AGE_MS
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
@@ -61,14 +61,16 @@ ISO_TIME = r"(?a)\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)"
 
 class Generic(Platform):
     name = "generic"
-    leaves_out_what_is_wrong = False
-    tells_typing = True
+    skips_invalid = False
+    reports_typing = True
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         time = webhook.headers.get(TIMESTAMP)
         # An attacker cannot drop the header and send the time in front of the body, because that is not JSON.
         prefix = b"" if time is None else f"{time}.".encode("utf-8", "surrogatepass")
-        return hmac_signer(webhook, credentials, header="x-signature-256", claims=claims_of("account"), prefix=prefix)
+        return hmac_signer(
+            webhook, credentials, header="x-signature-256", accounts=accounts_under("account"), prefix=prefix
+        )
 
     def is_fresh(self, webhook: Webhook, *, now_ms: int, time_is_required: bool) -> bool:
         if TIMESTAMP not in webhook.headers:

@@ -10,7 +10,6 @@ from lambdas.ingest.platforms.base import (
     HumanReply,
     Incoming,
     Intake,
-    Json,
     Signer,
     Update,
     Webhook,
@@ -23,9 +22,10 @@ from lambdas.ingest.platforms.base import (
     word_of,
 )
 from lambdas.ingest.platforms.meta import MetaPlatform
+from message_buffer.json_object import Json
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
-from message_buffer.messages.message import Message
+from message_buffer.messages.message import Message, profile_of
 from message_buffer.rules.layers import UNNAMED_APP
 
 # Receipts for our own messages, and user events that are not messages.
@@ -88,7 +88,7 @@ class _Event:
         # A plugin on a website names a person who has not written yet by a reference.
         self._author = _id_or_none(sender.get("id")) or word_of(sender.get("user_ref"))
         self._is_ours = self._author == account and not object_of(event.get("message")).get("is_self")
-        self._profile = drop_empty({"userName": word_of(sender.get("username"))})
+        self._profile = profile_of(user_name=word_of(sender.get("username")))
         self._conversation = ConversationId(DEFAULT_TENANT, platform, account, self._author or "")
         self._received_at_ms = received_at_ms
         self._sent_at_ms = ms_of_time(event.get("timestamp"))
@@ -102,7 +102,7 @@ class _Event:
         return next((kind for name, kind in _NO_MESSAGES.items() if name in self._event), "unknown")
 
     def read_echo(self) -> HumanReply | str:
-        """Read a message of the business, which a person may have typed. On Instagram it may name no app."""
+        """Read a message of the business, which a human agent may have typed. On Instagram it may name no app."""
         content = object_of(self._event.get("message"))
         user = _id_or_none(object_of(self._event.get("recipient")).get("id"))
         message_id = word_of(content.get("mid"))

@@ -5,17 +5,17 @@ from collections.abc import Iterator
 from lambdas.ingest.platforms.base import (
     Credentials,
     InvalidWebhook,
-    Json,
     Platform,
     Query,
     Signer,
     Webhook,
-    claims_of,
+    accounts_under,
     hmac_signer,
     is_same,
     object_of,
     parse_json,
 )
+from message_buffer.json_object import Json
 
 
 class MetaPlatform(Platform):
@@ -25,8 +25,8 @@ class MetaPlatform(Platform):
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         # Search for ids of entries, too, because some webhooks of a WhatsApp Business Account name no phone number.
-        claims = claims_of("phone_number_id", "id")
-        return hmac_signer(webhook, credentials, header="x-hub-signature-256", claims=claims)
+        accounts = accounts_under("phone_number_id", "id")
+        return hmac_signer(webhook, credentials, header="x-hub-signature-256", accounts=accounts)
 
     def challenge(self, query: Query, credentials: Credentials) -> str | None:
         if query.get("hub.mode") != "subscribe" or not credentials.verify_token:
@@ -36,7 +36,7 @@ class MetaPlatform(Platform):
         return query.get("hub.challenge")
 
     def entries_of(self, body: bytes) -> Iterator[Json]:
-        """Yield the body's entries. Raises InvalidWebhook."""
+        """Yield the body's entries. Raise InvalidWebhook."""
         parsed = parse_json(body)
         if not isinstance(parsed, dict):
             raise InvalidWebhook("The body must be a JSON object.")

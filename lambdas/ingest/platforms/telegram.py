@@ -16,7 +16,6 @@ from lambdas.ingest.platforms.base import (
     Incoming,
     Intake,
     InvalidWebhook,
-    Json,
     Platform,
     Signer,
     Update,
@@ -34,9 +33,10 @@ from lambdas.ingest.platforms.base import (
     word_of,
 )
 from lambdas.ingest.platforms.telegram_rich import RichMessage
+from message_buffer.json_object import Json
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
-from message_buffer.messages.message import Message
+from message_buffer.messages.message import Message, Profile, profile_of
 
 # Telegram reports the deletion of at most this many messages in one update.
 MAX_MESSAGES_DELETED_AT_ONCE = 100
@@ -98,7 +98,7 @@ class Telegram(Platform):
             raise InvalidWebhook("The body must be a JSON object.")
         (account,) = _bots(signer)
         intake = Intake(accounts={account})
-        reading = _Reading(update, account, received_at_ms)
+        reading = _UpdateReading(update, account, received_at_ms)
         deleted = object_of(update.get("deleted_business_messages"))
         for message_id in list_of(deleted.get("message_ids"))[:MAX_MESSAGES_DELETED_AT_ONCE]:
             intake.take(partial(reading.read_deletion, deleted, message_id))
@@ -111,7 +111,7 @@ def _bots(signer: Signer) -> set[str]:
     return {*signer.accounts, *([THE_ONLY_BOT] if signer.all_but is not None else [])}
 
 
-class _Reading:
+class _UpdateReading:
     def __init__(self, update: Json, account: str, received_at_ms: int) -> None:
         self._update = update
         self._account = account
@@ -222,7 +222,7 @@ class _Reading:
         return self.read_message(message) if _is_of_customer(message) else self._read_echo(message)
 
     def _read_echo(self, message: Json) -> HumanReply | str:
-        """Read a message of the person whose account it is, or of their bot, which is not a person's reply.
+        """Read a message of the person whose account it is, or of their bot, which is not a human agent's reply.
 
         Greetings, away messages and scheduled messages, which the account sends by itself, are no replies either.
         """
@@ -236,7 +236,7 @@ class _Reading:
         return self.read_edit(message) if _is_of_customer(message) else "echo"
 
     def read_deletion(self, deleted: Json, message_id: Any) -> Update:
-        """Read one deletion in a customer's chat with a person. Telegram does not say who deleted the message."""
+        """Read one deletion in a customer's chat with a human agent. Telegram does not say who deleted the message."""
         return Deleted(self._conversation(deleted), id_of(message_id), None, self._received_at_ms)
 
     def _id_of(self, message: Json) -> str:
@@ -278,15 +278,15 @@ class _Reading:
         }
 
 
-_READERS: Mapping[str, Callable[[_Reading, Json], Update | HumanReply | str]] = {
-    "message": _Reading.read_message,
-    "edited_message": _Reading.read_edit,
-    "business_message": _Reading.read_business_message,
-    "edited_business_message": _Reading.read_business_edit,
-    "guest_message": _Reading.read_guest_message,
-    "callback_query": _Reading.read_press,
-    "message_reaction": _Reading.read_reaction,
-    "poll_answer": _Reading.read_vote,
+_READERS: Mapping[str, Callable[[_UpdateReading, Json], Update | HumanReply | str]] = {
+    "message": _UpdateReading.read_message,
+    "edited_message": _UpdateReading.read_edit,
+    "business_message": _UpdateReading.read_business_message,
+    "edited_business_message": _UpdateReading.read_business_edit,
+    "guest_message": _UpdateReading.read_guest_message,
+    "callback_query": _UpdateReading.read_press,
+    "message_reaction": _UpdateReading.read_reaction,
+    "poll_answer": _UpdateReading.read_vote,
 }
 
 
@@ -305,16 +305,14 @@ def _is_of_customer(message: Json) -> bool:
     return object_of(message.get("from")).get("id") in (None, object_of(message.get("chat")).get("id"))
 
 
-def _profile(message: Json) -> dict[str, Any]:
+def _profile(message: Json) -> Profile:
     # If a person writes in the name of a chat, `from` is a placeholder of Telegram.
     who = object_of(message.get("sender_chat")) or object_of(message.get("from"))
     names = [who.get("title"), who.get("first_name"), who.get("last_name")]
-    return drop_empty(
-        {
-            "name": strings_of(names, separator=" "),
-            "userName": word_of(who.get("username")),
-            "language": word_of(who.get("language_code")),
-        }
+    return profile_of(
+        name=strings_of(names, separator=" "),
+        user_name=word_of(who.get("username")),
+        language=word_of(who.get("language_code")),
     )
 
 

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from lambdas.ingest.platforms.base import Json, list_of, object_of, word_of
+from lambdas.ingest.platforms.base import list_of, object_of, word_of
+from message_buffer.json_object import Json
 
 # Telegram nests a rich message's blocks and texts in at most 16 levels. We count a list of texts as another level.
 MAX_LEVELS_OF_A_RICH_MESSAGE = 32

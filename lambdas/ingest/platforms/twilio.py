@@ -16,7 +16,6 @@ from lambdas.ingest.platforms.base import (
     Incoming,
     Intake,
     InvalidWebhook,
-    Json,
     Platform,
     Signer,
     Update,
@@ -29,9 +28,10 @@ from lambdas.ingest.platforms.base import (
     is_same,
     object_in,
 )
+from message_buffer.json_object import Json
 from message_buffer.messages.author_ids import AuthorIds
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
-from message_buffer.messages.message import Message
+from message_buffer.messages.message import Message, profile_of
 
 # Twilio accepts at most this many files in one message.
 MAX_MEDIA_IN_A_TWILIO_FORM = 10
@@ -44,7 +44,6 @@ NO_REPLY = ("<Response></Response>", "text/xml")
 SMS = "sms"
 DEFAULT_PORTS = {"https": 443, "http": 80}
 PLACE = {"Latitude": "latitude", "Longitude": "longitude", "Address": "address", "Label": "name"}
-PROFILE = {"name": "ProfileName", "country": "FromCountry"}
 # WhatsApp's id of an author, which also identifies authors who hide their number. Twilio documents both names.
 USER_IDS = ("ExternalUserId", "ExternalUserIdentifier")
 REFERRAL = {
@@ -82,7 +81,7 @@ class Twilio(Platform):
         return credentials.signer(
             # Both texts are tried, even if the first one matches.
             lambda secret: True in [is_same(given, _signature(secret, text)) for text in texts],
-            among=credentials.candidates(_claimed(dict(form))),
+            among=credentials.candidates(_named_accounts(dict(form))),
         )
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:  # noqa: ARG002 - the protocol's
@@ -121,11 +120,11 @@ def _signed_form(webhook: Webhook) -> Form | None:
     """
     if _is_form(webhook):
         return _form(webhook.body)
-    claimed = parse_qs(urlsplit(webhook.url).query).get("bodySHA256")
-    if not claimed:
+    given = parse_qs(urlsplit(webhook.url).query).get("bodySHA256")
+    if not given:
         # Without a form and without a hash in the URL, no signature covers the body.
         return None
-    return [] if is_same(claimed[0].lower(), sha256(webhook.body).hexdigest()) else None
+    return [] if is_same(given[0].lower(), sha256(webhook.body).hexdigest()) else None
 
 
 def _urls(url: str) -> tuple[str, str]:
@@ -148,7 +147,7 @@ def _signature(secret: str, text: bytes) -> str:
     return b64encode(hmac.digest(secret.encode(), text, "sha1")).decode()
 
 
-def _claimed(form: Mapping[str, str]) -> Iterator[str]:
+def _named_accounts(form: Mapping[str, str]) -> Iterator[str]:
     """Yield both numbers. Ours is the receiver of a message, or, in a status, the sender of the reported message."""
     for name in ("To", "From"):
         try:
@@ -180,7 +179,7 @@ def _read(form: Mapping[str, str], received_at_ms: int) -> Update | str:
         "platform": Twilio.name,
     }
     details = {
-        "profile": drop_empty({name: form.get(theirs) for name, theirs in PROFILE.items()} | {"userId": user_id}),
+        "profile": profile_of(name=form.get("ProfileName"), user_id=user_id, country=form.get("FromCountry")),
         "referral": drop_empty({name: form.get(theirs) for name, theirs in REFERRAL.items()}),
         "forwarded": "true" in (form.get("Forwarded"), form.get("FrequentlyForwarded")),
         "quoted": drop_empty({"author": form.get("OriginalRepliedMessageSender")}),

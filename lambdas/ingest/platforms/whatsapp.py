@@ -13,7 +13,6 @@ from lambdas.ingest.platforms.base import (
     HumanReply,
     Incoming,
     Intake,
-    Json,
     Signer,
     Update,
     Webhook,
@@ -30,9 +29,10 @@ from lambdas.ingest.platforms.base import (
     word_of,
 )
 from lambdas.ingest.platforms.meta import MetaPlatform
+from message_buffer.json_object import Json
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
-from message_buffer.messages.message import Message
+from message_buffer.messages.message import Message, Profile, profile_of
 
 TYPED_IN_THE_APP = "smb_message_echoes"
 # Echoes that contain no new message.
@@ -64,7 +64,7 @@ class WhatsApp(MetaPlatform):
             sole = contacts[0] if len(contacts) == len(items) == 1 else {}
             for item in map(object_of, items):
                 contact = _contact(contacts, number=item.get("from"), user_id=item.get("from_user_id")) or sole
-                intake.take(_Item(_with_errors(item, value), account, contact, received_at_ms).read)
+                intake.take(_WhatsAppItem(_with_errors(item, value), account, contact, received_at_ms).read)
             intake.ignored["system"] += len(list_of(value.get("user_id_update")))
             intake.ignored["status"] += len(list_of(value.get("statuses")))
             echoes = list_of(value.get("message_echoes"))
@@ -75,7 +75,7 @@ class WhatsApp(MetaPlatform):
         return intake
 
 
-class _Item:
+class _WhatsAppItem:
     def __init__(self, item: Json, account: str, contact: Json, received_at_ms: int) -> None:
         self._item = item
         self._received_at_ms = received_at_ms
@@ -173,7 +173,7 @@ def _changes(entries: Iterable[Json], intake: Intake) -> Iterator[tuple[Any, Jso
 
 
 def _read_echo(field: Any, echo: Json, contact: Json, account: str) -> HumanReply | str:
-    """Read a message of the business. Only the field `smb_message_echoes` has what a person typed in WhatsApp's app."""
+    """Read a message of the business. Only `smb_message_echoes` has what a human agent typed in WhatsApp's app."""
     number, user_id = word_of(echo.get("to")), word_of(echo.get("to_user_id")) or word_of(contact.get("user_id"))
     user = (number or user_id or word_of(contact.get("wa_id")) or "").strip().removeprefix("+")
     message_id, at_ms = word_of(echo.get("id")), ms_of_time(echo.get("timestamp"))
@@ -200,15 +200,13 @@ def _contact(contacts: list[Json], *, number: Any, user_id: Any) -> Json:
     return {}
 
 
-def _profile(contact: Json, user_id: str | None) -> dict[str, Any]:
+def _profile(contact: Json, user_id: str | None) -> Profile:
     profile = object_of(contact.get("profile"))
-    return drop_empty(
-        {
-            "name": word_of(profile.get("name")),
-            "userName": word_of(profile.get("username")) or word_of(contact.get("username")),
-            "userId": user_id,
-            "country": word_of(profile.get("country_code")),
-        }
+    return profile_of(
+        name=word_of(profile.get("name")),
+        user_name=word_of(profile.get("username")) or word_of(contact.get("username")),
+        user_id=user_id,
+        country=word_of(profile.get("country_code")),
     )
 
 
@@ -241,7 +239,7 @@ def _with_errors(item: Json, value: Json) -> Json:
 
 
 def _withheld(item: Json) -> dict[str, Any]:
-    """Return why WhatsApp withholds the content, and the content's type if WhatsApp names it."""
+    """Return WhatsApp's reason for withholding the content, and the content's type if WhatsApp names it."""
     errors = [object_of(error) for error in list_of(item.get("errors"))]
     if not errors:
         return {}

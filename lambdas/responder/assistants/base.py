@@ -25,4 +25,7 @@ class Reply(NamedTuple):
 
 class Assistant(Protocol):
     def answer(self, prompt: Prompt) -> Reply:
-        """Ask the assistant and return its reply, whose text is never empty. Raises Refused, Busy or Unconfirmed."""
+        """Ask the assistant and return its reply, whose text is never empty.
+
+        Raises CallRefused, CallBusy or CallUnconfirmed.
+        """

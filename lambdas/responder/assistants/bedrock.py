@@ -1,11 +1,11 @@
 """Asks a model on Amazon Bedrock by its Converse API, which is the same for every model."""
 
 from lambdas.responder.assistants.base import Prompt, Reply
-from lambdas.responder.errors import Busy, Refused
-from lambdas.responder.json_object import Json
-from lambdas.responder.limits import MAX_CONNECT_SECONDS
+from lambdas.responder.errors import CallBusy, CallRefused
+from lambdas.responder.http_client import MAX_CONNECT_SECONDS
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
+from message_buffer.json_object import Json
 
 # After these errors, another attempt would fail in the same way.
 FINAL_ERRORS = (
@@ -27,14 +27,14 @@ class Bedrock:
         if prompt.instructions:
             request["system"] = [{"text": prompt.instructions}]
         try:
-            answer = _converse(request, seconds=prompt.seconds)
+            response = _converse(request, seconds=prompt.seconds)
         except SendFailed as error:
-            raise (Refused if str(error).endswith(FINAL_ERRORS) else Busy)(str(error)) from error
-        blocks = answer.get("output", {}).get("message", {}).get("content", [])
+            raise (CallRefused if str(error).endswith(FINAL_ERRORS) else CallBusy)(str(error)) from error
+        blocks = response.get("output", {}).get("message", {}).get("content", [])
         text = "".join(block.get("text", "") for block in blocks).strip()
         if not text:
-            raise Refused(f"the model returned no text: {answer.get('stopReason')}")
-        usage = answer.get("usage", {})
+            raise CallRefused(f"the model returned no text: {response.get('stopReason')}")
+        usage = response.get("usage", {})
         return Reply(text, usage.get("inputTokens", 0), usage.get("outputTokens", 0))
 
 
@@ -42,5 +42,5 @@ def _converse(request: Json, *, seconds: float) -> Json:
     with aws.errors_as_ours("converse"):
         # The SDK makes one attempt, because the queue decides when to try again.
         client = aws.client("bedrock-runtime", patience=aws.Patience(MAX_CONNECT_SECONDS, seconds, attempts=1))
-        answer: Json = client.converse(**request)
-        return answer
+        response: Json = client.converse(**request)
+        return response

@@ -8,9 +8,11 @@ import re
 from collections.abc import Mapping
 from typing import Protocol
 
-from lambdas.responder.errors import Refused
+from lambdas.responder.errors import CallRefused
 from message_buffer.messages.conversation_id import ConversationId
 
+# A channel needs little time, because it only accepts a part, and delivers the part later.
+MAX_SEND_SECONDS = 8.0
 Credentials = Mapping[str, str]
 
 # Places where a text may be split, the best first.
@@ -21,7 +23,7 @@ class Channel(Protocol):
     max_part_characters: int
 
     def send(self, to: ConversationId, text: str) -> None:
-        """Send one part. Raises Refused, Busy or Unconfirmed."""
+        """Send one part. Raises CallRefused, CallBusy or CallUnconfirmed."""
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:
         """Show the customer that a reply is being written. `message_id` is the id of the customer's last message."""
@@ -29,7 +31,7 @@ class Channel(Protocol):
 
 def require_credential(credentials: Credentials, name: str) -> str:
     if not credentials.get(name):
-        raise Refused(f"the responder's secret has no {name} for this account")
+        raise CallRefused(f"the responder's secret has no {name} for this account")
     return credentials[name]
 
 

@@ -2,16 +2,15 @@
 
 from urllib.parse import quote
 
-from lambdas.responder.channels.base import Credentials, require_credential
+from lambdas.responder.channels.base import MAX_SEND_SECONDS, Credentials, require_credential
 from lambdas.responder.http_client import Http
-from lambdas.responder.json_object import Json
-from lambdas.responder.limits import MAX_SEND_SECONDS
+from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import ConversationId
 
 URL = "https://graph.facebook.com/v25.0"
 
 
-class Messenger:
+class MessengerChannel:
     max_part_characters = 2_000
 
     def __init__(self, http: Http, credentials: Credentials, *, url: str = URL) -> None:

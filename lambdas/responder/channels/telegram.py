@@ -1,16 +1,15 @@
 """Sends by Telegram's Bot API. The credential is `botToken`; the user is a chat, or `chat:topic` in a forum."""
 
-from lambdas.responder.channels.base import Credentials, require_credential
-from lambdas.responder.errors import Refused
+from lambdas.responder.channels.base import MAX_SEND_SECONDS, Credentials, require_credential
+from lambdas.responder.errors import CallRefused
 from lambdas.responder.http_client import Http
-from lambdas.responder.json_object import Json
-from lambdas.responder.limits import MAX_SEND_SECONDS
+from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import ConversationId
 
 URL = "https://api.telegram.org"
 
 
-class Telegram:
+class TelegramChannel:
     max_part_characters = 4_096
 
     def __init__(self, http: Http, credentials: Credentials, *, url: str = URL) -> None:
@@ -27,7 +26,7 @@ class Telegram:
     def _post(self, method: str, to: ConversationId, fields: Json) -> None:
         chat, _, topic = to.user.partition(":")
         if topic and not topic.isdecimal():
-            raise Refused("the conversation's user is neither a chat nor chat:topic")
+            raise CallRefused("the conversation's user is neither a chat nor chat:topic")
         place: Json = {"chat_id": chat} | ({"message_thread_id": int(topic)} if topic else {})
         self._http.post_json(
             f"{self._url}/bot{self._token}/{method}", place | fields, headers={}, seconds=MAX_SEND_SECONDS

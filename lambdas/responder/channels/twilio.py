@@ -3,9 +3,8 @@
 from base64 import b64encode
 from urllib.parse import urlencode
 
-from lambdas.responder.channels.base import Credentials, phone, require_credential
+from lambdas.responder.channels.base import MAX_SEND_SECONDS, Credentials, phone, require_credential
 from lambdas.responder.http_client import Http
-from lambdas.responder.limits import MAX_SEND_SECONDS
 from message_buffer.messages.conversation_id import ConversationId
 
 URL = "https://api.twilio.com"
@@ -13,7 +12,7 @@ TYPING_URL = "https://messaging.twilio.com"
 WHATSAPP = "whatsapp"
 
 
-class Twilio:
+class TwilioChannel:
     max_part_characters = 1_600
 
     def __init__(self, http: Http, credentials: Credentials, *, url: str = URL, typing_url: str = TYPING_URL) -> None:

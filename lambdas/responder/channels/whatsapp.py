@@ -3,10 +3,9 @@
 import re
 from urllib.parse import quote
 
-from lambdas.responder.channels.base import Credentials, require_credential
+from lambdas.responder.channels.base import MAX_SEND_SECONDS, Credentials, require_credential
 from lambdas.responder.http_client import Http
-from lambdas.responder.json_object import Json
-from lambdas.responder.limits import MAX_SEND_SECONDS
+from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import ConversationId
 
 URL = "https://graph.facebook.com/v25.0"
@@ -14,7 +13,7 @@ URL = "https://graph.facebook.com/v25.0"
 USER_ID = re.compile(r"[A-Za-z]{2}\.")
 
 
-class WhatsApp:
+class WhatsAppChannel:
     max_part_characters = 4_096
 
     def __init__(self, http: Http, credentials: Credentials, *, url: str = URL) -> None:

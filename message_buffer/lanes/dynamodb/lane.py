@@ -13,7 +13,7 @@ from message_buffer.lanes.dynamodb.schedule import Schedule
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Triggers
 from message_buffer.lanes.dynamodb.window import Note, Window
-from message_buffer.lanes.holds import Hold, Holder, end_of, longest, standing
+from message_buffer.lanes.holds import Hold, Holder, end_of, longest, unexpired
 from message_buffer.limits import MAX_WINDOW_TRIES, MINUTE_MS, REMEMBERED_MS
 from message_buffer.rules.due_time import due_after_typing
 from message_buffer.rules.quota import Charge
@@ -22,8 +22,8 @@ from message_buffer.rules.timing import Timing
 # If an instance's clock steps back by less than this, each message arrives 1 ms after the last one. If the clock steps
 # back further, the DynamoDB lane assumes that the earlier time was wrong, and uses the new time.
 MAX_CLOCK_STEP_BACK_MS = 1_000
-# An operator's look at a conversation reads at most this many pages of a megabyte. Messages that wait take at most 20
-# pages; the others contain tombstones of a day.
+# At most this many pages of a megabyte are read to show a conversation to an operator. Waiting messages take at most 20
+# pages; the others contain the tombstones of a day.
 MAX_PAGES_PEEKED = 50
 # A cancel locks the window for this long. If the DynamoDB processor has the lock, which it usually needs only for a
 # moment, the cancel tries again after a pause.
@@ -49,25 +49,25 @@ class DynamoDbLane:
 
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
-    ) -> o.Buffered | o.Duplicate | o.Refused:
+    ) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
         del charge  # this lane has no quotas, because a counter in the table would add half to the cost of a message
         name, arrived_at_ms = name_of(message_id), self._arrival()
         put = self._messages.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms)
-        if put == "left before":
-            return o.Duplicate(None, 0)
+        if put == "finished before":
+            return o.MessageDuplicate(None, 0)
         # Note a duplicate too, because the request that stored the message may have failed to open a window.
         note = Note(arrived_at_ms, timing, is_new=put == "new", size=len(payload))
         joined = self._schedule.join(conversation, name, note)
         if joined is None:
-            return o.Refused("waiting", 0)
+            return o.MessageRefused("waiting", 0)
         due, messages = joined
         if put == "new":
-            return o.Buffered(due.due_at_ms, messages, due.rule)
+            return o.MessageBuffered(due.due_at_ms, messages, due.rule)
         # The request that stored the message may have failed, and removed the message before this request joined the
         # window. It can no longer remove the message now, so store the message if it is missing.
         if self._messages.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms) == "new":
             due, messages = self._schedule.join(conversation, name, note._replace(is_new=True)) or joined
-        return o.Duplicate(due.due_at_ms, messages, due.rule)
+        return o.MessageDuplicate(due.due_at_ms, messages, due.rule)
 
     def _arrival(self) -> int:
         """Return the time of arrival of the next message. Times grow, so that an instance's messages stay in order."""
@@ -75,38 +75,40 @@ class DynamoDbLane:
         self._last_arrival_ms = last_ms + 1 if 0 <= last_ms - now_ms < MAX_CLOCK_STEP_BACK_MS else now_ms
         return self._last_arrival_ms
 
-    def flush_buffer(self, conversation: str) -> o.Flushed | o.Empty:
+    def flush_buffer(self, conversation: str) -> o.BufferFlushed | o.BufferEmpty:
         window = self._schedule.hasten_now(conversation, "flush", rule="flush", hold="ignore")
-        return o.Flushed(window.due.due_at_ms, window.waiting) if window.is_open else o.Empty()
+        return o.BufferFlushed(window.due.due_at_ms, window.waiting) if window.is_open else o.BufferEmpty()
 
-    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
+    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.BufferRetimed | o.BufferUnmoved | o.BufferEmpty:
         if timing.flush_reason:
             reason, rule = timing.flush_reason, timing.silence_rule
             window = self._schedule.hasten_now(conversation, reason, rule=rule, hold="obey")
             if not window.is_open:
-                return o.Empty()
+                return o.BufferEmpty()
             if window.held_until_ms > self._clock():
-                return o.Unmoved(window.due.due_at_ms)
-            return o.Retimed(window.due.due_at_ms, window.waiting, window.due.rule)
+                return o.BufferUnmoved(window.due.due_at_ms)
+            return o.BufferRetimed(window.due.due_at_ms, window.waiting, window.due.rule)
         for _ in range(MAX_WINDOW_TRIES):
             window, now_ms = self._windows.read(conversation), self._clock()
             before = window.due_of_waiting
             if not window.timing or window.found or before.due_at_ms <= now_ms:
-                return o.Unmoved(before.due_at_ms) if window.is_open else o.Empty()
+                return o.BufferUnmoved(before.due_at_ms) if window.is_open else o.BufferEmpty()
             if self._windows.retime(conversation, window=window, timing=timing):
                 after = window._replace(timing=timing, computed=None)
                 due = after.due_of_waiting
                 if due.due_at_ms < before.due_at_ms and window.frozen is None:
                     due = due.moved_to(max(due.due_at_ms, now_ms))
-                    self._schedule.hasten(conversation, window=after, due=due, stands=due.due_at_ms <= now_ms)
-                return o.Retimed(due.due_at_ms, window.waiting, due.rule)
+                    self._schedule.hasten(conversation, window=after, due=due, fixed=due.due_at_ms <= now_ms)
+                return o.BufferRetimed(due.due_at_ms, window.waiting, due.rule)
         raise StoreUnavailable("retime window: messages keep arriving; try again")
 
-    def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended | o.Unmoved | o.Empty:
+    def extend_wait(
+        self, conversation: str, *, extend_ms: int, max_wait_ms: int
+    ) -> o.BufferExtended | o.BufferUnmoved | o.BufferEmpty:
         window, now_ms = self._windows.read(conversation), self._clock()
         before = window.due_of_waiting
         if not window.timing or window.found:
-            return o.Unmoved(before.due_at_ms) if window.is_open else o.Empty()
+            return o.BufferUnmoved(before.due_at_ms) if window.is_open else o.BufferEmpty()
         due = due_after_typing(
             before,
             first_at_ms=window.first_at_ms,
@@ -115,10 +117,10 @@ class DynamoDbLane:
             max_wait_ms=max_wait_ms,
             now_ms=now_ms,
         )
-        # A message that has come since the read tells more about its author than the typing before it.
+        # A message that arrived since the read says more about its author than the typing before it.
         if due == before or not self._windows.extend(conversation, window=window, due=due):
-            return o.Unmoved(before.due_at_ms)
-        return o.Extended(due.due_at_ms)
+            return o.BufferUnmoved(before.due_at_ms)
+        return o.BufferExtended(due.due_at_ms)
 
     def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
         hold = Hold(holder, self._clock() + hold_ms, cause)
@@ -130,10 +132,14 @@ class DynamoDbLane:
                 return o.OnHold(end_of(holds))
         raise StoreUnavailable("hold window: another request is changing the conversation; try again")
 
-    def resume_buffer(self, conversation: str, *, holder: Holder | None = None, cause: str | None = None) -> o.Ended:
+    def resume_buffer(
+        self, conversation: str, *, holder: Holder | None = None, cause: str | None = None
+    ) -> o.ResumeOutcome:
         return self._schedule.end_holds(conversation, holder, cause)
 
-    def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
+    def cancel_buffer(
+        self, conversation: str, *, cancel_id: str | None = None
+    ) -> o.BufferCancelled | o.AlreadyCancelled:
         """Lock the window and drop all messages. Raise StoreUnavailable if a processor keeps the window locked."""
         owner = uuid4().hex
         window = self._lock(conversation, owner)
@@ -145,22 +151,22 @@ class DynamoDbLane:
             apart = [each.name for each in contents.stored if each.is_apart]
             marks = [name_of(cancel_id)] if cancel_id is not None else []
             expires_at_ms = self._clock() + REMEMBERED_MS
-            self._messages.leave_tombstones(
+            self._messages.write_tombstones(
                 conversation, dropped, batch_id=DROPPED, expires_at_ms=expires_at_ms, apart=apart
             )
             # Write the cancel's mark last, so that a repeat that finds the mark has nothing left to drop.
-            self._messages.leave_tombstones(conversation, marks, batch_id=DROPPED, expires_at_ms=expires_at_ms)
+            self._messages.write_tombstones(conversation, marks, batch_id=DROPPED, expires_at_ms=expires_at_ms)
             self._locks.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
             frozen = len(window.frozen.names) if window.frozen else 0
-            return o.Cancelled(window.generation, len(contents.waiting), frozen, leaving=False, lane="dynamodb")
+            return o.BufferCancelled(window.generation, len(contents.waiting), frozen, leaving=False, lane="dynamodb")
         finally:
             self._locks.release(conversation, owner)
 
-    def forget_conversation(self, conversation: str) -> o.Forgotten:
-        """Erase all items under the window's lock, and at last the window, so that a run at work has lost its lock.
+    def forget_conversation(self, conversation: str) -> o.ConversationForgotten:
+        """Erase all items under the window's lock, and the window last, so that a run at work loses its lock.
 
-        What comes before the window is gone is erased, too. Raise StoreUnavailable if messages keep coming,
-        or a processor has, or gets, the window's lock.
+        Messages that arrive before the window is erased are erased, too. Raise StoreUnavailable if messages keep
+        arriving, or if a processor has, or gets, the window's lock.
         """
         owner, waiting, frozen = uuid4().hex, 0, 0
         arrivals: list[int] = []
@@ -169,14 +175,14 @@ class DynamoDbLane:
                 window = self._lock(conversation, owner)
                 items = self._messages.list_items(conversation)
                 contents = self._messages.read(conversation)
-                # A message that has come between the two reads is erased next time.
+                # A message that arrived between the two reads is erased in the next round.
                 contents = contents._replace(stored=[each for each in contents.stored if MESSAGE + each.name in items])
                 self._messages.erase(conversation, items)
                 arrivals += _arrivals(contents, self._clock())
                 waiting += len(contents.waiting)
                 frozen += len(contents.stored) - len(contents.waiting)
                 if self._locks.delete_window(conversation, owner, window=window):
-                    return o.Forgotten(max(arrivals, default=None), waiting, frozen, leaving_until_ms=None)
+                    return o.ConversationForgotten(max(arrivals, default=None), waiting, frozen, leaving_until_ms=None)
             raise StoreUnavailable("forget conversation: messages keep arriving; try again")
         finally:
             self._locks.release(conversation, owner)
@@ -193,7 +199,7 @@ class DynamoDbLane:
 
     def edit_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
-    ) -> o.Edited | o.Frozen | o.Absent:
+    ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
         behind = self._changed(
             conversation, message_id, lambda name, _: self._messages.edit_message(conversation, name, body=payload)
         )
@@ -202,20 +208,22 @@ class DynamoDbLane:
         # Retime only if no message arrived after this one: a later message may wait for a transcript of its own.
         if timing is not None and behind == 0:
             self.retime_buffer(conversation, timing=timing)
-        return o.Edited(behind)
+        return o.MessageEdited(behind)
 
-    def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent:
+    def delete_message(
+        self, conversation: str, message_id: str
+    ) -> o.MessageDeleted | o.MessageFrozen | o.MessageAbsent:
         expires_at_ms = self._clock() + REMEMBERED_MS
         behind = self._changed(
             conversation,
             message_id,
             lambda name, seen: self._messages.drop_message(conversation, name, seen=seen, expires_at_ms=expires_at_ms),
         )
-        return o.Deleted() if isinstance(behind, int) else behind
+        return o.MessageDeleted() if isinstance(behind, int) else behind
 
     def _changed(
         self, conversation: str, message_id: str, change: Callable[[str, Contents], bool]
-    ) -> int | o.Frozen | o.Absent:
+    ) -> int | o.MessageFrozen | o.MessageAbsent:
         """Change a waiting message, and return how many arrived after it, or the outcome that says why it is too late.
 
         Raise StoreUnavailable if other requests keep changing the conversation.
@@ -224,24 +232,28 @@ class DynamoDbLane:
         for _ in range(MAX_WINDOW_TRIES):
             contents = self._messages.read(conversation)
             found = self._find(conversation, name, contents)
-            if not isinstance(found, o.Waiting):
+            if not isinstance(found, o.MessageWaiting):
                 return found
             if change(name, contents):
                 return len(contents.waiting) - found.position - 1
         raise StoreUnavailable("change message: another request is changing the conversation; try again")
 
-    def find_message(self, conversation: str, message_id: str) -> o.Waiting | o.Frozen | o.Absent:
+    def find_message(self, conversation: str, message_id: str) -> o.MessageWaiting | o.MessageFrozen | o.MessageAbsent:
         return self._find(conversation, name_of(message_id), self._messages.read(conversation))
 
-    def _find(self, conversation: str, name: str, contents: Contents) -> o.Waiting | o.Frozen | o.Absent:
+    def _find(
+        self, conversation: str, name: str, contents: Contents
+    ) -> o.MessageWaiting | o.MessageFrozen | o.MessageAbsent:
         frozen = contents.window.frozen
         if frozen and name in frozen.names:
-            return o.Frozen(frozen.batch_id, lane="dynamodb")
+            return o.MessageFrozen(frozen.batch_id, lane="dynamodb")
         for position, each in enumerate(contents.waiting):
             if each.name == name:
-                return o.Waiting(position, lane="dynamodb")
+                return o.MessageWaiting(position, lane="dynamodb")
         left_in = self._messages.tombstone(conversation, name)
-        return o.Absent(known=bool(left_in), batch_id=None if left_in in {"", DROPPED} else left_in, lane="dynamodb")
+        return o.MessageAbsent(
+            known=bool(left_in), batch_id=None if left_in in {"", DROPPED} else left_in, lane="dynamodb"
+        )
 
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
         """Return the conversation's state, with at most `limit` of the messages that wait.
@@ -269,17 +281,17 @@ class DynamoDbLane:
             first_at_ms=waiting[0].arrived_at_ms if waiting else None,
             last_at_ms=waiting[-1].arrived_at_ms if waiting and contents.is_whole else newest_at_ms or None,
             generation=window.generation,
-            holds=standing(window.holds, self._clock()),
+            holds=unexpired(window.holds, self._clock()),
             batch_id=frozen.batch_id if frozen else None,
             attempt=window.attempt if frozen else 0,
             frozen=len(frozen.names) if frozen else 0,
             payloads=[bodies[each.name] for each in waiting[:limit] if each.name in bodies],
         )
 
-    def standing(self, conversation: str) -> o.Standing:
-        """Return what a consumer may know, without reading messages."""
+    def generation_and_holds(self, conversation: str) -> o.GenerationAndHolds:
+        """Return the generation and the holds, without reading messages."""
         window = self._windows.read(conversation)
-        return o.Standing(window.generation, standing(window.holds, self._clock()))
+        return o.GenerationAndHolds(window.generation, unexpired(window.holds, self._clock()))
 
     def open_windows(self, *, limit: int) -> list[tuple[str, int]]:
         """Return (conversation, due time) of open windows, the most overdue first."""
@@ -293,7 +305,7 @@ class DynamoDbLane:
 
 
 def _arrivals(contents: Contents, now_ms: int) -> list[int]:
-    """Return the messages' known times of arrival. Leave out those a minute ahead, because they are wrong."""
+    """Return the messages' known times of arrival. Leave out times that are a minute ahead, because they are wrong."""
     window = contents.window
     known = (window.last_at_ms, window.newest_at_ms, *(each.arrived_at_ms for each in contents.stored))
     return [at for at in known if 0 < at < now_ms + MINUTE_MS]

@@ -2,7 +2,7 @@
 
 from message_buffer.aws.dynamodb import Table, Value, Values
 from message_buffer.lanes.dynamodb.items import WINDOW, key_of, seconds
-from message_buffer.lanes.dynamodb.window import CLOSE, FACTS, Frozen, Window, frozen_item, packed, window_of
+from message_buffer.lanes.dynamodb.window import CLOSE, FACTS, FrozenBatch, Window, frozen_item, packed, window_of
 from message_buffer.lanes.dynamodb.windows import NOT_HELD, NOTHING_NEW, same_holds, slice_of
 from message_buffer.rules.due_time import Due, Rhythm
 
@@ -13,9 +13,9 @@ class Locks(Table):
     def acquire(self, conversation: str, owner: str, *, window: Window, now_ms: int, until_ms: int) -> Window:
         """Lock a window that the caller has read and found due. Return it; the lock's owner is the caller if locked.
 
-        The due time and the reason stand from now on, and messages that have come since the read join the batch. The
+        The due time and the reason are fixed from now on. Messages that have arrived since the read join the batch. The
         caller does not get the lock if another run has emptied the window meanwhile. While a conversation is on hold,
-        lock its window only if its due time stands, or if a batch is frozen, because that is still emitted.
+        lock its window only if its due time is fixed, or if a batch is frozen, because that is still emitted.
         """
         do, values = "ADD #attempt :one", dict[str, Value](now=now_ms, until=until_ms)
         only_if = " AND attribute_exists(#open)"
@@ -44,7 +44,7 @@ class Locks(Table):
             f"SET #owner = :me, #owner_until = :until {do}",
             {**values, "me": owner, "one": 1},
             only_if=f"(attribute_not_exists(#owner) OR #owner_until < :now OR #owner = :me){only_if}",
-            answer="ALL_NEW",
+            returns="ALL_NEW",
         )
         return window_of(updated.item)
 
@@ -64,23 +64,24 @@ class Locks(Table):
         self,
         conversation: str,
         owner: str,
-        frozen: Frozen,
+        frozen: FrozenBatch,
         *,
         window: Window,
         large_bytes: int = 0,
         rhythm: Rhythm | None = None,
         now_ms: int,
-        may_have_come: bool = False,
+        may_have_arrived: bool = False,
     ) -> bool:
-        """Freeze a batch, of which `large_bytes` are in bodies of their own. The facts that messages write from now on
-        are those of the messages behind it. Those that did not fit into the batch are due now.
+        """Freeze a batch, of which `large_bytes` are in bodies of their own. Return False if the read is out of date.
 
-        Return False if a stored message was edited or removed, a hold has begun, or a message has come, since the
-        caller read the window. If messages `may_have_come`, their facts stay, and the first came now or later.
+        It is out of date if a stored message was edited or removed since then, a hold has begun, or a message has
+        arrived. If messages `may_have_arrived`, their facts stay, and the first of them counts as arrived now or later.
+        From now on, messages write their facts for the next batch. Messages that did not fit into this batch are due
+        now.
         """
         # Begin the count with this run, because runs that ended before the freeze do not count.
         do = "SET #frozen = :frozen, #last_at = :last, #attempt = :one"
-        remove, add = "#computed, #successor_at" if may_have_come else FACTS, "#waiting :less"
+        remove, add = "#computed, #successor_at" if may_have_arrived else FACTS, "#waiting :less"
         values: dict[str, Value] = {
             "frozen": frozen_item(frozen),
             "last": max(frozen.last_at_ms, window.last_at_ms),
@@ -92,18 +93,18 @@ class Locks(Table):
         if rhythm is not None:
             do += ", #rhythm = :rhythm"
             values["rhythm"] = packed(rhythm)
-        if frozen.has_left:
+        if frozen.has_more:
             do += ", #found = :found"
             values["found"] = packed(Due(now_ms, "max_messages", "split", now_ms - window.last_arrival_ms))
         else:
             remove += ", #found"
-        if may_have_come or frozen.has_left:
+        if may_have_arrived or frozen.has_more:
             add += ", #large :less_bytes"
             values["less_bytes"] = -large_bytes
         else:
             do += ", #large = :none"
             values["none"] = 0
-        if may_have_come:
+        if may_have_arrived:
             do += ", #first = :now"
             values["now"] = now_ms
         else:
@@ -118,7 +119,7 @@ class Locks(Table):
         return self._owned("close window", conversation, owner, do=CLOSE, values=values, only_if=NOTHING_NEW)
 
     def delete_window(self, conversation: str, owner: str, *, window: Window) -> bool:
-        """Delete the window's item. Return False if a message or a hold has come since the caller read the window."""
+        """Delete the window's item. Return False if a message or a hold has arrived since the caller's read."""
         values: Values = {"me": owner, "generation": window.generation, "seen": packed(window.holds)}
         only_if = f"#owner = :me{NOTHING_NEW} AND {same_holds(window)}"
         request = self._delete(key_of(conversation, WINDOW), values, only_if=only_if)["Delete"]
@@ -130,7 +131,7 @@ class Locks(Table):
         """Release the lock, and begin the conversation's next window, which is listed at `due_at_ms`.
 
         Unless `keeps_found`, the messages' facts move its due time. With a generation, also return False if a message
-        has come since.
+        has arrived since then.
         """
         values: dict[str, Value] = {"due": due_at_ms, "slice": slice_of(conversation)}
         do = "SET #due_at = :due, #open = :slice REMOVE #frozen, #owner, #owner_until, #attempt, #successor_at"

@@ -23,8 +23,8 @@ LIGHT = ", ".join(f"#{name}" for name in ("item", "arrived_at", "apart", "batch_
 
 T = TypeVar("T")
 
-Put = Literal["new", "stored before", "left before"]
-"""The result of `put_message`. A message that "left before" was emitted or dropped."""
+Put = Literal["new", "stored before", "finished before"]
+"""The result of `put_message`. A message that "finished before" was emitted or dropped."""
 
 
 class StoredMessage(NamedTuple):
@@ -63,9 +63,9 @@ class Messages(Table):
         item = {**key_of(conversation, MESSAGE + name), "arrived_at": arrived_at_ms, **content}
         put = self._put("store message", item, only_if="attribute_not_exists(#item)")
         if put.done:
-            return "new" if not is_apart or self._put_body(conversation, name, body) else "left before"
+            return "new" if not is_apart or self._put_body(conversation, name, body) else "finished before"
         if "arrived_at" not in put.item:
-            return "left before"
+            return "finished before"
         if "apart" in put.item:
             # The request that stored the message may have ended before it stored the body.
             self._mend_body(conversation, name, body)
@@ -74,8 +74,8 @@ class Messages(Table):
     def _put_body(self, conversation: str, name: str, body: bytes) -> bool:
         """Store the body of a new message, unless a redelivery or an edit has done so.
 
-        Return False, and leave no body, if the message has left meanwhile: a redelivery may have stored the body, or a
-        stop word may have come, while this request was slow.
+        Return False, and store no body, if the message was emitted or dropped meanwhile. While this request was slow, a
+        redelivery may have stored the body, or a stop word may have arrived.
         """
         key = key_of(conversation, BODY + name)
         self._put("store body", {**key, "body": body}, only_if="attribute_not_exists(#item)")
@@ -85,7 +85,7 @@ class Messages(Table):
         return "arrived_at" in message
 
     def _mend_body(self, conversation: str, name: str, body: bytes) -> None:
-        """Store the body of a message that has none, unless the message has left meanwhile."""
+        """Store the body of a message that has none, unless it was emitted or dropped meanwhile."""
         message = self._change(
             key_of(conversation, MESSAGE + name), "SET #apart = :one", {"one": 1}, only_if="attribute_exists(#apart)"
         )
@@ -95,7 +95,7 @@ class Messages(Table):
     def drop_message(self, conversation: str, name: str, *, seen: Contents, expires_at_ms: int) -> bool:
         """Replace a waiting message with a tombstone. If it is the last, close the window, unless a run works on it.
 
-        Return False if the message waits no longer, or the window has changed since the caller has `seen` it.
+        Return False if the message no longer waits, or the window has changed since the caller has `seen` it.
         """
         window, is_last = seen.window, len(seen.waiting) == 1
         if window.is_open and is_last and not (window.frozen or window.lock.owner):
@@ -109,7 +109,7 @@ class Messages(Table):
         return self._transact("drop stored message", [message, change, body])
 
     def _dropping(self, conversation: str, name: str, window: Window, *, is_last: bool) -> dict[str, Any]:
-        """Return the change of a window from which a message is dropped. The other messages stay due when they were."""
+        """Return the change of a window from which a message is dropped. The window's due time stays."""
         do, values, only_if = "ADD #changes :one", dict[str, Value](one=1, name=name), NOT_FROZEN
         if window.is_open:
             values |= version_of(window)
@@ -138,13 +138,13 @@ class Messages(Table):
         window = self._change(key_of(conversation, WINDOW), "ADD #changes :one", counted, only_if=NOT_FROZEN)
         return self._transact("edit stored message", [message, window, change])
 
-    def leave_tombstones(
+    def write_tombstones(
         self, conversation: str, names: Iterable[str], *, batch_id: str, expires_at_ms: int, apart: Iterable[str] = ()
     ) -> None:
-        """Replace messages with tombstones, which stay for as long as their platform may deliver the messages again.
+        """Replace messages with tombstones, which remain for as long as their platform may deliver the messages again.
 
-        First delete the bodies of those that are `apart`, so that no body stays without its message. Delete them again
-        at the end, because a slow request may have stored a body when its message was not a tombstone yet.
+        First delete the bodies of those that are `apart`, so that no body remains without its message. Delete them
+        again at the end, because a slow request may have stored a body when its message was not a tombstone yet.
         """
         bodies = [BODY + name for name in apart]
         self.erase(conversation, bodies)
@@ -164,8 +164,8 @@ class Messages(Table):
 
     def _write(self, requests: Sequence[Any]) -> list[Any]:
         with aws.errors_as_ours("write items"):
-            answer = self._client.batch_write_item(RequestItems={self.name: requests})
-        undone: list[Any] = answer.get("UnprocessedItems", {}).get(self.name, [])
+            response = self._client.batch_write_item(RequestItems={self.name: requests})
+        undone: list[Any] = response.get("UnprocessedItems", {}).get(self.name, [])
         return undone
 
     def bodies(self, conversation: str, messages: Iterable[StoredMessage]) -> dict[str, bytes]:
@@ -177,9 +177,9 @@ class Messages(Table):
         def get(keys: Sequence[Any]) -> list[Any]:
             request = {self.name: {"Keys": keys, "ConsistentRead": True, **attributes}}
             with aws.errors_as_ours("find messages"):
-                answer = self._client.batch_get_item(RequestItems=request)
-            found.update({text(item, "item"): item for item in answer["Responses"].get(self.name, [])})
-            undone: list[Any] = answer.get("UnprocessedKeys", {}).get(self.name, {}).get("Keys", [])
+                response = self._client.batch_get_item(RequestItems=request)
+            found.update({text(item, "item"): item for item in response["Responses"].get(self.name, [])})
+            undone: list[Any] = response.get("UnprocessedKeys", {}).get(self.name, {}).get("Keys", [])
             return undone
 
         for some in _chunks(list(items), BATCH_READS):
@@ -199,11 +199,11 @@ class Messages(Table):
         return [text(item, "item") for item in self._pages("list items", "query", request)]
 
     def read(self, conversation: str, *, with_bodies: bool = False, max_pages: int | None = None) -> Contents:
-        """Return a conversation without its bodies, and without its tombstones, of which there may be a great many.
+        """Return a conversation without its bodies and tombstones.
 
-        `with_bodies` adds those bodies that come with the first page of the query for the same price, which are all
-        bodies of a usual conversation. A page has at most a megabyte, in which DynamoDB counts tombstones even if it
-        leaves them out.
+        `with_bodies` adds the bodies in the first page of the query, which cost nothing more. In a usual conversation,
+        these are all bodies. There may be a great many tombstones. DynamoDB counts them in a page, which has at most a
+        megabyte, even if it leaves them out.
         """
         condition = {
             "KeyConditionExpression": "#conversation = :id AND #item < :bodies",
@@ -228,7 +228,7 @@ class Messages(Table):
         return Contents(window, stored, is_whole)
 
     def tombstone(self, conversation: str, name: str) -> str:
-        """Return the id of the batch in which the message has left, DROPPED, or "" if it has not left."""
+        """Return the id of the batch that contained the message, DROPPED, or "" if there is no tombstone."""
         return text(self._get("find tombstone", key_of(conversation, MESSAGE + name)), "batch_id")
 
     def take_back(self, conversation: str, name: str | None, *, window: Window, expires_at_ms: int) -> bool:

@@ -13,7 +13,7 @@ from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Triggers
 from message_buffer.lanes.dynamodb.window import Note, Window
 from message_buffer.lanes.dynamodb.windows import Held
-from message_buffer.lanes.holds import Holder, end_of, standing
+from message_buffer.lanes.holds import Holder, end_of, unexpired
 from message_buffer.limits import MAX_WINDOW_TRIES, REMEMBERED_MS, WINDOW_GRACE_MS
 from message_buffer.rules.due_time import Due
 from message_buffer.rules.timing import RuleName
@@ -28,8 +28,8 @@ class Schedule:
     def join(self, conversation: str, name: str, note: Note) -> tuple[Due, int] | None:
         """Let a stored message join the conversation's window, or open one.
 
-        Return when the window is due, and the number of its messages. Return None, and remove the message, if too much
-        waits in the conversation.
+        Return the window's due time and the number of its waiting messages. Return None, and remove the message, if too
+        much waits in the conversation.
         """
         done, before = self._note(conversation, note)
         if not done:
@@ -50,14 +50,14 @@ class Schedule:
                 raise
         elif before.frozen is not None:
             # The run that emits the frozen batch sends a trigger for the messages behind it. If that run has ended, the
-            # batch's own trigger comes again, unless it was lost.
+            # batch's own trigger arrives again, unless it was lost.
             if is_overdue:
                 self._send_trigger(conversation, now_ms)
         elif due.due_at_ms < before.due.due_at_ms:
-            # The window's trigger may come too late. Messages do not move a due time that has come.
-            stands = due.due_at_ms <= max(now_ms, note.at_ms)
-            due = due.moved_to(min(due.due_at_ms, now_ms)) if stands else due
-            self.hasten(conversation, window=after, due=due, stands=stands)
+            # The window's trigger may arrive too late. Messages do not move a due time that has passed.
+            fixed = due.due_at_ms <= max(now_ms, note.at_ms)
+            due = due.moved_to(min(due.due_at_ms, now_ms)) if fixed else due
+            self.hasten(conversation, window=after, due=due, fixed=fixed)
         elif not (note.is_new and before.timing):
             # The request that opened the window may have ended before it sent the trigger, or all messages before this
             # one were deleted. A second trigger does no harm.
@@ -69,10 +69,11 @@ class Schedule:
         return due, after.waiting
 
     def _note(self, conversation: str, note: Note) -> tuple[bool, Window]:
-        """Write the note, and return as `Windows.note` does.
+        """Write the note, and return the same as `Windows.note`.
 
-        The due time after a press depends on the window, so write a press on the condition that the window is closed,
-        and then that it is as it was found. Raise StoreUnavailable if other requests keep changing the window.
+        The due time after a press depends on the window, so first write a press on the condition that the window is
+        closed, and then on the condition that it has not changed since it was read. Raise StoreUnavailable if other
+        requests keep changing the window.
         """
         if not (note.is_new and note.is_pressed):
             return self._windows.note(conversation, note)
@@ -86,7 +87,7 @@ class Schedule:
         raise StoreUnavailable("note press: messages keep arriving; try again")
 
     def hasten_now(self, conversation: str, due_for: str, *, rule: RuleName, hold: Held) -> Window:
-        """Make an open window due now for this reason by this rule, and return it as it is then.
+        """Make an open window due now, for this reason and by this rule. Return the window after the change.
 
         Raise StoreUnavailable if other requests keep changing the window.
         """
@@ -95,21 +96,22 @@ class Schedule:
             obeys_hold = hold == "obey" and window.held_until_ms > now_ms
             if not window.is_open or _is_due(window, now_ms) or obeys_hold:
                 return window
-            due, stands = Due(now_ms, due_for, rule, now_ms - window.last_arrival_ms), _has_waiting(window)
-            if self.hasten(conversation, window=window, due=due, stands=stands, hold=hold):
+            due, fixed = Due(now_ms, due_for, rule, now_ms - window.last_arrival_ms), _has_waiting(window)
+            if self.hasten(conversation, window=window, due=due, fixed=fixed, hold=hold):
                 listed_at_ms = min(window.listed_at_ms, now_ms)
-                return window._replace(found=due if stands else window.found, listed_at_ms=listed_at_ms)
+                return window._replace(found=due if fixed else window.found, listed_at_ms=listed_at_ms)
         raise StoreUnavailable("hasten window: another request is changing the conversation; try again")
 
-    def end_holds(self, conversation: str, holder: Holder | None, cause: str | None) -> o.Ended:
-        """End both holds, or this holder's with this cause. What was on hold is due now, or when the other hold ends.
+    def end_holds(self, conversation: str, holder: Holder | None, cause: str | None) -> o.ResumeOutcome:
+        """End both holds, or only this holder's hold with this cause. The messages are then due now, or when the other
+        hold ends.
 
         Raise StoreUnavailable if other requests keep changing the window.
         """
         for _ in range(MAX_WINDOW_TRIES):
             window, now_ms = self._windows.read(conversation), self._clock()
             due_at_ms = window.due.due_at_ms if window.is_open else None
-            before = standing(window.holds, now_ms)
+            before = unexpired(window.holds, now_ms)
             left = tuple(one for one in before if holder not in (None, one.holder) or cause not in (None, one.cause))
             if left == before:
                 return o.OnHold(end_of(left)) if left else o.NotOnHold(due_at_ms)
@@ -117,17 +119,17 @@ class Schedule:
             if moves and end_ms < window.held_until_ms and not _is_due(window, end_ms):
                 rule: RuleName = "hold" if left else "resume"
                 due = Due(end_ms, rule, rule, end_ms - window.last_arrival_ms)
-                stands, due_at_ms = not left and _has_waiting(window), end_ms
-                done = self.hasten(conversation, window=window, due=due, stands=stands, hold=left)
+                fixed, due_at_ms = not left and _has_waiting(window), end_ms
+                done = self.hasten(conversation, window=window, due=due, fixed=fixed, hold=left)
             else:
                 done = self._windows.end_holds(conversation, window=window, holds=left)
             if done:
-                return o.OnHold(end_ms) if left else o.Resumed(due_at_ms)
+                return o.OnHold(end_ms) if left else o.HoldEnded(due_at_ms)
         raise StoreUnavailable("resume window: another request is changing the conversation; try again")
 
-    def hasten(self, conversation: str, *, window: Window, due: Due, stands: bool = True, hold: Held = "obey") -> bool:
+    def hasten(self, conversation: str, *, window: Window, due: Due, fixed: bool = True, hold: Held = "obey") -> bool:
         """Make an open window due earlier, as `Windows.hasten` does, and send its trigger."""
-        done = self._windows.hasten(conversation, window=window, due=due, stands=stands, hold=hold)
+        done = self._windows.hasten(conversation, window=window, due=due, fixed=fixed, hold=hold)
         if done:
             self._send_trigger(conversation, due.due_at_ms)
         return done
@@ -143,4 +145,4 @@ def _is_due(window: Window, at_ms: int) -> bool:
 
 def _has_waiting(window: Window) -> bool:
     """Return whether messages wait. If nothing waits behind a frozen batch, only its next attempt can be hastened."""
-    return window.frozen is None or window.timing is not None or (window.frozen.has_left and window.waiting > 0)
+    return window.frozen is None or window.timing is not None or (window.frozen.has_more and window.waiting > 0)

@@ -26,7 +26,7 @@ class Triggers(Protocol):
 
     def send_sweep(self, *, delay_ms: int) -> None: ...
 
-    def rest(self, trigger: Trigger, *, for_ms: int) -> None: ...
+    def hide(self, trigger: Trigger, *, for_ms: int) -> None: ...
 
 
 class TriggerQueue:
@@ -39,7 +39,6 @@ class TriggerQueue:
         self._send("send trigger", {"conversation_id": conversation}, delay_ms)
 
     def send_sweep(self, *, delay_ms: int) -> None:
-        """Ask for a sweep after the delay."""
         self._send("send sweep", SWEEP, delay_ms)
 
     def _send(self, doing: str, body: Mapping[str, object], delay_ms: int) -> None:
@@ -50,7 +49,7 @@ class TriggerQueue:
                 DelaySeconds=_seconds_up(min(delay_ms, MAX_TRIGGER_DELAY_MS)),
             )
 
-    def rest(self, trigger: Trigger, *, for_ms: int) -> None:
+    def hide(self, trigger: Trigger, *, for_ms: int) -> None:
         """Hide a received trigger for `for_ms` from now; then the queue delivers it again."""
         with aws.errors_as_ours("put trigger back"):
             aws.client("sqs", patience=self._patience).change_message_visibility(

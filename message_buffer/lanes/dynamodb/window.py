@@ -3,8 +3,8 @@
 Each typed message writes its facts into the item without reading it. A reader of the item computes the due time from
 these facts, with the formula that both lanes share (`rules/due_time.py`). There are two exceptions:
 
-- A due time stands if a run has found that it has come, or if the messages must leave at once. Later messages do not
-  move it; a hold does.
+- A due time is fixed once a run has found the window due, or if the batch must be emitted at once. Later messages do
+  not move it; a hold does.
 - A press and a typing event depend on the due time before them. Their requests read the window and write the due time
   that they have computed. It counts until the next message.
 """
@@ -29,7 +29,7 @@ from message_buffer.rules.timing import Timing
 T = TypeVar("T", Due, Rhythm, Timing)
 
 
-class Frozen(NamedTuple):
+class FrozenBatch(NamedTuple):
     """A frozen batch: neither its id nor its messages change."""
 
     batch_id: str
@@ -38,7 +38,7 @@ class Frozen(NamedTuple):
     first_at_ms: int
     last_at_ms: int
     due: Due
-    has_left: bool = False
+    has_more: bool = False
     """True if messages were stored that are not in this batch."""
 
 
@@ -61,29 +61,29 @@ class Window(NamedTuple):
     waiting: int = 0
     """The number of stored messages that are not frozen."""
     large_bytes: int = 0
-    """The bytes of those that are larger than 4 KiB."""
+    """The bytes of the waiting messages that are larger than 4 KiB."""
     first_at_ms: int = 0
     newest_at_ms: int = 0
     """When the newest message arrived."""
     previous_at_ms: int = 0
     """When the message before that one arrived; 0 if there is none."""
     timing: Timing | None = None
-    """The rules of the newest typed message, or of a press if only presses have come."""
+    """The rules of the newest typed message, or of a press if only presses have arrived."""
     computed: Due | None = None
-    """The due time after a press into an open window, a typing event or an order to leave at once. It counts until the
+    """The due time after a press into an open window, a typing event or a command to emit at once. It counts until the
     next message."""
     listed_at_ms: int = 0
     """The time under which the index of open windows lists the window: its due time, or an earlier time. For a frozen
     batch, the time of its next attempt. 0 if the window is closed."""
     found: Due | None = None
-    """The due time that stands. None while messages move it."""
+    """The due time, once it is fixed. None while messages move it."""
     successor_at_ms: int = 0
-    """When the successor arrives that a trigger has left in the queue; 0 if there is none."""
+    """When the successor of the window's trigger arrives; 0 if there is none."""
     holds: Holds = ()
     lock: Lock = Lock()
     attempt: int = 0
     """How often the window has been locked since its batch was frozen."""
-    frozen: Frozen | None = None
+    frozen: FrozenBatch | None = None
     last_at_ms: int = 0
     """When the newest message of all batches of this lane arrived."""
     rhythm: Rhythm | None = None
@@ -100,14 +100,14 @@ class Window(NamedTuple):
 
     @property
     def due(self) -> Due:
-        """Return when a run may empty the window, and why: the next attempt of a frozen batch comes first."""
+        """Return when a run may empty the window, and why. If a batch is frozen, that is its next attempt."""
         if self.frozen is not None:
             return self.frozen.due._replace(due_at_ms=self.listed_at_ms)
         return self.due_of_waiting
 
     @property
     def due_of_waiting(self) -> Due:
-        """Return when the messages that are not frozen are due."""
+        """Return the due time of the messages that are not frozen, with its reason."""
         if self.found is None:
             # A hold that was over when the newest message arrived has no effect.
             is_held = self.held_until_ms > self.newest_at_ms
@@ -118,7 +118,7 @@ class Window(NamedTuple):
 
     @property
     def due_of_batch(self) -> Due:
-        """Return the due time of the batch that a run freezes: as it was found, even if the run had to be repeated."""
+        """Return the due time of the batch that a run freezes. A repeated run keeps that of the first run."""
         return self.found or self.due_of_waiting
 
     @property
@@ -130,7 +130,7 @@ class Window(NamedTuple):
         return self.lock.until_ms >= now_ms
 
     def due_by(self, timing: Timing | None, *, before: Due | None = None) -> Due:
-        """Return when the messages are due by these rules of the newest one. A press needs the due time before it."""
+        """Return when the messages are due by the newest one's rules. A press needs the due time before it."""
         if timing is None:
             return Due(self.listed_at_ms, "silence", "silenceMs", 0)
         at_ms = self.last_arrival_ms
@@ -248,14 +248,14 @@ def _unpacked(kind: type[T], stored: str) -> T | None:
     try:
         return kind(*json.loads(stored)[: len(kind._fields)]) if stored else None
     except (ValueError, TypeError):
-        return None  # after a person's edit
+        return None  # after an edit by hand
 
 
-def frozen_item(frozen: Frozen) -> Values:
+def frozen_item(frozen: FrozenBatch) -> Values:
     """Return the attribute of a frozen batch. Its names are a list, in which a condition can search."""
     return {"names": frozen.names, "batch": packed(frozen._replace(names=()))}
 
 
-def _frozen(item: Item) -> Frozen:
-    frozen = Frozen(*json.loads(text(item, "batch"))[: len(Frozen._fields)])
+def _frozen(item: Item) -> FrozenBatch:
+    frozen = FrozenBatch(*json.loads(text(item, "batch"))[: len(FrozenBatch._fields)])
     return frozen._replace(names=tuple(texts(item, "names")), due=Due(*frozen.due))

@@ -29,7 +29,7 @@ UNLOCKED = "attribute_not_exists(#owner) AND attribute_not_exists(#frozen)"
 NOT_HELD = "(attribute_not_exists(#held_until) OR #held_until <= :now)"
 
 Held = Literal["obey", "ignore"] | Holds
-"""Whether a request that makes a window due obeys its holds, ignores them, or leaves only these."""
+"""Whether a request that makes a window due obeys its holds, ignores them, or keeps only these."""
 # Conditions read the later end of the holds, which is an attribute of its own.
 SET_HOLDS = "#held_until = :until, #holds = :holds"
 
@@ -43,9 +43,9 @@ class Windows(Table):
     ) -> tuple[bool, Window]:
         """Write the facts of a delivery into the window, and open the window if it is closed.
 
-        Return the window as it was before. If it was closed then, this call has opened it. Also return False, and
-        change nothing, if too much waits for another new message, or if the window is no longer as the caller has
-        `seen` it. Only a press needs that: its due time, `computed`, depends on the window.
+        Return True, and the window as it was before this call. Return False, and change nothing, if too much waits for
+        another new message, or if the window has changed since the caller has `seen` it. Only for a press, the caller
+        gives `seen`, because `computed`, the due time, depends on the window.
         """
         values: dict[str, Value] = {
             "one": 1, "none": 0, "at": note.at_ms, "slice": slice_of(conversation), "listed": note.listed_at_ms,
@@ -77,18 +77,18 @@ class Windows(Table):
             only_if += " AND (attribute_not_exists(#large) OR #large <= :most_bytes)"
             values |= {"size": note.large_bytes, "most_bytes": MAX_STORED_BYTES - note.large_bytes}
         key = key_of(conversation, WINDOW)
-        updated = self._update("note message", key, do, values, only_if=only_if, answer="ALL_OLD")
+        updated = self._update("note message", key, do, values, only_if=only_if, returns="ALL_OLD")
         return updated.done, window_of(updated.item)
 
-    def hasten(self, conversation: str, *, window: Window, due: Due, stands: bool = True, hold: Held = "obey") -> bool:
+    def hasten(self, conversation: str, *, window: Window, due: Due, fixed: bool = True, hold: Held = "obey") -> bool:
         """Make an open window due earlier than the caller has seen it.
 
-        If the due time `stands`, later messages do not move it; otherwise only the index is corrected. Return False if
-        another run has frozen the batch since the caller read the window, or the window has closed, or its due time
-        would stand against a hold. If the hold is ignored, it continues for later messages.
+        If the due time is `fixed`, later messages do not move it. Otherwise only the index is corrected. Return False
+        if another run has frozen the batch since the caller read the window, if the window has closed, or if a hold
+        forbids a fixed due time. A hold that is ignored continues for later messages.
 
-        With the holds that are left, also return False if the holds have changed since the read. If there are any, the
-        waiting messages are due then, and a frozen batch keeps its next attempt.
+        If `hold` has the holds that remain, also return False if the holds have changed since the read. If any remain,
+        the waiting messages are due at `due`, and a frozen batch keeps its next attempt.
         """
         sets, is_left = [], isinstance(hold, tuple) and hold != ()
         values: dict[str, Value] = {"one": 1}
@@ -96,7 +96,7 @@ class Windows(Table):
         if window.listed_at_ms > due.due_at_ms and not (is_left and window.frozen):
             sets.append("#due_at = :due")
             values["due"] = due.due_at_ms
-        if stands:
+        if fixed:
             sets.append("#found = :found, #computed = :found")
             values["found"] = packed(due)
         if isinstance(hold, tuple):
@@ -107,9 +107,9 @@ class Windows(Table):
                 sets.append("#computed = :computed")
                 values |= {"computed": packed(due), "generation": window.generation}
                 only_if += NOTHING_NEW
-        elif stands and hold == "obey":
+        elif fixed and hold == "obey":
             only_if += f" AND {NOT_HELD}"
-            values["now"] = due.due_at_ms  # the due time has come, so it may stand for the time now
+            values["now"] = due.due_at_ms  # the due time has passed, so use it as the time now
         if not sets:
             return True
         do = f"SET {', '.join(sets)} ADD #changes :one"
@@ -118,7 +118,7 @@ class Windows(Table):
     def list_later(self, conversation: str, *, window: Window, at_ms: int, successor_at_ms: int | None = None) -> bool:
         """List an open window under a later time. Return False if the window has changed since the caller read it.
 
-        Also record when the trigger arrives that the caller has sent in its trigger's place.
+        Also record when the successor arrives that the caller has sent in place of its trigger.
         """
         values: Values = {"at": at_ms, "seen": window.listed_at_ms, **version_of(window)}
         do = "SET #due_at = :at"
@@ -128,12 +128,12 @@ class Windows(Table):
         return self._update("list window later", key_of(conversation, WINDOW), do, values, only_if=only_if).done
 
     def extend(self, conversation: str, *, window: Window, due: Due) -> bool:
-        """Let the window wait longer, until the next message. Return False if a message has come since the read."""
+        """Let the window wait longer, until the next message. Return False if a message has arrived since the read."""
         do = "SET #computed = :new ADD #changes :one"
         return self._change_wait("extend window", conversation, window, do=do, new=packed(due))
 
     def retime(self, conversation: str, *, window: Window, timing: Timing) -> bool:
-        """Let the window wait by other rules. Return False if a message has come since the caller read the window."""
+        """Let the window wait by other rules. Return False if a message has arrived since the caller's read."""
         do = "SET #timing = :new ADD #changes :one REMOVE #computed"
         return self._change_wait("retime window", conversation, window, do=do, new=packed(timing))
 
@@ -146,7 +146,7 @@ class Windows(Table):
         """Put the conversation on hold. Return False if it has opened or closed, or its holds have changed, since the
         caller read it.
 
-        Messages and the holds move the due time again, and no run can freeze a batch with what it has read before.
+        From now on, messages and holds move the due time again, and no run can freeze a batch from an earlier read.
         """
         values, same_holds = _leaving(window, holds)
         if window.is_open:
@@ -160,7 +160,7 @@ class Windows(Table):
         return self._update("hold window", key, do, values, only_if=f"{only_if} AND {same_holds}").done
 
     def end_holds(self, conversation: str, *, window: Window, holds: Holds) -> bool:
-        """Leave only these holds. Return False if the holds have changed since the caller read the window."""
+        """Keep only these holds. Return False if the holds have changed since the caller read the window."""
         key, (values, same_holds) = key_of(conversation, WINDOW), _leaving(window, holds)
         return self._update("resume window", key, f"SET {SET_HOLDS}", values, only_if=same_holds).done
 

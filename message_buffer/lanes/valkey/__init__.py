@@ -8,10 +8,10 @@ from typing import Any
 
 
 def _defer_asyncio() -> None:
-    """Let the code of `redis.asyncio` run only if something uses a name of it. We never do.
+    """Run the code of `redis.asyncio` only if something uses a name of it, which we never do.
 
-    redis imports it at once, which is a twentieth of a function's cold start, and later also a module inside it. So a
-    module without code stands in its place. Its path leads to the modules inside.
+    redis imports it at once, which is a twentieth of a function's cold start, and later also a module inside it. So
+    replace it with a module without code, whose path leads to the modules inside.
     """
     redis = PathFinder.find_spec("redis")
     spec = redis and PathFinder.find_spec("redis.asyncio", redis.submodule_search_locations)

@@ -41,7 +41,7 @@ from message_buffer.errors import (
     StoreUnavailable,
 )
 from message_buffer.lanes.valkey.dial import Dial, dialled, open_node
-from message_buffer.lanes.valkey.patience import Patience
+from message_buffer.lanes.valkey.patience import DialPatience
 from message_buffer.lanes.valkey.scripts import Argument, Script
 from message_buffer.limits import HOUR_MS, MAX_IDLE_MS, VALKEY_ATTEMPTS
 from message_buffer.settings import ConnectionSettings
@@ -60,9 +60,9 @@ _TRANSIENT = (
 )  # fmt: skip
 
 
-# After these errors a new client is opened. A lost connection does not dial again by itself. An answer that comes after
-# its time-out could be read as that of the next call. A server that has become a replica means that the address must be
-# resolved again. A cluster of several nodes needs a cluster's client.
+# After these errors a new client is opened. A lost connection does not dial again by itself. An answer that arrives
+# after its time-out could be read as the answer to the next call. A server that has become a replica means that the
+# address must be resolved again. A cluster of several nodes needs a cluster's client.
 _ENDS_THE_CLIENT = (LostConnection, NoAnswer, ReadOnlyError, MovedError)
 
 # A function that counts an error which the caller does not see, because a second try follows.
@@ -133,7 +133,7 @@ class Connection:
         open_client: Callable[[], Client],
         attempts: int = VALKEY_ATTEMPTS,
         *,
-        patience: Patience | None = None,
+        patience: DialPatience | None = None,
         retry_within_ms: int | None = None,
         swallowed: Swallowed = lambda _: None,
         connected: Callable[[int], None] = lambda _: None,
@@ -148,12 +148,12 @@ class Connection:
         self._is_spread = False
         self._is_doubted = False
         self._attempts = attempts
-        self._patience = patience or Patience()
+        self._patience = patience or DialPatience()
         # If the first try took longer than this, there is no second try, because the caller can use another lane.
         self._retry_within_ms = retry_within_ms
         self._swallowed = swallowed
-        self._tell_connected = connected
-        self._tell_sign_in_unavailable = sign_in_unavailable
+        self._on_connected = connected
+        self._on_sign_in_unavailable = sign_in_unavailable
         # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but sign-ins age.
         self._clock = clock
 
@@ -176,7 +176,7 @@ class Connection:
                 self._swallowed(error)
             except SignInUnavailable:
                 # Another sign-in at once would add to the rate that the cache throttles, so the caller pauses first.
-                self._tell_sign_in_unavailable()
+                self._on_sign_in_unavailable()
                 raise
             except StoreUnavailable as error:
                 if is_reused and not redialled and isinstance(error.__cause__, LostConnection):
@@ -254,7 +254,7 @@ class Connection:
             if self._dial is dial:
                 self._client, self._opened_at_ms, self._dial = client, dial.began_ms, None
                 self._is_doubted = False
-                self._tell_connected(dial.took_ms)
+                self._on_connected(dial.took_ms)
         return client
 
     def _dial_of(self, now_ms: int) -> Dial[Client]:

@@ -25,7 +25,7 @@ T = TypeVar("T")
 _MIN_SECONDS = 0.001
 
 
-class Line(Connection):
+class BoundedConnection(Connection):
     """A connection whose dial takes at most `socket_connect_timeout`, including TLS and the sign-in.
 
     redis-py would allow that time for TCP alone, and then `socket_timeout` for TLS and again for the sign-in.
@@ -67,7 +67,7 @@ class Line(Connection):
         return max((self._ends_at or 0) - monotonic(), _MIN_SECONDS)
 
 
-class TlsLine(Line, SSLConnection):
+class TlsLine(BoundedConnection, SSLConnection):
     def _wrap_socket_with_ssl(self, sock: socket) -> socket:
         # redis-py would read the system's certificates for each connection.
         return tls_with(self.ca_certs).wrap_socket(sock, server_hostname=self.host)
@@ -95,7 +95,7 @@ class Node(Redis):
 
 def open_node(host: str, port: int, *, tls: bool, is_cluster: bool, **options: Any) -> Node:
     """Return a client that dials with its first command, unless `dial` was called before."""
-    line = TlsLine if tls else Line
+    line = TlsLine if tls else BoundedConnection
     node = Node.from_pool(ConnectionPool(connection_class=line, host=host, port=port, **options))
     assert isinstance(node, Node)
     if is_cluster:

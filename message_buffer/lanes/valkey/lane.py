@@ -11,10 +11,11 @@ from message_buffer.rules.quota import Charge
 from message_buffer.rules.timing import Timing
 
 MayStart = (
-    o.Buffered | o.Duplicate | o.Flushed | o.OnHold | o.Resumed | o.NotOnHold | o.Retimed | o.Completed | o.Retried
+    o.MessageBuffered | o.MessageDuplicate | o.BufferFlushed | o.OnHold | o.HoldEnded | o.NotOnHold | o.BufferRetimed
+    | o.BatchCompleted | o.BatchRetried
 )  # fmt: skip
 
-T = TypeVar("T", bound=MayStart | o.Unmoved | o.Empty | o.Stale | o.Refused)
+T = TypeVar("T", bound=MayStart | o.BufferUnmoved | o.BufferEmpty | o.RunStale | o.MessageRefused)
 
 
 class ValkeyLane:
@@ -24,62 +25,70 @@ class ValkeyLane:
 
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
-    ) -> o.Buffered | o.Duplicate | o.Refused:
+    ) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
         outcome = self.store.buffer_message(conversation, message_id, payload=payload, timing=timing, charge=charge)
         return self._started(conversation, outcome)
 
-    def complete_batch(self, conversation: str, token: str) -> o.Completed | o.Stale:
+    def complete_batch(self, conversation: str, token: str) -> o.BatchCompleted | o.RunStale:
         return self._started(conversation, self.store.complete_batch(conversation, token))
 
-    def retry_batch(self, conversation: str, token: str, *, retry_at_ms: int) -> o.Retried | o.Stale:
+    def retry_batch(self, conversation: str, token: str, *, retry_at_ms: int) -> o.BatchRetried | o.RunStale:
         retried = self.store.retry_batch(conversation, token, retry_at_ms=retry_at_ms)
         return self._started(conversation, retried)
 
-    def flush_buffer(self, conversation: str) -> o.Flushed | o.Empty:
+    def flush_buffer(self, conversation: str) -> o.BufferFlushed | o.BufferEmpty:
         return self._started(conversation, self.store.flush_buffer(conversation))
 
-    def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
+    def cancel_buffer(
+        self, conversation: str, *, cancel_id: str | None = None
+    ) -> o.BufferCancelled | o.AlreadyCancelled:
         return self.store.cancel_buffer(conversation, cancel_id=cancel_id)
 
-    def forget_conversation(self, conversation: str) -> o.Forgotten:
+    def forget_conversation(self, conversation: str) -> o.ConversationForgotten:
         return self.store.forget_conversation(conversation)
 
     def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
         held = self.store.hold_buffer(conversation, holder=holder, cause=cause, hold_ms=hold_ms)
         return self._started(conversation, held)
 
-    def resume_buffer(self, conversation: str, *, holder: Holder | None = None, cause: str | None = None) -> o.Ended:
+    def resume_buffer(
+        self, conversation: str, *, holder: Holder | None = None, cause: str | None = None
+    ) -> o.ResumeOutcome:
         return self._started(conversation, self.store.resume_buffer(conversation, holder=holder, cause=cause))
 
-    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
+    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.BufferRetimed | o.BufferUnmoved | o.BufferEmpty:
         return self._started(conversation, self.store.retime_buffer(conversation, timing=timing))
 
-    def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended | o.Unmoved | o.Empty:
+    def extend_wait(
+        self, conversation: str, *, extend_ms: int, max_wait_ms: int
+    ) -> o.BufferExtended | o.BufferUnmoved | o.BufferEmpty:
         return self.store.extend_wait(conversation, extend_ms=extend_ms, max_wait_ms=max_wait_ms)
 
     def edit_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
-    ) -> o.Edited | o.Frozen | o.Absent:
+    ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
         edited = self.store.edit_message(conversation, message_id, payload=payload)
         # Retime only if no message arrived after this one: a later message may wait for a transcript of its own.
-        if timing is not None and isinstance(edited, o.Edited) and edited.behind == 0:
+        if timing is not None and isinstance(edited, o.MessageEdited) and edited.behind == 0:
             self.retime_buffer(conversation, timing=timing)
         return edited
 
-    def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent:
+    def delete_message(
+        self, conversation: str, message_id: str
+    ) -> o.MessageDeleted | o.MessageFrozen | o.MessageAbsent:
         return self.store.delete_message(conversation, message_id)
 
-    def find_message(self, conversation: str, message_id: str) -> o.Waiting | o.Frozen | o.Absent:
+    def find_message(self, conversation: str, message_id: str) -> o.MessageWaiting | o.MessageFrozen | o.MessageAbsent:
         return self.store.find_message(conversation, message_id)
 
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
         return self.store.peek_conversation(conversation, limit=limit)
 
-    def standing(self, conversation: str) -> o.Standing:
+    def generation_and_holds(self, conversation: str) -> o.GenerationAndHolds:
         seen = self.store.peek_conversation(conversation)
-        return o.Standing(seen.generation, seen.holds)
+        return o.GenerationAndHolds(seen.generation, seen.holds)
 
-    def recover_expired(self, shard: int, *, limit: int) -> o.Recovered:
+    def recover_expired(self, shard: int, *, limit: int) -> o.ShardRecovered:
         """Put expired claims of a shard back, and start its processor if it has none."""
         recovered = self.store.recover_expired(shard, limit=limit)
         if recovered.start_id is not None:
@@ -88,7 +97,10 @@ class ValkeyLane:
 
     def _started(self, conversation: str, outcome: T) -> T:
         """Start the shard's processor if the outcome has a start id. Return the outcome without that id."""
-        if isinstance(outcome, o.Unmoved | o.Empty | o.Stale | o.Refused) or outcome.start_id is None:
+        if (
+            isinstance(outcome, o.BufferUnmoved | o.BufferEmpty | o.RunStale | o.MessageRefused)
+            or outcome.start_id is None
+        ):
             return outcome
         self._starter.start(self.store.shard_of(conversation))
         return replace(outcome, start_id=None)

@@ -4,18 +4,18 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.limits import VALKEY_ANSWER_MS, VALKEY_CONNECT_MS
 
 
-class Patience:
+class DialPatience:
     """The patience of a caller that has no other lane, so it waits as long as a dial may take."""
 
     def __init__(self, connect_ms: int = VALKEY_CONNECT_MS) -> None:
         self.connect_ms = connect_ms
 
     def left_ms(self, *, is_doubted: bool) -> int:  # noqa: ARG002 - for a webhook's patience
-        """Return how long a call may wait now. `is_doubted` says that Valkey has failed since the last dial."""
+        """Return the milliseconds that a call may wait now. `is_doubted`: Valkey has failed since the last dial."""
         return self.connect_ms
 
 
-class WebhookPatience(Patience):
+class WebhookPatience(DialPatience):
     """The patience of ingest, which has one budget for all calls of a webhook, because the platform waits.
 
     After a failure a call waits only as long as an answer may take, because Valkey is probably unavailable.

@@ -4,7 +4,7 @@ A header names every key, every argument and every form of the answer. The store
 arguments, and reads an answer by the names of its fields. The store refuses a call or an answer that does not fit the
 header, so script and caller cannot drift apart unnoticed.
 
-A line `-- include name` in a script stands for the code of include/name.lua, and `-- include name: f, g` for only the
+A line `-- include name` in a script means the code of include/name.lua, and `-- include name: f, g` for only the
 functions f and g of that file. The loader replaces the line with that code as one line, so the line numbers in the
 server's error messages are those of the script's file.
 """
@@ -143,7 +143,6 @@ def _form(fields: tuple[str, ...]) -> ReadReply:
 
 
 def _fields(name: str, items: list[str]) -> tuple[str, ...]:
-    """Return the names of an answer's items."""
     found = [_FIELD.fullmatch(item) for item in items]
     if None in found:
         raise InvalidHeader(f"{name}.lua: a part of the answer has no name: {items[found.index(None)]}")

@@ -14,7 +14,7 @@ from message_buffer.lanes.valkey.connection import (
     is_sign_in_refused,
     is_sign_in_unavailable,
 )
-from message_buffer.lanes.valkey.patience import Patience
+from message_buffer.lanes.valkey.patience import DialPatience
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.settings import IamAccess, ValkeySettings
 
@@ -91,12 +91,12 @@ class Opener:
 
 
 def open_store(
-    valkey: ValkeySettings, opener: Opener, *, patience: Patience | None = None, retry_within_ms: int | None = None
+    valkey: ValkeySettings, opener: Opener, *, patience: DialPatience | None = None, retry_within_ms: int | None = None
 ) -> Store:
     """Return a store that opens its client with its first call."""
     connection = Connection(
         opener.open,
-        patience=patience or Patience(valkey.connection.connect_timeout_ms),
+        patience=patience or DialPatience(valkey.connection.connect_timeout_ms),
         retry_within_ms=retry_within_ms,
         swallowed=opener.swallowed,
         connected=opener.connected,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidId, InvalidInput, ScriptInvariantBroken
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.holds import Hold, Holder, Holds, standing
+from message_buffer.lanes.holds import Hold, Holder, Holds, unexpired
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.keys import batch_prefix, script_keys, shard_of, shard_of_encoded
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script, load_script
@@ -75,7 +75,7 @@ class Store:
 
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
-    ) -> o.Buffered | o.Duplicate | o.Refused:
+    ) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
         # On this hot path each argument is named, because merging dictionaries takes longer than the rest of the call.
         start_id = self._new_call_id()
         reply = self._run(
@@ -100,13 +100,15 @@ class Store:
             silence_rule=timing.silence_rule,
         )
         if reply.word == b"BUFFERED":
-            return o.Buffered(reply.due_at_ms, reply.count, _why(reply.why).rule, start_id if reply.start else None)
+            return o.MessageBuffered(
+                reply.due_at_ms, reply.count, _why(reply.why).rule, start_id if reply.start else None
+            )
         if reply.word == b"REFUSED":
-            return o.Refused(reply.reason.decode(), reply.wait_ms)
+            return o.MessageRefused(reply.reason.decode(), reply.wait_ms)
         rule = _why(reply.why).rule if reply.why else None
-        return o.Duplicate(_or_none(reply.due_at_ms), reply.count, rule, start_id if reply.start else None)
+        return o.MessageDuplicate(_or_none(reply.due_at_ms), reply.count, rule, start_id if reply.start else None)
 
-    def take_batch(self, conversation: str, token: str) -> o.Taken | o.Busy | o.Stale:
+    def take_batch(self, conversation: str, token: str) -> o.BatchTaken | o.BatchBusy | o.RunStale:
         s = self.settings
         reply = self._run(
             "take_batch", conversation=conversation, now_ms=self._clock(), token=token, token_ms=s.token_ms,
@@ -115,20 +117,20 @@ class Store:
         )  # fmt: skip
         match reply.word:
             case b"TAKEN":
-                return o.Taken(
+                return o.BatchTaken(
                     reply.batch_id.decode(), reply.attempt, reply.generation, reply.first_at_ms, reply.last_at_ms,
                     reply.due_at_ms, *_why(reply.why), reply.payloads, until_ms=reply.until_ms,
                 )  # fmt: skip
             case b"BUSY":
-                return o.Busy(reply.until_ms)
+                return o.BatchBusy(reply.until_ms)
             case _:
-                return o.Stale()
+                return o.RunStale()
 
-    def renew_token(self, conversation: str, token: str) -> o.Renewed | o.Stale:
+    def renew_token(self, conversation: str, token: str) -> o.Renewed | o.RunStale:
         reply = self._run("renew_token", conversation=conversation, now_ms=self._clock(), token=token)
-        return o.Stale() if reply.word == b"STALE" else o.Renewed(reply.until_ms)
+        return o.RunStale() if reply.word == b"STALE" else o.Renewed(reply.until_ms)
 
-    def complete_batch(self, conversation: str, token: str) -> o.Completed | o.Stale:
+    def complete_batch(self, conversation: str, token: str) -> o.BatchCompleted | o.RunStale:
         s = self.settings
         start = self._start()
         reply = self._run(
@@ -136,29 +138,33 @@ class Store:
             max_emitted=s.max_emitted, max_seen=s.max_seen, **start,
         )  # fmt: skip
         if reply.word == b"STALE":
-            return o.Stale()
-        return o.Completed(_or_none(reply.due_at_ms), reply.count, _reserved(start, reply.start), reply.forgotten)
+            return o.RunStale()
+        return o.BatchCompleted(_or_none(reply.due_at_ms), reply.count, _reserved(start, reply.start), reply.forgotten)
 
-    def retry_batch(self, conversation: str, token: str, *, retry_at_ms: int) -> o.Retried | o.Stale:
+    def retry_batch(self, conversation: str, token: str, *, retry_at_ms: int) -> o.BatchRetried | o.RunStale:
         start = self._start()
         reply = self._run(
             "retry_batch", conversation=conversation, now_ms=self._clock(), token=token, retry_at_ms=retry_at_ms,
             **start,
         )  # fmt: skip
-        return o.Stale() if reply.word == b"STALE" else o.Retried(reply.due_at_ms, _reserved(start, reply.start))
+        return (
+            o.RunStale() if reply.word == b"STALE" else o.BatchRetried(reply.due_at_ms, _reserved(start, reply.start))
+        )
 
     # -- what operators, control words and typing events do to it ----------------------------------------------
 
-    def flush_buffer(self, conversation: str) -> o.Flushed | o.Empty:
+    def flush_buffer(self, conversation: str) -> o.BufferFlushed | o.BufferEmpty:
         start = self._start()
         reply = self._run("flush_buffer", conversation=conversation, now_ms=self._clock(), **start)
         return (
-            o.Empty()
+            o.BufferEmpty()
             if reply.word == b"EMPTY"
-            else o.Flushed(reply.due_at_ms, reply.count, _reserved(start, reply.start))
+            else o.BufferFlushed(reply.due_at_ms, reply.count, _reserved(start, reply.start))
         )
 
-    def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled | o.AlreadyCancelled:
+    def cancel_buffer(
+        self, conversation: str, *, cancel_id: str | None = None
+    ) -> o.BufferCancelled | o.AlreadyCancelled:
         """Drop the conversation's messages.
 
         If `cancel_id` is the id of the message that asked for the cancel, its redeliveries drop no newer messages.
@@ -170,12 +176,12 @@ class Store:
         )  # fmt: skip
         if reply.word == b"REPEATED":
             return o.AlreadyCancelled(reply.generation)
-        return o.Cancelled(reply.generation, reply.buffered, reply.frozen, bool(reply.leaving))
+        return o.BufferCancelled(reply.generation, reply.buffered, reply.frozen, bool(reply.leaving))
 
-    def forget_conversation(self, conversation: str) -> o.Forgotten:
+    def forget_conversation(self, conversation: str) -> o.ConversationForgotten:
         reply = self._run("forget_conversation", conversation=conversation, now_ms=self._clock())
         until_ms = _or_none(reply.leaving_until_ms)
-        return o.Forgotten(
+        return o.ConversationForgotten(
             _or_none(reply.last_at_ms), reply.waiting, reply.frozen,
             # A run may begin a call to the bus until its token ends.
             None if until_ms is None else until_ms + MAX_CALL_MS,
@@ -190,15 +196,19 @@ class Store:
         )
         return o.OnHold(reply.held_until_ms, _reserved(start, reply.start))
 
-    def resume_buffer(self, conversation: str, *, holder: Holder | None = None, cause: str | None = None) -> o.Ended:
+    def resume_buffer(
+        self, conversation: str, *, holder: Holder | None = None, cause: str | None = None
+    ) -> o.ResumeOutcome:
         start = self._start() | {"holder": holder or "", "cause": cause or ""}
         reply = self._run("resume_buffer", conversation=conversation, now_ms=self._clock(), **start)
         if reply.word == b"HELD":
             return o.OnHold(reply.held_until_ms, _reserved(start, reply.start))
-        outcome = o.Resumed if reply.word == b"RESUMED" else o.NotOnHold
+        outcome = o.HoldEnded if reply.word == b"RESUMED" else o.NotOnHold
         return outcome(_or_none(reply.due_at_ms), _reserved(start, reply.start))
 
-    def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended | o.Unmoved | o.Empty:
+    def extend_wait(
+        self, conversation: str, *, extend_ms: int, max_wait_ms: int
+    ) -> o.BufferExtended | o.BufferUnmoved | o.BufferEmpty:
         _whole("extend_ms", extend_ms, 1, DAY_MS)
         _whole("max_wait_ms", max_wait_ms, 1, DAY_MS)
         reply = self._run(
@@ -206,13 +216,13 @@ class Store:
         )
         match reply.word:
             case b"EXTENDED":
-                return o.Extended(reply.due_at_ms)
+                return o.BufferExtended(reply.due_at_ms)
             case b"UNMOVED":
-                return o.Unmoved(reply.due_at_ms)
+                return o.BufferUnmoved(reply.due_at_ms)
             case _:
-                return o.Empty()
+                return o.BufferEmpty()
 
-    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed | o.Unmoved | o.Empty:
+    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.BufferRetimed | o.BufferUnmoved | o.BufferEmpty:
         """Compute an open buffer's due time again by changed rules. Later messages bring the new rules themselves."""
         start = self._start()
         reply = self._run(
@@ -220,24 +230,30 @@ class Store:
         )
         match reply.word:
             case b"RETIMED":
-                return o.Retimed(reply.due_at_ms, reply.count, _why(reply.why).rule, _reserved(start, reply.start))
+                return o.BufferRetimed(
+                    reply.due_at_ms, reply.count, _why(reply.why).rule, _reserved(start, reply.start)
+                )
             case b"UNMOVED":
-                return o.Unmoved(reply.due_at_ms)
+                return o.BufferUnmoved(reply.due_at_ms)
             case _:
-                return o.Empty()
+                return o.BufferEmpty()
 
-    def edit_message(self, conversation: str, message_id: str, *, payload: bytes) -> o.Edited | o.Frozen | o.Absent:
+    def edit_message(
+        self, conversation: str, message_id: str, *, payload: bytes
+    ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
         reply = self._search("edit_message", conversation, message_id, payload=payload)
-        return o.Edited(reply.behind) if reply.word == b"EDITED" else _not_waiting(reply)
+        return o.MessageEdited(reply.behind) if reply.word == b"EDITED" else _not_waiting(reply)
 
-    def delete_message(self, conversation: str, message_id: str) -> o.Deleted | o.Frozen | o.Absent:
+    def delete_message(
+        self, conversation: str, message_id: str
+    ) -> o.MessageDeleted | o.MessageFrozen | o.MessageAbsent:
         s = self.settings
         reply = self._search("delete_message", conversation, message_id, seen_ms=s.seen_ms, max_seen=s.max_seen)
-        return o.Deleted() if reply.word == b"DELETED" else _not_waiting(reply)
+        return o.MessageDeleted() if reply.word == b"DELETED" else _not_waiting(reply)
 
-    def find_message(self, conversation: str, message_id: str) -> o.Waiting | o.Frozen | o.Absent:
+    def find_message(self, conversation: str, message_id: str) -> o.MessageWaiting | o.MessageFrozen | o.MessageAbsent:
         reply = self._search("find_message", conversation, message_id)
-        return o.Waiting(reply.position) if reply.word == b"WAITING" else _not_waiting(reply)
+        return o.MessageWaiting(reply.position) if reply.word == b"WAITING" else _not_waiting(reply)
 
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
         reply = self._run("peek_conversation", conversation=conversation, limit=limit)
@@ -253,7 +269,7 @@ class Store:
             first_at_ms=_or_none(reply.first_at_ms),
             last_at_ms=_or_none(reply.last_at_ms),
             generation=reply.generation,
-            holds=standing((*_holds("people", reply.people), *_holds("consumers", reply.consumers)), self._clock()),
+            holds=unexpired((*_holds("people", reply.people), *_holds("consumers", reply.consumers)), self._clock()),
             batch_id=reply.batch_id.decode() or None,
             attempt=reply.attempt,
             frozen=reply.frozen,
@@ -262,71 +278,71 @@ class Store:
 
     # -- what processors and the watchdog do to a shard --------------------------------------------------------
 
-    def acquire_lease(self, shard: int, lease_id: str) -> o.Acquired | o.LeaseTaken:
+    def acquire_lease(self, shard: int, lease_id: str) -> o.LeaseAcquired | o.LeaseTaken:
         reply = self._run_shard(
             "acquire_lease", shard, now_ms=self._clock(), lease_id=lease_id, lease_ms=self.settings.lease_ms
         )
         if reply.word == b"LEASED":
             return o.LeaseTaken(reply.expires_at_ms)
-        return o.Acquired(reply.expires_at_ms, reply.returned)
+        return o.LeaseAcquired(reply.expires_at_ms, reply.returned)
 
-    def renew_lease(self, shard: int, lease_id: str) -> o.Renewed | o.Lost:
+    def renew_lease(self, shard: int, lease_id: str) -> o.Renewed | o.LeaseLost:
         reply = self._run_shard(
             "renew_lease", shard, now_ms=self._clock(), lease_id=lease_id, lease_ms=self.settings.lease_ms
         )
-        return o.Renewed(reply.expires_at_ms) if reply.word == b"RENEWED" else o.Lost()
+        return o.Renewed(reply.expires_at_ms) if reply.word == b"RENEWED" else o.LeaseLost()
 
-    def leave_if_idle(self, shard: int, lease_id: str) -> o.Released | o.WorkIsNear | o.Lost:
+    def stop_if_idle(self, shard: int, lease_id: str) -> o.LeaseReleased | o.WorkIsNear | o.LeaseLost:
         return self._release_lease(shard, lease_id, "idle")
 
-    def hand_over(self, shard: int, lease_id: str) -> o.Released | o.WorkIsNear | o.Lost:
+    def hand_over(self, shard: int, lease_id: str) -> o.LeaseReleased | o.WorkIsNear | o.LeaseLost:
         return self._release_lease(shard, lease_id, "handover")
 
-    def _release_lease(self, shard: int, lease_id: str, reason: str) -> o.Released | o.WorkIsNear | o.Lost:
+    def _release_lease(self, shard: int, lease_id: str, reason: str) -> o.LeaseReleased | o.WorkIsNear | o.LeaseLost:
         start = self._start()
         reply = self._run_shard("release_lease", shard, now_ms=self._clock(), lease_id=lease_id, reason=reason, **start)
         match reply.word:
             case b"RELEASED":
-                return o.Released(_or_none(reply.next_due_at_ms), _reserved(start, reply.start))
+                return o.LeaseReleased(_or_none(reply.next_due_at_ms), _reserved(start, reply.start))
             case b"PENDING":
                 return o.WorkIsNear(reply.next_due_at_ms)
             case _:
-                return o.Lost()
+                return o.LeaseLost()
 
-    def claim_due(self, shard: int, lease_id: str, *, limit: int = 100) -> o.Claimed | o.Lost:
+    def claim_due(self, shard: int, lease_id: str, *, limit: int = 100) -> o.ConversationsClaimed | o.LeaseLost:
         s, now_ms = self.settings, self._clock()
         reply = self._run_shard(
             "claim_due", shard, now_ms=now_ms, lease_id=lease_id, limit=limit, claim_ms=s.claim_ms,
-            look_ms=s.look_ms, call_id=self._new_call_id(), slots=s.slots,
+            max_sleep_ms=s.max_sleep_ms, call_id=self._new_call_id(), slots=s.slots,
         )  # fmt: skip
         if reply.word == b"LOST":
-            return o.Lost()
+            return o.LeaseLost()
         # In a repeated call the script returns the times as strings.
-        due = [o.Due(conversation.decode(), int(due_at_ms)) for conversation, due_at_ms in reply.rows]
-        return o.Claimed(
+        due = [o.DueConversation(conversation.decode(), int(due_at_ms)) for conversation, due_at_ms in reply.rows]
+        return o.ConversationsClaimed(
             _or_none(reply.next_due_at_ms), due, now_ms + s.claim_ms, reply.expired, waits_for_slot=bool(reply.full)
         )
 
     def return_claim(
         self, conversation: str, lease_id: str, *, due_at_ms: int
-    ) -> o.Returned | o.Busy | o.Stale | o.Lost:
+    ) -> o.ClaimReturned | o.BatchBusy | o.RunStale | o.LeaseLost:
         reply = self._run(
             "return_claim", conversation=conversation, now_ms=self._clock(), lease_id=lease_id, due_at_ms=due_at_ms
         )
         match reply.word:
             case b"RETURNED":
-                return o.Returned(reply.due_at_ms)
+                return o.ClaimReturned(reply.due_at_ms)
             case b"BUSY":
-                return o.Busy(None)
+                return o.BatchBusy(None)
             case b"STALE":
-                return o.Stale()
+                return o.RunStale()
             case _:
-                return o.Lost()
+                return o.LeaseLost()
 
-    def recover_expired(self, shard: int, *, limit: int = 500) -> o.Recovered:
+    def recover_expired(self, shard: int, *, limit: int = 500) -> o.ShardRecovered:
         start = self._start()
         reply = self._run_shard("recover_expired", shard, now_ms=self._clock(), limit=limit, **start)
-        return o.Recovered(
+        return o.ShardRecovered(
             pending=reply.pending,
             inflight=reply.inflight,
             oldest_due_at_ms=_or_none(reply.oldest_due_at_ms),
@@ -335,7 +351,7 @@ class Store:
             conversations=[conversation.decode() for conversation in reply.conversations],
         )
 
-    def list_conversations(self, shard: int, *, cursor: str = FIRST_PAGE, limit: int = 100) -> o.Page:
+    def list_conversations(self, shard: int, *, cursor: str = FIRST_PAGE, limit: int = 100) -> o.ConversationPage:
         """Return one page of a shard's conversations. A buffer that is open during all calls is on at least one page.
 
         A conversation with only a frozen batch may be on no page if it is claimed or returned between the calls.
@@ -344,8 +360,10 @@ class Store:
             raise InvalidInput(f"a cursor must be the next_cursor of an earlier page, not {cursor!r}")
         _whole("limit", limit, 1, 1000)
         reply = self._run_shard("list_conversations", shard, cursor=cursor, limit=limit)
-        listed = [o.Listed(conversation.decode(), state.decode(), at) for conversation, state, at in reply.rows]
-        return o.Page(reply.next_cursor.decode() or None, listed)
+        listed = [
+            o.ListedConversation(conversation.decode(), state.decode(), at) for conversation, state, at in reply.rows
+        ]
+        return o.ConversationPage(reply.next_cursor.decode() or None, listed)
 
     # -- how a call is made ------------------------------------------------------------------------------------
 
@@ -375,7 +393,7 @@ class Store:
             cursor = reply.next_cursor
 
     def _run(self, name: str, *, conversation: str, **arguments: Argument) -> Any:
-        """Run a script on a conversation; return the answer as a tuple whose fields the script's header names."""
+        """Run a script on a conversation. Return its answer as a tuple with the names in the script's header."""
         script = self._loaded.get(name) or self._load(name)
         encoded = encode_conversation(conversation)
         if script.takes_conversation:
@@ -384,7 +402,7 @@ class Store:
         return self._call(script, keys, arguments)
 
     def _run_shard(self, name: str, shard: int, **arguments: Argument) -> Any:
-        """Run a script on a shard; return the answer as a tuple whose fields the script's header names."""
+        """Run a script on a shard. Return its answer as a tuple with the names in the script's header."""
         script = self._loaded.get(name) or self._load(name)
         return self._call(script, script_keys(script.keys, shard), arguments)
 
@@ -482,7 +500,7 @@ def _or_none(value: int) -> int | None:
     return None if value == -1 else value
 
 
-def _not_waiting(reply: Any) -> o.Frozen | o.Absent:
+def _not_waiting(reply: Any) -> o.MessageFrozen | o.MessageAbsent:
     if reply.word == b"FROZEN":
-        return o.Frozen(reply.batch_id.decode())
-    return o.Absent(bool(reply.known), reply.batch_id.decode() or None)
+        return o.MessageFrozen(reply.batch_id.decode())
+    return o.MessageAbsent(bool(reply.known), reply.batch_id.decode() or None)

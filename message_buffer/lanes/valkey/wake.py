@@ -23,7 +23,7 @@ from message_buffer.lanes.valkey.keys import wake_key
 POP_SECONDS = 20
 
 
-class _Line(Protocol):
+class _WakeConnection(Protocol):
     """The part of redis-py's connections that we use."""
 
     def send_command(self, *args: Any) -> None: ...
@@ -39,7 +39,7 @@ class _Pop(NamedTuple):
     """A connection for one blocking pop, and its client."""
 
     client: Client
-    line: _Line
+    line: _WakeConnection
 
     def close(self) -> None:
         self.line.disconnect()
@@ -77,10 +77,10 @@ class Wake:
         deadline = self._monotonic() + seconds
         try:
             while (line := self._popping_line(deadline)) and line.can_read(self._left(deadline)):
-                answer = line.read_response()
+                response = line.read_response()
                 self._is_popping = False
                 # None means that the pop timed out. Send the next pop and continue to wait.
-                if answer is not None:
+                if response is not None:
                     return True
         except (*FAILURES, OSError, StoreError) as error:
             self._is_spread = self._is_spread or isinstance(error, MovedError)
@@ -92,7 +92,7 @@ class Wake:
     def _left(self, deadline: float) -> float:
         return max(deadline - self._monotonic(), 0)
 
-    def _popping_line(self, deadline: float) -> _Line | None:
+    def _popping_line(self, deadline: float) -> _WakeConnection | None:
         """Return the connection, with a pop outstanding on it, or None if it is not open before the deadline."""
         if self._pop is None:
             self._dial = self._dial or Dial(self._open)
@@ -122,12 +122,12 @@ class Wake:
         self._is_popping = False
 
 
-def _line_to(client: Client, key: bytes) -> _Line:
+def _line_to(client: Client, key: bytes) -> _WakeConnection:
     """Return a connection to the node that holds this key."""
     if isinstance(client, RedisCluster):
         node = client.get_redis_connection(client.get_node_from_key(key))
     else:
         assert isinstance(client, Redis)
         node = client
-    line: _Line = node.connection_pool.get_connection()
+    line: _WakeConnection = node.connection_pool.get_connection()
     return line

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from message_buffer.lanes.outcomes import Absent, Claimed, Refused
+from message_buffer.lanes.outcomes import ConversationsClaimed, MessageAbsent, MessageRefused
 from message_buffer.rules.layers import Rules
 from tests.support.engine import SETTINGS as STAGE_SETTINGS
 from tests.support.engine import Engine
@@ -97,7 +97,7 @@ class Base(RuleBasedStateMachine):
         try:
             answer = getattr(self.store, method)(*args, **kwargs)
             # Do not repeat these calls later, because an absent message may exist then, and a refused one may fit.
-            if not isinstance(answer, Refused) and not (isinstance(answer, Absent) and not answer.known):
+            if not isinstance(answer, MessageRefused) and not (isinstance(answer, MessageAbsent) and not answer.known):
                 self.calls.append((clock.now_ms, call_id, method, args, kwargs))
             if twice:
                 self._repeat(answer, method, args, kwargs)
@@ -110,7 +110,7 @@ class Base(RuleBasedStateMachine):
         again = getattr(self.store, method)(*args, **kwargs)
         after = self.engine.settle()
         assert before == after, f"repeating {method} changed something"
-        if method == "claim_due" and isinstance(answer, Claimed):
+        if method == "claim_due" and isinstance(answer, ConversationsClaimed):
             assert again == replace(answer, expired=0), "the repeated claim forgot what it had claimed"
         if getattr(answer, "start_id", None):
             assert again.start_id == answer.start_id, f"the repeated {method} forgot the start it had reserved"

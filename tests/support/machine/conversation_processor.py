@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from message_buffer.lanes.outcomes import Busy, Completed, Renewed, Retried, Stale, Taken
+from message_buffer.lanes.outcomes import BatchBusy, BatchCompleted, BatchRetried, BatchTaken, Renewed, RunStale
 from tests.support.machine.base import SETTINGS, Base, Run, pick, seldom, skews
 
 
@@ -21,13 +21,13 @@ class ConversationProcessors(Base):
         model = self.model[name]
         outcome = self.call(skew, twice, "take_batch", name, token)
         if model.state != "INFLIGHT":
-            assert outcome == Stale()
+            assert outcome == RunStale()
             return
         if model.frozen and model.frozen.token_until > now:
-            assert outcome == Busy(model.frozen.token_until)
+            assert outcome == BatchBusy(model.frozen.token_until)
             model.take(model.frozen.token_until)
             return
-        assert isinstance(outcome, Taken)
+        assert isinstance(outcome, BatchTaken)
         if model.frozen is None:
             assert (self.life(name), outcome.batch_id) not in {(life, batch_id) for life, batch_id, _ in self.emitted}
             model.freeze(outcome.batch_id, SETTINGS.max_batch, now)
@@ -65,7 +65,7 @@ class ConversationProcessors(Base):
         batch = model.frozen
         outcome = self.call(skew, twice, "renew_token", run.conversation, run.token)
         if batch is None or batch.token != run.token or not batch.token_until or model.state != "INFLIGHT":
-            assert outcome == Stale()
+            assert outcome == RunStale()
             return
         model.take(now + batch.token_ms)
         assert outcome == Renewed(batch.token_until)
@@ -82,11 +82,11 @@ class ConversationProcessors(Base):
         model = self.model[run.conversation]
         outcome = self.call(skew, twice, "complete_batch", run.conversation, run.token)
         if model.frozen is None or model.frozen.token != run.token:
-            assert outcome == Stale()
+            assert outcome == RunStale()
             return
         model.completed(SETTINGS.max_emitted)
         self.must_not_wait_for_a_slot(now)
-        assert isinstance(outcome, Completed)
+        assert isinstance(outcome, BatchCompleted)
         assert outcome.count == len(model.waiting)
         assert outcome.next_due_at_ms == (model.due_at if model.waiting else None)
         if model.waiting:
@@ -104,12 +104,12 @@ class ConversationProcessors(Base):
         retry_at = now + delay
         outcome = self.call(skew, twice, "retry_batch", run.conversation, run.token, retry_at_ms=retry_at)
         if model.frozen is None or model.frozen.token != run.token:
-            assert outcome == Stale()
+            assert outcome == RunStale()
             return
         model.frozen.retry()
         model.back_to_pending(retry_at)
         self.must_not_wait_for_a_slot(now)
-        assert isinstance(outcome, Retried)
+        assert isinstance(outcome, BatchRetried)
         assert outcome.due_at_ms == model.scheduled_at
         self.must_be_picked_up(model.scheduled_at, now)
 

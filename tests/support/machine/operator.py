@@ -4,7 +4,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from message_buffer.lanes.holds import Holder
-from message_buffer.lanes.outcomes import Cancelled, Empty, Forgotten, OnHold, Resumed, Retimed, Unmoved
+from message_buffer.lanes.outcomes import (
+    BufferCancelled,
+    BufferEmpty,
+    BufferRetimed,
+    BufferUnmoved,
+    ConversationForgotten,
+    HoldEnded,
+    OnHold,
+)
 from message_buffer.lanes.valkey.store import FIRST_PAGE
 from message_buffer.limits import MAX_CALL_MS
 from message_buffer.rules.layers import Rules
@@ -19,7 +27,7 @@ class Operators(Writers):
     @rule(name=conversations, skew=skews, twice=seldom)
     def flush(self, name: str, skew: int, twice: bool) -> None:
         outcome, now, model = self.call(skew, twice, "flush_buffer", name), self.now(skew), self.model[name]
-        assert (outcome == Empty()) == model.is_idle
+        assert (outcome == BufferEmpty()) == model.is_idle
         model.flush(now)
         if model.state == "PENDING":
             self.must_be_picked_up(model.scheduled_at, now)
@@ -34,7 +42,7 @@ class Operators(Writers):
         leaving = model.frozen is not None and model.frozen.token_until > now
         outcome = self.call(skew, twice, "cancel_buffer", name)
         model.cancel()
-        assert outcome == Cancelled(model.generation, buffered, frozen, leaving)
+        assert outcome == BufferCancelled(model.generation, buffered, frozen, leaving)
 
     @precondition(lambda self: any(m.frozen for m in self.model.values()))
     @rule(skew=skews, sure=seldom)
@@ -61,7 +69,7 @@ class Operators(Writers):
         leaving_until = frozen.token_until + MAX_CALL_MS if frozen and frozen.token_until > now else None
         outcome = self.call(skew, twice, "forget_conversation", name)
         last_at = model.last_arrival(now)
-        assert outcome == Forgotten(last_at, waiting, len(frozen.messages) if frozen else 0, leaving_until)
+        assert outcome == ConversationForgotten(last_at, waiting, len(frozen.messages) if frozen else 0, leaving_until)
         for key, found in self.engine.keys().items():
             assert not key.endswith(f":{name}"), f"{key} is left"
             assert name.encode() not in found.value, f"{key} names the conversation"
@@ -101,7 +109,7 @@ class Operators(Writers):
             assert isinstance(outcome, OnHold)
             assert outcome.held_until_ms == model.held_until
         else:
-            assert isinstance(outcome, Resumed) == was_held
+            assert isinstance(outcome, HoldEnded) == was_held
         if model.state == "PENDING" and model.frozen is None:
             self.must_be_picked_up(model.scheduled_at, now)
 
@@ -112,11 +120,11 @@ class Operators(Writers):
         outcome = self.call(skew, twice, "retime_buffer", name, timing=rules.timing)
         model.retime(rules.timing, now)
         if was_due is None:
-            assert outcome == Empty()
+            assert outcome == BufferEmpty()
         elif was_due < now:
-            assert outcome == Unmoved(was_due)
+            assert outcome == BufferUnmoved(was_due)
         else:
-            assert isinstance(outcome, Retimed)
+            assert isinstance(outcome, BufferRetimed)
             assert (outcome.due_at_ms, outcome.count) == (model.due_at, len(model.waiting))
             assert model.first_at is not None
             assert outcome.due_at_ms <= max(model.first_at + rules.max_wait_ms, model.held_until, now)  # I4

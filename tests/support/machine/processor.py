@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from message_buffer.lanes.outcomes import (
-    Acquired,
-    Busy,
-    Claimed,
+    BatchBusy,
+    ClaimReturned,
+    ConversationsClaimed,
+    LeaseAcquired,
+    LeaseLost,
+    LeaseReleased,
     LeaseTaken,
-    Lost,
-    Released,
     Renewed,
-    Returned,
-    Stale,
+    RunStale,
     WorkIsNear,
 )
 from tests.support.machine.base import SETTINGS, pick, processors, seldom, skews
@@ -35,7 +35,7 @@ class Processors(ConversationProcessors):
             return
         # The other processor died, because it did not leave. The script puts back its claims that are not taken.
         untaken = [m for m in self.model.values() if another and m.state == "INFLIGHT" and not m.is_taken]
-        assert outcome == Acquired(now + SETTINGS.lease_ms, len(untaken))
+        assert outcome == LeaseAcquired(now + SETTINGS.lease_ms, len(untaken))
         for model in untaken:
             model.back_to_pending(now)
         self.lease = (processor, now + SETTINGS.lease_ms)
@@ -47,7 +47,7 @@ class Processors(ConversationProcessors):
             assert outcome == Renewed(now + SETTINGS.lease_ms)
             self.lease = (processor, now + SETTINGS.lease_ms)
         else:
-            assert outcome == Lost()
+            assert outcome == LeaseLost()
 
     @rule(
         processor=processors, limit=st.sampled_from((1, 100, 100)), early_ms=st.sampled_from((0, 0, 1, 700)),
@@ -69,9 +69,9 @@ class Processors(ConversationProcessors):
         twice = twice and not early  # a call that only corrects early scores is not remembered, so its repeat may claim
         outcome = self.call(skew, twice, "claim_due", 0, processor, limit=limit)
         if not self._owns(processor, now):
-            assert outcome == Lost()
+            assert outcome == LeaseLost()
             return
-        assert isinstance(outcome, Claimed)
+        assert isinstance(outcome, ConversationsClaimed)
         flying = sorted((m.score, n.encode(), m) for n, m in self.model.items() if m.state == "INFLIGHT")
         expired = [model for score, _, model in flying if score <= now][:limit]
         assert outcome.expired == len(expired)
@@ -121,13 +121,13 @@ class Processors(ConversationProcessors):
         model = self.model[name]
         outcome = self.call(skew, twice, "return_claim", name, processor, due_at_ms=now + delay)
         if not self._owns(processor, now):
-            assert outcome == Lost()
+            assert outcome == LeaseLost()
         elif model.state != "INFLIGHT":
-            assert outcome == Stale()
+            assert outcome == RunStale()
         elif model.frozen and model.frozen.token_until > now:
-            assert isinstance(outcome, Busy)
+            assert isinstance(outcome, BatchBusy)
         else:
-            assert outcome == Returned(now + delay)
+            assert outcome == ClaimReturned(now + delay)
             model.back_to_pending(now + delay)
             self.must_be_picked_up(now + delay, now)
 
@@ -137,13 +137,13 @@ class Processors(ConversationProcessors):
         scores = [ceil(float(score)) for key in ("pending", "inflight") for score in self._scores(key)]
         near = bool(scores) and min(scores) <= now + SETTINGS.horizon_ms
         twice = twice and handover  # an idle leave that is repeated finds the lease gone
-        outcome = self.call(skew, twice, "hand_over" if handover else "leave_if_idle", 0, processor)
+        outcome = self.call(skew, twice, "hand_over" if handover else "stop_if_idle", 0, processor)
         if self.lease is None or self.lease[0] != processor:
-            assert outcome == Lost()
+            assert outcome == LeaseLost()
         elif near and not handover:
             assert isinstance(outcome, WorkIsNear)
         else:
-            assert isinstance(outcome, Released)
+            assert isinstance(outcome, LeaseReleased)
             assert (outcome.start_id is not None) == near
             self.lease = None
 

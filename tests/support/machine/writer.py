@@ -6,16 +6,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from message_buffer.lanes.outcomes import (
-    Absent,
-    Buffered,
-    Deleted,
-    Duplicate,
-    Edited,
-    Empty,
-    Extended,
-    Frozen,
-    Refused,
-    Waiting,
+    BufferEmpty,
+    BufferExtended,
+    MessageAbsent,
+    MessageBuffered,
+    MessageDeleted,
+    MessageDuplicate,
+    MessageEdited,
+    MessageFrozen,
+    MessageRefused,
+    MessageWaiting,
 )
 from message_buffer.rules.layers import Rules
 from message_buffer.rules.quota import Charge, Quota
@@ -64,13 +64,13 @@ class Writers(Base):
             skew, twice, "buffer_message", name, message_id, payload=payload(message_id), timing=timing, charge=charge
         )
         if known:
-            assert isinstance(outcome, Duplicate)
+            assert isinstance(outcome, MessageDuplicate)
         elif refused:
-            assert isinstance(outcome, Refused)
+            assert isinstance(outcome, MessageRefused)
             assert outcome.reason == refused
             return
         else:
-            assert isinstance(outcome, Buffered)
+            assert isinstance(outcome, MessageBuffered)
             model.buffer(message_id, payload(message_id), timing, now)
             self.accepted[self.life(name)].append(message_id)
             assert outcome.due_at_ms == model.due_at
@@ -94,10 +94,10 @@ class Writers(Base):
         outcome = self.call(skew, twice, "extend_wait", name, extend_ms=extend_ms, max_wait_ms=30_000)
         model.extend(extend_ms, 30_000, self.now(skew))
         if not model.waiting:
-            assert outcome == Empty()
+            assert outcome == BufferEmpty()
         else:
             assert outcome.due_at_ms == model.due_at
-            assert isinstance(outcome, Extended) == (model.due_at != before)
+            assert isinstance(outcome, BufferExtended) == (model.due_at != before)
 
     @precondition(lambda self: self.sent)
     @rule(
@@ -111,8 +111,8 @@ class Writers(Base):
             outcome = self.call(0, twice, "delete_message", name, message_id)
         else:
             outcome = self.call(0, twice, "edit_message", name, message_id, payload=payload(message_id, "edited"))
-        if isinstance(found, Waiting):
-            assert found == Waiting([waiting_id for waiting_id, _ in self.model[name].waiting].index(message_id))
+        if isinstance(found, MessageWaiting):
+            assert found == MessageWaiting([waiting_id for waiting_id, _ in self.model[name].waiting].index(message_id))
         else:
             assert found == outcome
         self._changed(name, message_id, deletes, outcome)
@@ -131,13 +131,15 @@ class Writers(Base):
         model = self.model[name]
         if message_id in dict(model.waiting):
             if deletes:
-                assert isinstance(outcome, Deleted)
+                assert isinstance(outcome, MessageDeleted)
                 model.delete(message_id)
                 self.withdrawn.add((self.life(name), message_id))
             else:
-                assert isinstance(outcome, Edited)
+                assert isinstance(outcome, MessageEdited)
                 model.edit(message_id, payload(message_id, "edited"))
         elif model.frozen is not None and message_id in dict(model.frozen.messages):
-            assert outcome == Frozen(model.frozen.batch_id)
+            assert outcome == MessageFrozen(model.frozen.batch_id)
         else:
-            assert outcome == Absent(message_id in model.seen, model.came_out_in(message_id, SETTINGS.max_emitted))
+            assert outcome == MessageAbsent(
+                message_id in model.seen, model.came_out_in(message_id, SETTINGS.max_emitted)
+            )

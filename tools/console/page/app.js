@@ -75,7 +75,7 @@ function Flags({ store }) {
 function Problems({ store }) {
   const found = [...new Set([
     !store.connected && "The console's server does not answer. Its terminal may say why.",
-    store.look?.problem && `${store.look.problem}${store.look.isOutage && isPlaying(store.played) ? " The scenario starts Valkey again." : ""}`,
+    store.stage?.problem && `${store.stage.problem}${store.stage.isOutage && isPlaying(store.played) ? " The scenario starts Valkey again." : ""}`,
     store.busProblem,
   ].filter(Boolean))];
   return found.length ? html`<div class="problems" role="alert">${found.map((text) => html`<p key=${text}>${text}</p>`)}</div>` : null;

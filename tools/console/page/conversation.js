@@ -5,8 +5,8 @@ import { Countdown, Moment, Until, becauseOf, duration, layerOf, messagesOf } fr
 import { ask } from "./store.js";
 
 const ACTIONS = {
-  flush: ["Flush", "The waiting messages become due now, and their batch leaves at once. A hold stays for later messages."],
-  hold: ["Hold", "No batch leaves until the hold ends, or until an operator resumes the conversation. Messages are kept."],
+  flush: ["Flush", "The waiting messages become due now, and their batch is emitted at once. A hold stays for later messages."],
+  hold: ["Hold", "No batch is emitted until the hold ends, or until an operator resumes the conversation. Messages are kept."],
   resume: ["Resume", "All holds end, and the waiting messages become due now."],
   cancel: ["Cancel", "The waiting messages are dropped for good, and consumers get an event about it. This cannot be undone."],
 };
@@ -108,8 +108,8 @@ function TimeLine({ entries, conversation, withLogs, newest }) {
     ${withLogs && html`<label class="note"><input type="checkbox" checked=${logs} onChange=${() => setLogs(!logs)} /> with the functions' log lines
       (a run's lines appear when the run has ended)</label>`}
     ${!all.length && html`<p class="empty">The console has seen nothing of this conversation since it was started.</p>`}
-    <ol class="line">${all.map((entry, place) => html`<li key=${place} class=${entry.line ? "logged" : entry.kind === "look" ? "look" : ""}>
-      <${Moment} at=${entry.at} /> ${entry.line ? html`<${LogLine} entry=${entry} />` : entry.kind === "look" ? seen(entry) : told(entry)}</li>`)}</ol>`;
+    <ol class="line">${all.map((entry, place) => html`<li key=${place} class=${entry.line ? "logged" : entry.kind === "poll" ? "poll" : ""}>
+      <${Moment} at=${entry.at} /> ${entry.line ? html`<${LogLine} entry=${entry} />` : entry.kind === "poll" ? seen(entry) : described(entry)}</li>`)}</ol>`;
 }
 
 const NOT_NEWS = new Set(["level", "message", "timestamp", "service", "conversation", "conversations", "requestId", "batch", "cold_start"]);
@@ -123,7 +123,7 @@ function LogLine({ entry }) {
 
 const seen = (entry) => entry.state === "idle" ? "nothing waits" : `${entry.state}: ${entry.count} waiting${entry.frozen ? `, ${entry.frozen} taken` : ""}, because of ${becauseOf(entry)}`;
 
-function told(entry) {
+function described(entry) {
   const parts = [entry.kind.replace("messages.", "")];
   if (entry.count) parts.push(messagesOf(entry.count));
   if (entry.reason) parts.push(`because of ${becauseOf(entry)}`);

@@ -90,7 +90,7 @@ export function layerOf(layer) {
   return LAYERS[layer] ?? (name.length ? `the rules of the ${kind} ${name.join(":")}` : kind);
 }
 
-// Why a batch is due, or has left, in a few words, with the rule that set its due time and the wait.
+// Why a batch is due, or was emitted, in a few words, with the rule that set its due time and the wait.
 export function becauseOf({ why, reason }) {
   if (!why) return reason ?? "–";
   return why.rule.endsWith("Ms") ? `${why.label} (${why.rule}, ${duration(why.waitMs)})` : why.label;

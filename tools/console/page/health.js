@@ -9,7 +9,7 @@ const MINUTES = 15;
 const HEARTBEAT_MS = 6_000;
 
 export function Health({ store }) {
-  const status = store.look?.status;
+  const status = store.stage?.status;
   return html`
     <section><h2>Processors</h2>
       <div class="scroll" tabindex="0" role="region" aria-label="Processors"><table><thead><tr><th scope="col">Shard</th><th scope="col">Processor</th>
@@ -107,7 +107,7 @@ function Bars({ title, counts }) {
 
 function Letters({ store }) {
   const [asked, setAsked] = useState(null);
-  const letters = store.look?.letters;
+  const letters = store.stage?.letters;
   const redrive = async (batchId) => {
     setAsked(null);
     await ask("redrive", { batchId });

@@ -7,8 +7,8 @@ const ROWS = 200;
 
 export function Live({ store, choose }) {
   const [filter, setFilter] = useState({ tenant: "", platform: "", agent: "", user: "" });
-  const look = store.look;
-  const all = look?.conversations ?? [];
+  const stage = store.stage;
+  const all = stage?.conversations ?? [];
   const rows = useMemo(
     () => all.map((row) => ({ ...row, ...partsOf(row.conversation) })).filter((row) =>
       (!filter.tenant || row.tenant.includes(filter.tenant)) && (!filter.platform || row.platform === filter.platform)
@@ -18,7 +18,7 @@ export function Live({ store, choose }) {
   const agents = [...new Set(all.map((row) => row.agent).filter(Boolean))].sort();
   const change = (name) => (event) => setFilter({ ...filter, [name]: event.target.value });
   return html`
-    <${Totals} look=${look} />
+    <${Totals} stage=${stage} />
     <div class="filters" role="search">
       <label>Tenant <input value=${filter.tenant} onInput=${change("tenant")} /></label>
       <label>Platform <select value=${filter.platform} onChange=${change("platform")}>
@@ -26,7 +26,7 @@ export function Live({ store, choose }) {
       <label>Agent <select value=${filter.agent} onChange=${change("agent")} title="The agent that owns the account">
         <option value="">all</option>${agents.map((each) => html`<option key=${each}>${each}</option>`)}</select></label>
       <label>Name contains <input value=${filter.user} onInput=${change("user")} /></label>
-      <span class="count">${rows.length} of ${look?.open ?? 0}${look?.more ? " or more" : ""} shown, the earliest due first</span>
+      <span class="count">${rows.length} of ${stage?.open ?? 0}${stage?.more ? " or more" : ""} shown, the earliest due first</span>
     </div>
     <div class="scroll" tabindex="0" role="region" aria-label="Open conversations">
       <table>
@@ -40,19 +40,19 @@ export function Live({ store, choose }) {
           <td class="n">${row.count}${row.frozen ? ` + ${row.frozen} taken` : ""}</td>
           <td>${becauseOf(row)}</td><td>${row.lane}</td></tr>`)}</tbody>
       </table>
-      ${!rows.length && html`<p class="empty">${look ? "Nothing waits." : "Looking …"}</p>`}
+      ${!rows.length && html`<p class="empty">${stage ? "Nothing waits." : "Looking …"}</p>`}
     </div>
     <${Events} store=${store} choose=${choose} />`;
 }
 
-function Totals({ look }) {
-  const status = look?.status;
+function Totals({ stage }) {
+  const status = stage?.status;
   const cells = [
-    ["Open", look ? `${look.open}${look.more ? "+" : ""}` : "–"],
+    ["Open", stage ? `${stage.open}${stage.more ? "+" : ""}` : "–"],
     ["Scheduled", status?.pending ?? "–"],
     ["In flight", status?.inflight ?? "–"],
     ["Open in DynamoDB", status?.windows?.open ?? "–"],
-    ["Dead letters", look?.letters?.inQueue ?? "–"],
+    ["Dead letters", stage?.letters?.inQueue ?? "–"],
   ];
   return html`<dl class="totals">${cells.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }

@@ -104,7 +104,7 @@ function linesOf(steps) {
   return lines;
 }
 
-// The figures of a batch say why it left, as the chat does. Its reason is less exact.
+// The figures of a batch say why it was emitted, as the chat does. Its reason is less exact.
 function cameOf({ batches, events }, figures) {
   const whys = Object.fromEntries(figures.map(({ batchId, why }) => [batchId, why]));
   const each = batches.map((batch) => `${messagesOf(batch.messages)} because of ${whys[batch.batchId] ?? batch.reason}${batch.lane === "dynamodb" ? ", by the DynamoDB lane" : ""}`);
@@ -238,7 +238,7 @@ function Item({ item, can, act, edit }) {
         </span>`}
       </div>`;
     case "human_reply":
-      return html`<div class="bubble theirs person"><p>${item.text}</p><small><${Moment} at=${item.at} /> · a person of the business${
+      return html`<div class="bubble theirs human-agent"><p>${item.text}</p><small><${Moment} at=${item.at} /> · a human agent${
         item.status === 200 ? "" : ` · ${REFUSALS[item.status] ?? "refused"}: ${item.status}`}</small></div>`;
     case "reply":
       return html`<div class="bubble theirs"><p>${item.text}</p><small><${Moment} at=${item.at} /></small></div>`;
@@ -274,7 +274,7 @@ function Buffer({ chat, store, choose }) {
       <p class="why" role="status">${buffer.why?.text ?? "…"}</p>
       <${Overdue} at=${buffer.dueAt} />
       <ol class="fragments">${waiting.map((item) => html`<li key=${item.messageId}><${Moment} at=${item.at} /> ${item.text || what(item)}</li>`)}</ol>`
-    : html`<p class="empty">${waiting.length && store.look?.isOutage ? `In Valkey, ${messagesOf(waiting.length)} of this customer ${waiting.length === 1 ? "waits" : "wait"} until it answers again.`
+    : html`<p class="empty">${waiting.length && store.stage?.isOutage ? `In Valkey, ${messagesOf(waiting.length)} of this customer ${waiting.length === 1 ? "waits" : "wait"} until it answers again.`
       : "Nothing waits."}</p>`}
     ${last && html`<div class="last"><h3>Last batch</h3>
       <p>${messagesOf(last.count)}, because of ${becauseOf(last)}, <b>${duration(last.lateMs)}</b> after it was due.</p>
@@ -290,7 +290,7 @@ function Overdue({ at }) {
   useRunning(() => {
     if (place.current) place.current.hidden = Date.now() - at < 1000;
   }, [at]);
-  return html`<p class="late" ref=${place} hidden>The batch leaves as soon as a processor takes it. The first start of a processor takes some seconds.</p>`;
+  return html`<p class="late" ref=${place} hidden>The batch is emitted as soon as a processor takes it. The first start of a processor takes some seconds.</p>`;
 }
 
 // From the first message to the due time: a mark for each message, and a bar that runs until the batch is due.

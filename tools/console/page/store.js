@@ -11,7 +11,7 @@ export const STARTED_AGAIN = "The local stage was started again, and is empty. W
 export const state = {
   connected: false,
   hello: null, // what the server says about the stage and itself
-  look: null, // the newest state of the stage
+  stage: null, // the newest state of the stage
   busProblem: null,
   batches: [], // figures for the charts
   events: [], // the newest events, newest first
@@ -69,7 +69,7 @@ export async function ask(path, wish = {}) {
     const body = await answer.json().catch(() => ({ problem: `The console answered ${answer.status}.` }));
     if (answer.ok) return body;
     // During an outage of Valkey, the page says so once, at its top.
-    if (!(state.look?.isOutage && READS.includes(path))) say(body.problem);
+    if (!(state.stage?.isOutage && READS.includes(path))) say(body.problem);
   } catch {
     say("The console's server does not answer. Is it still running?");
   }
@@ -98,9 +98,9 @@ export function connect() {
     state.refused = { ...hello.refused };
     state.played = hello.scenario;
   });
-  on("state", (look) => {
-    const isBack = !look.problem && (state.look?.problem || state.hello?.problem);
-    state.look = look;
+  on("state", (stage) => {
+    const isBack = !stage.problem && (state.stage?.problem || state.hello?.problem);
+    state.stage = stage;
     if (isBack) greet();
   });
   on("bus", ({ problem }) => {
@@ -136,7 +136,7 @@ function forgetWaiting(sinceMs) {
   for (const chat of state.chats) {
     const lost = chat.items.filter((item) => isOpen(item) && item.at < sinceMs);
     for (const item of lost) item.mark = "dropped";
-    chat.left = {};
+    chat.emitted = {};
     if (chat.items.every((item) => item.at < sinceMs)) delete state.buffers[chat.conversation];
     chat.items.push({ kind: "event", at: sinceMs, text: STARTED_AGAIN });
     chat.items.sort((a, b) => a.at - b.at);
@@ -144,9 +144,9 @@ function forgetWaiting(sinceMs) {
 }
 
 const IN_WORDS = {
-  "messages.amended": "Consumers got an event about a change to a message that had left.",
+  "messages.amended": "Consumers got an event about a change to a message that had been emitted.",
   "messages.buffer.cancelled": CANCELLED,
-  "messages.conversation.taken_over": "A person of the business has taken over. Messages wait until that hold ends, and consumers got an event about it.",
+  "messages.conversation.taken_over": "A human agent has taken over. Messages wait until that hold ends, and consumers got an event about it.",
 };
 
 function takeEvent(event) {
@@ -176,7 +176,7 @@ function takeBatch(chat, { at, detail, figures, why }) {
     const isIn = detail.messagesRef ? isOpen(item) && item.at <= detail.metadata.lastMessageAt : ids.has(item.messageId);
     if (isIn) item.batchId = detail.batchId;
   }
-  chat.left[detail.lane] = detail.generation;
+  chat.emitted[detail.lane] = detail.generation;
   add(chat, {
     kind: "batch", at, batchId: detail.batchId, count: detail.messageCount,
     reason: detail.flushReason, why, lateMs: figures?.lateMs, attempt: detail.attempt,
@@ -197,9 +197,9 @@ function takeSent(sent) {
   const item = chat.items.find((each) => each.messageId === sent.messageId && each.kind === "sent");
   if (sent.kind === "edit" && item && sent.status === 200) {
     item.text = sent.text;
-    item.mark = sent.answer?.amended ? "edited after its batch had left" : "edited";
+    item.mark = sent.answer?.amended ? "edited after its batch had been emitted" : "edited";
   } else if (sent.kind === "delete" && item && sent.status === 200) {
-    item.mark = sent.answer?.amended ? "deleted after its batch had left" : "deleted";
+    item.mark = sent.answer?.amended ? "deleted after its batch had been emitted" : "deleted";
   } else if (sent.kind === "again" || sent.kind === "typing") {
     add(chat, { kind: "event", at: sent.at, text: sent.kind === "again" ? "delivered again" : "is typing" });
   } else if (sent.kind === "human_reply") {
@@ -222,8 +222,8 @@ function takeDueTime({ conversation, count, dueAt }) {
 // Keep only the chats' buffers, so that a page that is open for days does not grow.
 function takeBuffer(buffer) {
   const chat = state.chats.find((each) => each.conversation === buffer.conversation);
-  // The stage may have answered before the batch left, and the answer may have come after it.
-  if (!chat || buffer.generation <= chat.left[buffer.lane]) return;
+  // The stage may have answered before the batch was emitted, and the answer may have come after it.
+  if (!chat || buffer.generation <= chat.emitted[buffer.lane]) return;
   state.buffers[buffer.conversation] = { ...state.buffers[buffer.conversation], ...buffer };
   const shown = new Set(state.chats.map((chat) => chat.conversation));
   for (const name of Object.keys(state.buffers)) if (!shown.has(name)) delete state.buffers[name];
@@ -251,7 +251,7 @@ export const keyOf = (customer) => [customer.tenant ?? "", customer.platform, cu
 let panes = 0;
 
 // A pane stays when another customer is chosen for it.
-export const newChat = (customer, pane = (panes += 1)) => ({ pane, key: keyOf(customer), customer, conversation: null, items: [], left: {} });
+export const newChat = (customer, pane = (panes += 1)) => ({ pane, key: keyOf(customer), customer, conversation: null, items: [], emitted: {} });
 
 export function chatOf(customer) {
   const key = keyOf(customer);

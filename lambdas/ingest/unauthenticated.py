@@ -2,7 +2,7 @@
 
 Anybody can send any number of such requests, and each line costs money. A metric is written as a line, too. So only the
 first few lines of each kind and of each metric are written at once. Further counts of a metric are written whenever
-they have doubled, so that an alarm sees a flood as it comes. The first request after that minute writes how many more
+they have doubled, so that an alarm notices a flood at once. The first request after that minute writes how many more
 there were.
 """
 
@@ -15,12 +15,12 @@ from message_buffer.telemetry import Telemetry
 
 # For each platform and kind of refusal an instance logs this many requests of unproven senders in a minute, and then
 # only how many more there were. Of each metric it writes as many counts, and then one whenever the count has doubled.
-MAX_LINES_ABOUT_STRANGERS = 5
+MAX_LINES_A_MINUTE = 5
 Write = Callable[..., None]
 
 
-class LinesAboutStrangers:
-    """The lines of one instance."""
+class UnauthenticatedLog:
+    """The lines of one instance about unauthenticated requests."""
 
     def __init__(self, telemetry: Telemetry, clock: Clock) -> None:
         self._telemetry = telemetry
@@ -44,7 +44,7 @@ class LinesAboutStrangers:
         """Count a request. Write it now, with later ones, or when the minute is over."""
         self._metrics[metric] += 1
         count = self._metrics[metric]
-        if count <= MAX_LINES_ABOUT_STRANGERS or count == 2 * self._written[metric]:
+        if count <= MAX_LINES_A_MINUTE or count == 2 * self._written[metric]:
             self._write_count(metric)
 
     def write_counts(self) -> None:
@@ -52,8 +52,8 @@ class LinesAboutStrangers:
         if 0 <= self._clock() - self._minute_began_ms < MINUTE_MS:
             return
         for (write, decision, platform), count in self._counts.items():
-            if count > MAX_LINES_ABOUT_STRANGERS:
-                write(decision, platform=platform, more=count - MAX_LINES_ABOUT_STRANGERS)
+            if count > MAX_LINES_A_MINUTE:
+                write(decision, platform=platform, more=count - MAX_LINES_A_MINUTE)
         for metric in self._metrics:
             self._write_count(metric)
         self._counts.clear()
@@ -69,5 +69,5 @@ class LinesAboutStrangers:
     def _write(self, write: Write, decision: str, platform: str, fields: dict[str, str | int]) -> None:
         line = (write, decision, platform)
         self._counts[line] += 1
-        if self._counts[line] <= MAX_LINES_ABOUT_STRANGERS:
+        if self._counts[line] <= MAX_LINES_A_MINUTE:
             write(decision, platform=platform, **fields)

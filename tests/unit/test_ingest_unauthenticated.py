@@ -1,4 +1,4 @@
-"""What a request may cost before its signature is known, and what a stranger's requests leave in the process."""
+"""What a request may cost before its signature is known, and what unauthenticated requests leave in the process."""
 
 import hmac
 import json
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from lambdas.ingest.platforms import PLATFORMS
-from lambdas.ingest.platforms.base import MAX_SECRETS_TRIED, MAX_WEBHOOK_BYTES
-from lambdas.ingest.strangers import MAX_LINES_ABOUT_STRANGERS
-from lambdas.limits import MAX_SIGNATURE_AGE_MS
+from lambdas.ingest.platforms.base import MAX_SECRETS_TRIED, MAX_SIGNATURE_AGE_MS, MAX_WEBHOOK_BYTES
+from lambdas.ingest.unauthenticated import MAX_LINES_A_MINUTE
+from message_buffer.json_object import Json
 from message_buffer.limits import MINUTE_MS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.rules import rule_book
@@ -21,7 +21,6 @@ from tests.support.ingest_scene import (
     CHAT,
     SECRET,
     VERIFY_TOKEN,
-    Json,
     Scene,
     account,
     gateway,
@@ -309,7 +308,7 @@ def test_a_flood_of_forgeries_writes_a_few_lines_a_minute_and_every_one_is_count
     for _ in range(200):
         assert scene.call(forged())[0] == 401
     said = scene.telemetry.said("signature refused")
-    assert said == [{"platform": "generic", "reason": "The signature is missing or wrong."}] * MAX_LINES_ABOUT_STRANGERS
+    assert said == [{"platform": "generic", "reason": "The signature is missing or wrong."}] * MAX_LINES_A_MINUTE
     # A metric is a log line, too: it is written five times, and then whenever the count has doubled.
     assert scene.telemetry.counts == {"Unauthentic": 160}
     scene.call(forged("whatsapp"))
@@ -318,7 +317,7 @@ def test_a_flood_of_forgeries_writes_a_few_lines_a_minute_and_every_one_is_count
     scene.call(timed(scene, message()))
     assert scene.telemetry.said("signature refused")[-1] == {
         "platform": "generic",
-        "more": 200 - MAX_LINES_ABOUT_STRANGERS,
+        "more": 200 - MAX_LINES_A_MINUTE,
     }
     assert scene.telemetry.counts["Unauthentic"] == 201
     lines = len(scene.telemetry.said("signature refused"))
@@ -340,7 +339,7 @@ def test_a_flood_of_forgeries_writes_a_few_lines_a_minute_and_every_one_is_count
 def test_no_request_without_a_proof_writes_more_than_a_few_lines_a_minute(scene: Scene, event: Json, line: str) -> None:
     for _ in range(50):
         assert scene.call(event)[0] in (400, 403, 413)
-    assert len(scene.telemetry.lines) == len(scene.telemetry.said(line)) == MAX_LINES_ABOUT_STRANGERS
+    assert len(scene.telemetry.lines) == len(scene.telemetry.said(line)) == MAX_LINES_A_MINUTE
     assert set(scene.telemetry.counts.values()) <= {40}
     scene.engine.clock.advance(MINUTE_MS)
     scene.call(event)
@@ -350,7 +349,7 @@ def test_no_request_without_a_proof_writes_more_than_a_few_lines_a_minute(scene:
 
 def test_a_passed_challenge_and_a_refused_body_of_a_proven_sender_are_always_logged(scene: Scene) -> None:
     token = {"hub.mode": "subscribe", "hub.verify_token": VERIFY_TOKEN, "hub.challenge": "1"}
-    for _ in range(2 * MAX_LINES_ABOUT_STRANGERS):
+    for _ in range(2 * MAX_LINES_A_MINUTE):
         assert scene.call(gateway("whatsapp", method="GET", query=token))[0] == 200
         assert scene.call(timed(scene, {"account": "shop"}))[0] == 400
     assert len(scene.telemetry.said("challenge")) == len(scene.telemetry.said("body refused")) == 10

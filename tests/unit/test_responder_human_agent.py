@@ -1,4 +1,4 @@
-"""A person takes over at any moment of a reply: no part is sent whose look at the hold began during the takeover."""
+"""A human agent takes over at any moment of a reply: no part is sent whose check began during the takeover."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE
-from lambdas.responder.gate_client import Hold
+from lambdas.responder.gate_client import OthersHold
 from message_buffer.errors import SendFailed
 from tests.support.responder import PARTS, Tables, World, tables
 
@@ -48,7 +48,7 @@ class Person:
             held = self._world.buffer.others
             self._may_send = held is None or held.until_ms <= self._world.now_ms
         elif name == "send":
-            assert self._may_send, "a part was sent without a look, or whose look began during the takeover"
+            assert self._may_send, "a part was sent without a check, or whose check began during the takeover"
             self._may_send = False
 
 
@@ -109,7 +109,7 @@ def test_the_rest_of_a_reply_is_withheld_and_the_event_says_who_holds(
 
 def test_the_assistant_is_not_asked_while_somebody_else_holds(new_table: Tables) -> None:
     world = World(new_table())
-    world.buffer.others = Hold("consumers", "another-agent", world.now_ms + HOUR_MS)
+    world.buffer.others = OthersHold("consumers", "another-agent", world.now_ms + HOUR_MS)
     world.emit("b-1", 1, QUESTION)
     world.run()
     assert (world.assistant.prompts, world.sender.sent) == ([], [])
@@ -133,11 +133,11 @@ def test_a_reply_whose_hold_cannot_be_read_waits_and_is_given_up_in_the_end(poli
     world = World(new_table(), gate=policy, max_attempts=4)
     away = [True]
 
-    def fail_a_look(name: str) -> None:
+    def fail_a_check(name: str) -> None:
         if name in LOOKS and away[0]:
             raise SendFailed("the gate is away")
 
-    world.steps.before = fail_a_look
+    world.steps.before = fail_a_check
     world.emit("b-1", 1, QUESTION)
     world.run()
     assert (world.sender.sent, [reason for _, reason in world.dead_lettered]) == ([], ["the gate is away"])

@@ -2,15 +2,13 @@
 
 from typing import Any
 
+from message_buffer.json_object import Json
 from tools.console.batches import figures_of
 from tools.console.hub import Hub
-from tools.console.limits import CONVERSATIONS_SHOWN, ENTRIES_IN_A_TIME_LINE, MAX_REQUESTS_IN_A_SWEEP, TIME_LINES_KEPT
-from tools.console.looks import Looks
 from tools.console.pace import Pace
-from tools.console.time_lines import TimeLines
+from tools.console.polls import CONVERSATIONS_SHOWN, MAX_REQUESTS_IN_A_SWEEP, Polls
+from tools.console.time_lines import ENTRIES_IN_A_TIME_LINE, TIME_LINES_KEPT, TimeLines
 from tools.console.words import shown
-
-Json = dict[str, Any]
 
 
 def row(name: str, *, due_at: int | None = 1_000, state: str = "pending", count: int = 1) -> Json:
@@ -21,14 +19,14 @@ def row(name: str, *, due_at: int | None = 1_000, state: str = "pending", count:
 
 
 class Stage:
-    """Answers looks from pages of rows."""
+    """Answers polls from pages of rows."""
 
     def __init__(self, *pages: list[Json]) -> None:
         self.pages = list(pages)
         self.owners: list[Json] = []
         self.asked: list[str] = []
 
-    def look(self, operation: str, **fields: Any) -> Json:
+    def poll(self, operation: str, **fields: Any) -> Json:
         self.asked.append(operation)
         if operation == "rules.list":
             return {"rules": self.owners}
@@ -39,15 +37,15 @@ class Stage:
         return {"conversations": self.pages[place], "next": None if last else str(place + 1), "more": not last}
 
 
-def looks_at(stage: Stage, time_lines: TimeLines | None = None) -> Looks:
-    return Looks(stage, Hub(), time_lines or TimeLines(), clock=lambda: 5_000)  # type: ignore[arg-type]
+def polls_of(stage: Stage, time_lines: TimeLines | None = None) -> Polls:
+    return Polls(stage, Hub(), time_lines or TimeLines(), clock=lambda: 5_000)  # type: ignore[arg-type]
 
 
 def test_the_page_gets_the_next_conversations_by_due_time() -> None:
     rows = [row(f"c{n}", due_at=10_000 - n) for n in range(CONVERSATIONS_SHOWN + 50)]
-    looks = looks_at(Stage(rows[:100], rows[100:]))
-    looks.sweep()
-    state = looks.state()
+    polls = polls_of(Stage(rows[:100], rows[100:]))
+    polls.sweep()
+    state = polls.state()
     assert state["open"] == CONVERSATIONS_SHOWN + 50
     dues = [each["dueAt"] for each in state["conversations"]]
     assert dues == sorted(each["dueAt"] for each in rows)[:CONVERSATIONS_SHOWN]
@@ -55,11 +53,11 @@ def test_the_page_gets_the_next_conversations_by_due_time() -> None:
 
 def test_a_conversation_that_has_left_disappears_and_its_time_line_says_so() -> None:
     stage, time_lines = Stage([row("a"), row("b")]), TimeLines()
-    looks = looks_at(stage, time_lines)
-    looks.sweep()
+    polls = polls_of(stage, time_lines)
+    polls.sweep()
     stage.pages = [[row("b", count=2)]]
-    looks.sweep()
-    assert [each["conversation"] for each in looks.state()["conversations"]] == ["t/p/a/b"]
+    polls.sweep()
+    assert [each["conversation"] for each in polls.state()["conversations"]] == ["t/p/a/b"]
     assert [entry["state"] for entry in time_lines.of("t/p/a/a")] == ["pending", "idle"]
     assert [entry["count"] for entry in time_lines.of("t/p/a/b")] == [1, 2]
 
@@ -67,9 +65,9 @@ def test_a_conversation_that_has_left_disappears_and_its_time_line_says_so() -> 
 def test_a_conversation_has_the_agent_that_owns_its_account() -> None:
     stage = Stage([row("x"), row("other") | {"conversation": "u/p/a/x"}])
     stage.owners = [{"scope": "account:p/a", "rules": {"tenant": "t", "agent": "sales"}}]
-    looks = looks_at(stage)
-    looks.sweep()
-    assert {each["conversation"]: each["agent"] for each in looks.state()["conversations"]} == {
+    polls = polls_of(stage)
+    polls.sweep()
+    assert {each["conversation"]: each["agent"] for each in polls.state()["conversations"]} == {
         "t/p/a/x": "sales",
         "u/p/a/x": None,
     }
@@ -77,20 +75,20 @@ def test_a_conversation_has_the_agent_that_owns_its_account() -> None:
 
 def test_a_sweep_ends_after_a_bounded_number_of_requests_and_says_that_there_are_more() -> None:
     stage = Stage(*[[row(f"c{n}")] for n in range(MAX_REQUESTS_IN_A_SWEEP + 5)])
-    looks = looks_at(stage)
-    looks.sweep()
+    polls = polls_of(stage)
+    polls.sweep()
     assert stage.asked.count("conversation.list") == MAX_REQUESTS_IN_A_SWEEP
-    assert looks.state()["more"]
+    assert polls.state()["more"]
 
 
 def test_what_a_bounded_sweep_did_not_reach_is_neither_shown_nor_taken_for_gone() -> None:
     """Reproduce a defect: with too many open conversations, those that had left were kept and shown for ever."""
     stage, time_lines = Stage(*[[row(f"c{n}")] for n in range(MAX_REQUESTS_IN_A_SWEEP + 5)]), TimeLines()
-    looks = looks_at(stage, time_lines)
+    polls = polls_of(stage, time_lines)
     for _ in range(3):
-        looks.sweep()
+        polls.sweep()
         stage.pages = [*stage.pages[5:], *stage.pages[:5]]
-        assert looks.state()["open"] == MAX_REQUESTS_IN_A_SWEEP
+        assert polls.state()["open"] == MAX_REQUESTS_IN_A_SWEEP
     lines = [time_lines.of(f"t/p/a/c{n}") for n in range(MAX_REQUESTS_IN_A_SWEEP + 5)]
     assert {entry["state"] for line in lines for entry in line} == {"pending"}
 
@@ -99,11 +97,11 @@ def test_many_unchanged_conversations_do_not_displace_the_time_line_of_one_that_
     """Reproduce a defect: with more open conversations than time lines, each sweep displaced every time line."""
     stage = Stage([row(f"c{n}") for n in range(2 * TIME_LINES_KEPT)])
     time_lines = TimeLines()
-    looks = looks_at(stage, time_lines)
-    looks.sweep()
+    polls = polls_of(stage, time_lines)
+    polls.sweep()
     time_lines.add("t/p/a/c0", "sent text", 5_000)
     for _ in range(3):
-        looks.sweep()
+        polls.sweep()
     assert [entry["kind"] for entry in time_lines.of("t/p/a/c0")] == ["sent text"]
 
 
@@ -111,10 +109,10 @@ def test_a_conversation_in_both_lanes_has_an_entry_for_each_and_is_idle_when_bot
     """Reproduce a defect: each sweep added two entries, and the first empty lane counted as an idle conversation."""
     in_valkey, in_dynamodb = row("a"), row("a") | {"lane": "dynamodb", "shard": None}
     stage, time_lines = Stage([in_valkey, in_dynamodb]), TimeLines()
-    looks = looks_at(stage, time_lines)
+    polls = polls_of(stage, time_lines)
     for page in ([in_valkey, in_dynamodb], [in_valkey, in_dynamodb], [in_valkey], []):
         stage.pages = [page]
-        looks.sweep()
+        polls.sweep()
     seen = [(entry["state"], entry.get("lane")) for entry in time_lines.of("t/p/a/a")]
     assert seen == [("pending", "valkey"), ("pending", "dynamodb"), ("idle", None)]
 

@@ -1,29 +1,26 @@
-"""Looks at the stage while a page is open: its counts, its next conversations by due time, and its dead letters."""
+"""Polls at the stage while a page is open: its counts, its next conversations by due time, and its dead letters."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from bufferctl.errors import Failed
+from message_buffer.json_object import Json
+from message_buffer.limits import MAX_LISTED
 from tools.console.hub import Hub
-from tools.console.limits import (
-    CONVERSATIONS_IN_A_REQUEST,
-    CONVERSATIONS_SHOWN,
-    LETTERS_EVERY_SECONDS,
-    LETTERS_SHOWN,
-    MAX_REQUESTS_IN_A_SWEEP,
-    OWNERS_EVERY_SECONDS,
-    PAUSE_AFTER_A_PROBLEM_SECONDS,
-    PAUSE_BETWEEN_SWEEPS_SECONDS,
-    STATUS_EVERY_SECONDS,
-)
 from tools.console.outage import in_words, is_outage
-from tools.console.pace import PacedStage
-from tools.console.time_lines import TimeLines, facts_of_look
+from tools.console.pace import PAUSE_AFTER_A_PROBLEM_SECONDS, PacedStage
+from tools.console.time_lines import TimeLines, facts_of_row
 from tools.console.why import why_due
 
-Json = dict[str, Any]
+# A sweep over all open conversations ends after this many answers, and the page then says that there are more.
+MAX_REQUESTS_IN_A_SWEEP = 20
+STATUS_EVERY_SECONDS = 2.0
+LETTERS_EVERY_SECONDS = 15.0
+LETTERS_SHOWN = 50
+OWNERS_EVERY_SECONDS = 30.0
+PAUSE_BETWEEN_SWEEPS_SECONDS = 0.5
+CONVERSATIONS_SHOWN = 200
 Key = tuple[str, str]
 
 
@@ -31,7 +28,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Looks:
+class Polls:
     """The newest state of the stage. `run` renews it in a thread of its own."""
 
     def __init__(
@@ -89,16 +86,16 @@ class Looks:
         self._read_status()
         seen: set[Key] = set()
         self._more = False
-        for at_ms, answer in self._pages():
-            for row in answer["conversations"]:
+        for at_ms, response in self._pages():
+            for row in response["conversations"]:
                 key = (row["lane"], row["conversation"])
                 seen.add(key)
-                if key not in self._rows or facts_of_look(self._rows[key]) != facts_of_look(row):
-                    self._time_lines.note_look(row, at_ms)
+                if key not in self._rows or facts_of_row(self._rows[key]) != facts_of_row(row):
+                    self._time_lines.note_row(row, at_ms)
                 self._rows[key] = row
-            if answer["next"] is not None:
+            if response["next"] is not None:
                 self._hub.publish("state", self.state())
-            self._more = answer["more"]
+            self._more = response["more"]
         self._forget_all_but(seen)
 
     def _forget_all_but(self, seen: set[Key]) -> None:
@@ -113,22 +110,22 @@ class Looks:
         cursor = None
         for _ in range(MAX_REQUESTS_IN_A_SWEEP):
             at_ms = self.clock()
-            answer = self._stage.look("conversation.list", cursor=cursor, limit=CONVERSATIONS_IN_A_REQUEST)
-            yield at_ms, answer
-            cursor = answer["next"]
+            response = self._stage.poll("conversation.list", cursor=cursor, limit=MAX_LISTED)
+            yield at_ms, response
+            cursor = response["next"]
             if cursor is None:
                 return
 
     def _read_status(self) -> None:
         now = time.monotonic()
         if now - self._status_read_at >= STATUS_EVERY_SECONDS:
-            self._status = self._stage.look("status")
+            self._status = self._stage.poll("status")
             self._status_read_at = now
         if now - self._letters_read_at >= LETTERS_EVERY_SECONDS:
-            self._letters = self._stage.look("dead.list", limit=LETTERS_SHOWN)
+            self._letters = self._stage.poll("dead.list", limit=LETTERS_SHOWN)
             self._letters_read_at = now
         if now - self._owners_read_at >= OWNERS_EVERY_SECONDS:
-            self._agents = _agents(self._stage.look("rules.list", prefix="account:")["rules"])
+            self._agents = _agents(self._stage.poll("rules.list", prefix="account:")["rules"])
             self._owners_read_at = now
 
     def forget_letters(self) -> None:
