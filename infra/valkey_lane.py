@@ -31,7 +31,7 @@ from .storage import EventDestinations, QueueConstruct
 # Less than the time between two passes, so that passes rarely overlap.
 WATCHDOG_TIMEOUT_SECONDS = 25
 # Enough for the slowest take of a batch, a slow call to AWS, and to complete the batch or put it back.
-CONVERSATION_PROCESSOR_TIMEOUT_SECONDS = 20
+CONVERSATION_PROCESSOR_TIMEOUT_SECONDS = 24
 
 
 def valkey_settings(config: StageConfig, cache: CacheStack | None) -> ValkeySettings:
