@@ -30,7 +30,7 @@ from .storage import EventDestinations, QueueConstruct
 # Less than the time between two passes, so that passes rarely overlap.
 WATCHDOG_TIMEOUT_SECONDS = 25
 # Enough to take a batch from Valkey, publish it, and complete it or put it back, even if each of these is slow.
-CONVERSATION_PROCESSOR_TIMEOUT_SECONDS = 20
+CONVERSATION_PROCESSOR_TIMEOUT_SECONDS = 24
 
 
 def valkey_settings(config: StageConfig, cache: CacheStack | None) -> ValkeySettings:

@@ -40,19 +40,23 @@ MAX_QUOTA = 10_000_000
 # The pause between an instance's checks whether the rules have changed.
 MIN_MS_BETWEEN_RULES_CHECKS = 5 * SECOND_MS
 
-# -- operators, canary, metrics ------------------------------------------------------------------------------
+# -- connections ---------------------------------------------------------------------------------------------
 
+# A connection that was idle for longer is not used again. Lambda purges the idle connections of an instance that it
+# suspends, and a NAT gateway forgets a connection after 350 seconds.
+MAX_IDLE_MS = 30 * SECOND_MS
+
+# -- operators, canary, metrics ------------------------------------------------------------------------------
 # A response of the admin function lists at most this many conversations or dead letters.
 MAX_LISTED = 500
 # Each run of the canary begins this long after the previous one.
 CANARY_RUN_MS = 5 * MINUTE_MS
 # The canary sends this many messages in a run.
 CANARY_FRAGMENTS = 3
-
 # -- calls to AWS --------------------------------------------------------------------------------------------
 
 # A call that is tried twice takes at most this long; between the tries a client pauses for up to a second.
-MAX_CALL_MS = 8 * SECOND_MS
+MAX_CALL_MS = 10 * SECOND_MS
 # The longest time that SQS keeps a message.
 DEAD_LETTER_RETENTION_DAYS = 14
 # An instance reads a secret again when its copy is this old.

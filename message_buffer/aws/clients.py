@@ -12,11 +12,11 @@ from http.client import HTTPException
 from threading import Lock
 from typing import Any, NamedTuple
 
-from message_buffer.aws.json_client import PROTOCOLS, AwsRefused, JsonClient
+from message_buffer.aws.json_client import ADDRESS_SECONDS, PROTOCOLS, AwsRefused, JsonClient
 from message_buffer.errors import SendFailed
 
-# This time is short, because a client tries to connect to each address of a service in turn, and S3 has eight.
-AWS_CONNECT_SECONDS = 0.4
+# The time for connecting and TLS together. The SDK's clients apply their own time-out to each address.
+AWS_CONNECT_SECONDS = 2.0
 AWS_ANSWER_SECONDS = 2.5
 AWS_ATTEMPTS = 2
 # The time-out of a response while an operator or a platform waits, if the caller can go on without the response.
@@ -62,7 +62,7 @@ def _made(service: str, connections: int, patience: Patience) -> Any:
     return boto3.client(
         service,
         config=Config(
-            connect_timeout=patience.connect_seconds,
+            connect_timeout=min(patience.connect_seconds, ADDRESS_SECONDS),
             read_timeout=patience.response_seconds,
             retries={"mode": "standard", "total_max_attempts": patience.attempts},
             max_pool_connections=connections,

@@ -11,20 +11,31 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from functools import cache
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTP_PORT, HTTPS_PORT, HTTPConnection, HTTPException
 from io import BytesIO
 from random import SystemRandom
 from select import poll
 from ssl import SSLWantReadError
+from threading import BoundedSemaphore
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 from uuid import uuid4
 
 from message_buffer.aws import environment
 from message_buffer.aws.signing import UNRESERVED, Scope, sign
+from message_buffer.clock import system_clock
+from message_buffer.limits import MAX_IDLE_MS
 from message_buffer.tls import TLS
 
 _random = SystemRandom().random
+
+# In a function with little memory, more TLS handshakes at once would take longer than a dial may.
+MAX_DIALS_AT_ONCE = 8
+_dials = BoundedSemaphore(MAX_DIALS_AT_ONCE)
+# One address of a service may not answer. A packet that is lost while connecting is sent again after a second.
+ADDRESS_SECONDS = 1.2
+# A socket with a time-out of 0 would not wait at all, and would fail with another error.
+_MIN_SECONDS = 0.001
 
 
 class Protocol(NamedTuple):
@@ -76,6 +87,10 @@ class Exceptions:
         return refusal(code)
 
 
+class _LostWhileIdle(Exception):
+    """Raised if a connection that was used before is lost before the first byte of the response."""
+
+
 class AwsResponse(NamedTuple):
     status: int
     error_type: str | None
@@ -97,11 +112,13 @@ class JsonClient:
         address = urlsplit(environment.read_endpoint_url() or f"https://{service}.{region}.{suffix}")
         self._protocol = PROTOCOLS[service]
         self._scope = Scope(region, service)
-        self._host, self._port, self._netloc = address.hostname or "", address.port, address.netloc
         self._is_tls = address.scheme == "https"
+        self._host, self._netloc = address.hostname or "", address.netloc
+        self._port = address.port or (HTTPS_PORT if self._is_tls else HTTP_PORT)
         self._connect_seconds, self._response_seconds = connect_seconds, response_seconds
         self._attempts, self._kept = attempts, kept
-        self._idle: list[HTTPConnection] = []
+        self._idle: list[tuple[HTTPConnection, int]] = []
+        """The idle connections, each with the time since which it is idle."""
 
     def __getattr__(self, name: str) -> Callable[..., dict[str, Any]]:
         """Return the function that calls an operation: `get_item` calls GetItem."""
@@ -117,7 +134,7 @@ class JsonClient:
 
     def connect(self) -> None:
         """Open a connection, so that the next call need not wait for one."""
-        self._keep(self._connection())
+        self._keep(self._dialled())
 
     def _call(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
         if operation == "TransactWriteItems":
@@ -134,33 +151,43 @@ class JsonClient:
 
     def _ask(self, path: str, headers: Mapping[str, str], body: bytes) -> AwsResponse:
         """Return the response. Raise AwsRefused if the service refuses, or the last error if no response comes."""
-        attempt = 1
+        attempt, reuse = 1, True
         while True:
             try:
-                response = self._ask_once(path, headers, body)
+                response = self._ask_once(path, headers, body, reuse=reuse)
                 if response.status < HTTPStatus.MULTIPLE_CHOICES:
                     return response
                 refused = _refused(response)
                 if attempt >= self._attempts or not _passes(response.status, refused.code):
                     raise refused
+            except _LostWhileIdle:
+                # While the instance was suspended, the network may have dropped all idle connections. This was no
+                # attempt, because the service has probably not got the request.
+                self._drop_idle()
+                reuse = False
+                continue
             except (OSError, HTTPException):
-                # While the instance is suspended, the network may drop idle connections without notice. So the other
-                # idle connections may be lost, too.
                 self._drop_idle()
                 if attempt >= self._attempts:
                     raise
             time.sleep(_random() * 2 ** (attempt - 1))
             attempt += 1
 
-    def _ask_once(self, path: str, headers: Mapping[str, str], body: bytes) -> AwsResponse:
+    def _ask_once(self, path: str, headers: Mapping[str, str], body: bytes, *, reuse: bool) -> AwsResponse:
         to_sign = {"host": self._netloc, "content-type": self._protocol.content_type, **headers}
         signed = sign("POST", path, to_sign, body, scope=self._scope)
         if trace_id := environment.read_trace_id():
             signed["x-amzn-trace-id"] = quote(trace_id, safe="-=;:+&[]{}\"',")
-        connection = self._connection()
+        idle = self._idle_connection() if reuse else None
+        connection = idle or self._dialled()
         try:
-            connection.request("POST", path, body, signed)
-            received = connection.getresponse()
+            try:
+                connection.request("POST", path, body, signed)
+                received = connection.getresponse()
+            except OSError as error:
+                if idle is None or isinstance(error, TimeoutError):
+                    raise
+                raise _LostWhileIdle from error
             response = AwsResponse(received.status, received.getheader("x-amzn-errortype"), received.read())
         except BaseException:
             connection.close()
@@ -171,39 +198,70 @@ class JsonClient:
             self._keep(connection)
         return response
 
-    def _connection(self) -> HTTPConnection:
-        """Return an idle connection that the service has not closed, or a new one."""
+    def _idle_connection(self) -> HTTPConnection | None:
+        """Return a connection that is not idle for long and that the service has not closed, or None."""
         while self._idle:
             try:
-                connection = self._idle.pop()
+                connection, since_ms = self._idle.pop()
             except IndexError:  # another thread was quicker
                 break
-            if not _has_ended(connection.sock):
+            if 0 <= system_clock() - since_ms <= MAX_IDLE_MS and not _has_ended(connection.sock):
                 return connection
             connection.close()
-        made = (
-            HTTPSConnection(self._host, self._port, timeout=self._connect_seconds, context=TLS)
-            if self._is_tls
-            else HTTPConnection(self._host, self._port, timeout=self._connect_seconds)
-        )
+        return None
+
+    def _dialled(self) -> HTTPConnection:
+        """Return a new connection. Raise TimeoutError if it is not ready, with TLS, after `connect_seconds`."""
+        ends_at = time.monotonic() + self._connect_seconds
+        if not _dials.acquire(timeout=self._connect_seconds):
+            raise TimeoutError("too many connections are being opened")
+        connection = HTTPConnection(self._host, self._port)
         try:
-            made.connect()
+            connection.sock = _connected(self._host, self._port, ends_at=ends_at)
+            if self._is_tls:
+                connection.sock.settimeout(_seconds_until(ends_at))
+                connection.sock = TLS.wrap_socket(connection.sock, server_hostname=self._host)
+            connection.sock.settimeout(self._response_seconds)
         except BaseException:
-            made.close()
+            connection.close()
             raise
-        made.sock.settimeout(self._response_seconds)
-        return made
+        finally:
+            _dials.release()
+        return connection
 
     def _drop_idle(self) -> None:
         idle, self._idle = self._idle, []
-        for connection in idle:
+        for connection, _ in idle:
             connection.close()
 
     def _keep(self, connection: HTTPConnection) -> None:
         if len(self._idle) < self._kept:
-            self._idle.append(connection)
+            self._idle.append((connection, system_clock()))
         else:
             connection.close()
+
+
+def _connected(host: str, port: int, *, ends_at: float) -> socket.socket:
+    """Return a socket that is connected to one of the host's addresses, which are tried in turn until `ends_at`."""
+    failure: OSError = TimeoutError("the name of the service was not found in time")
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        if time.monotonic() >= ends_at:
+            break
+        connected = socket.socket(family, kind, protocol)
+        try:
+            connected.settimeout(min(_seconds_until(ends_at), ADDRESS_SECONDS))
+            connected.connect(address)
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            connected.close()
+            failure = error
+        else:
+            return connected
+    raise failure
+
+
+def _seconds_until(ends_at: float) -> float:
+    return max(ends_at - time.monotonic(), _MIN_SECONDS)
 
 
 def _has_ended(connected: socket.socket) -> bool:

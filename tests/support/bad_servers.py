@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 
@@ -50,3 +51,25 @@ def hanging_up() -> Iterator[BadServer]:
     server = BadServer(hangs_up=True)
     yield server
     server.close()
+
+
+@contextlib.contextmanager
+def losing_the_first_packet() -> Iterator[int]:
+    """Yield the port of a server whose next client connects only with its second packet, after a second.
+
+    While a backlog is full, Linux drops the packets of further clients, and each client sends its own again.
+    """
+    with socket.socket() as server, socket.socket() as first:
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        first.connect(server.getsockname())
+
+        def make_room() -> None:
+            time.sleep(0.3)
+            for _ in range(2):
+                server.accept()[0].close()
+
+        thread = threading.Thread(target=make_room)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join()

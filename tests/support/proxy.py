@@ -24,6 +24,7 @@ class Proxy:
         self.connections = 0
         self._silent = threading.Event()
         self._open: set[socket.socket] = set()
+        self._forgotten: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -35,6 +36,11 @@ class Proxy:
     def fall_silent(self) -> None:
         """Let nothing reach the server from now on, on old connections and on new ones."""
         self._silent.set()
+
+    def forget_connections(self) -> None:
+        """Lose whatever is sent on the open connections from now on, and tell neither side, as a NAT gateway does."""
+        with self._lock:
+            self._forgotten |= self._open
 
     def drop_connections(self) -> None:
         for sock in list(self._open):
@@ -73,7 +79,7 @@ class Proxy:
             while (data := client.recv(1 << 16)) and self._admits(client, data):
                 if b"\r\nEVAL" in data and self._shall_lose():
                     losing.set()
-                if not self._silent.is_set():
+                if not self._silent.is_set() and client not in self._forgotten:
                     server.sendall(data)
         _hang_up(server)
         back.join()

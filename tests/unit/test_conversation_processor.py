@@ -45,7 +45,7 @@ VALIDATOR = jsonschema.Draft4Validator(SCHEMA)
 CONVERSATION = "default/generic/shop/c"
 NOW = Rules(silence_ms=0, typing_inference_ms=0)
 MAX_ATTEMPTS = 3
-LIFE_MS = 20_000
+LIFE_MS = 24_000
 AMPLE = TimeLeft(lambda: LIFE_MS)
 
 

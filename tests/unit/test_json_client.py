@@ -22,6 +22,7 @@ from message_buffer.aws import json_client, signing
 from message_buffer.aws.cache_token import sign_cache_token
 from message_buffer.aws.json_client import JsonClient
 from message_buffer.errors import SendFailed
+from message_buffer.limits import MAX_IDLE_MS
 from message_buffer.settings import IamAccess
 from tests.support.web_server import RESET, SLOW, Request, WebServer, web_server
 
@@ -73,7 +74,7 @@ def environment(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     aws._made.cache_clear()
     yield
     aws._made.cache_clear()
-    for connection in {connection for client in made for connection in client._idle}:
+    for connection in {connection for client in made for connection, _ in client._idle}:
         connection.close()
 
 
@@ -185,10 +186,12 @@ def test_what_may_pass_is_tried_twice(server: WebServer, failure: Any) -> None:
     server.answer = failure
     with pytest.raises(SendFailed), aws.errors_as_ours("read"):
         aws.client("secretsmanager").get_secret_value(SecretId="s")
-    assert len(server.requests) == 4
+    # The first call has left a connection. Its loss is no attempt, as it may have been lost while it was idle.
+    tried = 5 if failure == RESET else 4
+    assert len(server.requests) == tried
     with pytest.raises(SendFailed), aws.errors_as_ours("read"):
         aws.client("secretsmanager", patience=aws.HURRIED).get_secret_value(SecretId="s")
-    assert len(server.requests) == 5
+    assert len(server.requests) == tried + 1
 
 
 def test_the_sdk_tries_again_after_the_same_refusals(server: WebServer) -> None:
@@ -230,7 +233,7 @@ def test_a_connection_is_used_again_and_a_closed_one_is_not(server: WebServer) -
     first, second = server.requests
     assert first.port == second.port
     # If the service has closed an idle connection, the client notices it before it sends, and loses no try.
-    client._idle[0].sock.shutdown(2)
+    client._idle[0][0].sock.shutdown(2)
     aws.client("events", patience=aws.HURRIED)._idle.extend(client._idle)
     aws.client("events", patience=aws.HURRIED).put_events(Entries=[])
     assert server.requests[2].port != first.port
@@ -247,14 +250,14 @@ def test_a_connection_that_was_opened_ahead_is_used_though_tls_has_sent_tickets(
         monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
         client = aws.client("events")
         client.connect()
-        line = client._idle[0].sock
+        line = client._idle[0][0].sock
         opened = line.getsockname()[1]
         assert line.version() == "TLSv1.3"
         # With TLS 1.3 the server sends session tickets after the handshake, so the idle connection has unread bytes.
         assert select([line], [], [], 30)[0]
         client.put_events(Entries=[])
         # The client does not use an idle connection that the service has closed.
-        client._idle[0].sock.shutdown(2)
+        client._idle[0][0].sock.shutdown(2)
         aws.client("events", patience=aws.HURRIED)._idle.extend(client._idle)
         aws.client("events", patience=aws.HURRIED).put_events(Entries=[])
         ports = [request.port for request in server.requests]
@@ -282,6 +285,73 @@ def test_after_a_lost_connection_the_next_try_has_a_new_one(server: WebServer) -
     server.answer = lambda request: RESET if request.port in old else (200, {})
     client.put_events(Entries=[])
     assert server.requests[-1].port not in old
+
+
+def test_a_connection_that_was_idle_for_long_is_not_used_again(
+    server: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The instance was suspended, and the network has forgotten the connection without a word to either side.
+    now = [NOW_MS]
+    monkeypatch.setattr(json_client, "system_clock", lambda: now[0])
+    client = aws.client("events", patience=aws.HURRIED)
+    ports = []
+    for passed_ms in (0, MAX_IDLE_MS, MAX_IDLE_MS + 1, -1):
+        now[0] += passed_ms
+        client.put_events(Entries=[])
+        ports.append(server.requests[-1].port)
+    assert ports[0] == ports[1]
+    assert len(set(ports)) == 3
+
+
+def test_a_reset_of_an_idle_connection_is_no_attempt(server: WebServer) -> None:
+    client = aws.client("events", patience=aws.HURRIED)
+    client.put_events(Entries=[])
+    used = server.requests[-1].port
+    server.answer = lambda request: RESET if request.port == used else (200, {})
+    client.put_events(Entries=[])
+    # On a new connection, the loss is the service's failure, and counts.
+    server.answer = RESET
+    with pytest.raises(ConnectionError):
+        client.put_events(Entries=[])
+    assert len(server.requests) == 5
+
+
+def test_a_slow_response_on_an_idle_connection_is_an_attempt(server: WebServer) -> None:
+    client = aws.client("events", patience=aws.Patience(1.0, 0.05, attempts=1))
+    client.put_events(Entries=[])
+    server.answer = SLOW
+    with pytest.raises(TimeoutError):
+        client.put_events(Entries=[])
+    assert len(server.requests) == 2
+
+
+def test_only_so_many_connections_are_opened_at_once(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once, most, counting, leave = 0, 0, threading.Lock(), threading.Event()
+    connected = json_client._connected
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal at_once, most
+        with counting:
+            at_once += 1
+            most = max(most, at_once)
+            if at_once == json_client.MAX_DIALS_AT_ONCE:
+                leave.set()
+        leave.wait(10)
+        try:
+            return connected(*args, **kwargs)
+        finally:
+            with counting:
+                at_once -= 1
+
+    monkeypatch.setattr(json_client, "_connected", counted)
+    client = aws.client("events", connections=30, patience=aws.Patience(20.0, 20.0))
+    threads = [threading.Thread(target=client.put_events, kwargs={"Entries": []}) for _ in range(30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == json_client.MAX_DIALS_AT_ONCE
+    assert len(server.requests) == 30
 
 
 def test_threads_have_connections_of_their_own_of_which_some_are_kept(server: WebServer) -> None:

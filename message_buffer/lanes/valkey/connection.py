@@ -43,7 +43,7 @@ from message_buffer.errors import (
 from message_buffer.lanes.valkey.dial import Dial, dialled, open_node
 from message_buffer.lanes.valkey.patience import DialPatience
 from message_buffer.lanes.valkey.scripts import Argument, Script
-from message_buffer.limits import HOUR_MS, VALKEY_ATTEMPTS
+from message_buffer.limits import HOUR_MS, MAX_IDLE_MS, VALKEY_ATTEMPTS
 from message_buffer.settings import ConnectionSettings
 
 # ElastiCache closes a connection 12 hours after its IAM sign-in, so a client is replaced an hour before that.
@@ -142,7 +142,7 @@ class Connection:
     ) -> None:
         self._open_client = open_client
         self._client: Client | None = None
-        self._opened_at_ms = 0
+        self._opened_at_ms = self._used_at_ms = 0
         self._dial: Dial[Client] | None = None
         self._dials = Lock()
         self._is_spread = False
@@ -158,14 +158,16 @@ class Connection:
         self._clock = clock
 
     def run(self, script: Script, keys: list[bytes], args: tuple[Argument, ...]) -> list[Any]:
-        attempt, signed_in_anew, called_at_ms = 1, False, self._clock()
-        began_ms = called_at_ms
+        attempt, signed_in_anew, redialled, called_at_ms = 1, False, False, self._clock()
+        began_ms, is_reused = called_at_ms, False
         while True:
             try:
                 client = self._client
-                if client is None or not 0 <= began_ms - self._opened_at_ms < SIGN_IN_LIFE_MS:
+                is_reused = client is not None and self._is_fresh(began_ms)
+                if client is None or not is_reused:
                     client = self._connected(called_at_ms)
                     began_ms = self._clock()  # the time of the dial does not count against a second try
+                self._used_at_ms = began_ms
                 return self._run_once(client, script, keys, args=args, straight=attempt == 1)
             except StoreSignInRefused as error:
                 if signed_in_anew:
@@ -177,10 +179,17 @@ class Connection:
                 self._on_sign_in_unavailable()
                 raise
             except StoreUnavailable as error:
-                if attempt >= self._attempts or self._is_late(began_ms):
+                if is_reused and not redialled and isinstance(error.__cause__, LostConnection):
+                    redialled = True  # the connection was probably lost while it was idle: this was no attempt
+                elif attempt >= self._attempts or self._is_late(began_ms):
                     raise
-                attempt += 1
+                else:
+                    attempt += 1
                 self._swallowed(error)
+
+    def _is_fresh(self, now_ms: int) -> bool:
+        """Return whether the open client's sign-in is valid and its connections were used lately."""
+        return 0 <= now_ms - self._opened_at_ms < SIGN_IN_LIFE_MS and 0 <= now_ms - self._used_at_ms <= MAX_IDLE_MS
 
     def _is_late(self, began_ms: int) -> bool:
         return self._retry_within_ms is not None and self._clock() - began_ms > self._retry_within_ms
@@ -222,7 +231,7 @@ class Connection:
         now_ms = self._clock()
         patience_ms = self._patience.left_ms(is_doubted=self._is_doubted) - max(now_ms - called_at_ms, 0)
         with self._dials:
-            if self._client is not None and 0 <= now_ms - self._opened_at_ms < SIGN_IN_LIFE_MS:
+            if self._client is not None and self._is_fresh(now_ms):
                 return self._client  # another thread has opened it
             dial = self._dial_of(now_ms)
         try:
@@ -253,9 +262,11 @@ class Connection:
         self._close()
         # A dial exceeds its time limit only if the instance was suspended or DNS is slow. Then begin another.
         dial = self._dial
-        if dial is not None and not dial.is_open and not 0 <= now_ms - dial.began_ms <= self._patience.connect_ms:
-            dial.abandon()
-            self._dial, self._is_doubted = None, True
+        if dial is not None:
+            is_open = dial.is_open
+            if not 0 <= now_ms - dial.began_ms <= (MAX_IDLE_MS if is_open else self._patience.connect_ms):
+                dial.abandon()
+                self._dial, self._is_doubted = None, self._is_doubted or not is_open
         if self._dial is None:
             self._dial = Dial(self._open, began_ms=now_ms)
         return self._dial
