@@ -19,6 +19,8 @@ from .limits import RULE_SECONDS
 from .storage import EventDestinations, MessageTableConstruct, QueueConstruct, WindowStorage
 
 TIMEOUT = cdk.Duration.seconds(30)
+# The most that Lambda accepts without a batching window, which would delay each batch.
+TRIGGERS_IN_A_RUN = 10
 # The sweep finds windows whose trigger was lost.
 SWEEP_RATE = cdk.Duration.seconds(RULE_SECONDS)
 
@@ -71,9 +73,10 @@ class DynamoDbLaneResources:
         self.windows.triggers.grant_send(grantee)
 
     def _invoke_processor(self, scope: Construct) -> None:
-        # A batch of triggers would let a slow conversation delay the others, whose triggers would become visible again.
+        # Lambda begins with five runs at once, and adds five a second. With one window a run, many windows that are due
+        # at once would wait for that.
         self.processor.add_event_source(
-            SqsEventSource(self.windows.triggers, batch_size=1, report_batch_item_failures=True)
+            SqsEventSource(self.windows.triggers, batch_size=TRIGGERS_IN_A_RUN, report_batch_item_failures=True)
         )
         events.Rule(
             scope,
