@@ -44,7 +44,7 @@ ENVIRONMENT = {
 def late_ms(windows: int, *, at_once: int, run_ms: Callable[[int], float], cold_ms: float) -> list[float]:
     """Return how late each window is, in order. Each poller's first run starts a new instance of the function."""
     runs = -(-windows // at_once)
-    free = [(max(n + 1 - POLLERS, 0) * MS_UNTIL_THE_NEXT, cold_ms) for n in range(runs)]
+    free: list[tuple[float, float]] = [(max(n + 1 - POLLERS, 0) * MS_UNTIL_THE_NEXT, cold_ms) for n in range(runs)]
     heapify(free)
     late: list[float] = []
     while len(late) < windows:
