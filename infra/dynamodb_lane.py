@@ -21,6 +21,8 @@ from .storage import EventDestinations, MessageTableConstruct, QueueConstruct, W
 TIMEOUT = cdk.Duration.seconds(30)
 # The sweep finds windows whose trigger was lost. It also asks for a second sweep, half a minute later
 # (SECOND_SWEEP_DELAY_MS in lambdas/dynamodb_processor/service.py).
+# The most that Lambda accepts without a batching window, which would delay each batch.
+TRIGGERS_IN_A_RUN = 10
 SWEEP_RATE = cdk.Duration.seconds(RULE_SECONDS)
 
 
@@ -77,8 +79,10 @@ class DynamoDbLaneResources:
     def _invoke_processor(self, scope: Construct) -> None:
         # A run receives one trigger. If it received several, a slow conversation would delay the others until their
         # triggers become visible again.
+        # Lambda begins with five runs at once, and adds five a second. With one window a run, many windows that are due
+        # at once would wait for that.
         self.processor.add_event_source(
-            SqsEventSource(self.windows.triggers, batch_size=1, report_batch_item_failures=True)
+            SqsEventSource(self.windows.triggers, batch_size=TRIGGERS_IN_A_RUN, report_batch_item_failures=True)
         )
         events.Rule(
             scope,

@@ -116,7 +116,7 @@ class ConcurrencyConfig(Settings):
     watchdog: Instances | None = None
     """Three are enough: one for a regular pass, and two for passes after a processor has failed."""
     dynamodb_processor: Instances | None = None
-    """Limits how many windows are emptied at the same time."""
+    """Limits how many windows are emptied at the same time: ten for each instance."""
     admin: Instances | None = None
     """Limits how many commands of operators run at the same time."""
     gate: Instances | None = None

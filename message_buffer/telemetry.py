@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
 from hashlib import blake2s
+from threading import RLock
 
 from aws_lambda_powertools.logging import Logger
 from aws_lambda_powertools.metrics import Metrics, MetricUnit, single_metric
@@ -29,7 +30,7 @@ MAX_KEY_BYTES = 32
 
 
 class Telemetry:
-    """Writes logs and metrics with Powertools.
+    """Writes logs and metrics with Powertools. Threads may share it.
 
     The logger and the metrics are made on first use. Powertools reads their names from the environment.
     """
@@ -42,6 +43,8 @@ class Telemetry:
     ) -> None:
         self._settings = settings
         self._by_dimension: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
+        # Powertools' metrics are not safe for threads, and making a logger twice would double each line.
+        self._lock = RLock()
 
     def logged_id(self, value: str) -> str:
         """Return an id in the form in which it is logged."""
@@ -87,16 +90,23 @@ class Telemetry:
         )
 
     def count(self, metric: str, value: int = 1) -> None:
-        self._metrics.add_metric(metric, MetricUnit.Count, value)
+        with self._lock:
+            self._metrics.add_metric(metric, MetricUnit.Count, value)
 
     def measure_ms(self, metric: str, value: int) -> None:
-        self._metrics.add_metric(metric, MetricUnit.Milliseconds, max(value, 0))
+        with self._lock:
+            self._metrics.add_metric(metric, MetricUnit.Milliseconds, max(value, 0))
 
     def count_by(self, metric: str, count: int = 1, /, **dimension: str) -> None:
         """Count a metric whose dimensions are exactly `service` and the given one."""
-        self._by_dimension[metric, tuple(dimension.items())] += count
+        with self._lock:
+            self._by_dimension[metric, tuple(dimension.items())] += count
 
     def flush(self) -> None:
+        with self._lock:
+            self._flush()
+
+    def _flush(self) -> None:
         for (metric, dimensions), count in self._by_dimension.items():
             with single_metric(metric, MetricUnit.Count, count, namespace=self._metrics.namespace) as metrics:
                 for name, value in dimensions:
@@ -105,8 +115,13 @@ class Telemetry:
         if self._metrics.metric_set:
             self._metrics.flush_metrics()
 
-    @cached_property
+    @property
     def _logger(self) -> Logger:
+        with self._lock:
+            return self._made_logger
+
+    @cached_property
+    def _made_logger(self) -> Logger:
         # Leave the location out of log lines, since it would always be this class.
         return Logger(level=self._settings.level, location=None, use_rfc3339=True)
 

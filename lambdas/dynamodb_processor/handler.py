@@ -1,15 +1,16 @@
 """Lambda entry of the DynamoDB processor.
 
-The queue invokes it with triggers, and it returns those that the queue must deliver again. A rule invokes it every
+The queue invokes it with some triggers, and it returns those that the queue must deliver again. A rule invokes it every
 minute with `{"sweep": true}`, and the queue does so half a minute later. The admin function invokes it with
 `{"redrive": <body of a dead letter>}`; the call then returns `{"redriven": batchId}` or fails.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, NamedTuple
 
 from lambdas.dynamodb_processor.service import DynamoDbProcessor
-from message_buffer.errors import InvalidInput, MessageBufferError
+from message_buffer.errors import InvalidInput
 from message_buffer.events.emission import Emission, TimeLeft, open_emission
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import TriggerQueue, is_sweep, read_trigger
@@ -44,8 +45,12 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any] | None:
         if "redrive" in event:
             return {"redriven": emission.redrive(event["redrive"], time)}
         if "Records" in event:
-            done = {record["messageId"]: _process(record, time, processor, telemetry) for record in event["Records"]}
-            return {"batchItemFailures": [{"itemIdentifier": each} for each in done if not done[each]]}
+            records = event["Records"]
+            # All at once, because a run ends with its slowest window, and none may be late because of another one.
+            with ThreadPoolExecutor(len(records)) as threads:
+                done = list(threads.map(lambda record: _process(record, time, processor, telemetry), records))
+            failed = [record["messageId"] for record, is_done in zip(records, done, strict=True) if not is_done]
+            return {"batchItemFailures": [{"itemIdentifier": each} for each in failed]}
         processor.sweep()
     finally:
         telemetry.flush()
@@ -56,10 +61,10 @@ def _process(record: dict[str, Any], time: TimeLeft, processor: DynamoDbProcesso
     if is_sweep(record["body"]):
         try:
             processor.sweep(is_second=True)
-        except MessageBufferError as error:
+        except Exception as error:  # noqa: BLE001 - the triggers of the same delivery must not fail with the sweep
             # The next sweep starts in half a minute. If failed sweeps were repeated, all sweeps of an outage of the
             # table would run at its end.
-            telemetry.warn("sweep failed", reason=str(error))
+            telemetry.crash("sweep failed", error)
         return True
     try:
         trigger = read_trigger(record["body"], record["receiptHandle"])

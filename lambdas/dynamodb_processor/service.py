@@ -13,8 +13,10 @@ A run may be killed after any step. The queue then delivers the trigger again.
 
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from hashlib import blake2s
 from random import SystemRandom
+from threading import RLock
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -88,6 +90,8 @@ class _Fitting(NamedTuple):
 
 
 class DynamoDbProcessor:
+    """Threads may share a processor. Each processes one trigger."""
+
     def __init__(
         self,
         *,
@@ -106,6 +110,8 @@ class DynamoDbProcessor:
         self._clock = clock
         self._random = random
         self._beat_seconds = beat_seconds
+        # Threads empty windows at the same time, but the function's memory has room for one window with large bodies.
+        self._large_bodies = RLock()
 
     def process(self, trigger: Trigger, time: TimeLeft) -> bool:
         """Empty the trigger's window. Return whether the trigger is done; otherwise the queue must deliver it again."""
@@ -125,8 +131,8 @@ class DynamoDbProcessor:
             )
             if window.lock.owner != owner:
                 return self._not_ours(trigger, window)
-        except SendFailed as error:
-            self._telemetry.warn("window not locked", conversation=trigger.conversation, reason=str(error))
+        except Exception as error:  # noqa: BLE001 - the triggers of the same delivery must not fail with this one
+            self._log_failure("window not locked", error, conversation=trigger.conversation)
             # An edit of a stored message prevents the lock for a moment, and a busy table prevents it for longer.
             self._hide(trigger, MAX_TRIGGER_REST_MS)
             return False
@@ -226,13 +232,14 @@ class DynamoDbProcessor:
 
     def _empty(self, locked: _Locked, heartbeat: Heartbeat, time: TimeLeft) -> None:
         """Emit the window's messages."""
-        batch = self._batch(locked)
-        if batch is None:
-            return
-        conversation, frozen = locked.conversation, batch.frozen
-        if batch.payloads is not None:
-            heartbeat.check()
-            self._emission.send(conversation, _taken(batch, batch.payloads), time)
+        with ExitStack() as turn:
+            batch = self._batch(locked, turn)
+            if batch is None:
+                return
+            conversation, frozen = locked.conversation, batch.frozen
+            if batch.payloads is not None:
+                heartbeat.check()
+                self._emission.send(conversation, _taken(batch, batch.payloads), time)
         heartbeat.check()
         self._require_lock(locked, until_ms=batch.window.lock.until_ms)
         expires_at_ms = self._clock() + REMEMBERED_MS
@@ -252,8 +259,12 @@ class DynamoDbProcessor:
         ):
             raise LockLost("the lock ran out while the batch was emitted, and another call has the window now")
 
-    def _batch(self, locked: _Locked) -> _BatchToEmit | None:
-        """Return the frozen batch, or freeze a new one. If no message waits, close the window and return None."""
+    def _batch(self, locked: _Locked, turn: ExitStack) -> _BatchToEmit | None:
+        """Return the frozen batch, or freeze a new one. If no message waits, close the window and return None.
+
+        If not all bodies came with the first page of the read, wait until no other thread has such a window. `turn`
+        then contains the turn, which the caller ends.
+        """
         conversation, owner = locked.conversation, locked.owner
         for read in range(MAX_READS_OF_A_WINDOW):
             now_ms = self._clock()
@@ -264,6 +275,8 @@ class DynamoDbProcessor:
             if window.frozen is None and window.found is None:
                 self._locks.release(conversation, owner)
                 raise _PutOnHold
+            if any(each.body is None for each in contents.stored):
+                turn.enter_context(self._large_bodies)
             if window.frozen is not None:
                 # An earlier attempt has frozen the batch, or this attempt has, but DynamoDB's response was lost.
                 return self._again(conversation, window.frozen, contents)
@@ -371,11 +384,7 @@ class DynamoDbProcessor:
     def _try_later(self, trigger: Trigger, locked: _Locked, error: Exception) -> None:
         conversation, attempt = locked.conversation, locked.window.attempt
         wait_ms = back_off_ms(attempt, self._random)
-        fields: dict[str, str | int] = {"conversation": conversation, "attempt": attempt, "retry_in_ms": wait_ms}
-        if isinstance(error, MessageBufferError):
-            self._telemetry.warn("window failed", **fields, reason=str(error))
-        else:
-            self._telemetry.crash("window failed", error, **fields)
+        self._log_failure("window failed", error, conversation=conversation, attempt=attempt, retry_in_ms=wait_ms)
         self._telemetry.count("Retries")
         try:
             due_at_ms = self._clock() + wait_ms
@@ -383,6 +392,12 @@ class DynamoDbProcessor:
         except SendFailed as failed:
             self._telemetry.warn("window not released", conversation=conversation, reason=str(failed))
         self._hide(trigger, wait_ms)
+
+    def _log_failure(self, decision: str, error: Exception, **fields: str | int) -> None:
+        if isinstance(error, MessageBufferError):
+            self._telemetry.warn(decision, **fields, reason=str(error))
+        else:
+            self._telemetry.crash(decision, error, **fields)
 
     def _hide(self, trigger: Trigger, for_ms: int) -> None:
         try:

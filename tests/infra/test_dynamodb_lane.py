@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from aws_cdk.assertions import Template
 
+from infra.dynamodb_lane import TRIGGERS_IN_A_RUN
 from infra.settings_and_defaults import StageConfig
 
 # One process synthesizes for all tests of this file.
@@ -104,7 +105,8 @@ def test_a_trigger_is_not_seen_twice_while_it_is_worked_on_and_waits_as_long_as_
         and each["Properties"]["EventSourceArn"] == {"Fn::GetAtt": ["Triggers", "Arn"]}
     ]
     assert mapping["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
-    assert mapping["BatchSize"] == 1, "no window waits for another one's batch to leave"
+    assert mapping["BatchSize"] == TRIGGERS_IN_A_RUN
+    assert "MaximumBatchingWindowInSeconds" not in mapping, "no window waits for another one to be due"
 
 
 @pytest.mark.parametrize("overrides", [{}, {"lane": "dynamodb"}])

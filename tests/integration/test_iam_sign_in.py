@@ -24,8 +24,8 @@ from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
 from message_buffer.lanes.valkey.sign_in import SIGN_IN_TOKEN_REUSE_MS, Opener
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.lanes.valkey.wake import Wake
-from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.limits import MAX_IDLE_MS
+from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.settings import ConnectionSettings, IamAccess, ValkeySettings
 from tests.support.engine import SETTINGS, Engine, ManualClock, open_line, payload
 from tests.support.proxy import Proxy, PublicEndpoint, behind_proxy

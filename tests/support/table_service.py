@@ -1,67 +1,134 @@
-"""DynamoDB in the tests' own process: moto's tables, called without the HTTP request that moto would have to read.
+"""DynamoDB in the tests' own process: moto's tables under our own client, without the HTTP request between them.
 
-Signing a request, writing it and parsing it again takes four times as long as what the table does with it. The DynamoDB
+Signing a request, sending it and parsing it again takes four times as long as what the table does with it. The DynamoDB
 lane's tests make some fifty thousand requests, so they call the table itself.
+
+As in AWS, a request may be refused for a moment, or be carried out in part. The client must repeat what the service
+refuses, so no test should see anything of it.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from random import Random
+from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 from botocore import xform_name
+from botocore.exceptions import ClientError
 from botocore.validate import ParamValidator
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.dynamodb.models import dynamodb_backends
 from moto.dynamodb.responses import DynamoHandler
 
-Call = Callable[[str, Mapping[str, Any]], Any]
+from message_buffer.aws import json_client
+from message_buffer.aws.json_client import AwsResponse, JsonClient
+from message_buffer.lanes.dynamodb import messages
 
-# Replaces `clients.OURS`, so that every client is the SDK's, because moto intercepts only the SDK's requests.
+Ask = Callable[..., AwsResponse]
+
+# Replaces `clients.OURS`, because moto intercepts only the SDK's requests.
 OF_THE_SDK: frozenset[str] = frozenset()
+OURS = frozenset({"dynamodb"})
+REFUSED_SHARE = 0.05
+WRITES = {"PutItem", "UpdateItem", "DeleteItem"}
+# In a batch call, the kinds of requests that may be left undone, in the request and in the response.
+BATCHES = {"BatchWriteItem": "UnprocessedItems", "BatchGetItem": "UnprocessedKeys"}
 
-ON_ITEMS = {
-    "BatchGetItem", "BatchWriteItem", "DeleteItem", "GetItem", "PutItem", "Query", "TransactWriteItems", "UpdateItem",
-}  # fmt: skip
+
+class Weather:
+    """Decides, by a seed, which requests are refused. A request is refused at most once in a row."""
+
+    def __init__(self) -> None:
+        self.share = REFUSED_SHARE
+        self.begin()
+
+    def begin(self) -> None:
+        self._random = Random(1)
+        self._was_refused = False
+
+    def refusal(self, operation: str, request: Mapping[str, Any], *, is_repeated: bool) -> AwsResponse | None:
+        """Return the refusal of a request, or None. `is_repeated` says whether the client repeats throttled calls."""
+        self._was_refused = not self._was_refused and self._random.random() < self.share
+        if not self._was_refused:
+            return None
+        if operation == "TransactWriteItems":
+            reasons = [{"Code": "None"} for _ in request["TransactItems"]]
+            self._random.choice(reasons)["Code"] = "TransactionConflict"
+            return _refused("TransactionCanceledException", CancellationReasons=reasons)
+        if operation in WRITES:
+            return _refused("TransactionConflictException")
+        return _refused("ThrottlingException") if is_repeated else None
+
+    def undone(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
+        """Take some requests out of a batch call, and return them as the response names them."""
+        if operation not in BATCHES or self._random.random() >= self.share:
+            return {}
+        ((table, asked),) = request["RequestItems"].items()
+        requests = asked if operation == "BatchWriteItem" else asked["Keys"]
+        if len(requests) < 2:
+            return {}
+        left = [requests.pop(self._random.randrange(len(requests)))]
+        return {BATCHES[operation]: {table: left if operation == "BatchWriteItem" else {**asked, "Keys": left}}}
+
+
+weather = Weather()
 
 
 @contextmanager
-def answering_without_http(client: Any) -> Iterator[None]:
-    """Answer the client's calls about items by calling moto's tables. Every other call takes moto's usual way."""
-    with patch.object(client, "_make_api_call", _without_http(client, client._make_api_call)):
+def answering_without_http(sdk: Any) -> Iterator[None]:
+    """Answer our client's calls to DynamoDB by calling moto's tables. The SDK's client is asked about refusals."""
+    no_sleep = SimpleNamespace(sleep=lambda _seconds: None, monotonic=monotonic)
+    weather.begin()
+    with (
+        patch.object(JsonClient, "_ask_once", _without_http(sdk)),
+        patch.object(json_client, "time", no_sleep),
+        patch.object(messages, "time", no_sleep),
+    ):
         yield
 
 
 def empty(client: Any, table: str) -> None:
     """Remove all items of a table, which is quicker than making the table anew."""
     dynamodb_backends[DEFAULT_ACCOUNT_ID][client.meta.region_name].tables[table].items.clear()
+    weather.begin()
 
 
-def _without_http(client: Any, by_http: Call) -> Call:
-    validator = ParamValidator()
-    model = client.meta.service_model
+def _without_http(sdk: Any) -> Ask:
+    validator, model = ParamValidator(), sdk.meta.service_model
 
-    def call(operation: str, request: Mapping[str, Any]) -> Any:
-        if operation not in ON_ITEMS:
-            return by_http(operation, request)
-        if validator.validate(request, model.operation_model(operation).input_shape).has_errors():
-            return by_http(operation, request)
+    def ask(client: JsonClient, _path: str, headers: Mapping[str, str], body: bytes, **_: Any) -> AwsResponse:
+        operation = headers["x-amz-target"].rpartition(".")[2]
+        shown = json.loads(body, object_hook=json_client._bytes)
+        found = validator.validate(shown, model.operation_model(operation).input_shape)
+        assert not found.has_errors(), found.generate_report()
+        request = json.loads(body)
+        if refusal := weather.refusal(operation, request, is_repeated=client._attempts > 1):
+            return refusal
+        undone = weather.undone(operation, request)
         handler = DynamoHandler()
-        handler.current_account, handler.region = DEFAULT_ACCOUNT_ID, client.meta.region_name
-        handler.body = _copied(request)
+        handler.current_account, handler.region = DEFAULT_ACCOUNT_ID, sdk.meta.region_name
+        handler.body = request
         try:
-            answer = getattr(handler, xform_name(operation))()
-        except Exception:  # noqa: BLE001 - a refused request changes nothing: ask again for moto's own error
-            return by_http(operation, request)
-        return _copied(answer.result)
+            answer = getattr(handler, xform_name(operation))().result
+        except Exception:  # noqa: BLE001 - a refused request changes nothing: ask again for AWS's form of the error
+            return _refusal_of(getattr(sdk, xform_name(operation)), shown)
+        return AwsResponse(200, None, json.dumps({**answer, **undone}, default=json_client._base64).encode())
 
-    return call
+    return ask
 
 
-def _copied(value: Any) -> Any:
-    """Return a copy of what JSON can hold: neither side may see the other change it."""
-    if isinstance(value, dict):
-        return {name: _copied(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_copied(each) for each in value]
-    return value
+def _refusal_of(call: Callable[..., Any], request: Mapping[str, Any]) -> AwsResponse:
+    try:
+        call(**request)
+    except ClientError as error:
+        of_the_sdk = {"Error", "ResponseMetadata", "message"}
+        fields = {name: value for name, value in error.response.items() if name not in of_the_sdk}
+        return _refused(error.response["Error"]["Code"], **fields)
+    raise AssertionError("the table carries out by HTTP what it refused without")
+
+
+def _refused(code: str, **fields: Any) -> AwsResponse:
+    return AwsResponse(400, None, json.dumps({"__type": code, **fields}, default=json_client._base64).encode())

@@ -15,6 +15,7 @@ from threading import Lock
 from typing import Any
 from unittest.mock import patch
 
+import boto3
 from moto import mock_aws
 
 from lambdas.dynamodb_processor.service import DynamoDbProcessor
@@ -34,7 +35,7 @@ from message_buffer.limits import MAX_TRIGGER_DELAY_MS, MAX_TRIGGER_HIDDEN_MS
 from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import ManualClock, accepted, payload
 from tests.support.fakes import FakeBus, FakeObjects, FakeQueue, RecordedTelemetry
-from tests.support.table_service import OF_THE_SDK, answering_without_http, empty
+from tests.support.table_service import OURS, answering_without_http, empty
 
 TABLE = "holding"
 CONVERSATION = "default/generic/shop/ann"
@@ -253,11 +254,11 @@ class WindowScene:
 
 @contextmanager
 def dynamodb() -> Iterator[Any]:
-    """Yield the client of a DynamoDB in this process."""
+    """Yield the SDK's client of a DynamoDB in this process. Our own client has the same tables."""
     signed = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "us-east-1"}
-    with patch.dict(os.environ, signed), mock_aws(), patch.object(aws, "OURS", OF_THE_SDK):
+    with patch.dict(os.environ, signed), mock_aws(), patch.object(aws, "OURS", OURS):
         aws._made.cache_clear()
-        client = aws.client("dynamodb")
+        client = boto3.client("dynamodb")
         with answering_without_http(client):
             yield client
     aws._made.cache_clear()

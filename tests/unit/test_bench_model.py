@@ -9,6 +9,7 @@ import pytest
 from bufferctl.cost.traffic import Traffic
 from infra.settings_and_defaults import StageConfig, load_stage
 from tools.bench.model import busiest, row, simulate
+from tools.bench.pollers import POLLERS, late_ms
 
 ROOT = Path(__file__).parents[2]
 CROWD = Traffic(messages_per_day=5_000_000)
@@ -42,3 +43,11 @@ def test_a_stage_gets_the_shards_that_keep_its_busiest_second_below_their_quotas
     assert found["shards"] > 1
     assert found["one_shard"]["conversation_processor_starts"] > 1
     assert max(found["share_of_quota"][name] for name in found["one_shard"]) < 1
+
+
+def test_the_pollers_of_a_queue_start_their_runs_by_and_by_and_a_run_takes_some_windows() -> None:
+    one = late_ms(POLLERS + 1, at_once=1, run_ms=lambda _: 100, cold_ms=500)
+    assert one == [600] * POLLERS + [800], "the sixth poller begins after 200 ms"
+    assert late_ms(POLLERS * 10, at_once=10, run_ms=lambda n: 100 + n, cold_ms=0) == [110] * POLLERS * 10
+    last = [late_ms(1_000, at_once=n, run_ms=lambda n: 80 + 20 * (n - 1), cold_ms=600)[-1] for n in (1, 10)]
+    assert last[1] < 0.7 * last[0]

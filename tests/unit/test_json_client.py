@@ -194,6 +194,39 @@ def test_what_may_pass_is_tried_twice(server: WebServer, failure: Any) -> None:
     assert len(server.requests) == tried + 1
 
 
+CONFLICT = {"__type": "TransactionConflictException"}
+
+
+def cancelled(*codes: str) -> dict[str, Any]:
+    return {"__type": "TransactionCanceledException", "CancellationReasons": [{"Code": code} for code in codes]}
+
+
+@pytest.mark.parametrize("patience", [aws.PATIENT, aws.HURRIED])
+@pytest.mark.parametrize("conflict", [CONFLICT, cancelled("None", "TransactionConflict", "ThrottlingError")])
+def test_a_conflict_with_a_transaction_is_repeated_even_for_a_caller_with_one_attempt(
+    server: WebServer, conflict: dict[str, Any], patience: aws.Patience
+) -> None:
+    server.answer = answers(*[(400, conflict)] * json_client.MAX_CONFLICTS, (200, {}))
+    client = aws.client("dynamodb", patience=patience)
+    client.transact_write_items(TransactItems=[])
+    assert len({request.json["ClientRequestToken"] for request in server.requests}) == 1
+    server.answer = (400, conflict)
+    with pytest.raises(json_client.AwsRefused, match=conflict["__type"]):
+        client.transact_write_items(TransactItems=[])
+    assert len(server.requests) == 2 * (json_client.MAX_CONFLICTS + 1), "the repeats are bounded"
+
+
+@pytest.mark.parametrize("codes", [["TransactionConflict", "ConditionalCheckFailed"], ["ValidationError"], []])
+def test_a_transaction_that_was_cancelled_for_another_reason_is_not_repeated(
+    server: WebServer, codes: list[str]
+) -> None:
+    server.answer = (400, cancelled(*codes))
+    client = aws.client("dynamodb")
+    with pytest.raises(client.exceptions.TransactionCanceledException):
+        client.transact_write_items(TransactItems=[])
+    assert len(server.requests) == 1
+
+
 def test_the_sdk_tries_again_after_the_same_refusals(server: WebServer) -> None:
     from botocore.retries.standard import ThrottledRetryableChecker, TransientRetryableChecker  # noqa: PLC0415
 

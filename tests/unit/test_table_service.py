@@ -1,12 +1,14 @@
-"""The tests' tables answer as moto does by HTTP."""
+"""The tests' tables answer our client as they answer the SDK's by HTTP, and refuse some requests for a moment."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError, ParamValidationError
+from botocore.exceptions import ClientError
 
-from tests.support.table_service import answering_without_http
+from message_buffer.aws import clients as aws
+from message_buffer.aws.json_client import AwsRefused
+from tests.support.table_service import weather
 from tests.support.window import TABLE, dynamodb, make_message_table
 
 KEY = {"conversation": {"S": "c"}, "item": {"S": "m1"}}
@@ -29,7 +31,6 @@ CALLS = {
         ]
     ),
     "reserved word": lambda client: client.update_item(TableName=TABLE, Key=KEY, UpdateExpression="REMOVE items"),
-    "wrong request": lambda client: client.get_item(TableName=TABLE, Key="no key"),
     "page": lambda client: client.query(
         TableName=TABLE, Limit=1, KeyConditionExpression="conversation = :c",
         ExpressionAttributeValues={":c": {"S": "c"}},
@@ -42,31 +43,51 @@ def answer_of(call: Callable[[Any], Any], client: Any) -> Any:
     try:
         answer = call(client)
     except ClientError as error:
-        return type(error).__name__, {**error.response, "ResponseMetadata": None}
-    except ParamValidationError as error:
-        return type(error).__name__, str(error)
+        of_the_sdk = {"Error", "ResponseMetadata", "message"}
+        fields = {name: value for name, value in error.response.items() if name not in of_the_sdk}
+        return error.response["Error"]["Code"], fields
+    except AwsRefused as error:
+        return error.code, {name: value for name, value in error.response.items() if name != "__type"}
     answer.pop("ResponseMetadata", None)
     return answer
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_table_answers_alike_with_and_without_http(name: str) -> None:
+def test_a_table_answers_our_client_as_it_answers_the_sdk(name: str) -> None:
     answers = []
-    for way in ("without", "by"):
-        with dynamodb() as client:
-            make_message_table(client)
-            client.put_item(TableName=TABLE, Item=KEY | {"item": {"S": "m2"}})
-            CALLS["put"](client)
-            if way == "by":
-                client._make_api_call = type(client)._make_api_call.__get__(client)
-            answers.append(answer_of(CALLS[name], client))
+    for is_ours in (True, False):
+        with dynamodb() as sdk:
+            make_message_table(sdk)
+            sdk.put_item(TableName=TABLE, Item=KEY | {"item": {"S": "m2"}})
+            CALLS["put"](sdk)
+            answers.append(answer_of(CALLS[name], aws.client("dynamodb") if is_ours else sdk))
     assert answers[0] == answers[1]
 
 
-def test_the_usual_way_is_not_taken_for_items() -> None:
-    with dynamodb() as client:
-        make_message_table(client)
-        client._make_api_call = type(client)._make_api_call.__get__(client)
-        with answering_without_http(client):
-            assert "ResponseMetadata" not in client.get_item(TableName=TABLE, Key=KEY)
-        assert "ResponseMetadata" in client.get_item(TableName=TABLE, Key=KEY)
+def test_a_request_that_the_sdk_would_not_send_fails_its_test() -> None:
+    with dynamodb() as sdk:
+        make_message_table(sdk)
+        with pytest.raises(AssertionError, match="Invalid type"):
+            aws.client("dynamodb").get_item(TableName=TABLE, Key="no key")
+
+
+@pytest.mark.parametrize("patience", [aws.PATIENT, aws.HURRIED])
+def test_no_caller_sees_that_every_second_request_is_refused(
+    patience: aws.Patience, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with dynamodb() as sdk:
+        make_message_table(sdk)
+        monkeypatch.setattr(weather, "share", 1.0)
+        client = aws.client("dynamodb", patience=patience)
+        ask, asked = client._ask_once, []
+
+        def counted(*args: Any, **options: Any) -> Any:
+            asked.append(args)
+            return ask(*args, **options)
+
+        monkeypatch.setattr(client, "_ask_once", counted)
+        put = {"Put": {"TableName": TABLE, "Item": KEY}}
+        for _ in range(20):
+            client.update_item(TableName=TABLE, Key=KEY, UpdateExpression="SET #n = :n", **NAMED)
+            client.transact_write_items(TransactItems=[put])
+        assert len(asked) == 80, "the table has refused nothing"

@@ -1,6 +1,8 @@
 """Log lines and metrics as they are written."""
 
 import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Any
 
@@ -10,6 +12,7 @@ from message_buffer.errors import StoreUnavailable
 from message_buffer.settings import LogSettings
 from message_buffer.telemetry import Telemetry
 
+THREADS, VALUES = 8, 500
 # Powertools keeps a logger for each service, and with it the standard output that a test captured.
 _services = count()
 
@@ -71,6 +74,29 @@ def test_more_values_than_a_line_may_hold_are_written_in_several(
         telemetry.measure_ms("LatenessMs", 1)
     telemetry.flush()
     assert sum(len(line["LatenessMs"]) for line in written(capsys)) == 250
+
+
+def test_threads_that_share_it_lose_no_value_and_write_no_line_twice(
+    telemetry: Telemetry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work(_thread: int) -> None:
+        telemetry.info("emitted")
+        for _ in range(VALUES):
+            telemetry.count("Batches")
+            telemetry.count_by("FlushReasons", reason="silence")
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(THREADS) as threads:
+            list(threads.map(work, range(THREADS)))
+    finally:
+        sys.setswitchinterval(interval)
+    telemetry.flush()
+    lines = written(capsys)
+    assert sum(sum(line.get("Batches", [])) for line in lines) == THREADS * VALUES
+    assert sum(sum(line.get("FlushReasons", [])) for line in lines) == THREADS * VALUES
+    assert [line["message"] for line in lines if "message" in line] == ["emitted"] * THREADS
 
 
 def test_a_reason_is_a_dimension_of_its_own_metric(telemetry: Telemetry, capsys: pytest.CaptureFixture[str]) -> None:

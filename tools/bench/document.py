@@ -1,4 +1,4 @@
-"""Write the tables of performance.md and the two READMEs from tools/bench/results: `python -m tools.bench.document`.
+"""Write the tables of the documents from tools/bench/results: `python -m tools.bench.document`.
 
 A table is between `<!-- bench: name -->` and `<!-- end -->`; the words around it are written by hand.
 """
@@ -15,7 +15,8 @@ from tools.bench.measure import Figure, figure
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "tools" / "bench" / "results"
-DOCUMENTS, PICTURE = ("docs/performance.md", "tools/bench/README.md", "README.md"), "docs/performance.svg"
+DOCUMENTS = ("docs/performance.md", "docs/lanes.md", "tools/bench/README.md", "README.md")
+PICTURE = "docs/performance.svg"
 RATE, CLIENTS = 1_000, 16
 NAMES = {
     "ours": "ours",
@@ -322,6 +323,20 @@ def model() -> str:
     return f"{table}\n| limit | quota | reached at, messages a day |\n|---|---:|---:|\n{reached}\n"
 
 
+def pollers() -> str:
+    rows = results("pollers")["rows"]
+    ways = [name for name in rows[0] if name != "windows"]
+    heads = ["windows due at once", *(f"{name.removesuffix(' at once')} a run: half, last" for name in ways)]
+    cells = [
+        [
+            f"{row['windows']:,}",
+            *(f"{row[way]['median_ms'] / 1_000:.1f} s, {row[way]['last_ms'] / 1_000:.1f} s" for way in ways),
+        ]
+        for row in rows
+    ]
+    return _table(heads, cells)
+
+
 def _most(shares: dict[str, float], count: int) -> list[tuple[str, float]]:
     return sorted(shares.items(), key=lambda item: -item[1])[:count]
 
@@ -442,6 +457,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "outage": outage,
     "crashes": crashes,
     "model": model,
+    "pollers": pollers,
 }
 
 if __name__ == "__main__":

@@ -1,0 +1,158 @@
+"""The triggers of one delivery are processed side by side, and each ends by itself."""
+
+import json
+from threading import Barrier, Event, get_ident
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lambdas.dynamodb_processor import handler as dynamodb_processor
+from message_buffer.errors import SendFailed
+from message_buffer.lanes.dynamodb.triggers import SWEEP
+from message_buffer.limits import LARGE_MESSAGE_BYTES
+from tests.support.window import CONVERSATION, WINDOW_MS, WindowScene, settle
+
+CONTEXT = SimpleNamespace(get_remaining_time_in_millis=lambda: 30_000)
+# Enough for all windows to get to the same step, and short enough for a failing test.
+GATE_SECONDS = 5.0
+# A thread that does not wait for its turn takes less than this.
+MOMENT_SECONDS = 0.1
+CONVERSATIONS = [f"default/generic/shop/c{n}" for n in range(10)]
+
+
+@pytest.fixture
+def scene(window: WindowScene, monkeypatch: pytest.MonkeyPatch) -> WindowScene:
+    monkeypatch.setattr(dynamodb_processor, "_parts", lambda: (window.processor, None, window.telemetry))
+    return window
+
+
+def deliver(scene: WindowScene) -> list[str]:
+    """Invoke the handler with all triggers that the queue delivers now. Return the conversations of those that stay."""
+    given = {}
+    while trigger := scene.triggers.receive():
+        given[trigger.receipt] = trigger
+    records = [
+        {
+            "messageId": receipt,
+            "body": json.dumps({"conversation_id": each.conversation}),
+            "receiptHandle": receipt,
+        }
+        for receipt, each in given.items()
+    ]
+    return end(scene, given, records)
+
+
+def end(scene: WindowScene, given: dict[str, Any], records: list[dict[str, str]]) -> list[str]:
+    answer = dynamodb_processor.handler({"Records": records}, CONTEXT)
+    assert answer is not None
+    failed = {each["itemIdentifier"] for each in answer["batchItemFailures"]}
+    for receipt in given.keys() - failed:
+        scene.triggers.delete(given[receipt])
+    return sorted(given[receipt].conversation for receipt in failed)
+
+
+def all_due(scene: WindowScene) -> None:
+    for name in CONVERSATIONS:
+        scene.send("m1", conversation=name)
+    scene.clock.advance(WINDOW_MS)
+
+
+def test_windows_that_are_due_at_once_are_emitted_side_by_side(scene: WindowScene) -> None:
+    all_due(scene)
+    gate = Barrier(len(CONVERSATIONS), timeout=GATE_SECONDS)
+
+    def wait(request: str) -> None:
+        if request == "put_events":
+            gate.wait()  # until every window of the delivery is about to be published
+
+    scene.wire.before = wait
+    assert deliver(scene) == []
+    assert [scene.batches(name) for name in CONVERSATIONS] == [[["m1"]]] * len(CONVERSATIONS)
+    assert scene.telemetry.flushes == 1
+
+
+@pytest.mark.parametrize("error", [SendFailed("put event: Throttling"), KeyError("a bug")], ids=["refused", "bug"])
+@pytest.mark.parametrize("request_name", ["get_item", "put_events"])
+def test_one_window_that_fails_is_delivered_again_and_the_others_are_done(
+    scene: WindowScene, monkeypatch: pytest.MonkeyPatch, error: Exception, request_name: str
+) -> None:
+    all_due(scene)
+    failing = CONVERSATIONS[3]
+    read, send = scene.processor._windows.read, scene.processor._emission.send
+
+    def fail(of: Any, name: str) -> Any:
+        def call(conversation: str, *others: Any) -> Any:
+            if request_name == name and conversation == failing:
+                raise error
+            return of(conversation, *others)
+
+        return call
+
+    with monkeypatch.context() as broken:
+        broken.setattr(scene.processor._windows, "read", fail(read, "get_item"))
+        broken.setattr(scene.processor._emission, "send", fail(send, "put_events"))
+        assert deliver(scene) == [failing]
+    assert {event["conversationId"] for event in scene.events()} == set(CONVERSATIONS) - {failing}
+    settle(scene)
+    assert scene.batches(failing) == [["m1"]]
+
+
+def test_of_the_windows_with_large_bodies_one_at_a_time_is_in_the_functions_memory(scene: WindowScene) -> None:
+    for name in CONVERSATIONS[:3]:
+        scene.send("m1", conversation=name, text="x" * LARGE_MESSAGE_BYTES)
+    scene.clock.advance(WINDOW_MS)
+    held: set[int] = set()
+    another = Event()
+
+    def take(request: str) -> None:
+        if request == "batch_get_item":
+            held.add(get_ident())
+        elif request == "put_events":
+            another.wait(MOMENT_SECONDS)
+        if len(held) > 1:
+            another.set()
+
+    scene.wire.before = take
+    scene.wire.after = lambda request: held.discard(get_ident()) if request == "put_events" else None
+    assert deliver(scene) == []
+    assert not another.is_set()
+
+
+def test_two_triggers_of_a_conversation_in_one_delivery_emit_its_messages_once_and_in_order(scene: WindowScene) -> None:
+    for message_id in ("m1", "m2"):
+        scene.send(message_id)
+    scene.triggers.send(CONVERSATION, delay_ms=WINDOW_MS)
+    scene.clock.advance(WINDOW_MS)
+
+    def arrive() -> None:
+        scene.send("m3")
+
+    with scene.wire.at("put_events", arrive):
+        deliver(scene)
+    settle(scene)
+    assert scene.batches() == [["m1", "m2"], ["m3"]]
+
+
+def test_a_sweep_that_fails_leaves_the_windows_of_its_delivery_alone(
+    scene: WindowScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.send("m1")
+    scene.clock.advance(WINDOW_MS)
+
+    def fail(**_: Any) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(scene.processor, "sweep", fail)
+    trigger = scene.triggers.receive()
+    assert trigger
+    records = [
+        {"messageId": "sweep", "body": json.dumps(SWEEP), "receiptHandle": "r"},
+        {
+            "messageId": trigger.receipt,
+            "body": json.dumps({"conversation_id": trigger.conversation}),
+            "receiptHandle": trigger.receipt,
+        },
+    ]
+    assert end(scene, {trigger.receipt: trigger}, records) == []
+    assert scene.batches() == [["m1"]]
