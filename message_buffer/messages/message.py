@@ -11,6 +11,9 @@ from message_buffer.messages.wire_form import WIRE_VERSION, camel_case, decode_f
 
 # A message in its wire form, with its attachments. An event on the bus has room for several messages of this size.
 MAX_MESSAGE_BYTES = 64 * 1024
+# The largest webhook has room for a million attachments, for which a function would not have enough memory. Albums of
+# the known products have up to 30.
+MAX_ATTACHMENTS = 100
 
 
 def _mend_text(value: Any) -> Any:
@@ -38,6 +41,12 @@ def _legal_id(value: Any) -> Any:
     if not 1 <= len(mended.encode()) <= MAX_MESSAGE_ID_BYTES:
         raise ValueError(f"an id has 1 to {MAX_MESSAGE_ID_BYTES} bytes of UTF-8")
     return mended
+
+
+def _few_attachments(value: Any) -> Any:
+    if isinstance(value, list) and len(value) > MAX_ATTACHMENTS:
+        raise ValueError(f"a message has at most {MAX_ATTACHMENTS} attachments")
+    return value
 
 
 _Text = Annotated[str, BeforeValidator(_mend_text)]
@@ -118,7 +127,10 @@ class Message(_Open):
     text: _Text = ""
     type: Annotated[_Text, Field(min_length=1)] = "text"
     author: _Text | None = None
-    attachments: list[Attachment] = Field(default_factory=_no_attachments)
+    # Count before pydantic validates each one, which takes far more memory than the body.
+    attachments: Annotated[list[Attachment], BeforeValidator(_few_attachments)] = Field(
+        default_factory=_no_attachments, fail_fast=True
+    )
     reply_to: _Id | None = None
     group_id: _Text | None = None
     """The id of the album that the message is a part of."""
