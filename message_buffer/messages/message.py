@@ -1,6 +1,6 @@
 """A message of a conversation, in the same form for every platform; `wire_form.py` describes its bytes."""
 
-from typing import Annotated, Any, ClassVar, Self, TypedDict
+from typing import Annotated, Any, ClassVar, Self, TypedDict, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import to_json
@@ -14,6 +14,8 @@ MAX_MESSAGE_BYTES = 64 * 1024
 # The largest webhook has room for a million attachments, for which a function would not have enough memory. Albums of
 # the known products have up to 30.
 MAX_ATTACHMENTS = 100
+# All messages of a webhook may share one profile. The platforms' longest names have a few dozen characters.
+MAX_PROFILE_CHARACTERS = 256
 
 
 def _mend_text(value: Any) -> Any:
@@ -168,19 +170,9 @@ def profile_of(
     language: str | None = None,
     country: str | None = None,
 ) -> Profile:
-    """Return the profile with the given fields, without those that are empty."""
-    profile = Profile()
-    if name:
-        profile["name"] = name
-    if user_name:
-        profile["userName"] = user_name
-    if user_id:
-        profile["userId"] = user_id
-    if language:
-        profile["language"] = language
-    if country:
-        profile["country"] = country
-    return profile
+    """Return the profile with the given fields, cut, without those that are empty."""
+    given = {"name": name, "userName": user_name, "userId": user_id, "language": language, "country": country}
+    return cast("Profile", {field: value[:MAX_PROFILE_CHARACTERS] for field, value in given.items() if value})
 
 
 def encode(message: Message, *, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:

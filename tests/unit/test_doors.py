@@ -18,8 +18,7 @@ from message_buffer.errors import InvalidInput, InvalidRules
 from message_buffer.json_object import Json
 from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.messages.changes import Deleted, Edited, Reacted
-from message_buffer.messages.message import MAX_MESSAGE_BYTES
-from message_buffer.messages.message import MAX_ATTACHMENTS
+from message_buffer.messages.message import MAX_ATTACHMENTS, MAX_MESSAGE_BYTES
 from message_buffer.rules.door_reading import MAX_ITEMS_OF_A_DOOR
 from message_buffer.rules.doors import MAX_DOOR_BYTES, read_door
 from tests.support.any_json import any_json

@@ -64,6 +64,11 @@ def whatsapp(**value: Any) -> Json:
     return {"object": "whatsapp_business_account", "entry": [{"changes": changes}]}
 
 
+def messages_of(kind: str) -> list[Json]:
+    content = {"text": {"body": "Hey"}} if kind == "text" else {}
+    return [{"id": str(number), "from": "1", "type": kind, **content} for number in range(1_000)]
+
+
 CARD = {"id": "1", "from": "1", "type": "contacts", "contacts": [{}] * 100_000}
 SMALL: dict[str, Any] = {
     "generic": generic(attachments=[{"type": "image"}]),
@@ -76,6 +81,14 @@ BODIES: dict[str, tuple[str, Any]] = {
     "245 KB with 1,300 links": ("telegram", linked("x" * 190_000, 1_300)),
     "1 MB of text with 100 links": ("telegram", linked("x" * 1_000_000, 100)),
     "117 KB of unknown authors and contacts": ("whatsapp", whatsapp(contacts=[{}] * 19_500, messages=[{}] * 19_500)),
+    "1,000 messages that share a name of 2.9 MB": (
+        "whatsapp",
+        whatsapp(contacts=[{"wa_id": "1", "profile": {"name": "x" * 2_900_000}}], messages=messages_of("text")),
+    ),
+    "1,000 messages that share an error of 2.9 MB": (
+        "whatsapp",
+        whatsapp(errors=[{"title": "x" * 2_900_000}], messages=messages_of("unsupported")),
+    ),
     "a card of 100,000 contacts": ("whatsapp", whatsapp(messages=[CARD])),
 }
 

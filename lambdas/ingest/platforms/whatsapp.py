@@ -38,6 +38,9 @@ TYPED_IN_THE_APP = "smb_message_echoes"
 # Echoes that contain no new message.
 NO_REPLIES = {None, "edit", "revoke", "reaction", "system"}
 
+# All messages of a change may share one error. WhatsApp's longest titles have a few dozen characters.
+MAX_TITLE_CHARACTERS = 256
+
 # Fields that contain messages not meant for the bot: those that Meta's own agent answers, and files of earlier
 # messages, which WhatsApp sends after a business has connected its app.
 NOT_FOR_THE_BOT = ("standby", "history")
@@ -254,8 +257,9 @@ def _withheld(item: Json) -> dict[str, Any]:
     errors = [object_of(error) for error in list_of(item.get("errors"))]
     if not errors:
         return {}
-    code, title = number_of(errors[0].get("code")), word_of(errors[0].get("title"))
-    return drop_empty({"code": code, "title": title, "type": word_of(object_of(item.get("unsupported")).get("type"))})
+    title = (word_of(errors[0].get("title")) or "")[:MAX_TITLE_CHARACTERS]
+    kind = word_of(object_of(item.get("unsupported")).get("type"))
+    return drop_empty({"code": number_of(errors[0].get("code")), "title": title, "type": kind})
 
 
 # -- what the types of messages hold ---------------------------------------------------------------
