@@ -126,6 +126,8 @@ class Message(_Open):
     """A message in the form that is the same for every platform."""
 
     id: _Id
+    # The wire form has this time at its beginning, so that a lane can compare it without parsing JSON.
+    edited_at: _TimeMs | None = None
     text: _Text = ""
     type: Annotated[_Text, Field(min_length=1)] = "text"
     author: _Text | None = None

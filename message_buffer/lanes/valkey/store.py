@@ -241,8 +241,9 @@ class Store:
     def edit_message(
         self, conversation: str, message_id: str, *, payload: bytes
     ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
-        reply = self._search("edit_message", conversation, message_id, payload=payload)
-        return o.MessageEdited(reply.behind) if reply.word == b"EDITED" else _not_waiting(reply)
+        max_bytes = self.settings.max_waiting_bytes
+        reply = self._search("edit_message", conversation, message_id, payload=payload, max_bytes=max_bytes)
+        return o.MessageEdited(reply.behind == 0) if reply.word == b"EDITED" else _not_waiting(reply)
 
     def delete_message(
         self, conversation: str, message_id: str
@@ -253,7 +254,7 @@ class Store:
 
     def find_message(self, conversation: str, message_id: str) -> o.MessageWaiting | o.MessageFrozen | o.MessageAbsent:
         reply = self._search("find_message", conversation, message_id)
-        return o.MessageWaiting(reply.position) if reply.word == b"WAITING" else _not_waiting(reply)
+        return o.MessageWaiting() if reply.word == b"WAITING" else _not_waiting(reply)
 
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
         reply = self._run("peek_conversation", conversation=conversation, limit=limit)
