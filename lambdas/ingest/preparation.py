@@ -81,6 +81,8 @@ def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, s
     prepared = Prepared([], [], [])
     for update in intake.updates:
         try:
+            if intake.only_agents_of_rules:
+                _require_agent_of_rules(update, book)
             _prepare_one(update, book, aliases, prepared)
         except InvalidInput:
             if not skip_invalid:
@@ -99,6 +101,13 @@ def _require_few(prepared: Prepared) -> None:
     updates = (*prepared.messages, *(each.change for each in prepared.changes))
     if len({each.conversation for each in updates}) > MAX_CONVERSATIONS_IN_A_WEBHOOK:
         raise TooManyUpdates(f"A webhook has at most {MAX_CONVERSATIONS_IN_A_WEBHOOK} conversations.")
+
+
+def _require_agent_of_rules(update: Update, book: RuleBook) -> None:
+    owner = book.owner_of(update.conversation.platform, update.conversation.account)
+    named = update.agent if isinstance(update, Incoming | Edited) else None
+    if named not in (None, owner and owner.agent):
+        raise InvalidInput("agent may not be named here: the rules say which agent serves the account.")
 
 
 def _prepare_one(update: Update, book: RuleBook, aliases: Aliases | None, prepared: Prepared) -> None:

@@ -11,7 +11,7 @@ The signature is a header: `X-Signature-256: sha256=<hex HMAC-SHA256 of "<time>.
 since 1970, is in the header `X-Signature-Timestamp`. A sender without this header signs the body alone, unless the
 stage requires the time.
 
-A sender that signs with a secret of one account must not name a tenant.
+A sender that signs with a secret of one account must not name a tenant, nor an agent other than the account's.
 
 With `"edited": true`, the object is the new version of the message with that id, for example a voice note whose
 attachment had `"pending": true` until its transcript was ready. The id of a deletion or a reaction is that of the
@@ -79,7 +79,8 @@ class Generic(Platform):
         return signed_at_ms is not None and abs(now_ms - signed_at_ms) <= MAX_SIGNATURE_AGE_MS
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:
-        intake = Intake()
+        # The secret of an account may belong to a customer, who must not speak as another's agent.
+        intake = Intake(only_agents_of_rules=signer.all_but is None)
         for given, where in _objects(webhook.body):
             intake.add(_update(given, where, received_at_ms, signer))
         return intake
