@@ -159,7 +159,7 @@ logs: ## follow what the functions of the local stage write
 	$(NEEDS_VENV)
 	@$(BIN)/python -m tools.local logs
 
-console: $(READY) ## serve a page that shows a stage and writes to it as a customer; starts the local stage: ARGS=--open
+console: $(READY) ## serve a page that shows a stage and writes to it as a customer; starts the local stage
 	@$(BIN)/python -m tools.console --stage "$(CONSOLE_STAGE)" $(ARGS)
 
 verify: $(READY) ## does a stage work? sends to it as a customer: make verify STAGE=local

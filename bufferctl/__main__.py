@@ -116,7 +116,6 @@ def make_parser() -> _Parser:
         "--allow-changes", action="store_true", help="let the page send, hold, flush, cancel and redrive, too"
     )
     page.add_argument("--show-words", action="store_true", help="also show what people wrote")
-    page.add_argument("--open", action="store_true", help="open the page in the browser")
     return parser
 
 

@@ -13,7 +13,7 @@ def find_nothing(*_given: object, **_options: object) -> None:
 
 def open_console(_nothing: None, given: Namespace) -> None:
     options = {"--stage": given.stage, "--profile": given.profile, "--region": given.region, "--outputs": given.outputs}
-    flags = {"--allow-changes": given.allow_changes, "--show-words": given.show_words, "--open": given.open}
+    flags = {"--allow-changes": given.allow_changes, "--show-words": given.show_words}
     words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
     words += [name for name, is_set in flags.items() if is_set]
     os.chdir(ROOT)

@@ -40,7 +40,15 @@ class OperabilityStack(cdk.Stack):
             enable_key_rotation=True,
             removal_policy=cdk.RemovalPolicy.DESTROY,
         )
-        key.grant(cloudwatch, "kms:Decrypt", "kms:GenerateDataKey*")
+        only_ours = {"StringEquals": {"aws:SourceAccount": self.account}}
+        key.add_to_resource_policy(
+            iam.PolicyStatement(
+                principals=[cloudwatch],
+                actions=["kms:Decrypt", "kms:GenerateDataKey*"],
+                resources=["*"],
+                conditions=only_ours,
+            )
+        )
         topic = sns.Topic(
             self,
             "AlarmTopic",
@@ -54,7 +62,7 @@ class OperabilityStack(cdk.Stack):
                 principals=[cloudwatch],
                 actions=["sns:Publish"],
                 resources=[topic.topic_arn],
-                conditions={"StringEquals": {"aws:SourceAccount": self.account}},
+                conditions=only_ours,
             )
         )
         for address in config.alarm_emails:

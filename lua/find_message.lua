@@ -11,7 +11,7 @@
 -- ARGV[4]  limit                   int   search at most this many messages, newest first, after those nearby
 -- ARGV[5]  page_bytes              int   after this many bytes of payloads, leave the rest to another call
 -- ARGV[6]  max_emitted             int   number of batches that the conversation remembers
--- Returns  {"WAITING", position} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""} | {"SEARCHING", next_cursor}
+-- Returns  {"WAITING"} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""} | {"SEARCHING", next_cursor}
 -- Repeat   reads again
 -- Keeps    everything: the script only reads
 
@@ -22,4 +22,4 @@ local limit, page_bytes, max_emitted = tonumber(ARGV[4]), tonumber(ARGV[5]), ton
 -- include find: find
 
 local position, answer = find()
-return position and {'WAITING', position} or answer
+return position and {'WAITING'} or answer

@@ -16,7 +16,8 @@
 -- ARGV[6]  start_id               str   names this call; a retry sends the same
 -- ARGV[7]  start_ms               int   lifetime of a start reservation
 -- ARGV[8]  horizon_ms             int   work due further ahead than this is left to the watchdog
--- Returns  {"HELD", held_until_ms, start}
+-- ARGV[9]  max_held               int   beside so many conversations on hold, a consumer cannot hold another
+-- Returns  {"HELD", held_until_ms, start} | {"FULL"}
 -- Repeat   sets the same hold again
 -- Keeps    a frozen batch; a hold that ends no earlier. A buffer that was claimed but not taken returns to pending
 
@@ -25,12 +26,14 @@ local processor_key, wake_key, conv_key, held_key, holds_key = KEYS[4], KEYS[5],
 local now, now_ms, conversation = ARGV[1], tonumber(ARGV[1]), ARGV[2]
 local holder, cause, held_until = ARGV[3], ARGV[4], tonumber(ARGV[5])
 local start_id, start_ms, horizon_ms = ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
+local max_held = tonumber(ARGV[9])
 
 -- include open_buffer: due_at_of
 -- include changed_buffer: with_due_at, with_mode
 
 local field = holder .. ':' .. conversation
 local hold = redis.call('HGET', holds_key, field)
+if not hold and holder == 'consumers' and redis.call('ZCARD', held_key) >= max_held then return {'FULL'} end
 if not hold or tonumber(string.sub(hold, 1, 13)) < held_until then
   redis.call('HSET', holds_key, field, held_until .. ' ' .. cause)
 end

@@ -67,10 +67,10 @@ if not batch_id then
     -- The remaining messages form a buffer with a generation of its own, due as soon as this batch is completed.
     local base = string.format('%010d', generation + 1 - (count - fit))
     redis.call('HSET', open_key, conversation, first_at .. last_at .. now_ms .. 'f' .. base .. 'max_messages split ' .. now_ms - last_at)
-    -- Subtract this batch from `large`, but not below 0, because an edit may have enlarged a message after it was counted.
+    -- Subtract this batch from `large`.
     local large = redis.call('HGET', conv_key, 'large') or ''
     if string.sub(large, 1, 13) == first_at then
-      redis.call('HSET', conv_key, 'large', first_at .. math.max(string.sub(large, 14) - large_bytes, 0))
+      redis.call('HSET', conv_key, 'large', first_at .. string.sub(large, 14) - large_bytes)
     end
   end
   redis.call('HSET', conv_key, 'frozen', batch_id, 'generation', string.format('%010d', generation), 'last_at', last_at)

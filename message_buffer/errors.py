@@ -9,6 +9,7 @@ MessageBufferError
 ├── InvalidSettings             a function's environment lacks a variable, or one has an impossible value
 ├── RulesConflict               another operator has changed these rules since they were read
 ├── LockLost                    (retryable) the lock has expired, and another run may have it
+├── TooManyHolds                (retryable) consumers hold as many conversations as they may
 ├── SendFailed                  (retryable) an AWS service refused a call, or did not respond in time
 │   └── TooLittleTime           the function has too little time left for another call
 └── StoreError                  Valkey did not carry out a call
@@ -56,6 +57,10 @@ class RulesConflict(MessageBufferError):
 
 
 class LockLost(MessageBufferError):
+    retryable = True
+
+
+class TooManyHolds(MessageBufferError):
     retryable = True
 
 

@@ -59,6 +59,8 @@ class StoreSettings(NamedTuple):
     # The time from the take, or from a renewal, to the completion. After a crash a batch may wait for this time.
     token_ms: int = 6_000
     max_waiting_bytes: int = 32 * 1024 * 1024  # bytes of messages of more than 4 KiB, in one conversation
+    # Holds never expire by themselves, and a consumer may invent conversations.
+    max_held: int = 10_000  # conversations of a shard
     max_sleep_ms: int = limits.PROCESSOR_LOOK_MS
     seen_ms: int = limits.REMEMBERED_MS
     max_batch: int = limits.MAX_MESSAGES_IN_A_BATCH

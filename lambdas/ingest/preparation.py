@@ -9,7 +9,8 @@ from lambdas.ingest.ownership import belongs, update_belongs
 from lambdas.ingest.platforms.base import HumanReply, Incoming, Intake, Update
 from message_buffer.aliases.aliases import Aliases
 from message_buffer.errors import InvalidInput
-from message_buffer.messages.changes import Change, Edited
+from message_buffer.limits import MAX_MESSAGE_ID_BYTES
+from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import ConversationId, encode_conversation
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.quota import Charge
@@ -80,6 +81,8 @@ def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, s
     prepared = Prepared([], [], [])
     for update in intake.updates:
         try:
+            if intake.only_agents_of_rules:
+                _require_agent_of_rules(update, book)
             _prepare_one(update, book, aliases, prepared)
         except InvalidInput:
             if not skip_invalid:
@@ -98,6 +101,13 @@ def _require_few(prepared: Prepared) -> None:
     updates = (*prepared.messages, *(each.change for each in prepared.changes))
     if len({each.conversation for each in updates}) > MAX_CONVERSATIONS_IN_A_WEBHOOK:
         raise TooManyUpdates(f"A webhook has at most {MAX_CONVERSATIONS_IN_A_WEBHOOK} conversations.")
+
+
+def _require_agent_of_rules(update: Update, book: RuleBook) -> None:
+    owner = book.owner_of(update.conversation.platform, update.conversation.account)
+    named = update.agent if isinstance(update, Incoming | Edited) else None
+    if named not in (None, owner and owner.agent):
+        raise InvalidInput("agent may not be named here: the rules say which agent serves the account.")
 
 
 def _prepare_one(update: Update, book: RuleBook, aliases: Aliases | None, prepared: Prepared) -> None:
@@ -126,7 +136,15 @@ def _prepare_one(update: Update, book: RuleBook, aliases: Aliases | None, prepar
             change, payload = update._replace(conversation=conversation), encode(_with_agent(message, agent))
             prepared.changes.append(PreparedChange(change, payload, timing, agent))
         case _:
+            _require_short(update)
             prepared.changes.append(PreparedChange(update._replace(conversation=conversation), agent=agent))
+
+
+def _require_short(change: Deleted | Reacted) -> None:
+    """Raise InvalidInput if the change's event could be larger than the bus accepts."""
+    texts = (change.message_id, change.author, change.emoji if isinstance(change, Reacted) else None)
+    if any(len(each) > MAX_MESSAGE_ID_BYTES for each in texts if each):
+        raise InvalidInput(f"an id, an author and a reaction have at most {MAX_MESSAGE_ID_BYTES} characters")
 
 
 def _with_agent(message: Message, agent: str | None) -> Message:

@@ -329,17 +329,16 @@ class BufferUnmoved:
 
 @outcome
 class MessageEdited:
-    """The waiting message was replaced. Its batch contains the new text, so nothing has to be published."""
+    """The waiting message was replaced, or has a newer edit already. Nothing has to be published."""
 
-    behind: int
-    """The number of waiting messages that arrived after this one."""
+    is_newest: bool
+    """True if no message arrived after this one."""
 
 
 @outcome
 class MessageWaiting:
     """The message waits in its buffer."""
 
-    position: int
     lane: LaneName = "valkey"
 
     @property
@@ -362,7 +361,9 @@ class MessageFrozen:
 
 @outcome
 class MessageAbsent:
-    """The message is not among the waiting messages that the lane searched. Publish the change.
+    """The message is not among the waiting messages that the lane searched, or its edit is too large to wait.
+
+    Publish the change.
 
     `known` says that it was buffered once, so it has most likely been emitted or deleted. `batch_id` is the batch that
     probably contains it, or None if the lane does not remember one.

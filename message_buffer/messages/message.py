@@ -1,6 +1,6 @@
 """A message of a conversation, in the same form for every platform; `wire_form.py` describes its bytes."""
 
-from typing import Annotated, Any, ClassVar, Self, TypedDict
+from typing import Annotated, Any, ClassVar, Self, TypedDict, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import to_json
@@ -11,6 +11,11 @@ from message_buffer.messages.wire_form import WIRE_VERSION, camel_case, decode_f
 
 # A message in its wire form, with its attachments. An event on the bus has room for several messages of this size.
 MAX_MESSAGE_BYTES = 64 * 1024
+# The largest webhook has room for a million attachments, for which a function would not have enough memory. Albums of
+# the known products have up to 30.
+MAX_ATTACHMENTS = 100
+# All messages of a webhook may share one profile. The platforms' longest names have a few dozen characters.
+MAX_PROFILE_CHARACTERS = 256
 
 
 def _mend_text(value: Any) -> Any:
@@ -38,6 +43,12 @@ def _legal_id(value: Any) -> Any:
     if not 1 <= len(mended.encode()) <= MAX_MESSAGE_ID_BYTES:
         raise ValueError(f"an id has 1 to {MAX_MESSAGE_ID_BYTES} bytes of UTF-8")
     return mended
+
+
+def _few_attachments(value: Any) -> Any:
+    if isinstance(value, list) and len(value) > MAX_ATTACHMENTS:
+        raise ValueError(f"a message has at most {MAX_ATTACHMENTS} attachments")
+    return value
 
 
 _Text = Annotated[str, BeforeValidator(_mend_text)]
@@ -113,10 +124,15 @@ def _no_attachments() -> list[Attachment]:
 
 class Message(_Open):
     id: _Id
+    # The wire form has this time at its beginning, so that a lane can compare it without parsing JSON.
+    edited_at: _TimeMs | None = None
     text: _Text = ""
     type: Annotated[_Text, Field(min_length=1)] = "text"
     author: _Text | None = None
-    attachments: list[Attachment] = Field(default_factory=_no_attachments)
+    # Count before pydantic validates each one, which takes far more memory than the body.
+    attachments: Annotated[list[Attachment], BeforeValidator(_few_attachments)] = Field(
+        default_factory=_no_attachments, fail_fast=True
+    )
     reply_to: _Id | None = None
     group_id: _Text | None = None
     """The id of the album that the message is a part of."""
@@ -154,19 +170,9 @@ def profile_of(
     language: str | None = None,
     country: str | None = None,
 ) -> Profile:
-    """Return the profile with the given fields, without those that are empty."""
-    profile = Profile()
-    if name:
-        profile["name"] = name
-    if user_name:
-        profile["userName"] = user_name
-    if user_id:
-        profile["userId"] = user_id
-    if language:
-        profile["language"] = language
-    if country:
-        profile["country"] = country
-    return profile
+    """Return the profile with the given fields, cut, without those that are empty."""
+    given = {"name": name, "userName": user_name, "userId": user_id, "language": language, "country": country}
+    return cast("Profile", {field: value[:MAX_PROFILE_CHARACTERS] for field, value in given.items() if value})
 
 
 def encode(message: Message, *, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:

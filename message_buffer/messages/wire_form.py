@@ -3,13 +3,14 @@
 Wire form, version 1:
 
     "wamid.1"                        the id, as a JSON string, which cannot contain a line end
-    {"v":1,"text":"Hey","type":…}    everything else, as compact JSON
+    {"v":1,"text":"Hey","type":…}    everything else, as compact JSON; `editedAt` comes before `text`
 
 The first line lets a script find a message by comparing bytes, without parsing JSON. Empty fields are left out, and
 unknown fields are kept. From the first release on, each version also reads what the last release wrote.
 """
 
 import json
+import re
 
 from message_buffer.errors import MalformedMessage
 from message_buffer.json_object import Json
@@ -19,6 +20,9 @@ WIRE_VERSION = 1
 
 # This must never change after a release, because scripts find buffered messages by exactly these bytes.
 _id_to_json = json.JSONEncoder(ensure_ascii=False).encode
+
+# lua/edit_message.lua has the same pattern.
+_EDITED_AT = re.compile(rb'\n\{"v":\d+,"editedAt":(\d{1,15})')
 
 
 def camel_case(name: str) -> str:
@@ -45,6 +49,12 @@ def id_of(wire: bytes) -> str | None:
     except (ValueError, RecursionError, AttributeError):
         return None
     return str(message_id)
+
+
+def edited_at_ms(wire: bytes) -> int:
+    """Return when the message was edited, or 0 if it was not, or if its platform does not say when."""
+    found = _EDITED_AT.search(wire)
+    return int(found[1]) if found else 0
 
 
 def decode_fields(wire: bytes) -> Json:

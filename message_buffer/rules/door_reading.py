@@ -16,15 +16,12 @@ from message_buffer.errors import InvalidId, InvalidInput
 from message_buffer.limits import MAX_MESSAGE_ID_BYTES, MAX_TIME_MS
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId, encode_conversation
-from message_buffer.messages.message import Message, encode, profile_of
+from message_buffer.messages.message import MAX_ATTACHMENTS, Message, encode, profile_of
 from message_buffer.messages.wire_form import mend_id
 from message_buffer.rules.doors import MISSING, AttachmentFields, Door, Kind, Place, Pointer, Value, part_of
 
 # A body of a door contains at most as many items as one of the generic platform.
 MAX_ITEMS_OF_A_DOOR = 1_000
-# The largest webhook has room for a million attachments, for which a function would not have enough memory. Albums of
-# the known products have up to 30.
-MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE = 100
 _T = TypeVar("_T")
 
 PLATFORM = "custom"
@@ -151,7 +148,7 @@ class _ItemReading:
     def _message(self, author: str | None, times: Mapping[str, int | None]) -> Message:
         attachments: list[dict[str, Any]] = []
         for fields_of_one in self._kind.fields.attachments:
-            attachments += self._attachments(fields_of_one, room=MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE - len(attachments))
+            attachments += self._attachments(fields_of_one, room=MAX_ATTACHMENTS - len(attachments))
         text, name = self._optional(self._words, "text") or "", self._optional(self._text, "authorName")
         fields = {
             "id": self._message_id(),
@@ -202,7 +199,7 @@ class _ItemReading:
         if not isinstance(found, list):
             return [self._attachment(fields, found, where)]
         if len(found) > room:
-            raise Unfit(f"{where}: a message has at most {MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE} attachments.")
+            raise Unfit(f"{where}: a message has at most {MAX_ATTACHMENTS} attachments.")
         return [self._attachment(fields, each, f"{where}/{place}") for place, each in enumerate(found)]
 
     def _attachment(self, fields: AttachmentFields, given: Any, where: str) -> dict[str, Any]:

@@ -113,9 +113,16 @@ class _Snapshot:
         found = [self._of(scope) for scope in (DEPLOYED, *scopes)]
         return [layer for layer in found if isinstance(layer, RuleLayer)]
 
-    def owner(self, scope: str) -> Owner | None:
-        owner = self._of(scope)
-        return owner if isinstance(owner, Owner) else None
+    def owner(self, platform: str, account: str) -> Owner | None:
+        """Return the account's owner, or that of its door if the table names none."""
+        for each in dict.fromkeys((account, _door_of(platform, account))):
+            if isinstance(owner := self._of(account_scope(platform, each)), Owner):
+                return owner
+        return None
+
+    def has_quota(self, platform: str, account: str) -> bool:
+        own = self._of(account_scope(platform, account))
+        return isinstance(own, Owner) and own.quota is not None
 
     def layer(self, scope: str) -> RuleLayer | None:
         layer = self._of(scope)
@@ -145,6 +152,11 @@ class _Snapshot:
     def _skip(self, layer: str, reason: str, **fields: str) -> None:
         self._telemetry.count("RulesSkipped")
         self._telemetry.warn("rules skipped", layer=layer, reason=reason, **fields)
+
+
+def _door_of(platform: str, account: str) -> str:
+    """Return the account of the door that names this account, or the account itself if no door does."""
+    return account.partition(":")[0] if platform == "custom" else account
 
 
 class RuleBook:
@@ -178,11 +190,11 @@ class RuleBook:
         return self._current().layers(scopes_of(conversation, agent))
 
     def owner_of(self, platform: str, account: str) -> Owner | None:
-        """Return the account's owner, or None if the table names none.
+        """Return the account's owner, or that of its door, or None if the table names none.
 
         Raise SendFailed if the table was never read, because there is no safe default for an owner.
         """
-        return self._current_of_table("the owner of an account is not known").owner(account_scope(platform, account))
+        return self._current_of_table("the owner of an account is not known").owner(platform, account)
 
     def door(self, name: str) -> "Door | None":
         """Return the door of this name, or None if the table has no valid one.
@@ -193,15 +205,20 @@ class RuleBook:
         return self._current_of_table("the doors are not known").door(name)
 
     def charge_for(self, conversation: ConversationId) -> Charge | None:
-        """Return the quotas of the conversation's account and tenant, or None if this book has no default quota."""
+        """Return the quotas of the conversation's account and tenant, or None if this book has no default quota.
+
+        A sender may invent accounts of a door. So those for which the rules set no quota are charged to the door.
+        """
         if self._quota is None:
             return None
         snapshot = self._current()
-        account, tenant = account_scope(conversation.platform, conversation.account), tenant_scope(conversation.tenant)
-        owner, layer = snapshot.owner(account), snapshot.layer(tenant)
+        platform, account, tenant = conversation.platform, conversation.account, tenant_scope(conversation.tenant)
+        if not snapshot.has_quota(platform, account):
+            account = _door_of(platform, account)
+        owner, layer = snapshot.owner(platform, account), snapshot.layer(tenant)
         of_account, of_tenant = owner and owner.quota, layer and layer.quota
         return Charge(
-            account.removeprefix("account:"),
+            account_scope(platform, account).removeprefix("account:"),
             of_account.on_top_of(self._quota) if of_account else self._quota,
             tenant.removeprefix("tenant:") if of_tenant else "",
             of_tenant.on_top_of(Quota(MAX_QUOTA, MAX_QUOTA)) if of_tenant else None,

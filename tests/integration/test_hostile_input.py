@@ -54,7 +54,7 @@ def test_a_hostile_conversation_id_goes_through_a_whole_life(engine: Engine, nam
     for message_id in ("m1", "m2", "m3", "m4"):
         assert isinstance(engine.send(name, message_id), MessageBuffered)
     assert isinstance(engine.send(name, "m1"), MessageDuplicate)
-    assert same(engine.store.edit_message(name, "m2", payload=payload("m2", "new")), MessageEdited(behind=2))
+    assert same(engine.store.edit_message(name, "m2", payload=payload("m2", "new")), MessageEdited(is_newest=False))
     assert same(engine.store.delete_message(name, "m3"), MessageDeleted())
     engine.store.extend_wait(name, extend_ms=5000, max_wait_ms=30_000)
     engine.store.hold_buffer(name, holder="people", cause="operator", hold_ms=10_000)
@@ -75,7 +75,7 @@ def test_a_hostile_message_id_is_one_message(engine: Engine, name: str) -> None:
     engine.send("c", "m1")
     assert isinstance(engine.send("c", name), MessageBuffered)
     assert isinstance(engine.send("c", name), MessageDuplicate)
-    assert same(engine.store.edit_message("c", name, payload=payload(name, "new")), MessageEdited(behind=0))
+    assert same(engine.store.edit_message("c", name, payload=payload(name, "new")), MessageEdited(is_newest=True))
     assert same(
         engine.store.edit_message("c", name + "x", payload=payload(name, "new")),
         MessageAbsent(known=False, batch_id=None),

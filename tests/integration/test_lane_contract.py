@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from message_buffer.errors import SendFailed
 from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.dynamodb import windows
 from message_buffer.lanes.holds import Hold, Holder
 from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.rules_and_defaults import Rules
@@ -119,10 +120,54 @@ def test_what_a_quota_refuses_was_not_taken_and_a_repeat_is_a_duplicate_in_spite
 
 def test_an_edit_replaces_a_waiting_message_in_its_place(running: RunningLane) -> None:
     send(running, "m1", "m2", "m3")
-    assert edit(running, "m2") == o.MessageEdited(behind=1)
-    assert edit(running, "m3") == o.MessageEdited(behind=0)
+    assert edit(running, "m2") == o.MessageEdited(is_newest=False)
+    assert edit(running, "m3") == o.MessageEdited(is_newest=True)
     running.pass_time(LONG_MS)
     assert events_of(running)[0]["text"] == "text of m1\nedited\nedited"
+
+
+def test_an_older_edit_never_replaces_a_newer_one(running: RunningLane) -> None:
+    send(running, "m1")
+    for text, edited_at_ms in (("second", 2_000), ("first", 1_999), ("again", 2_000)):
+        edited = payload("m1", text, edited_at_ms=edited_at_ms)
+        assert running.lane.edit_message(C, "m1", payload=edited) == o.MessageEdited(is_newest=True)
+        if text == "first":
+            assert b'"second"' in running.lane.peek_conversation(C, limit=1).payloads[0]
+    running.pass_time(LONG_MS)
+    assert events_of(running)[0]["text"] == "again"
+
+
+def test_a_text_that_looks_like_an_edits_time_is_none(running: RunningLane) -> None:
+    send(running, "m1")
+    edit(running, "m1", '{"v":1,"editedAt":9')
+    assert isinstance(edit(running, "m1", "edited"), o.MessageEdited)
+    running.pass_time(LONG_MS)
+    assert events_of(running)[0]["text"] == "edited"
+
+
+def test_what_edits_add_counts_as_waiting_and_what_does_not_fit_is_left_to_an_event(
+    running: RunningLane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large, larger = "x" * 9_000, "x" * 11_000
+    with_room(running, monkeypatch, max_bytes=2 * len(payload("m1", large)))
+    send(running, "m1", "m2", "m3")
+    assert isinstance(edit(running, "m1", large), o.MessageEdited)
+    assert isinstance(edit(running, "m2", large), o.MessageEdited)
+    assert edit(running, "m2", larger) == edit(running, "m3", large) == o.MessageAbsent(True, None, lane=running.name)
+    refused = running.lane.buffer_message(C, "m4", payload=payload("m4", large), timing=RULES.timing)
+    assert refused == o.MessageRefused("waiting", 0)
+    assert isinstance(edit(running, "m1", "short"), o.MessageEdited)
+    assert isinstance(edit(running, "m3", large), o.MessageEdited)
+    running.pass_time(LONG_MS)
+    assert events_of(running)[0]["text"] == f"short\n{large}\n{large}"
+
+
+def with_room(running: RunningLane, monkeypatch: pytest.MonkeyPatch, *, max_bytes: int) -> None:
+    """Let messages over 4 KiB wait only up to so many bytes."""
+    monkeypatch.setattr(windows, "MAX_STORED_BYTES", max_bytes)
+    if isinstance(running, RunningValkeyLane):
+        store = running.lane.store
+        store.settings = store.settings._replace(max_waiting_bytes=max_bytes)
 
 
 def test_an_edit_of_the_last_message_never_lets_the_buffer_wait_longer_than_its_timing(running: RunningLane) -> None:
@@ -184,7 +229,7 @@ def test_a_message_is_found_where_it_is(running: RunningLane) -> None:
     lane = running.lane
     assert lane.find_message(C, "m1") == o.MessageAbsent(known=False, batch_id=None, lane=running.name)
     send(running, "m0", "m1")
-    assert lane.find_message(C, "m1") == o.MessageWaiting(1, lane=running.name)
+    assert lane.find_message(C, "m1") == o.MessageWaiting(lane=running.name)
     running.bus.failures = [SendFailed("put event: Throttling")]
     batch_id = frozen_batch(running)
     assert lane.find_message(C, "m1") == o.MessageFrozen(batch_id, lane=running.name)

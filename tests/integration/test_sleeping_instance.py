@@ -17,7 +17,7 @@ from message_buffer.lanes.outcomes import MessageBuffered
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.limits import MAX_IDLE_MS
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.settings import ConnectionSettings
 from tests.support.bad_servers import hanging_up, losing_the_first_packet
 from tests.support.engine import SETTINGS, Engine, payload

@@ -165,13 +165,14 @@ def accepted(outcome: MessageBuffered | MessageDuplicate | MessageRefused) -> Me
     return outcome
 
 
-def payload(message_id: str, text: str | None = None) -> bytes:
+def payload(message_id: str, text: str | None = None, *, edited_at_ms: int | None = None) -> bytes:
     return encode(
         Message(
             id=message_id,
             text=f"text of {message_id}" if text is None else text,
             platform="generic",
             received_at=0,
+            edited_at=edited_at_ms,
         )
     )
 

@@ -66,6 +66,8 @@ def test_what_the_browser_says_comes_from_another_site_is_refused(site: str) -> 
         ({"Content-Length": "-1"}, 413),
         ({"Content-Length": "9" * 5000}, 413),
         ({"Content-Length": None}, 413),
+        ({"Transfer-Encoding": "chunked"}, 411),
+        ({"Transfer-Encoding": "identity, chunked", "Content-Length": None}, 411),
     ],
 )
 def test_a_body_that_is_not_small_json_is_refused(changed: dict[str, str | None], status: int) -> None:

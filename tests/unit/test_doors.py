@@ -18,8 +18,8 @@ from message_buffer.errors import InvalidInput, InvalidRules
 from message_buffer.json_object import Json
 from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.messages.changes import Deleted, Edited, Reacted
-from message_buffer.messages.message import MAX_MESSAGE_BYTES
-from message_buffer.rules.door_reading import MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE, MAX_ITEMS_OF_A_DOOR
+from message_buffer.messages.message import MAX_ATTACHMENTS, MAX_MESSAGE_BYTES
+from message_buffer.rules.door_reading import MAX_ITEMS_OF_A_DOOR
 from message_buffer.rules.doors import MAX_DOOR_BYTES, read_door
 from tests.support.any_json import any_json
 from tests.support.engine import Engine
@@ -118,7 +118,7 @@ def test_the_body_itself_may_be_the_list() -> None:
 
 def test_a_message_has_few_attachments_because_a_body_has_room_for_a_million() -> None:
     mapping = SMALL | {"attachments": [{"at": "/files", "url": "/u"}]}
-    most = MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE
+    most = MAX_ATTACHMENTS
     assert len(message(mapping, BODY | {"files": [{"u": "a"}] * most})["attachments"]) == most
     with pytest.raises(InvalidInput, match=f"^/files: a message has at most {most} attachments"):
         read(mapping, BODY | {"files": [{"u": "a"}] * (most + 1)})

@@ -299,7 +299,7 @@ def test_the_transcript_of_the_last_message_ends_its_wait(window: WindowScene) -
     send(window, "m1", RULES.timing_of(is_pending=True))
     window.pass_time(5_000)
     edited = window.lane.edit_message(CONVERSATION, "m1", payload=payload("m1", "words"), timing=RULES.timing)
-    assert edited == o.MessageEdited(behind=0)
+    assert edited == o.MessageEdited(is_newest=True)
     window.pass_time(2_000)
     assert [event["text"] for event in window.events()] == ["words"]
 

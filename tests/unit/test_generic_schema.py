@@ -91,6 +91,7 @@ def test_the_schema_names_every_field_that_the_reader_takes() -> None:
         LEAST | {"sentAt": MAX_TIME_MS},
         LEAST | {"id": "x" * MAX_MESSAGE_ID_BYTES},
         attached(duration=3, url=None),
+        LEAST | {"attachments": [{"type": "image"}] * 100},
     ],
 )
 def test_both_accept_a_body_of_the_platform(body: object) -> None:
@@ -129,6 +130,7 @@ def test_both_accept_a_body_of_the_platform(body: object) -> None:
         LEAST | {"attachments": [{"url": "https://example.com/a.png"}]},
         *(attached(**{field: [5]}) for field in OF_ATTACHMENT),
         attached(sizeBytes=-1),
+        LEAST | {"attachments": [{"type": "image"}] * 101},
         attached(pending=None),
     ],
 )

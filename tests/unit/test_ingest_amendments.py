@@ -57,6 +57,14 @@ def test_an_edit_of_what_waits_changes_it_in_its_place(scene: Scene) -> None:
     assert scene.telemetry.counts["Changed"] == 2
 
 
+@pytest.mark.parametrize("field", ["mid", "emoji"])
+def test_no_event_of_a_change_is_larger_than_the_bus_accepts(scene: Scene, field: str) -> None:
+    reaction = {"mid": "m1", "action": "react", "emoji": "👍"}
+    assert scene.post("instagram", instagram(reaction=reaction | {field: "x" * 1_024}))[0] == 200
+    status, answer = scene.post("instagram", instagram(reaction=reaction | {field: "x" * 300_000}))
+    assert (status, answer["ignored"], len(scene.amended())) == (200, 1, 1)
+
+
 def test_an_edit_of_what_is_being_emitted_goes_out_with_its_batch(scene: Scene) -> None:
     scene.post("telegram", telegram("Order 1"))
     taken = emit(scene, CHAT)

@@ -53,6 +53,18 @@ def test_who_has_an_accounts_secret_alone_writes_in_the_name_of_no_other_tenant(
     assert texts(scene, "acme/generic/shop/c1") == ["Hey"]
 
 
+@pytest.mark.promise("P9")
+def test_who_has_an_accounts_secret_alone_names_no_agent_but_that_of_the_rules(scene: Scene) -> None:
+    scene.secrets.text = json.dumps({"generic": {"secret": "everybodys", "accounts": {"shop": "the shop's"}}})
+    scene.rules.write("account:generic/shop", {"tenant": "acme", "agent": "sales"})
+    for named in (message(agent="support"), message(agent="support", edited=True)):
+        status, answer = scene.post("generic", named, secret="the shop's")
+        assert (status, answer["error"].partition(":")[0]) == (400, "agent may not be named here")
+    assert scene.is_empty()
+    assert scene.post("generic", message(agent="sales"), secret="the shop's")[0] == 200
+    assert texts(scene, "acme/generic/shop/c1") == ["Hey"]
+
+
 def test_a_group_is_one_buffer_or_one_an_author(scene: Scene) -> None:
     scene.post("telegram", telegram("one", message_id=1, author=7))
     scene.post("telegram", telegram("two", message_id=2, author=8))

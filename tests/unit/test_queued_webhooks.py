@@ -250,3 +250,12 @@ def test_the_queues_are_called_as_sqs_wants_it(monkeypatch: pytest.MonkeyPatch) 
         ("change_message_visibility", {"QueueUrl": "the queue", "ReceiptHandle": "handle", "VisibilityTimeout": 7}),
         ("send_message", {"QueueUrl": "the other", "MessageBody": "body", "MessageAttributes": problem}),
     ]
+
+
+def test_an_entry_that_is_nested_too_deeply_to_be_written_again_is_put_aside(desk: Desk) -> None:
+    # The parser accepts a few more levels than can be written; how many depends on Python's version.
+    levels = range(700, 1_000)
+    bodies = [notification('{"changes":' + "[" * each + "]" * each + "}") for each in levels]
+    assert desk.deliver(*bodies, notification(entry("Hey"))) == []
+    assert f"n{len(levels) - 1}" in desk.queues.aside
+    assert desk.texts() == ["Hey"]

@@ -255,3 +255,21 @@ def test_a_wrong_quota_is_refused_with_the_field_and_the_fix(scope: str, quota: 
     with pytest.raises(InvalidRules) as refused:
         read_scope(scope, {"quota": quota})
     assert problem in str(refused.value)
+
+
+def test_a_sender_who_invents_accounts_of_a_door_stays_its_owners_customer_and_within_its_quota(scene: Scene) -> None:
+    scene.table.write("account:custom/waha", {"tenant": "acme", "agent": "sales", "quota": {"messagesPerMinute": 5}})
+    scene.table.write("account:custom/waha:known", {"tenant": "other"})
+    scene.table.write("account:custom/waha:large", {"tenant": "other", "quota": {"messagesPerMinute": 7}})
+
+    def found(account: str) -> tuple[str, str, int]:
+        owner = scene.book.owner_of("custom", account)
+        charge = scene.book.charge_for(ConversationId("acme", "custom", account, "ada"))
+        assert owner is not None
+        assert charge is not None
+        return owner.tenant, charge.account, charge.account_quota.messages_per_minute
+
+    assert found("waha") == found("waha:invented") == ("acme", "custom/waha", 5)
+    assert found("waha:known") == ("other", "custom/waha", 5)
+    assert found("waha:large") == ("other", "custom/waha:large", 7)
+    assert scene.book.owner_of("custom", "wahaha") is None

@@ -21,6 +21,8 @@ WALL_CLOCK = {
     "datetime.datetime.utcnow",
     "datetime.date.today",
 }
+# Everybody on the machine can read the command line of a browser, in which the console's address would show its token.
+BROWSERS = {"webbrowser.open", "webbrowser.open_new", "webbrowser.open_new_tab", "webbrowser.get"}
 SLEEP = {"time.sleep", "asyncio.sleep", "sleep"}
 
 # `{b` as the beginning of a hash tag: "{b3}", f"{{b{shard}}}", "{b" + shard. Neither a format field
@@ -119,6 +121,10 @@ def test_the_environment_is_read_only_in_two_modules() -> None:
 
 def test_the_wall_clock_is_read_only_in_clock() -> None:
     assert not offences(uses_of(WALL_CLOCK), folders=DEPLOYED, allowed_in=("message_buffer/clock.py",))
+
+
+def test_no_program_opens_a_browser() -> None:
+    assert not offences(uses_of(BROWSERS), folders=["bufferctl", "tools"])
 
 
 def test_a_hash_tag_is_written_only_in_keys() -> None:

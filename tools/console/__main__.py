@@ -3,7 +3,6 @@
 import argparse
 import sys
 import threading
-import webbrowser
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -39,8 +38,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return getattr(error, "code", 1)
     with endings_interrupt(), running(place, port=given.port) as address:
         print(f"The console of the stage {options.stage} is at\n\n  {address}\n\nCtrl-C ends it.", flush=True)
-        if given.open:
-            webbrowser.open(address)
         with suppress(KeyboardInterrupt):
             threading.Event().wait()
     return 0
@@ -59,7 +56,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--region", help="the stage's region; default: that in cdk.json")
     parser.add_argument("--outputs", type=Path, default=LOCAL_OUTPUTS, help="outputs.json of another local stage")
     parser.add_argument("--port", type=int, default=0, help="the port; default: a free one")
-    parser.add_argument("--open", action="store_true", help="open the page in this machine's browser")
     parser.add_argument(
         "--allow-changes",
         action="store_true",

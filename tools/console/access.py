@@ -83,6 +83,8 @@ class Access:
 
 
 def _refusal_of_body(headers: Headers) -> PlainTextResponse | None:
+    if "transfer-encoding" in headers:
+        return PlainTextResponse("The body must have a length.", 411)
     if headers.get("content-type") != "application/json":
         return PlainTextResponse("The body must be JSON.", 415)
     if not _LENGTH.fullmatch(length := headers.get("content-length", "")) or int(length) > MAX_BODY_BYTES:

@@ -194,6 +194,8 @@ class Intake:
     human_replies: list[HumanReply] = field(default_factory=list)
     """The echoes that a human agent may have typed. They are also counted in `ignored`."""
     ignored: Counter[str] = field(default_factory=Counter)
+    only_agents_of_rules: bool = False
+    """The sender may name no agent but that which the rules name for the account."""
     accounts: set[str] = field(default_factory=set)
     """Every account that the body has an item for, even an ignored item."""
     left_out_value: str | None = None

@@ -11,7 +11,7 @@ The signature is a header: `X-Signature-256: sha256=<hex HMAC-SHA256 of "<time>.
 since 1970, is in the header `X-Signature-Timestamp`. A sender without this header signs the body alone, unless the
 stage requires the time.
 
-A sender that signs with a secret of one account must not name a tenant.
+A sender that signs with a secret of one account must not name a tenant, nor an agent other than the account's.
 
 With `"edited": true`, the object is the new version of the message with that id, for example a voice note whose
 attachment had `"pending": true` until its transcript was ready. The id of a deletion or a reaction is that of the
@@ -54,7 +54,7 @@ OF_THE_CONVERSATION = frozenset({"account", "conversation", "tenant"})
 FIELDS = OF_THE_CONVERSATION | {*OF_THE_MESSAGE, "agent", "edited", "deleted", "reaction"}
 OF_A_DELETION = OF_THE_CONVERSATION | {"id", "author", "deleted"}
 OF_A_REACTION = OF_THE_CONVERSATION | {"id", "author", "reaction"}
-MAX_CHARACTERS_QUOTED = 40
+MAX_FIELD_CHARACTERS = 40
 # `datetime.fromisoformat` also accepts other forms, and times without a zone.
 ISO_TIME = r"(?a)\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)"
 
@@ -79,7 +79,8 @@ class Generic(Platform):
         return signed_at_ms is not None and abs(now_ms - signed_at_ms) <= MAX_SIGNATURE_AGE_MS
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:
-        intake = Intake()
+        # The secret of an account may belong to a customer, who must not speak as another's agent.
+        intake = Intake(only_agents_of_rules=signer.all_but is None)
         for given, where in _objects(webhook.body):
             intake.add(_update(given, where, received_at_ms, signer))
         return intake
@@ -134,16 +135,19 @@ def _update(given: Mapping[str, Any], where: str, received_at_ms: int, signer: S
 
 
 def _refuse_others(given: Mapping[str, Any], where: str, fields: frozenset[str], *, beside: str | None = None) -> None:
-    """Raise InvalidWebhook, with the nearest valid name, if the object has a field that is not in `fields`."""
+    """Raise InvalidWebhook, with the nearest valid name, if the object has a field that is not in `fields`.
+
+    Do not name an unknown field, because the reason is logged, and anything may be in the place of a name.
+    """
     others = sorted(given.keys() - fields)
     if not others:
         return
     if beside is not None:
         raise InvalidWebhook(f"{where}{others[0]} cannot be beside {beside}.")
-    other = others[0][:MAX_CHARACTERS_QUOTED].encode("utf-8", "replace").decode()
-    nearest = nearest_name(other, {field.lower(): field for field in sorted(fields)})
+    nearest = nearest_name(others[0][:MAX_FIELD_CHARACTERS], {field.lower(): field for field in sorted(fields)})
     hint = f"did you mean {nearest}?" if nearest else f"valid are {', '.join(sorted(fields))}."
-    raise InvalidWebhook(f"{where}{other} is not a field; {hint}")
+    place = f"{where.removesuffix('.')}: " if where else ""
+    raise InvalidWebhook(f"{place}A field is unknown; {hint}")
 
 
 def _flag(given: Mapping[str, Any], field: str, where: str) -> bool:

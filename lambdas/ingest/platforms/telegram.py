@@ -40,6 +40,9 @@ from message_buffer.messages.message import Message, Profile, profile_of
 
 # Telegram reports the deletion of at most this many messages in one update.
 MAX_MESSAGES_DELETED_AT_ONCE = 100
+# Telegram marks at most this many words of a text, and a text has at most this many characters. Cut longer lists and
+# texts, because each link is a copy of a part of the text.
+MAX_ENTITIES, MAX_CHARACTERS_OF_A_TEXT = 100, 4_096
 THE_ONLY_BOT = "bot"
 
 # The order matters, because a message with an animation also has the field `document`.
@@ -352,9 +355,10 @@ def _origin(given: Json) -> str | None:
 def _links(message: Json) -> list[dict[str, str]]:
     """Return the words that are links, with their addresses or people. Telegram counts positions in UTF-16 units."""
     text = word_of(message.get("text")) or word_of(message.get("caption")) or ""
-    words = text.encode("utf-16-le", "surrogatepass")
+    words = text[:MAX_CHARACTERS_OF_A_TEXT].encode("utf-16-le", "surrogatepass")
+    entities = list_of(message.get("entities")) or list_of(message.get("caption_entities"))
     found = []
-    for entity in map(object_of, list_of(message.get("entities")) or list_of(message.get("caption_entities"))):
+    for entity in map(object_of, entities[:MAX_ENTITIES]):
         url, offset, length = _address(entity), entity.get("offset"), entity.get("length")
         if url and type(offset) is int and type(length) is int and offset >= 0:
             shown = words[2 * offset : 2 * (offset + length)].decode("utf-16-le", "replace")

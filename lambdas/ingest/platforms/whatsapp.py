@@ -32,11 +32,14 @@ from lambdas.ingest.platforms.meta import MetaPlatform
 from message_buffer.json_object import Json
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
-from message_buffer.messages.message import Message, Profile, profile_of
+from message_buffer.messages.message import MAX_ATTACHMENTS, Message, Profile, profile_of
 
 TYPED_IN_THE_APP = "smb_message_echoes"
 # Types of echoes that contain no new message.
 NO_REPLIES = {None, "edit", "revoke", "reaction", "system"}
+
+# All messages of a change may share one error. WhatsApp's longest titles have a few dozen characters.
+MAX_TITLE_CHARACTERS = 256
 
 # Fields that contain messages not meant for the bot: those that Meta's own agent answers, and files of earlier
 # messages, which WhatsApp sends after a business has connected its app.
@@ -59,18 +62,15 @@ class WhatsApp(MetaPlatform):
             if field in NOT_FOR_THE_BOT:
                 intake.ignored[field] += len(items)
                 items = []
-            contacts = [object_of(contact) for contact in list_of(value.get("contacts"))]
-            # The contact's number may be written differently from the author's, or the author may not be named.
-            sole = contacts[0] if len(contacts) == len(items) == 1 else {}
+            contacts = _Contacts(value)
             for item in map(object_of, items):
-                contact = _contact(contacts, number=item.get("from"), user_id=item.get("from_user_id")) or sole
+                contact = contacts.find(item.get("from"), item.get("from_user_id"), among=len(items))
                 intake.take(_WhatsAppItem(_with_errors(item, value), account, contact, received_at_ms).read)
             intake.ignored["system"] += len(list_of(value.get("user_id_update")))
             intake.ignored["status"] += len(list_of(value.get("statuses")))
             echoes = list_of(value.get("message_echoes"))
-            sole = contacts[0] if len(contacts) == len(echoes) == 1 else {}
             for echo in map(object_of, echoes):
-                contact = _contact(contacts, number=echo.get("to"), user_id=echo.get("to_user_id")) or sole
+                contact = contacts.find(echo.get("to"), echo.get("to_user_id"), among=len(echoes))
                 intake.take(partial(_read_echo, field, echo, contact, account))
         return intake
 
@@ -191,13 +191,27 @@ def _kind_of(item: Json) -> str | None:
     return word_of(item.get("type")) or next((kind for kind in _READERS if kind in item), None)
 
 
-def _contact(contacts: list[Json], *, number: Any, user_id: Any) -> Json:
-    """Return the webhook's contact with this number or id."""
-    number, user_id = word_of(number), word_of(user_id)
-    for contact in contacts:
-        if (number and contact.get("wa_id") == number) or (user_id and contact.get("user_id") == user_id):
-            return contact
-    return {}
+class _Contacts:
+    """The contacts of a change, by their numbers and ids."""
+
+    def __init__(self, value: Json) -> None:
+        self._all = [object_of(contact) for contact in list_of(value.get("contacts"))]
+        self._by_name = {
+            (field, contact[field]): contact
+            for contact in self._all
+            for field in ("wa_id", "user_id")
+            if word_of(contact.get(field))
+        }
+
+    def find(self, number: Any, user_id: Any, *, among: int) -> Json:
+        """Return the contact with this number or id, or else the only contact if there is only one item, too.
+
+        Its number may be written differently from the item's, or the item may not name its author.
+        """
+        for name in (("wa_id", word_of(number)), ("user_id", word_of(user_id))):
+            if name in self._by_name:
+                return self._by_name[name]
+        return self._all[0] if len(self._all) == among == 1 else {}
 
 
 def _profile(contact: Json, user_id: str | None) -> Profile:
@@ -243,8 +257,9 @@ def _withheld(item: Json) -> dict[str, Any]:
     errors = [object_of(error) for error in list_of(item.get("errors"))]
     if not errors:
         return {}
-    code, title = number_of(errors[0].get("code")), word_of(errors[0].get("title"))
-    return drop_empty({"code": code, "title": title, "type": word_of(object_of(item.get("unsupported")).get("type"))})
+    title = (word_of(errors[0].get("title")) or "")[:MAX_TITLE_CHARACTERS]
+    kind = word_of(object_of(item.get("unsupported")).get("type"))
+    return drop_empty({"code": number_of(errors[0].get("code")), "title": title, "type": kind})
 
 
 # -- contents by type of message -------------------------------------------------------------------
@@ -281,7 +296,7 @@ def _location(content: Json) -> dict[str, Any]:
 
 
 def _contacts(content: Json) -> dict[str, Any]:
-    cards = [object_of(card) for card in list_of(content.get("items"))]
+    cards = [object_of(card) for card in list_of(content.get("items"))[:MAX_ATTACHMENTS]]
     names = [object_of(card.get("name")).get("formatted_name") for card in cards]
     return {
         "text": strings_of(names),

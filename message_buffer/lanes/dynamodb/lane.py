@@ -8,13 +8,15 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import StoreUnavailable
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.items import DROPPED, MESSAGE, name_of
-from message_buffer.lanes.dynamodb.messages import Contents
+from message_buffer.lanes.dynamodb.messages import Contents, StoredMessage, bytes_apart
 from message_buffer.lanes.dynamodb.schedule import Schedule
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Triggers
 from message_buffer.lanes.dynamodb.window import Note, Window
+from message_buffer.lanes.dynamodb.windows import has_room
 from message_buffer.lanes.holds import Hold, Holder, end_of, longest, unexpired
 from message_buffer.limits import MAX_WINDOW_TRIES, MINUTE_MS, REMEMBERED_MS
+from message_buffer.messages.wire_form import edited_at_ms
 from message_buffer.rules.due_time import due_after_typing
 from message_buffer.rules.quota import Charge
 from message_buffer.rules.timing import Timing
@@ -200,60 +202,73 @@ class DynamoDbLane:
     def edit_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
     ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
-        behind = self._changed(
-            conversation, message_id, lambda name, _: self._messages.edit_message(conversation, name, body=payload)
-        )
-        if not isinstance(behind, int):
-            return behind
+        def edit(window: Window, was: StoredMessage) -> bool | o.MessageAbsent:
+            if edited_at_ms(payload) < was.edited_at_ms:
+                return True
+            more_bytes = bytes_apart(payload) - was.large_bytes
+            if more_bytes > 0 and not has_room(window, more_bytes):
+                return o.MessageAbsent(known=True, batch_id=None, lane="dynamodb")
+            return self._messages.edit_message(conversation, was, body=payload)
+
+        found = self._changed(conversation, message_id, edit)
+        if not isinstance(found, bool):
+            return found
         # Retime only if no message arrived after this one: a later message may wait for a transcript of its own.
-        if timing is not None and behind == 0:
+        if timing is not None and found:
             self.retime_buffer(conversation, timing=timing)
-        return o.MessageEdited(behind)
+        return o.MessageEdited(is_newest=found)
 
     def delete_message(
         self, conversation: str, message_id: str
     ) -> o.MessageDeleted | o.MessageFrozen | o.MessageAbsent:
         expires_at_ms = self._clock() + REMEMBERED_MS
-        behind = self._changed(
-            conversation,
-            message_id,
-            lambda name, seen: self._messages.drop_message(conversation, name, seen=seen, expires_at_ms=expires_at_ms),
-        )
-        return o.MessageDeleted() if isinstance(behind, int) else behind
+
+        def drop(window: Window, was: StoredMessage) -> bool:
+            return self._messages.drop_message(conversation, was.name, window=window, expires_at_ms=expires_at_ms)
+
+        found = self._changed(conversation, message_id, drop)
+        return o.MessageDeleted() if isinstance(found, bool) else found
 
     def _changed(
-        self, conversation: str, message_id: str, change: Callable[[str, Contents], bool]
-    ) -> int | o.MessageFrozen | o.MessageAbsent:
-        """Change a waiting message, and return how many arrived after it, or the outcome that says why it is too late.
+        self,
+        conversation: str,
+        message_id: str,
+        change: Callable[[Window, StoredMessage], bool | o.MessageAbsent],
+    ) -> bool | o.MessageFrozen | o.MessageAbsent:
+        """Change a waiting message, and return whether it is the newest, or the outcome that says why it is too late.
 
         Raise StoreUnavailable if other requests keep changing the conversation.
         """
-        name = name_of(message_id)
         for _ in range(MAX_WINDOW_TRIES):
-            contents = self._messages.read(conversation)
-            found = self._find(conversation, name, contents)
-            if not isinstance(found, o.MessageWaiting):
+            window, found = self._find(conversation, message_id)
+            if not isinstance(found, StoredMessage):
                 return found
-            if change(name, contents):
-                return len(contents.waiting) - found.position - 1
+            changed = change(window, found)
+            if isinstance(changed, o.MessageAbsent):
+                return changed
+            if changed:
+                return found.arrived_at_ms >= window.newest_at_ms
         raise StoreUnavailable("change message: another request is changing the conversation; try again")
 
     def find_message(self, conversation: str, message_id: str) -> o.MessageWaiting | o.MessageFrozen | o.MessageAbsent:
-        return self._find(conversation, name_of(message_id), self._messages.read(conversation))
+        _, found = self._find(conversation, message_id)
+        return o.MessageWaiting(lane="dynamodb") if isinstance(found, StoredMessage) else found
 
     def _find(
-        self, conversation: str, name: str, contents: Contents
-    ) -> o.MessageWaiting | o.MessageFrozen | o.MessageAbsent:
-        frozen = contents.window.frozen
-        if frozen and name in frozen.names:
-            return o.MessageFrozen(frozen.batch_id, lane="dynamodb")
-        for position, each in enumerate(contents.waiting):
-            if each.name == name:
-                return o.MessageWaiting(position, lane="dynamodb")
-        left_in = self._messages.tombstone(conversation, name)
-        return o.MessageAbsent(
-            known=bool(left_in), batch_id=None if left_in in {"", DROPPED} else left_in, lane="dynamodb"
-        )
+        self, conversation: str, message_id: str
+    ) -> tuple[Window, StoredMessage | o.MessageFrozen | o.MessageAbsent]:
+        """Return the window, and the message if it waits.
+
+        Read only these two items, because there may be a great many tombstones.
+        """
+        window, name = self._windows.read(conversation), name_of(message_id)
+        if window.frozen and name in window.frozen.names:
+            return window, o.MessageFrozen(window.frozen.batch_id, lane="dynamodb")
+        found = self._messages.find(conversation, name)
+        if isinstance(found, StoredMessage):
+            return window, found
+        batch_id = None if found in {"", DROPPED} else found
+        return window, o.MessageAbsent(known=bool(found), batch_id=batch_id, lane="dynamodb")
 
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
         """Return the conversation's state, with at most `limit` of the messages that wait.

@@ -12,6 +12,7 @@ from message_buffer.lanes.dynamodb.items import BODY, DROPPED, MESSAGE, WINDOW, 
 from message_buffer.lanes.dynamodb.window import CLOSE, FACTS, WINDOW_ATTRIBUTES, Window, packed, window_of
 from message_buffer.lanes.dynamodb.windows import UNCHANGED, UNLOCKED, version_of
 from message_buffer.limits import LARGE_MESSAGE_BYTES
+from message_buffer.messages.wire_form import edited_at_ms
 
 # DynamoDB may carry out only some requests of a batch call. The others are repeated after each of these pauses.
 UNDONE_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
@@ -19,7 +20,7 @@ BATCH_WRITES, BATCH_READS = 25, 100
 IS_STORED = "attribute_exists(#arrived_at)"
 NOT_FROZEN = "NOT contains(#frozen.#names, :name)"
 # The attributes that a query without bodies reads.
-LIGHT = ", ".join(f"#{name}" for name in ("item", "arrived_at", "apart", "batch_id", *WINDOW_ATTRIBUTES))
+LIGHT = ", ".join(f"#{name}" for name in ("item", "arrived_at", "edited_at", "apart", "batch_id", *WINDOW_ATTRIBUTES))
 
 T = TypeVar("T")
 
@@ -32,8 +33,13 @@ class StoredMessage(NamedTuple):
     arrived_at_ms: int
     body: bytes | None = None
     """None if the body was not read: `Messages.bodies` reads it."""
-    is_apart: bool = False
-    """True if the body is an item of its own."""
+    large_bytes: int = 0
+    """The bytes of a body that is an item of its own, or 0."""
+    edited_at_ms: int = 0
+
+    @property
+    def is_apart(self) -> bool:
+        return self.large_bytes > 0
 
 
 class Contents(NamedTuple):
@@ -58,12 +64,12 @@ class Messages(Table):
 
         A large body is an item of its own, so that a query for the stored messages' names does not pay for it.
         """
-        is_apart = len(body) > LARGE_MESSAGE_BYTES
-        content: Values = {"apart": 1} if is_apart else {"body": body}
+        apart = bytes_apart(body)
+        content: Values = {"apart": apart} if apart else {"body": body}
         item = {**key_of(conversation, MESSAGE + name), "arrived_at": arrived_at_ms, **content}
         put = self._put("store message", item, only_if="attribute_not_exists(#item)")
         if put.done:
-            return "new" if not is_apart or self._put_body(conversation, name, body) else "finished before"
+            return "new" if not apart or self._put_body(conversation, name, body) else "finished before"
         if "arrived_at" not in put.item:
             return "finished before"
         if "apart" in put.item:
@@ -87,22 +93,25 @@ class Messages(Table):
     def _mend_body(self, conversation: str, name: str, body: bytes) -> None:
         """Store the body of a message that has none, unless it was emitted or dropped meanwhile."""
         message = self._change(
-            key_of(conversation, MESSAGE + name), "SET #apart = :one", {"one": 1}, only_if="attribute_exists(#apart)"
+            key_of(conversation, MESSAGE + name),
+            "SET #apart = :size",
+            {"size": len(body)},
+            only_if="attribute_exists(#apart)",
         )
         missing = self._new({**key_of(conversation, BODY + name), "body": body}, only_if="attribute_not_exists(#item)")
         self._transact("store body", [message, missing])
 
-    def drop_message(self, conversation: str, name: str, *, seen: Contents, expires_at_ms: int) -> bool:
+    def drop_message(self, conversation: str, name: str, *, window: Window, expires_at_ms: int) -> bool:
         """Replace a waiting message with a tombstone. If no other waits, close the window, unless a run has locked it.
 
-        Return False if the message no longer waits, or the window has changed since the caller has `seen` it.
+        Return False if the message no longer waits, or the window has changed since the caller read it.
         """
-        window, is_last = seen.window, len(seen.waiting) == 1
+        is_last = window.waiting <= 1
         if window.is_open and is_last and not (window.frozen or window.lock.owner):
             change = self._closing(conversation, window, expires_at_ms)
         else:
             change = self._dropping(conversation, name, window, is_last=is_last)
-        do = "SET #batch_id = :batch, #expires_at = :expires REMOVE #body, #arrived_at, #apart"
+        do = "SET #batch_id = :batch, #expires_at = :expires REMOVE #body, #arrived_at, #edited_at, #apart"
         left: Values = {"batch": DROPPED, "expires": seconds(expires_at_ms)}
         message = self._change(key_of(conversation, MESSAGE + name), do, left, only_if=IS_STORED)
         body = self._delete(key_of(conversation, BODY + name))
@@ -125,17 +134,27 @@ class Messages(Table):
                 values["computed"] = packed(window.due_of_waiting)
         return self._change(key_of(conversation, WINDOW), do, values, only_if=only_if)
 
-    def edit_message(self, conversation: str, name: str, *, body: bytes) -> bool:
-        """Replace a stored message. Return False if the message is not stored, or already in a batch."""
+    def edit_message(self, conversation: str, was: StoredMessage, *, body: bytes) -> bool:
+        """Replace a stored message by a version that is no older.
+
+        Return False if the message is not stored, was edited since the caller read it, or is already in a batch.
+        """
+        name = was.name
         key = key_of(conversation, BODY + name)
-        is_apart = len(body) > LARGE_MESSAGE_BYTES
-        change = self._new({**key, "body": body}) if is_apart else self._delete(key)
-        do = "SET #apart = :new REMOVE #body" if is_apart else "SET #body = :new REMOVE #apart"
-        new: Values = {"new": 1 if is_apart else body}
-        message = self._change(key_of(conversation, MESSAGE + name), do, new, only_if=IS_STORED)
+        apart = bytes_apart(body)
+        change = self._new({**key, "body": body}) if apart else self._delete(key)
+        do = "#apart = :new REMOVE #body" if apart else "#body = :new REMOVE #apart"
+        new: dict[str, Value] = {"new": apart or body, "at": edited_at_ms(body)}
+        only_if = f"{IS_STORED} AND (attribute_not_exists(#edited_at) OR #edited_at <= :at)"
+        only_if += " AND #apart = :was" if was.is_apart else " AND attribute_not_exists(#apart)"
+        new |= {"was": was.large_bytes} if was.is_apart else {}
+        message = self._change(
+            key_of(conversation, MESSAGE + name), f"SET #edited_at = :at, {do}", new, only_if=only_if
+        )
         # Count the change, so that a processor cannot freeze the message as it was before.
-        counted: Values = {"one": 1, "name": name}
-        window = self._change(key_of(conversation, WINDOW), "ADD #changes :one", counted, only_if=NOT_FROZEN)
+        counted: Values = {"one": 1, "name": name, "more": apart - was.large_bytes}
+        do = "ADD #changes :one, #large :more"
+        window = self._change(key_of(conversation, WINDOW), do, counted, only_if=NOT_FROZEN)
         return self._transact("edit stored message", [message, window, change])
 
     def write_tombstones(
@@ -221,11 +240,14 @@ class Messages(Table):
                 if name == WINDOW:
                     window = window_of(each)
                 else:
-                    body = each["body"]["B"] if "body" in each else None
-                    arrived_at_ms, is_apart = number(each, "arrived_at"), "apart" in each
-                    stored.append(StoredMessage(name.removeprefix(MESSAGE), arrived_at_ms, body, is_apart))
+                    stored.append(_stored(each))
         stored.sort(key=lambda each: (each.arrived_at_ms, each.name))
         return Contents(window, stored, is_whole)
+
+    def find(self, conversation: str, name: str) -> StoredMessage | str:
+        """Return the message if it is stored. Otherwise return what `tombstone` returns."""
+        item = self._get("find message", key_of(conversation, MESSAGE + name))
+        return _stored(item) if "arrived_at" in item else text(item, "batch_id")
 
     def tombstone(self, conversation: str, name: str) -> str:
         """Return the id of the batch that contained the message, DROPPED, or "" if there is no tombstone."""
@@ -253,6 +275,21 @@ class Messages(Table):
     def _removal(self, conversation: str, name: str) -> list[dict[str, Any]]:
         message = self._delete(key_of(conversation, MESSAGE + name), only_if=IS_STORED)
         return [message, self._delete(key_of(conversation, BODY + name))]
+
+
+def bytes_apart(body: bytes) -> int:
+    """Return the size of a body that is stored in an item of its own, or 0."""
+    return len(body) if len(body) > LARGE_MESSAGE_BYTES else 0
+
+
+def _stored(item: Item) -> StoredMessage:
+    return StoredMessage(
+        text(item, "item").removeprefix(MESSAGE),
+        number(item, "arrived_at"),
+        item["body"]["B"] if "body" in item else None,
+        number(item, "apart"),
+        number(item, "edited_at"),
+    )
 
 
 def _carry_out(requests: list[Any], call: Callable[[Sequence[Any]], list[Any]]) -> None:

@@ -34,6 +34,11 @@ Held = Literal["obey", "ignore"] | Holds
 SET_HOLDS = "#held_until = :until, #holds = :holds"
 
 
+def has_room(window: Window, more_bytes: int) -> bool:
+    """Return whether so many more bytes of large messages may wait."""
+    return window.large_bytes + more_bytes <= MAX_STORED_BYTES
+
+
 class Windows(Table):
     def read(self, conversation: str) -> Window:
         return window_of(self._get("read window", key_of(conversation, WINDOW)))

@@ -69,7 +69,7 @@ class ValkeyLane:
     ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
         edited = self.store.edit_message(conversation, message_id, payload=payload)
         # Retime only if no message arrived after this one: a later message may wait for a transcript of its own.
-        if timing is not None and isinstance(edited, o.MessageEdited) and edited.behind == 0:
+        if timing is not None and isinstance(edited, o.MessageEdited) and edited.is_newest:
             self.retime_buffer(conversation, timing=timing)
         return edited
 

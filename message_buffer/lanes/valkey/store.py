@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import InvalidId, InvalidInput, ScriptInvariantBroken
+from message_buffer.errors import InvalidId, InvalidInput, ScriptInvariantBroken, TooManyHolds
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.holds import Hold, Holder, Holds, unexpired
 from message_buffer.lanes.valkey.connection import Connection
@@ -188,12 +188,15 @@ class Store:
         )  # fmt: skip
 
     def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
+        """Raise TooManyHolds if consumers may not hold another conversation."""
         _whole("hold_ms", hold_ms, 1, MAX_HOLD_MS)
         now_ms = self._clock()
-        start = self._start() | {"holder": holder, "cause": cause}
+        start = self._start() | {"holder": holder, "cause": cause, "max_held": self.settings.max_held}
         reply = self._run(
             "hold_buffer", conversation=conversation, now_ms=now_ms, held_until_ms=now_ms + hold_ms, **start
         )
+        if reply.word == b"FULL":
+            raise TooManyHolds("so many conversations are on hold that consumers cannot hold another; try again later")
         return o.OnHold(reply.held_until_ms, _reserved(start, reply.start))
 
     def resume_buffer(
@@ -241,8 +244,9 @@ class Store:
     def edit_message(
         self, conversation: str, message_id: str, *, payload: bytes
     ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
-        reply = self._search("edit_message", conversation, message_id, payload=payload)
-        return o.MessageEdited(reply.behind) if reply.word == b"EDITED" else _not_waiting(reply)
+        max_bytes = self.settings.max_waiting_bytes
+        reply = self._search("edit_message", conversation, message_id, payload=payload, max_bytes=max_bytes)
+        return o.MessageEdited(reply.behind == 0) if reply.word == b"EDITED" else _not_waiting(reply)
 
     def delete_message(
         self, conversation: str, message_id: str
@@ -253,7 +257,7 @@ class Store:
 
     def find_message(self, conversation: str, message_id: str) -> o.MessageWaiting | o.MessageFrozen | o.MessageAbsent:
         reply = self._search("find_message", conversation, message_id)
-        return o.MessageWaiting(reply.position) if reply.word == b"WAITING" else _not_waiting(reply)
+        return o.MessageWaiting() if reply.word == b"WAITING" else _not_waiting(reply)
 
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
         reply = self._run("peek_conversation", conversation=conversation, limit=limit)
