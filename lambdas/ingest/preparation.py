@@ -17,18 +17,11 @@ from message_buffer.rules.quota import Charge
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.timing import Timing
 
-MAX_CONVERSATIONS_IN_A_WEBHOOK = 1_000
-# Changes are edits, deletions and reactions.
-MAX_CHANGES_IN_A_WEBHOOK = 1_000
 # Attachments that come without a caption.
 WITHOUT_CAPTION = {"contact", "location", "sticker"}
 # Types of messages that the author chose and did not type: a button, a list's row, a quick reply, a flow's answer, a
 # basket.
 PRESSED = {"button", "interactive", "order"}
-
-
-class TooManyUpdates(InvalidInput):
-    """The webhook contains more than any platform sends. The exception's text is for the sender."""
 
 
 class PreparedMessage(NamedTuple):
@@ -75,7 +68,7 @@ def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, s
     """Return the intake's messages and changes, ready to be stored.
 
     If an update cannot be stored, raise InvalidInput. With `skip_invalid`, leave it out instead, and count it in the
-    intake as `unreadable`. Raise SendFailed if the rules were never read, and TooManyUpdates if there are too many.
+    intake as `unreadable`. Raise SendFailed if the rules were never read.
     """
     prepared = Prepared([], [], [])
     for update in intake.updates:
@@ -85,19 +78,10 @@ def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, s
             if not skip_invalid:
                 raise
             intake.ignored["unreadable"] += 1
-    _require_few(prepared)
     prepared.human_replies.extend(
         filter(None, (_prepare_reply(reply, book, aliases) for reply in intake.human_replies))
     )
     return prepared
-
-
-def _require_few(prepared: Prepared) -> None:
-    if len(prepared.changes) > MAX_CHANGES_IN_A_WEBHOOK:
-        raise TooManyUpdates(f"A webhook has at most {MAX_CHANGES_IN_A_WEBHOOK} edits, deletions and reactions.")
-    updates = (*prepared.messages, *(each.change for each in prepared.changes))
-    if len({each.conversation for each in updates}) > MAX_CONVERSATIONS_IN_A_WEBHOOK:
-        raise TooManyUpdates(f"A webhook has at most {MAX_CONVERSATIONS_IN_A_WEBHOOK} conversations.")
 
 
 def _prepare_one(update: Update, book: RuleBook, aliases: Aliases | None, prepared: Prepared) -> None:

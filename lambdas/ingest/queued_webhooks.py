@@ -23,9 +23,9 @@ from message_buffer.telemetry import Telemetry
 # at most five minutes pass between the end of an outage and the webhook's next delivery.
 MIN_QUEUED_WEBHOOK_PAUSE_SECONDS = 2
 MAX_QUEUED_WEBHOOK_PAUSE_SECONDS = 300
-# A webhook takes milliseconds, or a few seconds if Valkey does not answer. With less time left, the others of a batch
-# are delivered again at once.
-MIN_MS_LEFT_FOR_A_QUEUED_WEBHOOK = 10_000
+# A webhook takes milliseconds, but may take ten seconds. With less time left than this, the others of a batch are
+# delivered again at once.
+MIN_MS_LEFT_FOR_A_QUEUED_WEBHOOK = 12_000
 PLATFORM = "whatsapp"
 # The topic is trusted for every number, even for one with its own secret, which signs only webhooks from Meta.
 TOPIC = Signer(all_but=frozenset())

@@ -6,6 +6,8 @@ their ids, but changes are made or published again.
 """
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from lambdas.ingest.authentication import Authentication, Unauthentic, require_authority
 from lambdas.ingest.buffering import Buffering
@@ -13,9 +15,9 @@ from lambdas.ingest.changes import Changes
 from lambdas.ingest.control_word_actions import ControlWordActions
 from lambdas.ingest.human_replies import HumanReplies, StoresTakeovers
 from lambdas.ingest.platforms import PLATFORMS
-from lambdas.ingest.platforms.base import Platform, Signer, Webhook, to_json
+from lambdas.ingest.platforms.base import Platform, Signer, TooManyItems, Webhook, to_json
 from lambdas.ingest.platforms.doors import platform_of_door
-from lambdas.ingest.preparation import TooManyUpdates, prepare
+from lambdas.ingest.preparation import prepare
 from lambdas.ingest.report import Done, report, report_refusal
 from lambdas.ingest.responses import Response, WebhookCall, in_form_of, refuse, refuse_for_now, refuse_over_quota
 from lambdas.ingest.typing_events import extend_waits
@@ -30,6 +32,15 @@ from message_buffer.lanes.valkey.patience import WebhookPatience
 from message_buffer.messages.conversation_id import encode_conversation
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.telemetry import Telemetry
+
+# Ingest begins no further item of a webhook after this time, which leaves time for the item that it works on.
+MAX_WORK_MS_IN_A_WEBHOOK = 10_000
+
+T = TypeVar("T")
+
+
+class OutOfTime(SendFailed):
+    """The webhook takes too long. The platform sends it again, and what is done by now takes less time then."""
 
 
 class Ingest:
@@ -60,12 +71,12 @@ class Ingest:
         self._book = book
         self._aliases = aliases
         self._clock = clock
+        self._began_ms = 0
 
     def answer(self, request: WebhookCall) -> Response:
         """Return the response to any request, even an invalid one, and even if the lanes cannot be reached."""
         self._unauthenticated.write_counts()
-        if self._patience:
-            self._patience.begin()
+        self._begin()
         try:
             platform = self._platform_of(request)
         except SendFailed as error:
@@ -94,12 +105,23 @@ class Ingest:
 
     def answer_proven(self, platform: str, webhook: Webhook, *, signer: Signer) -> Response:
         """Return the response to a webhook whose sender was authenticated by other means than a signature."""
-        if self._patience:
-            self._patience.begin()
+        self._begin()
         try:
             return self._take(PLATFORMS[platform], webhook, signer)
         except (StoreError, SendFailed) as error:
             return self._refuse_after(error, platform)
+
+    def _begin(self) -> None:
+        self._began_ms = self._clock()
+        if self._patience:
+            self._patience.begin()
+
+    def _while_time_is_left(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield the items of a webhook. Raise OutOfTime instead of an item if the webhook has taken too long."""
+        for item in items:
+            if self._clock() - self._began_ms > MAX_WORK_MS_IN_A_WEBHOOK:
+                raise OutOfTime(f"the webhook has taken more than {MAX_WORK_MS_IN_A_WEBHOOK} ms")
+            yield item
 
     def _refuse_after(self, error: MessageBufferError, platform: str) -> Response:
         if isinstance(error, StoreError):
@@ -144,18 +166,22 @@ class Ingest:
             messages, changes, human_replies = prepare(
                 intake, self._book, aliases=self._aliases, skip_invalid=platform.skips_invalid
             )
-        except TooManyUpdates as error:
+        except TooManyItems as error:
             return self._refuse_body(platform, 413, str(error))
         except MessageTooLarge as error:
             return self._refuse_body(platform, 413, f"A message is too large: {error}.")
         except InvalidInput as error:
             return self._refuse_body(platform, 400, str(error))
         done = Done(ignored=Counter(intake.ignored), left_out_value=intake.left_out_value)
-        refusals = self._buffering.buffer_all(messages, done, comes_again=platform.comes_again)
-        # Apply changes after all messages, because a body may contain a change before the message that it changes.
-        self._changes.apply_all([each for each in changes if not refusals.around(each.change.conversation)], done)
-        self._human_replies.hold_all(human_replies, done)
-        report(self._telemetry, platform.full_name, done)
+        in_time = self._while_time_is_left
+        try:
+            refusals = self._buffering.buffer_all(in_time(messages), done, comes_again=platform.comes_again)
+            # Apply changes after all messages, because a body may contain a change before the message that it changes.
+            kept = (each for each in changes if not refusals.around(each.change.conversation))
+            self._changes.apply_all(in_time(kept), done)
+            self._human_replies.hold_all(in_time(human_replies), done)
+        finally:
+            report(self._telemetry, platform.full_name, done)
         if refusals:
             return refuse_over_quota(refusals.wait_ms) if refusals.are_by_quota else self._refuse_for_now()
         body, content_type = platform.acknowledge(done.summary())
@@ -174,7 +200,7 @@ class Ingest:
         except InvalidInput as error:
             return self._refuse_body(platform, 400, str(error))
         require_authority(signer, (conversation.account for conversation in typing))
-        conversations = extend_waits(typing, self._book, self._lane)
+        conversations = extend_waits(self._while_time_is_left(dict.fromkeys(typing)), self._book, self._lane)
         self._telemetry.count("TypingEvents", len(conversations))
         self._telemetry.info("typing", platform=platform.full_name, conversations=list(conversations))
         return Response(200, to_json({"conversations": conversations}))

@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 
 from lambdas.ingest import handler as handler_module
-from lambdas.ingest.preparation import MAX_CHANGES_IN_A_WEBHOOK, MAX_CONVERSATIONS_IN_A_WEBHOOK
 from lambdas.ingest.responses import MAX_RETRY_AFTER_SECONDS
+from lambdas.ingest.service import MAX_WORK_MS_IN_A_WEBHOOK
+from message_buffer.limits import MAX_ITEMS_IN_A_WEBHOOK
 from tests.support.engine import Engine
+from tests.support.fakes import FakeFunctions, RecordedTelemetry, valkey_lane
 from tests.support.ingest_scene import CHAT, Scene, gateway, message, texts
 from tests.support.platforms import body_of, content_type, signed
 
@@ -202,15 +204,48 @@ def reactions(count: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("body", "bound"),
+    "body",
     [
-        (reactions(MAX_CHANGES_IN_A_WEBHOOK + 1), "edits, deletions and reactions"),
-        (of_many_people(MAX_CONVERSATIONS_IN_A_WEBHOOK + 1), "conversations"),
+        reactions(MAX_ITEMS_IN_A_WEBHOOK + 1),
+        of_many_people(MAX_ITEMS_IN_A_WEBHOOK + 1),
+        whatsapp(*map(str, range(MAX_ITEMS_IN_A_WEBHOOK + 1))),
     ],
-    ids=["changes", "conversations"],
+    ids=["changes", "conversations", "messages of one conversation"],
 )
-def test_a_webhook_with_more_than_any_platform_sends_is_refused_whole(scene: Scene, body: Any, bound: str) -> None:
+def test_a_webhook_with_more_than_any_platform_sends_is_refused_whole(scene: Scene, body: Any) -> None:
     status, answer = scene.post("whatsapp", body)
-    assert (status, answer["error"]) == (413, f"A webhook has at most 1000 {bound}.")
+    assert (status, answer["error"]) == (413, "A webhook has at most 1000 messages, changes and human replies.")
     assert scene.is_empty()
     assert scene.telemetry.counts["BodiesRefused"] == 1
+
+
+class SlowLane:
+    """The Valkey lane, each call of which takes a quarter of a webhook's time and a bit."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._lane = valkey_lane(engine.store, FakeFunctions(), RecordedTelemetry())
+        self._clock = engine.clock
+        self.call_ms = MAX_WORK_MS_IN_A_WEBHOOK // 4 + 1
+
+    def __getattr__(self, name: str) -> Any:
+        self._clock.advance(self.call_ms)
+        return getattr(self._lane, name)
+
+
+def test_a_webhook_that_takes_too_long_keeps_what_is_done_and_comes_again(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane = SlowLane(engine)
+    scene = Scene(engine, monkeypatch, lane=lane, stage_rules={"silenceMs": 60_000, "maxWaitMs": 120_000})
+    reacted = [{**message(f"m{n}"), "reaction": "👍"} for n in range(1, 7)]
+    for each in reacted:
+        del each["text"]
+    assert retry_after(scene, fragments(1, 6)) == 5
+    assert texts(scene) == [f"fragment {n}" for n in range(1, 5)]
+    assert retry_after(scene, reacted) == 5
+    assert len(scene.amended()) == 4
+    assert (scene.telemetry.counts["Messages"], scene.telemetry.counts["Amended"]) == (4, 4)
+    lane.call_ms = 0
+    assert scene.post("generic", [*fragments(1, 6), *reacted])[0] == 200
+    assert texts(scene) == [f"fragment {n}" for n in range(1, 7)]
+    assert len(scene.amended()) == 4 + 6
