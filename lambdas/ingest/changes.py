@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 
+from lambdas.ingest.outbox import Outbox
 from lambdas.ingest.preparation import PreparedChange
 from lambdas.ingest.report import Done
 from message_buffer.events.amended import DETAIL_TYPE, amended_event
-from message_buffer.events.event_bus import MAX_ENTRIES_IN_A_CALL, Publishes
+from message_buffer.events.event_bus import Publishes
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.lane import Lane
 from message_buffer.messages.changes import Deleted, Edited, Reacted
@@ -18,24 +19,17 @@ class Changes:
 
     def apply_all(self, changes: Iterable[PreparedChange], done: Done) -> None:
         """Make or publish the changes and count them in `done`. Raise StoreError or SendFailed."""
-        events: list[str] = []
+        outbox = Outbox(self._bus, DETAIL_TYPE)
         try:
-            for change in changes:
-                event = self._apply(change)
-                if event is None:
-                    done.changed += 1
-                    continue
-                events.append(event)
-                if len(events) == MAX_ENTRIES_IN_A_CALL:
-                    self._publish(events, done)
+            with outbox:
+                for change in changes:
+                    event = self._apply(change)
+                    if event is None:
+                        done.changed += 1
+                    else:
+                        outbox.add(event)
         finally:
-            self._publish(events, done)
-
-    def _publish(self, events: list[str], done: Done) -> None:
-        """Publish the events, and empty the list."""
-        found, events[:] = events[:], []
-        self._bus.publish_all(DETAIL_TYPE, found)
-        done.amended += len(found)
+            done.amended += outbox.published
 
     def _apply(self, prepared: PreparedChange) -> str | None:
         """Return the event to publish, or None if the message was changed in its buffer."""

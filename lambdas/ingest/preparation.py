@@ -3,16 +3,18 @@
 So ingest can still refuse the whole body because of one wrong update.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Literal, NamedTuple
 
-from lambdas.ingest.ownership import belongs, update_belongs
+from lambdas.ingest.ownership import Belongs, belongs, update_belongs
 from lambdas.ingest.platforms.base import HumanReply, Incoming, Intake, Update
 from message_buffer.aliases.aliases import Aliases
 from message_buffer.errors import InvalidInput
 from message_buffer.messages.changes import Change, Edited
 from message_buffer.messages.conversation_id import ConversationId, encode_conversation
 from message_buffer.messages.message import Message, encode
-from message_buffer.rules.layers import Rules
+from message_buffer.rules.layers import Owner, Rules
 from message_buffer.rules.quota import Charge
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.timing import Timing
@@ -34,6 +36,8 @@ class PreparedMessage(NamedTuple):
     control_word: Literal["stop", "flush"] | None
     charge: Charge | None = None
     agent: str | None = None
+    learn_author: Callable[[], Belongs] | None = None
+    """Writes a new author's aliases, and returns the conversation. None if there are none to write."""
 
 
 class PreparedChange(NamedTuple):
@@ -45,6 +49,7 @@ class PreparedChange(NamedTuple):
     timing: Timing | None = None
     """How long the buffer waits after the edit, if the message has attachments, because the edit may bring a caption or
     transcript. Otherwise None."""
+    charge: Charge | None = None
     agent: str | None = None
 
 
@@ -56,6 +61,7 @@ class PreparedReply(NamedTuple):
     id: str
     at_ms: int
     hold_ms: int
+    charge: Charge | None = None
 
 
 class Prepared(NamedTuple):
@@ -88,6 +94,7 @@ def _prepare_one(update: Update, book: RuleBook, aliases: Aliases | None, prepar
     owner = book.owner_of(update.conversation.platform, update.conversation.account)
     conversation, agent = update_belongs(update, owner, aliases=aliases)
     encode_conversation(str(conversation))
+    charge = book.charge_for(conversation)
     match update:
         case Incoming(_, message):
             rules = book.for_conversation(conversation, agent).rules
@@ -99,8 +106,9 @@ def _prepare_one(update: Update, book: RuleBook, aliases: Aliases | None, prepar
                     encode(_with_agent(message, agent)),
                     timing_of(message, rules),
                     word,
-                    book.charge_for(conversation),
+                    charge,
                     agent,
+                    _learner(update, conversation, owner, aliases),
                 )
             )
         case Edited(_, message):
@@ -108,9 +116,19 @@ def _prepare_one(update: Update, book: RuleBook, aliases: Aliases | None, prepar
             # The edit may bring the caption or transcript that the buffer waits for, and so end that wait.
             timing = timing_of(message, rules) if message.attachments else None
             change, payload = update._replace(conversation=conversation), encode(_with_agent(message, agent))
-            prepared.changes.append(PreparedChange(change, payload, timing, agent))
+            prepared.changes.append(PreparedChange(change, payload, timing, charge, agent))
         case _:
-            prepared.changes.append(PreparedChange(update._replace(conversation=conversation), agent=agent))
+            prepared.changes.append(
+                PreparedChange(update._replace(conversation=conversation), charge=charge, agent=agent)
+            )
+
+
+def _learner(
+    update: Incoming, conversation: ConversationId, owner: Owner | None, aliases: Aliases | None
+) -> Callable[[], Belongs] | None:
+    if aliases is None or update.author_ids is None or not aliases.is_new(conversation, update.author_ids):
+        return None
+    return partial(update_belongs, update, owner, aliases=aliases, learn=True)
 
 
 def _with_agent(message: Message, agent: str | None) -> Message:
@@ -126,13 +144,14 @@ def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -
         encode_conversation(str(conversation))
         if aliases and reply.customer_ids:
             # Do this first, because the conversation may have rules of its own.
-            conversation = aliases.conversation_of(conversation, reply.customer_ids)
+            conversation = aliases.conversation_of(conversation, reply.customer_ids, learn=False)
     except InvalidInput:
         return None
     rules = book.for_conversation(conversation, agent).rules
     if rules.on_human_reply is None or not (reply.app is None or rules.is_inbox(reply.app)):
         return None
-    return PreparedReply(conversation, agent, reply.id, reply.at_ms, rules.on_human_reply.hold_ms)
+    hold_ms, charge = rules.on_human_reply.hold_ms, book.charge_for(conversation)
+    return PreparedReply(conversation, agent, reply.id, reply.at_ms, hold_ms, charge)
 
 
 def _is_typed(message: Message) -> bool:

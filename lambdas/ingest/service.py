@@ -12,12 +12,14 @@ from typing import TypeVar
 from lambdas.ingest.authentication import Authentication, Unauthentic, require_authority
 from lambdas.ingest.buffering import Buffering
 from lambdas.ingest.changes import Changes
+from lambdas.ingest.charging import charge_all
 from lambdas.ingest.control_word_actions import ControlWordActions
 from lambdas.ingest.human_replies import HumanReplies, StoresTakeovers
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Platform, Signer, TooManyItems, Webhook, to_json
 from lambdas.ingest.platforms.doors import platform_of_door
 from lambdas.ingest.preparation import prepare
+from lambdas.ingest.refusals import Refusals
 from lambdas.ingest.report import Done, report, report_refusal
 from lambdas.ingest.responses import Response, WebhookCall, in_form_of, refuse, refuse_for_now, refuse_over_quota
 from lambdas.ingest.typing_events import extend_waits
@@ -29,7 +31,7 @@ from message_buffer.errors import InvalidInput, MessageBufferError, MessageTooLa
 from message_buffer.events.event_bus import Publishes
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.valkey.patience import WebhookPatience
-from message_buffer.messages.conversation_id import encode_conversation
+from message_buffer.messages.conversation_id import ConversationId, encode_conversation
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.telemetry import Telemetry
 
@@ -163,9 +165,7 @@ class Ingest:
             if self._aliases:
                 self._aliases.begin_webhook()
             # Read everything before storing anything, so that a refused body leaves no message behind.
-            messages, changes, human_replies = prepare(
-                intake, self._book, aliases=self._aliases, skip_invalid=platform.skips_invalid
-            )
+            prepared = prepare(intake, self._book, aliases=self._aliases, skip_invalid=platform.skips_invalid)
         except TooManyItems as error:
             return self._refuse_body(platform, 413, str(error))
         except MessageTooLarge as error:
@@ -175,17 +175,27 @@ class Ingest:
         done = Done(ignored=Counter(intake.ignored), left_out_value=intake.left_out_value)
         in_time = self._while_time_is_left
         try:
-            refusals = self._buffering.buffer_all(in_time(messages), done, comes_again=platform.comes_again)
+            refusals = charge_all(self._lane, prepared, done, comes_again=platform.comes_again)
+            self._buffering.buffer_all(in_time(prepared.messages), done, refusals, comes_again=platform.comes_again)
             # Apply changes after all messages, because a body may contain a change before the message that it changes.
-            kept = (each for each in changes if not refusals.around(each.change.conversation))
-            self._changes.apply_all(in_time(kept), done)
-            self._human_replies.hold_all(in_time(human_replies), done)
+            changes = (each for each in prepared.changes if self._may(each.change.conversation, done, refusals))
+            self._changes.apply_all(in_time(changes), done)
+            replies = (each for each in prepared.human_replies if self._may(each.conversation, done, refusals))
+            self._human_replies.hold_all(in_time(replies), done)
         finally:
             report(self._telemetry, platform.full_name, done)
         if refusals:
             return refuse_over_quota(refusals.wait_ms) if refusals.are_by_quota else self._refuse_for_now()
         body, content_type = platform.acknowledge(done.summary())
         return Response(200, body, content_type, unreadable=intake.ignored["unreadable"])
+
+    @staticmethod
+    def _may(conversation: ConversationId, done: Done, refusals: Refusals) -> bool:
+        """Return whether a change may be made. Otherwise count it as refused, because its conversation is."""
+        reason = refusals.around(conversation)
+        if reason:
+            done.note_refused(conversation, reason)
+        return reason is None
 
     def _refuse_for_now(self) -> Response:
         self._telemetry.count("Refused")
