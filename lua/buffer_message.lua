@@ -23,7 +23,7 @@
 -- ARGV[12] start_id               str   names this call; a retry sends the same
 -- ARGV[13] start_ms               int   lifetime of a start reservation
 -- ARGV[14] horizon_ms             int   work due further ahead than this is left to the watchdog
--- ARGV[15] every                  int   check the limits with messages 1, 1 + every, 1 + 2 every, … of a buffer
+-- ARGV[15] every                  int   check the limits with a buffer's first message, and with generations 1, 1 + every, …
 -- ARGV[16] limits                 str   '<waiting> <bytes due> <bytes> <cost> <opening> <account>/[<cost> <opening> <tenant>]'
 -- ARGV[17] pressed                str   '' = the message was typed; otherwise the milliseconds that a press waits
 -- ARGV[18] silence_rule           str   the rule behind silence_ms, or behind flush_reason
@@ -58,7 +58,8 @@ else
   -- Quota. The message is in the list already, because RPUSH counts those that wait; a refused one is removed.
   count = call('RPUSH', msgs_key, payload)
   local refused, wait_ms, large, has_max_bytes = nil, 0, nil, false
-  local is_large, is_counted = #payload > small_bytes, (count - 1) % every == 0
+  -- Count by the generation, because the number of waiting messages does not grow if messages are deleted.
+  local is_large, is_counted = #payload > small_bytes, ((buffer and sub(rest, 2) or 0) + count - 1) % every == 0
   if is_large or is_counted then
     local max_waiting, due_bytes, max_bytes, account_us, opening_us, account, of_tenant
     -- include limits

@@ -19,7 +19,8 @@
 -- ARGV[9]  max_seen                int   number of message ids that it remembers
 -- Returns  {"DELETED"} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""} | {"SEARCHING", next_cursor}
 -- Repeat   returns ABSENT
--- Keeps    a frozen batch; the id remains known, so that a redelivery does not bring the message back
+-- Keeps    a frozen batch; the id remains known, so that a redelivery does not bring the message back, unless all ids
+--          that may be forgotten are those of deleted messages
 
 local pending_key, open_key, inflight_key, conv_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local msgs_key, batch_key, seen_key, emitted_key = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
@@ -27,7 +28,7 @@ local conversation, message_id, id_line, cursor = ARGV[1], ARGV[2], ARGV[3], ARG
 local limit, page_bytes, seen_ms, max_emitted = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 local max_seen = tonumber(ARGV[9])
 
--- include open_buffer: last_at_of, base_of
+-- include open_buffer: first_at_of, last_at_of, base_of
 -- include changed_buffer: with_base
 -- include find: find
 -- include forget_ids: forget_ids
@@ -39,17 +40,23 @@ if not position then return found end
 redis.call('LREM', msgs_key, 2 * position < redis.call('LLEN', msgs_key) and 1 or -1, found)
 local buffer, remaining = redis.call('HGET', open_key, conversation), redis.call('LLEN', msgs_key)
 local base = string.format('%010d', base_of(buffer) + 1) -- so that the generation, base + count, does not go back
+local frozen = redis.call('LLEN', batch_key)
 if remaining > 0 then
   redis.call('HSET', open_key, conversation, with_base(buffer, base))
 else
   redis.call('HDEL', open_key, conversation)
   redis.call('HSET', conv_key, 'generation', base, 'last_at', last_at_of(buffer))
-  if redis.call('HEXISTS', conv_key, 'frozen') == 0 then
+  if frozen == 0 then
     redis.call('ZREM', pending_key, conversation)
     redis.call('ZREM', inflight_key, conversation)
     forget_ids('+inf')
     redis.call('PEXPIRE', conv_key, seen_ms)
     redis.call('PEXPIRE', seen_key, seen_ms)
   end
+end
+if remaining + frozen > 0 then
+  -- The ids of waiting and frozen messages must stay, so forget those from before the buffer, and otherwise this id.
+  if frozen == 0 then forget_ids(first_at_of(buffer) - 60001) end
+  if redis.call('ZCARD', seen_key) > max_seen + remaining + frozen then redis.call('ZREM', seen_key, message_id) end
 end
 return {'DELETED'}

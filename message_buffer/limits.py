@@ -15,6 +15,9 @@ MAX_MESSAGE_ID_BYTES = 1_024
 # The last millisecond of the year 9999, which is the last that Python's datetime can show.
 MAX_TIME_MS = 253_402_300_799_999
 
+# A webhook has at most this many messages, changes and human replies, on every platform. None is known to send more.
+MAX_ITEMS_IN_A_WEBHOOK = 1_000
+
 # -- batches -------------------------------------------------------------------------------------------------
 
 # A batch is taken, read and emitted in one piece; further messages form the next batch. lua/take_batch.lua has the same

@@ -25,6 +25,8 @@ def alone(config: StageConfig, traffic: Traffic) -> list[Line]:
     return [
         Line(PART, "DynamoDB: messages, written", "dynamodb_write", _message_writes(traffic) / MILLION,
              "messages x (put and mark as emitted, by KB; note it in its window)"),
+        Line(PART, "DynamoDB: quotas, written", "dynamodb_write", traffic.messages / MILLION,
+             "messages, if each has a webhook of its own"),
         Line(PART, "DynamoDB: windows, written", "dynamodb_write", _window_writes(traffic) / MILLION,
              "batches x (lock; freeze and close, by KB; into the index and out of it)"),
         Line(PART, "DynamoDB: windows, read", "dynamodb_read", reads / MILLION,

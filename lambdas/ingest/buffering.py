@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from lambdas.ingest.control_word_actions import ControlWordActions
+from lambdas.ingest.outbox import Outbox
 from lambdas.ingest.preparation import PreparedMessage
 from lambdas.ingest.refusals import Refusals
 from lambdas.ingest.report import Done
@@ -15,30 +16,44 @@ class Buffering:
         self._lane = lane
         self._control_words = control_words
 
-    def buffer_all(self, messages: Iterable[PreparedMessage], done: Done, *, comes_again: bool) -> Refusals:
+    def buffer_all(
+        self, messages: Iterable[PreparedMessage], done: Done, refusals: Refusals, *, comes_again: bool
+    ) -> None:
         """Buffer the messages and count them in `done`. Raise StoreError or SendFailed at the first failure.
 
-        Return the messages that a quota or a full conversation refused. If the platform does not send refused messages
-        again (`comes_again` is False), quotas refuse none.
+        Add the messages that a quota or a full conversation refuses to the refusals. If the platform does not send
+        refused messages again (`comes_again` is False), quotas refuse none.
         """
-        refusals = Refusals()
-        for message in messages:
-            check = refusals.in_conversation if message.control_word else refusals.around
-            if reason := check(message.conversation):
-                done.refused[reason] += 1
-                done.note_limited(message.conversation)
-                refusals.add_unasked(message.conversation, reason)
-                continue
-            match message.control_word:
-                case "stop":
-                    self._control_words.stop(message, done)
-                case "flush":
-                    self._control_words.flush(message, done)
-                case None:
-                    self._buffer(message, done, refusals, comes_again=comes_again)
-        return refusals
+        outbox = self._control_words.outbox()
+        try:
+            with outbox:
+                for message in messages:
+                    self._take(message, done, refusals, outbox, comes_again=comes_again)
+        finally:
+            done.stopped += outbox.published
+
+    def _take(
+        self, message: PreparedMessage, done: Done, refusals: Refusals, outbox: Outbox, *, comes_again: bool
+    ) -> None:
+        check = refusals.in_conversation if message.control_word else refusals.around
+        if message.learn_author and not message.control_word:
+            check = refusals.of_new_author
+        if reason := check(message.conversation):
+            done.note_refused(message.conversation, reason)
+            refusals.add_unasked(message.conversation, reason)
+            return
+        match message.control_word:
+            case "stop":
+                self._control_words.stop(message, done, outbox)
+            case "flush":
+                self._control_words.flush(message, done)
+            case None:
+                self._buffer(message, done, refusals, comes_again=comes_again)
 
     def _buffer(self, message: PreparedMessage, done: Done, refusals: Refusals, *, comes_again: bool) -> None:
+        if message.learn_author:
+            # Another instance may have learned another name since the look-up.
+            message = message._replace(conversation=message.learn_author().conversation)
         outcome = self._store(message, charged=True)
         if isinstance(outcome, o.MessageRefused):
             done.note_limited(message.conversation)

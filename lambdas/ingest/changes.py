@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from lambdas.ingest.outbox import Outbox
 from lambdas.ingest.preparation import PreparedChange
 from lambdas.ingest.report import Done
 from message_buffer.events.amended import DETAIL_TYPE, amended_event
@@ -18,15 +19,17 @@ class Changes:
 
     def apply_all(self, changes: Iterable[PreparedChange], done: Done) -> None:
         """Make or publish the changes and count them in `done`. Raise StoreError or SendFailed."""
-        events = []
-        for change in changes:
-            event = self._apply(change)
-            if event is None:
-                done.changed += 1
-            else:
-                events.append(event)
-        self._bus.publish_all(DETAIL_TYPE, events)
-        done.amended += len(events)
+        outbox = Outbox(self._bus, DETAIL_TYPE)
+        try:
+            with outbox:
+                for change in changes:
+                    event = self._apply(change)
+                    if event is None:
+                        done.changed += 1
+                    else:
+                        outbox.add(event)
+        finally:
+            done.amended += outbox.published
 
     def _apply(self, prepared: PreparedChange) -> str | None:
         """Return the event to publish, or None if the message was changed in its buffer."""

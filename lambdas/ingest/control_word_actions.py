@@ -1,5 +1,6 @@
 """Carries out control words: a stop word empties the buffer, a flush word makes it due now. Neither is buffered."""
 
+from lambdas.ingest.outbox import Outbox
 from lambdas.ingest.preparation import PreparedMessage
 from lambdas.ingest.report import Done
 from message_buffer.clock import Clock
@@ -16,7 +17,11 @@ class ControlWordActions:
         self._bus = bus
         self._clock = clock
 
-    def stop(self, message: PreparedMessage, done: Done) -> None:
+    def outbox(self) -> Outbox:
+        """Return the outbox for the events of a webhook's stop words."""
+        return Outbox(self._bus, CANCELLED)
+
+    def stop(self, message: PreparedMessage, done: Done, outbox: Outbox) -> None:
         """Drop the conversation's messages and publish the cancel. Raise StoreError or SendFailed.
 
         A stop word that is delivered again publishes the cancel again, because the first publish may have failed.
@@ -31,8 +36,7 @@ class ControlWordActions:
             message_id=message.id,
             agent=message.agent,
         )
-        self._bus.publish(CANCELLED, event)
-        done.stopped += 1
+        outbox.add(event)
         done.conversations[name] = {"dueAt": None, "count": 0, "rule": None}
 
     def flush(self, message: PreparedMessage, done: Done) -> None:

@@ -24,26 +24,28 @@ def belongs(conversation: ConversationId, owner: Owner | None, *, agent: str | N
     return Belongs(conversation._replace(tenant=owner.tenant), agent or owner.agent)
 
 
-def update_belongs(update: Update, owner: Owner | None, *, aliases: Aliases | None = None) -> Belongs:
+def update_belongs(
+    update: Update, owner: Owner | None, *, aliases: Aliases | None = None, learn: bool = False
+) -> Belongs:
     """Return an update's conversation and agent. With `per_author`, each author of a group has their own.
 
-    `aliases` knows the conversation of an author whom the platform names by different ids.
+    `aliases` knows the conversation of an author whom the platform names by different ids, and can `learn` new ones.
     """
     agent = update.agent if isinstance(update, Incoming | Edited) else None
     found = belongs(update.conversation, owner, agent=agent)
     author = _author_in_group(update)
     if author is None or owner is None or not owner.per_author:
         is_of_author = isinstance(update, Reacted) or not update.group
-        by_author = _of_author(found.conversation, update, aliases) if is_of_author else found.conversation
+        by_author = _of_author(found.conversation, update, aliases, learn=learn) if is_of_author else found.conversation
         return found._replace(conversation=by_author)
-    author = _of_author(found.conversation._replace(user=author), update, aliases).user
+    author = _of_author(found.conversation._replace(user=author), update, aliases, learn=learn).user
     # The author is escaped, so the last slash separates group and author.
     user = f"{found.conversation.user}/{escape_part(author)}"
     return found._replace(conversation=found.conversation._replace(user=user))
 
 
-def _of_author(named: ConversationId, update: Update, aliases: Aliases | None) -> ConversationId:
-    return aliases.conversation_of(named, update.author_ids) if aliases and update.author_ids else named
+def _of_author(named: ConversationId, update: Update, aliases: Aliases | None, *, learn: bool) -> ConversationId:
+    return aliases.conversation_of(named, update.author_ids, learn=learn) if aliases and update.author_ids else named
 
 
 def _author_in_group(update: Update) -> str | None:

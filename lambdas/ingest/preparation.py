@@ -3,9 +3,11 @@
 So ingest can still refuse the whole body because of one wrong update.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Literal, NamedTuple
 
-from lambdas.ingest.ownership import belongs, update_belongs
+from lambdas.ingest.ownership import Belongs, belongs, update_belongs
 from lambdas.ingest.platforms.base import HumanReply, Incoming, Intake, Update
 from message_buffer.aliases.aliases import Aliases
 from message_buffer.errors import InvalidInput
@@ -15,21 +17,14 @@ from message_buffer.messages.conversation_id import ConversationId, encode_conve
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.quota import Charge
 from message_buffer.rules.rule_book import RuleBook
-from message_buffer.rules.rules_and_defaults import Rules
+from message_buffer.rules.rules_and_defaults import Owner, Rules
 from message_buffer.rules.timing import Timing
 
-MAX_CONVERSATIONS_IN_A_WEBHOOK = 1_000
-# Changes are edits, deletions and reactions.
-MAX_CHANGES_IN_A_WEBHOOK = 1_000
 # Attachments that come without a caption.
 WITHOUT_CAPTION = {"contact", "location", "sticker"}
 # Types of messages that the author chose and did not type: a button, a list's row, a quick reply, a flow's answer, a
 # basket.
 PRESSED = {"button", "interactive", "order"}
-
-
-class TooManyUpdates(InvalidInput):
-    """The webhook contains more than any platform sends. The exception's text is for the sender."""
 
 
 class PreparedMessage(NamedTuple):
@@ -42,6 +37,8 @@ class PreparedMessage(NamedTuple):
     control_word: Literal["stop", "flush"] | None
     charge: Charge | None = None
     agent: str | None = None
+    learn_author: Callable[[], Belongs] | None = None
+    """Writes a new author's aliases, and returns the conversation. None if there are none to write."""
 
 
 class PreparedChange(NamedTuple):
@@ -53,6 +50,7 @@ class PreparedChange(NamedTuple):
     timing: Timing | None = None
     """How long the buffer waits after the edit, if the message has attachments, because the edit may bring a caption or
     transcript. Otherwise None."""
+    charge: Charge | None = None
     agent: str | None = None
 
 
@@ -64,6 +62,7 @@ class PreparedReply(NamedTuple):
     id: str
     at_ms: int
     hold_ms: int
+    charge: Charge | None = None
 
 
 class Prepared(NamedTuple):
@@ -76,7 +75,7 @@ def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, s
     """Return the intake's messages and changes, ready to be stored.
 
     If an update cannot be stored, raise InvalidInput. With `skip_invalid`, leave it out instead, and count it in the
-    intake as `unreadable`. Raise SendFailed if the rules were never read, or TooManyUpdates.
+    intake as `unreadable`. Raise SendFailed if the rules were never read.
     """
     prepared = Prepared([], [], [])
     for update in intake.updates:
@@ -88,19 +87,10 @@ def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, s
             if not skip_invalid:
                 raise
             intake.ignored["unreadable"] += 1
-    _require_few(prepared)
     prepared.human_replies.extend(
         filter(None, (_prepare_reply(reply, book, aliases) for reply in intake.human_replies))
     )
     return prepared
-
-
-def _require_few(prepared: Prepared) -> None:
-    if len(prepared.changes) > MAX_CHANGES_IN_A_WEBHOOK:
-        raise TooManyUpdates(f"A webhook has at most {MAX_CHANGES_IN_A_WEBHOOK} edits, deletions and reactions.")
-    updates = (*prepared.messages, *(each.change for each in prepared.changes))
-    if len({each.conversation for each in updates}) > MAX_CONVERSATIONS_IN_A_WEBHOOK:
-        raise TooManyUpdates(f"A webhook has at most {MAX_CONVERSATIONS_IN_A_WEBHOOK} conversations.")
 
 
 def _require_agent_of_rules(update: Update, book: RuleBook) -> None:
@@ -114,6 +104,7 @@ def _prepare_one(update: Update, book: RuleBook, aliases: Aliases | None, prepar
     owner = book.owner_of(update.conversation.platform, update.conversation.account)
     conversation, agent = update_belongs(update, owner, aliases=aliases)
     encode_conversation(str(conversation))
+    charge = book.charge_for(conversation)
     match update:
         case Incoming(_, message):
             rules = book.for_conversation(conversation, agent).rules
@@ -125,8 +116,9 @@ def _prepare_one(update: Update, book: RuleBook, aliases: Aliases | None, prepar
                     encode(_with_agent(message, agent)),
                     timing_of(message, rules),
                     word,
-                    book.charge_for(conversation),
+                    charge,
                     agent,
+                    _learner(update, conversation, owner, aliases),
                 )
             )
         case Edited(_, message):
@@ -134,10 +126,20 @@ def _prepare_one(update: Update, book: RuleBook, aliases: Aliases | None, prepar
             # The edit may bring the caption or transcript that the buffer waits for, and so end that wait.
             timing = timing_of(message, rules) if message.attachments else None
             change, payload = update._replace(conversation=conversation), encode(_with_agent(message, agent))
-            prepared.changes.append(PreparedChange(change, payload, timing, agent))
+            prepared.changes.append(PreparedChange(change, payload, timing, charge, agent))
         case _:
             _require_short(update)
-            prepared.changes.append(PreparedChange(update._replace(conversation=conversation), agent=agent))
+            prepared.changes.append(
+                PreparedChange(update._replace(conversation=conversation), charge=charge, agent=agent)
+            )
+
+
+def _learner(
+    update: Incoming, conversation: ConversationId, owner: Owner | None, aliases: Aliases | None
+) -> Callable[[], Belongs] | None:
+    if aliases is None or update.author_ids is None or not aliases.is_new(conversation, update.author_ids):
+        return None
+    return partial(update_belongs, update, owner, aliases=aliases, learn=True)
 
 
 def _require_short(change: Deleted | Reacted) -> None:
@@ -160,13 +162,14 @@ def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -
         encode_conversation(str(conversation))
         if aliases and reply.customer_ids:
             # Find the conversation first, because it may have rules of its own.
-            conversation = aliases.conversation_of(conversation, reply.customer_ids)
+            conversation = aliases.conversation_of(conversation, reply.customer_ids, learn=False)
     except InvalidInput:
         return None
     rules = book.for_conversation(conversation, agent).rules
     if rules.on_human_reply is None or not (reply.app is None or rules.is_inbox(reply.app)):
         return None
-    return PreparedReply(conversation, agent, reply.id, reply.at_ms, rules.on_human_reply.hold_ms)
+    hold_ms, charge = rules.on_human_reply.hold_ms, book.charge_for(conversation)
+    return PreparedReply(conversation, agent, reply.id, reply.at_ms, hold_ms, charge)
 
 
 def _is_typed(message: Message) -> bool:

@@ -25,7 +25,9 @@ MIN_QUEUED_WEBHOOK_PAUSE_SECONDS = 2
 MAX_QUEUED_WEBHOOK_PAUSE_SECONDS = 300
 # A webhook takes milliseconds, or a few seconds if Valkey does not answer. If less time than this is left, the queue
 # delivers the remaining webhooks of the batch again at once.
-MIN_MS_LEFT_FOR_A_QUEUED_WEBHOOK = 10_000
+# A webhook takes milliseconds, but may take ten seconds. With less time left than this, the others of a batch are
+# delivered again at once.
+MIN_MS_LEFT_FOR_A_QUEUED_WEBHOOK = 12_000
 PLATFORM = "whatsapp"
 # The topic is trusted for every number, even for one with its own secret, which signs only webhooks from Meta.
 TOPIC = Signer(all_but=frozenset())

@@ -15,6 +15,7 @@ class Refusals:
         self._conversations: dict[ConversationId, o.RefusalReason] = {}
         self._accounts: set[tuple[str, str]] = set()
         self._tenants: set[str] = set()
+        self._no_new_authors: dict[tuple[str, str], o.RefusalReason] = {}
         self.wait_ms = 0
         """The longest `wait_ms` of the refused messages."""
 
@@ -32,6 +33,8 @@ class Refusals:
             self._accounts.add(_account_of(conversation))
         if refused.reason == "tenant_messages":
             self._tenants.add(conversation.tenant)
+        if refused.reason in ("account_conversations", "tenant_conversations"):
+            self._no_new_authors[_account_of(conversation)] = refused.reason
 
     def add_unasked(self, conversation: ConversationId, reason: o.RefusalReason) -> None:
         """Record a message that was refused without asking the lane, so that its conversation's later ones are, too."""
@@ -40,6 +43,10 @@ class Refusals:
     def in_conversation(self, conversation: ConversationId) -> o.RefusalReason | None:
         """Return the reason why a message of this conversation was refused, or None if none was."""
         return self._conversations.get(conversation)
+
+    def of_new_author(self, conversation: ConversationId) -> o.RefusalReason | None:
+        """Return the reason why an author without aliases is refused, so that none are written for the others."""
+        return self._no_new_authors.get(_account_of(conversation)) or self.around(conversation)
 
     def around(self, conversation: ConversationId) -> o.RefusalReason | None:
         """Return the reason why messages of this conversation, its account or its tenant are refused, or None."""

@@ -24,7 +24,7 @@ class Done:
     changed: int = 0
     """Messages that were edited or deleted in their buffer."""
     refused: Counter[str] = field(default_factory=Counter)
-    """Messages that were not buffered, counted by reason."""
+    """Messages and changes that were refused for now, counted by reason."""
     limited: set[str] = field(default_factory=set)
     """The tenant and account of each message that was refused, or buffered over a quota."""
     over_quota: int = 0
@@ -51,6 +51,11 @@ class Done:
             "ignored": self.ignored.total(),
             "conversations": self.conversations,
         }
+
+    def note_refused(self, conversation: ConversationId, reason: o.RefusalReason) -> None:
+        """Count a message or change that was refused because of another one."""
+        self.refused[reason] += 1
+        self.note_limited(conversation)
 
     def note_limited(self, conversation: ConversationId) -> None:
         """Record the tenant and account of a message that was refused, or buffered over a quota."""

@@ -6,16 +6,20 @@ their ids, but changes are made or published again.
 """
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from lambdas.ingest.authentication import Authentication, Unauthentic, require_authority
 from lambdas.ingest.buffering import Buffering
 from lambdas.ingest.changes import Changes
+from lambdas.ingest.charging import charge_all
 from lambdas.ingest.control_word_actions import ControlWordActions
 from lambdas.ingest.human_replies import HumanReplies, StoresTakeovers
 from lambdas.ingest.platforms import PLATFORMS
-from lambdas.ingest.platforms.base import Platform, Signer, Webhook, to_json
+from lambdas.ingest.platforms.base import Platform, Signer, TooManyItems, Webhook, to_json
 from lambdas.ingest.platforms.doors import platform_of_door
-from lambdas.ingest.preparation import TooManyUpdates, prepare
+from lambdas.ingest.preparation import prepare
+from lambdas.ingest.refusals import Refusals
 from lambdas.ingest.report import Done, report, report_refusal
 from lambdas.ingest.responses import Response, WebhookCall, in_form_of, refuse, refuse_for_now, refuse_over_quota
 from lambdas.ingest.typing_events import extend_waits
@@ -27,9 +31,18 @@ from message_buffer.errors import InvalidInput, MessageBufferError, MessageTooLa
 from message_buffer.events.event_bus import Publishes
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.valkey.patience import WebhookPatience
-from message_buffer.messages.conversation_id import encode_conversation
+from message_buffer.messages.conversation_id import ConversationId, encode_conversation
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.telemetry import Telemetry
+
+# Ingest begins no further item of a webhook after this time, which leaves time for the item that it works on.
+MAX_WORK_MS_IN_A_WEBHOOK = 10_000
+
+T = TypeVar("T")
+
+
+class OutOfTime(SendFailed):
+    """The webhook takes too long. The platform sends it again, and what is done by now takes less time then."""
 
 
 class Ingest:
@@ -60,12 +73,12 @@ class Ingest:
         self._book = book
         self._aliases = aliases
         self._clock = clock
+        self._began_ms = 0
 
     def answer(self, request: WebhookCall) -> Response:
         """Return the response to any request, even an invalid one, and even if the lanes cannot be reached."""
         self._unauthenticated.write_counts()
-        if self._patience:
-            self._patience.begin()
+        self._begin()
         try:
             platform = self._platform_of(request)
         except SendFailed as error:
@@ -94,12 +107,23 @@ class Ingest:
 
     def answer_proven(self, platform: str, webhook: Webhook, *, signer: Signer) -> Response:
         """Return the response to a webhook whose sender was authenticated by other means than a signature."""
-        if self._patience:
-            self._patience.begin()
+        self._begin()
         try:
             return self._take(PLATFORMS[platform], webhook, signer)
         except (StoreError, SendFailed) as error:
             return self._refuse_after(error, platform)
+
+    def _begin(self) -> None:
+        self._began_ms = self._clock()
+        if self._patience:
+            self._patience.begin()
+
+    def _while_time_is_left(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield the items of a webhook. Raise OutOfTime instead of an item if the webhook has taken too long."""
+        for item in items:
+            if self._clock() - self._began_ms > MAX_WORK_MS_IN_A_WEBHOOK:
+                raise OutOfTime(f"the webhook has taken more than {MAX_WORK_MS_IN_A_WEBHOOK} ms")
+            yield item
 
     def _refuse_after(self, error: MessageBufferError, platform: str) -> Response:
         if isinstance(error, StoreError):
@@ -141,25 +165,37 @@ class Ingest:
             if self._aliases:
                 self._aliases.begin_webhook()
             # Read everything before storing anything, so that a refused body leaves no message behind.
-            messages, changes, human_replies = prepare(
-                intake, self._book, aliases=self._aliases, skip_invalid=platform.skips_invalid
-            )
-        except TooManyUpdates as error:
+            prepared = prepare(intake, self._book, aliases=self._aliases, skip_invalid=platform.skips_invalid)
+        except TooManyItems as error:
             return self._refuse_body(platform, 413, str(error))
         except MessageTooLarge as error:
             return self._refuse_body(platform, 413, f"A message is too large: {error}.")
         except InvalidInput as error:
             return self._refuse_body(platform, 400, str(error))
         done = Done(ignored=Counter(intake.ignored), left_out_value=intake.left_out_value)
-        refusals = self._buffering.buffer_all(messages, done, comes_again=platform.comes_again)
-        # Apply changes after all messages, because a body may contain a change before the message that it changes.
-        self._changes.apply_all([each for each in changes if not refusals.around(each.change.conversation)], done)
-        self._human_replies.hold_all(human_replies, done)
-        report(self._telemetry, platform.full_name, done)
+        in_time = self._while_time_is_left
+        try:
+            refusals = charge_all(self._lane, prepared, done, comes_again=platform.comes_again)
+            self._buffering.buffer_all(in_time(prepared.messages), done, refusals, comes_again=platform.comes_again)
+            # Apply changes after all messages, because a body may contain a change before the message that it changes.
+            changes = (each for each in prepared.changes if self._may(each.change.conversation, done, refusals))
+            self._changes.apply_all(in_time(changes), done)
+            replies = (each for each in prepared.human_replies if self._may(each.conversation, done, refusals))
+            self._human_replies.hold_all(in_time(replies), done)
+        finally:
+            report(self._telemetry, platform.full_name, done)
         if refusals:
             return refuse_over_quota(refusals.wait_ms) if refusals.are_by_quota else self._refuse_for_now()
         body, content_type = platform.acknowledge(done.summary())
         return Response(200, body, content_type, unreadable=intake.ignored["unreadable"])
+
+    @staticmethod
+    def _may(conversation: ConversationId, done: Done, refusals: Refusals) -> bool:
+        """Return whether a change may be made. Otherwise count it as refused, because its conversation is."""
+        reason = refusals.around(conversation)
+        if reason:
+            done.note_refused(conversation, reason)
+        return reason is None
 
     def _refuse_for_now(self) -> Response:
         self._telemetry.count("Refused")
@@ -174,7 +210,7 @@ class Ingest:
         except InvalidInput as error:
             return self._refuse_body(platform, 400, str(error))
         require_authority(signer, (conversation.account for conversation in typing))
-        conversations = extend_waits(typing, self._book, self._lane)
+        conversations = extend_waits(self._while_time_is_left(dict.fromkeys(typing)), self._book, self._lane)
         self._telemetry.count("TypingEvents", len(conversations))
         self._telemetry.info("typing", platform=platform.full_name, conversations=list(conversations))
         return Response(200, to_json({"conversations": conversations}))

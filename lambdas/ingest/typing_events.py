@@ -15,7 +15,7 @@ def extend_waits(typing: Iterable[ConversationId], book: RuleBook, lane: Lane) -
     Raise StoreError, or SendFailed if the rules were never read.
     """
     conversations: dict[str, dict[str, int | None]] = {}
-    for named in dict.fromkeys(typing):
+    for named in typing:
         conversation, agent = belongs(named, book.owner_of(named.platform, named.account))
         timing = book.for_conversation(conversation, agent).rules.timing
         # A VIP's wait may be 0, but the store refuses an extension of 0, so extend by at least 1 ms.

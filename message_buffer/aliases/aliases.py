@@ -41,33 +41,42 @@ class Aliases:
         self._clock = clock
         self._breaker = CircuitBreaker(clock=clock)
         self._copies: dict[ConversationId, _Copy] = {}
+        self._expected: dict[ConversationId, _Copy] = {}
+        """The names under which new authors of this webhook will be learned."""
         self._spent_ms = 0
 
     def begin_webhook(self) -> None:
         """Allow the look-ups of the next webhook their full time."""
+        self._expected.clear()
         self._spent_ms = 0
 
-    def conversation_of(self, named: ConversationId, ids: AuthorIds) -> ConversationId:
+    def is_new(self, conversation: ConversationId, ids: AuthorIds) -> bool:
+        """Return whether this webhook's author was looked up, and must be learned before a message is buffered."""
+        return conversation._replace(user=ids.user_id or "") in self._expected
+
+    def conversation_of(self, named: ConversationId, ids: AuthorIds, *, learn: bool = True) -> ConversationId:
         """Return the author's conversation. `named` is the conversation that the webhook names.
 
-        If the author has no id, return `named`.
+        If the author has no id, return `named`. Without `learn`, a new author is not written into the table, and until
+        that is done, another author may take the number.
         """
         if not ids.user_id:
             return named
         by_id = named._replace(user=ids.user_id)
-        copy = self._copies.get(by_id)
+        copy = self._copies.get(by_id) or (None if learn else self._expected.get(by_id))
         if copy is None or not 0 <= self._clock() - copy.read_at_ms < ALIAS_COPY_LIFE_MS:
-            copy = self._look_up(by_id, ids.number) or copy
+            copy = self._look_up(by_id, ids.number, learn=learn) or copy
         # If the alias is not known, use the id, because the number may belong to another author by now.
         return by_id._replace(user=copy.user) if copy else by_id
 
-    def _look_up(self, by_id: ConversationId, number: str | None) -> _Copy | None:
+    def _look_up(self, by_id: ConversationId, number: str | None, *, learn: bool) -> _Copy | None:
         """Return a new copy of the author's alias, or None if the table does not answer in time."""
         if self._breaker.should_skip or self._spent_ms >= MAX_LOOK_UP_MS_IN_A_WEBHOOK:
             return None
         began_ms = self._clock()
         try:
-            user = self._find_or_learn(by_id, number)
+            found = self._table.get(by_id, now_ms=self._clock())
+            user = found or (self._learn if learn else self._expect)(by_id, number)
         except SendFailed as error:
             self._telemetry.count("AliasesUnreachable")
             if self._breaker.failed():
@@ -76,13 +85,20 @@ class Aliases:
         finally:
             self._spent_ms += max(self._clock() - began_ms, 0)
         self._breaker.succeeded()
-        return self._keep(by_id, user)
+        if found or learn:
+            return self._keep(by_id, user)
+        copy = self._expected[by_id] = _Copy(user, self._clock())
+        return copy
 
-    def _find_or_learn(self, by_id: ConversationId, number: str | None) -> str:
-        """Return the user part of the conversation's name to which the table maps the id. Raise SendFailed."""
-        found = self._table.get(by_id, now_ms=self._clock())
-        if found is not None:
-            return found
+    def _expect(self, by_id: ConversationId, number: str | None) -> str:
+        """Return what `_learn` would return now. Raise SendFailed."""
+        if not number:
+            return by_id.user
+        claimed_by = self._table.get(by_id._replace(user=number), now_ms=self._clock())
+        return number if claimed_by in (None, by_id.user) else by_id.user
+
+    def _learn(self, by_id: ConversationId, number: str | None) -> str:
+        """Write the aliases of a new author, and return the user part of the conversation. Raise SendFailed."""
         first_name = by_id.user
         # Claim the number first. If this run then crashes, the next message finds the number claimed by its own id.
         if number and self._put(by_id._replace(user=number), by_id.user) == by_id.user:

@@ -53,6 +53,18 @@ class LaneWithFallback:
             self._telemetry.count("FallbackMessages")
         return taken
 
+    def charge(self, conversation: str, charge: Charge, *, messages: int, others: int) -> o.Charged | o.MessageRefused:
+        """Charge in Valkey, or in the table if Valkey cannot be reached.
+
+        If Valkey fails at the webhook's first message, its messages are not charged.
+        """
+        if others or self._breaker.is_open:
+            outcome = self._tried(
+                conversation, lambda: self._valkey_lane.charge(conversation, charge, messages=messages, others=others)
+            )
+            return outcome or self._dynamodb_lane.charge(conversation, charge, messages=messages, others=others)
+        return o.Charged()
+
     def cancel_buffer(
         self, conversation: str, *, cancel_id: str | None = None
     ) -> o.BufferCancelled | o.AlreadyCancelled:

@@ -20,6 +20,10 @@ class Lane(Protocol):
     ) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
         """Store a message and charge it, unless it is known. Without a charge, no quota refuses it."""
 
+    def charge(self, conversation: str, charge: Charge, *, messages: int, others: int) -> o.Charged | o.MessageRefused:
+        """Charge what a webhook asks for, in this conversation and in others: all of it, or nothing if a quota is used
+        up. A lane that charges each message when it buffers it leaves the messages out."""
+
     def cancel_buffer(
         self, conversation: str, *, cancel_id: str | None = None
     ) -> o.BufferCancelled | o.AlreadyCancelled:

@@ -58,10 +58,15 @@ class MessageDuplicate:
 
 @outcome
 class MessageRefused:
-    """The message was not buffered. Ask its platform to send it again, after `wait_ms` if that is not 0."""
+    """Nothing was buffered or charged. Ask the platform to send it again, after `wait_ms` if that is not 0."""
 
     reason: RefusalReason
     wait_ms: int
+
+
+@outcome
+class Charged:
+    """The quotas are charged. Do the work."""
 
 
 @outcome

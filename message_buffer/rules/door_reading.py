@@ -13,15 +13,13 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from message_buffer.errors import InvalidId, InvalidInput
-from message_buffer.limits import MAX_MESSAGE_ID_BYTES, MAX_TIME_MS
+from message_buffer.limits import MAX_ITEMS_IN_A_WEBHOOK, MAX_MESSAGE_ID_BYTES, MAX_TIME_MS
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId, encode_conversation
 from message_buffer.messages.message import MAX_ATTACHMENTS, Message, encode, profile_of
 from message_buffer.messages.wire_form import mend_id
 from message_buffer.rules.doors import MISSING, AttachmentFields, Door, Kind, Place, Pointer, Value, part_of
 
-# A body of a door contains at most as many items as one of the generic platform.
-MAX_ITEMS_OF_A_DOOR = 1_000
 _T = TypeVar("_T")
 
 PLATFORM = "custom"
@@ -82,8 +80,8 @@ def items_of(door: Door, body: Any, *, received_at_ms: int) -> list[DoorItem]:
     # A product also sends bodies without messages to the same address.
     items = [] if found is MISSING else found
     where = door.list.text.removeprefix("#")
-    if not isinstance(items, list) or len(items) > MAX_ITEMS_OF_A_DOOR:
-        raise Unfit(f"{where or 'The body'} must be a list of at most {MAX_ITEMS_OF_A_DOOR} items.")
+    if not isinstance(items, list) or len(items) > MAX_ITEMS_IN_A_WEBHOOK:
+        raise Unfit(f"{where or 'The body'} must be a list of at most {MAX_ITEMS_IN_A_WEBHOOK} items.")
     return [DoorItem(door, body, item, f"{where}/{place}", received_at_ms) for place, item in enumerate(items)]
 
 

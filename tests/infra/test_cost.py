@@ -119,11 +119,12 @@ def test_every_retention_of_a_stage_is_known() -> None:
     assert set(LOG_RETENTION_DAYS) == set(LogRetention.__args__)  # type: ignore[attr-defined] # Literal's values
 
 
-def test_the_dynamodb_lane_pays_three_writes_a_message_and_nothing_for_a_network() -> None:
+def test_the_dynamodb_lane_pays_four_writes_a_message_and_nothing_for_a_network() -> None:
     traffic = Traffic(messages_per_day=1_000, fragments_per_batch=4)
     lane = lines(changed(lane="dynamodb"), traffic)
     # Put, noted and marked as emitted; a batch: locked, frozen, closed, into the index and out of it.
     assert lane["DynamoDB: messages, written"].monthly == pytest.approx(3_000 * DAYS / 1e6 * 0.625)
+    assert lane["DynamoDB: quotas, written"].monthly == pytest.approx(1_000 * DAYS / 1e6 * 0.625)
     assert lane["DynamoDB: windows, written"].monthly == pytest.approx(5 * 250 * DAYS / 1e6 * 0.625)
     assert lane["DynamoDB: windows, read"].monthly == pytest.approx((2 + EARLY_TRIGGERS) * 250 * DAYS / 1e6 * 0.125)
     assert lane["SQS: triggers"].monthly == pytest.approx((3 + 2 * EARLY_TRIGGERS) * 250 * DAYS / 1e6 * 0.40)

@@ -103,7 +103,7 @@ def test_a_message_that_comes_again_is_a_duplicate_while_it_waits_and_after_it_l
 
 
 def test_what_a_quota_refuses_was_not_taken_and_a_repeat_is_a_duplicate_in_spite_of_it(running: RunningLane) -> None:
-    """The DynamoDB lane has no quotas: the stage's throttle alone limits it."""
+    """The DynamoDB lane charges a webhook as a whole, with `charge`."""
     charge = Charge("generic/shop", Quota(messages_per_minute=2, conversations_per_minute=2), is_exact=True)
 
     def charged(message_id: str) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
@@ -871,3 +871,32 @@ def frozen_batch(running: RunningLane) -> str:
             return batch_id
         running.pass_time(500)
     raise AssertionError("no batch was ever frozen")
+
+
+# -- what a webhook is charged -----------------------------------------------------------------------------------------
+
+FIVE = Charge("generic/shop", Quota(messages_per_minute=5, conversations_per_minute=5), is_exact=True)
+OF_TENANT = Charge("generic/other", Quota(10_000_000, 10_000_000), "acme", Quota(5, 5), is_exact=True)
+
+
+@pytest.mark.parametrize(
+    ("charge", "reason"), [(FIVE, "account_messages"), (OF_TENANT, "tenant_messages")], ids=["account", "tenant"]
+)
+def test_a_webhook_is_charged_whole_or_refused_whole_and_a_full_quota_admits_any(
+    running: RunningLane, charge: Charge, reason: str
+) -> None:
+    def ask() -> o.Charged | o.MessageRefused:
+        return running.lane.charge(C, charge, messages=0, others=9)
+
+    assert isinstance(ask(), o.Charged)
+    refused = ask()
+    assert isinstance(refused, o.MessageRefused)
+    assert refused.reason == reason
+    assert 0 < refused.wait_ms <= 120_000
+    running.clock.advance(120_000)
+    assert isinstance(ask(), o.Charged)
+
+
+def test_accounts_are_charged_apart(running: RunningLane) -> None:
+    for account in ("generic/a", "generic/b"):
+        assert isinstance(running.lane.charge(C, FIVE._replace(account=account), messages=0, others=5), o.Charged)

@@ -153,6 +153,16 @@ def test_an_opened_buffer_brings_eight_messages_and_more_are_charged_in_eights(e
     assert sender.fits(account, 5, new_conversations=True) == 5
 
 
+def test_messages_that_are_deleted_again_are_charged_like_those_that_wait(engine: Engine, sender: Sender) -> None:
+    account = Charge("generic/shop", Quota(messages_per_minute=10 * LOOK_EVERY, conversations_per_minute=10_000_000))
+    sender.send(account)
+    fitted = 1
+    for n in range(200):
+        fitted += isinstance(sender.send(account, message_id=f"deleted-{n}"), MessageBuffered)
+        engine.store.delete_message("c", f"deleted-{n}")
+    assert fitted == 11 * LOOK_EVERY
+
+
 def test_a_host_whose_clock_is_an_hour_ahead_blocks_nobody(engine: Engine, sender: Sender) -> None:
     account = charge(messages=60)
     engine.clock.advance(3_600_000)
@@ -309,6 +319,35 @@ def test_stop_words_and_deletions_cannot_make_the_memory_grow(engine: Engine) ->
         store.delete_message("c", f"m{n}")
         engine.clock.advance(10)
     assert len(engine.keys()["{b0}:seen:c"].pairs) <= KEPT.max_seen + 2
+
+
+@pytest.mark.parametrize("state", ["waiting", "frozen", "frozen and waiting"])
+def test_deletions_beside_messages_that_stay_cannot_make_the_memory_grow(engine: Engine, state: str) -> None:
+    store = engine.another_store(KEPT)
+    talk(engine, [f"before-{n}" for n in range(9)], store)
+    stay = ["stays"]
+    store.buffer_message("c", "stays", payload=payload("stays"), timing=TIMING)
+    if "frozen" in state:
+        engine.clock.advance(60_000)
+        claim_and_take(engine, "c", "t1")
+    if state == "frozen and waiting":
+        stay.append("waits")
+        store.buffer_message("c", "waits", payload=payload("waits"), timing=TIMING)
+    for n in range(50):
+        store.buffer_message("c", f"m{n}", payload=payload(f"m{n}"), timing=TIMING)
+        store.delete_message("c", f"m{n}")
+        engine.clock.advance(10)
+    remembered = engine.keys()["{b0}:seen:c"].pairs
+    assert len(remembered) <= KEPT.max_seen + len(stay)
+    assert {name.encode() for name in stay} <= set(remembered)
+
+
+def test_what_a_cancel_drops_at_once_is_forgotten_at_once(engine: Engine, sender: Sender) -> None:
+    store = engine.another_store(KEPT)
+    for _ in range(1_100):
+        sender.send(None)
+    store.cancel_buffer("c", cancel_id="stop")
+    assert len(engine.keys()["{b0}:seen:c"].pairs) == KEPT.max_seen
 
 
 def test_a_long_id_is_remembered_by_a_short_name(engine: Engine, sender: Sender) -> None:

@@ -209,7 +209,7 @@ class Scene:
         return [decode(payload).model_dump(by_alias=True, exclude_defaults=True) for payload in found]
 
     def is_empty(self) -> bool:
-        return self.engine.keys() == {}
+        return all(name.endswith(":quota") for name in list(self.engine.keys()))
 
 
 def account(number: int) -> str:

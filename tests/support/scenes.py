@@ -242,6 +242,7 @@ SCENES = [
         for rules in (ADAPTIVE, NOW)
     ),
     Scene("buffer_message", quota_spent, send_over_quota),
+    Scene("charge_changes", quota_spent, lambda store, engine: store.charge_changes("c", SPENT, items=2)),
     *(
         Scene("acquire_lease", state, lambda store, engine: store.acquire_lease(0, engine.processor))
         for state in (idle, open_buffer, processor_that_sleeps)

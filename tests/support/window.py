@@ -26,6 +26,7 @@ from message_buffer.lanes.dynamodb.items import OPEN_INDEX
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.dynamodb.locks import Locks
 from message_buffer.lanes.dynamodb.messages import Messages
+from message_buffer.lanes.dynamodb.quotas import Quotas
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Trigger
 from message_buffer.lanes.dynamodb.window import Window
@@ -122,6 +123,7 @@ class WiredTable(MessageTable):
         self.messages = type("WiredMessages", (Messages,), wired)(TABLE)
         self.windows = type("WiredWindows", (Windows,), wired)(TABLE)
         self.locks = type("WiredLocks", (Locks,), wired)(TABLE)
+        self.quotas = type("WiredQuotas", (Quotas,), wired)(TABLE)
 
 
 @dataclass

@@ -16,10 +16,9 @@ from lambdas.ingest.platforms.base import MAX_SIGNATURE_AGE_MS, Incoming, Intake
 from lambdas.ingest.platforms.custom import Custom
 from message_buffer.errors import InvalidInput, InvalidRules
 from message_buffer.json_object import Json
-from message_buffer.limits import SECRET_LIFE_MS
+from message_buffer.limits import MAX_ITEMS_IN_A_WEBHOOK, SECRET_LIFE_MS
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.message import MAX_ATTACHMENTS, MAX_MESSAGE_BYTES
-from message_buffer.rules.door_reading import MAX_ITEMS_OF_A_DOOR
 from message_buffer.rules.doors import MAX_DOOR_BYTES, read_door
 from tests.support.any_json import any_json
 from tests.support.engine import Engine
@@ -112,8 +111,8 @@ def test_the_body_itself_may_be_the_list() -> None:
     assert len(read(SMALL | {"list": ""}, [BODY, BODY | {"id": "m2"}]).updates) == 2
     with pytest.raises(InvalidInput, match="The body must be a list"):
         read(SMALL | {"list": ""}, BODY)
-    with pytest.raises(InvalidInput, match=f"/a must be a list of at most {MAX_ITEMS_OF_A_DOOR} items"):
-        read(SMALL | {"list": "/a"}, {"a": [{}] * (MAX_ITEMS_OF_A_DOOR + 1)})
+    with pytest.raises(InvalidInput, match=f"/a must be a list of at most {MAX_ITEMS_IN_A_WEBHOOK} items"):
+        read(SMALL | {"list": "/a"}, {"a": [{}] * (MAX_ITEMS_IN_A_WEBHOOK + 1)})
 
 
 def test_a_message_has_few_attachments_because_a_body_has_room_for_a_million() -> None:

@@ -15,7 +15,9 @@ from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb import messages
 from message_buffer.lanes.dynamodb.items import MAX_NAME_BYTES, name_of
 from message_buffer.lanes.dynamodb.messages import Messages
+from message_buffer.lanes.dynamodb.quotas import MAX_QUOTA_OF_AN_ITEM
 from message_buffer.limits import MAX_MESSAGE_ID_BYTES, REMEMBERED_MS, WINDOW_GRACE_MS
+from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.actors import REFUSE, Actor, take_turns
 from tests.support.engine import payload
@@ -430,3 +432,21 @@ def test_a_short_list_has_the_most_overdue_of_all_slices_of_the_index(window: Wi
         window.send("m1", conversation=name)
         window.clock.advance(1)
     assert [name for name, _ in window.lane.open_windows(limit=3)] == names[:3]
+
+
+# -- quotas ----------------------------------------------------------------------------------------
+
+
+def test_each_webhook_of_an_account_is_one_update_and_its_messages_count(window: WindowScene) -> None:
+    charge = Charge("generic/shop", Quota(messages_per_minute=5, conversations_per_minute=5))
+    found = [window.lane.charge(CONVERSATION, charge, messages=2, others=1) for _ in range(3)]
+    assert [type(each) for each in found] == [o.Charged, o.Charged, o.MessageRefused]
+    assert window.wire.made == ["update_item"] * 3
+
+
+def test_a_high_quota_is_divided_into_counters_that_together_admit_no_more(window: WindowScene) -> None:
+    quota = Quota(2 * MAX_QUOTA_OF_AN_ITEM, 1)
+    found = [
+        window.lane.charge(CONVERSATION, Charge("generic/shop", quota), messages=1_000, others=0) for _ in range(200)
+    ]
+    assert sum(isinstance(each, o.Charged) for each in found) == 2 * MAX_QUOTA_OF_AN_ITEM // 1_000

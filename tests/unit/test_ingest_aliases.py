@@ -207,3 +207,23 @@ def test_a_person_who_answers_by_the_customers_id_is_subject_to_the_conversation
     scene.post("whatsapp", whatsapp(field="smb_message_echoes", message_echoes=[echo]))
     held_until_ms = scene.engine.store.peek_conversation(BY_NUMBER).held_until_ms
     assert bool(held_until_ms) is holds
+
+
+@pytest.mark.parametrize("quota", [{"conversationsPerMinute": 1}, {"messagesPerMinute": 1}], ids=str)
+def test_authors_whose_messages_are_refused_are_not_learned(scene: Scene, aliases: AliasScene, quota: Json) -> None:
+    scene.rules.write("account:whatsapp/555", {"quota": quota})
+    body = whatsapp(*(said(f"m{n}", f"49{n}", f"US.{n}") for n in range(20)))
+    assert scene.post("whatsapp", body)[0] == 429
+    # Two items of the author whose message was buffered, and two of the first one who was refused.
+    assert len(aliases.items()) == 4
+    scene.engine.clock.advance(MINUTE_MS)
+    assert scene.post("whatsapp", body)[0] == 429
+    assert len(aliases.items()) <= 8
+
+
+def test_a_reaction_of_an_unknown_author_teaches_nothing(scene: Scene, aliases: AliasScene) -> None:
+    reaction = {"message_id": "wamid.1", "emoji": "👍"}
+    item = {key: value for key, value in said("r1", "491", ADA, reaction=reaction).items() if key != "text"}
+    assert scene.post("whatsapp", whatsapp(item | {"type": "reaction"}))[0] == 200
+    assert len(scene.amended()) == 1
+    assert aliases.items() == []

@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 
 from lambdas.ingest import handler as handler_module
-from lambdas.ingest.preparation import MAX_CHANGES_IN_A_WEBHOOK, MAX_CONVERSATIONS_IN_A_WEBHOOK
 from lambdas.ingest.responses import MAX_RETRY_AFTER_SECONDS
+from lambdas.ingest.service import MAX_WORK_MS_IN_A_WEBHOOK
+from message_buffer.limits import MAX_ITEMS_IN_A_WEBHOOK
 from tests.support.engine import Engine
+from tests.support.fakes import FakeFunctions, RecordedTelemetry, valkey_lane
 from tests.support.ingest_scene import CHAT, Scene, gateway, message, texts
 from tests.support.platforms import body_of, content_type, signed
 
@@ -124,13 +126,13 @@ def test_a_control_word_waits_for_a_message_that_its_accounts_quota_refused(scen
     scene.post("generic", message("before", "first"))
     assert scene.post("generic", body)[0] == 429
     assert (texts(scene), scene.cancelled(), scene.telemetry.counts.get("Flushed")) == (["first"], [], None)
-    assert scene.telemetry.counts["OverQuota"] == 4
+    assert scene.telemetry.counts["OverQuota"] == 5
     scene.engine.clock.advance(60_000)
     assert scene.post("generic", body)[0] == 200
     assert texts(scene) == ([] if word == "stop" else ["first", "never mind"])
 
 
-def test_a_stop_word_is_never_over_a_quota(scene: Scene) -> None:
+def test_a_stop_word_is_charged_before_the_messages_of_its_webhook(scene: Scene) -> None:
     scene.rules.write("stage", {"stopWords": ["stop"]})
     scene.rules.write(SHOP, {"quota": FEW})
     scene.post("generic", message("m0", conversation="other"))
@@ -187,6 +189,64 @@ def test_a_full_conversation_is_answered_503_and_the_others_of_the_body_are_buff
     assert scene.post("generic", message("later"))[0] == 200
 
 
+# -- changes and control words ---------------------------------------------------------------------
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "edits": {"edited": True},
+    "deletions": {"deleted": True, "text": None},
+    "reactions": {"reaction": "👍", "text": None},
+    "stop words": {"text": "stop"},
+}
+
+
+def changes(kind: str, count: int) -> list[dict[str, Any]]:
+    each = [message(f"m{n}", conversation=f"c{n}") | CHANGES[kind] for n in range(count)]
+    return [{name: value for name, value in item.items() if value is not None} for item in each]
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_changes_and_stop_words_are_charged_as_messages_are(scene: Scene, kind: str) -> None:
+    scene.rules.write("stage", {"stopWords": ["stop"]})
+    scene.rules.write(SHOP, {"quota": {"messagesPerMinute": 10}})
+    body = changes(kind, 15)
+    statuses, published = [], []
+    for _ in range(5):
+        statuses.append(scene.post("generic", body)[0])
+        published.append(len(scene.bus.published))
+        scene.engine.clock.advance(30_000)
+    assert (statuses, published) == ([200, 429, 429, 200, 429], [15, 15, 15, 30, 30])
+    assert scene.telemetry.counts["OverQuota"] == 3 * 15
+
+
+def test_the_changes_of_a_webhook_leave_less_for_its_messages(scene: Scene) -> None:
+    scene.rules.write(SHOP, {"quota": {"messagesPerMinute": 10}})
+    assert scene.post("generic", [*changes("reactions", 8), *fragments(1, 3)])[0] == 429
+    assert (len(scene.amended()), texts(scene)) == (0, ["fragment 1", "fragment 2"])
+
+
+def test_a_small_quota_that_a_webhook_has_overdrawn_is_full_again_after_two_minutes(scene: Scene) -> None:
+    scene.rules.write(SHOP, {"quota": {"messagesPerMinute": 1}})
+    assert scene.post("generic", changes("reactions", 100))[0] == 200
+    scene.engine.clock.advance(59_000)
+    assert scene.post("generic", message())[0] == 429
+    scene.engine.clock.advance(61_000)
+    assert scene.post("generic", message())[0] == 200
+
+
+def test_stop_words_are_published_in_few_calls(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.rules.write("stage", {"stopWords": ["stop"]})
+    calls: list[int] = []
+    publish_all = scene.bus.publish_all
+
+    def counted(detail_type: str, details: list[str]) -> None:
+        calls.append(len(details))
+        publish_all(detail_type, details)
+
+    monkeypatch.setattr(scene.bus, "publish_all", counted)
+    assert scene.post("generic", changes("stop words", 25))[1]["stopped"] == 25
+    assert [size for size in calls if size] == [10, 10, 5]
+
+
 # -- the bounds of one webhook ---------------------------------------------------------------------
 
 
@@ -202,15 +262,48 @@ def reactions(count: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("body", "bound"),
+    "body",
     [
-        (reactions(MAX_CHANGES_IN_A_WEBHOOK + 1), "edits, deletions and reactions"),
-        (of_many_people(MAX_CONVERSATIONS_IN_A_WEBHOOK + 1), "conversations"),
+        reactions(MAX_ITEMS_IN_A_WEBHOOK + 1),
+        of_many_people(MAX_ITEMS_IN_A_WEBHOOK + 1),
+        whatsapp(*map(str, range(MAX_ITEMS_IN_A_WEBHOOK + 1))),
     ],
-    ids=["changes", "conversations"],
+    ids=["changes", "conversations", "messages of one conversation"],
 )
-def test_a_webhook_with_more_than_any_platform_sends_is_refused_whole(scene: Scene, body: Any, bound: str) -> None:
+def test_a_webhook_with_more_than_any_platform_sends_is_refused_whole(scene: Scene, body: Any) -> None:
     status, answer = scene.post("whatsapp", body)
-    assert (status, answer["error"]) == (413, f"A webhook has at most 1000 {bound}.")
+    assert (status, answer["error"]) == (413, "A webhook has at most 1000 messages, changes and human replies.")
     assert scene.is_empty()
     assert scene.telemetry.counts["BodiesRefused"] == 1
+
+
+class SlowLane:
+    """The Valkey lane, each call of which takes a quarter of a webhook's time and a bit."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._lane = valkey_lane(engine.store, FakeFunctions(), RecordedTelemetry())
+        self._clock = engine.clock
+        self.call_ms = MAX_WORK_MS_IN_A_WEBHOOK // 4 + 1
+
+    def __getattr__(self, name: str) -> Any:
+        self._clock.advance(self.call_ms if name != "charge" else 0)
+        return getattr(self._lane, name)
+
+
+def test_a_webhook_that_takes_too_long_keeps_what_is_done_and_comes_again(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane = SlowLane(engine)
+    scene = Scene(engine, monkeypatch, lane=lane, stage_rules={"silenceMs": 60_000, "maxWaitMs": 120_000})
+    reacted = [{**message(f"m{n}"), "reaction": "👍"} for n in range(1, 7)]
+    for each in reacted:
+        del each["text"]
+    assert retry_after(scene, fragments(1, 6)) == 5
+    assert texts(scene) == [f"fragment {n}" for n in range(1, 5)]
+    assert retry_after(scene, reacted) == 5
+    assert len(scene.amended()) == 4
+    assert (scene.telemetry.counts["Messages"], scene.telemetry.counts["Amended"]) == (4, 4)
+    lane.call_ms = 0
+    assert scene.post("generic", [*fragments(1, 6), *reacted])[0] == 200
+    assert texts(scene) == [f"fragment {n}" for n in range(1, 7)]
+    assert len(scene.amended()) == 4 + 6

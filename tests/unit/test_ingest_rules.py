@@ -1,5 +1,6 @@
 """Ingest applies the rules in force, and loses no message if they are wrong or away."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -49,9 +50,11 @@ def test_the_next_message_is_buffered_by_the_changed_rules(scene: Scene) -> None
     assert waits_ms(scene, scene.post("generic", message("m4"))[1]) == 30_000 - since_first_ms
 
 
-@pytest.mark.parametrize("text", ["Hey", "stop", "go"])
-def test_a_message_or_an_order_is_one_round_trip_to_valkey_whatever_the_rules(
-    worded: Scene, text: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("text", "script"), [("Hey", "buffer_message"), ("stop", "cancel_buffer"), ("go", "retime_buffer")]
+)
+def test_a_message_is_one_round_trip_to_valkey_and_an_order_two_whatever_the_rules(
+    worded: Scene, text: str, script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worded.rules.write("account:generic/shop", {"tenant": "acme", "agent": "sales"})
     worded.rules.write("conversation:acme/generic/shop/c1", {"silenceMs": 2_000})
@@ -67,7 +70,7 @@ def test_a_message_or_an_order_is_one_round_trip_to_valkey_whatever_the_rules(
     for n in range(20):
         worded.engine.clock.advance(1_000)
         worded.post("generic", message(f"m{n}", text))
-    assert len(calls) == 20
+    assert Counter(calls) == {**({} if text == "Hey" else {"charge_changes": 20}), script: 20}
 
 
 def test_the_agent_of_the_account_goes_with_every_message_and_event(worded: Scene) -> None:

@@ -158,7 +158,7 @@ def test_a_webhook_that_ingest_refuses_for_good_is_put_aside_with_the_reason(des
     for number in range(1_100):
         value["messages"].append({**value["messages"][0], "id": f"wamid.x{number}", "from": f"4917{number:07}"})
     assert desk.deliver(notification(many)) == []
-    assert "at most 1000 conversations" in desk.queues.aside["n0"][1]
+    assert "at most 1000 messages" in desk.queues.aside["n0"][1]
     assert desk.scene.is_empty()
 
 

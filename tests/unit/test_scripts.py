@@ -19,6 +19,7 @@ from message_buffer.lanes.valkey.scripts import (
     parse_script,
 )
 from message_buffer.lanes.valkey.store import Store
+from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import SETTINGS
 
@@ -317,6 +318,7 @@ class Recorder:
 TIMING = Rules(adaptive=True).timing
 CALLS: dict[str, dict[str, Any]] = {
     "buffer_message": {"message_id": "m", "payload": b"p", "timing": TIMING},
+    "charge_changes": {"charge": Charge("generic/shop", Quota(1, 1)), "items": 2},
     "take_batch": {"token": "t"},
     "renew_token": {"token": "t"},
     "complete_batch": {"token": "t"},

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from message_buffer.errors import InvalidInput
 from message_buffer.json_object import Json
-from message_buffer.limits import MAX_TIME_MS, MINUTE_MS
+from message_buffer.limits import MAX_ITEMS_IN_A_WEBHOOK, MAX_TIME_MS, MINUTE_MS
 from message_buffer.messages.author_ids import AuthorIds
 from message_buffer.messages.changes import Change
 from message_buffer.messages.conversation_id import ConversationId, encode_conversation
@@ -47,6 +47,10 @@ _USER_ID = re.compile(r"[A-Za-z]{2}\.")
 
 class InvalidWebhook(InvalidInput):
     """Raised for a body that cannot be read. The exception's text is returned to the sender with the 400."""
+
+
+class TooManyItems(InvalidInput):
+    """The webhook contains more than any platform sends. The exception's text is for the sender."""
 
 
 class Webhook(NamedTuple):
@@ -204,12 +208,17 @@ class Intake:
     def add(self, update: Update) -> None:
         self.updates.append(update)
         self.accounts.add(update.conversation.account)
+        self._require_few()
+
+    def _require_few(self) -> None:
+        if len(self.updates) + len(self.human_replies) > MAX_ITEMS_IN_A_WEBHOOK:
+            raise TooManyItems(f"A webhook has at most {MAX_ITEMS_IN_A_WEBHOOK} messages, changes and human replies.")
 
     def take(self, read: Callable[[], Update | HumanReply | str]) -> None:
         """Add the update that `read` returns. If it returns a kind instead, count the item under that kind.
 
         A human agent's reply is also counted as an echo. An item that cannot be read is counted as `unreadable`, so
-        that the other items of the webhook are kept.
+        that the other items of the webhook are kept. Raise TooManyItems if the webhook has too many.
         """
         try:
             update = read()
@@ -222,6 +231,7 @@ class Intake:
             update = "unreadable"
         if isinstance(update, str):
             self.ignored[update] += 1
+            self._require_few()
         else:
             self.add(update)
 

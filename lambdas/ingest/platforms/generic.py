@@ -41,13 +41,12 @@ from lambdas.ingest.platforms.base import (
     ms_of_seconds,
     parse_json,
 )
+from message_buffer.limits import MAX_ITEMS_IN_A_WEBHOOK
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
 from message_buffer.rules.rules_and_defaults import nearest_name
 
-# WhatsApp sends the largest webhooks of all platforms, with up to this many messages.
-MAX_MESSAGES_IN_A_GENERIC_WEBHOOK = 1_000
 TIMESTAMP = "x-signature-timestamp"
 OF_THE_MESSAGE = ("id", "text", "type", "author", "attachments", "replyTo", "sentAt", "groupId")
 OF_THE_CONVERSATION = frozenset({"account", "conversation", "tenant"})
@@ -98,10 +97,8 @@ def _objects(body: bytes) -> list[tuple[Mapping[str, Any], str]]:
     parsed = parse_json(body)
     if isinstance(parsed, dict):
         return [(parsed, "")]
-    if not isinstance(parsed, list) or not 1 <= len(parsed) <= MAX_MESSAGES_IN_A_GENERIC_WEBHOOK:
-        raise InvalidWebhook(
-            f"The body must be a JSON object or a list of 1 to {MAX_MESSAGES_IN_A_GENERIC_WEBHOOK} of them."
-        )
+    if not isinstance(parsed, list) or not 1 <= len(parsed) <= MAX_ITEMS_IN_A_WEBHOOK:
+        raise InvalidWebhook(f"The body must be a JSON object or a list of 1 to {MAX_ITEMS_IN_A_WEBHOOK} of them.")
     for place, given in enumerate(parsed):
         if not isinstance(given, dict):
             raise InvalidWebhook(f"[{place}] must be a JSON object.")

@@ -44,6 +44,7 @@ class DynamoDbLane:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._messages, self._windows, self._locks = table.messages, table.windows, table.locks
+        self._quotas = table.quotas
         self._schedule = Schedule(table, triggers, clock)
         self._clock = clock
         self._sleep = sleep
@@ -52,7 +53,9 @@ class DynamoDbLane:
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
     ) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
-        del charge  # this lane has no quotas, because a counter in the table would add half to the cost of a message
+        del (
+            charge
+        )  # `charge` has charged the whole webhook, because each write to a counter costs as much as a message's
         name, arrived_at_ms = name_of(message_id), self._arrival()
         put = self._messages.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms)
         if put == "finished before":
@@ -70,6 +73,10 @@ class DynamoDbLane:
         if self._messages.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms) == "new":
             due, messages = self._schedule.join(conversation, name, note._replace(is_new=True)) or joined
         return o.MessageDuplicate(due.due_at_ms, messages, due.rule)
+
+    def charge(self, conversation: str, charge: Charge, *, messages: int, others: int) -> o.Charged | o.MessageRefused:
+        del conversation  # this lane does not divide quotas by conversations
+        return self._quotas.charge(charge, items=messages + others, now_ms=self._clock())
 
     def _arrival(self) -> int:
         """Return the time of arrival of the next message. Times grow, so that an instance's messages stay in order."""

@@ -29,6 +29,10 @@ class ValkeyLane:
         outcome = self.store.buffer_message(conversation, message_id, payload=payload, timing=timing, charge=charge)
         return self._started(conversation, outcome)
 
+    def charge(self, conversation: str, charge: Charge, *, messages: int, others: int) -> o.Charged | o.MessageRefused:
+        del messages  # buffer_message charges them
+        return self.store.charge_changes(conversation, charge, items=others) if others else o.Charged()
+
     def complete_batch(self, conversation: str, token: str) -> o.BatchCompleted | o.RunStale:
         return self._started(conversation, self.store.complete_batch(conversation, token))
 

@@ -31,6 +31,8 @@ MAX_REMEMBERED_ID_BYTES = 96
 # The stage's quota and the number of waiting messages are checked only with messages 1, 9, 17, … of a buffer, for eight
 # messages at once, because a check takes several commands. If a rule sets the quota, every message is checked.
 LOOK_EVERY = 8
+# The changes of one webhook use up a quota for this long at most. The scripts take a later time for a wrong clock's.
+MAX_OVERDRAFT_MS = 2 * MINUTE_MS
 # An instance caches the quotas of this many accounts in the form that it sends to the script.
 MAX_CHARGES_KEPT = 1_024
 FIRST_PAGE = "open:0"  # the cursor of the first page of list_conversations
@@ -107,6 +109,12 @@ class Store:
             return o.MessageRefused(reply.reason.decode(), reply.wait_ms)
         rule = _why(reply.why).rule if reply.why else None
         return o.MessageDuplicate(_or_none(reply.due_at_ms), reply.count, rule, start_id if reply.start else None)
+
+    def charge_changes(self, conversation: str, charge: Charge, *, items: int) -> o.Charged | o.MessageRefused:
+        """Charge changes and control words on the shard of this conversation."""
+        limits = _limits(self.settings, charge._replace(is_exact=True), items)
+        reply = self._run("charge_changes", conversation=conversation, now_ms=self._clock(), limits=limits)
+        return o.Charged() if reply.word == b"CHARGED" else o.MessageRefused(reply.reason.decode(), reply.wait_ms)
 
     def take_batch(self, conversation: str, token: str) -> o.BatchTaken | o.BatchBusy | o.RunStale:
         s = self.settings
@@ -455,12 +463,12 @@ def remembered_name(message_id: str) -> bytes:
 
 
 @lru_cache(maxsize=MAX_CHARGES_KEPT)
-def _limits(settings: StoreSettings, charge: Charge | None) -> str:
-    """Return the bounds of a buffer and the quotas, in the form that buffer_message reads."""
+def _limits(settings: StoreSettings, charge: Charge | None, items: int = 1) -> str:
+    """Return the bounds of a buffer, and the quotas with the cost of `items`, in the form that the scripts read."""
     bounds = f"{settings.max_waiting} {settings.max_batch_bytes} {settings.max_waiting_bytes}"
     if charge is None:
         return f"{bounds} 0 0 //"
-    messages = 1 if charge.is_exact else LOOK_EVERY
+    messages = items if charge.is_exact else LOOK_EVERY
     of_account = _costs_us(charge.account_quota, settings.shards, messages)
     of_tenant = ""
     if charge.tenant_quota is not None:
@@ -474,7 +482,10 @@ def _costs_us(quota: Quota, shards: int, messages: int) -> str:
     Each shard counts alone and has an equal share of the quota, so the minute is multiplied by the number of shards.
     """
     minute_us = MINUTE_MS * 1_000 * shards
-    return f"{minute_us * messages // quota.messages_per_minute} {minute_us // quota.conversations_per_minute}"
+    # An account whose small quota a webhook has overdrawn by its many changes need not wait for hours.
+    cost_us = minute_us * messages // quota.messages_per_minute
+    cost_us = min(cost_us, max(MAX_OVERDRAFT_MS * 1_000, minute_us // quota.messages_per_minute))
+    return f"{cost_us} {minute_us // quota.conversations_per_minute}"
 
 
 def _reserved(start: dict[str, Any], is_reserved: int) -> str | None:
