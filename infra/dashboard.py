@@ -1,4 +1,4 @@
-"""The dashboard of a stage, from the symptoms that users notice (at the top) to the usage that AWS bills."""
+"""The dashboards of a stage, from the symptoms that users notice (at the top) to the usage that AWS bills."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from constructs import Construct
 from message_buffer.limits import MAX_OVERDUE_MS
 
 from .alarms import MAX_WINDOW_OVERDUE_MS, RUNBOOK, SIGN_IN_FAILURES, STARTED_BY_US
-from .metrics import MINUTE, Metrics
+from .metrics import MINUTE, BufferMetrics, Metrics
 
 WIDTH, HEIGHT = 24, 6
 REFUSED = [metric for _, metric, _ in SIGN_IN_FAILURES]
@@ -18,29 +18,47 @@ GIGABYTE = 10**9
 
 Line = cloudwatch.IMetric
 Axis = cloudwatch.YAxisProps
+Rows = list[list[cloudwatch.IWidget]]
 
 
-def draw_dashboard(scope: Construct, metrics: Metrics, *, alarms: Sequence[cloudwatch.Alarm]) -> cloudwatch.Dashboard:
-    """Create the dashboard. Each alarm appears in its first row."""
-    config = metrics.config
+def draw_dashboard(
+    scope: Construct, name: str, rows: Rows, *, alarms: Sequence[cloudwatch.Alarm]
+) -> cloudwatch.Dashboard:
+    """Create the dashboard `message-buffer-<name>`. Each alarm appears in its first row."""
     return cloudwatch.Dashboard(
         scope,
         "Dashboard",
-        dashboard_name=f"message-buffer-{metrics.config.name}",
+        dashboard_name=f"message-buffer-{name}",
         default_interval=cdk.Duration.hours(3),
         widgets=[
-            [_welcome(metrics.config.name)],
+            [_welcome(name)],
             [cloudwatch.AlarmStatusWidget(title="Alarms", alarms=list(alarms), width=WIDTH, height=4)],
-            *_titled("Is it working?", _health(metrics)),
-            *_titled("Traffic", _traffic(metrics)),
-            *(_titled("Batches", _batches(metrics)) if config.has_valkey_lane else []),
-            *(_titled("Processors", _processors(metrics)) if config.has_valkey_lane else []),
-            *(_titled("DynamoDB lane", _dynamodb_lane(metrics)) if config.has_dynamodb_lane else []),
-            *_titled("Functions", _functions(metrics)),
-            *(_titled("Cache", _cache(metrics)) if config.has_valkey_lane else []),
-            *_titled("Usage that AWS bills, by the hour", _cost(metrics)),
+            *rows,
         ],
     )
+
+
+def rows_of_buffer(metrics: BufferMetrics) -> Rows:
+    """Return everything but the responder."""
+    config = metrics.config
+    return [
+        *_titled("Is it working?", _health(metrics)),
+        *_titled("Traffic", _traffic(metrics)),
+        *(_titled("Batches", _batches(metrics)) if config.has_valkey_lane else []),
+        *(_titled("Processors", _processors(metrics)) if config.has_valkey_lane else []),
+        *(_titled("DynamoDB lane", _dynamodb_lane(metrics)) if config.has_dynamodb_lane else []),
+        *_titled("Functions", _functions(metrics)),
+        *(_titled("Cache", _cache(metrics)) if config.has_valkey_lane else []),
+        *_titled("Usage that AWS bills, by the hour", _cost(metrics)),
+    ]
+
+
+def rows_of_responder(metrics: Metrics) -> Rows:
+    """Return what the responder's function does."""
+    return [
+        *_titled("Functions", _functions(metrics)),
+        *_titled("Usage that AWS bills, by the hour", _cost_of_functions(metrics)),
+    ]
 
 
 def _welcome(stage: str) -> cloudwatch.TextWidget:
@@ -55,7 +73,7 @@ def _welcome(stage: str) -> cloudwatch.TextWidget:
     )
 
 
-def _titled(title: str, widgets: Sequence[cloudwatch.IWidget]) -> list[list[cloudwatch.IWidget]]:
+def _titled(title: str, widgets: Sequence[cloudwatch.IWidget]) -> Rows:
     heading = cloudwatch.TextWidget(
         markdown=f"## {title}", width=WIDTH, height=1, background=cloudwatch.TextWidgetBackground.TRANSPARENT
     )
@@ -94,7 +112,7 @@ def _percentiles(metrics: Metrics, name: str, service: str, label: str) -> list[
     ]
 
 
-def _health(metrics: Metrics) -> list[cloudwatch.IWidget]:
+def _health(metrics: BufferMetrics) -> list[cloudwatch.IWidget]:
     queues = [metrics.waiting_in(metrics.dead_letters, label="dead letters")]
     if metrics.whatsapp_queues:
         queues.append(metrics.waiting_in(metrics.whatsapp_queues.unreadable, label="unreadable webhooks"))
@@ -133,7 +151,7 @@ def _oldest_window(metrics: Metrics) -> cloudwatch.GraphWidget:
     return _graph("Oldest window overdue", [oldest], unit="ms", limit=MAX_WINDOW_OVERDUE_MS)
 
 
-def _traffic(metrics: Metrics) -> list[cloudwatch.IWidget]:
+def _traffic(metrics: BufferMetrics) -> list[cloudwatch.IWidget]:
     api = metrics.api
     return [
         _graph(
@@ -280,7 +298,7 @@ def _functions(metrics: Metrics) -> list[cloudwatch.IWidget]:
     ]
 
 
-def _cache(metrics: Metrics) -> list[cloudwatch.IWidget]:
+def _cache(metrics: BufferMetrics) -> list[cloudwatch.IWidget]:
     limits = metrics.config.cache
     return [
         _graph(
@@ -323,22 +341,12 @@ def _cache(metrics: Metrics) -> list[cloudwatch.IWidget]:
     ]
 
 
-def _cost(metrics: Metrics) -> list[cloudwatch.IWidget]:
-    logs = [
-        function.log_group.metric_incoming_bytes(period=HOUR, statistic="Sum", label=role)
-        for role, function in metrics.functions.items()
-    ]
+def _cost(metrics: BufferMetrics) -> list[cloudwatch.IWidget]:
     config, ecpus = metrics.config, list[Line]()
     if config.has_valkey_lane:
         ecpus.append(metrics.cache("ElastiCacheProcessingUnits", statistic="Sum", period=HOUR).with_(label="ECPUs"))
-    widgets: list[cloudwatch.IWidget] = [
-        _graph(
-            "Lambda GB-seconds",
-            [_gb_seconds(metrics, role) for role in metrics.functions],
-            unit="GB-s",
-            stacked=True,
-            columns=3,
-        ),
+    widgets = [
+        *_cost_of_functions(metrics),
         _graph(
             "Requests of the API; ECPUs" if ecpus else "Requests of the API",
             [metrics.api.metric_count(period=HOUR, statistic="Sum").with_(label="requests")],
@@ -346,9 +354,20 @@ def _cost(metrics: Metrics) -> list[cloudwatch.IWidget]:
             unit="requests",
             columns=3,
         ),
-        _graph("Logs", logs, unit="bytes", stacked=True, columns=3),
     ]
     return [*widgets, _nat_traffic()] if config.has_network and config.network.egress == "nat" else widgets
+
+
+def _cost_of_functions(metrics: Metrics) -> list[cloudwatch.IWidget]:
+    used = [_gb_seconds(metrics, role) for role in metrics.functions]
+    logs = [
+        function.log_group.metric_incoming_bytes(period=HOUR, statistic="Sum", label=role)
+        for role, function in metrics.functions.items()
+    ]
+    return [
+        _graph("Lambda GB-seconds", used, unit="GB-s", stacked=True, columns=3),
+        _graph("Logs", logs, unit="bytes", stacked=True, columns=3),
+    ]
 
 
 def _gb_seconds(metrics: Metrics, role: str) -> cloudwatch.MathExpression:

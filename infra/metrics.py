@@ -54,18 +54,11 @@ class FunctionUrlApi:
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """The metrics of one stage."""
+    """The metrics of the functions and the dead letters of one stack."""
 
     config: StageConfig
     functions: Mapping[str, Function]
-    api: ApiMetrics
-    cache_name: str | None
-    """`None` in a stage without the Valkey lane."""
     dead_letters: sqs.IQueue
-    whatsapp_queues: WhatsAppQueues | None = None
-    """`None` in a stage without AWS End User Messaging Social."""
-    reply_dead_letters: sqs.IQueue | None = None
-    """`None` in a stage without a responder."""
 
     def custom(
         self,
@@ -109,6 +102,25 @@ class Metrics:
         """Return a metric that Lambda publishes about a function, over all of its versions."""
         return self.functions[role].metric(name, statistic=statistic, period=period, label=role)
 
+    def waiting_in(self, queue: sqs.IQueue, *, label: str) -> cloudwatch.Metric:
+        """Return the metric of how many messages wait in a queue."""
+        return queue.metric_approximate_number_of_messages_visible(period=MINUTE, statistic="Maximum", label=label)
+
+    @property
+    def _namespace(self) -> str:
+        return f"MessageBuffer/{self.config.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BufferMetrics(Metrics):
+    """The metrics of a stage without its responder."""
+
+    api: ApiMetrics
+    cache_name: str | None
+    """`None` in a stage without the Valkey lane."""
+    whatsapp_queues: WhatsAppQueues | None
+    """`None` in a stage without AWS End User Messaging Social."""
+
     def cache(self, name: str, *, statistic: str, period: cdk.Duration = MINUTE) -> cloudwatch.Metric:
         """Return a metric of ElastiCache. A serverless cache has the dimension `clusterId`, not `CacheClusterId`."""
         assert self.cache_name, "only a stage with a cache has metrics of a cache"
@@ -120,11 +132,3 @@ class Metrics:
             period=period,
             label=f"{name} {statistic.lower()}",
         )
-
-    def waiting_in(self, queue: sqs.IQueue, *, label: str) -> cloudwatch.Metric:
-        """Return the metric of how many messages wait in a queue."""
-        return queue.metric_approximate_number_of_messages_visible(period=MINUTE, statistic="Maximum", label=label)
-
-    @property
-    def _namespace(self) -> str:
-        return f"MessageBuffer/{self.config.name}"

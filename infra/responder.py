@@ -19,7 +19,7 @@ from message_buffer.settings import ResponderOptions, ResponderSettings
 from . import permissions
 from .buffer import BufferStack
 from .bus import SOURCE, TRIAL_TENANT, bus_name
-from .function import Function, Runtime, grant, refer_weakly, source_code, suppress_finding
+from .function import Function, Runtime, grant, source_code, suppress_finding
 from .limits import VISIBILITY_TIMEOUTS
 from .settings_and_defaults import ResponderConfig, StageConfig
 from .storage import ConversationsTableConstruct, QueueConstruct, ResponderSecretsConstruct
@@ -48,7 +48,8 @@ class ResponderStack(cdk.Stack):
     ) -> None:
         synthesizer = cdk.CliCredentialsStackSynthesizer() if config.is_local else None
         super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
-        refer_weakly(self)
+        # Read the buffer's outputs only during a deployment, so that its stack can remove them later.
+        cdk.CrossStackReferences.of(self).consume(cdk.ReferenceStrength.WEAK)
         # After the assistant, the function calls the channel and the table, and returns the delivery to its queue.
         timeout = cdk.Duration.seconds(responder.assistant_seconds + 45)
         self.dead_letters = QueueConstruct(

@@ -40,7 +40,7 @@ OVERRIDES = "platformOverrides"
 RULE_NAMES = frozenset({*RULE_FIELDS.values(), "preset"})
 
 # The last words of the names of all stacks that a stage can have, in the order of deployment.
-STACKS = ("Network", "Cache", "PublicCache", "Buffer", "Responder", "Operability")
+STACKS = ("Network", "Cache", "PublicCache", "Buffer", "Responder")
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 LogRetention = Literal[
@@ -345,7 +345,7 @@ class StageConfig(Settings):
     """Whether the resources that contain data are deleted with the stage, or kept. `destroy` suits a stage for tests,
     `retain` one that has customers."""
     termination_protection: bool = False
-    """Protect all stacks except that of operability from deletion. For a stage that has customers."""
+    """Protect all stacks from deletion. For a stage that has customers."""
     tracing: bool = False
     """Trace the functions with X-Ray, which samples their invocations. For a team that already follows its requests
     with X-Ray."""
@@ -446,7 +446,7 @@ class StageConfig(Settings):
     @property
     def stacks(self) -> tuple[str, ...]:
         """Return the last words of the names of this stage's stacks, in the order of deployment."""
-        left_out = {"Operability"} if self.is_local else set()
+        left_out = set()
         if not self.has_network:
             left_out |= {"Network", "Cache"}
         if self.has_network or not self.has_cache:

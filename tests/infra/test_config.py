@@ -217,9 +217,9 @@ def test_a_stage_has_the_valkey_lane_the_dynamodb_lane_or_both(
 
 def test_without_a_network_a_stage_needs_no_zones_and_has_another_cache() -> None:
     values = {"account": "123456789012", "network": {"egress": "none"}}
-    assert load_stage({"dev": values}, stage="dev").stacks == ("PublicCache", "Buffer", "Responder", "Operability")
+    assert load_stage({"dev": values}, stage="dev").stacks == ("PublicCache", "Buffer", "Responder")
     alone = load_stage({"dev": {**values, "lane": "dynamodb"}}, stage="dev")
-    assert alone.stacks == ("Buffer", "Responder", "Operability")
+    assert alone.stacks == ("Buffer", "Responder")
 
 
 @pytest.mark.parametrize(("archive_days", "kept"), [(0, 30), (30, 30), (90, 90)])
