@@ -142,11 +142,14 @@ def _symptoms_of_valkey_lane(metrics: Metrics) -> Iterable[Watch]:
         ),
         Watch(
             heading="Watchdog silent",
-            says="For three minutes no pass of the watchdog has reached all shards.",
-            metric=metrics.custom("Sweeps", "watchdog"),
+            says="For four minutes no pass of the watchdog has reached all shards.",
+            metric=metrics.custom_or_zero("Sweeps", "watchdog"),
             below=1,
-            periods=3,
-            missing=TreatMissingData.BREACHING,
+            # The latest minutes may be 0 only because CloudWatch does not have their values yet. Two minutes more than
+            # four leave a value from before the silence, without which there is nothing to fill.
+            periods=4,
+            out_of=6,
+            missing=TreatMissingData.IGNORE,
         ),
         Watch(
             heading="Store failures",
@@ -172,10 +175,11 @@ def _symptoms_of_dynamodb_lane(metrics: Metrics) -> Iterable[Watch]:
         Watch(
             heading="Window sweep silent",
             says="For five minutes no sweep has looked for windows whose trigger was lost.",
-            metric=metrics.custom("Sweeps", "dynamodb_processor"),
+            metric=metrics.custom_or_zero("Sweeps", "dynamodb_processor"),
             below=1,
             periods=5,
-            missing=TreatMissingData.BREACHING,
+            out_of=7,
+            missing=TreatMissingData.IGNORE,
         ),
     ]
 

@@ -79,6 +79,18 @@ class Metrics:
             label=reason or name,
         )
 
+    def custom_or_zero(self, name: str, service: str) -> cloudwatch.MathExpression:
+        """Return a metric that a function publishes every minute, with 0 for each minute in which it did not.
+
+        Before its first value there is nothing to fill, so an alarm on it does not fire in a new stage.
+        """
+        return cloudwatch.MathExpression(
+            expression="FILL(published, 0)",
+            using_metrics={"published": self.custom(name, service)},
+            label=name,
+            period=MINUTE,
+        )
+
     def custom_sum(self, name: str, *, period: cdk.Duration = MINUTE) -> cloudwatch.MathExpression:
         """Return the sum over all functions.
 

@@ -223,10 +223,24 @@ def test_5xx_page_as_a_share_of_the_webhooks_and_never_for_a_single_one(
     assert (eval(expression, names) > alarm["Threshold"]) is pages  # noqa: S307 - our own formula
 
 
-def test_silence_of_the_watchdog_is_an_alarm_of_its_own(synthesize: Callable[..., Mapping[str, Template]]) -> None:
-    alarm = _alarms(synthesize("prod")["Buffer"])["watchdog-silent"]
-    assert (alarm["TreatMissingData"], alarm["ComparisonOperator"]) == ("breaching", "LessThanThreshold")
-    assert alarm["EvaluationPeriods"] * _metric(alarm)["Period"] == 180
+@pytest.mark.parametrize("name", ["watchdog-silent", "window-sweep-silent"])
+def test_silence_after_a_value_is_an_alarm_and_silence_before_the_first_is_none(
+    name: str, synthesize: Callable[..., Mapping[str, Template]]
+) -> None:
+    alarm = _alarms(synthesize("prod")["Buffer"])[name]
+    (filled,) = [each for each in alarm["Metrics"] if "Expression" in each]
+    (published,) = [each for each in alarm["Metrics"] if "MetricStat" in each]
+    assert filled["Expression"] == f"FILL({published['Id']}, 0)"
+    assert (alarm["Threshold"], alarm["ComparisonOperator"]) == (1, "LessThanThreshold")
+    assert alarm["DatapointsToAlarm"] < alarm["EvaluationPeriods"], "a value must remain that FILL can continue"
+
+
+def test_no_alarm_fires_because_a_new_stage_has_published_nothing(
+    synthesize: Callable[..., Mapping[str, Template]],
+) -> None:
+    stacks = synthesize("prod", **RESPONDER, **CANARY, **BY_SNS)
+    alarms = [alarm for name in ("Buffer", "Responder") for alarm in _alarms(stacks[name]).values()]
+    assert {alarm["TreatMissingData"] for alarm in alarms} == {"ignore", "notBreaching"}
 
 
 @pytest.mark.parametrize(("name", "above_ms"), [("oldest-overdue", 60_000), ("oldest-window-overdue", 60_000)])
@@ -237,18 +251,6 @@ def test_what_is_overdue_stays_an_alarm_while_nobody_can_look(
     assert alarm["AlarmDescription"].startswith("[page]")
     assert (_metric(alarm)["Stat"], alarm["Threshold"]) == ("Maximum", above_ms)
     assert alarm["TreatMissingData"] == "ignore"
-
-
-def test_of_all_alarms_only_those_of_what_comes_every_minute_take_silence_for_trouble(
-    synthesize: Callable[..., Mapping[str, Template]],
-) -> None:
-    alarms = _alarms(synthesize("prod")["Buffer"])
-    silent = {name: alarm["TreatMissingData"] for name, alarm in alarms.items()}
-    assert [name for name, missing in silent.items() if missing == "breaching"] == [
-        "watchdog-silent",
-        "window-sweep-silent",
-    ]
-    assert set(silent.values()) == {"breaching", "ignore", "notBreaching"}
 
 
 def test_the_cache_warns_before_the_limits_of_the_stage(synthesize: Callable[..., Mapping[str, Template]]) -> None:
