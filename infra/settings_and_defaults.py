@@ -42,6 +42,17 @@ RULE_NAMES = frozenset({*RULE_FIELDS.values(), "preset"})
 # The last words of the names of all stacks that a stage can have, in the order of deployment.
 STACKS = ("Network", "Cache", "PublicCache", "Buffer", "Responder")
 
+# cfn-lint's copy of AWS's registry of resource types names these; tests/infra/test_nag_and_lint.py compares.
+# fmt: off
+WITHOUT_SCHEMAS = {
+    "ap-east-2", "ap-south-2", "ap-southeast-4", "ap-southeast-5", "ap-southeast-6", "ap-southeast-7", "ca-west-1",
+    "il-central-1", "mx-central-1",
+}
+WITHOUT_FUNCTION_URLS = WITHOUT_SCHEMAS | {
+    "cn-northwest-1", "eu-central-2", "me-central-1", "us-gov-east-1", "us-gov-west-1",
+}
+# fmt: on
+
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 LogRetention = Literal[
     "one_day", "one_week", "two_weeks", "one_month", "three_months", "six_months", "one_year", "ten_years"
@@ -517,6 +528,8 @@ class StageConfig(Settings):
         topic = self.end_user_messaging_topic
         if topic and f":sns:{self.region}:" not in topic:
             raise ValueError(f"end_user_messaging_topic must name a topic in {self.region}, the stage's region")
+        if self.api.kind == "url" and self.region in WITHOUT_FUNCTION_URLS:
+            raise ValueError(f"AWS offers no addresses of functions in {self.region}: choose api.kind `http` or `rest`")
         domain = self.api.domain
         if domain and f":acm:{self.region}:" not in domain.certificate_arn:
             raise ValueError(

@@ -35,6 +35,12 @@ from tests.support.engine import SETTINGS
 STAGES = {"local": {}, "dev": {}, "prod": {"memory": {"ingest": 1024}}}
 
 
+def test_an_address_of_a_function_needs_a_region_that_offers_it() -> None:
+    values = {"region": "eu-central-2", "api": {"kind": "url"}, "concurrency": {"ingest": 5}}
+    with pytest.raises(ConfigError, match=r"AWS offers no addresses of functions in eu-central-2: choose api\.kind"):
+        load_stage({"dev": values}, stage="dev")
+
+
 @pytest.mark.parametrize("stage", ["local", "dev", "prod"])
 def test_every_stage_of_cdk_json_is_valid(stage: str, stage_config: Callable[..., StageConfig]) -> None:
     assert stage_config(stage).name == stage
