@@ -10,11 +10,12 @@ import aws_cdk as cdk
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_secretsmanager as secretsmanager
 from aws_cdk import aws_sqs as sqs
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
-from message_buffer.settings import ResponderOptions, ResponderSettings
+from message_buffer.settings import LogSettings, ResponderOptions, ResponderSettings
 
 from . import permissions
 from .buffer import BufferStack
@@ -22,7 +23,7 @@ from .bus import SOURCE, TRIAL_TENANT, bus_name
 from .function import Function, Runtime, grant, source_code, suppress_finding
 from .limits import VISIBILITY_TIMEOUTS
 from .settings_and_defaults import ResponderConfig, StageConfig
-from .storage import ConversationsTableConstruct, QueueConstruct, ResponderSecretsConstruct
+from .storage import ConversationsTableConstruct, QueueConstruct, ResponderSecretsConstruct, value_of_logged_ids_key
 
 # How long a delivery stays hidden. While the responder works on the delivery, it extends this time.
 HIDDEN_SECONDS = 30
@@ -68,6 +69,9 @@ class ResponderStack(cdk.Stack):
         )
         self.table = ConversationsTableConstruct(self, "Conversations", config=config)
         self.secrets = ResponderSecretsConstruct(self, "ResponderSecrets", config=config)
+        # CloudFormation resolves a secret whose ARN is imported. Of a secret behind a weak reference nothing is known.
+        key = secretsmanager.Secret.from_secret_complete_arn(self, "LogIdKey", buffer.imported_log_id_key)
+        log = LogSettings(id_key=value_of_logged_ids_key(key, config), level=config.log_level)
         self.function = Function(
             self,
             "responder",
@@ -78,12 +82,12 @@ class ResponderStack(cdk.Stack):
                 # replace a version that another stack imports.
                 layer=lambda_.LayerVersion(self, "Dependencies", code=lambda_.Code.from_asset(str(layer))),
                 placement=None,
-                log=buffer.log,
+                log=log,
             ),
             memory_mb=config.memory.responder,
             timeout=timeout,
             settings=ResponderSettings(
-                log=buffer.log,
+                log=log,
                 conversations_table=self.table.table_name,
                 queue_url=self.queue.queue_url,
                 dead_letter_queue_url=self.dead_letters.queue_url,
