@@ -554,7 +554,9 @@ def test_only_the_topic_may_send_to_the_queue_and_only_over_tls(synthesize: Synt
 
 def test_without_the_setting_there_is_no_queue_and_no_variable_of_it(synthesize: Synthesize) -> None:
     template = json.dumps(synthesize("dev")["Buffer"].to_json())
-    assert not any(name in template for name in ("WhatsAppWebhooks", "UnreadableWebhooks", "WHATSAPP", "AWS::SNS::Subs"))
+    assert not any(
+        name in template for name in ("WhatsAppWebhooks", "UnreadableWebhooks", "WHATSAPP", "AWS::SNS::Subs")
+    )
 
 
 @pytest.mark.parametrize(
