@@ -26,7 +26,7 @@ try:
     )
 
     from .layer import LAMBDA_PYTHON, LayerError, LayerPlatform, build_layer, lambda_interpreter
-    from .settings_and_defaults import STACKS, ConfigError, StageConfig, load_stage
+    from .settings_and_defaults import STACKS, ConfigError, StageConfig, load_stage, without_profile
 except ModuleNotFoundError as missing:
     sys.exit(cli.missing_package(missing))
 
@@ -150,7 +150,7 @@ def problems_there(config: StageConfig, account: StageAccount, purpose: Purpose)
     """Yield what is missing in the account."""
     checks = [] if purpose == "bootstrap" else [bootstrap_problems]
     if purpose == "deploy":
-        checks += [stack_problems, concurrency_problems, zone_problems, api_log_problems]
+        checks += [stack_problems, concurrency_problems, zone_problems, quota_problems, api_log_problems, model_advice]
     for check in checks:
         try:
             yield from check(config, account)
@@ -196,7 +196,12 @@ def concurrency_problems(config: StageConfig, account: StageAccount) -> Iterator
                 f"executions)."
             )
         return
-    free = limit["UnreservedConcurrentExecutions"] + _reserved_by(config, account)
+    # If the stage is deployed already, its functions have reserved a part of this concurrency.
+    client = account.client("lambda")
+    free = limit["UnreservedConcurrentExecutions"] + sum(
+        client.get_function_concurrency(FunctionName=arn).get("ReservedConcurrentExecutions", 0)
+        for arn in _deployed(config, account, "lambda:function")
+    )
     available = max(0, free - MIN_UNRESERVED_EXECUTIONS)
     if wanted > available:
         yield (
@@ -207,16 +212,59 @@ def concurrency_problems(config: StageConfig, account: StageAccount) -> Iterator
         )
 
 
-def _reserved_by(config: StageConfig, account: StageAccount) -> int:
-    # If the stage is deployed already, the functions have reserved a part of this concurrency.
+def _deployed(config: StageConfig, account: StageAccount, kind: str) -> list[str]:
+    """Return the ARNs of the stage's resources of a kind."""
     tags = [{"Key": key, "Values": [value]} for key, value in stage_tags(config).items()]
     pages = account.client("resourcegroupstaggingapi").get_paginator("get_resources")
-    client = account.client("lambda")
-    return sum(
-        client.get_function_concurrency(FunctionName=function["ResourceARN"]).get("ReservedConcurrentExecutions", 0)
-        for page in pages.paginate(TagFilters=tags, ResourceTypeFilters=["lambda:function"])
-        for function in page["ResourceTagMappingList"]
-    )
+    found = pages.paginate(TagFilters=tags, ResourceTypeFilters=[kind])
+    return [each["ResourceARN"] for page in found for each in page["ResourceTagMappingList"]]
+
+
+def quota_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
+    """Yield a problem for each quota that the stage's network and cache would exceed."""
+    ec2, elasticache = account.client("ec2"), account.client("elasticache")
+    gateways = config.network.nat_gateways if config.has_network and config.network.egress == "nat" else 0
+    for wanted, kind, quota, what, list_all, field in (
+        (config.has_network, "ec2:vpc", ("vpc", "L-F678F1CE"), "VPCs", ec2.describe_vpcs, "Vpcs"),
+        (gateways, "ec2:elastic-ip", ("ec2", "L-0263D0A3"), "Elastic IPs", ec2.describe_addresses, "Addresses"),
+        (
+            config.has_cache,
+            "elasticache:serverlesscache",
+            ("elasticache", "L-BBCDAECC"),
+            "serverless caches",
+            elasticache.describe_serverless_caches,
+            "ServerlessCaches",
+        ),
+    ):
+        more = wanted - len(_deployed(config, account, kind)) if wanted else 0
+        if more <= 0:
+            continue
+        service, code = quota
+        found = account.client("service-quotas").get_service_quota(ServiceCode=service, QuotaCode=code)
+        left = int(found["Quota"]["Value"]) - len(list_all()[field])
+        if more > left:
+            yield (
+                f"Stage '{config.name}' needs {more} more {what}, but the quota of account {account.id} in "
+                f"{config.region} leaves {max(0, left)}. Delete some, or ask for more (Service Quotas, {service}, {code})."
+            )
+
+
+def model_advice(config: StageConfig, account: StageAccount) -> Iterator[str]:
+    """Yield advice if the account may not use the responder's model yet."""
+    responder = config.responder
+    if responder is None or responder.assistant != "bedrock" or responder.model.startswith("arn:"):
+        return
+    found = account.client("bedrock").get_foundation_model_availability(modelId=without_profile(responder.model))
+    states = {
+        "agreement": found["agreementAvailability"]["status"],
+        "authorization": found["authorizationStatus"],
+        "entitlement": found["entitlementAvailability"],
+    }
+    if lacking := [f"{name} {state}" for name, state in states.items() if state not in {"AVAILABLE", "AUTHORIZED"}]:
+        yield Advice(
+            f"Account {account.id} may not use {responder.model} yet ({', '.join(lacking)}), so replies would fail. "
+            f"Ask for it in Amazon Bedrock, and call it once; both may take 15 minutes to take effect."
+        )
 
 
 def preset_advice(config: StageConfig) -> Iterator[str]:
@@ -269,11 +317,14 @@ def zone_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
 
 
 def _endpoint_problems(config: StageConfig, ec2: Any, *, zones: Sequence[str]) -> Iterator[str]:
-    """Yield a problem if a service has no interface endpoint in one of the zones."""
+    """Yield a problem if a service has no interface endpoint in the region, or in one of the zones."""
     services = [*ENDPOINT_SERVICES, *([TRACING_SERVICE] if config.tracing else [])]
-    found = ec2.describe_vpc_endpoint_services(
-        ServiceNames=[f"com.amazonaws.{config.region}.{service}" for service in services]
-    )["ServiceDetails"]
+    # In China some names begin with "cn.".
+    names = [f"{prefix}com.amazonaws.{config.region}.{name}" for name in services for prefix in ("", "cn.")]
+    found = ec2.describe_vpc_endpoint_services(Filters=[{"Name": "service-name", "Values": names}])["ServiceDetails"]
+    if lacking := sorted(set(services) - {service["ServiceName"].rpartition(".")[2] for service in found}):
+        yield f"{config.region} has no interface endpoints for {', '.join(lacking)}. Choose another network.egress."
+        return
     everywhere = sorted(set.intersection(*(set(service["AvailabilityZones"]) for service in found)))
     for service in found:
         for zone in sorted(set(zones) - set(service["AvailabilityZones"])):

@@ -22,14 +22,12 @@ from .buffer import BufferStack
 from .bus import SOURCE, TRIAL_TENANT, bus_name
 from .function import Function, Runtime, grant, source_code, suppress_finding
 from .limits import VISIBILITY_TIMEOUTS
-from .settings_and_defaults import ResponderConfig, StageConfig
+from .settings_and_defaults import ResponderConfig, StageConfig, without_profile
 from .storage import ConversationsTableConstruct, QueueConstruct, ResponderSecretsConstruct, value_of_logged_ids_key
 
 # How long a delivery stays hidden. While the responder works on the delivery, it extends this time.
 HIDDEN_SECONDS = 30
 CONSUMED = ["messages.batch.ready", "messages.conversation.forgotten"]
-# The prefixes of inference profiles that span regions.
-PROFILES = ("us.", "us-gov.", "eu.", "apac.", "jp.", "au.", "ca.", "global.")
 
 
 class ResponderStack(cdk.Stack):
@@ -152,10 +150,10 @@ def _model_arns(stack: cdk.Stack, model: str) -> list[str]:
     if model.startswith("arn:"):
         name = model.partition(":inference-profile/")[2]
         return [model, *(_model_arns(stack, name)[1:] if name else [])]
-    prefix = next((each for each in PROFILES if model.startswith(each)), "")
-    if not prefix:
+    target = without_profile(model)
+    if target == model:
         return [f"arn:{stack.partition}:bedrock:{stack.region}::foundation-model/{model}"]
     return [
         stack.format_arn(service="bedrock", resource="inference-profile", resource_name=model),
-        f"arn:{stack.partition}:bedrock:*::foundation-model/{model.removeprefix(prefix)}",
+        f"arn:{stack.partition}:bedrock:*::foundation-model/{target}",
     ]

@@ -53,6 +53,9 @@ WITHOUT_FUNCTION_URLS = WITHOUT_SCHEMAS | {
 }
 # fmt: on
 
+# The prefixes of inference profiles that span regions.
+PROFILES = ("us.", "us-gov.", "eu.", "apac.", "jp.", "au.", "ca.", "global.")
+
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 LogRetention = Literal[
     "one_day", "one_week", "two_weeks", "one_month", "three_months", "six_months", "one_year", "ten_years"
@@ -557,6 +560,11 @@ class StageConfig(Settings):
             if reserved is not None and instances > reserved:
                 raise ValueError(f"warmth.{role} must not exceed concurrency.{role}, which includes it")
         return self
+
+
+def without_profile(model: str) -> str:
+    """Return the id of the model that an inference profile, which spans regions, forwards to."""
+    return next((model.removeprefix(prefix) for prefix in PROFILES if model.startswith(prefix)), model)
 
 
 def load_stage(

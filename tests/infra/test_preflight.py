@@ -44,6 +44,26 @@ BOOTSTRAPPED: Answer = ("ssm", "get_parameter", {"Parameter": {"Value": "32"}})
 NOTHING_DEPLOYED: Answer = ("resourcegroupstaggingapi", "get_resources", {"ResourceTagMappingList": []})
 
 
+def quota(value: int) -> Answer:
+    return ("service-quotas", "get_service_quota", {"Quota": {"Value": value}})
+
+
+def vpcs(count: int) -> Answer:
+    return ("ec2", "describe_vpcs", {"Vpcs": [{}] * count})
+
+
+def addresses(count: int) -> Answer:
+    return ("ec2", "describe_addresses", {"Addresses": [{}] * count})
+
+
+def caches(count: int) -> Answer:
+    return ("elasticache", "describe_serverless_caches", {"ServerlessCaches": [{}] * count})
+
+
+# Preflight asks about quotas after everything else.
+EMPTY_AND_LARGE = [*[NOTHING_DEPLOYED] * 3, *[quota(40)] * 3, vpcs(0), addresses(0), caches(0)]
+
+
 class Session:
     """A boto3 session whose clients give these answers, in this order, a string being an error's code."""
 
@@ -139,7 +159,7 @@ def in_account(config: StageConfig, *answers: Answer, purpose: Purpose = "deploy
     """Return what is missing in an account that gives these answers. Without an answer about stacks, it has none."""
     asked = {operation for _, operation, _ in answers}
     nothing = [network_in(), *stacks()]
-    answers = (*(answer for answer in nothing if answer[1] not in asked), *answers)
+    answers = (*(answer for answer in nothing if answer[1] not in asked), *answers, *EMPTY_AND_LARGE)
     return list(problems_there(config, StageAccount(ACCOUNT, Session(*answers).client), purpose))
 
 
@@ -375,6 +395,70 @@ def test_a_zone_without_an_interface_endpoint_is_said_before_the_first_deploymen
     assert "Name two of us-east-1b, us-east-1c " in sentence
     # If the network exists, preflight does not ask about zones, because its endpoints exist, too.
     assert not in_account(config, *ready, network_in(*ZONES))
+
+
+def test_a_service_without_an_endpoint_in_the_region_is_one_sentence(
+    stage_config: Callable[..., StageConfig],
+) -> None:
+    config = stage_config("dev", network={"egress": "endpoints"})
+    services = {name: ZONES for name in preflight.ENDPOINT_SERVICES if name != "events"}
+    (sentence,) = in_account(
+        config, BOOTSTRAPPED, limits(1_000, 1_000), network_in(), zones(*ZONES), endpoints(**services)
+    )
+    assert sentence == "us-east-1 has no interface endpoints for events. Choose another network.egress."
+
+
+@pytest.mark.parametrize(
+    ("quotas", "used", "sentence"),
+    [
+        ((6, 9, 9), (5, 5, 5), ""),
+        ((5, 9, 9), (5, 5, 5), "needs 1 more VPCs, but the quota of account 111122223333 in us-east-1 leaves 0"),
+        ((9, 6, 9), (5, 5, 5), "needs 2 more Elastic IPs, but the quota of account 111122223333 in us-east-1 leaves 1"),
+        ((9, 9, 5), (5, 5, 5), "needs 1 more serverless caches, but"),
+    ],
+)
+def test_a_quota_that_is_used_up_is_said_before(
+    quotas: Sequence[int], used: Sequence[int], sentence: str, prod: StageConfig
+) -> None:
+    left = [*map(quota, quotas), vpcs(used[0]), addresses(used[1]), caches(used[2])]
+    found = in_account(prod, BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED, zones(*ZONES), *left)
+    assert len(found) == bool(sentence)
+    assert all(sentence in each for each in found)
+
+
+def test_what_the_stage_has_already_needs_no_quota(prod: StageConfig) -> None:
+    deployed: Answer = (
+        "resourcegroupstaggingapi",
+        "get_resources",
+        {"ResourceTagMappingList": [{"ResourceARN": "arn:one"}, {"ResourceARN": "arn:two"}]},
+    )
+    full = [quota(0), quota(0), quota(0)]
+    answers = [BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED, deployed, deployed, deployed]
+    assert not in_account(prod, *answers, network_in(*ZONES), *full)
+
+
+@pytest.mark.parametrize("agreement", ["AVAILABLE", "NOT_AVAILABLE"])
+def test_a_model_that_the_account_may_not_use_yet_is_advice(
+    agreement: str, stage_config: Callable[..., StageConfig]
+) -> None:
+    responder = {"assistant": "bedrock", "model": "us.amazon.nova-lite-v1:0"}
+    available: Answer = (
+        "bedrock",
+        "get_foundation_model_availability",
+        {
+            "modelId": "amazon.nova-lite-v1:0",
+            "agreementAvailability": {"status": agreement},
+            "authorizationStatus": "AUTHORIZED",
+            "entitlementAvailability": "AVAILABLE",
+            "regionAvailability": "NOT_AVAILABLE",
+        },
+    )
+    config = stage_config("dev", responder=responder)
+    found = in_account(config, BOOTSTRAPPED, limits(1_000, 1_000), available)
+    assert len(found) == (agreement != "AVAILABLE")
+    for sentence in found:
+        assert isinstance(sentence, Advice)
+        assert "may not use us.amazon.nova-lite-v1:0 yet (agreement NOT_AVAILABLE), so replies would fail" in sentence
 
 
 @pytest.mark.parametrize(
