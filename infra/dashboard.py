@@ -1,4 +1,4 @@
-"""The dashboards of a stage, from the symptoms that users notice (at the top) to the usage that AWS bills."""
+"""The dashboards of a stage, with the symptoms that users notice at the top."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,6 @@ from .metrics import MINUTE, BufferMetrics, Metrics
 
 WIDTH, HEIGHT = 24, 6
 REFUSED = [metric for _, metric, _ in SIGN_IN_FAILURES]
-HOUR = cdk.Duration.hours(1)
 GIGABYTE = 10**9
 
 Line = cloudwatch.IMetric
@@ -49,16 +48,12 @@ def rows_of_buffer(metrics: BufferMetrics) -> Rows:
         *(_titled("DynamoDB lane", _dynamodb_lane(metrics)) if config.has_dynamodb_lane else []),
         *_titled("Functions", _functions(metrics)),
         *(_titled("Cache", _cache(metrics)) if config.has_valkey_lane else []),
-        *_titled("Usage that AWS bills, by the hour", _cost(metrics)),
     ]
 
 
 def rows_of_responder(metrics: Metrics) -> Rows:
     """Return what the responder's function does."""
-    return [
-        *_titled("Functions", _functions(metrics)),
-        *_titled("Usage that AWS bills, by the hour", _cost_of_functions(metrics)),
-    ]
+    return _titled("Functions", _functions(metrics))
 
 
 def _welcome(stage: str) -> cloudwatch.TextWidget:
@@ -88,7 +83,6 @@ def _graph(
     right: Sequence[Line] = (),
     limit: float | None = None,
     stacked: bool = False,
-    columns: int = 4,
 ) -> cloudwatch.GraphWidget:
     """Return a graph. `unit` labels the left axis; `limit` is drawn as a red line."""
     red = cloudwatch.HorizontalAnnotation(value=limit, label="limit", color=cloudwatch.Color.RED) if limit else None
@@ -100,7 +94,7 @@ def _graph(
         right_y_axis=Axis(show_units=False, min=0),
         left_annotations=[red] if red else [],
         stacked=stacked,
-        width=WIDTH // columns,
+        width=WIDTH // 4,
         height=HEIGHT,
     )
 
@@ -339,58 +333,3 @@ def _cache(metrics: BufferMetrics) -> list[cloudwatch.IWidget]:
             unit="µs",
         ),
     ]
-
-
-def _cost(metrics: BufferMetrics) -> list[cloudwatch.IWidget]:
-    config, ecpus = metrics.config, list[Line]()
-    if config.has_valkey_lane:
-        ecpus.append(metrics.cache("ElastiCacheProcessingUnits", statistic="Sum", period=HOUR).with_(label="ECPUs"))
-    widgets = [
-        *_cost_of_functions(metrics),
-        _graph(
-            "Requests of the API; ECPUs" if ecpus else "Requests of the API",
-            [metrics.api.metric_count(period=HOUR, statistic="Sum").with_(label="requests")],
-            right=ecpus,
-            unit="requests",
-            columns=3,
-        ),
-    ]
-    return [*widgets, _nat_traffic()] if config.has_network and config.network.egress == "nat" else widgets
-
-
-def _cost_of_functions(metrics: Metrics) -> list[cloudwatch.IWidget]:
-    used = [_gb_seconds(metrics, role) for role in metrics.functions]
-    logs = [
-        function.log_group.metric_incoming_bytes(period=HOUR, statistic="Sum", label=role)
-        for role, function in metrics.functions.items()
-    ]
-    return [
-        _graph("Lambda GB-seconds", used, unit="GB-s", stacked=True, columns=3),
-        _graph("Logs", logs, unit="bytes", stacked=True, columns=3),
-    ]
-
-
-def _gb_seconds(metrics: Metrics, role: str) -> cloudwatch.MathExpression:
-    memory_mb = getattr(metrics.config.memory, role)
-    return cloudwatch.MathExpression(
-        expression=f"ms_of_{role} / 1000 * {memory_mb} / 1024",
-        using_metrics={f"ms_of_{role}": metrics.function(role, "Duration", period=HOUR)},
-        label=role,
-        period=HOUR,
-    )
-
-
-def _nat_traffic() -> cloudwatch.GraphWidget:
-    """Return a graph of all NAT gateways of the region, which CloudWatch finds by a search.
-
-    A reference to a gateway would prevent the network stack from removing that gateway while the dashboard exists.
-    """
-    found = [
-        cloudwatch.MathExpression(
-            expression=f"SEARCH('{{AWS/NATGateway,NatGatewayId}} MetricName=\"{name}\"', 'Sum', {HOUR.to_seconds()})",
-            label=f"{name} ${{PROP('Dim.NatGatewayId')}}",
-            period=HOUR,
-        )
-        for name in ("BytesOutToDestination", "BytesInFromDestination")
-    ]
-    return _graph("NAT gateways, all of the region", found, unit="bytes", stacked=True, columns=1)

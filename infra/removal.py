@@ -2,7 +2,7 @@
 
 The command first lists what it will delete and keep, and what AWS will continue to bill, and asks for agreement. It may
 be interrupted and run again at any time. `--left-over` removes only stacks that the settings turned off, and stacks
-whose first deployment failed. `--list` only names these stacks.
+whose first deployment failed.
 """
 
 import argparse
@@ -124,25 +124,18 @@ class Removal:
         Raise Stuck if it would delete the key of a snapshot.
         """
         for stack in stacks:
-            deleted = [resource for resource in stack.resources if not resource.kept]
-            self._say(f"Delete the stack {stack.name} ({stack.status}) and its {len(deleted)} resources.")
-            if stack.deletes(KEY) and stack.name.endswith("Cache"):
-                self._keep_key_of_snapshots(stack)
-        resources = [resource for stack in stacks for resource in stack.resources]
-        kept = [resource for resource in resources if resource.kept]
-        for title, found in {
-            "With them AWS deletes all data in": [each for each in resources if each.kind in BILLED and not each.kept],
-            "AWS keeps, and bills": [each for each in kept if each.kind in BILLED],
-            "AWS keeps, and does not bill while it is unused": [each for each in kept if each.kind not in BILLED],
-            "AWS makes a final snapshot, and bills its storage, of": [each for each in resources if each.snapshot],
-        }.items():
-            if found:
-                self._say(f"{title}:")
-            for each in found:
-                self._say(f"  {each}{f' ({BILLED[each.kind]})' if each.kept and each.kind in BILLED else ''}")
-        if kept:
+            self._say(f"Delete the stack {stack.name} ({stack.status}), with all data in what it does not keep:")
+            for resource in stack.resources:
+                bill = BILLED.get(resource.kind)
+                if resource.kept:
+                    self._say(f"  keep   {resource}, {f'and pay for {bill}' if bill else 'free while it is unused'}")
+                elif bill:
+                    self._say(f"  delete {resource}{', after a final snapshot' if resource.snapshot else ''}")
+            if stack.name.endswith("Cache") and stack.deletes(KEY):
+                self._refuse_to_lose_snapshots(stack)
+        if any(resource.kept for stack in stacks for resource in stack.resources):
             self._say(
-                'To delete these as well, deploy the stage once with "removal_policy": "destroy" before you remove it. '
+                'To delete what is kept, deploy the stage once with "removal_policy": "destroy" before you remove it. '
                 "Delete a key by hand when no snapshot needs it."
             )
 
@@ -154,12 +147,11 @@ class Removal:
                     StackName=stack.name, EnableTerminationProtection=False
                 )
             self._say(f"Deleting {stack.name} …")
-            reason: str | None = ""
+            reason: str | None = None
             for _ in range(MAX_DELETION_ATTEMPTS):
-                reason = self._try_to_delete(stack)
-                if reason is None:
+                if (reason := self._try_to_delete(stack)) is None:
                     break
-            else:
+            if reason:
                 raise Stuck(f"AWS did not delete {stack.name}: {reason} Remove the cause, then run this again.")
 
     def _find(self, name: str) -> Stack | None:
@@ -184,7 +176,7 @@ class Removal:
                 final = "FinalSnapshotName" in declared.get("Properties", {}) and not kept
                 yield StackResource(found["ResourceType"], found["PhysicalResourceId"], kept, final)
 
-    def _keep_key_of_snapshots(self, stack: Stack) -> None:
+    def _refuse_to_lose_snapshots(self, stack: Stack) -> None:
         for cache in stack.deletes(CACHE):
             found = self._client("elasticache").describe_serverless_cache_snapshots(ServerlessCacheName=cache)
             if names := [each["ServerlessCacheSnapshotName"] for each in found["ServerlessCacheSnapshots"]]:
@@ -269,19 +261,11 @@ def main(given: Sequence[str] | None = None, *, ask: Callable[[str], str] = inpu
             client=lambda service: session.client(service, region_name=config.region, config=CLIENT_CONFIG),
             say=say,
         )
-        stacks = removal.left_over() if arguments.left_over or arguments.list else removal.existing()
-        if arguments.list:
-            for stack in stacks:
-                why = f"stage '{config.name}' no longer has it" if stack.was_deployed else "it never got deployed"
-                say(f"{stack.name} still exists, but {why}.")
-            if stacks:
-                say(f"AWS continues to bill what such stacks contain. `make prune STAGE={config.name}` removes them.")
-            return 0
-        stacks = removal.deletable(stacks)
+        stacks = removal.deletable(removal.left_over() if arguments.left_over else removal.existing())
         if not stacks:
             say("Nothing is left to remove.")
             return 0
-        _refuse_protected(stacks, config)
+        refuse_protected(stacks, config)
         removal.explain(stacks)
         question = f"Waiting messages will be lost. Type the stage's name to delete this ({config.name}): "
         if not arguments.yes and ask(question) != config.name:
@@ -297,8 +281,9 @@ def main(given: Sequence[str] | None = None, *, ask: Callable[[str], str] = inpu
     return 1
 
 
-def _refuse_protected(stacks: Sequence[Stack], config: StageConfig) -> None:
-    if names := protected(stacks):
+def refuse_protected(stacks: Sequence[Stack], config: StageConfig) -> None:
+    """Raise Stuck if a stack may not be deleted yet."""
+    if names := [stack.name for stack in stacks if stack.protected and stack.was_deployed]:
         raise Stuck(
             f"Protected: {', '.join(names)}. Set termination_protection to false for stage '{config.name}' in cdk.json "
             f"and deploy it first. For a stack that the stage no longer has, remove the protection with `aws "
@@ -306,16 +291,10 @@ def _refuse_protected(stacks: Sequence[Stack], config: StageConfig) -> None:
         )
 
 
-def protected(stacks: Sequence[Stack]) -> list[str]:
-    """Return the names of the stacks that may not be deleted yet."""
-    return [stack.name for stack in stacks if stack.protected and stack.was_deployed]
-
-
 def _parse(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=".venv/bin/python -m infra.removal", description=__doc__)
     parser.add_argument("--stage", required=True)
     parser.add_argument("--left-over", action="store_true", help="only stacks that are turned off or failed at first")
-    parser.add_argument("--list", action="store_true", help="only name what is left over")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     return parser.parse_args(given)
 

@@ -195,10 +195,10 @@ def test_what_goes_what_stays_and_what_costs_is_said_before(
     account.deploy("Buffer", Oversize=BUCKET, Rules=TABLE, Triggers=("AWS::SQS::Queue", "dev-triggers", KEPT))
     make().explain(make().existing())
     text = "\n".join(said)
-    assert f"Delete the stack {NAME}-Buffer (CREATE_COMPLETE) and its 1 resources." in text
-    assert "With them AWS deletes all data in:\n  S3::Bucket dev-oversize" in text
-    assert "AWS keeps, and bills:\n  DynamoDB::Table dev-rules (storage and backups)" in text
-    assert "AWS keeps, and does not bill while it is unused:\n  SQS::Queue dev-triggers" in text
+    assert f"Delete the stack {NAME}-Buffer (CREATE_COMPLETE), with all data" in text
+    assert "  delete S3::Bucket dev-oversize\n" in text
+    assert "  keep   DynamoDB::Table dev-rules, and pay for storage and backups\n" in text
+    assert "  keep   SQS::Queue dev-triggers, free while it is unused\n" in text
     assert '"removal_policy": "destroy"' in text
 
 
@@ -239,7 +239,7 @@ def test_a_stack_that_never_got_deployed_is_left_over_and_its_protection_is_no_o
         stack["protected"] = True
     found = make().left_over()
     assert names(found) == [f"{NAME}-Buffer"]
-    assert removal.protected(found) == []
+    removal.refuse_protected(found, load_stage({"dev": {}}, stage="dev"))
     make().delete(found)
     assert account.stacks.keys() == {f"{NAME}-Cache"}
 
@@ -342,25 +342,20 @@ def test_a_protected_stage_is_refused_with_the_way_out(
     assert len(account.stacks) == 1
 
 
-def test_a_deployment_names_what_is_left_over_and_the_command_that_removes_it(
+def test_prune_removes_only_what_is_left_over(
     said: list[str], account: CloudFormation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account.deploy("Cache")
-    assert run("--list", said=said) == 0
-    assert said == []
+    assert run("--left-over", "--yes", said=said) == 0
+    assert said == ["Nothing is left to remove."]
     monkeypatch.setattr(cli, "context", lambda: {"stages": {"dev": {"lane": "dynamodb"}}})
-    assert run("--list", said=said) == 0
-    assert said == [
-        f"{NAME}-Cache still exists, but stage 'dev' no longer has it.",
-        "AWS continues to bill what such stacks contain. `make prune STAGE=dev` removes them.",
-    ]
     assert run("--left-over", "--yes", said=said) == 0
     assert account.stacks == {}
     assert run("--left-over", said=said) == 0
     assert said[-1] == "Nothing is left to remove."
 
 
-@pytest.mark.parametrize("option", [[], ["--left-over"], ["--list"]])
+@pytest.mark.parametrize("option", [[], ["--left-over"]])
 def test_the_local_stage_is_not_looked_for_in_aws(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert removal.main(["--stage", "local", *option]) == 1
     assert capsys.readouterr().err == cli.LOCAL_IS_NOT_IN_AWS
