@@ -177,7 +177,6 @@ diff: $(READY) ## what a deployment of a stage would change in AWS
 
 deploy: $(READY) ## deploy a stage to AWS, after showing each change and asking
 	@$(CDK) deploy --all $(FROM) --require-approval $(APPROVAL) -c stage=$(STAGE)
-	$(if $(SYNTHESIZED),,-@$(REMOVAL) --list)
 
 prune: $(READY) ## remove the stacks that a stage no longer has, or that never got deployed, after asking
 	@$(REMOVAL) --left-over

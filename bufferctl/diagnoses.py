@@ -109,8 +109,6 @@ def stacks(facts: StageFacts) -> Iterator[Finding]:
             yield Finding(FAILING, f"The last deployment of {name} failed and was rolled back{reason}.", again)
         elif "FAILED" in state or "ROLLBACK" in state or state == "DELETE_COMPLETE":
             yield Finding(BROKEN, f"The stack {name} is in the state {state}{reason}.", again)
-    if "Buffer" in facts.stacks and "Operability" not in facts.stacks and not facts.is_local:
-        yield Finding(FAILING, "The stage has no alarms: its stack Operability does not exist.", again)
 
 
 def _deploy(facts: StageFacts) -> str:

@@ -18,7 +18,7 @@ from message_buffer.json_object import Json
 MAX_LOG_PAGES = 20
 LOOK_BACK_MINUTES = 60
 
-STACKS = ("Network", "Cache", "PublicCache", "Buffer", "Responder", "Operability")
+STACKS = ("Network", "Cache", "PublicCache", "Buffer", "Responder")
 # The codes with which services refuse a caller who lacks a permission.
 DENIED = {
     "AccessDenied",

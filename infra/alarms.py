@@ -14,7 +14,7 @@ from constructs import Construct
 
 from message_buffer.limits import MAX_OVERDUE_MS
 
-from .metrics import FIVE_MINUTES, Metrics
+from .metrics import FIVE_MINUTES, BufferMetrics, Metrics
 
 RUNBOOK = "docs/runbook.md"
 
@@ -67,17 +67,24 @@ class Watch:
         return self.heading.lower().replace(" ", "-")
 
 
-def raise_alarms(scope: Construct, metrics: Metrics, *, action: cloudwatch.IAlarmAction) -> list[cloudwatch.Alarm]:
-    """Create and return all alarms of a stage. Each notifies `action` when it fires and when it is over."""
-    paged = [_alarm(scope, watch, stage=metrics.config.name, severity="page") for watch in symptoms(metrics)]
-    ticketed = [_alarm(scope, watch, stage=metrics.config.name, severity="ticket") for watch in causes(metrics)]
+def raise_alarms(
+    scope: Construct,
+    *,
+    stage: str,
+    symptoms: Iterable[Watch],
+    causes: Iterable[Watch],
+    action: cloudwatch.IAlarmAction,
+) -> list[cloudwatch.Alarm]:
+    """Create and return an alarm for each watch. Each notifies `action` when it fires and when it is over."""
+    paged = [_alarm(scope, watch, stage=stage, severity="page") for watch in symptoms]
+    ticketed = [_alarm(scope, watch, stage=stage, severity="ticket") for watch in causes]
     for alarm in (*paged, *ticketed):
         alarm.add_alarm_action(action)
         alarm.add_ok_action(action)
     return paged + ticketed
 
 
-def symptoms(metrics: Metrics) -> Iterable[Watch]:
+def symptoms(metrics: BufferMetrics) -> Iterable[Watch]:
     """Return the alarms about problems that users notice."""
     config = metrics.config
     return [
@@ -135,11 +142,14 @@ def _symptoms_of_valkey_lane(metrics: Metrics) -> Iterable[Watch]:
         ),
         Watch(
             heading="Watchdog silent",
-            says="For three minutes no pass of the watchdog has reached all shards.",
-            metric=metrics.custom("Sweeps", "watchdog"),
+            says="For four minutes no pass of the watchdog has reached all shards.",
+            metric=metrics.custom_or_zero("Sweeps", "watchdog"),
             below=1,
-            periods=3,
-            missing=TreatMissingData.BREACHING,
+            # The latest minutes may be 0 only because CloudWatch does not have their values yet. Two minutes more than
+            # four leave a value from before the silence, without which there is nothing to fill.
+            periods=4,
+            out_of=6,
+            missing=TreatMissingData.IGNORE,
         ),
         Watch(
             heading="Store failures",
@@ -165,15 +175,16 @@ def _symptoms_of_dynamodb_lane(metrics: Metrics) -> Iterable[Watch]:
         Watch(
             heading="Window sweep silent",
             says="For five minutes no sweep has looked for windows whose trigger was lost.",
-            metric=metrics.custom("Sweeps", "dynamodb_processor"),
+            metric=metrics.custom_or_zero("Sweeps", "dynamodb_processor"),
             below=1,
             periods=5,
-            missing=TreatMissingData.BREACHING,
+            out_of=7,
+            missing=TreatMissingData.IGNORE,
         ),
     ]
 
 
-def causes(metrics: Metrics) -> Iterable[Watch]:
+def causes(metrics: BufferMetrics) -> Iterable[Watch]:
     """Return the alarms about causes of symptoms."""
     config = metrics.config
     return chain(
@@ -184,7 +195,6 @@ def causes(metrics: Metrics) -> Iterable[Watch]:
         _causes_in_dynamodb_lane(metrics) if config.has_dynamodb_lane else [],
         _causes_in_lambda(metrics),
         _causes_in_whatsapp_queues(metrics),
-        _causes_in_responder(metrics),
     )
 
 
@@ -315,7 +325,7 @@ def _causes_in_quotas(metrics: Metrics) -> Iterable[Watch]:
     ]
 
 
-def _causes_in_cache(metrics: Metrics) -> Iterable[Watch]:
+def _causes_in_cache(metrics: BufferMetrics) -> Iterable[Watch]:
     limits = metrics.config.cache
     return [
         Watch(
@@ -358,7 +368,7 @@ def _causes_in_cache(metrics: Metrics) -> Iterable[Watch]:
     ]
 
 
-def _causes_in_public_cache(metrics: Metrics) -> Iterable[Watch]:
+def _causes_in_public_cache(metrics: BufferMetrics) -> Iterable[Watch]:
     return [
         Watch(
             heading="Cache connections",
@@ -405,7 +415,7 @@ def _throttles(metrics: Metrics, role: str, *, above: float = 0) -> Watch:
     )
 
 
-def _causes_in_whatsapp_queues(metrics: Metrics) -> Iterable[Watch]:
+def _causes_in_whatsapp_queues(metrics: BufferMetrics) -> Iterable[Watch]:
     if metrics.whatsapp_queues is None:
         return
     yield Watch(
@@ -423,13 +433,13 @@ def _causes_in_whatsapp_queues(metrics: Metrics) -> Iterable[Watch]:
     )
 
 
-def _causes_in_responder(metrics: Metrics) -> Iterable[Watch]:
-    if metrics.reply_dead_letters is None:
-        return
+def causes_in_responder(metrics: Metrics) -> Iterable[Watch]:
+    """Return the alarms of the responder. None is a symptom: its dead letters are customers who wait for a person."""
+    yield from _causes_in_lambda(metrics)
     yield Watch(
         heading="Reply dead letters",
         says="The responder could not answer some batches; their customers wait.",
-        metric=metrics.waiting_in(metrics.reply_dead_letters, label="reply dead letters"),
+        metric=metrics.waiting_in(metrics.dead_letters, label="reply dead letters"),
     )
     yield Watch(
         heading="Processing errors",
@@ -444,7 +454,7 @@ def _causes_in_responder(metrics: Metrics) -> Iterable[Watch]:
     )
 
 
-def _refused_percent(metrics: Metrics) -> cloudwatch.MathExpression:
+def _refused_percent(metrics: BufferMetrics) -> cloudwatch.MathExpression:
     """Return the share of webhooks that the API answers with 5xx."""
     return cloudwatch.MathExpression(
         expression=f"IF(errors >= {MIN_FAILED_WEBHOOKS}, 100 * errors / requests, 0)",

@@ -27,6 +27,7 @@ from .storage import (
     TakeoversTableConstruct,
     WebhookSecretsConstruct,
     key_of_logged_ids,
+    value_of_logged_ids_key,
 )
 from .valkey_lane import ValkeyLaneResources
 
@@ -56,10 +57,8 @@ class BufferStack(cdk.Stack):
         synthesizer = cdk.CliCredentialsStackSynthesizer() if config.is_local else None
         super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
         self._config, self._valkey = config, valkey
-        self.log = LogSettings(
-            id_key=key_of_logged_ids(self, config),
-            level=config.log_level,
-        )
+        log_id_key = key_of_logged_ids(self, config)
+        self.log = LogSettings(id_key=value_of_logged_ids_key(log_id_key, config), level=config.log_level)
         self._runtime = Runtime(
             config=config,
             code=source_code(source),
@@ -110,6 +109,11 @@ class BufferStack(cdk.Stack):
         permissions.grant_to_canary(self)
         self._delete_functions_before_roles()
         self._export()
+        if config.responder:
+            assert log_id_key
+            self.imported_log_id_key: str = self.export_value(
+                log_id_key.secret_arn, name=f"{self.stack_name}-LogIdKeyArn"
+            )
 
     @property
     def functions(self) -> dict[str, Function]:

@@ -10,7 +10,7 @@ from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from .function import grant, keep_identity, removal_policy
-from .settings_and_defaults import StageConfig
+from .settings_and_defaults import WITHOUT_SCHEMAS, StageConfig
 
 SOURCE = "message-buffer"
 # The tenant of the canary and of `bufferctl verify`. This module may not import it from `message_buffer/`, so
@@ -59,7 +59,7 @@ class BatchBus(events.EventBus):
             self._keep_events(config)
         if config.bus.consumer_accounts:
             self._let_consume(config.bus.consumer_accounts)
-        if not config.is_local:
+        if not config.is_local and config.region not in WITHOUT_SCHEMAS:
             self._publish_schemas(config)
 
     def grant_publish(self, grantee: iam.IGrantable) -> iam.Grant:

@@ -80,17 +80,22 @@ class CacheStack(cdk.Stack):
         )
         # A group of the engine `valkey` contains only users that authenticate, so there is no open user `default`.
         group = elasticache.CfnUserGroup(self, "Users", engine="valkey", user_group_id=name, user_ids=[self._user.ref])
-        # ElastiCache uses the key through a grant from the role that creates the cache. The default key policy lets IAM
-        # decide about such grants.
-        key = kms.Key(
-            self,
-            "Key",
-            description=f"Cache and snapshots of {name}",
-            enable_key_rotation=True,
-            removal_policy=removal_policy(config),
-        )
         limits = elasticache.CfnServerlessCache
         snapshots = config.cache.snapshot_days > 0
+        # ElastiCache uses the key through a grant from the role that creates the cache. The default key policy lets IAM
+        # decide about such grants. Nobody could read the final snapshot without the key. ElastiCache accepts no key of
+        # ours in GovCloud.
+        keep = cdk.RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
+        key = None
+        if not config.region.startswith("us-gov-"):
+            key = kms.Key(
+                self,
+                "Key",
+                description=f"Cache and snapshots of {name}",
+                enable_key_rotation=True,
+                removal_policy=keep if snapshots else removal_policy(config),
+            )
+            keep_identity(key, "Key")
         self._cache = elasticache.CfnServerlessCache(
             self,
             "Cache",
@@ -102,7 +107,7 @@ class CacheStack(cdk.Stack):
                 data_storage=limits.DataStorageProperty(unit="GB", maximum=config.cache.max_storage_gb),
                 ecpu_per_second=limits.ECPUPerSecondProperty(maximum=config.cache.max_ecpu_per_second),
             ),
-            kms_key_id=key.key_arn,
+            kms_key_id=key.key_arn if key else None,
             security_group_ids=[placement.security_group.security_group_id] if placement else None,
             subnet_ids=placement.subnets.subnet_ids if placement else None,
             snapshot_retention_limit=config.cache.snapshot_days if snapshots else None,
@@ -115,7 +120,7 @@ class CacheStack(cdk.Stack):
         for resource in (self._user, group, self._cache):
             # A cache that remains needs its user and group, or no function could sign in.
             resource.apply_removal_policy(removal_policy(config))
-        for construct in (self._user, group, key, self._cache):
+        for construct in (self._user, group, self._cache):
             keep_identity(construct, construct.node.id)
         endpoint = f"{self._cache.attr_endpoint_address}:{self._cache.attr_endpoint_port}"
         # The value is `host:port`. The cache accepts only TLS, and only connections from its network, if it is in one.

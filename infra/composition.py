@@ -8,9 +8,9 @@ from constructs import Construct
 
 from .buffer import BufferStack
 from .cache import CacheStack
-from .metrics import Metrics
+from .metrics import BufferMetrics, Metrics
 from .network import NetworkStack
-from .operability import OperabilityStack
+from .operability import BufferOperability, ResponderOperability
 from .permissions import grant_cache
 from .responder import ResponderStack
 from .settings_and_defaults import StageConfig
@@ -68,7 +68,18 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
     buffer.termination_protection = config.termination_protection
     if cache:
         grant_cache(cache, buffer)
-    responder = None
+    if not config.is_local:
+        BufferOperability(
+            buffer,
+            BufferMetrics(
+                config=config,
+                functions=buffer.functions,
+                dead_letters=buffer.dead_letters,
+                api=buffer.webhooks.api,
+                cache_name=cache.name if cache else None,
+                whatsapp_queues=buffer.whatsapp_queues,
+            ),
+        )
     if config.responder:
         responder = ResponderStack(
             scope,
@@ -81,20 +92,14 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
             buffer=buffer,
         )
         responder.termination_protection = config.termination_protection
+        if not config.is_local:
+            functions = {"responder": responder.function}
+            ResponderOperability(
+                responder, Metrics(config=config, functions=functions, dead_letters=responder.dead_letters)
+            )
     else:
         # Deploy this stack first, so that the responder stops before the functions that it invokes change.
         buffer.add_stack_dependency(EmptyStack(scope, f"{prefix}-Responder", config=config, env=env))
-    if not config.is_local:
-        metrics = Metrics(
-            config=config,
-            functions=buffer.functions | ({"responder": responder.function} if responder else {}),
-            api=buffer.webhooks.api,
-            cache_name=cache.name if cache else None,
-            dead_letters=buffer.dead_letters,
-            whatsapp_queues=buffer.whatsapp_queues,
-            reply_dead_letters=responder.dead_letters if responder else None,
-        )
-        OperabilityStack(scope, f"{prefix}-Operability", metrics=metrics, env=env)
     return buffer
 
 

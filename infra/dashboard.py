@@ -1,4 +1,4 @@
-"""The dashboard of a stage, from the symptoms that users notice (at the top) to the usage that AWS bills."""
+"""The dashboards of a stage, with the symptoms that users notice at the top."""
 
 from collections.abc import Sequence
 
@@ -9,38 +9,51 @@ from constructs import Construct
 from message_buffer.limits import MAX_OVERDUE_MS
 
 from .alarms import MAX_WINDOW_OVERDUE_MS, RUNBOOK, SIGN_IN_FAILURES, STARTED_BY_US
-from .metrics import MINUTE, Metrics
+from .metrics import MINUTE, BufferMetrics, Metrics
 
 WIDTH, HEIGHT = 24, 6
 REFUSED = [metric for _, metric, _ in SIGN_IN_FAILURES]
-HOUR = cdk.Duration.hours(1)
 GIGABYTE = 10**9
 
 Line = cloudwatch.IMetric
 Axis = cloudwatch.YAxisProps
+Rows = list[list[cloudwatch.IWidget]]
 
 
-def draw_dashboard(scope: Construct, metrics: Metrics, *, alarms: Sequence[cloudwatch.Alarm]) -> cloudwatch.Dashboard:
-    """Create the dashboard. Each alarm appears in its first row."""
-    config = metrics.config
+def draw_dashboard(
+    scope: Construct, name: str, rows: Rows, *, alarms: Sequence[cloudwatch.Alarm]
+) -> cloudwatch.Dashboard:
+    """Create the dashboard `message-buffer-<name>`. Each alarm appears in its first row."""
     return cloudwatch.Dashboard(
         scope,
         "Dashboard",
-        dashboard_name=f"message-buffer-{metrics.config.name}",
+        dashboard_name=f"message-buffer-{name}",
         default_interval=cdk.Duration.hours(3),
         widgets=[
-            [_welcome(metrics.config.name)],
+            [_welcome(name)],
             [cloudwatch.AlarmStatusWidget(title="Alarms", alarms=list(alarms), width=WIDTH, height=4)],
-            *_titled("Is it working?", _health(metrics)),
-            *_titled("Traffic", _traffic(metrics)),
-            *(_titled("Batches", _batches(metrics)) if config.has_valkey_lane else []),
-            *(_titled("Processors", _processors(metrics)) if config.has_valkey_lane else []),
-            *(_titled("DynamoDB lane", _dynamodb_lane(metrics)) if config.has_dynamodb_lane else []),
-            *_titled("Functions", _functions(metrics)),
-            *(_titled("Cache", _cache(metrics)) if config.has_valkey_lane else []),
-            *_titled("Usage that AWS bills, by the hour", _cost(metrics)),
+            *rows,
         ],
     )
+
+
+def rows_of_buffer(metrics: BufferMetrics) -> Rows:
+    """Return everything but the responder."""
+    config = metrics.config
+    return [
+        *_titled("Is it working?", _health(metrics)),
+        *_titled("Traffic", _traffic(metrics)),
+        *(_titled("Batches", _batches(metrics)) if config.has_valkey_lane else []),
+        *(_titled("Processors", _processors(metrics)) if config.has_valkey_lane else []),
+        *(_titled("DynamoDB lane", _dynamodb_lane(metrics)) if config.has_dynamodb_lane else []),
+        *_titled("Functions", _functions(metrics)),
+        *(_titled("Cache", _cache(metrics)) if config.has_valkey_lane else []),
+    ]
+
+
+def rows_of_responder(metrics: Metrics) -> Rows:
+    """Return what the responder's function does."""
+    return _titled("Functions", _functions(metrics))
 
 
 def _welcome(stage: str) -> cloudwatch.TextWidget:
@@ -55,7 +68,7 @@ def _welcome(stage: str) -> cloudwatch.TextWidget:
     )
 
 
-def _titled(title: str, widgets: Sequence[cloudwatch.IWidget]) -> list[list[cloudwatch.IWidget]]:
+def _titled(title: str, widgets: Sequence[cloudwatch.IWidget]) -> Rows:
     heading = cloudwatch.TextWidget(
         markdown=f"## {title}", width=WIDTH, height=1, background=cloudwatch.TextWidgetBackground.TRANSPARENT
     )
@@ -70,7 +83,6 @@ def _graph(
     right: Sequence[Line] = (),
     limit: float | None = None,
     stacked: bool = False,
-    columns: int = 4,
 ) -> cloudwatch.GraphWidget:
     """Return a graph. `unit` labels the left axis; `limit` is drawn as a red line."""
     red = cloudwatch.HorizontalAnnotation(value=limit, label="limit", color=cloudwatch.Color.RED) if limit else None
@@ -82,7 +94,7 @@ def _graph(
         right_y_axis=Axis(show_units=False, min=0),
         left_annotations=[red] if red else [],
         stacked=stacked,
-        width=WIDTH // columns,
+        width=WIDTH // 4,
         height=HEIGHT,
     )
 
@@ -94,7 +106,7 @@ def _percentiles(metrics: Metrics, name: str, service: str, label: str) -> list[
     ]
 
 
-def _health(metrics: Metrics) -> list[cloudwatch.IWidget]:
+def _health(metrics: BufferMetrics) -> list[cloudwatch.IWidget]:
     queues = [metrics.waiting_in(metrics.dead_letters, label="dead letters")]
     if metrics.whatsapp_queues:
         queues.append(metrics.waiting_in(metrics.whatsapp_queues.unreadable, label="unreadable webhooks"))
@@ -133,7 +145,7 @@ def _oldest_window(metrics: Metrics) -> cloudwatch.GraphWidget:
     return _graph("Oldest window overdue", [oldest], unit="ms", limit=MAX_WINDOW_OVERDUE_MS)
 
 
-def _traffic(metrics: Metrics) -> list[cloudwatch.IWidget]:
+def _traffic(metrics: BufferMetrics) -> list[cloudwatch.IWidget]:
     api = metrics.api
     return [
         _graph(
@@ -280,7 +292,7 @@ def _functions(metrics: Metrics) -> list[cloudwatch.IWidget]:
     ]
 
 
-def _cache(metrics: Metrics) -> list[cloudwatch.IWidget]:
+def _cache(metrics: BufferMetrics) -> list[cloudwatch.IWidget]:
     limits = metrics.config.cache
     return [
         _graph(
@@ -321,57 +333,3 @@ def _cache(metrics: Metrics) -> list[cloudwatch.IWidget]:
             unit="µs",
         ),
     ]
-
-
-def _cost(metrics: Metrics) -> list[cloudwatch.IWidget]:
-    logs = [
-        function.log_group.metric_incoming_bytes(period=HOUR, statistic="Sum", label=role)
-        for role, function in metrics.functions.items()
-    ]
-    config, ecpus = metrics.config, list[Line]()
-    if config.has_valkey_lane:
-        ecpus.append(metrics.cache("ElastiCacheProcessingUnits", statistic="Sum", period=HOUR).with_(label="ECPUs"))
-    widgets: list[cloudwatch.IWidget] = [
-        _graph(
-            "Lambda GB-seconds",
-            [_gb_seconds(metrics, role) for role in metrics.functions],
-            unit="GB-s",
-            stacked=True,
-            columns=3,
-        ),
-        _graph(
-            "Requests of the API; ECPUs" if ecpus else "Requests of the API",
-            [metrics.api.metric_count(period=HOUR, statistic="Sum").with_(label="requests")],
-            right=ecpus,
-            unit="requests",
-            columns=3,
-        ),
-        _graph("Logs", logs, unit="bytes", stacked=True, columns=3),
-    ]
-    return [*widgets, _nat_traffic()] if config.has_network and config.network.egress == "nat" else widgets
-
-
-def _gb_seconds(metrics: Metrics, role: str) -> cloudwatch.MathExpression:
-    memory_mb = getattr(metrics.config.memory, role)
-    return cloudwatch.MathExpression(
-        expression=f"ms_of_{role} / 1000 * {memory_mb} / 1024",
-        using_metrics={f"ms_of_{role}": metrics.function(role, "Duration", period=HOUR)},
-        label=role,
-        period=HOUR,
-    )
-
-
-def _nat_traffic() -> cloudwatch.GraphWidget:
-    """Return a graph of all NAT gateways of the region, which CloudWatch finds by a search.
-
-    A reference to a gateway would prevent the network stack from removing that gateway while the dashboard exists.
-    """
-    found = [
-        cloudwatch.MathExpression(
-            expression=f"SEARCH('{{AWS/NATGateway,NatGatewayId}} MetricName=\"{name}\"', 'Sum', {HOUR.to_seconds()})",
-            label=f"{name} ${{PROP('Dim.NatGatewayId')}}",
-            period=HOUR,
-        )
-        for name in ("BytesOutToDestination", "BytesInFromDestination")
-    ]
-    return _graph("NAT gateways, all of the region", found, unit="bytes", stacked=True, columns=1)

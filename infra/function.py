@@ -238,11 +238,6 @@ def removal_policy(config: StageConfig) -> cdk.RemovalPolicy:
     return keep if config.removal_policy == "retain" else cdk.RemovalPolicy.DESTROY
 
 
-def refer_weakly(stack: cdk.Stack) -> None:
-    """Let `stack` read other stacks' outputs only during its deployment, so that those stacks can remove outputs."""
-    cdk.CrossStackReferences.of(stack).consume(cdk.ReferenceStrength.WEAK)
-
-
 def keep_identity(construct: IConstruct, logical_id: str) -> None:
     """Set a fixed logical id for a resource with state, so that no refactoring makes CloudFormation replace it."""
     _resource(construct).override_logical_id(logical_id)

@@ -54,16 +54,11 @@ class FunctionUrlApi:
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
+    """The metrics of the functions and the dead letters of one stack."""
+
     config: StageConfig
     functions: Mapping[str, Function]
-    api: ApiMetrics
-    cache_name: str | None
-    """`None` in a stage without the Valkey lane."""
     dead_letters: sqs.IQueue
-    whatsapp_queues: WhatsAppQueues | None = None
-    """`None` in a stage without AWS End User Messaging Social."""
-    reply_dead_letters: sqs.IQueue | None = None
-    """`None` in a stage without a responder."""
 
     def custom(
         self,
@@ -82,6 +77,18 @@ class Metrics:
             statistic=statistic,
             period=period,
             label=reason or name,
+        )
+
+    def custom_or_zero(self, name: str, service: str) -> cloudwatch.MathExpression:
+        """Return a metric that a function publishes every minute, with 0 for each minute in which it did not.
+
+        Before its first value there is nothing to fill, so an alarm on it does not fire in a new stage.
+        """
+        return cloudwatch.MathExpression(
+            expression="FILL(published, 0)",
+            using_metrics={"published": self.custom(name, service)},
+            label=name,
+            period=MINUTE,
         )
 
     def custom_sum(self, name: str, *, period: cdk.Duration = MINUTE) -> cloudwatch.MathExpression:
@@ -107,6 +114,25 @@ class Metrics:
         """Return a metric that Lambda publishes about a function, over all of its versions."""
         return self.functions[role].metric(name, statistic=statistic, period=period, label=role)
 
+    def waiting_in(self, queue: sqs.IQueue, *, label: str) -> cloudwatch.Metric:
+        """Return the metric of how many messages wait in a queue."""
+        return queue.metric_approximate_number_of_messages_visible(period=MINUTE, statistic="Maximum", label=label)
+
+    @property
+    def _namespace(self) -> str:
+        return f"MessageBuffer/{self.config.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BufferMetrics(Metrics):
+    """The metrics of a stage without its responder."""
+
+    api: ApiMetrics
+    cache_name: str | None
+    """`None` in a stage without the Valkey lane."""
+    whatsapp_queues: WhatsAppQueues | None
+    """`None` in a stage without AWS End User Messaging Social."""
+
     def cache(self, name: str, *, statistic: str, period: cdk.Duration = MINUTE) -> cloudwatch.Metric:
         """Return a metric of ElastiCache. A serverless cache has the dimension `clusterId`, not `CacheClusterId`."""
         assert self.cache_name, "only a stage with a cache has metrics of a cache"
@@ -118,11 +144,3 @@ class Metrics:
             period=period,
             label=f"{name} {statistic.lower()}",
         )
-
-    def waiting_in(self, queue: sqs.IQueue, *, label: str) -> cloudwatch.Metric:
-        """Return the metric of how many messages wait in a queue."""
-        return queue.metric_approximate_number_of_messages_visible(period=MINUTE, statistic="Maximum", label=label)
-
-    @property
-    def _namespace(self) -> str:
-        return f"MessageBuffer/{self.config.name}"

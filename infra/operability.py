@@ -1,4 +1,4 @@
-"""Operability stack: alarms and dashboard. It is a stack of its own because the emulator supports neither."""
+"""The alarms and dashboards of a stage. The local stage has none, because the emulator supports neither."""
 
 import aws_cdk as cdk
 from aws_cdk import aws_cloudwatch_actions as actions
@@ -8,23 +8,24 @@ from aws_cdk import aws_sns as sns
 from aws_cdk.aws_sns_subscriptions import EmailSubscription
 from constructs import Construct
 
-from .alarms import raise_alarms
-from .dashboard import draw_dashboard
-from .function import refer_weakly
-from .metrics import Metrics
+from .alarms import causes, causes_in_responder, raise_alarms, symptoms
+from .dashboard import draw_dashboard, rows_of_buffer, rows_of_responder
+from .metrics import BufferMetrics, Metrics
 from .settings_and_defaults import StageConfig
 
 
-class OperabilityStack(cdk.Stack):
-    """The alarms, the topic that they notify, and the dashboard."""
+class BufferOperability(Construct):
+    """The topic that all alarms of the stage notify, with the buffer's alarms and dashboard."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, metrics: Metrics, env: cdk.Environment) -> None:
-        super().__init__(scope, construct_id, env=env)
-        refer_weakly(self)
+    def __init__(self, scope: Construct, metrics: BufferMetrics) -> None:
+        super().__init__(scope, "Operability")
+        stage = metrics.config.name
         topic = self._make_topic(metrics.config)
-        alarms = raise_alarms(self, metrics, action=actions.SnsAction(topic))
-        draw_dashboard(self, metrics, alarms=alarms)
-        cdk.CfnOutput(self, "AlarmTopicArn", value=topic.topic_arn)
+        alarms = raise_alarms(
+            self, stage=stage, symptoms=symptoms(metrics), causes=causes(metrics), action=actions.SnsAction(topic)
+        )
+        draw_dashboard(self, stage, rows_of_buffer(metrics), alarms=alarms)
+        cdk.CfnOutput(scope, "AlarmTopicArn", value=topic.topic_arn)
 
     def _make_topic(self, config: StageConfig) -> sns.Topic:
         """Create the topic for alarms.
@@ -40,7 +41,7 @@ class OperabilityStack(cdk.Stack):
             enable_key_rotation=True,
             removal_policy=cdk.RemovalPolicy.DESTROY,
         )
-        only_ours = {"StringEquals": {"aws:SourceAccount": self.account}}
+        only_ours = {"StringEquals": {"aws:SourceAccount": cdk.Stack.of(self).account}}
         key.add_to_resource_policy(
             iam.PolicyStatement(
                 principals=[cloudwatch],
@@ -52,6 +53,7 @@ class OperabilityStack(cdk.Stack):
         topic = sns.Topic(
             self,
             "AlarmTopic",
+            topic_name=_topic_name(config),
             display_name=f"message-buffer-{config.name}",
             master_key=key,
             enforce_ssl=True,
@@ -68,3 +70,24 @@ class OperabilityStack(cdk.Stack):
         for address in config.alarm_emails:
             topic.add_subscription(EmailSubscription(address))
         return topic
+
+
+class ResponderOperability(Construct):
+    """The responder's alarms and dashboard."""
+
+    def __init__(self, scope: Construct, metrics: Metrics) -> None:
+        super().__init__(scope, "Operability")
+        stage = metrics.config.name
+        # Refer to the topic by its name. CloudFormation would look a reference up once for each alarm.
+        arn = cdk.Stack.of(self).format_arn(
+            service="sns", resource=_topic_name(metrics.config), arn_format=cdk.ArnFormat.NO_RESOURCE_NAME
+        )
+        topic = sns.Topic.from_topic_arn(self, "AlarmTopic", arn)
+        alarms = raise_alarms(
+            self, stage=stage, symptoms=[], causes=causes_in_responder(metrics), action=actions.SnsAction(topic)
+        )
+        draw_dashboard(self, f"{stage}-responder", rows_of_responder(metrics), alarms=alarms)
+
+
+def _topic_name(config: StageConfig) -> str:
+    return f"message-buffer-{config.name}-alarms"

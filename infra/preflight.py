@@ -5,7 +5,6 @@ something is, and with 2 if its arguments are wrong. It changes nothing in the a
 """
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from ipaddress import ip_network
@@ -16,17 +15,10 @@ from . import cli
 try:
     import boto3
     from botocore.config import Config
-    from botocore.exceptions import (
-        BotoCoreError,
-        ClientError,
-        ConnectionError,  # noqa: A004 - botocore's, which also covers its time-outs
-        HTTPClientError,
-        NoCredentialsError,
-        PartialCredentialsError,
-    )
+    from botocore.exceptions import BotoCoreError, ClientError
 
     from .layer import LAMBDA_PYTHON, LayerError, LayerPlatform, build_layer, lambda_interpreter
-    from .settings_and_defaults import STACKS, ConfigError, StageConfig, load_stage
+    from .settings_and_defaults import STACKS, ConfigError, StageConfig, load_stage, without_profile
 except ModuleNotFoundError as missing:
     sys.exit(cli.missing_package(missing))
 
@@ -45,12 +37,20 @@ MIN_COMFORTABLE_EXECUTIONS = 50
 
 # Preflight makes many calls while a person waits, so each call must fail quickly.
 CLIENT_CONFIG = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 2})
+# How Service Quotas and ElastiCache count serverless caches.
+SERVERLESS_CACHES = (
+    "elasticache:serverlesscache",
+    "elasticache",
+    "L-BBCDAECC",
+    "describe_serverless_caches",
+    "ServerlessCaches",
+)
 # The services whose interface endpoints are in the network of a stage without NAT gateways.
 ENDPOINT_SERVICES = ("events", "lambda", "sqs", "secretsmanager")
 TRACING_SERVICE = "xray"
 
-EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
-SIGN_IN = "Sign in (`aws sso login`, or new keys in the environment) and name the profile in AWS_PROFILE"
+# The paragraphs of docs/deploy.md that help with a stack in a state.
+ADVISED = {"UPDATE_ROLLBACK_FAILED": "roll-back", "DELETE_FAILED": "remove-a-stage"}
 
 Purpose = Literal["synth", "bootstrap", "diff", "deploy", "destroy"]
 Clients = Callable[[str], Any]
@@ -72,7 +72,6 @@ class Missing(Exception):
 
 def problems_here(purpose: Purpose) -> Iterator[str]:
     """Yield what is missing on this machine."""
-    yield from _node()
     if purpose in {"diff", "deploy"} and lambda_interpreter() is None:
         yield (
             f"Python {LAMBDA_PYTHON} is missing. It compiles the layer; without byte code, importing a handler takes "
@@ -85,49 +84,26 @@ def problems_here(purpose: Purpose) -> Iterator[str]:
         yield f"The layer cannot be built; pip must be able to reach a package index. {error}"
 
 
-def _node() -> Iterator[str]:
-    try:
-        subprocess.run([str(cli.node()), "--version"], capture_output=True, check=True, timeout=30)  # noqa: S603
-    except SystemExit as missing:
-        yield str(missing)
-    except (OSError, subprocess.SubprocessError) as error:
-        yield f"The Node that came with `make setup` does not run on this machine: {error}. Run `make clean setup`."
-
-
 def identify(config: StageConfig, session: Any) -> StageAccount:
     """Return the account of the credentials, or raise Missing."""
-    partition = _partition(config.region, session)
     try:
         sts = session.client("sts", region_name=config.region, config=CLIENT_CONFIG)
-        account: str = sts.get_caller_identity()["Account"]
-    except (NoCredentialsError, PartialCredentialsError) as error:
-        raise Missing(f"No AWS credentials were found ({error}). {SIGN_IN}.") from error
-    except ClientError as error:
-        code = error.response["Error"]["Code"]
-        if code in EXPIRED:
-            raise Missing(f"The AWS credentials have expired. {SIGN_IN}.") from error
+        caller = sts.get_caller_identity()
+    except (ClientError, BotoCoreError) as error:
         raise Missing(
-            f"AWS refuses the credentials ({code}). {SIGN_IN}. Opt-in regions reject all credentials until the account "
-            f"enables them."
+            f"The AWS credentials do not work in {config.region}: {error}. Sign in (`aws sso login`, or new keys in "
+            f"the environment) and name the profile in AWS_PROFILE. Check the stage's region, which some "
+            f"accounts must first enable, the network, and AWS_ENDPOINT_URL."
         ) from error
-    except (ConnectionError, HTTPClientError) as error:
-        raise Missing(f"AWS cannot be reached ({error}). Check network, proxy and AWS_ENDPOINT_URL.") from error
-    except BotoCoreError as error:
-        raise Missing(f"The AWS credentials cannot be used ({error}). {SIGN_IN}.") from error
+    account: str = caller["Account"]
     if config.account not in {None, account}:
         raise Missing(
             f"The credentials are for account {account}, but stage '{config.name}' belongs to {config.account}. "
             f"Use credentials of that account, or correct `account` in cdk.json."
         )
+    partition = caller["Arn"].split(":")[1]
     role = f"arn:{partition}:iam::{account}:role/{LOOKUP_ROLE}-{account}-{config.region}"
     return StageAccount(account, _reader(session, sts, role=role, region=config.region))
-
-
-def _partition(region: str, session: Any) -> str:
-    for partition in session.get_available_partitions():
-        if region in session.get_available_regions("lambda", partition_name=partition):
-            return str(partition)
-    raise Missing(f"There is no region '{region}'. Correct the stage's region in cdk.json.")
 
 
 def _reader(session: Any, sts: Any, *, role: str, region: str) -> Clients:
@@ -150,7 +126,7 @@ def problems_there(config: StageConfig, account: StageAccount, purpose: Purpose)
     """Yield what is missing in the account."""
     checks = [] if purpose == "bootstrap" else [bootstrap_problems]
     if purpose == "deploy":
-        checks += [stack_problems, concurrency_problems, zone_problems, api_log_problems]
+        checks += [stack_problems, concurrency_problems, zone_problems, quota_problems, api_log_problems, model_advice]
     for check in checks:
         try:
             yield from check(config, account)
@@ -196,7 +172,12 @@ def concurrency_problems(config: StageConfig, account: StageAccount) -> Iterator
                 f"executions)."
             )
         return
-    free = limit["UnreservedConcurrentExecutions"] + _reserved_by(config, account)
+    # If the stage is deployed already, its functions have reserved a part of this concurrency.
+    client = account.client("lambda")
+    free = limit["UnreservedConcurrentExecutions"] + sum(
+        client.get_function_concurrency(FunctionName=arn).get("ReservedConcurrentExecutions", 0)
+        for arn in _deployed(config, account, "lambda:function")
+    )
     available = max(0, free - MIN_UNRESERVED_EXECUTIONS)
     if wanted > available:
         yield (
@@ -207,16 +188,50 @@ def concurrency_problems(config: StageConfig, account: StageAccount) -> Iterator
         )
 
 
-def _reserved_by(config: StageConfig, account: StageAccount) -> int:
-    # If the stage is deployed already, the functions have reserved a part of this concurrency.
+def _deployed(config: StageConfig, account: StageAccount, kind: str) -> list[str]:
+    """Return the ARNs of the stage's resources of a kind."""
     tags = [{"Key": key, "Values": [value]} for key, value in stage_tags(config).items()]
     pages = account.client("resourcegroupstaggingapi").get_paginator("get_resources")
-    client = account.client("lambda")
-    return sum(
-        client.get_function_concurrency(FunctionName=function["ResourceARN"]).get("ReservedConcurrentExecutions", 0)
-        for page in pages.paginate(TagFilters=tags, ResourceTypeFilters=["lambda:function"])
-        for function in page["ResourceTagMappingList"]
-    )
+    found = pages.paginate(TagFilters=tags, ResourceTypeFilters=[kind])
+    return [each["ResourceARN"] for page in found for each in page["ResourceTagMappingList"]]
+
+
+def quota_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
+    """Yield a problem for each quota that the stage's network and cache would exceed."""
+    gateways = config.network.nat_gateways if config.has_network and config.network.egress == "nat" else 0
+    for wanted, kind, service, code, operation, field in (
+        (config.has_network, "ec2:vpc", "vpc", "L-F678F1CE", "describe_vpcs", "Vpcs"),
+        (gateways, "ec2:elastic-ip", "ec2", "L-0263D0A3", "describe_addresses", "Addresses"),
+        (config.has_cache, *SERVERLESS_CACHES),
+    ):
+        more = wanted - len(_deployed(config, account, kind)) if wanted else 0
+        if more > 0:
+            found = account.client("service-quotas").get_service_quota(ServiceCode=service, QuotaCode=code)
+            used = getattr(account.client(kind.partition(":")[0]), operation)()[field]
+            if more > (left := int(found["Quota"]["Value"]) - len(used)):
+                yield (
+                    f"Stage '{config.name}' needs {more} more of `{kind}`, but the quota of account {account.id} in "
+                    f"{config.region} leaves {max(0, left)}. Delete some, or ask for more (Service Quotas, {service}, "
+                    f"{code})."
+                )
+
+
+def model_advice(config: StageConfig, account: StageAccount) -> Iterator[str]:
+    """Yield advice if the account may not use the responder's model yet."""
+    responder = config.responder
+    if responder is None or responder.assistant != "bedrock" or responder.model.startswith("arn:"):
+        return
+    found = account.client("bedrock").get_foundation_model_availability(modelId=without_profile(responder.model))
+    states = {
+        "agreement": found["agreementAvailability"]["status"],
+        "authorization": found["authorizationStatus"],
+        "entitlement": found["entitlementAvailability"],
+    }
+    if lacking := [f"{name} {state}" for name, state in states.items() if state not in {"AVAILABLE", "AUTHORIZED"}]:
+        yield Advice(
+            f"Account {account.id} may not use {responder.model} yet ({', '.join(lacking)}), so replies would fail. "
+            f"Ask for it in Amazon Bedrock, and call it once; both may take 15 minutes to take effect."
+        )
 
 
 def preset_advice(config: StageConfig) -> Iterator[str]:
@@ -234,10 +249,7 @@ def stage_tags(config: StageConfig) -> Mapping[str, str]:
 
 
 def zone_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
-    """Yield a problem for each availability zone that cannot have the stage's network.
-
-    The zones of a deployed network cannot change, so check everything before the first deployment.
-    """
+    """Yield a problem if the deployed network is in other zones, or a new one would lack an endpoint in a zone."""
     if not config.has_network:
         return
     ec2 = account.client("ec2")
@@ -254,26 +266,22 @@ def zone_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
                 f"first (`make destroy STAGE={config.name}`)."
             )
         return
-    if not named and config.network.egress == "nat":
-        return
-    zones = ec2.describe_availability_zones()["AvailabilityZones"]
-    names = sorted(zone["ZoneName"] for zone in zones if zone["State"] == "available")
-    for zone in sorted(set(named) - set(names)):
-        yield (
-            f"There is no availability zone '{zone}' for account {account.id} in {config.region}. Name two of "
-            f"{', '.join(names)} as the stage's network.availability_zones in cdk.json."
-        )
     if config.network.egress == "endpoints":
+        zones = ec2.describe_availability_zones(Filters=[{"Name": "state", "Values": ["available"]}])
         # CloudFormation takes the first two zones if the stage names none.
+        names = sorted(zone["ZoneName"] for zone in zones["AvailabilityZones"])
         yield from _endpoint_problems(config, ec2, zones=named or names[: config.network.zones])
 
 
 def _endpoint_problems(config: StageConfig, ec2: Any, *, zones: Sequence[str]) -> Iterator[str]:
-    """Yield a problem if a service has no interface endpoint in one of the zones."""
+    """Yield a problem if a service has no interface endpoint in the region, or in one of the zones."""
     services = [*ENDPOINT_SERVICES, *([TRACING_SERVICE] if config.tracing else [])]
-    found = ec2.describe_vpc_endpoint_services(
-        ServiceNames=[f"com.amazonaws.{config.region}.{service}" for service in services]
-    )["ServiceDetails"]
+    # In China some names begin with "cn.".
+    names = [f"{prefix}com.amazonaws.{config.region}.{name}" for name in services for prefix in ("", "cn.")]
+    found = ec2.describe_vpc_endpoint_services(Filters=[{"Name": "service-name", "Values": names}])["ServiceDetails"]
+    if lacking := sorted(set(services) - {service["ServiceName"].rpartition(".")[2] for service in found}):
+        yield f"{config.region} has no interface endpoints for {', '.join(lacking)}. Choose another network.egress."
+        return
     everywhere = sorted(set.intersection(*(set(service["AvailabilityZones"]) for service in found)))
     for service in found:
         for zone in sorted(set(zones) - set(service["AvailabilityZones"])):
@@ -284,7 +292,7 @@ def _endpoint_problems(config: StageConfig, ec2: Any, *, zones: Sequence[str]) -
 
 
 def stack_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
-    """Yield a problem for each stack that an earlier deployment or removal left in a state that blocks a deployment."""
+    """Yield a problem for each stack in a state that blocks a deployment, and advice about those no longer needed."""
     cloudformation = account.client("cloudformation")
     for word in STACKS:
         name = f"MessageBuffer-{config.name}-{word}"
@@ -297,19 +305,15 @@ def stack_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
         status = stack["StackStatus"]
         # CDK itself removes a stack that was rolled back completely, unless the stack is protected.
         undone = status == "ROLLBACK_COMPLETE" and stack.get("EnableTerminationProtection")
-        if undone or status in {"ROLLBACK_FAILED", "CREATE_FAILED"}:
-            yield (
-                f"The first deployment of {name} failed ({status}). Run `make prune STAGE={config.name}`, which "
-                f"removes it, then deploy again."
+        if word not in config.stacks:
+            yield Advice(
+                f"{name} still exists, and AWS bills it, but stage '{config.name}' does not need it after this "
+                f"deployment. `make prune STAGE={config.name}` removes it."
             )
-        elif status == "UPDATE_ROLLBACK_FAILED":
-            yield (
-                f"{name} could not be rolled back. Remove the cause, which `aws cloudformation describe-stack-events "
-                f"--stack-name {name}` names, then run `.venv/bin/cdk rollback {name} -c stage={config.name}`."
-            )
-        elif status == "DELETE_FAILED":
-            again = "destroy" if word in config.stacks else "prune"
-            yield f"{name} is only partly deleted. Run `make {again} STAGE={config.name}` again."
+        elif undone or status in {"ROLLBACK_FAILED", "CREATE_FAILED"}:
+            yield f"The first deployment of {name} failed ({status}). Run `make prune STAGE={config.name}`."
+        elif status in {"UPDATE_ROLLBACK_FAILED", "DELETE_FAILED"}:
+            yield f"{name} is in the state {status}. See docs/deploy.md#{ADVISED[status]}."
 
 
 def api_log_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:

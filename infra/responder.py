@@ -10,25 +10,24 @@ import aws_cdk as cdk
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
 from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_secretsmanager as secretsmanager
 from aws_cdk import aws_sqs as sqs
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
 from message_buffer.limits import VISIBILITY_TIMEOUTS
-from message_buffer.settings import ResponderOptions, ResponderSettings
+from message_buffer.settings import LogSettings, ResponderOptions, ResponderSettings
 
 from . import permissions
 from .buffer import BufferStack
 from .bus import SOURCE, TRIAL_TENANT, bus_name
-from .function import Function, Runtime, grant, refer_weakly, source_code, suppress_finding
-from .settings_and_defaults import ResponderConfig, StageConfig
-from .storage import ConversationsTableConstruct, QueueConstruct, ResponderSecretsConstruct
+from .function import Function, Runtime, grant, source_code, suppress_finding
+from .settings_and_defaults import ResponderConfig, StageConfig, without_profile
+from .storage import ConversationsTableConstruct, QueueConstruct, ResponderSecretsConstruct, value_of_logged_ids_key
 
 # How long a delivery stays hidden. While the responder works on the delivery, it extends this time.
 HIDDEN_SECONDS = 30
 CONSUMED = ["messages.batch.ready", "messages.conversation.forgotten"]
-# The prefixes of inference profiles that span regions.
-PROFILES = ("us.", "us-gov.", "eu.", "apac.", "jp.", "au.", "ca.", "global.")
 
 
 class ResponderStack(cdk.Stack):
@@ -48,7 +47,8 @@ class ResponderStack(cdk.Stack):
     ) -> None:
         synthesizer = cdk.CliCredentialsStackSynthesizer() if config.is_local else None
         super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
-        refer_weakly(self)
+        # Read the buffer's outputs only during a deployment, so that its stack can remove them later.
+        cdk.CrossStackReferences.of(self).consume(cdk.ReferenceStrength.WEAK)
         # After the assistant's reply, the function still calls the channel and the table, and may return the delivery.
         timeout = cdk.Duration.seconds(responder.assistant_seconds + 45)
         self.dead_letters = QueueConstruct(
@@ -67,6 +67,9 @@ class ResponderStack(cdk.Stack):
         )
         self.table = ConversationsTableConstruct(self, "Conversations", config=config)
         self.secrets = ResponderSecretsConstruct(self, "ResponderSecrets", config=config)
+        # CloudFormation resolves a secret whose ARN is imported. Of a secret behind a weak reference nothing is known.
+        key = secretsmanager.Secret.from_secret_complete_arn(self, "LogIdKey", buffer.imported_log_id_key)
+        log = LogSettings(id_key=value_of_logged_ids_key(key, config), level=config.log_level)
         self.function = Function(
             self,
             "responder",
@@ -77,12 +80,12 @@ class ResponderStack(cdk.Stack):
                 # replace a version that another stack imports.
                 layer=lambda_.LayerVersion(self, "Dependencies", code=lambda_.Code.from_asset(str(layer))),
                 placement=None,
-                log=buffer.log,
+                log=log,
             ),
             memory_mb=config.memory.responder,
             timeout=timeout,
             settings=ResponderSettings(
-                log=buffer.log,
+                log=log,
                 conversations_table=self.table.table_name,
                 queue_url=self.queue.queue_url,
                 dead_letter_queue_url=self.dead_letters.queue_url,
@@ -147,10 +150,10 @@ def _model_arns(stack: cdk.Stack, model: str) -> list[str]:
     if model.startswith("arn:"):
         name = model.partition(":inference-profile/")[2]
         return [model, *(_model_arns(stack, name)[1:] if name else [])]
-    prefix = next((each for each in PROFILES if model.startswith(each)), "")
-    if not prefix:
+    target = without_profile(model)
+    if target == model:
         return [f"arn:{stack.partition}:bedrock:{stack.region}::foundation-model/{model}"]
     return [
         stack.format_arn(service="bedrock", resource="inference-profile", resource_name=model),
-        f"arn:{stack.partition}:bedrock:*::foundation-model/{model.removeprefix(prefix)}",
+        f"arn:{stack.partition}:bedrock:*::foundation-model/{target}",
     ]

@@ -39,7 +39,21 @@ OVERRIDES = "platformOverrides"
 RULE_NAMES = frozenset({*RULE_FIELDS.values(), "preset"})
 
 # The last words of the names of all stacks that a stage can have, in the order of deployment.
-STACKS = ("Network", "Cache", "PublicCache", "Buffer", "Responder", "Operability")
+STACKS = ("Network", "Cache", "PublicCache", "Buffer", "Responder")
+
+# cfn-lint's copy of AWS's registry of resource types names these; tests/infra/test_nag_and_lint.py compares.
+# fmt: off
+WITHOUT_SCHEMAS = {
+    "ap-east-2", "ap-south-2", "ap-southeast-4", "ap-southeast-5", "ap-southeast-6", "ap-southeast-7", "ca-west-1",
+    "il-central-1", "mx-central-1",
+}
+WITHOUT_FUNCTION_URLS = WITHOUT_SCHEMAS | {
+    "cn-northwest-1", "eu-central-2", "me-central-1", "us-gov-east-1", "us-gov-west-1",
+}
+# fmt: on
+
+# The prefixes of inference profiles that span regions.
+PROFILES = ("us.", "us-gov.", "eu.", "apac.", "jp.", "au.", "ca.", "global.")
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 LogRetention = Literal[
@@ -344,7 +358,7 @@ class StageConfig(Settings):
     """Whether the resources that contain data are deleted with the stage, or kept. `destroy` suits a stage for tests,
     `retain` one that has customers."""
     termination_protection: bool = False
-    """Protect all stacks except that of operability from deletion. For a stage that has customers."""
+    """Protect all stacks from deletion. For a stage that has customers."""
     tracing: bool = False
     """Trace the functions with X-Ray, which samples their invocations. For a team that already follows its requests
     with X-Ray."""
@@ -445,7 +459,7 @@ class StageConfig(Settings):
     @property
     def stacks(self) -> tuple[str, ...]:
         """Return the last words of the names of this stage's stacks, in the order of deployment."""
-        left_out = {"Operability"} if self.is_local else set()
+        left_out = set()
         if not self.has_network:
             left_out |= {"Network", "Cache"}
         if self.has_network or not self.has_cache:
@@ -516,6 +530,8 @@ class StageConfig(Settings):
         topic = self.end_user_messaging_topic
         if topic and f":sns:{self.region}:" not in topic:
             raise ValueError(f"end_user_messaging_topic must name a topic in {self.region}, the stage's region")
+        if self.api.kind == "url" and self.region in WITHOUT_FUNCTION_URLS:
+            raise ValueError(f"AWS offers no addresses of functions in {self.region}: choose api.kind `http` or `rest`")
         domain = self.api.domain
         if domain and f":acm:{self.region}:" not in domain.certificate_arn:
             raise ValueError(
@@ -543,6 +559,11 @@ class StageConfig(Settings):
             if reserved is not None and instances > reserved:
                 raise ValueError(f"warmth.{role} must not exceed concurrency.{role}, which includes it")
         return self
+
+
+def without_profile(model: str) -> str:
+    """Return the id of the model that an inference profile, which spans regions, forwards to."""
+    return next((model.removeprefix(prefix) for prefix in PROFILES if model.startswith(prefix)), model)
 
 
 def load_stage(

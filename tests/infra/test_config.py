@@ -34,6 +34,12 @@ from tests.support.engine import SETTINGS
 STAGES = {"local": {}, "dev": {}, "prod": {"memory": {"ingest": 1024}}}
 
 
+def test_an_address_of_a_function_needs_a_region_that_offers_it() -> None:
+    values = {"region": "eu-central-2", "api": {"kind": "url"}, "concurrency": {"ingest": 5}}
+    with pytest.raises(ConfigError, match=r"AWS offers no addresses of functions in eu-central-2: choose api\.kind"):
+        load_stage({"dev": values}, stage="dev")
+
+
 @pytest.mark.parametrize("stage", ["local", "dev", "prod"])
 def test_every_stage_of_cdk_json_is_valid(stage: str, stage_config: Callable[..., StageConfig]) -> None:
     assert stage_config(stage).name == stage
@@ -216,9 +222,9 @@ def test_a_stage_has_the_valkey_lane_the_dynamodb_lane_or_both(
 
 def test_without_a_network_a_stage_needs_no_zones_and_has_another_cache() -> None:
     values = {"account": "123456789012", "network": {"egress": "none"}}
-    assert load_stage({"dev": values}, stage="dev").stacks == ("PublicCache", "Buffer", "Responder", "Operability")
+    assert load_stage({"dev": values}, stage="dev").stacks == ("PublicCache", "Buffer", "Responder")
     alone = load_stage({"dev": {**values, "lane": "dynamodb"}}, stage="dev")
-    assert alone.stacks == ("Buffer", "Responder", "Operability")
+    assert alone.stacks == ("Buffer", "Responder")
 
 
 @pytest.mark.parametrize(("archive_days", "kept"), [(0, 30), (30, 30), (90, 90)])

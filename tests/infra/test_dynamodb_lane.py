@@ -34,7 +34,7 @@ def holds_messages(stacks: Stacks) -> bool:
 @pytest.mark.parametrize("stage", ["dev", "prod"])
 def test_alone_it_needs_neither_a_network_nor_a_cache(stage: str, synthesize: Callable[..., Stacks]) -> None:
     stacks = synthesize(stage, lane="dynamodb", tracing=True)
-    assert set(stacks) == {"Buffer", "Responder", "Operability"}
+    assert set(stacks) == {"Buffer", "Responder"}
     kinds = {resource["Type"] for resource in resources(stacks)}
     assert not [kind for kind in kinds if kind.startswith(NETWORK_OR_CACHE)]
     assert set(functions(stacks)) == OF_THE_DYNAMODB_LANE

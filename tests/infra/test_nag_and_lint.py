@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import aws_cdk as cdk
+import cfnlint.helpers
 import pytest
 from aws_cdk.assertions import Annotations, Match, Template
+from cfnlint.schema import PROVIDER_SCHEMA_MANAGER, ResourceNotFoundError
 from moto.iam.aws_managed_policies import aws_managed_policies_data
 
 import app as program
 from infra.composition import enforce_cdk_nag
-from infra.settings_and_defaults import LOCAL
+from infra.settings_and_defaults import LOCAL, WITHOUT_FUNCTION_URLS, WITHOUT_SCHEMAS
 from tests.conftest import PROFILE
 from tests.support.template_rules import (
     ACCEPTED,
@@ -59,11 +61,17 @@ VARIANTS = {
     "consumers": Variant("dev", {"bus": {"consumer_accounts": ["444455556666"]}, "alarm_emails": ["a@b.example"]}),
     "responder": Variant(
         "prod",
-        {"responder": {"assistant": "bedrock", "model": "us.amazon.nova-lite-v1:0"}, "tracing": True, "canary": True},
+        {
+            "responder": {"assistant": "bedrock", "model": "us.amazon.nova-lite-v1:0"},
+            "tracing": True,
+            "canary": True,
+            "log_ids": "hashed",
+        },
     ),
 }
+MAX_LOOK_UPS = 10
 IN_AWS = [name for name, variant in VARIANTS.items() if variant.stage != LOCAL]
-STACKS = ["Network", "Cache", "PublicCache", "Buffer", "Responder", "Operability"]
+STACKS = ["Network", "Cache", "PublicCache", "Buffer", "Responder"]
 
 
 @pytest.fixture(scope="session")
@@ -144,6 +152,45 @@ def test_every_template_stays_within_the_limits(
     stage, overrides = VARIANTS[name]
     for template in synthesize(stage, **overrides).values():
         assert exceeded(dict(template.to_json()), record_property) == []
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_no_template_looks_up_more_than_ten_values(
+    name: str, synthesize: Callable[..., Mapping[str, Template]]
+) -> None:
+    """CloudFormation makes a call for each `Fn::GetStackOutput`, even of the same value; 75 were throttled."""
+    stage, overrides = VARIANTS[name]
+    for template in synthesize(stage, **overrides).values():
+        assert json.dumps(template.to_json()).count('"Fn::GetStackOutput"') <= MAX_LOOK_UPS
+
+
+def test_every_region_offers_what_a_stage_has_there(synthesize: Callable[..., Mapping[str, Template]]) -> None:
+    kinds = {
+        resource["Type"]
+        for variant in VARIANTS.values()
+        for template in synthesize(variant.stage, **variant.overrides).values()
+        for resource in template.to_json()["Resources"].values()
+    }
+    missing: dict[str, set[str]] = {}
+    for kind in kinds:
+        for region in cfnlint.helpers.REGIONS:
+            try:
+                PROVIDER_SCHEMA_MANAGER.get_resource_schema(region, kind)
+            except ResourceNotFoundError:
+                missing.setdefault(kind, set()).add(region)
+    registry = {"AWS::EventSchemas::Registry": WITHOUT_SCHEMAS, "AWS::EventSchemas::Schema": WITHOUT_SCHEMAS}
+    assert missing == registry | {"AWS::Lambda::Url": WITHOUT_FUNCTION_URLS}
+
+
+def test_a_region_without_a_schema_registry_gets_none(synthesize: Callable[..., Mapping[str, Template]]) -> None:
+    text = json.dumps(synthesize("dev", region="il-central-1")["Buffer"].to_json())
+    assert "AWS::EventSchemas" not in text
+
+
+def test_a_cache_in_govcloud_has_no_key_of_ours(synthesize: Callable[..., Mapping[str, Template]]) -> None:
+    template = synthesize("prod", region="us-gov-west-1")["Cache"]
+    template.resource_count_is("AWS::KMS::Key", 0)
+    assert "KmsKeyId" not in json.dumps(template.to_json())
 
 
 @pytest.mark.parametrize("name", IN_AWS)

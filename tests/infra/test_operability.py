@@ -84,16 +84,35 @@ def _paragraphs() -> dict[str, str]:
 def test_every_alarm_tells_the_topic_when_it_fires_and_when_it_is_over(
     stage: str, synthesize: Callable[..., Mapping[str, Template]]
 ) -> None:
-    template = synthesize(stage)["Operability"]
+    template = synthesize(stage)["Buffer"]
     (topic,) = template.find_resources("AWS::SNS::Topic")
     for alarm in _alarms(template).values():
         assert alarm["AlarmActions"] == alarm["OKActions"] == [{"Ref": topic}]
 
 
+def test_the_responders_alarms_tell_the_same_topic_by_its_name(
+    synthesize: Callable[..., Mapping[str, Template]],
+) -> None:
+    stacks = synthesize("prod", **RESPONDER)
+    (topic,) = _all(stacks["Buffer"], "AWS::SNS::Topic")
+    alarms = _alarms(stacks["Responder"])
+    assert alarms.keys() == {
+        "responder-errors",
+        "throttles-responder",
+        "reply-dead-letters",
+        "processing-errors",
+        "unconfirmed-sends",
+    }
+    for alarm in alarms.values():
+        assert alarm["AlarmActions"] == alarm["OKActions"]
+        (told,) = alarm["AlarmActions"]
+        assert told["Fn::Join"][1][-1].rpartition(":")[2] == topic["TopicName"]
+
+
 def test_cloudwatch_may_publish_on_the_encrypted_topic_and_only_for_this_account(
     synthesize: Callable[..., Mapping[str, Template]],
 ) -> None:
-    template = synthesize("prod")["Operability"]
+    template = synthesize("prod")["Buffer"]
     ((key_id, key),) = template.find_resources("AWS::KMS::Key").items()
     (topic,) = _all(template, "AWS::SNS::Topic")
     assert topic["KmsMasterKeyId"] == {"Fn::GetAtt": [key_id, "Arn"]}
@@ -114,7 +133,7 @@ def test_cloudwatch_may_publish_on_the_encrypted_topic_and_only_for_this_account
 
 def test_the_addresses_of_the_stage_are_subscribed(synthesize: Callable[..., Mapping[str, Template]]) -> None:
     emails = ["one@example.org", "two@example.org"]
-    template = synthesize("dev", alarm_emails=emails)["Operability"]
+    template = synthesize("dev", alarm_emails=emails)["Buffer"]
     subscribed = [(each["Protocol"], each["Endpoint"]) for each in _all(template, "AWS::SNS::Subscription")]
     assert sorted(subscribed) == [("email", email) for email in emails]
 
@@ -129,7 +148,8 @@ def test_every_alarm_is_answered_by_a_paragraph_and_every_paragraph_by_an_alarm(
         synthesize("prod", **ALONE),
         synthesize("prod", **PUBLIC),
     ]
-    for alarm in (alarm for stacks in every_lane for alarm in _alarms(stacks["Operability"]).values()):
+    templates = [stacks[name] for stacks in every_lane for name in ("Buffer", "Responder")]
+    for alarm in (alarm for template in templates for alarm in _alarms(template).values()):
         match = re.fullmatch(r"\[(page|ticket)\] .+\. Runbook: docs/runbook\.md#([\w-]+)", alarm["AlarmDescription"])
         assert match, alarm["AlarmDescription"]
         pointed_at.add(match[2])
@@ -156,34 +176,35 @@ def test_the_runbook_asks_only_for_outputs_that_the_stacks_have(
 
 
 @pytest.mark.parametrize("overrides", [RESPONDER | CANARY | BY_SNS, ALONE])
-def test_the_stack_looks_only_at_metrics_that_the_functions_emit(
+def test_the_stacks_look_only_at_metrics_that_the_functions_emit(
     overrides: dict[str, Any], synthesize: Callable[..., Mapping[str, Template]]
 ) -> None:
-    template = synthesize("prod", **overrides)["Operability"]
+    stacks = synthesize("prod", **overrides)
     emitted = set(_emitted())
-    looked_at = set(_looked_at(template, namespace="MessageBuffer/prod"))
+    watched = [stacks[name] for name in ("Buffer", "Responder") if _all(stacks[name], "AWS::CloudWatch::Dashboard")]
+    looked_at = {each for template in watched for each in _looked_at(template, namespace="MessageBuffer/prod")}
     assert looked_at
     assert looked_at <= emitted
 
 
 def test_a_lost_lease_is_what_the_processor_calls_lost(synthesize: Callable[..., Mapping[str, Template]]) -> None:
-    alarm = _alarms(synthesize("prod")["Operability"])["lease-flapping-lost"]
+    alarm = _alarms(synthesize("prod")["Buffer"])["lease-flapping-lost"]
     assert {"Name": "reason", "Value": Exit.LOST.value} in _metric(alarm)["Dimensions"]
 
 
 def test_a_fallback_in_use_is_a_ticket_and_in_the_dynamodb_lane_no_alarm(
     synthesize: Callable[..., Mapping[str, Template]],
 ) -> None:
-    alarm = _alarms(synthesize("prod")["Operability"])["fallback-in-use"]
+    alarm = _alarms(synthesize("prod")["Buffer"])["fallback-in-use"]
     assert alarm["AlarmDescription"].startswith("[ticket]")
     assert (_metric(alarm)["MetricName"], alarm["Threshold"]) == ("FallbackMessages", 0)
-    assert "fallback-in-use" not in _alarms(synthesize("prod", **ALONE)["Operability"])
+    assert "fallback-in-use" not in _alarms(synthesize("prod", **ALONE)["Buffer"])
 
 
 def test_batches_that_cannot_be_put_on_the_bus_are_told_of_in_either_lane(
     synthesize: Callable[..., Mapping[str, Template]],
 ) -> None:
-    both, alone = (_alarms(synthesize("prod", **lane)["Operability"]) for lane in ({}, ALONE))
+    both, alone = (_alarms(synthesize("prod", **lane)["Buffer"]) for lane in ({}, ALONE))
     names = {"emission-retries", "emission-retries-dynamodb-processor"}
     assert names <= both.keys()
     assert names & alone.keys() == {"emission-retries-dynamodb-processor"}
@@ -197,47 +218,49 @@ def test_batches_that_cannot_be_put_on_the_bus_are_told_of_in_either_lane(
 def test_5xx_page_as_a_share_of_the_webhooks_and_never_for_a_single_one(
     api: dict[str, str], errors: int, requests: int, pages: bool, synthesize: Callable[..., Mapping[str, Template]]
 ) -> None:
-    alarm = _alarms(synthesize("prod", api=api)["Operability"])["webhooks-fail"]
+    alarm = _alarms(synthesize("prod", api=api)["Buffer"])["webhooks-fail"]
     (expression,) = [each["Expression"] for each in alarm["Metrics"] if "Expression" in each]
     names = {"IF": lambda test, then, other: then if test else other, "errors": errors, "requests": requests}
     assert (eval(expression, names) > alarm["Threshold"]) is pages  # noqa: S307 - our own formula
 
 
-def test_silence_of_the_watchdog_is_an_alarm_of_its_own(synthesize: Callable[..., Mapping[str, Template]]) -> None:
-    alarm = _alarms(synthesize("prod")["Operability"])["watchdog-silent"]
-    assert (alarm["TreatMissingData"], alarm["ComparisonOperator"]) == ("breaching", "LessThanThreshold")
-    assert alarm["EvaluationPeriods"] * _metric(alarm)["Period"] == 180
+@pytest.mark.parametrize("name", ["watchdog-silent", "window-sweep-silent"])
+def test_silence_after_a_value_is_an_alarm_and_silence_before_the_first_is_none(
+    name: str, synthesize: Callable[..., Mapping[str, Template]]
+) -> None:
+    alarm = _alarms(synthesize("prod")["Buffer"])[name]
+    (filled,) = [each for each in alarm["Metrics"] if "Expression" in each]
+    (published,) = [each for each in alarm["Metrics"] if "MetricStat" in each]
+    assert filled["Expression"] == f"FILL({published['Id']}, 0)"
+    assert (alarm["Threshold"], alarm["ComparisonOperator"]) == (1, "LessThanThreshold")
+    assert alarm["DatapointsToAlarm"] < alarm["EvaluationPeriods"], "a value must remain that FILL can continue"
+
+
+def test_no_alarm_fires_because_a_new_stage_has_published_nothing(
+    synthesize: Callable[..., Mapping[str, Template]],
+) -> None:
+    stacks = synthesize("prod", **RESPONDER, **CANARY, **BY_SNS)
+    alarms = [alarm for name in ("Buffer", "Responder") for alarm in _alarms(stacks[name]).values()]
+    assert {alarm["TreatMissingData"] for alarm in alarms} == {"ignore", "notBreaching"}
 
 
 @pytest.mark.parametrize(("name", "above_ms"), [("oldest-overdue", 60_000), ("oldest-window-overdue", 60_000)])
 def test_what_is_overdue_stays_an_alarm_while_nobody_can_look(
     name: str, above_ms: int, synthesize: Callable[..., Mapping[str, Template]]
 ) -> None:
-    alarm = _alarms(synthesize("prod")["Operability"])[name]
+    alarm = _alarms(synthesize("prod")["Buffer"])[name]
     assert alarm["AlarmDescription"].startswith("[page]")
     assert (_metric(alarm)["Stat"], alarm["Threshold"]) == ("Maximum", above_ms)
     assert alarm["TreatMissingData"] == "ignore"
 
 
-def test_of_all_alarms_only_those_of_what_comes_every_minute_take_silence_for_trouble(
-    synthesize: Callable[..., Mapping[str, Template]],
-) -> None:
-    alarms = _alarms(synthesize("prod")["Operability"])
-    silent = {name: alarm["TreatMissingData"] for name, alarm in alarms.items()}
-    assert [name for name, missing in silent.items() if missing == "breaching"] == [
-        "watchdog-silent",
-        "window-sweep-silent",
-    ]
-    assert set(silent.values()) == {"breaching", "ignore", "notBreaching"}
-
-
 def test_the_cache_warns_before_the_limits_of_the_stage(synthesize: Callable[..., Mapping[str, Template]]) -> None:
     stacks = synthesize("dev", cache={"max_storage_gb": 8, "max_ecpu_per_second": 2_000})
-    alarms = _alarms(stacks["Operability"])
+    alarms = _alarms(stacks["Buffer"])
     assert alarms["cache-storage"]["Threshold"] == 6_000_000_000
     assert alarms["cache-requests"]["Threshold"] == 1_500 * _metric(alarms["cache-requests"])["Period"]
     for title, limit in (("Storage", 8_000_000_000), ("ECPUs", 2_000)):
-        (line,) = _widget(stacks["Operability"], title)["annotations"]["horizontal"]
+        (line,) = _widget(stacks["Buffer"], title)["annotations"]["horizontal"]
         assert line["value"] == limit
 
 
@@ -247,9 +270,7 @@ def test_the_cache_is_found_under_the_name_that_serverless_caches_report(
     stacks = synthesize("prod")
     (cache,) = _all(stacks["Cache"], "AWS::ElastiCache::ServerlessCache")
     named = [
-        _metric(each)["Dimensions"]
-        for name, each in _alarms(stacks["Operability"]).items()
-        if name.startswith("cache-")
+        _metric(each)["Dimensions"] for name, each in _alarms(stacks["Buffer"]).items() if name.startswith("cache-")
     ]
     assert named == [[{"Name": "clusterId", "Value": cache["ServerlessCacheName"]}]] * 7
 
@@ -257,7 +278,7 @@ def test_the_cache_is_found_under_the_name_that_serverless_caches_report(
 def test_every_function_is_watched_for_errors_and_throttles(
     synthesize: Callable[..., Mapping[str, Template]],
 ) -> None:
-    alarms = _alarms(synthesize("prod")["Operability"])
+    alarms = _alarms(synthesize("prod")["Buffer"])
     for role in ROLES:
         dashed = role.replace("_", "-")
         assert _metric(alarms[f"{dashed}-errors"])["MetricName"] == "Errors"
@@ -270,7 +291,7 @@ def test_at_an_own_address_refusals_by_lambda_page_because_they_are_no_5xx(
     synthesize: Callable[..., Mapping[str, Template]],
 ) -> None:
     at_url, at_gateway = (
-        _alarms(synthesize("prod", api=kind)["Operability"])["throttles-ingest"] for kind in (OWN_URL, HTTP)
+        _alarms(synthesize("prod", api=kind)["Buffer"])["throttles-ingest"] for kind in (OWN_URL, HTTP)
     )
     assert _metric(at_url)["MetricName"] == "Throttles"
     assert at_url["AlarmDescription"].startswith("[page]")
@@ -286,11 +307,11 @@ def test_the_queues_of_end_user_messaging_are_watched_where_it_is_used(
         "queued-webhooks-wait": "ApproximateAgeOfOldestMessage",
         "unreadable-webhooks": "ApproximateNumberOfMessagesVisible",
     }
-    template = synthesize("prod", **BY_SNS)["Operability"]
+    template = synthesize("prod", **BY_SNS)["Buffer"]
     watched = {name: _metric(_alarms(template)[name]) for name in names}
     assert {name: metric["MetricName"] for name, metric in watched.items()} == names
     assert len({json.dumps(metric["Dimensions"]) for metric in watched.values()}) == len(names)
-    assert names.keys().isdisjoint(_alarms(synthesize("prod")["Operability"]))
+    assert names.keys().isdisjoint(_alarms(synthesize("prod")["Buffer"]))
 
 
 def _emitted() -> Iterator[Told]:

@@ -5,6 +5,7 @@ The answers of AWS are checked against the SDK's own description of the services
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -38,10 +39,30 @@ STAGES = {"dev": RULES, "prod": {**RULES, "termination_protection": True}}
 REAL_SESSION = boto3.Session
 
 Answer = tuple[str, str, Mapping[str, Any] | str]
-IDENTITY: Answer = ("sts", "get_caller_identity", {"Account": ACCOUNT})
+IDENTITY: Answer = ("sts", "get_caller_identity", {"Account": ACCOUNT, "Arn": f"arn:aws:iam::{ACCOUNT}:user/one"})
 NO_LOOKUP_ROLE: Answer = ("sts", "assume_role", "AccessDenied")
 BOOTSTRAPPED: Answer = ("ssm", "get_parameter", {"Parameter": {"Value": "32"}})
 NOTHING_DEPLOYED: Answer = ("resourcegroupstaggingapi", "get_resources", {"ResourceTagMappingList": []})
+
+
+def quota(value: int) -> Answer:
+    return ("service-quotas", "get_service_quota", {"Quota": {"Value": value}})
+
+
+def vpcs(count: int) -> Answer:
+    return ("ec2", "describe_vpcs", {"Vpcs": [{}] * count})
+
+
+def addresses(count: int) -> Answer:
+    return ("ec2", "describe_addresses", {"Addresses": [{}] * count})
+
+
+def caches(count: int) -> Answer:
+    return ("elasticache", "describe_serverless_caches", {"ServerlessCaches": [{}] * count})
+
+
+# Preflight asks about quotas after everything else.
+EMPTY_AND_LARGE = [*[NOTHING_DEPLOYED] * 3, *[quota(40)] * 3, vpcs(0), addresses(0), caches(0)]
 
 
 class Session:
@@ -139,7 +160,7 @@ def in_account(config: StageConfig, *answers: Answer, purpose: Purpose = "deploy
     """Return what is missing in an account that gives these answers. Without an answer about stacks, it has none."""
     asked = {operation for _, operation, _ in answers}
     nothing = [network_in(), *stacks()]
-    answers = (*(answer for answer in nothing if answer[1] not in asked), *answers)
+    answers = (*(answer for answer in nothing if answer[1] not in asked), *answers, *EMPTY_AND_LARGE)
     return list(problems_there(config, StageAccount(ACCOUNT, Session(*answers).client), purpose))
 
 
@@ -151,15 +172,13 @@ def test_synth_needs_no_credentials(machine: pytest.MonkeyPatch) -> None:
     assert not list(problems(STAGES, "dev", "synth"))
 
 
-def test_all_that_is_missing_is_said_at_once(machine: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_all_that_is_missing_is_said_at_once(machine: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise LayerError("no matching distribution")
 
-    machine.setattr(cli, "node", lambda: tmp_path / "node")
     machine.setattr(preflight, "lambda_interpreter", lambda: None)
     machine.setattr(preflight, "build_layer", fail)
-    node, python, layer, stage, *rest = problems(STAGES, "prdo", "deploy")
-    assert node.endswith("Run `make clean setup`.")
+    python, layer, stage, *rest = problems(STAGES, "prdo", "deploy")
     assert python.startswith("Python 3.13 is missing")
     assert layer.endswith("no matching distribution")
     assert stage == "Unknown stage 'prdo'. Valid stages: dev, prod."
@@ -214,48 +233,34 @@ def test_the_command_prints_the_sentences_and_fails() -> None:
 # -- the credentials ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("code", "sentence"),
-    [
-        ("ExpiredToken", "The AWS credentials have expired. Sign in"),
-        ("InvalidClientTokenId", r"AWS refuses the credentials \(InvalidClientTokenId\)"),
-    ],
-)
-def test_credentials_that_aws_does_not_take_are_told_apart(code: str, sentence: str, prod: StageConfig) -> None:
-    with pytest.raises(Missing, match=sentence):
-        identify(prod, Session(("sts", "get_caller_identity", code)))
+def test_credentials_that_aws_does_not_take_are_said_with_its_reason(prod: StageConfig) -> None:
+    with pytest.raises(Missing, match=r"do not work in us-east-1: .*\(ExpiredToken\).*Sign in"):
+        identify(prod, Session(("sts", "get_caller_identity", "ExpiredToken")))
 
 
 @pytest.mark.parametrize(
-    ("error", "sentence"),
+    "error",
     [
-        (NoCredentialsError(), "No AWS credentials were found"),
-        (EndpointConnectionError(endpoint_url="https://sts"), "AWS cannot be reached"),
-        (SSOTokenLoadError(error_msg="no token"), "credentials cannot be used.*Sign in"),
+        NoCredentialsError(),
+        EndpointConnectionError(endpoint_url="https://sts.us-esat-1.amazonaws.com"),
+        SSOTokenLoadError(error_msg="no token"),
     ],
 )
-def test_what_never_reaches_aws_is_told_apart(
-    error: Exception, sentence: str, prod: StageConfig, monkeypatch: pytest.MonkeyPatch
+def test_what_never_reaches_aws_is_said_with_the_reason(
+    error: Exception, prod: StageConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
     session = Session(IDENTITY)
     monkeypatch.setattr(session.client("sts"), "get_caller_identity", fail)
-    with pytest.raises(Missing, match=sentence):
+    with pytest.raises(Missing, match=f"{re.escape(str(error))}.*Check the stage's region"):
         identify(prod, session)
 
 
 def test_credentials_of_another_account_are_refused(prod: StageConfig) -> None:
     with pytest.raises(Missing, match=f"are for account {OTHER_ACCOUNT}, but stage 'prod' belongs to {ACCOUNT}"):
         identify(prod, Session(("sts", "get_caller_identity", {"Account": OTHER_ACCOUNT})))
-
-
-def test_a_region_that_does_not_exist_is_refused_before_anything_is_asked(
-    stage_config: Callable[..., StageConfig],
-) -> None:
-    with pytest.raises(Missing, match="There is no region 'us-esat-1'"):
-        identify(stage_config("dev", region="us-esat-1"), Session())
 
 
 def test_the_account_is_read_with_the_lookup_role_of_cdk(prod: StageConfig) -> None:
@@ -280,7 +285,7 @@ def test_without_that_role_the_credentials_themselves_are_used(prod: StageConfig
 
 
 def test_an_account_that_has_everything_is_ready(prod: StageConfig) -> None:
-    answers = [BOOTSTRAPPED, limits(1_000, 306), NOTHING_DEPLOYED, zones(*ZONES, "us-east-1c")]
+    answers = [BOOTSTRAPPED, limits(1_000, 306), NOTHING_DEPLOYED]
     assert not in_account(prod, *answers)
 
 
@@ -302,7 +307,7 @@ def test_an_old_bootstrap_is_said_with_both_versions(prod: StageConfig) -> None:
 def test_concurrency_that_lambda_would_refuse_is_said_before(
     concurrent: int, unreserved: int, available: int, prod: StageConfig
 ) -> None:
-    answers = [BOOTSTRAPPED, limits(concurrent, unreserved), NOTHING_DEPLOYED, zones(*ZONES)]
+    answers = [BOOTSTRAPPED, limits(concurrent, unreserved), NOTHING_DEPLOYED]
     (sentence,) = in_account(prod, *answers)
     assert f"reserves 206 concurrent executions, but {available} are left to reserve" in sentence
 
@@ -318,7 +323,7 @@ def test_what_the_stage_holds_already_it_may_have_again(prod: StageConfig) -> No
         ("lambda", "get_function_concurrency", {"ReservedConcurrentExecutions": 206}),
         ("lambda", "get_function_concurrency", {}),
     ]
-    assert not in_account(prod, BOOTSTRAPPED, limits(1_000, 100), *held, deployed, zones(*ZONES))
+    assert not in_account(prod, BOOTSTRAPPED, limits(1_000, 100), *held, deployed)
 
 
 def test_instances_provisioned_without_a_reservation_count_too(stage_config: Callable[..., StageConfig]) -> None:
@@ -335,13 +340,6 @@ def test_the_dynamodb_lane_reserves_only_for_functions_that_it_has_and_needs_no_
     assert "reserves 100 concurrent executions, but 99 are left to reserve" in sentence
 
 
-def test_a_zone_that_the_account_does_not_have_is_said_with_those_it_has(prod: StageConfig) -> None:
-    answers = [BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED, zones("us-east-1a", "us-east-1c")]
-    (sentence,) = in_account(prod, *answers)
-    assert "no availability zone 'us-east-1b'" in sentence
-    assert "Name two of us-east-1a, us-east-1c" in sentence
-
-
 def test_an_existing_network_cannot_move(prod: StageConfig) -> None:
     answers = [BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED]
     assert not in_account(prod, *answers, network_in(*ZONES))
@@ -353,11 +351,14 @@ def test_an_existing_network_cannot_move(prod: StageConfig) -> None:
     assert not in_account(anywhere, *answers, network_in("us-east-1b", "us-east-1c"))
 
 
-def test_a_stack_that_the_stage_no_longer_has_is_not_sent_to_a_removal_of_the_stage(prod: StageConfig) -> None:
+@pytest.mark.parametrize("state", ["CREATE_COMPLETE", "DELETE_FAILED"])
+def test_a_stack_that_the_stage_will_not_have_is_advice_that_names_the_command(state: str, prod: StageConfig) -> None:
     config = prod.model_copy(update={"lane": "dynamodb"})
     answers = [BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED]
-    (sentence,) = in_account(config, *answers, *stacks(Network="DELETE_FAILED"))
-    assert sentence.endswith("Run `make prune STAGE=prod` again.")
+    (sentence,) = in_account(config, *answers, *stacks(Network=state))
+    assert isinstance(sentence, Advice)
+    assert sentence.startswith("MessageBuffer-prod-Network still exists, and AWS bills it")
+    assert "`make prune STAGE=prod`" in sentence
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -377,13 +378,85 @@ def test_a_zone_without_an_interface_endpoint_is_said_before_the_first_deploymen
     assert not in_account(config, *ready, network_in(*ZONES))
 
 
+def test_a_service_without_an_endpoint_in_the_region_is_one_sentence(
+    stage_config: Callable[..., StageConfig],
+) -> None:
+    config = stage_config("dev", network={"egress": "endpoints"})
+    services = {name: ZONES for name in preflight.ENDPOINT_SERVICES if name != "events"}
+    (sentence,) = in_account(
+        config, BOOTSTRAPPED, limits(1_000, 1_000), network_in(), zones(*ZONES), endpoints(**services)
+    )
+    assert sentence == "us-east-1 has no interface endpoints for events. Choose another network.egress."
+
+
+@pytest.mark.parametrize(
+    ("quotas", "used", "sentence"),
+    [
+        ((6, 9, 9), (5, 5, 5), ""),
+        (
+            (5, 9, 9),
+            (5, 5, 5),
+            "needs 1 more of `ec2:vpc`, but the quota of account 111122223333 in us-east-1 leaves 0",
+        ),
+        (
+            (9, 6, 9),
+            (5, 5, 5),
+            "needs 2 more of `ec2:elastic-ip`, but the quota of account 111122223333 in us-east-1 leaves 1",
+        ),
+        ((9, 9, 5), (5, 5, 5), "needs 1 more of `elasticache:serverlesscache`, but"),
+    ],
+)
+def test_a_quota_that_is_used_up_is_said_before(
+    quotas: Sequence[int], used: Sequence[int], sentence: str, prod: StageConfig
+) -> None:
+    left = [*map(quota, quotas), vpcs(used[0]), addresses(used[1]), caches(used[2])]
+    found = in_account(prod, BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED, *left)
+    assert len(found) == bool(sentence)
+    assert all(sentence in each for each in found)
+
+
+def test_what_the_stage_has_already_needs_no_quota(prod: StageConfig) -> None:
+    deployed: Answer = (
+        "resourcegroupstaggingapi",
+        "get_resources",
+        {"ResourceTagMappingList": [{"ResourceARN": "arn:one"}, {"ResourceARN": "arn:two"}]},
+    )
+    full = [quota(0), quota(0), quota(0)]
+    answers = [BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED, deployed, deployed, deployed]
+    assert not in_account(prod, *answers, network_in(*ZONES), *full)
+
+
+@pytest.mark.parametrize("agreement", ["AVAILABLE", "NOT_AVAILABLE"])
+def test_a_model_that_the_account_may_not_use_yet_is_advice(
+    agreement: str, stage_config: Callable[..., StageConfig]
+) -> None:
+    responder = {"assistant": "bedrock", "model": "us.amazon.nova-lite-v1:0"}
+    available: Answer = (
+        "bedrock",
+        "get_foundation_model_availability",
+        {
+            "modelId": "amazon.nova-lite-v1:0",
+            "agreementAvailability": {"status": agreement},
+            "authorizationStatus": "AUTHORIZED",
+            "entitlementAvailability": "AVAILABLE",
+            "regionAvailability": "NOT_AVAILABLE",
+        },
+    )
+    config = stage_config("dev", responder=responder)
+    found = in_account(config, BOOTSTRAPPED, limits(1_000, 1_000), available)
+    assert len(found) == (agreement != "AVAILABLE")
+    for sentence in found:
+        assert isinstance(sentence, Advice)
+        assert "may not use us.amazon.nova-lite-v1:0 yet (agreement NOT_AVAILABLE), so replies would fail" in sentence
+
+
 @pytest.mark.parametrize(
     ("state", "sentence"),
     [
         ("ROLLBACK_COMPLETE+", "failed (ROLLBACK_COMPLETE). Run `make prune STAGE=prod`"),
         ("ROLLBACK_FAILED+", "failed (ROLLBACK_FAILED). Run `make prune STAGE=prod`"),
-        ("UPDATE_ROLLBACK_FAILED", "`.venv/bin/cdk rollback MessageBuffer-prod-Buffer -c stage=prod`"),
-        ("DELETE_FAILED", "Run `make destroy STAGE=prod` again"),
+        ("UPDATE_ROLLBACK_FAILED", "is in the state UPDATE_ROLLBACK_FAILED. See docs/deploy.md#roll-back."),
+        ("DELETE_FAILED", "is in the state DELETE_FAILED. See docs/deploy.md#remove-a-stage."),
         ("ROLLBACK_COMPLETE", ""),
         ("UPDATE_COMPLETE+", ""),
     ],
@@ -391,7 +464,7 @@ def test_a_zone_without_an_interface_endpoint_is_said_before_the_first_deploymen
 def test_a_stack_that_an_earlier_deployment_left_behind_is_said_with_the_way_out(
     state: str, sentence: str, prod: StageConfig
 ) -> None:
-    answers = [BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED, zones(*ZONES)]
+    answers = [BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED]
     found = in_account(prod, *answers, *stacks(Network="CREATE_COMPLETE", Buffer=state))
     assert len(found) == bool(sentence)
     assert all(sentence in each for each in found)
@@ -415,7 +488,7 @@ def test_a_question_that_is_not_allowed_does_not_keep_the_others_from_being_aske
         ("ssm", "get_parameter", "AccessDenied"),
         ("lambda", "get_account_settings", "AccessDenied"),
     ]
-    bootstrap, concurrency = in_account(prod, *answers, zones(*ZONES))
+    bootstrap, concurrency = in_account(prod, *answers)
     assert bootstrap.startswith("AWS refused GetParameter (AccessDenied)")
     assert concurrency.startswith("AWS refused GetAccountSettings (AccessDenied)")
 
@@ -474,4 +547,4 @@ def test_a_bootstrap_needs_credentials_but_no_bootstrap(
     session = Session(("sts", "get_caller_identity", "ExpiredToken"))
     machine.setattr(boto3, "Session", lambda: session)
     (sentence,) = problems(STAGES, "dev", "bootstrap")
-    assert sentence.startswith("The AWS credentials have expired.")
+    assert sentence.startswith("The AWS credentials do not work in us-east-1: ")

@@ -87,6 +87,8 @@ class Interfaces:
     def __init__(self, *answers: list[str]) -> None:
         self._answers = list(answers)
         self.deleted: list[str] = []
+        self.vanish = False
+        """Lambda deletes each interface before the removal does."""
 
     def describe_network_interfaces(self, *, Filters: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: N803
         assert {"Name": "vpc-id", "Values": ["vpc-1"]} in Filters
@@ -98,10 +100,32 @@ class Interfaces:
 
     def delete_network_interface(self, *, NetworkInterfaceId: str) -> None:  # noqa: N803
         self.deleted.append(NetworkInterfaceId)
+        if self.vanish:
+            code = "InvalidNetworkInterfaceID.NotFound"
+            raise ClientError({"Error": {"Code": code, "Message": "does not exist"}}, "DeleteNetworkInterface")
+
+
+class Caches:
+    """Plays ElastiCache: the serverless caches that exist, and their snapshots."""
+
+    def __init__(self, *names: str, snapshots: Sequence[str] = ()) -> None:
+        self._names, self._snapshots = names, snapshots
+
+    def describe_serverless_caches(self, *, ServerlessCacheName: str) -> dict[str, Any]:  # noqa: N803
+        if ServerlessCacheName in self._names:
+            return {"ServerlessCaches": [{}]}
+        code = "ServerlessCacheNotFoundFault"
+        raise ClientError({"Error": {"Code": code, "Message": "not found"}}, "DescribeServerlessCaches")
+
+    def describe_serverless_cache_snapshots(self, *, ServerlessCacheName: str) -> dict[str, Any]:  # noqa: N803
+        found = [name for name in self._snapshots if name.startswith(ServerlessCacheName)]
+        return {"ServerlessCacheSnapshots": [{"ServerlessCacheSnapshotName": name} for name in found]}
 
 
 NETWORK = ("AWS::EC2::VPC", "vpc-1", "Delete")
 BUCKET = ("AWS::S3::Bucket", "dev-oversize", "Delete")
+CACHE = ("AWS::ElastiCache::ServerlessCache", "message-buffer-dev", "Delete")
+KEY = ("AWS::KMS::Key", "key-1", "Delete")
 TABLE = ("AWS::DynamoDB::Table", "dev-rules", KEPT)
 
 
@@ -116,7 +140,9 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudFormation]:
 
     class Session:
         def client(self, service: str, **_: Any) -> Any:
-            return {"cloudformation": cloudformation, "ec2": interfaces}.get(service) or aws(service)
+            return {"cloudformation": cloudformation, "ec2": interfaces, "elasticache": Caches()}.get(service) or aws(
+                service
+            )
 
     with mock_aws():
         monkeypatch.setattr(boto3, "Session", Session)
@@ -130,8 +156,12 @@ def said() -> list[str]:
 
 @pytest.fixture
 def make(said: list[str], account: CloudFormation) -> Callable[..., Removal]:
-    def made(interfaces: Interfaces | None = None, **overrides: Any) -> Removal:
-        clients = {"cloudformation": account, "ec2": interfaces or Interfaces([])}
+    def made(interfaces: Interfaces | None = None, caches: Caches | None = None, **overrides: Any) -> Removal:
+        clients = {
+            "cloudformation": account,
+            "ec2": interfaces or Interfaces([]),
+            "elasticache": caches or Caches(),
+        }
         config = load_stage({"dev": overrides}, stage="dev")
         return Removal(config, client=lambda name: clients.get(name) or aws(name), say=said.append)
 
@@ -165,10 +195,10 @@ def test_what_goes_what_stays_and_what_costs_is_said_before(
     account.deploy("Buffer", Oversize=BUCKET, Rules=TABLE, Triggers=("AWS::SQS::Queue", "dev-triggers", KEPT))
     make().explain(make().existing())
     text = "\n".join(said)
-    assert f"Delete the stack {NAME}-Buffer (CREATE_COMPLETE) and its 1 resources." in text
-    assert "AWS also deletes all data in:\n  S3::Bucket dev-oversize" in text
-    assert "AWS keeps, and bills:\n  DynamoDB::Table dev-rules (storage and backups)" in text
-    assert "AWS keeps, and does not bill while it is unused:\n  SQS::Queue dev-triggers" in text
+    assert f"Delete the stack {NAME}-Buffer (CREATE_COMPLETE), with all data" in text
+    assert "  delete S3::Bucket dev-oversize\n" in text
+    assert "  keep   DynamoDB::Table dev-rules, and pay for storage and backups\n" in text
+    assert "  keep   SQS::Queue dev-triggers, free while it is unused\n" in text
     assert '"removal_policy": "destroy"' in text
 
 
@@ -209,7 +239,7 @@ def test_a_stack_that_never_got_deployed_is_left_over_and_its_protection_is_no_o
         stack["protected"] = True
     found = make().left_over()
     assert names(found) == [f"{NAME}-Buffer"]
-    assert removal.protected(found) == []
+    removal.refuse_protected(found, load_stage({"dev": {}}, stage="dev"))
     make().delete(found)
     assert account.stacks.keys() == {f"{NAME}-Cache"}
 
@@ -224,7 +254,7 @@ def test_lambda_leaves_the_network_before_it_is_deleted(
     found = make(interfaces)
     found.delete(found.existing())
     assert interfaces.deleted == ["eni-0"], "Lambda cannot delete it without the functions' roles"
-    assert slept == [INTERFACE_POLL_SECONDS] * 2
+    assert slept == [INTERFACE_POLL_SECONDS] * 3
     assert account.stacks == {}
 
 
@@ -237,6 +267,55 @@ def test_a_network_that_lambda_does_not_leave_is_said_with_its_costs(
     with pytest.raises(Stuck, match=r"eni-0\. .*until then AWS bills the NAT gateways"):
         found.delete(found.existing())
     assert account.stacks.keys() == {f"{NAME}-Network"}
+
+
+def test_an_interface_that_lambda_deletes_meanwhile_is_no_error(
+    make: Callable[..., Removal], account: CloudFormation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    account.deploy("Network", Vpc=NETWORK)
+    interfaces = Interfaces(["available"], [])
+    interfaces.vanish = True
+    found = make(interfaces)
+    found.delete(found.existing())
+    assert interfaces.deleted == ["eni-0"]
+    assert account.stacks == {}
+
+
+@pytest.mark.parametrize("has_its_stack", [True, False])
+def test_a_kept_cache_keeps_its_network_and_the_command_that_ends_it_is_said(
+    has_its_stack: bool, make: Callable[..., Removal], account: CloudFormation, said: list[str]
+) -> None:
+    """Ensure that a removal that was interrupted, or repeated, does not try the network either."""
+    account.deploy("Network", Vpc=NETWORK)
+    if has_its_stack:
+        account.deploy("Cache", Cache=(*CACHE[:2], KEPT))
+    account.deploy("Buffer")
+    found = make(caches=Caches("message-buffer-dev", "message-buffer-dev-2", "public-buffer-dev"))
+    stacks = found.deletable(found.existing())
+    assert names(stacks) == [f"{NAME}-{word}" for word in (["Buffer", "Cache"] if has_its_stack else ["Buffer"])]
+    (sentence,) = said
+    assert sentence.startswith(f"The stack {NAME}-Network stays, with what AWS bills for it, because the cache")
+    assert "aws elasticache delete-serverless-cache --serverless-cache-name message-buffer-dev --final-snap" in sentence
+
+
+@pytest.mark.parametrize("caches", [["message-buffer-dev"], []])
+def test_a_cache_that_goes_with_its_stack_keeps_no_network(
+    caches: list[str], make: Callable[..., Removal], account: CloudFormation
+) -> None:
+    account.deploy("Network", Vpc=NETWORK)
+    account.deploy("Cache", Cache=CACHE if caches else (*CACHE[:2], KEPT))
+    found = make(caches=Caches(*caches))
+    assert found.deletable(found.existing()) == found.existing()
+
+
+def test_a_key_is_not_deleted_while_a_snapshot_needs_it(make: Callable[..., Removal], account: CloudFormation) -> None:
+    account.deploy("Cache", Cache=CACHE, Key=KEY)
+    with pytest.raises(Stuck, match=r"read message-buffer-dev-by-hand any more.* cache\.snapshot_days"):
+        make(caches=Caches(snapshots=["message-buffer-dev-by-hand"])).explain(make().existing())
+    make(caches=Caches(snapshots=["message-buffer-other"])).explain(make().existing())
+    account.deploy("Cache", Cache=CACHE, Key=(*KEY[:2], KEPT))
+    make(caches=Caches(snapshots=["message-buffer-dev-final"])).explain(make().existing())
 
 
 # -- the command -------------------------------------------------------------------------------------------------
@@ -263,25 +342,20 @@ def test_a_protected_stage_is_refused_with_the_way_out(
     assert len(account.stacks) == 1
 
 
-def test_a_deployment_names_what_is_left_over_and_the_command_that_removes_it(
+def test_prune_removes_only_what_is_left_over(
     said: list[str], account: CloudFormation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account.deploy("Cache")
-    assert run("--list", said=said) == 0
-    assert said == []
+    assert run("--left-over", "--yes", said=said) == 0
+    assert said == ["Nothing is left to remove."]
     monkeypatch.setattr(cli, "context", lambda: {"stages": {"dev": {"lane": "dynamodb"}}})
-    assert run("--list", said=said) == 0
-    assert said == [
-        f"{NAME}-Cache still exists, but stage 'dev' no longer has it.",
-        "AWS continues to bill what such stacks contain. `make prune STAGE=dev` removes them.",
-    ]
     assert run("--left-over", "--yes", said=said) == 0
     assert account.stacks == {}
     assert run("--left-over", said=said) == 0
     assert said[-1] == "Nothing is left to remove."
 
 
-@pytest.mark.parametrize("option", [[], ["--left-over"], ["--list"]])
+@pytest.mark.parametrize("option", [[], ["--left-over"]])
 def test_the_local_stage_is_not_looked_for_in_aws(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert removal.main(["--stage", "local", *option]) == 1
     assert capsys.readouterr().err == cli.LOCAL_IS_NOT_IN_AWS

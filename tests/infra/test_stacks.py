@@ -395,7 +395,7 @@ WITHOUT_NETWORK: dict[str, Any] = {"network": {"egress": "none"}}
 
 def test_without_a_network_nothing_is_in_one(synthesize: Callable[..., Stacks]) -> None:
     stacks = synthesize("prod", **WITHOUT_NETWORK)
-    assert set(stacks) == {"PublicCache", "Buffer", "Responder", "Operability"}
+    assert set(stacks) == {"PublicCache", "Buffer", "Responder"}
     kinds = {resource["Type"] for stack in stacks.values() for resource in stack.to_json()["Resources"].values()}
     assert not [kind for kind in kinds if kind.startswith("AWS::EC2::")]
     assert "ec2:" not in json.dumps(stacks["Buffer"].to_json())

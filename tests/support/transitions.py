@@ -67,10 +67,13 @@ PSEUDO = {
 
 @dataclass
 class Stage:
-    """The stacks that exist in an account, and the names of retained resources, which cannot be used again."""
+    """The stacks that exist in an account, and what retained resources occupy there."""
 
     stacks: dict[str, Template] = field(default_factory=dict)
     retained: set[tuple[str, str]] = field(default_factory=set)
+    """The kinds and names of retained resources, which cannot be used again."""
+    occupied: set[str] = field(default_factory=set)
+    """The exports that retained resources import: a cache is in its subnets while it lives, in whichever stack."""
 
     def deploy(self, app: Mapping[str, Template]) -> list[str]:
         """Deploy the stacks of `app` in its order. Return what CloudFormation would refuse, and what would be lost.
@@ -86,11 +89,17 @@ class Stage:
             self.stacks[name] = new
         return found
 
+    def fail(self, app: Mapping[str, Template], at: str) -> list[str]:
+        """Deploy `app` up to the stack `at`, and roll that one back. Return what would be refused or is missing."""
+        found = self.deploy({name: app[name] for name in list(app)[: list(app).index(at)]})
+        return found + [f"{at}: {problem}" for problem in self._outputs_read(at, self.stacks.get(at, {}))]
+
     def delete(self, name: str) -> list[str]:
-        """Delete a stack. Return what CloudFormation would refuse."""
-        found = [f"{name}: {problem}" for problem in self._exports(name, self.stacks[name], {})]
+        """Delete a stack. Return what CloudFormation would refuse, and what would be lost."""
+        old = self.stacks[name]
+        found = [*self._exports(name, old, {}), *_taken_from_the_kept(old, {})]
         self._keep(self.stacks.pop(name), {})
-        return found
+        return [f"{name}: {problem}" for problem in found]
 
     def left_over(self, app: Mapping[str, Template]) -> list[str]:
         """Return the stacks that exist although `app` no longer has them."""
@@ -110,6 +119,7 @@ class Stage:
         yield from self._collisions(name, old, new)
         yield from _overlapping_subnets(old, new, replaced)
         yield from _overwritten_secrets(old, new)
+        yield from _taken_from_the_kept(old, new)
         yield from self._stale_readers(name, old, new, replaced)
 
     def _exports(self, name: str, old: Template, new: Template) -> Iterator[str]:
@@ -119,6 +129,7 @@ class Stage:
         for other, template in self.stacks.items():
             if other != name:
                 yield from (f"export {export} is in use by {other}" for export in sorted(gone & imports(template)))
+        yield from (f"export {export} is in use by a retained resource" for export in sorted(gone & self.occupied))
 
     def _outputs_read(self, name: str, new: Template) -> Iterator[str]:
         """Yield the missing outputs of other stacks that this stack would read."""
@@ -155,22 +166,41 @@ class Stage:
                     yield f"{other} would not notice that output {output} has another value"
 
     def _keep(self, old: Template, new: Template) -> None:
-        """Record the names of the retained resources that the new template no longer has."""
-        for logical_id, resource in resources(old).items():
-            kept = str(resource.get("DeletionPolicy", "Delete")).startswith("Retain")
-            name = _name(resource)
-            if logical_id not in resources(new) and kept and name:
-                self.retained.add((resource["Type"], name))
+        """Record the retained resources that the new template no longer has."""
+        for resource in _gone(old, new).values():
+            if _is_kept(resource):
+                self.occupied |= imports(resource)
+                if name := _name(resource):
+                    self.retained.add((resource["Type"], name))
 
 
 def removed(old: Mapping[str, Template], new: Mapping[str, Template]) -> set[str]:
     """Return the stateful resources that their stacks no longer have, each with `kept` or `deleted`."""
     return {
-        f"{logical_id} {'kept' if str(resource.get('DeletionPolicy', 'Delete')).startswith('Retain') else 'deleted'}"
-        for name, template in old.items()
-        for logical_id, resource in resources(template).items()
-        if resource["Type"] in STATEFUL and name in new and logical_id not in resources(new[name])
+        f"{logical_id} {'kept' if _is_kept(resource) else 'deleted'}"
+        for name in old.keys() & new.keys()
+        for logical_id, resource in _gone(old[name], new[name]).items()
+        if resource["Type"] in STATEFUL
     }
+
+
+def _gone(old: Template, new: Template) -> dict[str, Resource]:
+    return {logical_id: each for logical_id, each in resources(old).items() if logical_id not in resources(new)}
+
+
+def _is_kept(resource: Resource) -> bool:
+    return str(resource.get("DeletionPolicy", "Delete")).startswith("Retain")
+
+
+def _taken_from_the_kept(old: Template, new: Template) -> Iterator[str]:
+    """Yield the deleted resources that a retained resource, or the final snapshot of a deleted one, still needs."""
+    gone = _gone(old, new)
+    for logical_id, resource in gone.items():
+        properties = resource.get("Properties", {})
+        snapshot = properties.get("KmsKeyId") if "FinalSnapshotName" in properties else None
+        for needed in sorted(references(properties if _is_kept(resource) else snapshot) & gone.keys()):
+            if not _is_kept(gone[needed]):
+                yield f"{needed} is deleted, but what remains of {logical_id} needs it"
 
 
 def resources(template: Template) -> dict[str, Resource]:
@@ -184,14 +214,14 @@ def exports(template: Template) -> dict[str, str]:
     return {str(each["Export"]["Name"]): json.dumps(each["Value"]) for each in outputs if "Export" in each}
 
 
-def imports(template: Template) -> set[str]:
-    return {str(value) for key, value in _intrinsics(template) if key == "Fn::ImportValue"}
+def imports(template: Any) -> set[str]:
+    return {str(value) for key, value in intrinsics(template) if key == "Fn::ImportValue"}
 
 
 def weak_references(template: Template) -> set[tuple[str, str]]:
     """Return the stack and the output of each reference by `Fn::GetStackOutput`."""
     return {
-        (value["StackName"], value["OutputName"]) for key, value in _intrinsics(template) if key == "Fn::GetStackOutput"
+        (value["StackName"], value["OutputName"]) for key, value in intrinsics(template) if key == "Fn::GetStackOutput"
     }
 
 
@@ -209,7 +239,7 @@ def fed_by_weak_references(template: Template) -> Iterator[tuple[str, str]]:
 def references(value: Any) -> set[str]:
     """Return the logical ids that a value refers to."""
     found = set()
-    for key, argument in _intrinsics(value):
+    for key, argument in intrinsics(value):
         if key == "Ref":
             found.add(argument)
         elif key == "Fn::GetAtt":
@@ -247,15 +277,15 @@ def _resolve_intrinsic(value: dict[str, Any]) -> Any:
     return value
 
 
-def _intrinsics(value: Any) -> Iterator[tuple[str, Any]]:
+def intrinsics(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, argument in value.items():
             if key == "Ref" or key.startswith("Fn::"):
                 yield key, argument
-            yield from _intrinsics(argument)
+            yield from intrinsics(argument)
     elif isinstance(value, list):
         for each in value:
-            yield from _intrinsics(each)
+            yield from intrinsics(each)
 
 
 def _name(resource: Resource) -> str | None:
