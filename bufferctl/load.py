@@ -4,7 +4,6 @@ A customer writes a few fragments, each after the answer to the one before. The 
 slowly the stage answers. A conversation is used again when its last batch has arrived.
 """
 
-import json
 import threading
 import time
 from collections import Counter, deque
@@ -15,7 +14,7 @@ from statistics import quantiles
 from typing import NamedTuple
 
 from bufferctl.formatting import Pairs, counted
-from bufferctl.stage import LOCAL, ROOT
+from bufferctl.stage import LOCAL
 from lambdas.canary.burst import BATCH_READY, MAX_LATE_SECONDS, Burst, WebhookRefused, ids_of
 from lambdas.canary.listening import LONG_POLL_SECONDS, ArrivedEvent
 from lambdas.canary.webhook import WebhookUnreachable
@@ -51,22 +50,12 @@ def cost_of(plan: LoadPlan, stage_name: str) -> float | None:
     """Return what the run adds to the stage's bill, in dollars by the cost model. Return None for an unknown stage."""
     if stage_name == LOCAL:
         return 0.0
-    from bufferctl.cost.facts import SECONDS  # noqa: PLC0415 - it would make --help slow
-    from bufferctl.cost.lines import total  # noqa: PLC0415
-    from bufferctl.cost.model import bill  # noqa: PLC0415
-    from bufferctl.cost.traffic import Traffic  # noqa: PLC0415
-    from infra.settings_and_defaults import load_stage  # noqa: PLC0415
+    from bufferctl.cost.load import of_load  # noqa: PLC0415 - it would make --help slow
 
-    stages = json.loads((ROOT / "cdk.json").read_text("utf-8"))["context"]["stages"]
-    if stage_name not in stages:
-        return None
-    config = load_stage(stages, stage=stage_name)
-    traffic = Traffic(
-        messages_per_day=plan.messages_per_second * 86_400, fragments_per_batch=LOAD_FRAGMENTS, statuses_per_batch=0,
-        text_bytes=len(LOAD_TEXT), active_hours=24, peak=1, oversize_share=0,
+    return of_load(
+        stage_name, messages_per_second=plan.messages_per_second, seconds=plan.seconds,
+        fragments_per_batch=LOAD_FRAGMENTS, text_bytes=len(LOAD_TEXT),
     )  # fmt: skip
-    monthly = total(bill(config, traffic)) - total(bill(config, Traffic(messages_per_day=0)))
-    return monthly * plan.seconds / SECONDS
 
 
 class Emitted(NamedTuple):
