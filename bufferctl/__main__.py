@@ -16,6 +16,7 @@ from bufferctl.console import find_nothing, open_console
 from bufferctl.doctor import doctor
 from bufferctl.errors import EXIT_STATUSES, Failed, Misused, errors_of_aws
 from bufferctl.formatting import as_json
+from bufferctl.load import MAX_LOAD_RATE, MAX_LOAD_SECONDS
 from bufferctl.stage import LOCAL, LOCAL_OUTPUTS, Account, StageClient, find_account, find_stage
 from bufferctl.terminal import show_error
 from bufferctl.verify import verify
@@ -241,10 +242,18 @@ def _add_tail(parser: _Parser) -> None:
 def _add_verify(parser: _Parser) -> None:
     parser.add_argument("--fallback", action="store_true", help="also send a batch through the fallback")
     parser.add_argument(
-        "--keep-running",
-        type=_positive(float),
-        metavar="MINUTES",
-        help="then send a few bursts a minute, and print p50 and p99",
+        "--load",
+        type=_rate,
+        metavar="RATE",
+        help=f"then send as many customers do, such as 50/s or 30/m, at most {MAX_LOAD_RATE}/s, and print the lateness",
+    )
+    parser.add_argument(
+        "--for",
+        dest="load_seconds",
+        type=_load_seconds,
+        default=60.0,
+        metavar="TIME",
+        help="how long --load sends, at most 1h; default: 1m",
     )
 
 
@@ -278,6 +287,22 @@ def _positive(number: Callable[[str], float]) -> Callable[[str], float]:
 
     read.__name__ = "number"  # argparse says "invalid number value"
     return read
+
+
+def _rate(text: str) -> float:
+    """Return the messages per second of a text like 50/s or 30/m."""
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)/([sm])", text)
+    rate = float(match[1]) / (UNITS[match[2]] / UNITS["s"]) if match else 0.0
+    if not 0 < rate <= MAX_LOAD_RATE:
+        raise argparse.ArgumentTypeError(f"a rate reads 50/s or 30/m and is at most {MAX_LOAD_RATE}/s, not {text!r}")
+    return rate
+
+
+def _load_seconds(text: str) -> float:
+    seconds = _duration_ms(text) / 1_000
+    if seconds > MAX_LOAD_SECONDS:
+        raise argparse.ArgumentTypeError("a load lasts at most 1h")
+    return seconds
 
 
 def _duration_ms(text: str) -> int:

@@ -11,11 +11,10 @@ import sys
 import time
 import uuid
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
-from statistics import quantiles
 from typing import Any
 
 from bufferctl.errors import Failed, FoundProblems, Unreachable
@@ -23,8 +22,9 @@ from bufferctl.events import Subscription, subscribe
 from bufferctl.forgetting import erase
 from bufferctl.formatting import Block, table
 from bufferctl.interrupts import endings_interrupt
+from bufferctl.load import MAX_SECOND_EVENT_SECONDS, Load, LoadPlan, LoadResult
 from bufferctl.stage import StageClient
-from bufferctl.terminal import Step, show, show_result, working
+from bufferctl.terminal import Step, show_result, working
 from lambdas.canary.burst import BATCH_READY, MAX_LATE_SECONDS, TENANT, Burst, WebhookRefused, accepted
 from lambdas.canary.listening import LONG_POLL_SECONDS, ArrivedEvent
 from lambdas.canary.webhook import GenericWebhook
@@ -43,11 +43,8 @@ MAX_RULE_SECONDS = 120
 WARM_UP_PAUSE_SECONDS = 5
 # Changed rules are in force within this time.
 RULES_IN_FORCE_SECONDS = 10
-# When a trial is older than this time plus its minutes of `--keep-running`, a later trial may remove its leftovers.
+# When a trial is older than this time plus that of its `--load`, a later trial may remove its leftovers.
 MAX_TRIAL_SECONDS = 600
-BURSTS_A_MINUTE = 6
-# A second event with the same messages would be an error, and would arrive within this time after the first one.
-MAX_SECOND_EVENT_SECONDS = 3.0
 PREFIX = "bufferctl-verify"
 LEFT_BEHIND = re.compile(rf"{PREFIX}-(?P<ends>\d+)-(?P<trial>[0-9a-f]{{8}})-[0-9a-f]+$")
 ACCOUNT, FALLBACK = "verify", "verify-fallback"
@@ -80,12 +77,15 @@ class Result:
 
 def verify(stage: StageClient, given: Namespace) -> None:
     """Print the results of all checks. Raise FoundProblems if one failed, or the error that ended the trial."""
-    seconds = MAX_TRIAL_SECONDS + 60 * (given.keep_running or 0)
-    print("This takes half a minute, or some minutes if batches are late.", file=sys.stderr, flush=True)
+    plan = LoadPlan(given.load, given.load_seconds) if given.load else None
+    seconds = MAX_TRIAL_SECONDS + (plan.seconds if plan else 0)
+    print("This takes half a minute, or some minutes if batches are late.", file=sys.stderr)
+    if plan:
+        print(plan.announcement(given.stage), file=sys.stderr, flush=True)
     with endings_interrupt():
         remove_leftovers(stage, given.stage)
         with _trial(stage, given, seconds=seconds) as trial:
-            results, lateness = list[Result](), list[int]()
+            results, load = list[Result](), None
             error: Failed | None = None
             with working(given, "Try the stage") as step:
                 trial.say = step.say
@@ -96,22 +96,22 @@ def verify(stage: StageClient, given: Namespace) -> None:
                 except Failed as raised:
                     error = raised
             shown: list[Block] = [table([each.row for each in results], COLUMNS)]
-            if given.keep_running and not error:
-                show(*shown, stream=sys.stderr)
-                with working(given, "Send bursts") as step:
-                    trial.say = step.say
-                    lateness = trial.keep_running(given.keep_running)
-                shown.append(_percentiles(lateness))
-    failed = [each.check for each in results if not each.ok]
+            failed = [each.check for each in results if not each.ok]
+            if plan and not error and not failed:
+                with working(given, "Send as customers") as step:
+                    load = trial.load(plan, step.say)
+                shown.append(load.block)
     if not failed and not error:
         shown.append(f"All {len(results)} checks passed, so this stage works.")
-    found = {"checks": [asdict(each) for each in results], "latenessMs": lateness}
+    found = {"checks": [asdict(each) for each in results], "load": load.json if load else None}
     show_result(given, found, *shown)
     hint = f"`make doctor STAGE={given.stage}` may say why."
     if error:
         raise type(error)(f"{error} {hint}") from error
     if failed:
         raise FoundProblems(f"{len(failed)} of {len(results)} checks failed. {hint}")
+    if load and load.faults:
+        raise FoundProblems(f"Under load: {load.faults}. {hint}")
 
 
 def remove_leftovers(stage: StageClient, stage_name: str) -> None:
@@ -133,29 +133,23 @@ def remove_leftovers(stage: StageClient, stage_name: str) -> None:
             print(f"Removed what an earlier trial, {name}, had left.", file=sys.stderr)
 
 
-def _percentiles(late_ms: list[int]) -> str:
-    if len(late_ms) < 2:
-        return "Too few batches arrived for percentiles."
-    percentiles = quantiles(late_ms, n=100, method="inclusive")
-    return f"{len(late_ms)} batches: p50 of lateness {percentiles[49]:,.0f} ms, p99 {percentiles[98]:,.0f} ms"
-
-
 @contextmanager
 def _trial(stage: StageClient, given: Namespace, *, seconds: float) -> Iterator["Trial"]:
     trial_id = uuid.uuid4().hex[:8]
     pattern = {"source": ["message-buffer"], "detail": {"tenant": [TENANT]}}
     prefix = f"{PREFIX}-{time.time() + seconds:.0f}-{trial_id}"
     with subscribe(stage.client, stage.event_bus, pattern=pattern, prefix=prefix) as subscription:
+        trial = Trial(stage, subscription, trial_id)
         try:
-            yield Trial(stage, subscription, trial_id)
+            yield trial
         finally:
             with working(given, "Remove the trial"):
-                _forget_all(stage, given.stage, trial_id)
+                _forget_all(stage, given.stage, trial_id, (*NAMES, *sorted(trial.load_names)))
 
 
-def _forget_all(stage: StageClient, stage_name: str, trial_id: str) -> None:
+def _forget_all(stage: StageClient, stage_name: str, trial_id: str, names: Sequence[str] = NAMES) -> None:
     command = f".venv/bin/python -m bufferctl --stage {stage_name}"
-    for name in NAMES:
+    for name in names:
         account = FALLBACK if name == "fallback" else ACCOUNT
         conversation = f"{TENANT}/generic/{account}/{trial_id}-{name}"
         try:
@@ -184,6 +178,8 @@ class Trial:
         self._secret = stage.webhook_secret()
         self._webhook = GenericWebhook(stage.api_endpoint, self._secret)
         self._arrivals: list[ArrivedEvent] = []
+        self.load_names: set[str] = set()
+        """The ends of the names of the conversations of `load`."""
         self.say: Callable[[str], None] = Step().say
         """A function that the trial calls with the name of each step that begins."""
 
@@ -233,27 +229,10 @@ class Trial:
         yield cancelled
         yield from (results[check] for check in checks if check in results)
 
-    def keep_running(self, minutes: float) -> list[int]:
-        """Send small bursts, and return how late each batch was. Leave out batches that did not arrive."""
-        until, late_ms, number = time.monotonic() + 60 * minutes, list[int](), 0
-        while time.monotonic() < until:
-            began, number = time.monotonic(), number + 1
-            self.say(f"Burst {number}")
-            burst = self._burst("five")
-            try:
-                burst.send(f"{self._id}-k{number}-1", "Hey")
-                burst.send(f"{self._id}-k{number}-2", "Order 12345")
-                self._collect(burst)
-                problem = burst.problem(self._arrivals)
-            except (NoAnswer, WebhookRefused) as error:
-                problem = str(error)
-            if problem:
-                print(f"Burst {number}: {problem}.", file=sys.stderr, flush=True)
-            else:
-                late_ms.append(burst.late_ms(self._arrivals))
-            self._arrivals.clear()
-            time.sleep(max(began + 60 / BURSTS_A_MINUTE - time.monotonic(), 0))
-        return late_ms
+    def load(self, plan: LoadPlan, say: Callable[[str], None]) -> LoadResult:
+        run = Load(self._burst, self._subscription.poll)
+        self.load_names = run.names
+        return run.run(plan, say)
 
     # -- the checks --------------------------------------------------------------------------------
 

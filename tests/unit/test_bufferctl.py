@@ -519,7 +519,7 @@ def test_wrong_usage_exits_with_2_and_an_error_like_every_other(
         ["tail", "--seconds", "0"],
         ["tail", "--seconds", "nan"],
         ["tail", "--count", "many"],
-        ["verify", "--keep-running", "-1"],
+        ["verify", "--load", "0/s"],
         ["rules", "list", "--js"],
     ],
 )
