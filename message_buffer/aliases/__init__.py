@@ -1,1 +1,1 @@
-"""The names of an author who has several. This package may import `lanes` and every layer below it."""
+"""The several ids of an author. This package may import `lanes` and every layer below it."""

@@ -1,4 +1,5 @@
-"""A secret in an instance's memory. It is read again when it is old. If that fails, the old value stays in use."""
+"""An instance's copy of a secret. The instance reads the secret again when the copy is old, and keeps the copy if that
+read fails."""
 
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar

@@ -21,7 +21,7 @@ def read_region() -> str | None:
 
 
 def read_endpoint_url() -> str | None:
-    """Return the address that replaces those of all services, as on the local stage, or None."""
+    """Return the address that replaces every service's own, as on the local stage, or None if no address does."""
     return os.environ.get("AWS_ENDPOINT_URL")
 
 

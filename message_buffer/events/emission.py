@@ -30,9 +30,9 @@ class EmissionLimits(NamedTuple):
 
 
 class TimeLeft:
-    """The time left until Lambda kills a processor, which must put its batch back before that.
+    """The time left until Lambda kills a processor. The processor must put its batch back before then.
 
-    Two AWS calls, at their slowest, fit into the default time-out of 20 seconds. A third call may have to wait for the
+    Even the slowest two AWS calls fit into the default time-out of 20 seconds. A third call may have to wait for the
     next attempt. If the time-out is shorter, as in tests, a call may begin while at least half of the time-out is left.
     """
 
@@ -181,5 +181,5 @@ def back_off_ms(attempt: int, random: Callable[[], float]) -> int:
 
 def longest_pause_ms(attempt: int) -> int:
     """Return the longest pause after an attempt, which doubles with each attempt. It is 0 for attempt 0."""
-    # lua/take_batch.lua computes the same pause for a run that died.
+    # lua/take_batch.lua computes the same pause after a run that died.
     return min(MIN_RETRY_MS << min(attempt - 1, 16), MAX_RETRY_MS) if attempt > 0 else 0
