@@ -1,8 +1,8 @@
-"""A circuit breaker, which skips calls for a while after a failure."""
+"""A circuit breaker, by which a caller skips calls for a while after a failure."""
 
 from message_buffer.clock import Clock, system_clock
 
-# After a failed call the circuit breaker skips Valkey for this long. Each further failure doubles the pause, up to
+# After a failed call, further calls are skipped for this long. Each further failure doubles the pause, up to
 # MAX_BREAKER_PAUSE_MS.
 MIN_BREAKER_PAUSE_MS = 1_000
 MAX_BREAKER_PAUSE_MS = 8_000

@@ -15,7 +15,8 @@ class Hold(NamedTuple):
     holder: Holder
     until_ms: int
     cause: str
-    """For people `answer`, `operator` or `handoff`. For consumers the name that the consumer gives, unverified."""
+    """`answer`, `operator` or `handoff` if the holder is `people`. Otherwise the name that the consumer gave,
+    unverified."""
 
 
 Holds = tuple[Hold, ...]
@@ -27,7 +28,8 @@ def end_of(holds: Holds) -> int:
 
 
 def longest(*holds: Hold) -> Holds:
-    """Return the last-ending hold of each holder, people's first. If two end together, the one given later counts."""
+    """Return each holder's hold that ends last, people's hold first. If two end at the same time, the later argument
+    counts."""
     by_holder = {each.holder: each for each in sorted(holds, key=lambda each: each.until_ms)}
     return tuple(sorted(by_holder.values(), reverse=True))
 

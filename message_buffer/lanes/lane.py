@@ -18,7 +18,8 @@ class Lane(Protocol):
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
     ) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
-        """Store a message and charge it, unless it is known. Without a charge, no quota refuses it."""
+        """Store a message and count it against the quotas in `charge`, unless the lane already knows the message.
+        Without `charge`, no quota applies."""
 
     def cancel_buffer(
         self, conversation: str, *, cancel_id: str | None = None
@@ -29,7 +30,7 @@ class Lane(Protocol):
         """Compute an open buffer's due time again by `timing`."""
 
     def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
-        """Keep the conversation's messages back, unless a longer hold of the same holder already does."""
+        """Keep the conversation's messages back, unless the same holder already has a longer hold."""
 
     def resume_buffer(
         self, conversation: str, *, holder: Holder | None = None, cause: str | None = None

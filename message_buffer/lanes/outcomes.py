@@ -42,7 +42,7 @@ class MessageBuffered:
     due_at_ms: int
     count: int
     rule: str
-    """The rule by which the batch is due then."""
+    """The rule that set `due_at_ms`."""
     start_id: str | None = None
 
 
@@ -70,7 +70,7 @@ class LeaseAcquired:
 
     expires_at_ms: int
     returned: int = 0
-    """The number of claims of a dead processor that were put back."""
+    """How many conversations that a dead processor had claimed were put back."""
 
 
 @outcome
@@ -82,7 +82,7 @@ class LeaseTaken:
 
 @outcome
 class Renewed:
-    """The caller keeps the lease, or its token, until the new time."""
+    """The caller's lease or token lasts until the new time."""
 
     expires_at_ms: int
 
@@ -128,7 +128,8 @@ class ConversationsClaimed:
     expired: int = 0
     """How many conversations were put back because their claim or token had ended. Some may be claimed again now."""
     waits_for_slot: bool = False
-    """More is due, but all slots are taken. A script wakes the processor when a slot is freed."""
+    """True if more conversations are due, but all slots are taken. A script wakes the processor when a slot is
+    freed."""
 
 
 @outcome
@@ -179,7 +180,7 @@ class BatchTaken:
 
 @outcome
 class BatchCompleted:
-    """The batch is done. `next_due_at_ms` is when the messages behind it are due, if there are any."""
+    """The batch is done. `next_due_at_ms` is when the messages after the batch are due, or None if there are none."""
 
     next_due_at_ms: int | None
     count: int
@@ -270,7 +271,8 @@ def cancelled_in_both(
 
 @outcome
 class OnHold:
-    """The conversation is on hold until `held_until_ms`, the later end of its holds, even if one of them was ended."""
+    """The conversation is on hold until `held_until_ms`, when its last hold ends. The call may have ended the other
+    hold."""
 
     held_until_ms: int
     start_id: str | None = None
@@ -322,14 +324,14 @@ class BufferRetimed:
 
 @outcome
 class BufferUnmoved:
-    """Nothing was changed, because the buffer is already due, is due later anyway, or has its latest due time."""
+    """Nothing was changed, because the buffer is already due, is due later than asked, or cannot be due any later."""
 
     due_at_ms: int
 
 
 @outcome
 class MessageEdited:
-    """The waiting message was replaced. Its batch contains the new text, so nothing has to be published."""
+    """The waiting message was replaced. Its batch will contain the new text, so nothing has to be published."""
 
     behind: int
     """The number of waiting messages that arrived after this one."""
@@ -375,7 +377,7 @@ class MessageAbsent:
 
 @outcome
 class ListedConversation:
-    """A conversation of a page. Its state may have changed since."""
+    """A conversation on a page. Its state may have changed since the page was read."""
 
     conversation: str
     state: str  # PENDING | INFLIGHT
@@ -384,7 +386,7 @@ class ListedConversation:
 
 @outcome
 class ConversationPage:
-    """Ask for the next page with `next_cursor` until that is None. A page may be empty, or repeat a conversation."""
+    """Ask for the next page with `next_cursor`, unless it is None. A page may be empty, or repeat a conversation."""
 
     next_cursor: str | None
     conversations: list[ListedConversation]

@@ -31,7 +31,7 @@ class StoredMessage(NamedTuple):
     name: str
     arrived_at_ms: int
     body: bytes | None = None
-    """None if the body was not read: `Messages.bodies` reads it."""
+    """None if the body was not read yet; `Messages.bodies` reads it."""
     is_apart: bool = False
     """True if the body is an item of its own."""
 
@@ -56,7 +56,7 @@ class Messages(Table):
     def put_message(self, conversation: str, name: str, *, body: bytes, arrived_at_ms: int) -> Put:
         """Store a message, unless this lane already knows it.
 
-        A large body is an item of its own, so that a query for the stored messages' names does not pay for it.
+        A large body is an item of its own, so that a query for the messages' names does not read it.
         """
         is_apart = len(body) > LARGE_MESSAGE_BYTES
         content: Values = {"apart": 1} if is_apart else {"body": body}
@@ -75,7 +75,8 @@ class Messages(Table):
         """Store the body of a new message, unless a redelivery or an edit has done so.
 
         Return False, and store no body, if the message was emitted or dropped meanwhile. That can happen if this
-        request is slow: a redelivery may have stored the body, or a stop word may have arrived.
+        request is slow: a redelivery may have stored the body so that the batch was emitted, or a stop word may have
+        dropped the message.
         """
         key = key_of(conversation, BODY + name)
         self._put("store body", {**key, "body": body}, only_if="attribute_not_exists(#item)")
@@ -109,7 +110,7 @@ class Messages(Table):
         return self._transact("drop stored message", [message, change, body])
 
     def _dropping(self, conversation: str, name: str, window: Window, *, is_last: bool) -> dict[str, Any]:
-        """Return the change that a dropped message makes to its window. The window keeps its due time."""
+        """Return the change to the window when a message is dropped. The window keeps its due time."""
         do, values, only_if = "ADD #changes :one", dict[str, Value](one=1, name=name), NOT_FROZEN
         if window.is_open:
             values |= version_of(window)
@@ -141,7 +142,7 @@ class Messages(Table):
     def write_tombstones(
         self, conversation: str, names: Iterable[str], *, batch_id: str, expires_at_ms: int, apart: Iterable[str] = ()
     ) -> None:
-        """Replace messages with tombstones, which remain for as long as their platform may deliver the messages again.
+        """Replace messages with tombstones, which remain for as long as the platform may deliver the messages again.
 
         Messages that are `apart` have a body item. Delete these bodies first, so that no body remains without its
         message. Delete them again at the end, because a slow request may have stored one in the meantime.
@@ -169,7 +170,8 @@ class Messages(Table):
         return undone
 
     def bodies(self, conversation: str, messages: Iterable[StoredMessage]) -> dict[str, bytes]:
-        """Return the bodies by the messages' names. A message that is no longer stored, or not yet, has none."""
+        """Return the bodies by the messages' names. Leave out messages whose body is not stored yet, or no longer
+        stored."""
         items = {(BODY if each.is_apart else MESSAGE) + each.name: each.name for each in messages}
         found: dict[str, Item] = {}
         attributes = expressions(ProjectionExpression="#item, #body")
@@ -200,7 +202,7 @@ class Messages(Table):
         return [text(item, "item") for item in self._pages("list items", "query", request)]
 
     def read(self, conversation: str, *, with_bodies: bool = False, max_pages: int | None = None) -> Contents:
-        """Return a conversation without its bodies and tombstones.
+        """Return a conversation's window and messages, without tombstones, and without the bodies of messages.
 
         `with_bodies` adds the bodies in the first page of the query, at no further cost. Usually these are all bodies.
         There may be many pages, because DynamoDB counts tombstones in a page's megabyte although they are left out.
@@ -247,7 +249,7 @@ class Messages(Table):
         return self._change(key_of(conversation, WINDOW), f"{CLOSE} ADD #changes :one", values, only_if=only_if)
 
     def remove_message(self, conversation: str, name: str) -> bool:
-        """Remove a message that was stored, but not noted in the window. Return False if it is not stored."""
+        """Remove a stored message whose facts are not in the window. Return False if the message is not stored."""
         return self._transact("remove message", self._removal(conversation, name))
 
     def _removal(self, conversation: str, name: str) -> list[dict[str, Any]]:

@@ -14,7 +14,8 @@ from message_buffer.limits import REMEMBERED_MS
 from message_buffer.rules.due_time import Due
 from message_buffer.rules.timing import Timing
 
-# The bounds of one conversation's waiting messages, in messages and in bytes of large ones: the Valkey lane's defaults.
+# At most this many messages, and this many bytes of large messages, may wait in a conversation. The Valkey lane has the
+# same defaults.
 MAX_STORED_MESSAGES = 5_000
 MAX_STORED_BYTES = 32 * 1024 * 1024
 # DynamoDB allows 1,000 writes a second per index partition. Each window writes at least twice (open, close), so the
@@ -22,7 +23,7 @@ MAX_STORED_BYTES = 32 * 1024 * 1024
 INDEX_SLICES = 8
 # A condition: no message has arrived since the given generation.
 NOTHING_NEW = " AND #generation = :generation"
-# Conditions: the window has not changed since it was read (see `version_of`); no run works on it.
+# Conditions: the window has not changed since it was read (see `version_of`); no run works on the window.
 UNCHANGED = "#generation = :generation AND #changes = :changes"
 UNLOCKED = "attribute_not_exists(#owner) AND attribute_not_exists(#frozen)"
 # A condition: the conversation is not on hold.
@@ -57,7 +58,7 @@ class Windows(Table):
         values |= {"computed": packed(computed)} if computed else {"timing": packed(note.timing)}
         only_if = ""
         if not note.is_new:
-            # The message moves no due time, unless it is the first one that the window knows of.
+            # A repeated message moves no due time, unless it is the first message that the window knows of.
             do += ", #last = if_not_exists(#last, :at), #timing = if_not_exists(#timing, :timing)"
             do += " REMOVE #expires_at ADD #generation :one"
         else:
@@ -83,12 +84,14 @@ class Windows(Table):
     def hasten(self, conversation: str, *, window: Window, due: Due, fixed: bool = True, hold: Held = "obey") -> bool:
         """Make an open window due earlier than it was when the caller read it.
 
-        If the due time is `fixed`, later messages do not move it. Otherwise only the index is corrected. Return False
-        if another run has frozen the batch since the caller read the window, if the window has closed, or if a hold
-        forbids a fixed due time. A hold that is ignored continues for later messages.
+        If the due time is `fixed`, later messages do not move it. Otherwise the call changes only the time under which
+        the index lists the window. Return False if another run has frozen the batch since the caller read the window,
+        if the window has closed, or if a hold forbids a fixed due time. A hold that is ignored continues for later
+        messages.
 
-        A tuple as `hold` has the holds that remain. Then also return False if the holds have changed since the read. If
-        any hold remains, the waiting messages are due at `due`, and a frozen batch keeps its next attempt.
+        If `hold` is a tuple, it contains the holds that remain. In that case, also return False if the holds have
+        changed since the read. If any hold remains, the waiting messages are due at `due`, and a frozen batch keeps its
+        next attempt.
         """
         sets, is_left = [], isinstance(hold, tuple) and hold != ()
         values: dict[str, Value] = {"one": 1}
@@ -128,12 +131,13 @@ class Windows(Table):
         return self._update("list window later", key_of(conversation, WINDOW), do, values, only_if=only_if).done
 
     def extend(self, conversation: str, *, window: Window, due: Due) -> bool:
-        """Make the window due later, until the next message. Return False if a message has arrived since the read."""
+        """Make the window due later. The new due time is valid until the next message. Return False if a message has
+        arrived since the read."""
         do = "SET #computed = :new ADD #changes :one"
         return self._change_wait("extend window", conversation, window, do=do, new=packed(due))
 
     def retime(self, conversation: str, *, window: Window, timing: Timing) -> bool:
-        """Replace the rules by which the window waits. Return False if a message has arrived since the read."""
+        """Replace the rules that decide the window's due time. Return False if a message has arrived since the read."""
         do = "SET #timing = :new ADD #changes :one REMOVE #computed"
         return self._change_wait("retime window", conversation, window, do=do, new=packed(timing))
 
@@ -143,17 +147,19 @@ class Windows(Table):
         return self._update(doing, key_of(conversation, WINDOW), do, values, only_if=only_if).done
 
     def hold(self, conversation: str, *, window: Window, holds: Holds) -> bool:
-        """Put the conversation on hold. Return False if it has opened or closed, or its holds have changed, since the
-        caller read it.
+        """Put the conversation on hold. Return False if the window has opened or closed, or its holds have changed,
+        since the caller read it.
 
-        From now on, messages and holds move the due time again, and no run can freeze a batch from an earlier read.
+        From now on, messages and holds move the due time again, and a run that read the window earlier cannot freeze
+        it.
         """
         values, same_holds = _leaving(window, holds)
         if window.is_open:
             do, only_if = " REMOVE #found ADD #changes :one", "attribute_exists(#open)"
             values["one"] = 1
         else:
-            # The row of a closed window expires soon, or does not exist yet. The row of an open window never expires.
+            # Set an expiry, because the window is closed, and its item may not exist yet. The item of an open window
+            # never expires.
             do, only_if = ", #expires_at = :expires", "attribute_not_exists(#open)"
             values["expires"] = seconds(end_of(holds) + REMEMBERED_MS)
         key, do = key_of(conversation, WINDOW), f"SET {SET_HOLDS}{do}"
@@ -196,7 +202,8 @@ def version_of(window: Window) -> Values:
 
 
 def _still_open(window: Window) -> str:
-    """Return the condition that the window is open, and has a frozen batch only if the caller has read one."""
+    """Return the condition that the window is open, and that it has a frozen batch only if it had one when the caller
+    read it."""
     return "attribute_exists(#open) AND " + (
         "attribute_exists(#frozen)" if window.frozen else "attribute_not_exists(#frozen)"
     )

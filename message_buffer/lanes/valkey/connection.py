@@ -51,7 +51,7 @@ SIGN_IN_LIFE_MS = 11 * HOUR_MS
 # RedisClusterException does not descend from RedisError.
 FAILURES = (RedisError, RedisClusterException)
 
-# Temporary states of a server or a cluster, in which a second try may succeed. A lost reply counts as one, because
+# Temporary states of a server or a cluster, in which a second try may succeed. A lost reply is in this list, because
 # every script may be repeated, even if the server has already run it.
 _TRANSIENT = (
     LostConnection, NoAnswer, BusyLoadingError, ReadOnlyError, TryAgainError, AskError,
@@ -122,8 +122,8 @@ def connect(settings: ConnectionSettings, credential_provider: CredentialProvide
 
 
 class Connection:
-    """Runs scripts, each in one round trip. Sends a script again if the server has forgotten it, and repeats a call
-    after a fault.
+    """Runs each script in one round trip. Sends a script again if the server has forgotten it, and repeats a call after
+    a fault.
 
     Threads may share a connection, but they wait for each other while redis-py reads a cluster's topology again.
     """
@@ -195,7 +195,7 @@ class Connection:
             except MovedError:
                 if client is whole:
                     raise
-                # The slot has another owner. The cluster's client finds the owner, and remembers it.
+                # Another node owns the slot now. The cluster's client finds that node and remembers it.
                 reply = self._evaluate(whole, script, keys, args)
         except FAILURES as error:
             self._is_spread = self._is_spread or isinstance(error, MovedError)
@@ -251,7 +251,8 @@ class Connection:
     def _dial_of(self, now_ms: int) -> Dial[Client]:
         """Return the dial that is in progress, or begin one."""
         self._close()
-        # A dial exceeds its time limit only if the instance was suspended or DNS is slow. Then begin another.
+        # A dial exceeds its time limit only if the instance was suspended or DNS is slow. In that case, begin another
+        # dial.
         dial = self._dial
         if dial is not None and not dial.is_open and not 0 <= now_ms - dial.began_ms <= self._patience.connect_ms:
             dial.abandon()

@@ -68,7 +68,7 @@ class ValkeyLane:
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
     ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
         edited = self.store.edit_message(conversation, message_id, payload=payload)
-        # Retime only if no message arrived after this one: a later message may wait for a transcript of its own.
+        # Retime only if no message arrived after this one, because a later message may wait for its own transcript.
         if timing is not None and isinstance(edited, o.MessageEdited) and edited.behind == 0:
             self.retime_buffer(conversation, timing=timing)
         return edited

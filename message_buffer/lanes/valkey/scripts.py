@@ -27,7 +27,7 @@ _WORD = re.compile(r"\"([A-Z_]+)\"")
 _RETURNS_LINES = re.compile(r"^-- Returns +(.+(?:\n--  +.+)*)", re.MULTILINE)
 _RETURNS = re.compile(r"\{[^{}]+\}( \| \{[^{}]+\})*")
 _FIRST_ITEM = re.compile(r"\"[A-Z_]+\"( \| \"[A-Z_]+\")*")
-# The name of a field, which may be followed by the value that means none, or by all values that the field can have.
+# A field's name, optionally followed by the value that stands for "unset", or by every value it can have.
 _FIELD = re.compile(r"([a-z][a-z_]*)( \| (-1|\"\"|nil)| = \"[A-Z]+\"( \| \"[A-Z]+\")*)?")
 
 _MEANS_INCLUDE = re.compile(r"--\W*include\b")
@@ -48,7 +48,7 @@ class Script(NamedTuple):
     args: tuple[str, ...]
     words: frozenset[bytes]
     takes_conversation: bool
-    """The conversation's id is among the arguments, not only in the names of the keys."""
+    """True if the conversation's id is among the arguments, not only in the names of the keys."""
     pick: Callable[[Mapping[str, Argument]], tuple[Argument, ...]]
     """A function that takes the arguments out of a mapping, in the header's order."""
     read: Mapping[bytes, ReadReply]
@@ -97,7 +97,8 @@ def _picker(args: list[str]) -> Callable[[Mapping[str, Argument]], tuple[Argumen
 
 
 def _replies(name: str, returns: str) -> dict[bytes, ReadReply]:
-    """Return the function that reads each form of the answer, by the form's first word."""
+    """Return a function for each form of the answer, by the form's first word. The function reads answers of that
+    form."""
     if not _RETURNS.fullmatch(returns):
         raise InvalidHeader(f"{name}.lua: what it Returns must read {{...}} | {{...}}")
     read: dict[bytes, ReadReply] = {}
@@ -183,7 +184,7 @@ def on_one_line(name: str, text: str, wanted: Sequence[str] = ()) -> str:
     if re.search(r"['\"]|\[=*\[", _STRING_OR_COMMENT.sub("", text)):
         raise InvalidInclude(f"{where}: a string must end on its line, and stand in ' or \"")
     lines = [line.rstrip() for line in code.split("\n") if line.strip()]
-    # Once the lines are joined, the parenthesis would call the value at the end of the line before.
+    # Once the lines are joined, Lua would read such a parenthesis as a call of the value before it.
     if any(line.lstrip().startswith("(") for line in lines):
         raise InvalidInclude(f"{where}: no line may begin with a parenthesis")
     if wanted:

@@ -183,7 +183,7 @@ class Store:
         until_ms = _or_none(reply.leaving_until_ms)
         return o.ConversationForgotten(
             _or_none(reply.last_at_ms), reply.waiting, reply.frozen,
-            # A run may begin a call to the bus until its token ends.
+            # Add the time of a call, because a run may begin a call to the bus until its token ends.
             None if until_ms is None else until_ms + MAX_CALL_MS,
         )  # fmt: skip
 
@@ -465,7 +465,7 @@ def _limits(settings: StoreSettings, charge: Charge | None) -> str:
 
 
 def _costs_us(quota: Quota, shards: int, messages: int) -> str:
-    """Return two costs, in microseconds of a quota's minute: of these messages, and of an opened buffer.
+    """Return the cost of these messages and the cost of opening a buffer, in microseconds of a quota's minute.
 
     Each shard counts alone and has an equal share of the quota, so the minute is multiplied by the number of shards.
     """
@@ -485,7 +485,7 @@ class _Why(NamedTuple):
 
 
 def _why(packed: bytes) -> _Why:
-    """Unpack a line's `why`, which the include `due_time` packs."""
+    """Unpack the field `why` of an answer, which lua/include/due_time.lua packs."""
     reason, rule, wait_ms = packed.decode().split()
     return _Why(reason, rule, int(wait_ms))
 
