@@ -13,7 +13,7 @@ class Edited(NamedTuple):
     """The message after the edit, under its original id."""
     at_ms: int
     group: bool = False
-    """Several authors write in this conversation."""
+    """True if several authors write in this conversation."""
     agent: str | None = None
     """The agent who serves the conversation, if the platform names one."""
     author_ids: AuthorIds | None = None

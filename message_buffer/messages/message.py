@@ -176,7 +176,7 @@ def encode(message: Message, *, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
     if message.attachments:
         body["attachments"] = [attachment._wire() for attachment in message.attachments]
     try:
-        # `to_json` is several times faster than json.dumps. JSON has no NaN, which becomes null, as in JavaScript.
+        # `to_json` is several times faster than json.dumps. JSON has no NaN, so NaN becomes null, as in JavaScript.
         wire = id_line(message.id) + to_json(body, inf_nan_mode="null")
     except ValueError as error:
         raise MalformedMessage("the message holds something that JSON cannot express") from error

@@ -22,7 +22,8 @@ _id_to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def camel_case(name: str) -> str:
-    """Return a Python name as it is on the wire. pydantic's own function would compile patterns in a cold start."""
+    """Return a Python name as it is on the wire. pydantic's own function would compile regular expressions in a cold
+    start."""
     first, *more = name.split("_")
     return first + "".join(map(str.capitalize, more))
 

@@ -1,7 +1,7 @@
 """Reads the body of a webhook by a door's mapping: its messages, edits, deletions and reactions.
 
-A value that decides to which conversation or message an item belongs must fit. Any other value that does not fit is
-left out and named, so that its message is kept.
+A value must be valid if it decides to which conversation or message an item belongs. Any other invalid value is left
+out and listed, so that the message is kept.
 """
 
 import json
@@ -20,7 +20,7 @@ from message_buffer.messages.message import Message, encode, profile_of
 from message_buffer.messages.wire_form import mend_id
 from message_buffer.rules.doors import MISSING, AttachmentFields, Door, Kind, Place, Pointer, Value, part_of
 
-# A body of a door contains at most as many items as one of the generic platform.
+# A body for a door may contain as many items as a body of the generic platform.
 MAX_ITEMS_OF_A_DOOR = 1_000
 # The largest webhook has room for a million attachments, for which a function would not have enough memory. Albums of
 # the known products have up to 30.
@@ -33,7 +33,7 @@ MAX_DIGITS_OF_A_SIZE = 18
 MAX_ID_NUMBER = 10**30
 MAX_CHARACTERS_OF_A_NUMBER = 32
 MAX_DEGREES = 360
-# The attachment's type for the first word of a media type. Other files are documents.
+# If a media type begins with one of these words, the word is also the attachment's type. Other files are documents.
 _TYPES_OF_MEDIA = ("image", "audio", "video")
 
 
@@ -47,14 +47,14 @@ class Sent(NamedTuple):
     conversation: ConversationId
     message: Message
     group: bool
-    """Several authors write in this conversation."""
+    """True if several authors write in this conversation."""
 
 
 class Read(NamedTuple):
     what: Sent | Change | str
     """The message or change, or the kind under which an ignored item is counted."""
     left_out: list[str]
-    """The values that do not fit and are left out, each as a sentence with the pointer to it."""
+    """The invalid values that were left out, each as a sentence with the pointer to the value."""
 
 
 class DoorItem(NamedTuple):
@@ -82,7 +82,7 @@ def items_of(door: Door, body: Any, *, received_at_ms: int) -> list[DoorItem]:
     if door.list is None:
         return [DoorItem(door, body, body, "", received_at_ms)]
     found = door.list.find(body, body)
-    # A product also sends bodies without messages to the same address.
+    # A body without a list has no items: products also send other notifications to this address.
     items = [] if found is MISSING else found
     where = door.list.text.removeprefix("#")
     if not isinstance(items, list) or len(items) > MAX_ITEMS_OF_A_DOOR:
@@ -138,7 +138,7 @@ class _ItemReading:
         conversation = ConversationId(
             tenant=DEFAULT_TENANT,
             platform=PLATFORM,
-            # A door can only name its own accounts, because its secret proves nothing about another door's.
+            # Put the door's name into the account, because its secret proves nothing about another door's accounts.
             account=name if account is None else f"{name}:{account}",
             user=self._required("conversation"),
         )
@@ -186,7 +186,7 @@ class _ItemReading:
         kind = self._our_name(self._optional(self._text, "type"))
         if kind in (None, "text") and attachments:
             return str(attachments[0]["type"])
-        # The mapping finds no content in this message. Keep the message nevertheless.
+        # Keep the message, although the mapping finds no content in it.
         return "unsupported" if kind in (None, "text") and not text else kind or "text"
 
     def _our_name(self, kind: str | None) -> str | None:
@@ -312,7 +312,7 @@ def _id(found: _FoundValue) -> str:
 
 
 def _size(found: _FoundValue) -> int:
-    """Return a number of bytes. Some products send it as a text of digits."""
+    """Return a number of bytes. Some products send the number as a text of digits."""
     given = found.value
     digits = given if isinstance(given, str) else str(given) if type(given) is int and given < MAX_ID_NUMBER else ""
     if not (digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS_OF_A_SIZE):

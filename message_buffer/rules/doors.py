@@ -1,8 +1,8 @@
 """Doors: mappings by which the webhooks of any product become messages. docs/doors.md describes a mapping.
 
 Operators store a mapping in the rules' table, under the scope `door:<name>`. A mapping has no secrets.
-`door_reading.py` reads bodies by it. A wrong mapping raises `InvalidRules`, with a line for each problem, which names
-the place in the mapping.
+`door_reading.py` uses it to read bodies. A wrong mapping raises `InvalidRules`, with a line for each problem and its
+place in the mapping.
 """
 
 import json
@@ -58,9 +58,9 @@ class Pointer(NamedTuple):
 
 
 def part_of(text: str, separator: str, part: int) -> str:
-    """Return the part with this number of a divided text, or the whole text if that part is missing or empty.
+    """Divide the text and return the part with this number, or the whole text if that part is missing or empty.
 
-    Some products write the same id with and without its prefix.
+    Some products write the same id sometimes with a prefix and sometimes without.
     """
     parts = text.split(separator, part + 1)
     return (parts[part] if part < len(parts) else "") or text
@@ -72,7 +72,7 @@ class Condition(NamedTuple):
     """The condition holds if the value is one of these. If the list is empty, `exists` decides."""
     exists: bool = True
     split: str = ""
-    """A text is divided at this separator, and a part of it compared; empty if it is not divided."""
+    """If not empty, a text is divided at this separator, and only the part with the number `part` is compared."""
     part: int = 0
 
     def holds(self, body: Any, item: Any) -> bool:
@@ -85,11 +85,11 @@ class Condition(NamedTuple):
 
 
 class Place(NamedTuple):
-    """One place where a value may be."""
+    """A pointer to a value, and the conditions under which the value counts."""
 
     at: Pointer
     split: str = ""
-    """The text is divided at this separator; empty if it is not divided."""
+    """If not empty, a text is divided at this separator, and only the part with the number `part` counts."""
     part: int = 0
     when: tuple[Condition, ...] = ()
     """The place counts only if all of these conditions hold."""
@@ -103,7 +103,7 @@ class Place(NamedTuple):
 
 
 class Value(NamedTuple):
-    """The places of a field's value. The first place that has a value counts."""
+    """The places where a field's value may be. The first place that has a value counts."""
 
     places: tuple[Place, ...]
 
@@ -128,16 +128,16 @@ class Proof(NamedTuple):
 
 class AttachmentFields(NamedTuple):
     at: Pointer
-    """An attachment, or a list of them."""
+    """The pointer to an attachment, or to a list of attachments."""
     type: "str | Value | None"
     """The type, or the place where the attachment has the product's name for the type. If it is None, the media type
     decides."""
     values: Mapping[str, Value]
-    """Field of the attachment -> its value in the attachment."""
+    """Field of the attachment -> the places of the field's value."""
 
 
 class Fields(NamedTuple):
-    """The places of a message's parts."""
+    """Where an item has the values of its fields, and its attachments."""
 
     values: Mapping[str, Value]
     attachments: tuple[AttachmentFields, ...]
@@ -195,7 +195,8 @@ def read_door(name: str, given: Any) -> Door:
 
 # -- the fields of a mapping -----------------------------------------------------------------------
 
-# The fields whose values are places, by kind of item. The fields of edits and deletions replace those of messages.
+# The fields of a mapping whose values are places, by kind of item. For an edit, a deletion or a reaction, a place
+# replaces the place that the mapping has for messages.
 _OF_EVERY_KIND = ("account", "conversation", "id", "author", "time")
 _OF_CONTENT = ("text", "type", "authorName", "replyTo")
 _OF_KIND: Mapping[str, tuple[str, ...]] = {
@@ -288,7 +289,7 @@ class _MappingPart:
         return Pointer("", (), of_body=False)
 
     def value(self, field: str) -> Value:
-        """Return where a value is. It is given as a place, or a list of places."""
+        """Return the places of a value. The mapping has one place, or a list of places."""
         given = self.given[field]
         if not isinstance(given, list):
             return Value(self._places(given, field))

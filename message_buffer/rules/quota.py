@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Quota(NamedTuple):
-    """How much an account or a tenant may send in a minute. After a minute without messages, it may send all of that at
+    """How much an account or a tenant may send in a minute. After a minute without messages, all of that may come at
     once."""
 
     messages_per_minute: int
@@ -25,4 +25,5 @@ class Charge(NamedTuple):
     """The tenant's escaped name, or empty if no rule sets the tenant's quota."""
     tenant_quota: Quota | None = None
     is_exact: bool = False
-    """True if a rule sets one of the quotas. Each message is then charged alone; otherwise several at once."""
+    """True if a rule sets one of the quotas. If so, each message is charged alone; otherwise several messages are
+    charged at once."""

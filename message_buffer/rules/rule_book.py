@@ -24,14 +24,14 @@ from message_buffer.telemetry import Telemetry
 if TYPE_CHECKING:
     from message_buffer.rules.doors import Door
 
-# An instance keeps the resolved rules of this many combinations of layers. A sender who names agents could otherwise
-# combine each agent with each conversation that has rules of its own.
+# An instance keeps the resolved rules of this many combinations of layers. Without this limit, a sender could invent
+# agents and so make any number of combinations.
 MAX_RESOLVED_RULES = 4_096
 # While the rules' table cannot be read, the pause between checks grows to this, because a webhook waits for each check.
 MAX_MS_BETWEEN_RULES_CHECKS = 30_000
 DEPLOYED = "deployed"
 STAGE = "stage"
-# A door's scope is this and its name.
+# A door's scope is this prefix and the door's name.
 DOOR = "door:"
 
 

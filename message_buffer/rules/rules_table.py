@@ -11,7 +11,7 @@ from message_buffer.aws import clients as aws
 from message_buffer.aws.dynamodb import Item, Table, Values, number, text
 from message_buffer.errors import InvalidInput, RulesConflict
 
-# The rules of one scope, as JSON. An instance reads the rules of all scopes at once.
+# The rules of one scope are limited to this size, as JSON, because an instance reads the rules of all scopes at once.
 MAX_RULES_BYTES = 64 * 1024
 # A write of rules is tried at most this often. A try fails only if another operator is writing at the same time.
 MAX_RULES_WRITES = 5

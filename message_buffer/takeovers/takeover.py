@@ -1,7 +1,7 @@
 """Decides how long a human agent's reply keeps a conversation on hold.
 
 A takeover begins with a human agent's first reply. Each further reply prolongs the hold, which then counts from that
-reply, up to a ceiling that counts from the first one. A resume ends the takeover. All times are those of the replies,
+reply, up to a limit that counts from the first reply. A resume ends the takeover. All times are those of the replies,
 so a reply that is delivered again, late or in another order has no further effect.
 """
 

@@ -7,7 +7,7 @@ from message_buffer.aws.dynamodb import Item, Table, Values, number, texts
 from message_buffer.limits import DAY_MS, SECOND_MS
 from message_buffer.takeovers.takeover import Takeover
 
-# Platforms try to deliver a webhook for at most a week.
+# A takeover is kept longer than the week for which platforms, at most, try to deliver a webhook.
 TAKEOVER_KEPT_MS = 8 * DAY_MS
 
 
@@ -36,7 +36,8 @@ class TakeoversTable(Table):
         ).done
 
     def mark_published(self, conversation: str, *, began_at_ms: int) -> bool:
-        """Record that the takeover was published. Return False if it was resumed or replaced since."""
+        """Record that the takeover was published. Return False if the takeover has ended since, or a new one has
+        begun."""
         do, only_if = "SET #published = :true", "#began_at = :began AND #until > :zero"
         values: Values = {"true": 1, "began": began_at_ms, "zero": 0}
         return self._update("mark takeover", _key(conversation), do, values, only_if=only_if).done
