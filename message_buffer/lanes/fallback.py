@@ -132,7 +132,7 @@ class LaneWithFallback:
         return self._where_it_is(conversation, lambda lane: lane.find_message(conversation, message_id))[1]
 
     def _changed(self, conversation: str, change: Callable[[Lane], T]) -> T:
-        """Change the message in the lane that has it.
+        """Change the message in the lane that has the message.
 
         Raise StoreUnavailable if Valkey cannot be reached and the DynamoDB lane does not know the message, because the
         message may wait in Valkey. The platform then sends the change again.

@@ -1,7 +1,7 @@
 """Holds: who keeps a conversation's messages back, why, and until when.
 
-A conversation has at most one hold by people and one by consumers, and the later end applies. Of two holds by the same
-holder, the one that ends later counts.
+A conversation has at most one hold by people and one by consumers. It is on hold until both have ended. If the same
+holder holds it twice, the hold that ends later counts.
 """
 
 from typing import Literal, NamedTuple
@@ -23,7 +23,7 @@ Holds = tuple[Hold, ...]
 
 
 def end_of(holds: Holds) -> int:
-    """Return the latest end of these holds, or 0 if there is none."""
+    """Return when the last of these holds ends, or 0 if there are no holds."""
     return max((each.until_ms for each in holds), default=0)
 
 

@@ -1,7 +1,7 @@
 """The outcomes of calls to a lane or to the store, and what the caller must do after each.
 
 If `start_id` is not None, the script has reserved the start of the shard's processor under this id, and the caller of
-the store must start the processor now. `ValkeyLane` starts it itself, so its own outcomes have no start id.
+the store must start the processor now. `ValkeyLane` is such a caller, so its outcomes have no start id.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ LaneName = Literal["valkey", "dynamodb"]
 RefusalReason = Literal[
     "account_messages", "account_conversations", "tenant_messages", "tenant_conversations", "waiting"
 ]
-"""The quota that is used up, or `waiting` if too much waits in the conversation."""
+"""The quota that is used up, or `waiting` if too many messages or bytes wait in the conversation."""
 
 
 def lane_of(name: object) -> LaneName:
@@ -48,7 +48,8 @@ class MessageBuffered:
 
 @outcome
 class MessageDuplicate:
-    """The message was already buffered. Acknowledge it. `due_at_ms` and `rule` are None if it no longer waits."""
+    """The message was already buffered. Acknowledge it. `due_at_ms` and `rule` are None if the message no longer
+    waits."""
 
     due_at_ms: int | None
     count: int
@@ -70,7 +71,7 @@ class LeaseAcquired:
 
     expires_at_ms: int
     returned: int = 0
-    """How many conversations that a dead processor had claimed were put back."""
+    """The number of conversations that were put back because the processor that had claimed them died."""
 
 
 @outcome
@@ -134,7 +135,7 @@ class ConversationsClaimed:
 
 @outcome
 class ClaimReturned:
-    """The claim was returned. The conversation is due again at `due_at_ms`."""
+    """The conversation's claim was returned. The conversation is due again at `due_at_ms`."""
 
     due_at_ms: int
 
@@ -148,7 +149,7 @@ class BatchBusy:
 
 @outcome
 class RunStale:
-    """Another run has taken over this conversation, and nothing was changed. Stop."""
+    """Nothing was changed, because another run has taken over this conversation. End the run."""
 
 
 @outcome
@@ -171,7 +172,7 @@ class BatchTaken:
     flush_reason: str
     rule: str
     applied_wait_ms: int
-    """`due_at_ms` minus the last arrival before `due_at_ms` was set. Negative if a host's clock lagged."""
+    """The time from the last arrival before `due_at_ms` was set to `due_at_ms`. Negative if a host's clock lagged."""
     payloads: list[bytes]
     lane: LaneName = "valkey"
     until_ms: int = 0
@@ -186,7 +187,7 @@ class BatchCompleted:
     count: int
     start_id: str | None
     ids_forgotten: int = 0
-    """The number of message ids that were forgotten in less than a day, because the conversation has too many."""
+    """The number of message ids that the lane forgot in less than a day, because the conversation has too many ids."""
 
 
 @outcome
@@ -201,7 +202,7 @@ class BatchRetried:
 class ShardRecovered:
     """The state of a shard, and the conversations whose claims had expired and were put back.
 
-    If the list is as long as the limit, call again.
+    If there are as many conversations as the limit allows, call again.
     """
 
     pending: int
@@ -223,7 +224,7 @@ class BufferFlushed:
 
 @outcome
 class BufferCancelled:
-    """The waiting messages are dropped. Publish the cancellation.
+    """The waiting messages were dropped. Publish the cancellation.
 
     If `leaving` is true, a conversation processor already had the `frozen` messages, so it may still emit them once.
     """
@@ -299,7 +300,8 @@ ResumeOutcome = HoldEnded | OnHold | NotOnHold  # OnHold if the other hold has n
 
 @outcome
 class GenerationAndHolds:
-    """The conversation's generation, 0 if the lane does not know it, and the holds that have not ended."""
+    """The holds that have not ended, and the conversation's generation, which is 0 if the lane does not know the
+    conversation."""
 
     generation: int
     holds: Holds
@@ -366,8 +368,8 @@ class MessageFrozen:
 class MessageAbsent:
     """The message is not among the waiting messages that the lane searched. Publish the change.
 
-    `known` says that it was buffered once, so it has most likely been emitted or deleted. `batch_id` is the batch that
-    probably contains it, or None if the lane does not remember one.
+    `known` says that the message was buffered once, so it has most likely been emitted or deleted. `batch_id` is the
+    batch that probably contains it, or None if the lane does not remember one.
     """
 
     known: bool

@@ -8,7 +8,7 @@
 
 A message's name is its id, or the hash of a long id. DynamoDB may delete an item after its `expires_at`, so an item
 that contains a message has no `expires_at`. The index `open` contains the open windows, sorted within each of its
-slices by `due_at`. `due_at` is the window's due time or an earlier time, because then most messages need not change it.
+slices by `due_at`. `due_at` is the window's due time or an earlier time, so that most messages need not change it.
 """
 
 from hashlib import blake2s

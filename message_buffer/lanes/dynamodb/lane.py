@@ -1,4 +1,4 @@
-"""The DynamoDB lane: the methods of a lane, and the operators' commands, on the lane's table."""
+"""The DynamoDB lane. It has the methods of a lane, and those for operators' commands."""
 
 import time
 from collections.abc import Callable
@@ -128,7 +128,8 @@ class DynamoDbLane:
         for _ in range(MAX_WINDOW_TRIES):
             window = self._windows.read(conversation)
             holds = longest(hold, *window.holds)
-            # When the pending trigger arrives, the DynamoDB processor finds the hold in the window.
+            # No new trigger is needed: when the pending one arrives, the DynamoDB processor finds the hold in the
+            # window.
             if self._windows.hold(conversation, window=window, holds=holds):
                 return o.OnHold(end_of(holds))
         raise StoreUnavailable("hold window: another request is changing the conversation; try again")
@@ -169,7 +170,7 @@ class DynamoDbLane:
         then loses its lock.
 
         Messages that arrive before the window is erased are erased, too. Raise StoreUnavailable if messages keep
-        arriving, or if a processor has, or gets, the window's lock.
+        arriving, or if a processor locks the window.
         """
         owner, waiting, frozen = uuid4().hex, 0, 0
         arrivals: list[int] = []
@@ -178,7 +179,7 @@ class DynamoDbLane:
                 window = self._lock(conversation, owner)
                 items = self._messages.list_items(conversation)
                 contents = self._messages.read(conversation)
-                # A message that arrived between the two reads is erased in the next round.
+                # Do not count a message that arrived between the two reads, because the next round erases it.
                 contents = contents._replace(stored=[each for each in contents.stored if MESSAGE + each.name in items])
                 self._messages.erase(conversation, items)
                 arrivals += _arrivals(contents, self._clock())
@@ -227,7 +228,8 @@ class DynamoDbLane:
     def _changed(
         self, conversation: str, message_id: str, change: Callable[[str, Contents], bool]
     ) -> int | o.MessageFrozen | o.MessageAbsent:
-        """Change a waiting message, and return how many arrived after it, or the outcome that says why it is too late.
+        """Change a waiting message, and return how many messages arrived after it. If the message no longer waits,
+        return the outcome that says so.
 
         Raise StoreUnavailable if other requests keep changing the conversation.
         """
@@ -301,14 +303,16 @@ class DynamoDbLane:
         now_ms, found = self._clock(), []
         listed = self._windows.open_windows(listed_before_ms=now_ms + REMEMBERED_MS, limit=limit)
         for conversation, due_at_ms in listed:
-            # A window may be due later than it is listed, so read it once its listed time has passed.
+            # The index may list a window under an earlier time than its due time. If the listed time has passed, read
+            # the due time from the window.
             window = self._windows.read(conversation) if due_at_ms <= now_ms else Window()
             found.append((conversation, window.due.due_at_ms if window.is_open else due_at_ms))
         return sorted(found, key=lambda each: each[1])
 
 
 def _arrivals(contents: Contents, now_ms: int) -> list[int]:
-    """Return the messages' known times of arrival. Leave out wrong times, a minute or more in the future."""
+    """Return the messages' known times of arrival. Leave out times that are wrong because they are far in the
+    future."""
     window = contents.window
     known = (window.last_at_ms, window.newest_at_ms, *(each.arrived_at_ms for each in contents.stored))
     return [at for at in known if 0 < at < now_ms + MINUTE_MS]

@@ -34,7 +34,8 @@ class Locks(Table):
         return self._lock(conversation, owner, do, values, only_if=only_if)
 
     def acquire_to_drop(self, conversation: str, owner: str, *, now_ms: int, until_ms: int) -> Window:
-        """Lock a window, due or not, open or not, and raise its generation. Return the window as `acquire` does."""
+        """Lock a window, even if it is not due or not open, and raise its generation. Return the window as `acquire`
+        does."""
         return self._lock(conversation, owner, "ADD #generation :one", {"now": now_ms, "until": until_ms})
 
     def _lock(self, conversation: str, owner: str, do: str, values: Values, *, only_if: str = "") -> Window:

@@ -13,7 +13,8 @@ from message_buffer.lanes.dynamodb.window import CLOSE, FACTS, WINDOW_ATTRIBUTES
 from message_buffer.lanes.dynamodb.windows import UNCHANGED, UNLOCKED, version_of
 from message_buffer.limits import LARGE_MESSAGE_BYTES
 
-# DynamoDB may carry out only some requests of a batch call. The others are repeated after each of these pauses.
+# DynamoDB may carry out only some requests of a batch call. The remaining requests are repeated after each of these
+# pauses.
 UNDONE_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
 BATCH_WRITES, BATCH_READS = 25, 100
 IS_STORED = "attribute_exists(#arrived_at)"
@@ -41,7 +42,7 @@ class Contents(NamedTuple):
 
     window: Window
     stored: Sequence[StoredMessage] = ()
-    """In order of arrival."""
+    """The stored messages, in order of arrival."""
     is_whole: bool = True
     """False if there are more pages than the caller has asked for."""
 
@@ -86,7 +87,7 @@ class Messages(Table):
         return "arrived_at" in message
 
     def _mend_body(self, conversation: str, name: str, body: bytes) -> None:
-        """Store the body of a message that has none, unless it was emitted or dropped meanwhile."""
+        """Store the body of a message that has no body, unless the message was emitted or dropped meanwhile."""
         message = self._change(
             key_of(conversation, MESSAGE + name), "SET #apart = :one", {"one": 1}, only_if="attribute_exists(#apart)"
         )
@@ -94,7 +95,8 @@ class Messages(Table):
         self._transact("store body", [message, missing])
 
     def drop_message(self, conversation: str, name: str, *, seen: Contents, expires_at_ms: int) -> bool:
-        """Replace a waiting message with a tombstone. If no other waits, close the window, unless a run has locked it.
+        """Replace a waiting message with a tombstone. If no other message waits, close the window, unless a run has
+        locked it.
 
         Return False if the message no longer waits, or the window has changed since the caller has `seen` it.
         """
@@ -145,7 +147,7 @@ class Messages(Table):
         """Replace messages with tombstones, which remain for as long as the platform may deliver the messages again.
 
         Messages that are `apart` have a body item. Delete these bodies first, so that no body remains without its
-        message. Delete them again at the end, because a slow request may have stored one in the meantime.
+        message. Delete the bodies again at the end, because a slow request may have stored one in the meantime.
         """
         bodies = [BODY + name for name in apart]
         self.erase(conversation, bodies)
@@ -202,10 +204,11 @@ class Messages(Table):
         return [text(item, "item") for item in self._pages("list items", "query", request)]
 
     def read(self, conversation: str, *, with_bodies: bool = False, max_pages: int | None = None) -> Contents:
-        """Return a conversation's window and messages, without tombstones, and without the bodies of messages.
+        """Return a conversation's window and messages, without tombstones and bodies.
 
-        `with_bodies` adds the bodies in the first page of the query, at no further cost. Usually these are all bodies.
-        There may be many pages, because DynamoDB counts tombstones in a page's megabyte although they are left out.
+        `with_bodies` adds the bodies in the first page of the query, at no further cost. Usually the first page has all
+        bodies. There may be many pages, because the tombstones that are left out count towards a page's limit of a
+        megabyte.
         """
         condition = {
             "KeyConditionExpression": "#conversation = :id AND #item < :bodies",
@@ -234,10 +237,10 @@ class Messages(Table):
         return text(self._get("find tombstone", key_of(conversation, MESSAGE + name)), "batch_id")
 
     def take_back(self, conversation: str, name: str | None, *, window: Window, expires_at_ms: int) -> bool:
-        """Close a window whose trigger could not be sent, and remove the message that opened it.
+        """Close a window whose trigger could not be sent, and remove the message that opened the window.
 
-        Without a name, remove no message. Return False, and change nothing, if another request has joined the window
-        since this one opened it, or has edited the message.
+        If `name` is None, remove no message. Return False, and change nothing, if another request has joined the window
+        since this request opened it, or has edited the message.
         """
         removal = [] if name is None else self._removal(conversation, name)
         return self._transact("take back message", [self._closing(conversation, window, expires_at_ms), *removal])

@@ -1,9 +1,9 @@
 """Sends triggers. For each open window, a trigger arrives when the window is due, or earlier.
 
 The first message of a conversation opens a window. The request that opens a window also sends the window's trigger, and
-fails if it cannot send it. Later messages join the window and write their facts into it. When the trigger arrives and
-the window is not due yet, the DynamoDB processor hides the trigger until then; otherwise the processor empties the
-window. A request that makes the window due earlier sends another trigger.
+fails if it cannot send the trigger. Later messages join the window and write their facts into it. When the trigger
+arrives and the window is not due yet, the DynamoDB processor hides the trigger until then; otherwise the processor
+empties the window. A request that makes the window due earlier sends another trigger.
 """
 
 from message_buffer.clock import Clock
@@ -72,9 +72,9 @@ class Schedule:
     def _note(self, conversation: str, note: Note) -> tuple[bool, Window]:
         """Write the note. Return what `Windows.note` returns.
 
-        The due time after a press depends on the window, so first write a press on the condition that the window is
-        closed, and then on the condition that it has not changed since it was read. Raise StoreUnavailable if other
-        requests keep changing the window.
+        The due time after a press depends on the window, so first write the press on the condition that the window is
+        closed. If that write fails, it returns the window. Then write the press on the condition that the window has
+        not changed since. Raise StoreUnavailable if other requests keep changing the window.
         """
         if not (note.is_new and note.is_pressed):
             return self._windows.note(conversation, note)
@@ -88,7 +88,7 @@ class Schedule:
         raise StoreUnavailable("note press: messages keep arriving; try again")
 
     def hasten_now(self, conversation: str, due_for: str, *, rule: RuleName, hold: Held) -> Window:
-        """Make an open window due now, for this reason and by this rule. Return the window after the change.
+        """Make an open window due now, with this flush reason and this rule. Return the window after the change.
 
         Raise StoreUnavailable if other requests keep changing the window.
         """
@@ -104,8 +104,8 @@ class Schedule:
         raise StoreUnavailable("hasten window: another request is changing the conversation; try again")
 
     def end_holds(self, conversation: str, holder: Holder | None, cause: str | None) -> o.ResumeOutcome:
-        """End both holds, or only this holder's hold with this cause. The messages are then due now, or when the other
-        hold ends.
+        """End the holds of both holders, or only this holder's hold with this cause. The messages are then due now, or
+        when the remaining hold ends.
 
         Raise StoreUnavailable if other requests keep changing the window.
         """
@@ -140,10 +140,11 @@ class Schedule:
 
 
 def _is_due(window: Window, at_ms: int) -> bool:
-    """Return whether an open window is due. If it has a frozen batch, the messages behind it must be due, too."""
+    """Return whether an open window is due. If the window has a frozen batch, the messages that wait behind the batch
+    must be due, too."""
     return max(window.due.due_at_ms, window.due_of_waiting.due_at_ms) <= at_ms
 
 
 def _has_waiting(window: Window) -> bool:
-    """Return whether messages wait that are not in a frozen batch."""
+    """Return whether any messages wait outside the frozen batch."""
     return window.frozen is None or window.timing is not None or (window.frozen.has_more and window.waiting > 0)

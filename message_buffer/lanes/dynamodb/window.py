@@ -1,4 +1,5 @@
-"""The window of a conversation: one item of the DynamoDB lane's table, with everything that decides when it is due.
+"""The window of a conversation: one item of the DynamoDB lane's table, with everything that decides when the window is
+due.
 
 Ingest writes the facts of each typed message into the item without reading the item. A reader of the item computes the
 due time from these facts, with the formula that both lanes share (`rules/due_time.py`). There are two exceptions:
@@ -59,14 +60,14 @@ class Window(NamedTuple):
     """Grows when a stored message is edited or removed, and when the due time is changed by anything but a message. A
     run that finds this number changed must read the messages again."""
     waiting: int = 0
-    """The number of stored messages that are not frozen."""
+    """The number of stored messages that are in no frozen batch."""
     large_bytes: int = 0
     """The bytes of the waiting messages that are larger than 4 KiB."""
     first_at_ms: int = 0
     newest_at_ms: int = 0
     """When the newest message arrived."""
     previous_at_ms: int = 0
-    """When the message before that one arrived; 0 if there is none."""
+    """When the second newest message arrived; 0 if there is none."""
     timing: Timing | None = None
     """The rules of the newest typed message, or of a press if only presses have arrived."""
     computed: Due | None = None
@@ -82,7 +83,7 @@ class Window(NamedTuple):
     holds: Holds = ()
     lock: Lock = Lock()
     attempt: int = 0
-    """How often the window has been locked since its batch was frozen."""
+    """How many runs have locked the window since its batch was frozen."""
     frozen: FrozenBatch | None = None
     last_at_ms: int = 0
     """When the newest message in all of the conversation's frozen or emitted batches of this lane arrived."""
@@ -109,7 +110,7 @@ class Window(NamedTuple):
     def due_of_waiting(self) -> Due:
         """Return the due time of the messages that are not frozen, with its reason."""
         if self.found is None:
-            # A hold that was over when the newest message arrived has no effect.
+            # If the hold was over when the newest message arrived, the hold has no effect.
             is_held = self.held_until_ms > self.newest_at_ms
             due = self.computed or self.due_by(self.timing)
             return due_after_hold(due, self.held_until_ms if is_held else 0, self.last_arrival_ms)
@@ -123,7 +124,8 @@ class Window(NamedTuple):
 
     @property
     def last_arrival_ms(self) -> int:
-        """Return the time that counts as the newest message's arrival, corrected if its host's clock lags."""
+        """Return the time that counts as the newest message's arrival. It is corrected if the clock of the host
+        lagged."""
         return arrival_of(self.newest_at_ms, self.previous_at_ms or None).at_ms
 
     def is_locked(self, now_ms: int) -> bool:
@@ -158,7 +160,7 @@ class Note(NamedTuple):
     is_new: bool
     """False if the message was stored before. Then the delivery opens a closed window, but moves no due time."""
     size: int = 0
-    """The message's bytes."""
+    """The message's size in bytes."""
 
     @property
     def large_bytes(self) -> int:
@@ -216,9 +218,9 @@ _NUMBERS = {
 WINDOW_ATTRIBUTES = (
     *_NUMBERS.values(), "open", "owner", "owner_until", "frozen", "timing", "computed", "found", "rhythm", "holds",
 )  # fmt: skip
-# Attributes with the facts of waiting messages.
+# The attributes that contain the facts of waiting messages.
 FACTS = "#first, #last, #prev, #timing, #computed, #successor_at"
-# A change that closes a window.
+# The update expression that closes a window.
 CLOSE = (
     "SET #waiting = :none, #large = :none, #expires_at = :expires"
     f" REMOVE #open, #due_at, #frozen, #owner, #owner_until, #attempt, #found, {FACTS}"

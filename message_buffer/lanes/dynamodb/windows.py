@@ -30,8 +30,9 @@ UNLOCKED = "attribute_not_exists(#owner) AND attribute_not_exists(#frozen)"
 NOT_HELD = "(attribute_not_exists(#held_until) OR #held_until <= :now)"
 
 Held = Literal["obey", "ignore"] | Holds
-"""A request that makes a window due obeys its holds, ignores them, or keeps only those in a tuple."""
-# The later end of the holds is an attribute of its own, so that conditions can compare it.
+"""What a request that makes a window due does with the window's holds: obey all, ignore all, or keep only those in a
+tuple."""
+# The time when the last hold ends is an attribute of its own, so that conditions can compare it.
 SET_HOLDS = "#held_until = :until, #holds = :holds"
 
 
@@ -44,9 +45,9 @@ class Windows(Table):
     ) -> tuple[bool, Window]:
         """Write the facts of a delivery into the window, and open the window if it is closed.
 
-        Return True, and the window as it was before this call. Return False, and change nothing, if too much waits
-        already, or if the window has changed since the caller has `seen` it. The caller gives `seen` only for a press,
-        whose due time `computed` depends on the window.
+        Return True, and the window as it was before this call. Return False, and change nothing, if too many messages
+        or bytes wait already, or if the window has changed since the caller has `seen` it. The caller gives `seen` only
+        for a press, whose due time `computed` depends on the window.
         """
         values: dict[str, Value] = {
             "one": 1, "none": 0, "at": note.at_ms, "slice": slice_of(conversation), "listed": note.listed_at_ms,
@@ -62,7 +63,7 @@ class Windows(Table):
             do += ", #last = if_not_exists(#last, :at), #timing = if_not_exists(#timing, :timing)"
             do += " REMOVE #expires_at ADD #generation :one"
         else:
-            # DynamoDB itself copies the last arrival, so that ingest need not read the window before this write.
+            # Let DynamoDB copy the time of the last arrival, so that ingest need not read the window before this write.
             do += ", #last = :at, #prev = if_not_exists(#last, :none), "
             do += "#computed = :computed REMOVE" if computed else "#timing = :timing REMOVE #computed,"
             do += " #expires_at ADD #generation :one, #waiting :one"
@@ -86,7 +87,7 @@ class Windows(Table):
 
         If the due time is `fixed`, later messages do not move it. Otherwise the call changes only the time under which
         the index lists the window. Return False if another run has frozen the batch since the caller read the window,
-        if the window has closed, or if a hold forbids a fixed due time. A hold that is ignored continues for later
+        if the window has closed, or if a hold forbids a fixed due time. An ignored hold remains in force for later
         messages.
 
         If `hold` is a tuple, it contains the holds that remain. In that case, also return False if the holds have
@@ -121,7 +122,7 @@ class Windows(Table):
     def list_later(self, conversation: str, *, window: Window, at_ms: int, successor_at_ms: int | None = None) -> bool:
         """List an open window under a later time. Return False if the window has changed since the caller read it.
 
-        If the caller has replaced its trigger by a successor, also record when the successor arrives.
+        If the caller has replaced the window's trigger by a successor, also record when the successor arrives.
         """
         values: Values = {"at": at_ms, "seen": window.listed_at_ms, **version_of(window)}
         do = "SET #due_at = :at"
@@ -193,7 +194,7 @@ def _leaving(window: Window, holds: Holds) -> tuple[dict[str, Value], str]:
 
 
 def same_holds(window: Window) -> str:
-    """Return the condition that the stored holds are equal to the value `:seen`, the holds of `window`."""
+    """Return the condition that the stored holds equal `:seen`, whose value must be the holds of `window`."""
     return "#holds = :seen" if window.holds else "(attribute_not_exists(#holds) OR #holds = :seen)"
 
 

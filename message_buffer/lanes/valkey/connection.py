@@ -60,23 +60,23 @@ _TRANSIENT = (
 )  # fmt: skip
 
 
-# After these errors a new client is opened. A lost connection does not dial again by itself. An answer that arrives
-# after its time-out could be read as the answer to the next call. A server that has become a replica means that the
-# address must be resolved again. A cluster of several nodes needs a cluster's client.
+# Open a new client after these errors. A lost connection does not dial again by itself. An answer that arrives after
+# its time-out could be read as the answer to the next call. If the server has become a replica, its address must be
+# resolved again. If the cluster has several nodes, it needs a cluster's client.
 _ENDS_THE_CLIENT = (LostConnection, NoAnswer, ReadOnlyError, MovedError)
 
 # A function that counts an error which the caller does not see, because a second try follows.
 Swallowed = Callable[[Exception], None]
 
 
-# Error codes of temporary states for which redis-py has no class.
+# The server's error codes for temporary states for which redis-py has no exception.
 _TRANSIENT_CODES = {"BUSY", "UNKILLABLE", "NOREPLICAS", "MISCONF"}
 
 # ElastiCache's answer to a sign-in that it could not check. A public endpoint gives the same text for every cause:
 # sign-ins are throttled, IAM cannot be reached, or the server is overloaded. A private endpoint names the cause.
 _SIGN_IN_UNAVAILABLE = ("service is not available", "exceeded limit of iam authentication requests")
 
-# Each scheme of a URL, and whether it means TLS. Valkey is wire-compatible with Redis, so both names are accepted.
+# The scheme of a URL -> whether it means TLS. Valkey is wire-compatible with Redis, so both names are accepted.
 TLS_BY_SCHEME = {"redis": False, "rediss": True, "valkey": False, "valkeys": True}
 
 
@@ -154,7 +154,8 @@ class Connection:
         self._swallowed = swallowed
         self._on_connected = connected
         self._on_sign_in_unavailable = sign_in_unavailable
-        # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but sign-ins age.
+        # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but sign-ins still
+        # expire.
         self._clock = clock
 
     def run(self, script: Script, keys: list[bytes], args: tuple[Argument, ...]) -> list[Any]:
@@ -214,7 +215,8 @@ class Connection:
                 self._dial_of(self._clock())
 
     def _connected(self, called_at_ms: int) -> Client:
-        """Return a client that is younger than SIGN_IN_LIFE_MS. Replace an older one, so that it signs in again.
+        """Return a client that is younger than SIGN_IN_LIFE_MS. Replace an older client, so that the new one signs in
+        again.
 
         Raise StoreUnavailable if the dial takes longer than the caller's patience. The dial continues, and a later call
         uses its connection.
@@ -236,7 +238,7 @@ class Connection:
                 raise as_store_error(error, "connect") from error
             raise
         if client is None:
-            # The dial may have begun before this call, or may be the second one of this call.
+            # This dial may have begun before this call, or this call may already have waited for an earlier dial.
             waited_ms = self._clock() - min(dial.began_ms, called_at_ms)
             raise StoreUnavailable(
                 f"connect: Valkey cannot be reached or did not answer in time (still connecting after {waited_ms} ms)"
@@ -298,7 +300,8 @@ def _owner_of(key: bytes, client: Client) -> Client:
 
 
 def is_sign_in_refused(error: BaseException | None) -> bool:
-    """Return whether a refused sign-in caused the error. A cluster's client may hide it behind an error of its own."""
+    """Return whether a refused sign-in caused the error. A cluster's client may hide the refusal behind its own
+    error."""
     while error and not isinstance(error, AuthenticationError):
         error = error.__cause__
     return error is not None

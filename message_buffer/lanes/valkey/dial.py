@@ -1,4 +1,4 @@
-"""Dials Valkey: connects, agrees on TLS and signs in, with one time limit for all three steps.
+"""Dials Valkey. A dial connects, sets up TLS and signs in, with one time limit for all three steps.
 
 In a private network the first connection of a function's instance may take seconds, but a call on an open connection
 takes milliseconds. So a dial has its own time limit and its own thread. If a caller cannot wait any longer, it gives

@@ -33,7 +33,7 @@ def script_keys(kinds: tuple[str, ...], shard: int, conversation: bytes = b"") -
 
 @cache
 def _prefixes(kinds: tuple[str, ...], shard: int) -> tuple[list[bytes], list[int]]:
-    """Return the keys without the conversation's id, and the positions of the keys that the id completes."""
+    """Return the keys without the conversation's id, and the positions of the keys that end with the id."""
     tag = f"{{b{shard}}}:"
     prefixes = [(tag + kind.removesuffix("<id>")).encode() for kind in kinds]
     return prefixes, [at for at, kind in enumerate(kinds) if kind.endswith("<id>")]

@@ -89,7 +89,8 @@ class ValkeyLane:
         return o.GenerationAndHolds(seen.generation, seen.holds)
 
     def recover_expired(self, shard: int, *, limit: int) -> o.ShardRecovered:
-        """Put expired claims of a shard back, and start its processor if it has none."""
+        """Put a shard's conversations back if their claims have expired. Start the shard's processor if there is
+        none."""
         recovered = self.store.recover_expired(shard, limit=limit)
         if recovered.start_id is not None:
             self._starter.start(shard)

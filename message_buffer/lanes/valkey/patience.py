@@ -18,7 +18,7 @@ class DialPatience:
 class WebhookPatience(DialPatience):
     """The patience of ingest, which has one time budget for all calls of a webhook, because the platform waits.
 
-    After a failure a call waits only as long as an answer may take, because Valkey is probably unavailable.
+    After a failure, a call waits no longer than for an answer, because Valkey is probably unavailable.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Loads the Lua scripts, and the contract that each script states in its header.
 
-A header names every key, every argument and every form of the answer. The store builds a call by the names of the
-arguments, and reads an answer by the names of its fields. The store refuses a call or an answer that does not fit the
-header, so script and caller cannot drift apart unnoticed.
+A header names every key, every argument and every form of the answer. The store passes arguments and reads answers by
+these names. The store refuses a call or an answer that does not fit the header, so script and caller cannot drift apart
+unnoticed.
 
 A line `-- include name` in a script means the code of include/name.lua, and `-- include name: f, g` for only the
 functions f and g of that file. The loader replaces the line with that code as one line, so the line numbers in the
@@ -52,7 +52,7 @@ class Script(NamedTuple):
     pick: Callable[[Mapping[str, Argument]], tuple[Argument, ...]]
     """A function that takes the arguments out of a mapping, in the header's order."""
     read: Mapping[bytes, ReadReply]
-    """The first word of an answer -> a function that reads the answer into a tuple with the header's names."""
+    """The first word of an answer -> a function that turns the answer into a tuple with the header's names."""
 
 
 class InvalidHeader(Exception):
@@ -90,7 +90,7 @@ def parse_script(name: str, source: str) -> Script:
 
 
 def _picker(args: list[str]) -> Callable[[Mapping[str, Argument]], tuple[Argument, ...]]:
-    """Return the function that takes these arguments out of a mapping; it raises KeyError if one is missing."""
+    """Return a function that takes these arguments out of a mapping. It raises KeyError if an argument is missing."""
     if len(args) == 1:
         return lambda arguments: (arguments[args[0]],)
     return itemgetter(*args)
@@ -151,7 +151,7 @@ def _fields(name: str, items: list[str]) -> tuple[str, ...]:
 
 
 def expand_includes(name: str, text: str, directory: Path = LUA_DIRECTORY) -> str:
-    """Return the script's text with each include, as one line, in place of the line that names it."""
+    """Return the script's text. Each line that names an include is replaced by the include's code, as one line."""
     lines = text.split("\n")
     for at, line in enumerate(lines):
         if _MEANS_INCLUDE.search(line):

@@ -1,4 +1,4 @@
-"""The store: a typed method for each script in lua/, with the script's name. `release_lease` has two methods.
+"""The store has a typed method for each script in lua/, with the script's name. `release_lease` has two methods.
 
 Every script may be repeated with the same arguments. If a reply is lost, the connection makes the same call again,
 with the time and the call id of the first try.
@@ -26,7 +26,7 @@ from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.timing import Timing
 from message_buffer.settings import StoreSettings
 
-# A longer message id is remembered by its digest. The ids of WhatsApp, Telegram and Twilio are shorter.
+# For a longer message id, a lane remembers the digest. The ids of WhatsApp, Telegram and Twilio are shorter.
 MAX_REMEMBERED_ID_BYTES = 96
 # The stage's quota and the number of waiting messages are checked only with messages 1, 9, 17, … of a buffer, for eight
 # messages at once, because a check takes several commands. If a rule sets the quota, every message is checked.
@@ -58,14 +58,14 @@ class Store:
         self.settings = settings
 
     def prepare(self) -> None:
-        """Begin to connect to Valkey, before the first call."""
+        """Begin to connect to Valkey, so that the first call waits less."""
         self._connection.prepare()
 
     def shard_of(self, conversation: str) -> int:
         return shard_of(conversation, self.settings.shards)
 
     def warm_up(self, *scripts: str) -> None:
-        """Load these scripts and connect, so that the first calls need not wait for that."""
+        """Load these scripts and connect, so that the first calls are faster."""
         for name in scripts:
             self._load(name)
         # The function's user may not run PING, so read the state of a conversation that does not exist.
@@ -183,7 +183,7 @@ class Store:
         until_ms = _or_none(reply.leaving_until_ms)
         return o.ConversationForgotten(
             _or_none(reply.last_at_ms), reply.waiting, reply.frozen,
-            # Add the time of a call, because a run may begin a call to the bus until its token ends.
+            # Add the time of one call, because a run may begin a call to the bus until its token ends.
             None if until_ms is None else until_ms + MAX_CALL_MS,
         )  # fmt: skip
 
@@ -223,7 +223,8 @@ class Store:
                 return o.BufferEmpty()
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.BufferRetimed | o.BufferUnmoved | o.BufferEmpty:
-        """Compute an open buffer's due time again by changed rules. Later messages come with the new rules anyway."""
+        """Compute an open buffer's due time again after its rules have changed. Later messages bring the new rules with
+        them."""
         start = self._start()
         reply = self._run(
             "retime_buffer", conversation=conversation, now_ms=self._clock(), **timing.for_scripts, **start
@@ -317,7 +318,7 @@ class Store:
         )  # fmt: skip
         if reply.word == b"LOST":
             return o.LeaseLost()
-        # In a repeated call the script returns the times as strings.
+        # If the call is a repeat, the script returns the times as strings.
         due = [o.DueConversation(conversation.decode(), int(due_at_ms)) for conversation, due_at_ms in reply.rows]
         return o.ConversationsClaimed(
             _or_none(reply.next_due_at_ms), due, now_ms + s.claim_ms, reply.expired, waits_for_slot=bool(reply.full)
@@ -428,7 +429,7 @@ class Store:
 def _whole(name: str, value: int, low: int, high: int) -> None:
     """Raise InvalidInput unless the value is a whole number in these bounds.
 
-    The scripts keep times in 13 digits, so a fraction or another digit would shift the fields that follow.
+    The scripts store times as 13 digits, so a fraction or a 14th digit would shift the fields that follow.
     """
     if type(value) is not int or not low <= value <= high:
         raise InvalidInput(f"{name} must be a whole number from {low} to {high}, not {value}")
@@ -443,7 +444,7 @@ def encode_message_id(message_id: str) -> bytes:
 
 
 def remembered_name(message_id: str) -> bytes:
-    """Return the name under which a message is remembered: its id, or the digest of a long id."""
+    """Return the name under which the lane remembers a message: its id, or the digest of a long id."""
     encoded = encode_message_id(message_id)
     if len(encoded) <= MAX_REMEMBERED_ID_BYTES:
         return encoded
@@ -491,7 +492,7 @@ def _why(packed: bytes) -> _Why:
 
 
 def _holds(holder: Holder, packed: bytes) -> Holds:
-    """Return the hold that `hold_buffer` has packed, or none if the text is empty."""
+    """Return the hold that the script `hold_buffer` has packed, or no hold if the text is empty."""
     until_ms, _, cause = packed.decode().partition(" ")
     return (Hold(holder, int(until_ms), cause),) if until_ms else ()
 
