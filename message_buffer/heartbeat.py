@@ -21,7 +21,7 @@ class Heartbeat:
         self._thread = Thread(target=self._run, name="heartbeat", daemon=True)
 
     def check(self) -> None:
-        """Raise the failed beat's error, if a beat has failed."""
+        """If a beat has failed, raise its error."""
         if self._error is not None:
             raise self._error
 

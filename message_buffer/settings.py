@@ -56,7 +56,8 @@ class StoreSettings(NamedTuple):
     max_waiting: int  # messages in one conversation
     # Work that is due later than this needs no processor yet, because the watchdog makes three passes before then.
     horizon_ms: int = 3 * limits.WATCHDOG_PASS_MS
-    # A run must complete its batch, or renew its token, within this time. After a crash a batch may wait this long.
+    # A run must complete its batch, or renew its token, within this time. After a crash the batch may have to wait this
+    # long.
     token_ms: int = 6_000
     max_waiting_bytes: int = 32 * 1024 * 1024  # bytes of messages of more than 4 KiB, in one conversation
     max_sleep_ms: int = limits.PROCESSOR_LOOK_MS
@@ -73,7 +74,7 @@ class StoreSettings(NamedTuple):
 class ValkeySettings(NamedTuple):
     connection: ConnectionSettings
     iam: IamAccess | None
-    """None if the URL contains the user and the password, or Valkey has none."""
+    """None if the URL contains the user and the password, or if Valkey requires no sign-in."""
     store: StoreSettings
     processor_function: str
     """The function to start when a script has reserved the start of a processor."""
@@ -87,7 +88,7 @@ class DynamoDbLaneSettings(NamedTuple):
 
 
 class EmissionSettings(NamedTuple):
-    """The addresses of the destinations, and the bounds of what is sent there."""
+    """The places to which batches are emitted, and the limits of an emission."""
 
     event_bus: str
     max_event_bytes: int
@@ -242,7 +243,8 @@ class CanarySettings(NamedTuple):
 
 # -- environment variables -----------------------------------------------------------------------------------
 #
-# A function gets its settings in environment variables: `to_variables` makes them, and `read_settings` reads them.
+# A function gets its settings in environment variables. `to_variables` makes the variables, and `read_settings` reads
+# them.
 #
 # Almost all settings are in the variable SETTINGS, as JSON. A field that is None or has its default value is left out.
 # Beside it, a function has the settings in OWN_VARIABLES, and the two variables from which Powertools reads the names
@@ -260,14 +262,15 @@ OWN_VARIABLES = {
 
 
 def to_variables(settings: tuple[Any, ...]) -> dict[str, str]:
-    """Return the variables that contain the settings. The values of fields may be CDK's tokens."""
+    """Return the variables that contain the settings. A field's value may be one of CDK's tokens."""
     own: dict[str, str] = {}
     fields = _to_json(settings, "", own)
     return own | {SETTINGS: json.dumps(fields, ensure_ascii=False, separators=(",", ":"))}
 
 
 def _to_json(value: Any, path: str, own: dict[str, str]) -> Any:
-    """Return the value in the form for JSON. Put settings that have variables of their own into `own` instead."""
+    """Return the value in a form that can be written as JSON. Put settings that have variables of their own into `own`
+    instead."""
     if not hasattr(value, "_fields"):
         return value
     found = {}
@@ -333,5 +336,5 @@ def _below(path: str, name: str) -> str:
 
 
 def _name(path: str) -> str:
-    """Return the name of a setting for an error's text."""
+    """Return the name of a setting as error texts show it."""
     return OWN_VARIABLES.get(path) or f"{SETTINGS}.{path}".rstrip(".")

@@ -1,1 +1,1 @@
-"""The several ids of an author. This package may import `lanes` and every layer below it."""
+"""Maps the several ids of one author to one conversation. This package may import `lanes` and every layer below it."""

@@ -22,7 +22,7 @@ from message_buffer.telemetry import Telemetry
 ALIAS_COPY_LIFE_MS = 60_000
 # An instance keeps this many copies. Each takes a few hundred bytes.
 MAX_ALIASES_KEPT = 4_096
-# All look-ups for one webhook together may take this long. After that, an author is named by the id in the webhook.
+# All look-ups for one webhook together may take this long. After that, ingest uses the id in the webhook.
 MAX_LOOK_UP_MS_IN_A_WEBHOOK = 3_000
 
 
@@ -43,7 +43,7 @@ class Aliases:
         self._spent_ms = 0
 
     def begin_webhook(self) -> None:
-        """Start a new webhook, whose look-ups may use their full time."""
+        """Reset the time that look-ups have taken, for the next webhook."""
         self._spent_ms = 0
 
     def conversation_of(self, named: ConversationId, ids: AuthorIds) -> ConversationId:

@@ -1,6 +1,6 @@
 """The table of aliases. Each item maps one id of an author to another, and is written once. A number counts as an id:
 
-    acme/whatsapp/1065/DE.11          leadsTo 491701234567    the first name under which this id's author wrote
+    acme/whatsapp/1065/DE.11          leadsTo 491701234567    the number in the first webhook with this id
     acme/whatsapp/1065/491701234567   leadsTo DE.11           the first id that came with this number
 
 A number's item prevents other authors from using the number's conversation, and lets the command `forget` find the id.

@@ -31,7 +31,7 @@ class Patience(NamedTuple):
 
 # The time-outs for a caller that cannot go on without the service.
 PATIENT = Patience(AWS_CONNECT_SECONDS, AWS_ANSWER_SECONDS)
-# The time-outs for a caller that has an alternative if the service is slow.
+# The time-outs for a caller that can go on without the service.
 HURRIED = Patience(AWS_CONNECT_SECONDS, AWS_HURRIED_ANSWER_SECONDS, attempts=1)
 
 # The services that are called without the SDK.

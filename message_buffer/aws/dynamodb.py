@@ -33,7 +33,7 @@ class ItemPage(NamedTuple):
 
 
 class Table:
-    """The requests of a table. A request that fails raises SendFailed; `doing` names the request in the error."""
+    """Makes the requests to a table. A request that fails raises SendFailed; `doing` names the request in the error."""
 
     def __init__(self, name: str, *, patience: aws.Patience = aws.PATIENT) -> None:
         self.name = name
@@ -105,7 +105,7 @@ class Table:
         return True
 
     def _pages(self, doing: str, call: Literal["query", "scan"], request: Mapping[str, Any]) -> Iterator[Item]:
-        """Return the items of all pages."""
+        """Yield the items of all pages."""
         for page in self._each_page(doing, call, request):
             yield from page.items
 

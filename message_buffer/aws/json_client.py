@@ -33,8 +33,8 @@ class Protocol(NamedTuple):
     """The prefix of an operation's name in the header `X-Amz-Target`."""
 
 
-# A service's name, as in its address -> its protocol. A call to Lambda names the operation in its path, so Lambda has
-# no target.
+# The name of a service in AWS addresses -> the service's protocol. A call to Lambda names the operation in its path, so
+# Lambda has no target.
 PROTOCOLS = {
     "dynamodb": Protocol("application/x-amz-json-1.0", "DynamoDB_20120810."),
     "events": Protocol("application/x-amz-json-1.1", "AWSEvents."),
@@ -145,7 +145,7 @@ class JsonClient:
                 if attempt >= self._attempts or not _passes(response.status, refused.code):
                     raise refused
             except (OSError, HTTPException):
-                # Do not use the other idle connections, because the network may have dropped all of them while the
+                # Close the other idle connections, too, because the network may have dropped all of them while the
                 # instance was suspended.
                 self._drop_idle()
                 if attempt >= self._attempts:

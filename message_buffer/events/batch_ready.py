@@ -36,7 +36,7 @@ class Content(NamedTuple):
     messages: list[Json]
     text: str
     agent: str | None
-    """The agent of the newest message that has one."""
+    """The agent of the newest message that has an agent."""
     last_sent_at_ms: int
 
     @property
@@ -109,8 +109,8 @@ def object_key(conversation: str, taken: BatchTaken) -> str:
 
 
 def _key(folder: str, conversation: str, taken: BatchTaken) -> str:
-    # `forget` finds a conversation's objects by the second part of the key. It keeps an object if the time in its key
-    # is after the newest message that it erased.
+    # `forget` finds a conversation's objects by the second part of the key. It keeps an object whose last message
+    # arrived after the erased ones.
     return f"{folder}/{batch_prefix(conversation)}/{taken.last_at_ms}-{taken.batch_id}.json"
 
 

@@ -1,7 +1,7 @@
-"""Emits a taken batch of either lane: to the bus, or to the dead-letter queue if it cannot be emitted.
+"""Sends a taken batch of either lane to the bus, or to the dead-letter queue if the batch cannot be emitted.
 
 Any step may run twice, and a run may be killed after any step. A batch stays frozen under its id until its lane has
-recorded that it was emitted. At worst the same event is published again, and consumers recognise it by its `batchId`.
+recorded the emission. At worst the same event is published again, and consumers recognise it by its `batchId`.
 """
 
 import json
@@ -102,7 +102,7 @@ class Emission:
             self._dead_letter(conversation, taken, time, reason=str(error))
 
     def redrive(self, letter: Mapping[str, Any], time: TimeLeft) -> str:
-        """Emit the batch of a dead letter under its old id, and return that id. Raise the error if that fails.
+        """Emit the batch of a dead letter under its old id, and return that id. Raise the error if the emission fails.
 
         The batch is out of order, because newer batches of its conversation were emitted before it.
         """

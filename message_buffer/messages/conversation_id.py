@@ -14,7 +14,7 @@ MAX_CONVERSATION_ID_BYTES = 1_024
 DEFAULT_TENANT = "default"
 # Every platform that ingest knows; a test compares these names with its modules.
 PLATFORM_NAMES = ("custom", "generic", "instagram", "messenger", "telegram", "twilio", "whatsapp")
-# The tenant of the conversations with which the canary and `bufferctl verify` try a stage. Statistics leave these
+# The tenant of the conversations with which the canary and `bufferctl verify` test a stage. Statistics leave these
 # conversations out.
 TRIAL_TENANT = "message-buffer-trial"
 # The beginning of the ids of trial conversations that use the fallback even if Valkey is available.

@@ -9,7 +9,8 @@ from message_buffer.errors import MalformedMessage, MessageTooLarge
 from message_buffer.limits import MAX_MESSAGE_ID_BYTES, MAX_TIME_MS
 from message_buffer.messages.wire_form import WIRE_VERSION, camel_case, decode_fields, id_line, mend_id
 
-# A message in its wire form, with its attachments. An event on the bus has room for several messages of this size.
+# The largest message in its wire form, with its attachments. An event on the bus has room for several messages of this
+# size.
 MAX_MESSAGE_BYTES = 64 * 1024
 
 
@@ -55,7 +56,7 @@ class _Open(BaseModel):
         validate_by_name=True,
         validate_by_alias=True,
         serialize_by_alias=True,
-        # Keep what people write out of error texts, and so out of logs.
+        # Errors must not quote what people write, because errors are logged.
         hide_input_in_errors=True,
         # Build a model's validator on its first use, so that a cold start pays only for the models that it uses.
         defer_build=True,
@@ -188,7 +189,7 @@ def encode(message: Message, *, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
 def decode(wire: bytes) -> Message:
     """Return the message that a wire form contains. Raise MalformedMessage.
 
-    A later version than 1 is accepted if it has the same shape.
+    Version 2 or later is accepted if it has the same shape.
     """
     fields = decode_fields(wire)
     try:

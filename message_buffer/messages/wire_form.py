@@ -6,7 +6,7 @@ Wire form, version 1:
     {"v":1,"text":"Hey","type":…}    everything else, as compact JSON
 
 The first line lets a script find a message by comparing bytes, without parsing JSON. Empty fields are left out, and
-unknown fields are kept. From the first release on, each version also reads what the last release wrote.
+unknown fields are kept. From the first release on, each release must also read what the last release wrote.
 """
 
 import json
@@ -69,7 +69,7 @@ def decode_fields(wire: bytes) -> Json:
 
 
 def sent_at_ms(fields: Json) -> int:
-    """Return the time at which the message was sent, or received if its platform does not say.
+    """Return when the message was sent. If the platform does not say that, return when it was received.
 
     Raise MalformedMessage if the value is not a time.
     """

@@ -1,4 +1,4 @@
-"""Reads the body of a webhook by a door's mapping: its messages, edits, deletions and reactions.
+"""Reads messages, edits, deletions and reactions from the body of a webhook, with a door's mapping.
 
 A value must be valid if it decides to which conversation or message an item belongs. Any other invalid value is left
 out and listed, so that the message is kept.
@@ -22,13 +22,13 @@ from message_buffer.rules.doors import MISSING, AttachmentFields, Door, Kind, Pl
 
 # A body for a door may contain as many items as a body of the generic platform.
 MAX_ITEMS_OF_A_DOOR = 1_000
-# The largest webhook has room for a million attachments, for which a function would not have enough memory. Albums of
-# the known products have up to 30.
+# The largest webhook could contain a million attachments, too many for a function's memory. Albums of the known
+# products have up to 30.
 MAX_ATTACHMENTS_OF_A_DOORS_MESSAGE = 100
 _T = TypeVar("_T")
 
 PLATFORM = "custom"
-# Sizes and ids have fewer digits, and Python refuses to print or parse a number of thousands of digits.
+# No size or id has more digits, and Python refuses to print or parse a number with thousands of digits.
 MAX_DIGITS_OF_A_SIZE = 18
 MAX_ID_NUMBER = 10**30
 MAX_CHARACTERS_OF_A_NUMBER = 32
@@ -38,7 +38,7 @@ _TYPES_OF_MEDIA = ("image", "audio", "video")
 
 
 class Unfit(InvalidInput):
-    """Raised for a body that does not fit the mapping. The text has the pointer to the place in the body."""
+    """Raised for a body that does not fit the mapping. The text contains the pointer to the place in the body."""
 
 
 class Sent(NamedTuple):
@@ -78,7 +78,8 @@ class DoorItem(NamedTuple):
 
 
 def items_of(door: Door, body: Any, *, received_at_ms: int) -> list[DoorItem]:
-    """Return the items of a body. Raise Unfit if the value in the list's place is not a list, or is too long."""
+    """Return the items of a body. Raise Unfit if the place of the list has another value, or if the list is too
+    long."""
     if door.list is None:
         return [DoorItem(door, body, body, "", received_at_ms)]
     found = door.list.find(body, body)
@@ -168,8 +169,8 @@ class _ItemReading:
         return self._valid({name: value for name, value in fields.items() if value is not None})
 
     def _message_id(self) -> str:
-        # Bring the id into the form in which messages are stored. A deletion or a reaction has no other part of its
-        # message, so validate the id alone.
+        # Bring the id into the same form as the ids of stored messages. A deletion or a reaction has no other part of
+        # its message, so validate the id alone.
         return self._valid({"id": self._required("id"), "receivedAt": self._received_at_ms, "platform": PLATFORM}).id
 
     def _valid(self, fields: Mapping[str, Any]) -> Message:
@@ -194,7 +195,7 @@ class _ItemReading:
         return (self._given.door.types.get(kind) or kind) if kind else None
 
     def _attachments(self, fields: AttachmentFields, *, room: int) -> list[dict[str, Any]]:
-        """Return the attachments at one place. Raise Unfit if the message has no room for them."""
+        """Return the attachments at one place. Raise Unfit if there are more than `room`."""
         found = fields.at.find(self._given.body, self._given.item)
         if found is MISSING:
             return []
@@ -231,7 +232,7 @@ class _ItemReading:
         return found
 
     def _optional(self, read: Callable[[str], _T | None], field: str) -> _T | None:
-        """Return the result of `read` for the field. If the value does not fit, note it as left out and return None."""
+        """Return the result of `read` for the field. If the value is invalid, note it as left out and return None."""
         return self._unless_unfit(lambda: read(field))
 
     def _unless_unfit(self, read: Callable[[], _T | None]) -> _T | None:
@@ -335,7 +336,7 @@ _OF_AN_ATTACHMENT: Mapping[str, Callable[[_FoundValue], Any]] = {
 
 
 def _number(given: Any) -> float | None:
-    """Return the number that is given, perhaps as text, or None if there is none."""
+    """Return the given number, which may be written as a text. Return None if the value is no number."""
     if isinstance(given, str) and len(given) <= MAX_CHARACTERS_OF_A_NUMBER:
         try:
             return float(given)

@@ -1,4 +1,4 @@
-"""Doors: mappings by which the webhooks of any product become messages. docs/doors.md describes a mapping.
+"""Doors are mappings that turn the webhooks of any product into messages. docs/doors.md describes a mapping.
 
 Operators store a mapping in the rules' table, under the scope `door:<name>`. A mapping has no secrets.
 `door_reading.py` uses it to read bodies. A wrong mapping raises `InvalidRules`, with a line for each problem and its
@@ -15,8 +15,8 @@ from message_buffer.json_object import Json
 from message_buffer.rules.rules_and_defaults import nearest_name
 
 MAX_DOOR_BYTES = 16 * 1024
-# Each condition and pointer is applied once to each item. Because of these bounds, even the largest webhook is read in
-# a fraction of a second. A product's messages are nested a few levels deep.
+# Each condition and pointer is applied once to each item. These bounds let a function read even the largest webhook in
+# a fraction of a second. Products nest their messages only a few levels deep.
 MAX_LEVELS_OF_A_POINTER = 16
 MAX_POINTER_CHARACTERS = 256
 MAX_ALTERNATIVES_IN_A_DOOR = 16
@@ -118,12 +118,13 @@ class Proof(NamedTuple):
 
     type: Literal["hmac", "token", "basic"]
     header: str
-    """In lower case."""
+    """The header's name, in lower case."""
     algorithm: str = ""
     encoding: Literal["hex", "base64"] = "hex"
     prefix: str = ""
     time_header: str = ""
-    """In lower case. If it is not empty, the signature covers this header's time, a full stop and the body."""
+    """The header with the time, in lower case. If it is not empty, the signature covers this header's time, a full stop
+    and the body."""
 
 
 class AttachmentFields(NamedTuple):
@@ -137,7 +138,7 @@ class AttachmentFields(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """Where an item has the values of its fields, and its attachments."""
+    """Where to find an item's values and attachments."""
 
     values: Mapping[str, Value]
     attachments: tuple[AttachmentFields, ...]
@@ -159,15 +160,15 @@ class Door(NamedTuple):
     name: str
     proof: Proof
     kinds: tuple[Kind, ...]
-    """An item is of the first kind whose conditions all hold. Messages come last."""
+    """An item belongs to the first kind whose conditions all hold. The kind `message` comes last."""
     ignore: tuple[Condition, ...] = ()
     """An item is ignored if one of these conditions holds."""
     group: tuple[Condition, ...] = ()
-    """If there are conditions and all hold, several authors write in the conversation."""
+    """If this is not empty and all conditions hold, several authors write in the conversation."""
     list: Pointer | None = None
     """The list of the items. If it is None, the body is the item."""
     types: Mapping[str, str] = {}
-    """The product's name for a message's type -> ours. Other names stay as they are."""
+    """The product's name for a message's type -> our name. Other names stay as they are."""
     unreadable: Literal["refuse", "ignore"] = "refuse"
     """If an item cannot be read, refuse the whole body, or ignore only this item."""
     comes_again: bool = True
@@ -195,8 +196,8 @@ def read_door(name: str, given: Any) -> Door:
 
 # -- the fields of a mapping -----------------------------------------------------------------------
 
-# The fields of a mapping whose values are places, by kind of item. For an edit, a deletion or a reaction, a place
-# replaces the place that the mapping has for messages.
+# The fields of a mapping whose values are places, by kind of item. A place under `edited`, `deleted` or `reaction`
+# replaces the place for messages.
 _OF_EVERY_KIND = ("account", "conversation", "id", "author", "time")
 _OF_CONTENT = ("text", "type", "authorName", "replyTo")
 _OF_KIND: Mapping[str, tuple[str, ...]] = {
@@ -245,7 +246,7 @@ class _MappingPart:
         return _MappingPart(self.given.get(field), self._named(field), self._problems)
 
     def parts(self, field: str, most: int) -> "list[_MappingPart]":
-        """Return the objects of a list, which may be missing."""
+        """Return the objects of a list, or no objects if the list is missing."""
         given = self.given.get(field, [])
         if not isinstance(given, list) or len(given) > most:
             self.refuse(field, f"use a list of at most {most} objects")

@@ -1,8 +1,8 @@
 """The one formula of the due time: when a batch is due, and why.
 
 The functions are pure. They take the facts of an open buffer, the rules of its newest message and the time now, and
-return a due time with its reason and its rule. lua/include/due_time.lua states the same formula a second time, because
-the scripts must decide inside Valkey; `test_due_time_formula.py` runs both on the same histories and requires equal
+return a due time with its reason and its rule. lua/include/due_time.lua contains the same formula, because the scripts
+must compute due times inside Valkey; `test_due_time_formula.py` runs both on the same histories and requires equal
 milliseconds, reasons and rules.
 """
 
@@ -22,7 +22,7 @@ class Due(NamedTuple):
     rule: RuleName
     """The rule or event that set the due time."""
     wait_ms: int
-    """`due_at_ms` minus the last arrival before `due_at_ms` was set. Negative if a host's clock lags."""
+    """The time from the last arrival before `due_at_ms` was set to `due_at_ms`. Negative if a host's clock lags."""
 
     def moved_to(self, due_at_ms: int) -> "Due":
         return self._replace(due_at_ms=due_at_ms, wait_ms=self.wait_ms + due_at_ms - self.due_at_ms)
@@ -36,7 +36,8 @@ class Rhythm(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """The time that counts as a message's arrival, and the gap before it, which is None for a first message."""
+    """The time that counts as a message's arrival, and the gap since the previous arrival. The gap is None for a first
+    message."""
 
     at_ms: int
     gap_ms: int | None
@@ -76,7 +77,7 @@ def rhythm_after(rhythm: Rhythm | None, gap_ms: float | None, timing: Timing) ->
     """Return the author's rhythm after one more message, smoothed as RFC 6298 smooths round-trip times.
 
     The rhythm changes only if the rules are adaptive and the message was typed, not pressed. A gap above the ceiling
-    does not count, because the author had then finished a thought.
+    does not count, because the author has begun a new thought.
     """
     if not timing.adaptive or timing.pressed_ms is not None or gap_ms is None:
         return rhythm
@@ -116,12 +117,13 @@ def due_after_typing(
 
 
 def due_after_hold(due: Due, held_until_ms: int, last_at_ms: int) -> Due:
-    """Return the due time after the hold began. Only a hold moves the due time of a buffer that is already due."""
+    """Return the later of the due time and the end of the hold. Only a hold moves the due time of a buffer that is
+    already due."""
     return due if due.due_at_ms >= held_until_ms else Due(held_until_ms, "hold", "hold", held_until_ms - last_at_ms)
 
 
 def _silence_is_over(facts: Facts, timing: Timing) -> Due:
-    """Return the end of the newest message's wait, as a due time. A pressed message does not shorten the wait of
+    """Return the due time at which the newest message's wait ends. A pressed message does not shorten the wait of
     earlier messages."""
     # If earlier messages waited for minMessages, the press that reaches it waits like a typed message.
     if timing.pressed_ms is None or (facts.message_count > 1 and facts.message_count <= timing.min_messages):
@@ -171,7 +173,7 @@ class _Bounds(NamedTuple):
     """The bounds of an adaptive wait, which `Rules` packs into a text."""
 
     deviations: float
-    """The number of deviations above the mean gap."""
+    """The wait is the mean gap plus this many deviations."""
     floor_ms: int
     ceiling_ms: int
     floor_rule: RuleName

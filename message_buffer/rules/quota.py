@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 
 class Quota(NamedTuple):
-    """How much an account or a tenant may send in a minute. After a minute without messages, all of that may come at
-    once."""
+    """How much an account or a tenant may send in a minute. After a minute without messages, it may send a whole
+    minute's quota at once."""
 
     messages_per_minute: int
     conversations_per_minute: int
-    """The number of buffers that its messages may open."""
+    """How many buffers its messages may open in a minute."""
 
 
 class Charge(NamedTuple):

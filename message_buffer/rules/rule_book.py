@@ -24,8 +24,8 @@ from message_buffer.telemetry import Telemetry
 if TYPE_CHECKING:
     from message_buffer.rules.doors import Door
 
-# An instance keeps the resolved rules of this many combinations of layers. Without this limit, a sender could invent
-# agents and so make any number of combinations.
+# An instance keeps the resolved rules of this many combinations of layers. Without this limit, a sender who names
+# agents could combine every agent with every conversation that has rules of its own.
 MAX_RESOLVED_RULES = 4_096
 # While the rules' table cannot be read, the pause between checks grows to this, because a webhook waits for each check.
 MAX_MS_BETWEEN_RULES_CHECKS = 30_000
@@ -160,7 +160,7 @@ class RuleBook:
         self._table = table
         self._stage_rules = stage_rules
         self._telemetry = telemetry
-        # The quota of an account for which the rules set none.
+        # The quota of every account for which the rules set no quota.
         self._quota = quota
         # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but rules still age.
         self._clock = clock

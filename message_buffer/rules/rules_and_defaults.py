@@ -44,7 +44,7 @@ from message_buffer.rules.control_words import (
 from message_buffer.rules.quota import Quota
 from message_buffer.rules.timing import RuleName, Timing
 
-# A longer name of a tenant or an agent is refused, because it could make a conversation's id too long.
+# The longest name of a tenant or an agent. A longer tenant name could make a conversation's id too long.
 MAX_NAME_CHARACTERS = 128
 MAX_SILENCE_MS = MAX_TRIGGER_DELAY_MS
 # WhatsApp and Messenger allow a free-form reply only within 24 hours of the author's message.
@@ -73,8 +73,7 @@ class _Combination(NamedTuple):
 _COMBINATIONS = (
     _Combination(
         frozenset({"silence_ms", "max_wait_ms"}),
-        # Refuse equal values too, because every batch would then be due at maxWaitMs, even if its author writes no
-        # more.
+        # Refuse equal values too, because then only maxWaitMs would ever decide when a batch is due.
         lambda rules: rules["silence_ms"] >= rules["max_wait_ms"],
         "silenceMs: {silence_ms} is not below maxWaitMs ({max_wait_ms}), so no message could reset the timer;"
         " lower silenceMs or raise maxWaitMs",
@@ -198,7 +197,7 @@ class _Checked(BaseModel):
         model: type[_Checked] = cls
         for part in path:
             field = next((field for name, field in model.model_fields.items() if part in (name, field.alias)), None)
-            # A part that is no field is a key, such as the platform of an override.
+            # A part of the path that is no field is a key, such as the platform of an override.
             for each in (field.annotation, *get_args(field.annotation)) if field else ():
                 if isinstance(each, type) and issubclass(each, _Checked):
                     model = each
@@ -341,7 +340,7 @@ class _RuleFields(_Checked):
     # A photo often arrives a moment before its caption.
     media_silence_ms: _Silence = 2_000
     transcript_wait_ms: _Silence = 15_000
-    # Do not wait after a pressed button, because it is a finished thought.
+    # Do not wait after a press, because a customer who presses a button has finished a thought.
     pressed_silence_ms: _Silence = 0
     # With `window`, a batch is due `windowMs` after its first message, however many follow.
     wait: Annotated[Literal["silence", "window"], Field(description="'silence' or 'window'")] = "silence"
@@ -388,7 +387,7 @@ class Rules(_RuleFields):
             )
         return Timing(
             silence_ms=self.vip_silence_ms if vip else self.silence_ms,
-            # Turn off typing inference that would not lengthen the wait.
+            # Turn typing inference off if it would not lengthen the wait.
             typing_ms=0 if vip or self.typing_inference_ms <= self.silence_ms else self.typing_inference_ms,
             max_wait_ms=self.max_wait_ms,
             max_messages=self.max_messages,
@@ -511,10 +510,10 @@ class PartialRules(_RuleFields):
 class RuleLayer(PartialRules):
     """The rules that one scope (stage, tenant, agent, conversation) sets.
 
-    The model checks types and bounds. It checks a combination of fields only if this layer sets all of them, and does
-    so for each platform it names. Other combinations depend on the layers beneath: silenceMs 60000 is valid above a
-    tenant that raised maxWaitMs, and invalid above the defaults. Code that stores a layer must therefore resolve it on
-    top of the layers beneath it, and refuse the layer if `skipped` names it.
+    The model checks types and bounds. It checks a combination of fields only if this layer sets all of them. It repeats
+    this check for each platform that the layer names. Other combinations depend on the layers beneath: silenceMs 60000
+    is valid above a tenant that raised maxWaitMs, and invalid above the defaults. Code that stores a layer must
+    therefore resolve it on top of the layers beneath it, and refuse the layer if `skipped` names it.
     """
 
     name: Annotated[str, Field(min_length=1, description="the owner's name, such as 'stage' or 'tenant:acme'")]
@@ -546,7 +545,8 @@ class RuleLayer(PartialRules):
 def check_platform_names(names: Iterable[str]) -> None:
     """Raise InvalidRules if a name is not that of a platform.
 
-    Only code that writes rules calls this. Code that reads rules would skip the entire layer because of one wrong name.
+    Only code that writes rules should call this. If code that reads rules called this, it would skip an entire layer
+    because of one wrong name.
     """
     problems = [f"{name}: {_unknown_platform(name)}" for name in names if name not in PLATFORM_NAMES]
     if problems:

@@ -12,7 +12,7 @@ a hold, an operator's two commands, and a batch that had no room for some messag
 
 
 class Timing(NamedTuple):
-    """The numbers that decide when a message's batch is due."""
+    """The values that decide when a message's batch is due."""
 
     silence_ms: int
     typing_ms: int
@@ -33,7 +33,7 @@ class Timing(NamedTuple):
     def for_scripts(self) -> dict[str, str | int]:
         """Return the arguments of the scripts by the names in their headers.
 
-        They do not include `pressed_ms`, which concerns a new message only.
+        Leave out `pressed_ms`, because only the script for a new message takes it.
         """
         return {
             "silence_ms": self.silence_ms,

@@ -1,5 +1,5 @@
-"""The table of takeovers. It has an item for each conversation that a human agent has answered, or that was
-resumed. The item contains times and digests, but no words, and expires.
+"""The table of takeovers. It has an item for each conversation that a human agent has answered, or that was resumed.
+The item expires. It contains times and digests, but nothing that people wrote.
 """
 
 from message_buffer.aws import clients as aws
@@ -7,7 +7,7 @@ from message_buffer.aws.dynamodb import Item, Table, Values, number, texts
 from message_buffer.limits import DAY_MS, SECOND_MS
 from message_buffer.takeovers.takeover import Takeover
 
-# A takeover is kept longer than the week for which platforms, at most, try to deliver a webhook.
+# Keep a takeover longer than a week, because platforms try to deliver a webhook for up to a week.
 TAKEOVER_KEPT_MS = 8 * DAY_MS
 
 
