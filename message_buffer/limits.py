@@ -22,7 +22,7 @@ MAX_TIME_MS = 253_402_300_799_999
 # lua/take_batch.lua has the same bound for every caller, and one item of the DynamoDB lane's table has no room for more
 # message names.
 MAX_MESSAGES_IN_A_BATCH = 1_000
-# The bytes of all payloads of a batch. A conversation processor holds them several times in its memory.
+# The payloads of a batch together have at most this many bytes, because a processor holds several copies of them.
 MAX_BYTES_IN_A_BATCH = 4 * 1024 * 1024
 # A platform redelivers a message for hours, so a lane remembers a message's id for this long after emitting its batch.
 REMEMBERED_MS = DAY_MS
@@ -37,7 +37,7 @@ MAX_RETRY_MS = 60 * SECOND_MS
 MAX_TRIGGER_DELAY_MS = 15 * MINUTE_MS
 # No hold is longer, so that a hold that a person has forgotten blocks a customer for a day at most.
 MAX_HOLD_MS = DAY_MS
-# No quota may be higher, because a script counts a message's share of the minute in whole microseconds.
+# A script rounds a message's share of a minute to whole microseconds, which would be too coarse for a higher quota.
 MAX_QUOTA = 10_000_000
 # An instance waits this long between two checks for changed rules.
 MIN_MS_BETWEEN_RULES_CHECKS = 5 * SECOND_MS

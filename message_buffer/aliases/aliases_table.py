@@ -23,7 +23,7 @@ class AliasesTable(Table):
         super().__init__(name, patience=aws.HURRIED)
 
     def get(self, conversation: ConversationId, *, now_ms: int) -> str | None:
-        """Return the id to which the table maps the id in this conversation, or None if the table has no item."""
+        """Return the id that replaces the one in this conversation, or None if the table has no item for it."""
         return _leads_to(self._get("read alias", _key(conversation)), now_ms)
 
     def put(self, conversation: ConversationId, leads_to: str, *, now_ms: int) -> str:

@@ -108,7 +108,8 @@ class Attachment(_Open):
 
 
 def _no_attachments() -> list[Attachment]:
-    # pydantic reads a factory's signature. For `list` it would need Python's tokenizer, a twentieth of a cold start.
+    # pydantic reads a factory's signature. To read `list`'s, it would import Python's tokenizer, a twentieth of a cold
+    # start.
     return []
 
 
@@ -155,7 +156,7 @@ def profile_of(
     language: str | None = None,
     country: str | None = None,
 ) -> Profile:
-    """Return the profile with the given fields, without those that are empty."""
+    """Return the profile with those given fields that are not empty."""
     profile = Profile()
     if name:
         profile["name"] = name

@@ -139,7 +139,8 @@ class _ItemReading:
         conversation = ConversationId(
             tenant=DEFAULT_TENANT,
             platform=PLATFORM,
-            # Put the door's name into the account, because its secret proves nothing about another door's accounts.
+            # Put the door's name into the account, because a door's secret proves nothing about another door's
+            # accounts.
             account=name if account is None else f"{name}:{account}",
             user=self._required("conversation"),
         )

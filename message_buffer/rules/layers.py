@@ -1,4 +1,4 @@
-"""The layers of rules: which of them apply to a message, what their merge is, and which layer set a field.
+"""The layers of rules: which of them apply to a message, how they are merged, and which layer set a field.
 
     defaults <- stage <- tenant <- agent <- conversation
 

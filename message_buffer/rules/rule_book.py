@@ -2,10 +2,10 @@
 
     defaults <- deployed (cdk.json) <- stage <- tenant <- agent <- conversation
 
-All but the first two are in the table, where operators change them. An instance reads the table's version every few
-seconds, and the whole table only if the version has changed. Invalid rules are skipped. If the table cannot be reached,
-the rules that were read last stay in force. An instance that has never read the table cannot know who owns an account,
-so it refuses messages.
+The table contains all layers except the first two. Operators change the layers there. An instance reads the table's
+version every few seconds, and the whole table only if the version has changed. Invalid rules are skipped. If the table
+cannot be reached, the rules that were read last stay in force. An instance that has never read the table cannot know
+who owns an account, so it refuses messages.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""The DynamoDB lane. It has the methods of a lane, and those for operators' commands."""
+"""The DynamoDB lane. It has the methods of a lane, and more methods for operators' commands."""
 
 import time
 from collections.abc import Callable
@@ -169,8 +169,8 @@ class DynamoDbLane:
         """Lock the window and erase all of the conversation's items, the window last. A run that works on the window
         then loses its lock.
 
-        Messages that arrive before the window is erased are erased, too. Raise StoreUnavailable if messages keep
-        arriving, or if a processor locks the window.
+        A message that arrives before that is erased, too. Raise StoreUnavailable if messages keep arriving, or if a
+        processor locks the window.
         """
         owner, waiting, frozen = uuid4().hex, 0, 0
         arrivals: list[int] = []

@@ -25,7 +25,7 @@ LIGHT = ", ".join(f"#{name}" for name in ("item", "arrived_at", "apart", "batch_
 T = TypeVar("T")
 
 Put = Literal["new", "stored before", "finished before"]
-"""The result of `put_message`. A message that "finished before" was emitted or dropped."""
+"""The result of `put_message`. "finished before" means that the message was already emitted or dropped."""
 
 
 class StoredMessage(NamedTuple):

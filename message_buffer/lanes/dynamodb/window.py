@@ -62,14 +62,14 @@ class Window(NamedTuple):
     waiting: int = 0
     """The number of stored messages that are in no frozen batch."""
     large_bytes: int = 0
-    """The bytes of the waiting messages that are larger than 4 KiB."""
+    """The total size of those waiting messages that are larger than 4 KiB."""
     first_at_ms: int = 0
     newest_at_ms: int = 0
     """When the newest message arrived."""
     previous_at_ms: int = 0
     """When the second newest message arrived; 0 if there is none."""
     timing: Timing | None = None
-    """The rules of the newest typed message, or of a press if only presses have arrived."""
+    """The rules of the newest typed message. If only presses have arrived, the rules of a press."""
     computed: Due | None = None
     """The due time after a press into an open window, a typing event or a command to emit at once. It is valid until
     the next message."""

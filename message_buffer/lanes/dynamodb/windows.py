@@ -23,15 +23,14 @@ MAX_STORED_BYTES = 32 * 1024 * 1024
 INDEX_SLICES = 8
 # A condition: no message has arrived since the given generation.
 NOTHING_NEW = " AND #generation = :generation"
-# Conditions: the window has not changed since it was read (see `version_of`); no run works on the window.
+# Two conditions: the window has not changed since it was read (see `version_of`), and no run works on the window.
 UNCHANGED = "#generation = :generation AND #changes = :changes"
 UNLOCKED = "attribute_not_exists(#owner) AND attribute_not_exists(#frozen)"
 # A condition: the conversation is not on hold.
 NOT_HELD = "(attribute_not_exists(#held_until) OR #held_until <= :now)"
 
 Held = Literal["obey", "ignore"] | Holds
-"""What a request that makes a window due does with the window's holds: obey all, ignore all, or keep only those in a
-tuple."""
+"""A request that makes a window due obeys the window's holds, ignores the holds, or keeps only the holds in a tuple."""
 # The time when the last hold ends is an attribute of its own, so that conditions can compare it.
 SET_HOLDS = "#held_until = :until, #holds = :holds"
 
@@ -47,7 +46,7 @@ class Windows(Table):
 
         Return True, and the window as it was before this call. Return False, and change nothing, if too many messages
         or bytes wait already, or if the window has changed since the caller has `seen` it. The caller gives `seen` only
-        for a press, whose due time `computed` depends on the window.
+        for a press, because the due time after a press, `computed`, depends on the window.
         """
         values: dict[str, Value] = {
             "one": 1, "none": 0, "at": note.at_ms, "slice": slice_of(conversation), "listed": note.listed_at_ms,
@@ -188,7 +187,8 @@ class Windows(Table):
 
 
 def _leaving(window: Window, holds: Holds) -> tuple[dict[str, Value], str]:
-    """Return the values of SET_HOLDS, and the condition that the holds have not changed since the caller's read."""
+    """Return the values that SET_HOLDS needs, and the condition that the holds have not changed since the caller's
+    read."""
     values: dict[str, Value] = {"until": end_of(holds), "holds": packed(holds), "seen": packed(window.holds)}
     return values, same_holds(window)
 

@@ -1,4 +1,4 @@
-"""One connection to Valkey, kept across calls. Only this module turns Valkey's errors into those of the store."""
+"""One connection to Valkey, kept across calls. Only this module turns Valkey's errors into our StoreErrors."""
 
 from collections.abc import Callable
 from threading import Lock

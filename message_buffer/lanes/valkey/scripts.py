@@ -112,7 +112,7 @@ def _replies(name: str, returns: str) -> dict[bytes, ReadReply]:
 
 
 def _reader(name: str, items: list[str]) -> ReadReply:
-    """Return a function that gives an answer's values the names of these items.
+    """Return a function that turns an answer into a tuple whose fields have the names of these items.
 
     The function raises ValueError or TypeError if the values do not fit the items.
 

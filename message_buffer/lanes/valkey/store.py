@@ -353,9 +353,11 @@ class Store:
         )
 
     def list_conversations(self, shard: int, *, cursor: str = FIRST_PAGE, limit: int = 100) -> o.ConversationPage:
-        """Return one page of a shard's conversations. A buffer that is open during all calls is on at least one page.
+        """Return one page of a shard's conversations. A buffer that is open while all pages are read is on at least one
+        page.
 
-        A conversation with only a frozen batch may be on no page if it is claimed or returned between the calls.
+        A conversation with only a frozen batch may be on no page if the conversation is claimed or returned between the
+        calls.
         """
         if not re.fullmatch(_CURSOR, cursor):
             raise InvalidInput(f"a cursor must be the next_cursor of an earlier page, not {cursor!r}")
