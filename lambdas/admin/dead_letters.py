@@ -27,7 +27,7 @@ TimeLeft = Callable[[], int]
 class DeadLetterHead(TypedDict):
     """The fields of a dead letter that an operator needs. None of them contains what people wrote.
 
-    If the queue's message has not the form of a dead letter, all fields except `reason` are None.
+    If the queue's message does not have the form of a dead letter, all fields except `reason` are None.
     """
 
     batchId: str | None

@@ -24,8 +24,8 @@ from message_buffer.messages.conversation_id import ConversationId, parse_conver
 from message_buffer.rules.rule_book import conversation_scope
 from message_buffer.telemetry import Telemetry
 
-# If one call cannot erase everything, the caller waits this long before the next call, because the queue does not at
-# once show again the dead letters that the first call made visible.
+# If one call cannot erase everything, the caller waits this long before the next call, because the dead letters that
+# the first call gave back to the queue need a moment to become visible again.
 MIN_MS_BEFORE_A_FORGET_GOES_ON = 1_000
 TimeLeft = Callable[[], int]
 

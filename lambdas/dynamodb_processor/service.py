@@ -243,7 +243,7 @@ class DynamoDbProcessor:
         self._close(locked, generation=frozen.generation, left=frozen.has_more)
 
     def _require_lock(self, locked: _Locked, *, until_ms: int) -> None:
-        """If the lock's time `until_ms` has passed, renew the lock, or raise LockLost if another run has the window.
+        """Renew the lock if its end `until_ms` has passed. Raise LockLost if another run has the window now.
 
         Without this check, a run that was paused for long would write tombstones of a conversation that was forgotten
         meanwhile.

@@ -59,7 +59,7 @@ class Done:
     def note_wait(
         self, conversation: ConversationId, outcome: o.MessageBuffered | o.MessageDuplicate | o.BufferRetimed
     ) -> None:
-        """Set the due time, the count and the rule in the response's entry for this conversation."""
+        """Set the due time, the number of messages and the rule in the response's entry for this conversation."""
         self.conversations[str(conversation)] = {
             "dueAt": outcome.due_at_ms,
             "count": outcome.count,

@@ -41,7 +41,7 @@ def refuse(status: int, problem: str, headers: Mapping[str, str] | None = None) 
 def in_form_of(platform: Platform | None, response: Response) -> Response:
     """Return the response in the platform's form. If a redelivery would be refused too, the body may be empty.
 
-    The status stays, because the platform shows it to its operators, and calls another URL after some statuses.
+    Keep the status, because the platform shows it to its users, and calls another URL after some statuses.
     """
     if (
         platform is None
