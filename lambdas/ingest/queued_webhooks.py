@@ -20,8 +20,8 @@ from message_buffer.errors import SendFailed
 from message_buffer.json_object import Json
 from message_buffer.telemetry import Telemetry
 
-# A webhook that is refused for now is hidden for the first time, which doubles with each delivery up to the second. So
-# the webhook is delivered at most five minutes after the end of an outage.
+# The pause after which a webhook that was refused for now is delivered again. It doubles with each delivery, from the
+# minimum to the maximum. So a webhook is delivered at most five minutes after the end of an outage.
 MIN_QUEUED_WEBHOOK_PAUSE_SECONDS = 2
 MAX_QUEUED_WEBHOOK_PAUSE_SECONDS = 300
 # A webhook takes milliseconds, or a few seconds if Valkey does not answer. If less time than this is left, the queue

@@ -23,7 +23,7 @@ class Part(NamedTuple):
 
 class Outbox(NamedTuple):
     parts: Sequence[Part] = ()
-    """Removed when the batch is finished, because the conversation's turns then contain the reply."""
+    """Their texts are removed when the batch is finished, because the conversation's turns then contain the reply."""
     also_answers: Sequence[str] = ()
     """Ids of the parked batches that this reply also answers."""
     input_tokens: int = 0

@@ -16,7 +16,7 @@ from message_buffer.json_object import Json
 
 # Enough time for the last write of a batch, or for the release of its conversation after a failure.
 MIN_TIME_TO_FINISH_MS = 5_000
-# Bounds the customer's text, and the parts of the reply that were sent before the gate closed.
+# The maximum size of the customer's text, and of the parts of the reply that were sent before the gate closed.
 MAX_PARKED_TEXT_BYTES = 12_288
 LOST = "another run owns the conversation"
 
@@ -68,7 +68,7 @@ class OwnedBatch:
         return "\n".join(part.text for part in parts if part.state != PLANNED)
 
     def question(self, now_ms: int) -> list[Turn]:
-        """Return the turns to answer: each parked batch, with the parts already sent to answer it, then this batch."""
+        """Return the turns to answer: each parked batch with the parts of its reply that were sent, then this batch."""
         turns: list[Turn] = []
         for each in self.also_answers:
             turns.append(Turn(USER, each.text, now_ms, each.batch_id))

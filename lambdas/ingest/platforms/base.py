@@ -30,8 +30,7 @@ MAX_DIGITS_OF_A_NUMBER, MAX_USER_ID_CHARACTERS = 32, 256
 MAX_WEBHOOK_BYTES = 4 * 1024 * 1024
 # Each secret that ingest tries costs a hash of the entire body, so it tries only this many.
 MAX_SECRETS_TRIED = 4
-# Ingest searches at most the first number of bytes of a body for account ids, and uses at most the second number of
-# ids.
+# The bounds of the search for account ids in a body: how many bytes ingest searches, and how many of the ids it uses.
 MAX_BYTES_SEARCHED_FOR_ACCOUNTS = 256 * 1024
 MAX_ACCOUNTS_CLAIMED = 16
 # With one more digit, a time in seconds could be later than MAX_TIME_MS, the latest time that a message may have.
@@ -64,12 +63,12 @@ class Webhook(NamedTuple):
 
 
 class Signer(NamedTuple):
-    """The accounts for which a webhook's secret is valid. That secret made the webhook's signature."""
+    """The accounts for which the secret that signed a webhook is valid."""
 
     accounts: frozenset[str] = frozenset()
     all_but: frozenset[str] | None = None
-    """Set if the secret is that of the whole platform, which is valid for all accounts except these. These have secrets
-    of their own."""
+    """Set if the secret is the platform's own. It is then valid for all accounts except these, which have secrets of
+    their own."""
 
     def speaks_for(self, account: str) -> bool:
         return account in self.accounts or (self.all_but is not None and account not in self.all_but)

@@ -149,8 +149,7 @@ def _signature(secret: str, text: bytes) -> str:
 
 
 def _named_accounts(form: Mapping[str, str]) -> Iterator[str]:
-    """Yield the receiver's and the sender's number. Ours is the receiver's in a message, and the sender's in a
-    status."""
+    """Yield the receiver's and the sender's number. Ours is the receiver's in messages, the sender's in statuses."""
     for name in ("To", "From"):
         try:
             yield _account(form.get(name, ""))
