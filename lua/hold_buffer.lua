@@ -1,4 +1,4 @@
--- hold_buffer: keep messages back until held_until_ms, or until the hold is ended, for people or for consumers.
+-- hold_buffer: put a conversation on hold for people or consumers, until held_until_ms or until the hold is ended.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)

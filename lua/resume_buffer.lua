@@ -1,4 +1,4 @@
--- resume_buffer: end a holder's hold, or both; the messages that it kept back are due now, or when the other hold ends.
+-- resume_buffer: end one hold, or both; the messages that were kept back are due now, or when the other hold ends.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -40,7 +40,7 @@ local state = redis.call('HMGET', open_key, conversation, '')
 local buffer, alive, start, word = state[1], state[2], 0, 'NOT_ON_HOLD'
 local due_at = buffer and due_at_of(buffer)
 local held_until = tonumber(redis.call('ZSCORE', held_key, conversation)) or 0
--- If held_until has passed, the holds ended by themselves, and the word remains NOT_ON_HOLD.
+-- If held_until has passed, the holds ended by themselves, and the reply remains NOT_ON_HOLD.
 if held_until > now_ms then word = stays_until > now_ms and 'HELD' or 'RESUMED' end
 if held_until > stays_until then
   redis.call('ZREM', held_key, conversation)
@@ -53,7 +53,7 @@ if held_until > stays_until then
     if word ~= 'NOT_ON_HOLD' and due_at > ends_at then
       due_at = ends_at
       buffer = with_due_at(buffer, due_at, reason, reason)
-      -- XX: only if it is in pending
+      -- XX: only if the conversation is in pending
       if mode ~= 'f' then redis.call('ZADD', pending_key, 'XX', due_at, conversation) end
     end
     redis.call('HSET', open_key, conversation, with_mode(buffer, mode))

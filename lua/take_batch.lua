@@ -49,7 +49,7 @@ if not batch_id then
   redis.call('HDEL', open_key, conversation)
   local fit, bytes, large_bytes = 0, 0, 0
   payloads = {}
-  -- Read a few at a time until the batch is full, because all waiting messages may be much larger than a batch.
+  -- Read a few messages at a time until the batch is full, because all waiting messages may be larger than a batch.
   for from = 0, math.min(count, limit) - 1, 8 do
     if fit < from then break end
     for _, payload in ipairs(redis.call('LRANGE', msgs_key, from, math.min(from + 8, limit) - 1)) do

@@ -23,7 +23,7 @@ local function find()
     if phase == 'near' then
       step = step + 1
     else
-      -- From the newest to the oldest, because between two calls a message can only move to a lower position.
+      -- Search from the newest to the oldest, because between two calls a message can only move to a lower position.
       step = math.min(step, count) - 1
       position = step
       if position < math.max(0, count - limit) then break end
