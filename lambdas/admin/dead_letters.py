@@ -122,7 +122,8 @@ class HiddenLetters:
         try:
             yield look
         finally:
-            # A failure here does not matter, because the queue makes the dead letters visible again a little later.
+            # A failure here does not matter, because the queue makes the dead letters visible again by itself a little
+            # later.
             with suppress(errors.SendFailed):
                 queue.give_back(look.hidden)
 

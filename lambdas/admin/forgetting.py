@@ -198,7 +198,7 @@ class Forgetting:
 class _FoundLetters(NamedTuple):
     found: list[Letter]
     finished: bool
-    """The queue was read to its end."""
+    """True if the queue was read to its end."""
 
     @property
     def messages(self) -> int:

@@ -145,7 +145,7 @@ class RulesAdmin:
             return None
 
     def _check(self, scope: str, stored: Sequence[Stored]) -> None:
-        """Raise InvalidRules unless the rules of `scope` are valid on top of the layers beneath them.
+        """Raise InvalidRules unless the rules of `scope` are valid together with the layers beneath them.
 
         Check the rules for every platform that one of these layers names.
         """

@@ -127,7 +127,7 @@ class DynamoDbProcessor:
                 return self._not_ours(trigger, window)
         except SendFailed as error:
             self._telemetry.warn("window not locked", conversation=trigger.conversation, reason=str(error))
-            # An edit of a stored message prevents the lock for a moment, and a busy table prevents it for longer.
+            # Locking fails for a moment while a stored message is edited, and for longer while the table is busy.
             self._hide(trigger, MAX_TRIGGER_REST_MS)
             return False
         return self._work(trigger, _Locked(trigger.conversation, owner, window), time)

@@ -135,7 +135,8 @@ def _with_agent(message: Message, agent: str | None) -> Message:
 
 
 def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -> PreparedReply | None:
-    """Return the reply if the rules put its conversation on hold, and people type in its app. Otherwise return None."""
+    """Return the reply, or None unless the rules put its conversation on hold, and people type in the app that sent
+    it."""
     owner = book.owner_of(reply.conversation.platform, reply.conversation.account)
     conversation, agent = belongs(reply.conversation, owner)
     try:
@@ -152,7 +153,7 @@ def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -
 
 
 def _is_typed(message: Message) -> bool:
-    """Return whether the author typed this as a message of its own.
+    """Return True for a text that the author typed, but False for a caption or a button's title.
 
     A caption belongs to its file. A button's title is the bot's text, and the bot is waiting for this answer.
     """

@@ -48,7 +48,7 @@ class OwnedBatch:
 
     @property
     def also_answers(self) -> list[ParkedBatch]:
-        """Return the parked batches that this reply also answers. Once it is planned, they are fixed."""
+        """Return the parked batches that this batch's reply also answers. Once the reply is planned, they are fixed."""
         if self.outbox is None:
             return self._newest_that_fit()
         return [each for each in self.earlier if each.batch_id in self.outbox.also_answers]

@@ -177,7 +177,8 @@ class Responder:
     def _answer(self, owned: OwnedBatch) -> Later | None:
         if owned.outbox and owned.outbox.answered_by:
             owned.release(reason="another batch answers this one, too")
-            # Wait as long as after a failure, so that this batch has as many attempts as the batch that answers it.
+            # Wait as long as after a failure. A shorter pause would use up this batch's attempts before those of the
+            # batch that answers it.
             return Later(owned.delivery.retry_seconds)
         reason = self._withholding.reason_for(owned)
         channel = None if reason else self._collaborators.channel(owned.batch.conversation)

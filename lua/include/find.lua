@@ -43,7 +43,7 @@ local function find()
 
   -- The message was in the earliest batch whose last message did not arrive before the message itself.
   local earlier = redis.call('ZCOUNT', emitted_key, '-inf', arrived_at - 1)
-  -- If older batches may have been forgotten, the message may have been in one of those instead.
+  -- If `emitted` is full, an older batch may have been forgotten, and may have contained the message.
   if earlier == 0 and redis.call('ZCARD', emitted_key) >= max_emitted then return nil, {'ABSENT', 1, ''} end
   return nil, {'ABSENT', 1, redis.call('ZRANGE', emitted_key, earlier, earlier)[1] or ''}
 end

@@ -224,7 +224,7 @@ def _attachments(content: Json, *, story: Json) -> list[dict[str, Any]]:
     found = [_attachment(object_of(each)) for each in list_of(content.get("attachments"))]
     if story:
         found.append(drop_nones({"type": "story", "url": story.get("url"), "id": _id_or_none(story.get("id"))}))
-    # Meta sends an attachment of a new type twice, the second time with its former type.
+    # Meta sends an attachment of a new type twice, the second time with its former type. Drop the second.
     new = {(_FORMER_TYPE[each["type"]], each.get("id")) for each in found if each["type"] in _FORMER_TYPE}
     return [each for each in found if (each["type"], each.get("id")) not in new]
 
