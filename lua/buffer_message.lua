@@ -55,8 +55,8 @@ end
 if call('ZADD', seen_key, 'NX', now, message_id) == 0 then
   word, count, due_at = 'DUPLICATE', call('LLEN', msgs_key), old_due_at
 else
-  -- Check the quotas. The message is already in the list, because RPUSH returns how many messages wait. If the message is
-  -- refused, remove it.
+  -- Check the quotas. The message is already in the list, because RPUSH returns how many messages wait. Remove it if it
+  -- is refused.
   count = call('RPUSH', msgs_key, payload)
   local refused, wait_ms, large, has_max_bytes = nil, 0, nil, false
   local is_large, is_counted = #payload > small_bytes, (count - 1) % every == 0

@@ -33,8 +33,8 @@ local taken = redis.call('HMGET', taken_key, 'batch_id', 'attempt', 'token', 'to
 local batch_id, attempt, owner, token_until = taken[1], tonumber(taken[2]) or 0, taken[3], tonumber(taken[4]) or 0
 local generation, first_at, last_at, due_at, why = taken[5], taken[6], taken[7], taken[8], taken[9]
 if owner ~= token and token_until > now_ms then
-  -- Another run has the batch, so replace this claim's deadline by the end of that run's token. If that run has died, the
-  -- batch is then put back.
+  -- Another run has the batch, so replace this claim's deadline by the end of that run's token. If that run has died,
+  -- its batch is put back then.
   redis.call('ZREM', inflight_key, conversation)
   redis.call('ZADD', inflight_key, token_until - 0.5, conversation)
   return {'BUSY', token_until}

@@ -27,7 +27,7 @@ class _WindowPage(NamedTuple):
     names: list[str]
     next_cursor: str | None
     more: bool = False
-    """True if windows were left out. No cursor leads to those."""
+    """True if windows were left out. No later call returns these windows."""
 
 
 def list_conversations(

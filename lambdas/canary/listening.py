@@ -20,7 +20,7 @@ class ArrivedEvent:
 
     @property
     def batch(self) -> dict[str, Any]:
-        """Return the event's detail."""
+        """Return the event's detail, which is a batch."""
         detail = self.event["detail"]
         assert isinstance(detail, dict)
         return detail

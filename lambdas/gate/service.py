@@ -1,4 +1,4 @@
-"""Carries out the three operations that consumers may invoke. They read no message and change no rule."""
+"""Carries out the three operations that consumers may invoke. None of them reads a message or changes a rule."""
 
 from collections.abc import Mapping
 

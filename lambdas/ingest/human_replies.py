@@ -13,7 +13,7 @@ from message_buffer.lanes.lane import Lane
 from message_buffer.limits import MAX_HOLD_MS
 from message_buffer.takeovers.takeover import Takeover
 
-# A human agent writes to one customer after the other, so platforms report few of their replies at once.
+# A human agent writes to one customer after the other, so platforms report few human agents' replies at once.
 MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK = 50
 # Try to save a takeover this many times. A save fails only if another request changes the same conversation's takeover
 # at the same time.

@@ -135,8 +135,7 @@ def _with_agent(message: Message, agent: str | None) -> Message:
 
 
 def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -> PreparedReply | None:
-    """Return the reply, or None unless the rules put its conversation on hold, and people type in the app that sent
-    it."""
+    """Return the reply if the rules put its conversation on hold and people type in the app that sent it, or None."""
     owner = book.owner_of(reply.conversation.platform, reply.conversation.account)
     conversation, agent = belongs(reply.conversation, owner)
     try:

@@ -37,7 +37,7 @@ class Done:
     left_out_value: str | None = None
     """A sentence about the first value that a door left out because it does not fit, with the pointer to the value."""
     left_out_replies: int = 0
-    """Replies to more conversations than a webhook may put on hold."""
+    """Replies that were left out, because one webhook may put only a limited number of conversations on hold."""
 
     def summary(self) -> dict[str, object]:
         """Return the response's body, which says what became of the messages and changes, and when buffers are due."""

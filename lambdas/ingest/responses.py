@@ -14,7 +14,7 @@ HTTP_BAD_REQUEST, HTTP_SERVER_ERROR = 400, 500
 
 
 class WebhookCall(NamedTuple):
-    """One call of a route, whose path names the platform, and for the platform `custom` a door."""
+    """One call of a route. The path names the platform and, for the platform `custom`, the door."""
 
     platform: str
     webhook: Webhook

@@ -27,7 +27,7 @@ class UnauthenticatedLog:
         self._clock = clock
         self._minute_began_ms = 0
         self._counts: Counter[tuple[Write, str, str]] = Counter()
-        """How often each line was due in this minute, by its function, its text and its platform."""
+        """How often each line was to be written in this minute. A line is identified by function, text and platform."""
         self._metrics: Counter[str] = Counter()
         """How often each metric was counted in this minute."""
         self._written: Counter[str] = Counter()

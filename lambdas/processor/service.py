@@ -1,7 +1,7 @@
 """The processor of one shard: claims what is due, and starts a conversation processor for each conversation.
 
 At most one processor acts on a shard, because the scripts check its lease. It runs while there is work, at most until
-Lambda's time-out is near. It then releases the lease, and starts a successor if more work is near.
+Lambda's time-out is near. It then releases the lease, and starts a successor if more work is due soon.
 """
 
 from collections.abc import Callable, Iterator

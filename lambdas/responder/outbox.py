@@ -15,7 +15,7 @@ PLANNED, SENDING, SENT, UNCONFIRMED = "planned", "sending", "sent", "unconfirmed
 
 
 class Part(NamedTuple):
-    """One message of the channel, with its state."""
+    """One message to the customer, with its state."""
 
     text: str
     state: str = PLANNED

@@ -82,8 +82,7 @@ class Watchdog:
         return _Health(recovered.pending, recovered.inflight, overdue_ms)
 
     def _recover(self, shard: int, remaining_ms: Callable[[], int]) -> tuple[ShardRecovered, int]:
-        """Put expired claims back, page by page. Return the last page, and how many conversations were put back in
-        all."""
+        """Put expired claims back, page by page. Return the last page, and how many claims were put back in all."""
         conversations = 0
         while True:
             recovered = self._lane.recover_expired(shard, limit=MAX_CONVERSATIONS_IN_A_RECOVERY)

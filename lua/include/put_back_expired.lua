@@ -1,4 +1,4 @@
--- put_back_expired: return conversations whose claim or token has ended to pending, at most `limit` of them.
+-- put_back_expired: put at most `limit` conversations whose claim or token has ended back into pending.
 --
 -- Reads    inflight_key, pending_key, now_ms, limit
 -- Sets     expired: the conversations that were put back

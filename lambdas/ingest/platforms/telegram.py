@@ -208,8 +208,7 @@ class _UpdateReading:
         )
 
     def read_vote(self, answer: Json) -> Update:
-        """Read a vote. Telegram does not name the poll's chat, so use the voter's private chat, whose id is the
-        voter's."""
+        """Read a vote. Telegram does not name the poll's chat, so use the private chat, whose id is the voter's."""
         voter = _author({"from": answer.get("user"), "sender_chat": answer.get("voter_chat")})
         poll, chosen = id_of(answer.get("poll_id")), list_of(answer.get("option_ids"))
         fields = {

@@ -19,8 +19,7 @@ _FILES = {
 
 
 class RichMessage:
-    """The text of a rich message, with a line for each block, and the message's links, files and buttons, in their
-    order."""
+    """The text of a rich message, with a line for each block, and its links, files and buttons, in their order."""
 
     def __init__(self, given: Json) -> None:
         self._lines: list[str] = []

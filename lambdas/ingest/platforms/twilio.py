@@ -191,7 +191,7 @@ def _read(form: Mapping[str, str], received_at_ms: int) -> Update | str:
 
 
 def _author(given: str, user_id: str | None) -> str:
-    """Return the author's number or address. If WhatsApp hides the number, return its id, in its original case."""
+    """Return the author's number or address. If WhatsApp hides the number, return the author's id unchanged."""
     channel, _, address = given.rpartition(":")
     if channel.lower() == "whatsapp":
         return id_of(address.strip().removeprefix("+") or user_id)
