@@ -14,7 +14,7 @@
 -- ARGV[6]  start_ms               int   lifetime of a start reservation
 -- ARGV[7]  horizon_ms             int   work due further ahead than this is left to the watchdog
 -- Returns  {"RESUMED", due_at_ms | -1, start} | {"NOT_ON_HOLD", due_at_ms | -1, start} | {"HELD", held_until_ms, start}
--- Repeat   returns HELD again, and NOT_ON_HOLD instead of RESUMED, with the same start reservation
+-- Repeat   returns HELD again, or NOT_ON_HOLD after RESUMED, with the same start reservation
 -- Keeps    messages behind a frozen batch wait until it is completed
 
 local pending_key, open_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]

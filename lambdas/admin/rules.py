@@ -185,8 +185,8 @@ class RulesAdmin:
             if scope in (*scopes_of(conversation, agent), account):
                 timing = book.for_conversation(conversation, agent).rules.timing
                 outcome = lane.retime_buffer(name, timing=timing)
-                # If the scope is one conversation, both lanes are tried, but the conversation has a window only after
-                # an outage of Valkey. So do not count a window that does not exist.
+                # If the scope is one conversation, both lanes are tried. But the conversation may have no window in the
+                # DynamoDB lane, so count a window only if it exists.
                 counts["looked"] += lane is self._valkey_lane or not isinstance(outcome, BufferEmpty)
                 counts["retimed"] += isinstance(outcome, BufferRetimed)
         return True

@@ -1,6 +1,6 @@
 """Divides a reply into the parts that a channel accepts."""
 
-# Where a text may be split, from the best place to the worst.
+# Separators at which a text may be split, from the best to the worst.
 BREAKS = ("\n\n", "\n", ". ", " ")
 
 

@@ -13,8 +13,8 @@ from message_buffer.limits import MAX_CALL_MS
 from message_buffer.settings import WatchdogSettings, read_settings
 from message_buffer.telemetry import Telemetry
 
-# The maximum time of a processor's start. A pass ends if less time is left than for this and a call to Valkey, whose
-# maximum time follows from the stage's settings.
+# The maximum time of a processor's start. A pass ends when the time left is not enough for a call to Valkey and this
+# start. The maximum time of the call follows from the stage's settings.
 MAX_PROCESSOR_START_MS = MAX_CALL_MS
 
 
