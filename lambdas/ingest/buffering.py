@@ -18,8 +18,8 @@ class Buffering:
     def buffer_all(self, messages: Iterable[PreparedMessage], done: Done, *, comes_again: bool) -> Refusals:
         """Buffer the messages and count them in `done`. Raise StoreError or SendFailed at the first failure.
 
-        Return the messages that a quota or a full conversation refused. If the platform does not send refused messages
-        again (`comes_again` is False), quotas refuse none.
+        Return the messages that were refused because of a quota or a full conversation. If the platform does not send
+        refused messages again (`comes_again` is False), no message is refused because of a quota.
         """
         refusals = Refusals()
         for message in messages:

@@ -34,7 +34,7 @@ class Refusals:
             self._tenants.add(conversation.tenant)
 
     def add_unasked(self, conversation: ConversationId, reason: o.RefusalReason) -> None:
-        """Record a message that was refused without asking the lane, so that its conversation's later ones are, too."""
+        """Record a message that was refused without asking the lane, so that later ones are refused as well."""
         self._conversations.setdefault(conversation, reason)
 
     def in_conversation(self, conversation: ConversationId) -> o.RefusalReason | None:

@@ -38,8 +38,8 @@ TYPED_IN_THE_APP = "smb_message_echoes"
 # Types of echoes that contain no new message.
 NO_REPLIES = {None, "edit", "revoke", "reaction", "system"}
 
-# Fields that contain messages not meant for the bot: those that Meta's own agent answers, and files of earlier
-# messages, which WhatsApp sends after a business has connected its app.
+# Messages in these fields are not meant for the bot. `standby` has messages that Meta's own agent answers, and
+# `history` has files of earlier messages, which WhatsApp sends after a business has connected its app.
 NOT_FOR_THE_BOT = ("standby", "history")
 
 
@@ -60,7 +60,8 @@ class WhatsApp(MetaPlatform):
                 intake.ignored[field] += len(items)
                 items = []
             contacts = [object_of(contact) for contact in list_of(value.get("contacts"))]
-            # The contact's number may be written differently from the author's, or the author may not be named.
+            # A single contact belongs to a single item even if the number in the contact is written differently, or the
+            # item does not name its author.
             sole = contacts[0] if len(contacts) == len(items) == 1 else {}
             for item in map(object_of, items):
                 contact = _contact(contacts, number=item.get("from"), user_id=item.get("from_user_id")) or sole
@@ -115,7 +116,7 @@ class _WhatsAppItem:
                     else Edited(self._conversation, message, sent_at_ms, self._group, author_ids=self._ids)
                 )
             case "system" | "request_welcome":
-                # WhatsApp wrote the message itself, or a customer has opened a chat without writing.
+                # WhatsApp wrote this message itself, or sent it because a customer opened a chat without writing.
                 return kind
         message = self._message(self._item, self._item.get("id"), sentAt=ms_of_time(self._item.get("timestamp")))
         if isinstance(message, str):
@@ -192,7 +193,7 @@ def _kind_of(item: Json) -> str | None:
 
 
 def _contact(contacts: list[Json], *, number: Any, user_id: Any) -> Json:
-    """Return the webhook's contact with this number or id."""
+    """Return the contact that has this number or id."""
     number, user_id = word_of(number), word_of(user_id)
     for contact in contacts:
         if (number and contact.get("wa_id") == number) or (user_id and contact.get("user_id") == user_id):
@@ -211,7 +212,7 @@ def _profile(contact: Json, user_id: str | None) -> Profile:
 
 
 def _referral(given: Json) -> dict[str, Any]:
-    """Read the ad or post from which the author began to write."""
+    """Read the ad or post that led the author to write."""
     media = word_of(given.get("image_url")) or word_of(given.get("video_url")) or word_of(given.get("thumbnail_url"))
     return drop_empty(
         {
@@ -290,7 +291,7 @@ def _contacts(content: Json) -> dict[str, Any]:
 
 
 def _reply(content: Json) -> dict[str, Any]:
-    """Read a choice or a form. The text is what the author saw, and `interactive` has the id that the bot gave it.
+    """Read a choice or a form. The text is what the author saw. `interactive` has the id that the bot gave the choice.
 
     `form` has the values of a form, which WhatsApp sends as a JSON string.
     """
@@ -306,7 +307,7 @@ def _button(content: Json) -> dict[str, Any]:
 
 
 def _order(content: Json) -> dict[str, Any]:
-    """Read a basket. The text is the author's note, and `order` has the products."""
+    """Read an order. Its text is the author's note, and `order` has the products."""
     return {"text": content.get("text", ""), "order": dict(content)}
 
 
