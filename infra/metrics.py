@@ -34,7 +34,7 @@ class ApiMetrics(Protocol):
 
 
 class FunctionUrlApi:
-    """The metrics of a function's own address, by the names of an API's."""
+    """The metrics of a function's own address, under the names that an API's metrics have."""
 
     def __init__(self, function: Function) -> None:
         self._function = function
@@ -58,12 +58,12 @@ class Metrics:
     functions: Mapping[str, Function]
     api: ApiMetrics
     cache_name: str | None
-    """`None` in a stage without the Valkey lane."""
+    """None in a stage without the Valkey lane."""
     dead_letters: sqs.IQueue
     whatsapp_queues: WhatsAppQueues | None = None
-    """`None` in a stage without AWS End User Messaging Social."""
+    """None in a stage without AWS End User Messaging Social."""
     reply_dead_letters: sqs.IQueue | None = None
-    """`None` in a stage without a responder."""
+    """None in a stage without a responder."""
 
     def custom(
         self,
@@ -87,7 +87,7 @@ class Metrics:
     def custom_sum(self, name: str, *, period: cdk.Duration = MINUTE) -> cloudwatch.MathExpression:
         """Return the sum over all functions.
 
-        It is a query, because a sum of single metrics has no value while one of the metrics has none.
+        This is a query, because an expression that adds single metrics has no value while one of them has none.
         """
         query = f'SELECT SUM({name}) FROM SCHEMA("{self._namespace}", service)'  # noqa: S608 - both are our own words
         return cloudwatch.MathExpression(expression=query, label=name, period=period)
