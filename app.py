@@ -6,7 +6,7 @@ from pathlib import Path
 
 from infra import cli
 
-# jsii looks for its Node when aws_cdk is first imported, and no CDK CLI but ours tells it which.
+# jsii looks for Node when aws_cdk is first imported. Only our own CDK CLI sets these variables, which name its Node.
 os.environ.update(cli.environment())
 
 import aws_cdk as cdk
@@ -59,10 +59,10 @@ def _stop_if_something_is_missing(config: StageConfig) -> None:
 
 
 def let_lambda_read(synthesized: Path) -> None:
-    """Make the copies that will be deployed readable for all users, because Lambda's user does not own the files.
+    """Make the files that will be deployed readable for all users, because Lambda's user does not own the files.
 
-    A clone made with umask 077 has private files. An asset's hash ignores the files' modes, so a private copy that was
-    once deployed would be replaced only when its content changes.
+    A clone made with umask 077 has private files. An asset's hash ignores the files' modes, so CDK would replace a
+    deployed private file only when its content changes.
     """
     for folder in synthesized.glob("asset.*/"):
         for path in (folder, *folder.rglob("*")):
@@ -73,7 +73,7 @@ def let_lambda_read(synthesized: Path) -> None:
 
 
 def purpose_of_caller(parents: list[psutil.Process]) -> str | None:
-    """Return the purpose of the `cdk` command that started this program, or None if nobody did."""
+    """Return the purpose of the `cdk` command that started this program, or None without such a command."""
     for parent in parents:
         try:
             words = parent.cmdline()

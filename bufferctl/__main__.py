@@ -60,14 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # The reader of a pipe, such as `head`, has closed the pipe. Python writes buffered output at its exit, and
-        # would fail again.
+        # The reader of a pipe, such as `head`, has closed the pipe. Discard the buffered output, because Python would
+        # fail to write it at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
 def _prepare_output(*, wants_json: bool) -> None:
-    """Let both outputs accept every character. JSON is UTF-8; other output shows `?` if its encoding lacks one."""
+    """Let stdout and stderr accept every character. JSON is UTF-8; other output shows `?` if its encoding lacks one."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace", encoding="utf-8" if wants_json else None)
@@ -75,7 +75,8 @@ def _prepare_output(*, wants_json: bool) -> None:
 
 class _Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
-        # An abbreviation would change its meaning with the next option, and `--js` would print its errors as text.
+        # Refuse abbreviated options, because a new option may change their meaning, and `--js` would not make errors
+        # JSON.
         super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
@@ -203,7 +204,7 @@ def _try_door(_stage: None, given: argparse.Namespace) -> None:
 
 
 def _no_stage(_name: str, **_options: Any) -> None:
-    """Find no stage, for a command that needs none."""
+    """Return None, for a command that needs no stage."""
 
 
 def _add_dead(parser: _Parser) -> None:
@@ -267,8 +268,8 @@ def _command(
 ) -> _Parser:
     parser = parsers.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
     parser.set_defaults(run=run, find=find)
-    # These options are accepted before and after the command. A default here would replace a value from before the
-    # command.
+    # These options are accepted before and after the command. A default here would replace a value that stands before
+    # the command.
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     for option in ("--stage", "--profile", "--region"):
         parser.add_argument(option, default=argparse.SUPPRESS, help=argparse.SUPPRESS)

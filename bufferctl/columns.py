@@ -1,6 +1,6 @@
 """The columns of each table that a command prints.
 
-A column shows the field of the same name in the admin function's response.
+A column shows the field of the admin function's response that has the column's name.
 """
 
 SHARDS = ("shard", "pending", "inflight", "nextDueAt", "overdueMs", "heartbeatAt")

@@ -36,7 +36,7 @@ from lambdas.canary.webhook import GenericWebhook
 from message_buffer.json_object import Json
 from message_buffer.limits import MAX_LISTED
 
-# The events that a terminal shows in a colour.
+# The events that a terminal shows in colour.
 TONES: dict[str, Tone] = {"messages.batch.ready": "good", "messages.buffer.cancelled": "warning"}
 
 
@@ -68,7 +68,7 @@ def list_conversations(stage: StageClient, given: Namespace) -> None:
         while more and len(found) < max(given.limit, 1):
             limit = min(given.limit - len(found), MAX_LISTED)
             response = stage.ask("conversation.list", **wanted, cursor=cursor, limit=limit)
-            # A conversation whose state changes between two pages may be on both pages.
+            # A conversation whose state changes between two requests may be on both pages.
             found |= {(each["lane"], each["conversation"]): each for each in response["conversations"]}
             cursor, more = response["next"], response["more"]
             if cursor is None:
@@ -134,7 +134,8 @@ def forget(stage: StageClient, given: Namespace) -> None:
         held = _forget_at_responder(stage, given, dryRun=True)
         result = erase(stage, given.conversation)
         counts: Counter[str] = result["counts"]
-        # The event may make the responder erase before this request does. The earlier count is then the higher one.
+        # The event about the erasure may make the responder erase before this request does. Then only the count from
+        # before the event is complete.
         counts.update(held | _forget_at_responder(stage, given, at=result["at"]))
     if result["againInMs"] is not None:
         raise Incomplete("This command could not erase everything: run it again.")
@@ -143,7 +144,7 @@ def forget(stage: StageClient, given: Namespace) -> None:
 
 
 def _forget_at_responder(stage: StageClient, given: Namespace, **fields: Any) -> Counter[str]:
-    """Return the counts of what the responder erased, or would erase. They are empty on a stage without a responder."""
+    """Return how many items the responder erased, or would erase, by kind. Empty on a stage without a responder."""
     counts: Counter[str] = Counter()
     if stage.responder_function() is None:
         return counts
@@ -378,7 +379,7 @@ def _confirm(given: Namespace, question: str) -> None:
         return
     if not sys.stdin.isatty():
         raise Misused("There is no terminal to ask at: add --yes.")
-    # The question goes to stderr, because stdout may be a pipe, or have to be JSON.
+    # Ask on stderr, because stdout may be a pipe, or must contain only JSON.
     print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     try:
         answer = input()

@@ -8,7 +8,7 @@ from bufferctl.stage import ROOT
 
 
 def find_nothing(*_given: object, **_options: object) -> None:
-    """Find nothing here, because the console finds the stage."""
+    """Return None, because the console finds the stage itself."""
 
 
 def open_console(_nothing: None, given: Namespace) -> None:

@@ -20,10 +20,11 @@ from bufferctl.formatting import minute, moment
 from message_buffer.json_object import Json
 from message_buffer.limits import DEAD_LETTER_RETENTION_DAYS, MAX_OVERDUE_MS
 
-# The watchdog checks every shard twice a minute, the sweep runs once a minute, and the canary every five minutes.
+# If one of these logs nothing for this time, it does not run: the watchdog checks every shard twice a minute, the sweep
+# runs once a minute, and the canary every five minutes.
 MAX_SILENCE_MINUTES = 11
-# Every public address receives some forgeries, so only more refused webhooks than the first number are reported. If no
-# webhook of the platform was accepted, the second number is enough.
+# Report a platform's refused webhooks only if they exceed the first number, because every public address receives some
+# forgeries. If no webhook of the platform was accepted, the second number is enough.
 MAX_REFUSED_WEBHOOKS, MIN_REFUSED_WEBHOOKS = 100, 3
 UNUSED_DAYS = 3
 MAX_REASON_CHARACTERS = 90
@@ -31,7 +32,7 @@ CERTIFICATE_DAYS = 30
 MAX_SKEW_SECONDS = 60
 MAX_API_ANSWER_SECONDS = 20
 MAX_SHARE_OF_A_QUOTA = 0.8
-# New accounts may run 10 functions at once. Fewer than this are not enough for a burst.
+# New accounts may run only 10 functions at once. A quota below this is too small for a burst.
 MIN_CONCURRENCY = 100
 RUNBOOK = "docs/runbook.md"
 
@@ -55,7 +56,7 @@ class Finding(NamedTuple):
 Diagnosis = Callable[[StageFacts], Iterator[Finding]]
 BROKEN, FAILING, ADVICE = Severity.BROKEN, Severity.FAILING, Severity.ADVICE
 EMITTERS = ("conversation_processor", "dynamodb_processor")
-# The warnings with which a function logs that work failed and is tried again, with their sections of the runbook.
+# The warnings that a function logs when work fails and is tried again, with their sections in the runbook.
 FAILED_ATTEMPTS: Mapping[str, Mapping[str, str]] = {
     "ingest": {
         "processor could not be started": "processor-start-failures",
@@ -86,9 +87,9 @@ FAILED_ATTEMPTS: Mapping[str, Mapping[str, str]] = {
         "reply is tried again": "reply-dead-letters",
     },
 }
-# Texts by which Lambda logs a run that it ended, or an uncaught error.
+# Texts in Lambda's log lines about a run that it ended, or about an uncaught error.
 UNCAUGHT = ("Task timed out", "Runtime exited", "Runtime.ImportModuleError", "Traceback")
-# Lambda's report of a run that failed, in a stage whose functions have logs in JSON.
+# A pattern for Lambda's report of a failed run, if the functions write logs in JSON.
 FAILED_REPORT = '{ $.type = "platform.report" && $.record.status != "success" }'
 ERROR_PATTERNS = ('{ $.level = "ERROR" }', *(f'"{sign}"' for sign in UNCAUGHT), FAILED_REPORT)
 
@@ -116,7 +117,7 @@ def _deploy(facts: StageFacts) -> str:
 
 
 def _again(facts: StageFacts, in_aws: str) -> str:
-    """Return advice against a change that no deployment reverts, because the template is still the same."""
+    """Return advice for a change that someone made by hand. A deployment of the same template does not undo it."""
     return "Run `make down`, then `make up`." if facts.is_local else in_aws
 
 
@@ -183,7 +184,7 @@ def triggers(facts: StageFacts) -> Iterator[Finding]:
     """Find rules and queues that no longer start what they should."""
     for rule in facts.of_type("AWS::Events::Rule"):
         bus, _, name = rule.id.rpartition("|")
-        # The emulator leaves the bus out of the id. Every rule that names a bus is on the stage's own.
+        # The emulator leaves the bus out of the id. All rules whose template names a bus are on the stage's own bus.
         if not bus and rule.properties.get("EventBusName"):
             bus = facts.outputs["EventBusName"]
         place = {"Name": name, **({"EventBusName": bus} if bus else {})}
@@ -315,11 +316,12 @@ def _unused(facts: StageFacts, content: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def refusals(facts: StageFacts) -> Iterator[Finding]:
-    """Find platforms whose webhooks are all refused, floods of forgeries, and webhooks that could not be stored."""
+    """Find platforms whose webhooks are all refused, many forged webhooks, and webhooks that could not be stored."""
     refused, reasons = Counter[str](), dict[str, str]()
     for line in facts.said("ingest", "signature refused", minutes=LOOK_BACK_MINUTES):
         platform = line["platform"]
-        # Ingest logs the first few of a minute with a reason, and then only one line that counts the others.
+        # In each minute ingest logs the first refused webhooks with their reasons. It then logs one line with the
+        # number of the others.
         refused[platform] += line.get("more", 1)
         reasons[platform] = line.get("reason") or reasons.get(platform, "the signature is wrong")
     for platform, count in refused.items():
@@ -391,7 +393,7 @@ def attempts(facts: StageFacts) -> Iterator[Finding]:
             continue
         lines = facts.said(role, *FAILED_ATTEMPTS[role], minutes=LOOK_BACK_MINUTES)
         for message, anchor in FAILED_ATTEMPTS[role].items():
-            # An attempt that failed by a bug is an error, which `errors` finds.
+            # If a bug makes an attempt fail, the line is an error, which `errors` finds.
             failed = [each for each in lines if (each["message"], each.get("level")) == (message, "WARNING")]
             if not failed:
                 continue
@@ -407,7 +409,7 @@ def attempts(facts: StageFacts) -> Iterator[Finding]:
 
 
 def _has_emitted_since(facts: StageFacts, role: str, at_ms: int) -> bool | None:
-    """Return whether the function has emitted a batch, or None if its log lines may not show it."""
+    """Return whether the function has emitted a batch since `at_ms`, or None if its log level hides that."""
     if facts.said(role, "emitted", minutes=facts.minutes_since(at_ms)):
         return True
     return False if _logs_info(_log_settings(facts, role)) else None
@@ -498,7 +500,7 @@ def canary(facts: StageFacts) -> Iterator[Finding]:
 
 
 def queues(facts: StageFacts) -> Iterator[Finding]:
-    """Count dead letters. Read the reasons from the logs, because receiving hides messages."""
+    """Count dead letters. Read their reasons from the logs, because receiving would hide them from operators."""
     kinds = (
         ("DeadLetterQueueUrl", "dead letters", BROKEN, "dead-letters", EMITTERS, "dead letter"),
         ("ReplyDeadLetterQueueUrl", "batches without an answer", BROKEN, "reply-dead-letters", ("responder",),
@@ -526,7 +528,7 @@ def queues(facts: StageFacts) -> Iterator[Finding]:
 
 
 def consumers(facts: StageFacts) -> Iterator[Finding]:
-    """Find out whether a rule sends the batches to a target, and whether the bus can deliver them."""
+    """Find out whether a rule sends batches to a target, and whether the bus can deliver them."""
     bus = facts.outputs.get("EventBusName")
     if bus is None:
         return
@@ -567,7 +569,7 @@ def _is_of_a_tool(rule: str) -> bool:
 
 
 def cache(facts: StageFacts) -> Iterator[Finding]:
-    # A stage that changes its network has both caches for a while.
+    # A stage whose network is being changed has both caches for a while.
     caches = {"Cache": f"message-buffer-{facts.name}", "PublicCache": f"public-buffer-{facts.name}"}
     for stack, cache_name in caches.items():
         if stack in facts.stacks:
@@ -737,13 +739,13 @@ def _logs_info(settings: Json) -> bool:
 
 
 def _log_settings(facts: StageFacts, role: str) -> Json:
-    """Return a function's log settings that differ from the defaults, or nothing if they cannot be read."""
+    """Return a function's log settings that differ from the defaults, or an empty object if they cannot be read."""
     log: Json = _settings(facts, role).get("log", {})
     return log
 
 
 def _settings(facts: StageFacts, role: str) -> Json:
-    """Return a function's settings, or nothing if they cannot be read."""
+    """Return a function's settings, or an empty object if they cannot be read."""
     found = _read_or_none(facts, "lambda", "get_function_configuration", FunctionName=facts.functions[role])
     settings: Json = json.loads((found or {}).get("Environment", {}).get("Variables", {}).get("SETTINGS", "{}"))
     return settings

@@ -12,7 +12,7 @@ from bufferctl.formatting import GAP, INDENT, Lines, TextLine, Tone
 from bufferctl.stage import Account
 from bufferctl.terminal import show_result, working
 
-# Each finding begins with its severity. All texts begin after the longest severity, so that they are aligned.
+# Each line begins with its finding's severity, padded to the longest one so that the texts are aligned.
 SEVERITY_CHARACTERS = max(len(severity.name) for severity in Severity)
 TONES: dict[Severity, Tone] = {Severity.BROKEN: "bad", Severity.FAILING: "warning"}
 
@@ -20,11 +20,11 @@ TONES: dict[Severity, Tone] = {Severity.BROKEN: "bad", Severity.FAILING: "warnin
 class Report(NamedTuple):
     findings: list[Finding]
     unread: dict[str, str]
-    """The diagnoses that were not made, each with the reason."""
+    """The names of the diagnoses that could not read something, each with the reason."""
 
 
 def examine(facts: StageFacts, *, done: Callable[[], None] = lambda: None) -> Report:
-    """Make all diagnoses, and call `done` after each. If one cannot read something, note the reason and go on.
+    """Return all findings. Call `done` after each diagnosis. Note a diagnosis that cannot read something, and continue.
 
     Raise the SDK's error if the caller must sign in first.
     """

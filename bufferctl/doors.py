@@ -1,4 +1,4 @@
-"""Tries a door's mapping on a body without a stage. The code that reads the body is that of ingest."""
+"""Tries a door's mapping on a body without a stage. It reads the body with ingest's own code."""
 
 import json
 from argparse import Namespace
@@ -17,7 +17,7 @@ DEFAULT_NAME = "door"
 
 
 def try_mapping(given: Namespace) -> None:
-    """Show what each item of a body becomes. Raise Failed if ingest would refuse the body."""
+    """Show the message that ingest would make of each item of a body. Raise Failed if ingest would refuse the body."""
     name = given.name or (given.mapping.stem if is_door_name(given.mapping.stem) else DEFAULT_NAME)
     if not is_door_name(name):
         raise Misused("A door's name has at most 31 lower-case letters, digits and single hyphens.")

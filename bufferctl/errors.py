@@ -39,7 +39,7 @@ class NotFound(Failed):
 
 
 class FoundProblems(Failed):
-    """The command has done its work, and found problems of the stage."""
+    """The command has done its work, and found problems in the stage."""
 
     code = 5
 
@@ -95,7 +95,7 @@ def errors_of_aws() -> Iterator[None]:
 def _class_of(operation: str, code: str) -> type[Failed]:
     if TRY_AGAIN.search(code):
         return Unreachable
-    # CloudFormation's code for a stack that does not exist.
+    # CloudFormation has this code for a stack that does not exist.
     return NotFound if (operation, code) == ("DescribeStacks", "ValidationError") else Failed
 
 

@@ -10,8 +10,8 @@ from lambdas.canary.listening import ArrivedEvent, Event, Subscription
 
 __all__ = ["EVERYTHING", "ArrivedEvent", "Event", "Subscription", "subscribe"]
 
-# If `tail` is killed, its queue remains, and keeps events, which contain what people wrote, for this long. A running
-# `tail` reads each event within a second.
+# If `tail` is killed, its queue remains and keeps events for this long. It is short because events contain what people
+# wrote. A running `tail` reads each event within a second.
 EVENT_RETENTION_SECONDS = 300
 EVERYTHING = {"source": ["message-buffer"]}
 

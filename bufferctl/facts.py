@@ -44,7 +44,7 @@ class Resource(NamedTuple):
     type: str
     id: str
     properties: Json
-    """The properties in the template, whose intrinsic functions are not resolved."""
+    """The properties as the template has them, with unresolved intrinsic functions."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class LogLine:
 
 
 class Count(NamedTuple):
-    """The total of a metric within the hour, and the beginning of the last minute in which it counted something."""
+    """The total of a metric in the last hour, and the beginning of the last minute in which it was not zero."""
 
     total: float
     last_at_ms: int
@@ -81,7 +81,7 @@ class StageFacts:
     ) -> None:
         """Read about the stage `name`. If `api_endpoint` is given, use it instead of the stack's output.
 
-        `aws_cli` is the beginning of the commands that a person runs in this stage's account and region.
+        `aws_cli` is how AWS CLI commands for this stage's account and region begin.
         """
         self.name = name
         self.aws_cli = aws_cli
@@ -127,7 +127,7 @@ class StageFacts:
 
     @cached_property
     def stacks(self) -> Mapping[str, Json]:
-        """Return the stacks that exist. The keys are the last words of their names."""
+        """Return the stacks that exist, by the last word of their names."""
         from botocore.exceptions import ClientError  # noqa: PLC0415 - it would make --help slow
 
         found = {}
@@ -185,7 +185,7 @@ class StageFacts:
 
     @cached_property
     def resources(self) -> Sequence[Resource]:
-        """Return the resources of the stacks with functions."""
+        """Return the resources of the stacks that contain functions."""
         found = []
         for last in ("Buffer", "Responder"):
             if last not in self.stacks:
@@ -207,7 +207,7 @@ class StageFacts:
     # -- metrics and logs --------------------------------------------------------------------------
 
     def counts(self, namespace: str, metrics: Sequence[Metric]) -> list[Count | None]:
-        """Return the count of each metric over the last hour, or None for a metric that counted nothing."""
+        """Return the count of each metric over the last hour, or None for a metric that was zero."""
         found = self._metric_data(namespace, metrics, seconds=60 * LOOK_BACK_MINUTES, period=60, stat="Sum")
         return [
             Count(sum(by_time.values()), max(at_ms for at_ms, value in by_time.items() if value))
@@ -224,7 +224,7 @@ class StageFacts:
     def _metric_data(
         self, namespace: str, metrics: Sequence[Metric], *, seconds: int, period: int, stat: str
     ) -> list[dict[int, float]]:
-        """Return the statistic of each metric by the beginning of the period, in milliseconds."""
+        """Return each metric's statistic for every period, by the time in milliseconds at which the period begins."""
         queries = [
             {
                 "Id": f"m{place}",

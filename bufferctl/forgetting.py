@@ -13,9 +13,9 @@ MAX_FORGET_CALLS = 20
 
 
 def erase(stage: StageClient, conversation: str) -> Json:
-    """Return the last call's response, with the counts of all calls, and the other name that the first call found.
+    """Return the first and the last call's response merged, with the counts of all calls added up.
 
-    If the response's `againInMs` is not null, something is left, because a batch was being emitted during each call.
+    If the response's `againInMs` is not null, something is left, because batches were being emitted during the calls.
     """
     first = result = stage.ask("conversation.forget", conversation=conversation)
     counts: Counter[str] = Counter(result["counts"])

@@ -1,4 +1,4 @@
-"""Formats results for people: aligned tables, and times in their own time zone."""
+"""Formats results for people: aligned tables, and times in the reader's time zone."""
 
 import json
 import re
@@ -11,15 +11,15 @@ from typing import Any, Literal, NamedTuple
 # The spaces between two columns, and those before the fields beneath a name.
 GAP, INDENT = 2, 2
 NOTHING = "-"
-# JSON may contain these characters unescaped, but a terminal may obey the controls and turn text around, and many
-# programs treat the separators of lines and paragraphs as the end of a line.
+# JSON may contain these characters unescaped. But a terminal may obey the control characters, or reverse the text, and
+# many programs end a line at the separators of lines and paragraphs.
 CONTROLS = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 Tone = Literal["good", "warning", "bad", "plain"]
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """Rows with the same fields. Their text is an aligned table."""
+    """Rows with the same fields. Their string is an aligned table."""
 
     rows: Sequence[Mapping[str, Any]]
     columns: Sequence[str]
@@ -40,7 +40,7 @@ class TextTable:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Fields of one thing. Their text has a line for each field."""
+    """Fields of one thing. Their string has a line for each field."""
 
     fields: Mapping[str, Any]
 
@@ -55,12 +55,12 @@ class TextLine(NamedTuple):
     rest: str = ""
     """The second part of the line. A narrow terminal shows it on the next line."""
     hang: int = INDENT
-    """The spaces before each further line, if the text does not fit one line of a terminal."""
+    """The indent of all lines but the first, if a terminal wraps the text."""
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines with a tone each, which a terminal shows as a colour."""
+    """Lines that each have a tone, which a terminal shows as a colour."""
 
     lines: Sequence[TextLine]
 
@@ -72,7 +72,7 @@ Block = str | TextTable | Pairs | Lines
 
 
 def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, notes: Sequence[str] = ()) -> TextTable:
-    """Return the rows as an aligned table. Values of `at`, and of names that end in `At` or `Until`, become times."""
+    """Return the rows as an aligned table. Fields named `at`, `…At` or `…Until` are shown as times."""
     return TextTable(tuple(rows), columns, notes)
 
 
@@ -87,14 +87,14 @@ def cell(name: str, value: Any) -> str:
         return moment(value)
     if isinstance(value, bool | list | dict):
         value = json.dumps(value, ensure_ascii=False)
-    # Names of rules end in `Ms`, too, but a rule is shown as the operator set it.
+    # Show only this time in seconds. Rules' names end in `Ms`, too, but a rule is shown as the operator set it.
     if name == "overdueMs":
         return f"{value / 1_000:.1f} s"
     return printable(str(value))
 
 
 def printable(text: str, *, kept: str = "") -> str:
-    """Replace characters that could break the line or control the terminal. Characters of `kept` remain."""
+    """Replace characters that could break the line or control the terminal by spaces. Keep those in `kept`."""
     return "".join(each if each.isprintable() or each in kept else " " for each in text)
 
 
@@ -136,7 +136,7 @@ def minute(at_ms: int) -> str:
 
 
 def second_of(time: str) -> str:
-    """Return the time of an event, which AWS writes in UTC and whole seconds, in the reader's zone."""
+    """Return an event's time in the reader's time zone. AWS writes `time` in UTC, in whole seconds."""
     return f"{datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M:%S}"
 
 

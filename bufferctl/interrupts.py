@@ -1,4 +1,4 @@
-"""Treats every signal that would end a command as Ctrl-C, so that the command can remove what it made."""
+"""Treats every signal that would end a command as Ctrl-C, so that the command can remove what it created."""
 
 import signal
 from collections.abc import Iterator

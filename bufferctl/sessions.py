@@ -44,7 +44,7 @@ def emulator_client(service: str, *, endpoint_url: str, region: str, attempts: i
         max_pool_connections=MAX_EMULATOR_CONNECTIONS,
         **({} if attempts is None else _at_most(attempts)),
     )
-    # Several threads may use a client, but not a session.
+    # Threads may share a client, but not the session that makes it.
     with _MAKING:
         session = emulator_session(CREDENTIALS["AWS_ACCESS_KEY_ID"], CREDENTIALS["AWS_SECRET_ACCESS_KEY"])
         return session.client(service, endpoint_url=endpoint_url, config=config)

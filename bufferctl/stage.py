@@ -20,7 +20,7 @@ LOCAL_OUTPUTS = ROOT / ".local" / "outputs.json"
 # The region of a stage for which cdk.json names none; tests compare it with the settings of `infra`.
 DEFAULT_REGION = "us-east-1"
 
-# The codes of the functions' errors that have an exit status of their own.
+# Error codes of the admin function and the responder that have an exit status of their own.
 ERRORS: dict[str, type[Failed]] = {"not_found": NotFound, "unavailable": Unreachable}
 
 Client = Callable[[str], Any]
@@ -31,9 +31,9 @@ class Account(NamedTuple):
 
     client: Client
     api_endpoint: str | None = None
-    """The address of a local stage's API, because its stack's output has a wrong one."""
+    """The address of a local stage's API, because the output of the stage's stack is wrong."""
     aws_cli: str = "aws"
-    """The beginning of the commands of the AWS CLI that reach this account and region."""
+    """How AWS CLI commands for this account and region begin."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def find_stage(name: str, *, profile: str | None, region: str | None, outputs: P
 
 
 def find_account(name: str, *, profile: str | None, region: str | None, outputs: Path) -> Account:
-    """Return the stage's account and region. This makes no call to AWS, so that it also works for a broken stage."""
+    """Return the stage's account and region without a call to AWS, so that this also works for a broken stage."""
     if name != LOCAL:
         return Account(
             _client_of_aws(name, profile=profile, region=region),
@@ -96,7 +96,7 @@ def _cli_of_aws(*, profile: str | None, region: str) -> str:
 
 
 def _cli_of_emulator(outputs: Json) -> str:
-    """Return the beginning of commands, with the emulator's address and keys, so that none reaches a real account."""
+    """Return how AWS CLI commands begin: with the emulator's address and keys, so that none reaches a real account."""
     keys = " ".join(f"{name}={value}" for name, value in sessions.CREDENTIALS.items())
     return f"{keys} aws --endpoint-url {outputs['AwsEndpointUrl']} --region {outputs['Region']}"
 
@@ -113,7 +113,7 @@ def _outputs_of_local(path: Path) -> Json:
 
 def _client_of_emulator(outputs: Json) -> Client:
     def client(service: str) -> Any:
-        # The emulator is on this machine, so if it refuses two connections, it has ended.
+        # The emulator is on this machine, so two refused connections mean that it has ended.
         attempts = 1 if service == "lambda" else 2
         return sessions.emulator_client(
             service, endpoint_url=outputs["AwsEndpointUrl"], region=outputs["Region"], attempts=attempts
@@ -143,7 +143,7 @@ def _client_of_aws(name: str, *, profile: str | None, region: str | None) -> Cli
     made: dict[str, Any] = {}
 
     def client(service: str) -> Any:
-        # The console runs for days and has several threads, which may share a client, but not a session.
+        # The console has several threads, which may share a client, but not the session that makes it.
         with making:
             if service not in made:
                 config = Config(**(sessions.ONCE if service == "lambda" else {}))

@@ -1,7 +1,7 @@
-"""Prints results: on a terminal with colours and to its width, as plain text for everything else.
+"""Prints results: on a terminal in colours and in its width, otherwise as plain text.
 
-`rich` is imported only for a terminal, so that `--help` and pipes stay quick. It gets all texts as
-`Text`, within which it interprets no markup.
+`rich` is imported only for a terminal, so that `--help` and pipes stay quick. Every text is passed to it as `Text`, in
+which it interprets no markup.
 """
 
 import os
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-# In a healthy stage, conversations are overdue for less time than this. A terminal shows more in another colour.
+# In a healthy stage, no conversation is overdue for longer than this. A terminal shows longer times in another colour.
 LATE_MS = 2_000
-# In a narrow terminal, columns of long texts become as narrow as this. If that is not enough, the layout changes.
+# In a narrow terminal, columns of long texts shrink to this width. If that is not enough, the layout changes.
 MIN_FOLDED_CHARACTERS = 20
 UNKNOWN_WIDTH = 80
 STYLES: dict[Tone, str] = {"good": "green", "warning": "yellow", "bad": "bold red", "plain": ""}
@@ -53,10 +53,10 @@ def has_progress(stream: TextIO) -> bool:
 
 
 def show(*blocks: Block, stream: TextIO | None = None) -> None:
-    """Print the blocks with an empty line between them, for a terminal in a layout that fits its width."""
+    """Print the blocks with an empty line between them. On a terminal, use a layout that fits its width."""
     stream = stream or sys.stdout
     if not stream.isatty():
-        # A pipe may lead to a terminal, too, for example through `less -R`.
+        # Replace control characters, because a pipe may also lead to a terminal, for example through `less -R`.
         print("\n\n".join(printable(str(each), kept="\n") for each in blocks), file=stream, flush=True)
         return
     from rich.console import Group  # noqa: PLC0415 - it would make --help slow
@@ -89,12 +89,12 @@ class Step:
         """Say what begins now."""
 
     def advance(self) -> None:
-        """Count one of the total as done."""
+        """Count one part of the total as done."""
 
 
 @contextmanager
 def working(given: Namespace, text: str, *, total: int | None = None) -> Iterator[Step]:
-    """Show on a terminal what a long command does and how far it is. Erase that at the end."""
+    """Show the progress of a long command on a terminal. Erase it at the end."""
     if given.json or not has_progress(sys.stderr):
         yield Step()
         return
@@ -122,7 +122,7 @@ def _console(stream: TextIO) -> "Console":
     colours: Literal["auto"] | None = "auto" if has_colours(stream) else None
     console = Console(file=stream, highlight=False, markup=False, emoji=False, color_system=colours)
     if console.width == 0:
-        # COLUMNS=0 says that the width is not known, but rich would print nothing.
+        # COLUMNS=0 means that the width is not known. Set one, because rich would print nothing.
         console.width = UNKNOWN_WIDTH
     return console
 
@@ -155,10 +155,10 @@ class _Column(NamedTuple):
     name: str
     cells: "list[Text]"
     width: int
-    """The width of its longest text."""
+    """The width of the column's longest text."""
     is_number: bool
     may_fold: bool
-    """True for texts. False for times, and for names, which a reader copies."""
+    """True for texts. False for times, and for names, because people copy these."""
 
     @property
     def min_width(self) -> int:
@@ -166,7 +166,7 @@ class _Column(NamedTuple):
 
 
 def _table(block: TextTable, width: int) -> "RenderableType":
-    """Return the first layout that fits: rows; rows without today's date; rows beneath names; fields for each row."""
+    """Return the first layout that fits: rows, rows without today's date, rows below their names, a line per field."""
     from rich.console import Group  # noqa: PLC0415 - it would make --help slow
     from rich.text import Text  # noqa: PLC0415
 
@@ -218,7 +218,7 @@ def _columns(block: TextTable, *, without_dates: bool = False) -> list[_Column]:
 
 
 def _fitted(columns: list[_Column], width: int) -> list[int] | None:
-    """Return widths for the columns, or None if they do not fit. Columns that may fold share the remaining width."""
+    """Return widths for the columns, or None if they do not fit. Columns that may wrap share the remaining width."""
     room = width - GAP * (len(columns) - 1) - sum(each.min_width for each in columns)
     if room < 0:
         return None
@@ -234,7 +234,7 @@ def _grid(columns: list[_Column], widths: list[int], rows: Iterable[int], *, has
     from rich import box, table  # noqa: PLC0415 - it would make --help slow
     from rich.text import Text  # noqa: PLC0415
 
-    # The box adds a space between two columns.
+    # The box itself adds a space between two columns.
     shown = table.Table(
         box=box.SIMPLE_HEAD, show_header=has_header, header_style="bold", padding=(0, GAP - 1, 0, 0), pad_edge=False,
         show_edge=False,

@@ -1,8 +1,8 @@
-"""Implements `bufferctl verify`, which tries a stage from outside, and then removes what the trial has made.
+"""Implements `bufferctl verify`, which tests a stage from outside, and then removes everything that the test created.
 
 A trial sends messages as a customer's program does, but for its own tenant, and receives the events by its own rule and
-queue. The queue is created first and removed last. Its name contains the trial's id and the time of its end, so that a
-later trial can remove what a killed one has left.
+queue. The queue is created first and removed last. Its name contains the trial's id and the time at which the trial
+must have ended, so that a later trial can remove what a killed trial has left.
 """
 
 import json
@@ -33,18 +33,20 @@ from message_buffer.json_object import Json
 
 VERIFY_FRAGMENTS = 5
 FRAGMENT_PAUSE_SECONDS = 0.2
-# If the webhook answers so slowly that the buffer is due between two fragments, the burst is sent again. It is sent up
-# to this many times.
+# If the webhook answers so slowly that the buffer is due between two fragments, send the burst again, up to this many
+# times.
 MAX_BURST_TRIES = 3
-# These messages together exceed the default of `limits.max_event_bytes`. Each is smaller than the largest message.
+# These messages together exceed the default of `limits.max_event_bytes`. Each is below the size limit of a message.
 OVERSIZE_MESSAGES, OVERSIZE_CHARACTERS = 5, 60_000
-# A new rule of EventBridge may take effect only after a minute, and the functions may need cold starts.
+# A new EventBridge rule may match events only after a minute, and the functions may need cold starts.
 MAX_RULE_SECONDS = 120
 WARM_UP_PAUSE_SECONDS = 5
-# Changed rules are in force within this time.
+# The stage applies changed rules within this time.
 RULES_IN_FORCE_SECONDS = 10
 # When a trial is older than this time plus that of its `--load`, a later trial may remove its leftovers.
+# A trial takes at most this time plus its minutes of `--keep-running`. After that a later trial removes its leftovers.
 MAX_TRIAL_SECONDS = 600
+# A second event with the same messages is an error. It would arrive within this time after the first event.
 PREFIX = "bufferctl-verify"
 LEFT_BEHIND = re.compile(rf"{PREFIX}-(?P<ends>\d+)-(?P<trial>[0-9a-f]{{8}})-[0-9a-f]+$")
 ACCOUNT, FALLBACK = "verify", "verify-fallback"
@@ -54,7 +56,7 @@ CANCELLED = "messages.buffer.cancelled"
 COLUMNS = ("check", "found", "time", "at most")
 LANES = {"valkey": "Valkey lane", "dynamodb": "DynamoDB lane"}
 AT_MOST = f"{MAX_LATE_SECONDS:.0f} s"
-# The ends of the names of a trial's conversations, after the trial's id.
+# The suffixes of a trial's conversation ids, which begin with the trial's id.
 NAMES = ("first", "five", "edit", "stop", "large", "fallback")
 
 # Returns a description of a batch's detail, and whether the batch is right.
@@ -90,7 +92,7 @@ def verify(stage: StageClient, given: Namespace) -> None:
             with working(given, "Try the stage") as step:
                 trial.say = step.say
                 try:
-                    # One by one, because an error may end the trial after some results.
+                    # Add the results one by one, so that an error that ends the trial leaves the earlier results.
                     for result in trial.run(with_fallback=given.fallback):
                         results.append(result)
                 except Failed as raised:
@@ -122,7 +124,8 @@ def remove_leftovers(stage: StageClient, stage_name: str) -> None:
         left = LEFT_BEHIND.fullmatch(name)
         if left is None or int(left["ends"]) > time.time():
             continue
-        # The queues of an account may belong to several stages. The rule is on the bus of the queue's stage.
+        # A queue may belong to another stage of the account. It belongs to this stage if its rule is on this stage's
+        # bus.
         rules = events.list_rules(NamePrefix=name, EventBusName=stage.event_bus)["Rules"]
         for rule in rules:
             events.remove_targets(Rule=rule["Name"], EventBusName=stage.event_bus, Ids=["queue"], Force=True)
@@ -155,7 +158,7 @@ def _forget_all(stage: StageClient, stage_name: str, trial_id: str, names: Seque
         try:
             result = erase(stage, conversation)
         except Failed as error:
-            # If this error were raised, it would hide why the trial itself has failed.
+            # Only print this error. If it were raised, it would hide why the trial itself has failed.
             print(
                 f"Could not erase {conversation} and the conversations after it: {error}\n"
                 f"Later, list what is left:\n  {command} conversation list --tenant {TENANT}\n"
@@ -242,7 +245,7 @@ class Trial:
         return Result("a wrong signature", f"answered {status}", ok=status == HTTPStatus.UNAUTHORIZED)
 
     def _wait_for_the_rule(self) -> Result:
-        """Send one message after another until an event arrives, because a new rule may only work after a minute."""
+        """Send one message after another until an event arrives, because a new rule may match nothing for a minute."""
         burst, began = self._burst("first"), time.monotonic()
         while time.monotonic() - began < MAX_RULE_SECONDS:
             try:
@@ -257,7 +260,7 @@ class Trial:
         return Result("the first event", f"no event arrived within {MAX_RULE_SECONDS:.0f} s", ok=False)
 
     def _five_fragments(self) -> Burst:
-        """Send five fragments. Try again if the webhook answers too slowly for one buffer."""
+        """Send five fragments. Send them again if the webhook answers so slowly that they are not in one batch."""
         burst = self._burst("five")
         for attempt in range(MAX_BURST_TRIES):
             burst.fragments.clear()
@@ -270,7 +273,7 @@ class Trial:
         return burst
 
     def _a_redelivery(self, burst: Burst) -> Result:
-        """Send one of the fragments again. The stage remembers its id, even if the batch is out."""
+        """Send one of the fragments again. The stage should recognise its id, even after the batch was emitted."""
         began = time.monotonic()
         try:
             repeat = accepted(self._webhook.post(burst.message(burst.fragments[1].id, "fragment 1")))
@@ -333,14 +336,14 @@ class Trial:
         return Burst(self._webhook, account, f"{self._id}-{name}")
 
     def _collect(self, *bursts: Burst) -> None:
-        """Collect events until all batches of these bursts have arrived, or until the last batch is too late."""
+        """Collect events until all batches of these bursts have arrived, or until the latest due batch is too late."""
         due_in_seconds = max((each.due_at_ms for each in bursts), default=0) / 1_000 - time.time()
         self._collect_until(
             max(due_in_seconds, 0) + MAX_LATE_SECONDS, lambda: all(each.is_out(self._arrivals) for each in bursts)
         )
 
     def _collect_until(self, seconds: float, is_over: Callable[[], bool] = lambda: False) -> bool:
-        """Collect events until `is_over` returns True, or until `seconds` have passed. Return its last result."""
+        """Collect events until `is_over` returns True, or for `seconds`. Return False if the time is over first."""
         until = time.monotonic() + seconds
         while not is_over() and time.monotonic() < until:
             self._arrivals += self._subscription.poll(wait_seconds=LONG_POLL_SECONDS)

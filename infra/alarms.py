@@ -21,19 +21,19 @@ RUNBOOK = "docs/runbook.md"
 # Above this share of webhooks answered with 5xx, operators are paged. The minimum number of errors prevents a page for
 # a single error in a minute with little traffic.
 MAX_FAILED_PERCENT, MIN_FAILED_WEBHOOKS = 5, 5
-# Property P7 of docs/design.md for the DynamoDB lane: every 30 s a sweep sends new triggers for windows that are 20 s
-# overdue.
+# Property P7 of docs/design.md for the DynamoDB lane: every 30 s a sweep sends new triggers for windows that have been
+# overdue for 20 s.
 MAX_WINDOW_OVERDUE_MS = 60_000
 # The share of the cache's limits above which ElastiCache's documentation advises an alarm.
 MAX_CACHE_SHARE = 0.75
 # ElastiCache's limit for the connections of a serverless cache.
 MAX_CACHE_CONNECTIONS = 65_000
-# Alarms fire if these happen more often than this in five minutes.
+# An alarm fires if its event happens more often than this in five minutes.
 MAX_LOST_LEASES_A_SHARD = 2
 MAX_LOST_LOCKS = 5
 MAX_UNAUTHENTIC_WEBHOOKS = 20
 MAX_MESSAGES_OVER_QUOTA = 100
-# ElastiCache's refusals: the alarm's role, ElastiCache's metric, and the alarm's sentence.
+# The alarms about refusals by ElastiCache: the alarm's role, ElastiCache's metric, and the alarm's sentence.
 SIGN_IN_FAILURES = (
     ("commands", "CommandAuthorizationFailures", "The cache's user may not run a command of a script."),
     ("keys", "KeyAuthorizationFailures", "The cache's user may not use a key of a script."),
@@ -108,7 +108,8 @@ def symptoms(metrics: BufferMetrics) -> Iterable[Watch]:
 
 
 def _symptoms_of_canary(metrics: Metrics) -> Iterable[Watch]:
-    # A single failed run may be chance. A run that fails during a deployment publishes nothing.
+    # One failed run may be chance, so each alarm needs two. The canary publishes nothing if it fails during a
+    # deployment.
     return [
         Watch(
             heading="Canary failed",
@@ -389,10 +390,11 @@ def _causes_in_lambda(metrics: Metrics) -> Iterable[Watch]:
             says=f"Runs of the {name} fail or time out.",
             metric=metrics.function(role, "Errors", period=FIVE_MINUTES),
         )
-        # Operators see for themselves that Lambda throttles admin. Throttling at ingest's own address is a symptom.
+        # An operator whose command is throttled sees the error. If ingest has its own address, its throttling is a
+        # symptom.
         if role != "admin" and not (role == "ingest" and metrics.config.api.kind == "url"):
             yield _throttles(metrics, role)
-    # Lambda drops a start that failed, was throttled or waited too long. Each of these has its own alarm.
+    # Lambda drops a start that fails, is throttled or waits too long. The alarms above cover the first two cases.
     for role in filter(metrics.functions.__contains__, STARTED_BY_US):
         yield Watch(
             heading="Starts wait",

@@ -25,7 +25,7 @@ ROUTES = {
 REST_STAGE = "live"
 # A burst may have as many requests as the API's steady rate admits in this time.
 BURST_SECONDS = 2
-# The fields contain no body, headers or query, in which there are customers' messages, signatures and verify tokens.
+# No field contains the body, headers or query, because these contain customers' messages, signatures and verify tokens.
 # A line is not escaped, so it has no value that a caller may choose freely, such as the path.
 ACCESS_LOG = {
     "requestId": "$context.requestId",
@@ -73,8 +73,8 @@ def _open_url(ingest: Function) -> WebhookApi:
 
 
 def _access_log(scope: Construct, config: StageConfig) -> logs.LogGroup:
-    # Log groups below this path need no statement in the account's only policy for log delivery, whose size is limited.
-    # The stack's id distinguishes this group from one that an earlier stage of the same name has kept.
+    # AWS limits the size of the account's only policy for log delivery. Log groups below this path need no statement in
+    # it. The stack's id distinguishes this group from the retained group of an earlier stage of the same name.
     stack_id = cdk.Fn.select(2, cdk.Fn.split("/", cdk.Stack.of(scope).stack_id))
     log_group = logs.LogGroup(
         scope,
@@ -135,8 +135,8 @@ def _open_http(
 def _permit_before_integrating(api: apigw.HttpApi) -> None:
     """Let CloudFormation grant API Gateway the permission to invoke ingest before it points the API at ingest.
 
-    If an operator changes the API's kind or the warmth, the API may invoke the alias instead of the function, or the
-    reverse. Without this order, the API would answer 500 until the new permission exists.
+    A deployment that changes the API's kind or the warmth may point the API at another target: the function or its
+    alias. Without this order, the API would answer 500 until CloudFormation grants the new permission.
     """
     found = api.node.find_all()
     permissions = [each for each in found if isinstance(each, lambda_.CfnPermission)]
@@ -157,7 +157,7 @@ def _open_rest(
         disable_execute_api_endpoint=domain is not None,
         # Signatures are made over the original bytes, so API Gateway must not convert any body to text.
         binary_media_types=["*/*"],
-        # A REST API writes logs with a role that is one setting of the whole account, so no stack of ours sets it.
+        # REST APIs write logs with a role that is a setting of the whole account, so no stack of ours sets that role.
         cloud_watch_role=False,
         deploy_options=apigateway.StageOptions(
             stage_name=REST_STAGE,
@@ -168,7 +168,7 @@ def _open_rest(
         ),
     )
     keep_identity(api, "RestApi")
-    # CDK's own output names the default endpoint even if that endpoint is disabled.
+    # Remove CDK's own output, because it names the default endpoint even if that endpoint is disabled.
     api.node.try_remove_child("Endpoint")
     for path, methods in ROUTES.items():
         resource = api.root.resource_for_path(path)
@@ -202,7 +202,7 @@ def _suppress_findings(api: apigateway.RestApi) -> None:
 def _map_domain(scope: Construct, domain: DomainConfig, *, api_id: str, stage: str) -> str:
     """Create the domain, and return the target for its DNS record.
 
-    Both kinds of API share this construct, so a stage that changes its kind of API keeps the target.
+    HTTP and REST API share this construct, so a stage that changes from one to the other keeps the target.
     """
     name = apigw.DomainName(
         scope,

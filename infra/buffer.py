@@ -52,8 +52,8 @@ class BufferStack(cdk.Stack):
         valkey: ValkeySettings | None = None,
         placement: Placement | None = None,
     ) -> None:
-        # The emulator has no TLS, without which the bootstrap's bucket refuses all roles, so deploy with the caller's
-        # own credentials.
+        # The emulator has no TLS, and the bootstrap's bucket refuses roles without TLS. So deploy with the caller's own
+        # credentials.
         synthesizer = cdk.CliCredentialsStackSynthesizer() if config.is_local else None
         super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
         self._config, self._valkey = config, valkey

@@ -47,12 +47,12 @@ def bus_name(config: StageConfig) -> str:
 
 
 class BatchBus(events.EventBus):
-    """The bus is encrypted with a key of AWS, so that archive, replay and rules need no key policy of their own."""
+    """An event bus. A key of AWS encrypts it, so that archive, replay and rules need no key policy of their own."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
         # Consumers refer to the bus by its name, and CloudFormation would replace a bus whose name changes.
         super().__init__(scope, construct_id, event_bus_name=bus_name(config))
-        # AWS replays an archive only onto the bus from which it was made, so both have the same removal policy.
+        # AWS replays an archive only onto the bus of its events, so bus and archive have the same removal policy.
         self.apply_removal_policy(removal_policy(config))
         keep_identity(self, "Bus")
         if config.bus.archive_days:
@@ -83,7 +83,7 @@ class BatchBus(events.EventBus):
         rules = cdk.Stack.of(self).format_arn(
             service="events", resource="rule", resource_name=f"{self.event_bus_name}/*"
         )
-        # A new rule has no creator yet, so the condition must also be true if the key is absent.
+        # A new rule has no creator yet, so `StringEqualsIfExists` makes the condition true if the key is absent.
         own = {"events:creatorAccount": "${aws:PrincipalAccount}"}
         self.add_to_resource_policy(
             iam.PolicyStatement(
@@ -94,8 +94,8 @@ class BatchBus(events.EventBus):
                 conditions={
                     "StringEqualsIfExists": own,
                     "ForAllValues:StringEquals": {"events:source": SOURCE, "events:detail-type": list(EVENTS)},
-                    # A rule without source and detail-type would match every event, and "ForAllValues" alone would
-                    # allow it, because it is true if there are no values.
+                    # "ForAllValues" is also true without any values. It alone would allow a rule without source and
+                    # detail-type, which matches every event.
                     "Null": {"events:source": "false", "events:detail-type": "false"},
                 },
             )

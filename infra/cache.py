@@ -80,6 +80,7 @@ class CacheStack(cdk.Stack):
         )
         # A group of the engine `valkey` contains only users that authenticate, so there is no open user `default`.
         group = elasticache.CfnUserGroup(self, "Users", engine="valkey", user_group_id=name, user_ids=[self._user.ref])
+        # control such grants.
         limits = elasticache.CfnServerlessCache
         snapshots = config.cache.snapshot_days > 0
         # ElastiCache uses the key through a grant from the role that creates the cache. The default key policy lets IAM
@@ -118,7 +119,7 @@ class CacheStack(cdk.Stack):
         if placement is None:
             self._accept_public_endpoint()
         for resource in (self._user, group, self._cache):
-            # A cache that remains needs its user and group, or no function could sign in.
+            # A retained cache needs its user and group, because otherwise no function could sign in.
             resource.apply_removal_policy(removal_policy(config))
         for construct in (self._user, group, self._cache):
             keep_identity(construct, construct.node.id)
@@ -129,7 +130,7 @@ class CacheStack(cdk.Stack):
         self.iam = IamAccess(user=name, cache_name=name, region=config.region)
 
     def _accept_public_endpoint(self) -> None:
-        """Let the checks accept the property `ConnectionType`, which their copy of AWS's schema lacks."""
+        """Let CDK and cfn-lint accept the property `ConnectionType`, which their copies of AWS's schema lack."""
         suppress_finding(
             self._cache,
             "CloudFormation-Validate::F3002",

@@ -15,7 +15,7 @@ from .bus import SOURCE, TRIAL_TENANT, BatchBus
 from .function import Function, Runtime, grant
 from .storage import QueueConstruct, WebhookSecretsConstruct
 
-# This time is longer than the longest default wait of a buffer plus the repair of any single crash.
+# This time is longer than the longest default wait of a buffer plus the time to repair any single crash.
 CANARY_TIMEOUT_SECONDS = 120
 # The beginning of the ids of the canary's conversations.
 CONVERSATIONS = f"{TRIAL_TENANT}/generic/canary/"
@@ -76,5 +76,5 @@ class CanaryResources:
         )
 
     def grant_ask_whether_it_is_deployed(self) -> iam.Grant:
-        """Let the function read the state of its own stack."""
+        """Let the function read the state of its own stack, which shows whether a deployment is running."""
         return grant(self.function, "cloudformation:DescribeStacks", on=self._stack.stack_id)

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 ROOT = Path(__file__).parent.parent
-# Not imported from the settings, because deploying what was synthesized must work without their packages.
+# Not imported from the settings, because a synthesized app must be deployable without the packages that they import.
 LOCAL = "local"
 # The CLI, jsii and the layers keep their caches here; `make clean` removes them.
 CACHES = ROOT / ".build"
-# `main` sets this variable, so that the app does not run preflight a second time.
+# `main` sets this variable after it has run preflight, so that the app does not run preflight again.
 LOOKED_FOR_MISSING = "MESSAGE_BUFFER_LOOKED_FOR_MISSING"
 LOCAL_IS_NOT_IN_AWS = "The stage 'local' is not in AWS: use `make up` to deploy it and `make down` to remove it.\n"
 PURPOSES = {word: word for word in ("synth", "diff", "deploy", "destroy", "bootstrap")} | {"synthesize": "synth"}
@@ -55,7 +55,7 @@ def node() -> Path:
 
 
 def purpose(arguments: Sequence[str]) -> str | None:
-    """Return the purpose for which preflight checks before these arguments of `cdk`, or None if it need not check."""
+    """Return the purpose that preflight must check before `cdk <arguments>`, or None if it need not run."""
     return next((PURPOSES[word] for word in arguments if word in PURPOSES), None)
 
 
@@ -66,7 +66,7 @@ def stage(arguments: Sequence[str]) -> str:
 
 
 def is_synthesized(arguments: Sequence[str]) -> bool:
-    """Return whether these arguments of `cdk` name a synthesized folder instead of our app."""
+    """Return whether these arguments of `cdk` name an app or a synthesized folder, which replaces our app."""
     return bool(_given(arguments).app)
 
 

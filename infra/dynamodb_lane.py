@@ -40,8 +40,9 @@ class DynamoDbLaneResources:
                 scope,
                 "Triggers",
                 config=config,
-                # A processor that finds the conversation locked returns the trigger, to be delivered again in a few
-                # seconds. If the processor crashes, the trigger should not be hidden longer than a run may take.
+                # A processor that finds the conversation locked returns the trigger, so that the queue delivers it
+                # again in a few seconds. If the processor crashes, the trigger should not be hidden longer than a run
+                # may take.
                 visibility=TIMEOUT,
                 no_dead_letters_because="A trigger contains no message, is received again each time its window is not "
                 "due yet, and is sent again by the sweep. A batch that cannot be emitted becomes a dead letter with "
@@ -51,7 +52,7 @@ class DynamoDbLaneResources:
         self.processor = Function(
             scope,
             "dynamodb_processor",
-            # It calls only the table, even in a stage with Valkey, so it needs neither the cache nor its network.
+            # This processor never calls Valkey, even in a stage that has it, so it does not run in the cache's network.
             runtime=replace(runtime, placement=None),
             memory_mb=config.memory.dynamodb_processor,
             timeout=TIMEOUT,
@@ -61,7 +62,7 @@ class DynamoDbLaneResources:
                 emission=destinations.settings(config.limits),
             ),
             # Messages that arrive while the processor empties a window are stored in the next window, so a lively
-            # conversation is an endless chain of triggers.
+            # conversation causes a chain of triggers without end, which Lambda would mistake for a loop.
             in_a_loop=True,
         )
         self._invoke_processor(scope)

@@ -1,4 +1,4 @@
-"""WhatsApp by AWS End User Messaging Social: its topic, a queue, and ingest, without a webhook or a token of Meta."""
+"""WhatsApp through AWS End User Messaging Social, whose topic sends webhooks to a queue that invokes ingest."""
 
 import aws_cdk as cdk
 from aws_cdk import aws_lambda as lambda_
@@ -43,10 +43,12 @@ class WhatsAppQueues:
         ingest.add_event_source(
             SqsEventSource(
                 self.webhooks,
-                # Ingest stores each of these in milliseconds, one after the other, so all fit into its time-out.
+                # Ingest stores these webhooks one after the other. Each takes milliseconds, so all fit into ingest's
+                # time-out.
                 batch_size=10,
                 report_batch_item_failures=True,
-                # Webhooks in the queue can wait, so leave other instances to the platforms that call the API.
+                # Webhooks in the queue can wait, so reserve ingest's other instances for the platforms that call the
+                # API.
                 max_concurrency=20,
             )
         )

@@ -11,8 +11,8 @@ from .settings_and_defaults import StageConfig
 
 RATE_WINDOW_SECONDS = 300
 # Customers write about scripts, paths and addresses, and a webhook with many messages is large. A platform would send a
-# blocked webhook again for days and never succeed, so these rules only count matches. The rule that demands a user
-# agent also only counts.
+# blocked webhook again for days and never succeed, so these rules only count matches. So does the rule against requests
+# without a user agent, because a platform may send none.
 COUNTED_OF_GROUP = {
     "AWSManagedRulesCommonRuleSet": [
         "NoUserAgent_HEADER",
@@ -89,7 +89,7 @@ def _managed_rule(group: str, *, priority: int) -> Acl.RuleProperty:
 
 
 def _visibility(metric: str) -> Acl.VisibilityConfigProperty:
-    # A sample would contain headers and the query, and with them signatures and verify tokens.
+    # Keep no samples of requests, because headers and query contain signatures and verify tokens.
     return Acl.VisibilityConfigProperty(
         cloud_watch_metrics_enabled=True, metric_name=metric, sampled_requests_enabled=False
     )

@@ -65,7 +65,7 @@ class Runtime:
     layer: lambda_.ILayerVersion
     log: LogSettings
     placement: Placement | None
-    """`None` for functions outside of any network."""
+    """None for functions outside of any network."""
 
 
 class Function(lambda_.Function):
@@ -89,8 +89,8 @@ class Function(lambda_.Function):
 
         Pass `has_url` if the function gets an address of its own.
 
-        Pass `in_a_loop` if functions or queues invoke this function in a loop on purpose; it turns off Lambda's loop
-        detection. The queue `failures` receives Lambda's records of asynchronous invocations that failed or were given
+        Pass `in_a_loop` to turn off Lambda's loop detection, if functions or queues invoke this function in a loop on
+        purpose. The queue `failures` receives Lambda's records of asynchronous invocations that failed or were given
         up.
         """
         construct_id = CONSTRUCT_IDS.get(role) or "".join(word.capitalize() for word in role.split("_"))
@@ -109,10 +109,11 @@ class Function(lambda_.Function):
         }
         _check_size(role, cdk.Stack.of(scope).resolve(variables))
         asynchronous: dict[str, Any] = {
-            # Lambda's first retry comes after a minute. By then the watchdog's pass has started another run. Without
-            # retries Lambda sends its record of a failed run at once.
+            # Lambda retries only after a minute. By then the watchdog's pass has started another run. Without retries
+            # Lambda sends its record of a failed run at once.
             "retry_attempts": 0,
-            # The shortest age that Lambda accepts. If a start is older, the watchdog has already repeated it.
+            # The minimum that Lambda accepts. Lambda may drop an older start, because the watchdog has already repeated
+            # it.
             "max_event_age": cdk.Duration.seconds(60),
             "on_failure": destinations.SqsDestination(failures) if failures else None,
         }
@@ -156,7 +157,7 @@ class Function(lambda_.Function):
         self._suppress_findings(traced=config.tracing)
 
     def grant_invoke_function(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` invoke the entrance of this function, and nothing else of it."""
+        """Let `grantee` invoke this function, but only through its alias if it has one."""
         return grant(grantee, "lambda:InvokeFunction", on=self.entrance.function_arn)
 
     def depend_on_role_of(self, other: Function) -> None:
@@ -203,7 +204,7 @@ def _execution_role(scope: Construct, construct_id: str, *, log_group: logs.ILog
         iam.PolicyStatement(actions=["logs:CreateLogStream", "logs:PutLogEvents"], resources=[log_group.log_group_arn])
     ]
     if in_network:
-        # Lambda itself may call these actions, but the function's code may not. Only calls of the code carry this ARN.
+        # Lambda itself may call these actions, but the function's code may not. Only the code's calls have this ARN.
         by_code = {"Null": {"lambda:SourceFunctionArn": "false"}}
         statements += [
             iam.PolicyStatement(actions=NETWORK_ACTIONS, resources=["*"]),

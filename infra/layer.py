@@ -84,7 +84,8 @@ def lambda_interpreter() -> str | None:
     if wanted == f"python{sys.version_info.major}.{sys.version_info.minor}":
         return sys.executable
     found = shutil.which(wanted)
-    # Run it, because it may be a version manager's script that only prints how to switch versions.
+    # Try the Python that was found, because it may be a version manager's script that only prints how to switch
+    # versions.
     if found and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0:  # noqa: S603
         return found
     return None
@@ -151,9 +152,9 @@ def _strip(packages: Path) -> None:
 
 
 def _compile(layer: Path, *, interpreter: str) -> None:
-    # Unpacking changes the files' times, so the byte code must be of the unchecked kind, which ignores them. With -I no
-    # environment variable can move the byte code elsewhere. With -s and -p it contains the path on Lambda instead of
-    # the path of this build.
+    # Lambda's unpacking changes the files' times, so Python must not compare them: the byte code is of the unchecked
+    # kind. With -I no environment variable can move the byte code elsewhere. With -s and -p the byte code contains the
+    # path on Lambda instead of the path of this build.
     command = [interpreter, "-I", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
     command += ["-s", str(layer), "-p", "/opt", str(layer / "python")]
     result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - no part of it is input

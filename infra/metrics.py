@@ -34,7 +34,7 @@ class ApiMetrics(Protocol):
 
 
 class FunctionUrlApi:
-    """The metrics of a function's own address, by the names of an API's."""
+    """The metrics of a function's own address, under the names that an API's metrics have."""
 
     def __init__(self, function: Function) -> None:
         self._function = function
@@ -94,7 +94,7 @@ class Metrics:
     def custom_sum(self, name: str, *, period: cdk.Duration = MINUTE) -> cloudwatch.MathExpression:
         """Return the sum over all functions.
 
-        It is a query, because a sum of single metrics has no value while one of the metrics has none.
+        This is a query, because an expression that adds single metrics has no value while one of them has none.
         """
         query = f'SELECT SUM({name}) FROM SCHEMA("{self._namespace}", service)'  # noqa: S608 - both are our own words
         return cloudwatch.MathExpression(expression=query, label=name, period=period)

@@ -13,7 +13,8 @@ from .settings_and_defaults import StageConfig
 HTTPS = ec2.Port.tcp(443)
 # Port 6379 reads and writes, 6380 reads from replicas. Both use TLS.
 CACHE_PORTS = ec2.Port.tcp_range(6379, 6380)
-# The services that the functions call, for a stage without a NAT gateway. Lambda itself transports their logs.
+# The functions call these services. A stage without a NAT gateway needs an endpoint for each. Logs need none, because
+# Lambda itself sends them.
 INTERFACE_ENDPOINTS = {
     "Events": ec2.InterfaceVpcEndpointAwsService.EVENTBRIDGE,
     "Lambda": ec2.InterfaceVpcEndpointAwsService.LAMBDA_,
@@ -32,8 +33,8 @@ class NetworkStack(cdk.Stack):
         self.vpc = self._make_vpc(config, by_nat=by_nat)
         self._log_flows(config)
         functions = self._make_security_group("Functions", "Message buffer functions")
-        # The rule allows any address, because to name the prefix list of S3 or DynamoDB, CDK would need a look-up with
-        # credentials. Without NAT the only routes lead to the VPC, S3 and DynamoDB.
+        # Allow any address, because CDK needs credentials to look up the addresses (prefix lists) of S3 and DynamoDB.
+        # Without NAT the only routes lead to the VPC, S3 and DynamoDB.
         functions.add_egress_rule(ec2.Peer.any_ipv4(), HTTPS, "AWS APIs")
         if not by_nat:
             self._add_interface_endpoints(config, functions)
@@ -58,8 +59,8 @@ class NetworkStack(cdk.Stack):
             max_azs=config.network.zones,
             nat_gateways=config.network.nat_gateways if by_nat else 0,
             subnet_configuration=_subnets(by_nat=by_nat),
-            # To restrict the default group, CDK would add a Lambda function that may change security groups. Nothing is
-            # in that group, so it may stay open.
+            # To restrict the default group, CDK would add a Lambda function that may change security groups. The group
+            # is unused, so it may stay open.
             restrict_default_security_group=False,
         )
         keep_identity(vpc, "Vpc")
@@ -127,10 +128,10 @@ def _subnets(*, by_nat: bool) -> list[ec2.SubnetConfiguration]:
         ec2.SubnetConfiguration(name="cache", subnet_type=ec2.SubnetType.PRIVATE_ISOLATED, cidr_mask=26),
     ]
     if by_nat:
-        # Last, so that the other subnets keep their addresses if a stage adds or removes NAT gateways.
+        # Append this subnet, so that the others keep their addresses if a stage adds or removes NAT gateways.
         subnets.append(
             ec2.SubnetConfiguration(
-                # Only the NAT gateways are in this subnet, and they have their own addresses.
+                # Only the NAT gateways are in this subnet, and they have their own public addresses.
                 name="public",
                 subnet_type=ec2.SubnetType.PUBLIC,
                 cidr_mask=26,

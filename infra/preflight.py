@@ -29,10 +29,10 @@ LAYERS = cli.ROOT / ".build" / "layers"
 MIN_BOOTSTRAP_VERSION = 6
 BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
 LOOKUP_ROLE = "cdk-hnb659fds-lookup-role"
-# Lambda's documentation of PutFunctionConcurrency: at least 100 executions must remain unreserved.
+# Lambda requires that this many executions of an account remain unreserved (see PutFunctionConcurrency).
 MIN_UNRESERVED_EXECUTIONS = 100
 
-# Enough for a processor and its successor, the watchdog, and some webhooks and batches at the same time.
+# These are enough for a processor, its successor, the watchdog, and some webhooks and batches at the same time.
 MIN_COMFORTABLE_EXECUTIONS = 50
 
 # Preflight makes many calls while a person waits, so each call must fail quickly.
@@ -107,7 +107,7 @@ def identify(config: StageConfig, session: Any) -> StageAccount:
 
 
 def _reader(session: Any, sts: Any, *, role: str, region: str) -> Clients:
-    # Read with CDK's lookup role, as CDK does, because the role of a pipeline may do nothing but assume CDK's roles.
+    # Read with CDK's lookup role, as CDK does, because a pipeline's role may only assume CDK's roles.
     keys: dict[str, str] = {}
     try:
         taken = sts.assume_role(RoleArn=role, RoleSessionName="preflight")["Credentials"]
@@ -154,10 +154,10 @@ def bootstrap_problems(config: StageConfig, account: StageAccount) -> Iterator[s
 
 
 def concurrency_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
-    """Yield a problem if the functions reserve more than the account has left, and advice if the account has little."""
+    """Yield a problem if the functions reserve more than the account has left, and advice if its limit is low."""
     limit = account.client("lambda").get_account_settings()["AccountLimit"]
     wanted = sum(instances for role, instances in config.concurrency if instances and role in config.roles)
-    # Lambda takes provisioned instances from the reserved ones, if their function has any.
+    # If a function has reserved concurrency, its provisioned instances are a part of that, so do not count them again.
     wanted += sum(
         instances
         for role, instances in config.warmth.items()
@@ -190,6 +190,7 @@ def concurrency_problems(config: StageConfig, account: StageAccount) -> Iterator
 
 def _deployed(config: StageConfig, account: StageAccount, kind: str) -> list[str]:
     """Return the ARNs of the stage's resources of a kind."""
+    # The functions of a deployed stage have already reserved concurrency, which a deployment can use again.
     tags = [{"Key": key, "Values": [value]} for key, value in stage_tags(config).items()]
     pages = account.client("resourcegroupstaggingapi").get_paginator("get_resources")
     found = pages.paginate(TagFilters=tags, ResourceTypeFilters=[kind])
@@ -256,7 +257,8 @@ def zone_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
     named = list(config.network.availability_zones)
     tags = [{"Name": f"tag:{key}", "Values": [value]} for key, value in stage_tags(config).items()]
     subnets = ec2.describe_subnets(Filters=tags)["Subnets"]
-    # The first zone has the lower addresses. Other zones, or another order of the same zones, would move subnets.
+    # Sorted by address, the subnets show the zones in their deployed order. To change zones or order would move
+    # subnets.
     by_address = sorted(subnets, key=lambda subnet: ip_network(subnet["CidrBlock"]))
     if existing := list(dict.fromkeys(subnet["AvailabilityZone"] for subnet in by_address)):
         if named and named != existing:

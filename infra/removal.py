@@ -28,7 +28,7 @@ MAX_DELETION_ATTEMPTS = 3
 # Lambda deletes its network interfaces up to 40 minutes after the last function has left the network.
 MAX_INTERFACE_SECONDS = 45 * 60
 INTERFACE_POLL_SECONDS = 30
-# In these states the first deployment of a stack failed or was never executed, so its resources were never used.
+# The first deployment of a stack in these states failed or was never executed, so its resources were never used.
 NEVER_DEPLOYED = {"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "REVIEW_IN_PROGRESS"}
 CACHE, KEY = "AWS::ElastiCache::ServerlessCache", "AWS::KMS::Key"
 # The kinds of resources that AWS bills even if they are unused, with the reason for the bill.
@@ -64,7 +64,7 @@ class StackResource(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """One of the stage's stacks in the account."""
+    """A stack of the stage in the account."""
 
     name: str
     id: str

@@ -1,4 +1,4 @@
-"""Responder stack: the reference consumer, from the bus to the channel. No other stack depends on it.
+"""Responder stack: the reference consumer, which answers batches on their channels. No other stack depends on it.
 
 The responder runs outside of the stage's network, because it calls AIs and channels on the internet. It never calls
 Valkey; it asks the function `gate` instead.
@@ -25,7 +25,7 @@ from .function import Function, Runtime, grant, source_code, suppress_finding
 from .settings_and_defaults import ResponderConfig, StageConfig, without_profile
 from .storage import ConversationsTableConstruct, QueueConstruct, ResponderSecretsConstruct, value_of_logged_ids_key
 
-# How long a delivery stays hidden. While the responder works on the delivery, it extends this time.
+# How long a queue hides a delivery from other runs. While the responder works on the delivery, it extends this time.
 HIDDEN_SECONDS = 30
 CONSUMED = ["messages.batch.ready", "messages.conversation.forgotten"]
 
@@ -58,11 +58,11 @@ class ResponderStack(cdk.Stack):
             self,
             "Batches",
             config=config,
-            # This time applies to deliveries that Lambda holds back. The responder hides the delivery on which it works
-            # for shorter periods.
+            # Lambda may receive deliveries before it invokes the responder, and this time hides them. A running
+            # responder hides its delivery for shorter periods.
             visibility=cdk.Duration.seconds(VISIBILITY_TIMEOUTS * timeout.to_seconds()),
-            # A delivery that waits for its turn is received many times. Only one that crashes its function each time
-            # reaches this number.
+            # A delivery that waits for its turn is received many times. Only a delivery that crashes its function each
+            # time reaches this number.
             dead_letters=sqs.DeadLetterQueue(queue=self.dead_letters, max_receive_count=100),
         )
         self.table = ConversationsTableConstruct(self, "Conversations", config=config)
@@ -119,7 +119,7 @@ class ResponderStack(cdk.Stack):
         self._export()
 
     def grant_model(self) -> None:
-        """Let the function ask the model, if the assistant is Amazon Bedrock's."""
+        """Let the function call the model, if the assistant is Amazon Bedrock."""
         if self._model is None:
             return
         assert self.function.role is not None

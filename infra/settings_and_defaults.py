@@ -1,8 +1,8 @@
 """The settings of a stage: everything that operators may change, read from `stages` in cdk.json.
 
-This is the reference of the product's settings. In cdk.json a stage is an object whose fields have the names below; a
-setting that a stage leaves out has the default below. `load_stage` validates a stage before anything is
-built. Its error messages name the valid settings.
+This is the reference of the product's settings. In cdk.json a stage is an object whose fields have the names below. A
+field that a stage leaves out has the default below. `load_stage` validates a stage before anything is built. Its error
+messages name the valid settings.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from message_buffer.limits import PROCESSOR_LIFE_SECONDS, VALKEY_ANSWER_MS, VALK
 from message_buffer.rules.layers import problems_of_deployed
 from message_buffer.rules.rules_and_defaults import RULE_FIELDS, check_platform_names
 
-# How many conversations may be in flight at once if the stage reserves no concurrency for the conversation processor.
-# Lambda's quota for a new account may be lower. Starts that Lambda has accepted then wait in Lambda.
+# If the stage reserves no concurrency for the conversation processor, it may emit batches of this many conversations at
+# once. A new account's quota may be lower; accepted starts then wait in Lambda.
 DEFAULT_SLOTS = 200
-# ElastiCache's names have at most 40 characters, and ours begin with "message-buffer-".
+# ElastiCache's names have at most 40 characters, and those of a stage begin with "message-buffer-".
 MAX_STAGE_NAME_LENGTH = 20
 # A processor renews its lease after a third of the lease's length. The other two thirds leave time for one search for
 # due conversations, one failed call to Valkey, and a second attempt to renew.
 MIN_LEASE_MS = 3_000
-# The bucket keeps large batches for this long even if the bus has no archive, because consumers' queues may be late.
+# The bucket keeps large batches for at least this long, because their events may wait in consumers' queues.
 MIN_OVERSIZE_DAYS = 30
 LOCAL = "local"
-# The emulator serves an API at a fixed path only if the API requests an id of its own.
+# The emulator serves an API at a fixed path only if the template gives the API an id.
 LOCAL_API_ID = "b0ffe2ed"
 # ElastiCache allows no double hyphen in a name.
 STAGE_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 OVERRIDES = "platformOverrides"
-# A stage names rules only by their wire names, such as `silenceMs`, which operators also use everywhere else.
+# Settings name rules only by their wire names, such as `silenceMs`, because operators use these everywhere else, too.
 RULE_NAMES = frozenset({*RULE_FIELDS.values(), "preset"})
 
 # The last words of the names of all stacks that a stage can have, in the order of deployment.
@@ -59,7 +59,7 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 LogRetention = Literal[
     "one_day", "one_week", "two_weeks", "one_month", "three_months", "six_months", "one_year", "ten_years"
 ]
-# Only these times are offered, because the CDK has a name for each.
+# A stage can choose only these times, because the CDK has a name for each.
 LOG_RETENTION_DAYS: dict[LogRetention, int] = {
     "one_day": 1,
     "one_week": 7,
@@ -90,13 +90,13 @@ class Settings(BaseModel):
 class MemoryConfig(Settings):
     """`memory`: the memory of each function in MB. Lambda gives a function CPU time in proportion to its memory.
 
-    For a team whose functions are too slow, or run out of memory.
+    Raise it for a function that is too slow or runs out of memory.
     """
 
     ingest: MemoryMb = 512
     """Receives the webhooks."""
     processor: MemoryMb = 256
-    """Claims due conversations. While messages wait in a shard, one processor runs for it."""
+    """Claims due conversations. While messages wait in a shard, one processor runs for the shard."""
     conversation_processor: MemoryMb = 256
     """Emits one batch at a time in the Valkey lane."""
     watchdog: MemoryMb = 256
@@ -106,7 +106,7 @@ class MemoryConfig(Settings):
     admin: MemoryMb = 256
     """Executes the commands of operators."""
     gate: MemoryMb = 256
-    """Answers the questions of consumers."""
+    """Answers consumers' requests about conversations."""
     responder: MemoryMb = 256
     """Answers batches, in a stage that has a responder."""
     canary: MemoryMb = 256
@@ -117,16 +117,16 @@ class ConcurrencyConfig(Settings):
     """`concurrency`: how many instances of a function may run at once.
 
     Lambda reserves this number for the function and never runs more. Functions without a number share the account's
-    unreserved concurrency. For a team that shares its account with other systems, or limits what a flood can start.
+    unreserved concurrency. Set it if other systems share the account, or to limit instances during a flood of requests.
     """
 
     ingest: Instances | None = None
-    """At least `warmth.ingest`."""
+    """Must be at least `warmth.ingest`."""
     processor: Instances | None = None
-    """At least twice the number of shards, because a processor and its successor overlap."""
+    """Must be at least twice the number of shards, because a processor and its successor run together for a while."""
     conversation_processor: Instances | None = None
-    """Limits how many batches of the Valkey lane are emitted at the same time. The shards share these slots equally, so
-    there must be at least one slot for each shard. Without a number there are `DEFAULT_SLOTS`."""
+    """Limits how many batches of the Valkey lane are emitted at the same time. The shards share the number equally, so
+    it must be at least the number of shards. Without it the limit is `DEFAULT_SLOTS`."""
     watchdog: Instances | None = None
     """Three are enough: one for a regular pass, and two for passes after a processor has failed."""
     dynamodb_processor: Instances | None = None
@@ -154,18 +154,18 @@ class ApiConfig(Settings):
     kind: ApiKind = "http"
     """`http` costs less than a third of `rest`. Only a REST API can have a firewall (WAF) in front of it. `url` is an
     address of ingest itself, without API Gateway: a request costs nothing there, but the rates below and a domain have
-    no effect, and only `concurrency.ingest` limits a flood (docs/deploy.md#an-address-without-api-gateway). `http`
-    suits most teams; `rest` is for a team whose rules demand a firewall, `url` for one that sends millions of messages
-    a day."""
+    no effect, and only `concurrency.ingest` limits a flood of requests (docs/deploy.md#an-address-without-api-gateway).
+    `http` suits most teams. Choose `rest` if your rules demand a firewall, and `url` if you receive millions of
+    messages a day."""
     requests_per_second: Annotated[int, Field(ge=1, le=10_000)] = 500
-    """The API answers 429 above this rate. For a team whose busy minutes exceed the default, or which wants less before
-    it trusts its consumers."""
+    """The API answers 429 above this rate. Raise it if your busy minutes exceed the default. Lower it while you do not
+    yet trust your consumers."""
     generic_timestamp: Literal["optional", "required"] = "optional"
     """`required` refuses webhooks of the generic platform whose signature does not cover the time, because a recorded
-    webhook could be sent again at any later time. For a team whose own systems all sign the time."""
+    webhook could be sent again at any later time. Choose it if all your systems sign the time."""
     domain: DomainConfig | None = None
-    """Without a domain, the API has the address that AWS gives it. For a team that wants to move to another stage
-    without new addresses at its platforms."""
+    """Without a domain, the API has the address that AWS gives it. Set it if you may move to another stage, and do not
+    want to change the address at each platform."""
 
     @model_validator(mode="after")
     def _kind_fits(self) -> ApiConfig:
@@ -178,11 +178,11 @@ class BusConfig(Settings):
     """`bus`: the event bus on which batches are published."""
 
     archive_days: Annotated[int, Field(ge=0, le=3_650)] = 0
-    """How long the bus keeps events for a replay; 0 keeps none. For a team whose consumers must be able to repeat days
-    of work after a mistake of their own."""
+    """How many days the bus keeps events for a replay; 0 keeps none. Set it if your consumers must be able to repeat
+    days of work after a mistake of their own."""
     consumer_accounts: tuple[AccountId, ...] = ()
     """AWS accounts that may put rules of their own on the bus and read batches that are too large for an event. They
-    can read the events of every tenant. For a company whose agents run in other accounts than the buffer."""
+    can read the events of every tenant. Set it if your agents run in other accounts than the buffer."""
 
 
 class LimitsConfig(Settings):
@@ -190,14 +190,14 @@ class LimitsConfig(Settings):
 
     max_event_bytes: Annotated[int, Field(ge=1_024, le=1_048_576)] = 262_144
     """If an event would be larger, its messages are put into the bucket, and the event contains a reference to them.
-    For a team whose consumers have a queue or a workflow that accepts less."""
+    Lower it if a queue or workflow of your consumers accepts less."""
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 20
     """A batch becomes a dead letter after this many attempts that failed or did not end. The pauses between attempts
-    grow to a minute, so 20 attempts take more than ten minutes, in which a short outage can end, or a bad deployment
-    can be undone. For a team that prefers an early dead letter to a late batch, or the reverse."""
+    grow to a minute, so 20 attempts take more than ten minutes, in which a short outage can end, or an operator can
+    undo a bad deployment. Lower it if you prefer an early dead letter to a late batch."""
     max_waiting_messages: Annotated[int, Field(ge=1_000, le=100_000)] = 5_000
     """If this many messages wait in a conversation of the Valkey lane, because it is on hold or its batch cannot be
-    emitted, new messages are answered 503. The number is checked with every eighth message. For a team that holds busy
+    emitted, new messages are answered 503. The number is checked with every eighth message. Raise it if you hold busy
     conversations for hours."""
 
 
@@ -205,26 +205,26 @@ class TimingsConfig(Settings):
     """`timings`: how long each part of the Valkey lane may take before another part takes over its work."""
 
     claim_timeout_ms: Annotated[int, Field(ge=3_000)] = 10_000
-    """How long a conversation stays claimed if no conversation processor takes its batch. After that it is claimed
-    again. If a start of the conversation processor usually takes longer, each batch causes two starts. For an account
-    in which Lambda starts functions slowly."""
+    """How long a conversation stays claimed if no conversation processor takes its batch. Then a processor claims it
+    again. If a start of the conversation processor usually takes longer, each batch causes two starts. Raise it if
+    Lambda starts functions slowly in your account."""
     lease_ms: Annotated[int, Field(ge=MIN_LEASE_MS, le=60_000)] = 5_000
-    """How long a processor owns its shard without renewing the lease; after a crash the shard waits for this time. For
-    a team that wants shorter gaps after a crash, or has an unsteady network."""
+    """How long a processor owns its shard after it last renewed its lease. After a crash the shard waits for the rest
+    of this time. Lower it for shorter gaps after a crash. Raise it for an unsteady network."""
     start_ms: Annotated[int, Field(ge=1_000, le=30_000)] = 4_000
-    """How long a start of a processor may take. After that the next message, or the watchdog, starts another. For an
-    account in which Lambda starts functions slowly."""
+    """How long a start of a processor may take. After that the next message, or the watchdog, starts another. Raise it
+    if Lambda starts functions slowly in your account."""
     processor_idle_ms: Annotated[int, Field(ge=1_000)] = 10_000
-    """How long a processor without work continues to run. For a team that pays some idle seconds for fewer starts."""
+    """How long a processor without work continues to run. A higher value costs idle seconds, and saves starts."""
     processor_handover_ms: Annotated[int, Field(ge=1, lt=1_000 * PROCESSOR_LIFE_SECONDS)] = 30_000
-    """How long before the end of its life a processor begins to hand over to its successor. For a team whose busy
-    shards need longer to hand over."""
+    """How long before its end a processor begins to hand over to its successor. Raise it if your busy shards need
+    longer for that."""
     connect_ms: Annotated[int, Field(ge=1_000, le=8_000)] = VALKEY_CONNECT_MS
-    """How long connecting to Valkey, TLS and the sign-in may take together. In a private network this may take seconds
-    for the first connection of a function's instance. For an account in which networks of new functions are slow."""
+    """How long connecting to Valkey, TLS and the sign-in may take together. In a private network the first connection
+    of a function's instance may take seconds. Raise it if it takes longer in your account."""
     answer_ms: Annotated[int, Field(ge=100, le=1_000)] = VALKEY_ANSWER_MS
-    """How long Valkey may take to answer on an open connection. If it takes longer, it counts as unavailable. For a
-    team whose cache is throttled or distant, and which prefers waiting to the fallback."""
+    """How long Valkey may take to answer on an open connection. If it takes longer, it counts as unavailable. Raise it
+    if your cache is throttled or distant, and you prefer waiting to the fallback."""
 
     @model_validator(mode="after")
     def _one_outlives_the_other(self) -> TimingsConfig:
@@ -248,94 +248,93 @@ class NetworkConfig(Settings):
     egress: Literal["nat", "endpoints", "none"] = "nat"
     """`nat`: from private subnets, through NAT gateways. `endpoints`: from private subnets, through interface
     endpoints, with no route to the internet. `none`: there is no network. The cache has a public endpoint, which admits
-    only IAM users, and the other settings of `network` have no effect (docs/deploy.md#valkey-without-a-network).
-    `endpoints` is for a team whose rules forbid a route to the internet, `none` for one that must not pay for a network
-    while idle."""
+    only IAM users, and the other settings of `network` have no effect (docs/deploy.md#valkey-without-a-network). Choose
+    `endpoints` if your rules forbid a route to the internet, and `none` if you must not pay for a network while
+    idle."""
     nat_gateways: Annotated[int, Field(ge=1, le=3)] = 1
-    """With one gateway, the loss of its availability zone stops all zones. For a team that must survive the loss of a
-    zone."""
+    """With one gateway, the loss of its availability zone stops all zones. Raise it if the stage must survive the loss
+    of a zone."""
     availability_zones: Annotated[tuple[str, ...], Field(max_length=3)] = ()
     """Two or three zones of the stage's region. Required if the stage names an `account`, because CDK would otherwise
     look them up in that account. A stage without an account may leave the choice to CloudFormation, which takes two.
-    For a team whose account is fixed, whose first zones have no serverless caches, or which wants a third zone."""
+    Set it also if the first zones have no serverless caches, or if you want a third zone."""
     flow_logs: bool = False
-    """Log the connections in the network. AWS bills flow logs by volume. For a team whose auditors demand them."""
+    """Log the connections in the network. AWS bills flow logs by volume. Set it if your auditors demand them."""
 
     @property
     def zones(self) -> int:
-        """Return the number of availability zones. Without names CDK can choose no more than two."""
+        """Return the number of availability zones. If the stage names none, CDK can choose no more than two."""
         return len(self.availability_zones) or 2
 
 
 class CacheConfig(Settings):
-    """`cache`: the ElastiCache Serverless cache. No minima can be set, because AWS bills a minimum even if unused."""
+    """`cache`: the ElastiCache Serverless cache. It has no minima, because AWS would bill them even if unused."""
 
     max_storage_gb: Annotated[int, Field(ge=1, le=5_000)] = 5
-    """At this size the cache refuses new messages until enough waiting messages have been emitted. For a team with long
-    holds or millions of messages a day."""
+    """At this size the cache refuses new messages until enough waiting messages have been emitted. Raise it if you have
+    long holds or millions of messages a day."""
     max_ecpu_per_second: Annotated[int, Field(ge=1_000, le=15_000_000)] = 30_000
-    """Above this rate ElastiCache throttles requests. The ECPU is its unit of work. For a team with thousands of
-    messages a second, or one that wants a bound on the bill."""
+    """Above this rate ElastiCache throttles requests. The ECPU is its unit of work. Raise it for thousands of messages
+    a second. Lower it to limit the bill."""
     snapshot_days: Annotated[int, Field(ge=0, le=35)] = 0
-    """How long daily snapshots are kept; 0 makes none. For a team that must be able to see later which messages were
-    waiting."""
+    """How many days AWS keeps daily snapshots; 0 makes none. Set it if you must be able to see later which messages
+    were waiting."""
 
 
 class ResponderConfig(Settings):
     """`responder`: the optional consumer that answers each batch with an AI. A stage without this object has none."""
 
     assistant: Literal["echo", "bedrock", "openai"] = "echo"
-    """`echo` repeats the batch. `bedrock` is Amazon Bedrock; `openai` is any API compatible with OpenAI's.
-    `echo` is for a team that tries the responder."""
+    """`echo` repeats the batch. `bedrock` is Amazon Bedrock; `openai` is any API compatible with OpenAI's. Choose
+    `echo` to try the responder."""
     model: str = ""
-    """The model id to send to Bedrock or the OpenAI-compatible API. Required unless the assistant is `echo`. For every
-    team with an AI."""
+    """The model id to send to Bedrock or the OpenAI-compatible API. Required unless the assistant is `echo`."""
     instructions: str = "You answer the customers of a shop, briefly and kindly."
-    """The system prompt. For every team with an AI; tenants and conversations may have their own
-    (docs/responder.md#the-table)."""
+    """The system prompt. Tenants and conversations may have their own (docs/responder.md#the-table)."""
     assistant_url: Annotated[str, Field(pattern=r"^https?://\S+$")] = "https://api.openai.com/v1"
-    """The base URL of the API of an `openai` assistant. It must be https outside of the local stage. For a team with a
-    compatible service, or a model of its own."""
+    """The base URL of the API of an `openai` assistant. It must be https outside of the local stage. Set it if you use
+    a compatible service, or run a model yourself."""
     assistant_seconds: Annotated[int, Field(ge=1, le=600)] = 60
-    """How long the assistant may take for a reply. For a team whose model thinks for minutes."""
+    """How long the assistant may take for a reply. Raise it if your model thinks for minutes."""
     max_reply_tokens: Annotated[int, Field(ge=1, le=32_000)] = 1_024
-    """The length of the longest reply. For a team that pays by the token."""
+    """The length of the longest reply. Lower it to limit the bill of the model."""
     max_history_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 8_000
-    """How much of the conversation's history the assistant is sent. For a team that pays by the token, or needs long
-    memories."""
+    """How much of the conversation's history the assistant receives. Lower it to limit the bill of the model. Raise it
+    if the AI must remember more."""
     max_question_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 32_000
-    """A longer batch is not answered, and none is cut. Twenty of WhatsApp's longest messages have 27,000 tokens. For a
-    team whose customers paste documents, or whose model accepts little."""
+    """The responder does not answer a longer batch, because it never shortens one. Twenty of WhatsApp's longest
+    messages have 27,000 tokens. Raise it if your customers paste documents. Lower it if your model accepts less."""
     max_replies_an_hour: Annotated[int, Field(ge=1, le=100_000)] = 60
     """The number of replies that the assistant writes in a conversation within an hour after the first of them. This
-    stops two bots that answer each other. For a team whose customers write much more, or that pays by the token."""
+    stops two bots that answer each other. Raise it if your customers write much more. Lower it to limit the bill of the
+    model."""
     gate: Literal["deliver", "discard_and_merge", "interrupt", "queue"] = "discard_and_merge"
     """The policy for a reply if the customer writes again before it is sent (docs/responder.md). `discard_and_merge`
-    suits most teams. `deliver` is for one whose customers rarely write again, `interrupt` for one whose replies have
-    several parts, and `queue` for one that must answer each batch by itself."""
+    suits most teams. Choose `deliver` if customers rarely write again, `interrupt` if replies have several parts, and
+    `queue` if the AI must answer each batch by itself."""
     gate_wait_seconds: Annotated[int, Field(ge=4, le=900)] = 60
-    """How long a batch whose reply the gate has stopped waits for the customer's next batch. For a team whose rules
+    """How long a batch whose reply the gate has stopped waits for the customer's next batch. Raise it if your rules
     have a longer `maxWaitMs`."""
     channel: Literal["platform", "fake"] = "platform"
-    """`platform` sends a reply by the platform of the customer's messages. `fake` publishes it on the bus instead. For
-    a team that tries the responder, or sends by its own system."""
+    """`platform` sends a reply by the platform of the customer's messages. `fake` publishes it on the bus instead.
+    Choose `fake` to try the responder, or to send replies by a system of your own."""
     allowed_channels: tuple[str, ...] = ()
-    """The platforms on which the responder may answer; an empty list allows all. For a team that answers by AI on one
-    platform only."""
+    """The platforms on which the responder may answer; an empty list allows all. Set it if the AI should answer on some
+    platforms only."""
     typing_indicator: bool = False
-    """Show the customer that a reply is being written. For a team whose model takes more than a few seconds."""
+    """Show the customer that a reply is being written. Set it if your model takes more than a few seconds."""
     unknown_conversation: Literal["create", "drop"] = "create"
-    """The treatment of a batch from a conversation of which the responder has no record. `drop` is for a team whose own
-    system enters the conversations that the AI may answer."""
+    """How to treat a batch from a conversation of which the responder has no record. Choose `drop` if a system of yours
+    enters the conversations that the AI may answer."""
     inactive_project: Literal["drop", "hold"] = "drop"
-    """The treatment of a batch if the settings' `projectStatus` is not `active`. For a team that pauses the AI of a
-    tenant."""
+    """How to treat a batch if its settings in the table have a `projectStatus` other than `active`. Use that status to
+    pause the AI of a tenant."""
     channel_not_allowed: Literal["drop", "hold"] = "drop"
-    """The treatment of a batch from a platform that is not in `allowed_channels`. `hold` is for a team that answers by
-    hand on the other platforms."""
+    """How to treat a batch from a platform that is not in `allowed_channels`. Choose `hold` if people answer on the
+    other platforms."""
     turn_days: Annotated[int, Field(ge=1, le=4_000)] = 365
-    """How long after its last batch the responder keeps a conversation's turns and its own settings. For a team whose
-    privacy rules name a time."""
+    """How many days after a conversation's last batch the responder keeps the conversation's turns and settings. Set it
+    if your privacy rules name a time."""
 
     @model_validator(mode="after")
     def _has_a_model(self) -> ResponderConfig:
@@ -350,56 +349,56 @@ class StageConfig(Settings):
     name: str
     """The stage's key in `stages`; the object has no such field."""
     account: AccountId | None = None
-    """The AWS account of the stage. If it is given, no other account's credentials can deploy the stage. For a team
-    with several accounts."""
+    """The AWS account of the stage. If it is given, no other account's credentials can deploy the stage. Set it if you
+    have several accounts."""
     region: str = "us-east-1"
-    """The AWS region of the stage. For a team whose customers' data must stay in a region."""
+    """The AWS region of the stage. Set it if your customers' data must stay in a region."""
     removal_policy: Literal["destroy", "retain"] = "destroy"
-    """Whether the resources that contain data are deleted with the stage, or kept. `destroy` suits a stage for tests,
-    `retain` one that has customers."""
+    """Whether the resources that contain data are deleted with the stage, or kept. Choose `destroy` for a stage for
+    tests, and `retain` for one with customers."""
     termination_protection: bool = False
-    """Protect all stacks from deletion. For a stage that has customers."""
+    """Protect all stacks from deletion. Set it for a stage with customers."""
     tracing: bool = False
-    """Trace the functions with X-Ray, which samples their invocations. For a team that already follows its requests
-    with X-Ray."""
+    """Trace the functions with X-Ray, which samples their invocations. Set it if you already follow your requests with
+    X-Ray."""
     lane: Literal["valkey", "dynamodb"] = "valkey"
     """`valkey` emits to the millisecond. `dynamodb` emits seconds later, and needs neither a network nor a cache.
-    `dynamodb` is for a team with little traffic that can wait some seconds, and pays little while idle."""
+    Choose `dynamodb` if you have little traffic, can wait some seconds, and want to pay little while idle."""
     fallback: bool = True
-    """With `lane: valkey`: store messages in the DynamoDB lane while Valkey is unavailable. A team turns it off if a
-    late batch is better than one from another lane."""
+    """With `lane: valkey`: store messages in the DynamoDB lane while Valkey is unavailable. Turn it off if you prefer a
+    late batch to a batch from another lane."""
     shards: Annotated[int, Field(ge=1, le=256)] = 1
-    """How many shards conversations are divided into, each with a processor. Change it only when no message waits. For
-    a team whose traffic exceeds one processor (docs/performance.md)."""
+    """The number of shards into which the conversations are divided; each has a processor. Raise it if your traffic
+    exceeds one processor (docs/performance.md), but change it only when no message waits."""
     log_level: LogLevel = "INFO"
-    """The least severe log lines that the functions write. `DEBUG` is for developers, `WARNING` for a team whose bill
-    for logs is too high."""
+    """The functions write log lines of this level and of more severe ones. Choose `DEBUG` during development, and
+    `WARNING` if your bill for logs is too high."""
     log_retention: LogRetention = "two_weeks"
-    """How long CloudWatch keeps the logs. For a team whose auditors or privacy rules name a time."""
+    """How long CloudWatch keeps the logs. Set it if your auditors or privacy rules name a time."""
     log_ids: Literal["plain", "hashed"] = "plain"
     """How log lines name conversations and batches. Conversation ids contain phone numbers; `hashed` replaces ids with
-    hashes under a secret of the stage. `bufferctl logged` computes the hash of an id. For a team whose operators must
-    not see customers' phone numbers."""
+    hashes under a secret of the stage. `bufferctl logged` computes the hash of an id. Choose `hashed` if your operators
+    must not see customers' phone numbers."""
     memory: MemoryConfig = MemoryConfig()
     """The memory of each function."""
     concurrency: ConcurrencyConfig = ConcurrencyConfig()
     """The reserved concurrency of each function."""
     warmth: dict[WarmRole, Instances] = {}
-    """How many instances of a function always run (provisioned concurrency), such as `{"ingest": 2}`. A new instance of
-    the processor starts one of the conversation processor in advance, but one that always runs does not, so keep both
-    warm or neither. A processor needs two instances for each shard. For a team whose customers write seldom, and must
-    not wait for a cold start."""
+    """How many instances of a function always run (provisioned concurrency), such as `{"ingest": 2}`. Keep both
+    processor and conversation processor warm, or neither: only a new instance of the processor starts an instance of
+    the conversation processor in advance. A processor needs two instances for each shard. Set it if your customers
+    write seldom, and must not wait for a cold start."""
     api: ApiConfig = ApiConfig()
     """The API that receives the webhooks."""
     end_user_messaging_topic: TopicArn | None = None
     """The topic of SNS to which AWS End User Messaging Social publishes the webhooks of your WhatsApp Business Account,
     in the stage's region. A principal that may publish to it can write as any customer, so its policy should admit only
-    `social-messaging.amazonaws.com`. For a team that has WhatsApp by AWS and no token of Meta."""
+    `social-messaging.amazonaws.com`. Set it if you have WhatsApp through AWS and no token of Meta."""
     bus: BusConfig = BusConfig()
     """The event bus."""
     alarm_emails: tuple[Email, ...] = ()
-    """Addresses that receive every alarm. Each address must confirm its subscription once. For a team without a tool
-    for incidents; others subscribe theirs to the topic."""
+    """Addresses that receive every alarm. Each address must confirm its subscription once. Set it if you have no tool
+    for incidents; otherwise subscribe that tool to the topic."""
     limits: LimitsConfig = LimitsConfig()
     """Bounds on batches and on waiting messages."""
     timings: TimingsConfig = TimingsConfig()
@@ -414,7 +413,7 @@ class StageConfig(Settings):
     """The optional responder."""
     canary: bool = False
     """Try the stage every five minutes as a customer, with an alarm. Consumers must ignore its tenant
-    (docs/consumer.md), or they receive a batch from each run. For a team that must know of a fault before its customers
+    (docs/consumer.md), or they receive a batch from each run. Set it if you must know of a fault before your customers
     write."""
     valkey_url: str | None = None
     """The URL of Valkey on the local stage, which has no cache of its own. `make up` sets it; other stages must not."""
@@ -443,17 +442,17 @@ class StageConfig(Settings):
 
     @property
     def oversize_days(self) -> int:
-        """Return how long the bucket keeps batches that were too large for an event: at least as long as the bus."""
+        """Return how many days the bucket keeps batches that were too large for an event: not less than the archive."""
         return max(MIN_OVERSIZE_DAYS, self.bus.archive_days)
 
     @property
     def outbox_days(self) -> int:
-        """Return how long the responder recognises a batch that it has answered: longer than the bus can replay it."""
+        """Return how many days the responder recognises an answered batch: longer than the bus can replay its event."""
         return self.oversize_days + 5
 
     @property
     def slots_of_a_shard(self) -> int:
-        """Return how many conversations of a shard may be in flight at once."""
+        """Return how many batches of a shard may be emitted at once."""
         return (self.concurrency.conversation_processor or max(DEFAULT_SLOTS, self.shards)) // self.shards
 
     @property
@@ -628,7 +627,7 @@ def _fields_beside(path: list[str]) -> list[str]:
     model: type[BaseModel] = StageConfig
     for part in path[:-1]:
         annotation = model.model_fields[part].annotation
-        # An optional group of settings is annotated `Group | None`.
+        # The annotation of an optional group of settings is `Group | None`.
         (annotation, *_) = get_args(annotation) or (annotation,)
         assert isinstance(annotation, type)
         assert issubclass(annotation, BaseModel)

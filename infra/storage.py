@@ -83,7 +83,7 @@ class OversizeBucket(s3.Bucket):
             enforce_ssl=not config.is_local,  # the emulator has no TLS
             lifecycle_rules=[
                 _expire(BATCHES, cdk.Duration.days(config.oversize_days)),
-                # The content of a large dead letter must outlast the dead letter in its queue.
+                # The content of a large dead letter must be kept longer than the letter itself, which is in a queue.
                 _expire(DEAD_LETTERS, cdk.Duration.days(DEAD_LETTER_RETENTION_DAYS + 1)),
             ],
             removal_policy=removal_policy(config),
@@ -129,7 +129,7 @@ class OversizeBucket(s3.Bucket):
     def grant_read_batches(self, function: Function) -> None:
         """Let `function`, which is in another stack, read batches."""
         stack = cdk.Stack.of(self)
-        # The export has a fixed name, because cdk-nag's finding contains it.
+        # The export has a fixed name, because cdk-nag's finding, which is suppressed below, contains that name.
         exported = f"{stack.stack_name}-OversizeBucketArn"
         grant(function, "s3:GetObject", on=f"{stack.export_value(self.bucket_arn, name=exported)}/{BATCHES}")
         assert function.role is not None
@@ -166,9 +166,9 @@ def _expire(prefix: str, after: cdk.Duration) -> s3.LifecycleRule:
 
 
 class TableConstruct(dynamodb.Table):
-    """A table that AWS bills by use and encrypts with a key of AWS.
+    """A table that AWS bills by use and encrypts with its own key.
 
-    In AWS it can be restored to any second of the last five weeks, even if it has been deleted. It has no deletion
+    In AWS an operator can restore it to any second of the last five weeks, even after its deletion. It has no deletion
     protection, because CloudFormation could then not undo a failed first deployment.
     """
 
@@ -214,24 +214,24 @@ class RulesTableConstruct(TableConstruct):
 
 
 class AliasesTableConstruct(TableConstruct):
-    """The names of authors who have more than one. `message_buffer/aliases/aliases_table.py` defines the items."""
+    """The ids of authors who have more than one. `message_buffer/aliases/aliases_table.py` defines the items."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
         super().__init__(scope, construct_id, config=config, partition_key="conversation", expires_by="expiresAt")
 
     def grant_learn(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` look names up, and write what it learns."""
+        """Let `grantee` look up the ids of an author, and add new ones."""
         return self._grant(grantee, "GetItem", "PutItem")
 
     def grant_forget(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` find the names of an author, and erase them."""
+        """Let `grantee` look up the ids of an author, and erase them."""
         return self._grant(grantee, "GetItem", "DeleteItem")
 
 
 class MessageTableConstruct(TableConstruct):
     """The DynamoDB lane's table: the messages of each conversation in order, and the state of its window."""
 
-    # The index in which the sweep finds open windows, in the order of the times under which they are listed.
+    # The index in which the sweep finds open windows, sorted by `due_at`.
     OPEN = "open"
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
@@ -265,7 +265,7 @@ class MessageTableConstruct(TableConstruct):
 
 @dataclass(frozen=True)
 class WindowStorage:
-    """The table in which the DynamoDB lane stores messages, and the queue whose delay ends a window."""
+    """The table in which the DynamoDB lane stores messages, and the queue whose delayed messages end windows."""
 
     table: MessageTableConstruct
     triggers: QueueConstruct

@@ -29,7 +29,7 @@ from .storage import EventDestinations, QueueConstruct
 
 # Less than the time between two passes, so that passes rarely overlap.
 WATCHDOG_TIMEOUT_SECONDS = 25
-# Enough to take a batch from Valkey, publish it, and complete it or put it back, even if each of these is slow.
+# This is enough to take a batch from Valkey, publish it, and complete it or put it back, even if each call is slow.
 CONVERSATION_PROCESSOR_TIMEOUT_SECONDS = 24
 
 
@@ -76,7 +76,7 @@ class ValkeyLaneResources:
         destinations: EventDestinations,
     ) -> None:
         self._scope, self._runtime, self._config, self._valkey = scope, runtime, runtime.config, valkey
-        # After a processor has failed, start a pass of the watchdog when the lease has expired, with a second to spare.
+        # After a processor has failed, start a pass of the watchdog a second after the lease has expired.
         self._failures = self._passes_after(
             "ProcessorFailures", seconds=math.ceil(self._config.timings.lease_ms / 1_000) + 1
         )
@@ -138,14 +138,14 @@ class ValkeyLaneResources:
         )
 
     def _schedule_watchdog(self) -> None:
-        """Invoke the watchdog every minute, between these passes, and after each failure of a processor."""
+        """Invoke the watchdog twice a minute, and after each failure of a processor."""
         rate = cdk.Duration.seconds(RULE_SECONDS)
-        # The rule starts only every second pass, so a queue delays a message that starts the pass in between. The
-        # logical id of a queue cannot change without replacing it.
+        # A rule runs once a minute at most. So it also sends a message to a queue, whose delay starts the second pass.
+        # CloudFormation would replace a queue whose logical id changes.
         second_pass = self._passes_after("WatchdogEcho", seconds=RULE_SECONDS - WATCHDOG_PASS_MS // SECOND_MS)
         self.watchdog.add_event_source(SqsEventSource(second_pass, batch_size=1))
-        # One pass repairs all shards, however many of Lambda's records of failed processors have started it. Lambda
-        # accepts no smaller concurrency.
+        # Several failed processors need only one pass, because a pass repairs all shards. Lambda accepts no smaller
+        # concurrency.
         self.watchdog.add_event_source(SqsEventSource(self._failures, batch_size=10, max_concurrency=2))
         events.Rule(
             self._scope,
@@ -158,7 +158,7 @@ class ValkeyLaneResources:
         )
 
     def _passes_after(self, construct_id: str, *, seconds: int) -> QueueConstruct:
-        """Create a queue that delivers each message after this time, to start a pass of the watchdog."""
+        """Create a queue that delivers each message to the watchdog after `seconds`, and so starts a pass."""
         return QueueConstruct(
             self._scope,
             construct_id,

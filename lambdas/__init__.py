@@ -1,4 +1,4 @@
-"""The Lambda functions, one package each: `handler.py` wires one, `service.py` decides.
+"""The Lambda functions, each in a package: `handler.py` connects the function's parts, `service.py` has its logic.
 
-They may import `message_buffer`, and never each other.
+These packages may import `message_buffer`, but never each other.
 """

@@ -4,8 +4,8 @@ An event is `{"operation": "conversation.show", "by": "arn:…", "conversation":
 `{"ok": true, "result"}` or `{"ok": false, "error": {"code", "message"}}`.
 
 Codes: `invalid` (the request is not valid), `not_found`, `conflict` (the rules have changed since they were read),
-`refused` (the operation failed), `unavailable` (Valkey or AWS cannot be reached; try again), `failed` (a bug). No error
-is raised for a caller's mistake.
+`refused` (the operation failed), `unavailable` (Valkey or AWS cannot be reached; try again), `failed` (a bug). A
+caller's mistake is returned, not raised.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,8 @@ from message_buffer.errors import InvalidInput, MessageBufferError, RulesConflic
 from message_buffer.json_object import Json
 from message_buffer.telemetry import Telemetry
 
-# For the names in a request. The longest are ids of conversations, and scopes, which add a short prefix to such an id.
+# The maximum length of a name in a request. The longest names are conversation ids, and scopes, which are a short
+# prefix and such an id.
 MAX_ID_CHARACTERS = 1_100
 # The ARN of an assumed role has at most 168 characters. A log line shows this many characters of every name.
 MAX_CALLER_CHARACTERS = 256

@@ -1,4 +1,4 @@
--- acquire_lease: make the caller the shard's processor, unless another is alive; put back a dead one's untaken claims.
+-- acquire_lease: make the caller the shard's processor, unless one is alive; put back the untaken claims of a dead one.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -25,8 +25,8 @@ end
 redis.call('DEL', wake_key)
 local untaken, due = {}, {}
 if owner and owner ~= lease_id then
-  -- The former processor did not release its lease, so it died, perhaps before it had started conversation processors for
-  -- all its claims. Claims beyond the first 1,000 expire by themselves.
+  -- The former processor did not release its lease, so it died, perhaps before it had started a conversation processor
+  -- for each of its claims. Claims beyond the first 1,000 expire by themselves.
   local inflight = redis.call('ZRANGE', inflight_key, 0, 999, 'WITHSCORES')
   for i = 1, #inflight, 2 do
     if inflight[i + 1] % 1 == 0 then -- a claim's deadline; the score of a taken batch ends with .5

@@ -42,7 +42,7 @@ local max_messages, min_messages, flush_reason = ARGV[8], ARGV[9], ARGV[10]
 local adaptive, start_id, start_ms, horizon_ms = ARGV[11], ARGV[12], ARGV[13], ARGV[14]
 local every, limits, pressed, silence_rule = ARGV[15], ARGV[16], ARGV[17], ARGV[18]
 
-local now_ms, minute_ms, small_bytes = now + 0, 60000, 4096 -- smaller messages are bounded by their number
+local now_ms, minute_ms, small_bytes = now + 0, 60000, 4096 -- up to this size only the number of messages is limited
 local state = call('HMGET', open_key, conversation, '')
 local buffer, alive = state[1], state[2]
 local word, start, count, due_at, why = 'BUFFERED', 0, nil, nil, nil
@@ -51,11 +51,12 @@ if buffer then
   -- include open_line
 end
 
--- Known? A repeat stores nothing, but it asks for a processor again.
+-- Is the message known? A repeat stores nothing, but it asks for a processor again.
 if call('ZADD', seen_key, 'NX', now, message_id) == 0 then
   word, count, due_at = 'DUPLICATE', call('LLEN', msgs_key), old_due_at
 else
-  -- Quota. The message is in the list already, because RPUSH counts those that wait; a refused one is removed.
+  -- Check the quotas. The message is already in the list, because RPUSH returns how many messages wait. Remove it if it
+  -- is refused.
   count = call('RPUSH', msgs_key, payload)
   local refused, wait_ms, large, has_max_bytes = nil, 0, nil, false
   -- Count by the generation, because the number of waiting messages does not grow if messages are deleted.
@@ -80,7 +81,7 @@ else
     end
   end
 
-  -- Store. Times are 13 digits in the line in `open`, and remain strings where the script only copies them.
+  -- Store the message. A time in the line in `open` has 13 digits, and remains a string if the script only copies it.
   if not buffer then
     local conv = call('HMGET', conv_key, 'generation', 'last_at', 'frozen')
     last_at, mode = conv[2], conv[3] and 'f' or call('ZSCORE', held_key, conversation) and 'h' or '-'
@@ -101,19 +102,21 @@ else
     call('HDEL', conv_key, 'large') -- an earlier buffer may have had the same first arrival
   end
 
-  -- Due. Smooth the gaps as RFC 6298 smooths round-trip times; longer gaps do not belong to one thought.
+  -- Compute the due time. Smooth the gaps as RFC 6298 smooths round-trip times. Gaps above the ceiling are not learned,
+  -- because they do not belong to one thought.
   local k, floor_ms, ceiling_ms, floor_rule, mean, dev, earliest_at = nil, nil, nil, nil, nil, nil, 0
   -- include adaptive
   if k and gap_ms and gap_ms <= tonumber(ceiling_ms) and pressed == '' then
     dev = mean and 0.75 * dev + 0.25 * math.abs(mean - gap_ms) or gap_ms / 2
     mean = mean and 0.875 * mean + 0.125 * gap_ms or gap_ms
-    mean, dev = string.format('%.1f', mean), string.format('%.1f', dev) -- wait by the rhythm as it is stored
+    mean, dev = string.format('%.1f', mean), string.format('%.1f', dev) -- the wait follows from the stored digits
     call('HSET', conv_key, 'gap_mean', mean, 'gap_dev', dev)
   end
   -- include due_time
   call('HSET', open_key, conversation, first_at .. arrived_at .. due_at .. rest .. why)
 
-  -- Schedule. While a batch is frozen, the conversation is scheduled for it; complete_batch schedules this buffer.
+  -- Schedule the buffer. While a batch is frozen, the conversation is scheduled for that batch, and complete_batch
+  -- schedules the buffer.
   if mode ~= 'f' then
     if not buffer then
       call('ZADD', pending_key, due_at, conversation)

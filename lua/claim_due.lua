@@ -81,7 +81,7 @@ if next_deadline then next_due_at = math.min(next_due_at or math.huge, math.ceil
 reply[2] = next_due_at or -1
 local wake_at = math.min(next_due_at or now_ms + max_sleep_ms, now_ms + max_sleep_ms)
 if is_full then
-  -- More is due, but no slot is free. Only a script that frees a slot wakes the processor; others treat it as awake.
+  -- More is due, but no slot is free. With this wake_at, only a script that frees a slot wakes the processor.
   reply[4], wake_at = 1, '0000000000001'
 end
 redis.call('DEL', wake_key)

@@ -46,7 +46,7 @@ local due_at = buffer and due_at_of(buffer)
 if first_call then
   redis.call('DEL', batch_key, taken_key)
   redis.call('ZREM', inflight_key, conversation)
-  redis.call('ZREM', pending_key, conversation) -- a claim is put back if its conversation processor is slow
+  redis.call('ZREM', pending_key, conversation) -- it is in pending if it was put back because this run was slow
   -- Forget old message ids, but never that of a waiting message. A host whose clock lags may have recorded an id up to
   -- a minute before the buffer's first arrival.
   local waiting_ms = buffer and first_at_of(buffer) - 60001 or now_ms + 60000

@@ -39,7 +39,7 @@ if not position then return found end
 -- Remove the message from the nearer end, because LREM compares every message on its way.
 redis.call('LREM', msgs_key, 2 * position < redis.call('LLEN', msgs_key) and 1 or -1, found)
 local buffer, remaining = redis.call('HGET', open_key, conversation), redis.call('LLEN', msgs_key)
-local base = string.format('%010d', base_of(buffer) + 1) -- so that the generation, base + count, does not go back
+local base = string.format('%010d', base_of(buffer) + 1) -- so that the generation, base + count, does not decrease
 local frozen = redis.call('LLEN', batch_key)
 if remaining > 0 then
   redis.call('HSET', open_key, conversation, with_base(buffer, base))

@@ -1,4 +1,4 @@
--- hold_buffer: keep messages back until held_until_ms, or until the hold is ended, for people or for consumers.
+-- hold_buffer: put a conversation on hold for people or consumers, until held_until_ms or until the hold is ended.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -19,7 +19,7 @@
 -- ARGV[9]  max_held               int   beside so many conversations on hold, a consumer cannot hold another
 -- Returns  {"HELD", held_until_ms, start} | {"FULL"}
 -- Repeat   sets the same hold again
--- Keeps    a frozen batch; a hold that ends no earlier. A buffer that was claimed but not taken returns to pending
+-- Keeps    a frozen batch; an earlier hold that ends later. A buffer that was claimed but not taken returns to pending
 
 local pending_key, open_key, inflight_key = KEYS[1], KEYS[2], KEYS[3]
 local processor_key, wake_key, conv_key, held_key, holds_key = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]

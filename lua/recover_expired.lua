@@ -33,8 +33,8 @@ for _, conversation in ipairs(ended) do
   redis.call('HDEL', holds_key, 'people:' .. conversation, 'consumers:' .. conversation)
 end
 
--- Find the earliest exact due time, because later messages may have moved a timer without changing pending. The entries
--- that are not read have higher scores, so they cannot be due earlier than the last one read.
+-- Find the earliest exact due time. A score in pending may be too early, because later messages move a timer without
+-- changing pending. Entries that are not read have higher scores, so they cannot be due earlier than the last one read.
 local due_at = math.huge
 local oldest = redis.call('ZRANGE', pending_key, 0, limit, 'WITHSCORES')
 for i = 1, #oldest, 2 do

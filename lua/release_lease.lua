@@ -1,4 +1,4 @@
--- release_lease: end the caller's lease; an idle processor keeps it while work is due soon or in flight.
+-- release_lease: end the caller's lease; refuse to end an idle processor's while work is due soon or in flight.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)

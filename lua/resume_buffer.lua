@@ -1,4 +1,4 @@
--- resume_buffer: end a holder's hold, or both; the messages that it kept back are due now, or when the other hold ends.
+-- resume_buffer: end one hold, or both; the messages that were kept back are due now, or when the other hold ends.
 --
 -- KEYS[1]  {b<shard>}:pending     zset  conversation -> due_at_ms or earlier; the open buffer has the exact time
 -- KEYS[2]  {b<shard>}:open        hash  conversation -> its open buffer; "" -> the living processor (README.md)
@@ -14,7 +14,7 @@
 -- ARGV[6]  start_ms               int   lifetime of a start reservation
 -- ARGV[7]  horizon_ms             int   work due further ahead than this is left to the watchdog
 -- Returns  {"RESUMED", due_at_ms | -1, start} | {"NOT_ON_HOLD", due_at_ms | -1, start} | {"HELD", held_until_ms, start}
--- Repeat   returns HELD again, and NOT_ON_HOLD instead of RESUMED, with the same start reservation
+-- Repeat   returns HELD again, or NOT_ON_HOLD after RESUMED, with the same start reservation
 -- Keeps    messages behind a frozen batch wait until it is completed
 
 local pending_key, open_key, processor_key, wake_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -40,7 +40,7 @@ local state = redis.call('HMGET', open_key, conversation, '')
 local buffer, alive, start, word = state[1], state[2], 0, 'NOT_ON_HOLD'
 local due_at = buffer and due_at_of(buffer)
 local held_until = tonumber(redis.call('ZSCORE', held_key, conversation)) or 0
--- If held_until has passed, the holds ended by themselves, and the word remains NOT_ON_HOLD.
+-- If held_until has passed, the holds ended by themselves, and the reply remains NOT_ON_HOLD.
 if held_until > now_ms then word = stays_until > now_ms and 'HELD' or 'RESUMED' end
 if held_until > stays_until then
   redis.call('ZREM', held_key, conversation)
@@ -53,7 +53,7 @@ if held_until > stays_until then
     if word ~= 'NOT_ON_HOLD' and due_at > ends_at then
       due_at = ends_at
       buffer = with_due_at(buffer, due_at, reason, reason)
-      -- XX: only if it is in pending
+      -- XX: only if the conversation is in pending
       if mode ~= 'f' then redis.call('ZADD', pending_key, 'XX', due_at, conversation) end
     end
     redis.call('HSET', open_key, conversation, with_mode(buffer, mode))

@@ -39,10 +39,11 @@ local sub, first_at, last_at, old_due_at, mode, rest, why = string.sub
 -- include open_line
 if old_due_at < now_ms then return {'UNMOVED', old_due_at} end
 
--- The last gap is not stored, nor whether the last message was pressed. The bytes of waiting messages are not counted.
+-- The last gap is not stored, so use the mean gap. Whether the last message was pressed is not stored, so take it as
+-- typed. The bytes of waiting messages are not counted.
 local count, arrived_at, pressed, has_max_bytes = redis.call('LLEN', msgs_key), last_at, '', false
-local gap_ms = count > 1 and math.max(0, (last_at - first_at) / (count - 1)) -- below 0 if clocks differ
-local earliest_at = now_ms -- the due time by the new rules may have passed
+local gap_ms = count > 1 and math.max(0, (last_at - first_at) / (count - 1)) -- never below 0, even if clocks differ
+local earliest_at = now_ms -- if the due time by the new rules has passed, the buffer is due now
 local k, floor_ms, ceiling_ms, floor_rule, mean, dev, due_at
 -- include adaptive
 -- include due_time

@@ -33,7 +33,8 @@ local taken = redis.call('HMGET', taken_key, 'batch_id', 'attempt', 'token', 'to
 local batch_id, attempt, owner, token_until = taken[1], tonumber(taken[2]) or 0, taken[3], tonumber(taken[4]) or 0
 local generation, first_at, last_at, due_at, why = taken[5], taken[6], taken[7], taken[8], taken[9]
 if owner ~= token and token_until > now_ms then
-  -- Another run has the batch. If that run has died, its batch is put back at its token's end, not at this claim's end.
+  -- Another run has the batch, so replace this claim's deadline by the end of that run's token. If that run has died,
+  -- its batch is put back then.
   redis.call('ZREM', inflight_key, conversation)
   redis.call('ZADD', inflight_key, token_until - 0.5, conversation)
   return {'BUSY', token_until}
@@ -49,7 +50,7 @@ if not batch_id then
   redis.call('HDEL', open_key, conversation)
   local fit, bytes, large_bytes = 0, 0, 0
   payloads = {}
-  -- Read a few at a time until the batch is full, because all waiting messages may be much larger than a batch.
+  -- Read a few messages at a time until the batch is full, because all waiting messages may be larger than a batch.
   for from = 0, math.min(count, limit) - 1, 8 do
     if fit < from then break end
     for _, payload in ipairs(redis.call('LRANGE', msgs_key, from, math.min(from + 8, limit) - 1)) do

@@ -1,4 +1,4 @@
-"""A heartbeat extends a lock, or the time for which a message is hidden, while the work lasts."""
+"""Extends a lock, or the time for which a queue hides a message, while a function works."""
 
 from collections.abc import Callable
 from threading import Event, Thread
@@ -6,10 +6,10 @@ from types import TracebackType
 
 
 class Heartbeat:
-    """Calls `beat` regularly in the background while its block runs.
+    """Calls `beat` regularly in the background while the `with` block runs.
 
-    A failed beat is the last one. Call `check()` before a step that only the lock's owner may take; it raises the
-    error of the failed beat.
+    After a beat has failed, no further beats follow. `check()` raises that beat's error; call it before a step that
+    only the lock's owner may take.
     """
 
     def __init__(self, beat: Callable[[], None], *, every_seconds: float) -> None:
@@ -21,7 +21,7 @@ class Heartbeat:
         self._thread = Thread(target=self._run, name="heartbeat", daemon=True)
 
     def check(self) -> None:
-        """Raise the failed beat's error, if a beat has failed."""
+        """If a beat has failed, raise its error."""
         if self._error is not None:
             raise self._error
 
@@ -33,7 +33,7 @@ class Heartbeat:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._left.set()
-        # A beat that is still running would otherwise extend the lock after its owner has released it.
+        # Wait for a running beat, because it could extend the lock after its owner has released it.
         self._thread.join()
 
     def _run(self) -> None:

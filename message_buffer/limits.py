@@ -1,4 +1,5 @@
-"""The numbers that several folders, or unrelated modules of the library, share. Every other number is beside its use.
+"""The numbers that several folders, or unrelated modules of the library, share. Every other number is defined where it
+is used.
 
 Operators change the numbers in `infra/settings_and_defaults.py` and in the rules.
 """
@@ -10,7 +11,7 @@ DAY_MS = 24 * HOUR_MS
 
 # -- messages and conversations ------------------------------------------------------------------------------
 
-# The longest ids known are those of e-mail, where a line of a header has at most 998 bytes.
+# The longest known ids are those of e-mail, where a header line has at most 998 bytes.
 MAX_MESSAGE_ID_BYTES = 1_024
 # The last millisecond of the year 9999, which is the last that Python's datetime can show.
 MAX_TIME_MS = 253_402_300_799_999
@@ -20,10 +21,11 @@ MAX_ITEMS_IN_A_WEBHOOK = 1_000
 
 # -- batches -------------------------------------------------------------------------------------------------
 
-# A batch is taken, read and emitted in one piece; further messages form the next batch. lua/take_batch.lua has the same
-# bound for every caller, and one item of the DynamoDB lane's table has no room for more names of messages.
+# At most this many messages are taken, read and emitted together; further messages form the next batch.
+# lua/take_batch.lua has the same bound for every caller, and one item of the DynamoDB lane's table has no room for more
+# message names.
 MAX_MESSAGES_IN_A_BATCH = 1_000
-# The bytes of all payloads of a batch. A conversation processor holds them several times in its memory.
+# The payloads of a batch together have at most this many bytes, because a processor holds several copies of them.
 MAX_BYTES_IN_A_BATCH = 4 * 1024 * 1024
 # A platform redelivers a message for hours, so a lane remembers a message's id for this long after emitting its batch.
 REMEMBERED_MS = DAY_MS
@@ -34,13 +36,13 @@ MAX_RETRY_MS = 60 * SECOND_MS
 
 # -- rules ---------------------------------------------------------------------------------------------------
 
-# SQS delays a message for 15 minutes at most, so the DynamoDB lane could not keep a longer silence.
+# SQS delays a message for 15 minutes at most, so the DynamoDB lane could not keep a longer `silenceMs`.
 MAX_TRIGGER_DELAY_MS = 15 * MINUTE_MS
-# A hold that a person forgets blocks a customer for no longer than a day.
+# No hold is longer, so that a hold that a person has forgotten blocks a customer for a day at most.
 MAX_HOLD_MS = DAY_MS
-# No quota may be higher, because a script counts a message's cost in whole microseconds.
+# A script rounds a message's share of a minute to whole microseconds, which would be too coarse for a higher quota.
 MAX_QUOTA = 10_000_000
-# The pause between an instance's checks whether the rules have changed.
+# An instance waits this long between two checks for changed rules.
 MIN_MS_BETWEEN_RULES_CHECKS = 5 * SECOND_MS
 
 # -- connections ---------------------------------------------------------------------------------------------
@@ -73,43 +75,44 @@ RELEASE_MS = 2 * SECOND_MS
 
 # -- the Valkey lane -----------------------------------------------------------------------------------------
 
-# The defaults of two settings, `timings.connect_ms` and `timings.answer_ms`. A healthy server answers within a few
+# The defaults of the settings `timings.connect_ms` and `timings.answer_ms`. A healthy server answers within a few
 # milliseconds, but the first connection from a private network may take seconds.
 VALKEY_CONNECT_MS = 5 * SECOND_MS
 VALKEY_ANSWER_MS = 800
 VALKEY_ATTEMPTS = 2
 # The time between two passes of the watchdog.
 WATCHDOG_PASS_MS = 30 * SECOND_MS
-# The most overdue batch of the Valkey lane may be this late before an alarm pages operators, and the doctor reports it.
-# The watchdog repairs most conversations before that.
+# If a batch of the Valkey lane is later than this, an alarm pages operators, and the doctor reports it. In most cases
+# the watchdog has repaired the conversation before that.
 MAX_OVERDUE_MS = MINUTE_MS
-# A processor renews its lease this many times in the lease's length, but at least every five seconds. A renewal that
-# fails on an open connection takes up to 1.6 seconds, so the next one is still in time.
+# A processor renews its lease this many times before the lease would end, but at least every five seconds. A renewal
+# that fails on an open connection takes up to 1.6 seconds, so the processor can try again before the lease ends.
 LEASE_RENEWALS = 3
-# A processor's run may last 15 minutes, so it publishes its metrics this often.
+# A processor publishes its metrics this often, because its run may last 15 minutes.
 METRICS_EVERY_MS = 30 * SECOND_MS
 # The processor checks its shard for due conversations at least this often.
 PROCESSOR_LOOK_MS = 500
 
 # -- the DynamoDB lane ---------------------------------------------------------------------------------------
 
-# A window that is overdue by this much must have lost its trigger. The next message, or the sweep, sends a new one.
+# A window that is overdue by this much must have lost its trigger. The next message, or the sweep, sends a new trigger.
 WINDOW_GRACE_MS = 20 * SECOND_MS
-# A larger message is stored in two items, so that reading which messages wait does not read its body. Such messages
-# also count by their bytes; smaller ones are bounded by their number.
+# A larger message is stored in two items, so that a query for the waiting messages does not read its body. A
+# conversation's large messages are limited in number and in bytes, smaller messages only in number.
 LARGE_MESSAGE_BYTES = 4 * 1024
-# A window or a message may change between its read and its write. Both are then tried again, at most this many times in
-# all.
+# A window or a message may change between its read and its write. The read and the write are then repeated. They are
+# tried at most this many times in all.
 MAX_WINDOW_TRIES = 3
-# A trigger that is hidden in its queue is in flight. A queue that has 120,000 messages in flight delivers no more, so
-# a trigger is hidden for this long at most. If its window is due later, it leaves a successor in the queue instead.
+# A trigger that is hidden in its queue is in flight. A queue that has 120,000 messages in flight delivers no more, so a
+# trigger is hidden for this long at most. If the window is due later, the DynamoDB processor replaces the trigger with
+# a new trigger, its successor.
 MAX_TRIGGER_HIDDEN_MS = MINUTE_MS
 
 # -- the stage's resources ------------------------------------------------------------------------------------
 
-# Less than 29 s, after which API Gateway would answer the platform instead of ingest.
+# Ingest must answer within 29 s, because API Gateway answers the platform itself after that.
 INGEST_TIMEOUT_SECONDS = 15
-# A rule of EventBridge runs once a minute at most. The rules of the watchdog and of the sweep do.
+# EventBridge can start a function once a minute at most, and starts the watchdog and the sweep that often.
 RULE_SECONDS = 60
 # AWS recommends hiding a message for six time-outs of the function that consumes it, since Lambda may have to hold the
 # message back while the function is throttled.

@@ -20,7 +20,7 @@ class LogSettings(NamedTuple):
     id_key: str | None = None
     """The key under which ids are logged as hashes, or None if they are logged as they are."""
     level: str | None = None
-    """Less severe lines are not written. None if the logger decides."""
+    """The lowest severity that is logged. None if the logger decides."""
 
 
 class ConnectionSettings(NamedTuple):
@@ -33,7 +33,7 @@ class ConnectionSettings(NamedTuple):
 
     @property
     def max_call_ms(self) -> int:
-        """Return the longest time of a call. All its tries together wait for a connection only once."""
+        """Return the longest time of a call. A call waits for a connection only once, even if it is tried again."""
         return self.connect_timeout_ms + limits.VALKEY_ATTEMPTS * self.answer_timeout_ms
 
 
@@ -56,7 +56,8 @@ class StoreSettings(NamedTuple):
     max_waiting: int  # messages in one conversation
     # Work that is due later than this needs no processor yet, because the watchdog makes three passes before then.
     horizon_ms: int = 3 * limits.WATCHDOG_PASS_MS
-    # The time from the take, or from a renewal, to the completion. After a crash a batch may wait for this time.
+    # A run must complete its batch, or renew its token, within this time. After a crash the batch may have to wait this
+    # long.
     token_ms: int = 6_000
     max_waiting_bytes: int = 32 * 1024 * 1024  # bytes of messages of more than 4 KiB, in one conversation
     # Holds never expire by themselves, and a consumer may invent conversations.
@@ -65,7 +66,7 @@ class StoreSettings(NamedTuple):
     seen_ms: int = limits.REMEMBERED_MS
     max_batch: int = limits.MAX_MESSAGES_IN_A_BATCH
     max_batch_bytes: int = limits.MAX_BYTES_IN_A_BATCH
-    # If a message is not at its expected position, this many of the newest are searched: twice a full batch.
+    # If a message is not at its expected position, this many of the newest messages are searched: twice a full batch.
     max_search: int = 2_000
     search_bytes: int = 64 * 1024  # payloads to search in a call, so that other clients' calls run in between
     max_emitted: int = 100  # batches to remember: the event about an edit after the emission names the batch
@@ -75,21 +76,21 @@ class StoreSettings(NamedTuple):
 class ValkeySettings(NamedTuple):
     connection: ConnectionSettings
     iam: IamAccess | None
-    """None if the URL contains the user and the password, or Valkey has none."""
+    """None if the URL contains the user and the password, or if Valkey requires no sign-in."""
     store: StoreSettings
     processor_function: str
     """The function to start when a script has reserved the start of a processor."""
 
 
 class DynamoDbLaneSettings(NamedTuple):
-    """The table that stores messages, and the queue whose triggers end windows."""
+    """The table that stores messages, and the queue of triggers."""
 
     table: str
     queue_url: str
 
 
 class EmissionSettings(NamedTuple):
-    """The addresses of the destinations, and the bounds of what is sent there."""
+    """The places to which batches are emitted, and the limits of an emission."""
 
     event_bus: str
     max_event_bytes: int
@@ -99,7 +100,7 @@ class EmissionSettings(NamedTuple):
 
 
 class WhatsAppQueueSettings(NamedTuple):
-    """The queue of the webhooks of AWS End User Messaging Social, and the queue of those that cannot be read."""
+    """The queue of webhooks from AWS End User Messaging Social, and the queue for webhooks that cannot be read."""
 
     queue_url: str
     unreadable_queue_url: str
@@ -133,9 +134,9 @@ class ProcessorSettings(NamedTuple):
     valkey: ValkeySettings
     conversation_processor_function: str
     idle_ms: int
-    """How long the processor runs without work."""
+    """How long the processor keeps running while it has no work."""
     handover_ms: int
-    """How long before its end the processor hands over."""
+    """How long before its time-out the processor hands over to its successor."""
 
 
 class ConversationProcessorSettings(NamedTuple):
@@ -170,7 +171,7 @@ class AdminSettings(NamedTuple):
     aliases_table: str
     oversize_bucket: str
     ages_out: dict[str, int]
-    """The copies of a conversation that remain after it is forgotten, each with the days until it expires."""
+    """The places where copies remain after `forget`, each with the days until its copies expire."""
 
 
 class GateSettings(NamedTuple):
@@ -213,7 +214,7 @@ class ResponderOptions(NamedTuple):
     """After this many attempts a batch becomes a reply dead letter. Each delivery by the queue counts as an attempt,
     even if it only waited for an earlier batch."""
     hold_seconds: int = 3_600
-    """How long `hold` holds the buffer."""
+    """How long a buffer is on hold after the responder's outcome `hold`."""
 
 
 class ResponderSettings(NamedTuple):
@@ -244,7 +245,8 @@ class CanarySettings(NamedTuple):
 
 # -- environment variables -----------------------------------------------------------------------------------
 #
-# A function gets its settings in environment variables: `to_variables` makes them, and `read_settings` reads them.
+# A function gets its settings in environment variables. `to_variables` makes the variables, and `read_settings` reads
+# them.
 #
 # Almost all settings are in the variable SETTINGS, as JSON. A field that is None or has its default value is left out.
 # Beside it, a function has the settings in OWN_VARIABLES, and the two variables from which Powertools reads the names
@@ -253,7 +255,7 @@ class CanarySettings(NamedTuple):
 S = TypeVar("S")
 
 SETTINGS = "SETTINGS"
-# The settings whose variables docs/design.md names, by their path in the settings.
+# The path of a setting -> its own variable, which docs/design.md names.
 OWN_VARIABLES = {
     "valkey.connection.url": "REDIS_URL",
     "valkey.processor_function": "PROCESSOR_FUNCTION_NAME",
@@ -262,14 +264,15 @@ OWN_VARIABLES = {
 
 
 def to_variables(settings: tuple[Any, ...]) -> dict[str, str]:
-    """Return the variables that contain the settings. The values of fields may be CDK's tokens."""
+    """Return the variables that contain the settings. A field's value may be one of CDK's tokens."""
     own: dict[str, str] = {}
     fields = _to_json(settings, "", own)
     return own | {SETTINGS: json.dumps(fields, ensure_ascii=False, separators=(",", ":"))}
 
 
 def _to_json(value: Any, path: str, own: dict[str, str]) -> Any:
-    """Return the value in the form for JSON. Put settings that have variables of their own into `own` instead."""
+    """Return the value in a form that can be written as JSON. Put settings that have variables of their own into `own`
+    instead."""
     if not hasattr(value, "_fields"):
         return value
     found = {}
@@ -335,5 +338,5 @@ def _below(path: str, name: str) -> str:
 
 
 def _name(path: str) -> str:
-    """Return the name of a setting for an error's text."""
+    """Return the name of a setting as error texts show it."""
     return OWN_VARIABLES.get(path) or f"{SETTINGS}.{path}".rstrip(".")

@@ -1,4 +1,4 @@
-"""The functions' logs and metrics: one structured line for each decision, and counts.
+"""Writes the functions' logs and metrics. A function logs one structured line for each decision.
 
 Lines contain the ids of conversations, because an operator needs them to follow a message. A stage may log keyed hashes
 instead, since these ids contain phone numbers. Lines never contain texts, people's names or the platforms' secrets.
@@ -22,9 +22,9 @@ from message_buffer.settings import LogSettings
 
 Value = str | int | float | bool | None | list[str]
 
-# The fields whose values are, contain or are derived from the id of a conversation.
+# The fields whose values contain, or are derived from, the id of a conversation.
 IDS = {"conversation", "conversations", "batch", "batchId", "scope", "layer"}
-# The name of a scope or a layer of rules contains an id only if it begins with this.
+# A scope or a layer of rules has a conversation's id in its name only if its name begins with this.
 OF_CONVERSATION = "conversation:"
 MAX_KEY_BYTES = 32
 
@@ -83,7 +83,7 @@ class Telemetry:
         while where and where.tb_next:
             where = where.tb_next
         place = f"{where.tb_frame.f_globals.get('__name__')}:{where.tb_lineno}" if where else None
-        # The texts of our own errors are written for operators and quote nothing.
+        # The texts of our own errors are written for operators, and quote no messages.
         reason = str(error) if isinstance(error, MessageBufferError) else None
         self._logger.error(
             decision, extra={**self._logged(fields), "error": type(error).__name__, "reason": reason, "place": place}
@@ -98,7 +98,7 @@ class Telemetry:
             self._metrics.add_metric(metric, MetricUnit.Milliseconds, max(value, 0))
 
     def count_by(self, metric: str, count: int = 1, /, **dimension: str) -> None:
-        """Count a metric whose dimensions are exactly `service` and the given one."""
+        """Count a metric that has only two dimensions: `service` and the given one."""
         with self._lock:
             self._by_dimension[metric, tuple(dimension.items())] += count
 

@@ -4,7 +4,7 @@ import ssl
 from functools import cache
 
 # Reading the system's certificates takes 16 ms of CPU time, so read them once, during the import. Lambda gives an
-# instance a full CPU while it imports the function, and only a small part of one afterwards.
+# instance a full CPU during the import, and only a small part of a CPU afterwards.
 TLS = ssl.create_default_context()
 
 

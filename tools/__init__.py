@@ -1,1 +1,1 @@
-"""Programs for developers: the local stage, the console, the benchmarks, the numbers. No other package imports them."""
+"""Programs for developers: the local stage, the console, the benchmarks, docs/numbers.md. The product imports none."""

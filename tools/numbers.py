@@ -1,4 +1,4 @@
-"""Writes docs/numbers.md, which lists the numbers of the code: `.venv/bin/python -m tools.numbers`."""
+"""Writes docs/numbers.md, which lists the numeric constants of the code: `.venv/bin/python -m tools.numbers`."""
 
 import ast
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ OF_AWS = (
     "BATCH_READS BATCH_WRITES DEAD_LETTER_RETENTION_DAYS DELETES MAX_CACHE_CONNECTIONS MAX_ENTRIES_IN_A_CALL"
     " MAX_ENTRY_BYTES_IN_A_CALL MAX_TRIGGER_DELAY_MS MAX_VARIABLES_BYTES PAGE READ_BYTES RULE_SECONDS WRITE_BYTES"
 )
-# If more modules than this use a number, the page only says how many.
+# If more modules than this use a number, the page shows only how many they are.
 MAX_NAMED_USERS = 3
 SECONDS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 UNITS = {
@@ -51,14 +51,14 @@ class Module:
         self.values: dict[str, float] = {}
 
     def uses(self) -> Iterator[tuple[str, str]]:
-        """Yield the module and the name of everything that this module imports, or uses of an imported module."""
+        """Yield module and name of everything that this module imports, or uses as an attribute of an import."""
         yield from self.imports.values()
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in self.imports:
                 yield ".".join(self.imports[node.value.id]), node.attr
 
     def evaluate(self, modules: dict[str, "Module"]) -> bool:
-        """Set the values of the constants that are numbers. Return whether any is new; others may depend on it."""
+        """Set the values of the numeric constants. Return whether one is new, because others may depend on it."""
         found: dict[str, Any] = {}
         for local, (source, name) in self.imports.items():
             if source in modules and name in modules[source].values:
@@ -119,7 +119,7 @@ def _is_number(value: object) -> bool:
 
 
 def _shown(name: str, value: float) -> str:
-    """Return the number in the largest unit that divides it. The first unit in its name is its unit."""
+    """Return the number in the largest unit that divides it. The first unit in `name` is the unit of `value`."""
     units = next((UNITS[word] for word in name.upper().split("_") if word in UNITS), ((1, ""),))
     size, unit = next(((size, unit) for size, unit in units if value and value % size == 0), units[-1])
     return f"{value / size:,.15g} {unit}".strip()

@@ -1,4 +1,4 @@
-"""Alternatives to compare a stage with: other kinds of the same stage, and a processor that polls."""
+"""Alternatives whose bills are compared with a stage's: other kinds of the same stage, and a processor that polls."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def kinds_of_stage(config: StageConfig) -> dict[str, StageConfig]:
-    """Return name of a kind -> the stage changed to that kind. A kind that names no API has API Gateway."""
+    """Return the stage changed to each kind, by the kind's name. A kind that does not name an API has API Gateway."""
     return {name: changed(config, {**GATEWAY, **settings}) for name, settings in KINDS.items()}
 
 

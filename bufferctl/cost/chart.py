@@ -16,7 +16,7 @@ INK, GRID = "#24292f", "#d8dee4"
 class Series(NamedTuple):
     name: str
     points: list[tuple[float, float]]
-    """A line of the picture. Its points are (messages a day, dollars a month)."""
+    """The points of a line, as (messages a day, dollars a month)."""
 
 
 def svg(series: list[Series]) -> str:

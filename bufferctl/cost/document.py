@@ -24,13 +24,13 @@ from infra.settings_and_defaults import StageConfig, load_stage
 HERE = Path(__file__).parent
 STAGE = "prod"
 VOLUMES = [10_000, 100_000, 1_000_000, 10_000_000]
-# The volumes in the table about polling. At higher volumes the processor runs all day.
+# The volumes in the table about polling. At higher volumes our processor also runs all day.
 POLLED = VOLUMES[:3]
 SHOWN = 100_000
 # On the page, all lines that cost less than this share one row. The command prints each of them.
 MIN_DOLLARS_OF_A_ROW = 0.75
 CENTS_UP_TO = 1_000
-# Each setting of the table: its name, and the values that are merged over the stage's.
+# The settings in the table: a name for each, and the values that are merged over the stage's.
 LEVERS: list[tuple[str, dict[str, Any]]] = [
     ("one NAT gateway", {"network": {"egress": "nat", "nat_gateways": 1}}),
     ("two NAT gateways", {"network": {"egress": "nat", "nat_gateways": 2}}),
@@ -125,13 +125,13 @@ def _words(config: StageConfig, traffic: Traffic) -> dict[str, str]:
 
 
 def _bill(config: StageConfig, traffic: Traffic) -> str:
-    """Return the bill without its last column, the formulas of the amounts, which only the command prints."""
+    """Return the bill without its last column, because only the command prints the formulas."""
     body = [cells[:-1] for cells in rows(bill(config, traffic), min_dollars=MIN_DOLLARS_OF_A_ROW)]
     return _table(HEAD[:-1], body, right={1, 3, 4, 5})
 
 
 def _volumes(config: StageConfig) -> str:
-    """Return a row for each kind of stage, the cheapest without messages first."""
+    """Return a row for each kind of stage, sorted by the cost without messages."""
     volumes = [0, *VOLUMES]
     bills = {
         name: [total(bill(kind, Traffic(messages_per_day=volume))) for volume in volumes]

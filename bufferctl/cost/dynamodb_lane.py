@@ -9,9 +9,9 @@ from infra.settings_and_defaults import StageConfig
 from message_buffer.limits import RULE_SECONDS
 
 PART = "DynamoDB lane"
-# Each sweep that EventBridge starts sends a queue message, which starts a second sweep.
+# Each sweep that EventBridge starts sends a queue message, which starts another sweep.
 SWEEPS = 2 * SECONDS / RULE_SECONDS
-# DynamoDB bills a write for each KB begun, and a read for each 4 KB.
+# DynamoDB bills a write for each started KB, and a read for each started 4 KB.
 WRITE_BYTES, READ_BYTES = 1_024, 4_096
 
 
@@ -46,7 +46,7 @@ def alone(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 
 def _early_logs_gb(early: float) -> float:
-    """Return the GB logged by runs that find their window not due yet. Such a run publishes no metric."""
+    """Return the GB logged by runs whose window is not due yet. Such a run publishes no metric."""
     return run_logs_gb(early, "early_trigger_log_bytes")
 
 
@@ -59,13 +59,14 @@ def _message_writes(traffic: Traffic) -> float:
     item = ceil((used("stored_message_bytes") + traffic.payload_bytes) / WRITE_BYTES)
     put, mark, note = item, item, 1
     if _is_large(traffic):
-        # The body is put and deleted. After the mark it is deleted again, because a slow request may have put it.
+        # The body is an item that is put and deleted. It is deleted again after the message is marked as emitted,
+        # because a slow request of ingest may have put it in between.
         put, mark = 1 + item, item + 1 + 1
     return traffic.messages * (put + mark + note)
 
 
 def _reads_apart(traffic: Traffic) -> int:
-    """Return the reads of a large message: ingest checks that it was not emitted, and a run reads its body."""
+    """Return the reads of a large message: ingest checks that the message was not emitted, and a run reads its body."""
     if not _is_large(traffic):
         return 0
     return 1 + ceil((used("stored_message_bytes") + traffic.payload_bytes) / READ_BYTES)
@@ -84,7 +85,7 @@ def _reads(traffic: Traffic) -> int:
 
 
 def idle(config: StageConfig) -> list[Line]:
-    """Return the lines that are billed even without messages. The queue delivers every second sweep."""
+    """Return the lines that are billed even without messages. A message of the queue starts every second sweep."""
     gb_seconds = SWEEPS * config.memory.dynamodb_processor / 1_024 * billed_seconds("dynamodb_sweep_ms")
     logged = SWEEPS * (used("dynamodb_sweep_log_bytes") + used("platform_log_bytes")) / GB
     return [

@@ -8,7 +8,7 @@ from infra.settings_and_defaults import LOG_RETENTION_DAYS, StageConfig
 
 
 class Line(NamedTuple):
-    """A quantity of something that AWS prices. `formula` says in words how the quantity is computed."""
+    """A quantity that AWS bills at a price. `formula` says in words how the quantity is computed."""
 
     part: str
     component: str
@@ -36,7 +36,7 @@ def log_lines(config: StageConfig, gb: float, *, part: str, component: str, form
 
 
 def run_logs_gb(runs: float, logged: str) -> float:
-    """Return the GB that runs of a function log. `logged` names the bytes of one run in bufferctl/cost/usage.toml."""
+    """Return the GB that a function's runs log. `logged` is the key in usage.toml of the bytes that one run logs."""
     return runs * (used(logged) + used("platform_log_bytes")) / GB
 
 

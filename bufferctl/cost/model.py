@@ -59,9 +59,9 @@ def bill(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 
 def floors(config: StageConfig) -> dict[str, float]:
-    """Return kind of egress -> dollars of a month without messages.
+    """Return the dollars of a month without messages, by kind of egress.
 
-    The result is empty on a stage without Valkey, whose functions are in no network.
+    The result is empty on a stage without Valkey, because its functions are in no network.
     """
     if not config.has_valkey_lane:
         return {}
@@ -171,7 +171,7 @@ def _cache(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 
 def stored_gb(traffic: Traffic) -> float:
-    """Return the average storage in the active hours. A message id is remembered for a day."""
+    """Return the average GB in the cache during the active hours. The lane remembers a message id for a day."""
     waiting = traffic.batches / traffic.active_seconds * traffic.wait_seconds
     more = max(traffic.fragments_per_batch * traffic.payload_bytes - 200, 0)
     ids = traffic.messages_per_day * used("remembered_bytes")
@@ -222,13 +222,13 @@ def _network(config: StageConfig, traffic: Traffic) -> list[Line]:
             Line("network", "NAT gateways: data", "nat_data", to_aws / GB, "calls of AWS APIs, both ways"),
         ]  # fmt: skip
     else:
-        # With tracing there is one more endpoint, for X-Ray.
+        # Tracing needs one more endpoint, for X-Ray.
         endpoints = (used("endpoint_services") + config.tracing) * network.zones
         lines = [
             Line("network", "Interface endpoints", "endpoint_hour", endpoints * HOURS, "services x zones x hours"),
             Line("network", "Interface endpoints: data", "endpoint_data", to_aws / GB, "calls of AWS APIs, both ways"),
         ]
-    # Half of the bytes are sent to the other zone, and AWS bills these in both zones.
+    # Half of the bytes are sent to the other zone, and AWS bills each of these bytes in both zones.
     lines.append(Line("network", "Between zones", "between_zones", crossing / GB, "half of the bytes x both zones"))
     if config.network.flow_logs:
         running = 1 + run.seconds / SECONDS + _instances(traffic, traffic.webhooks, "ingest_ms")
@@ -297,7 +297,7 @@ def _aliases(traffic: Traffic) -> list[Line]:
 
 
 def _once_in(seconds: float, config: StageConfig, traffic: Traffic) -> float:
-    """Return the number of runs a month of a task that each busy instance of ingest runs every `seconds`."""
+    """Return how often a task runs in a month, if each busy instance of ingest runs it every `seconds`."""
     instances = 1 + _instances(traffic, traffic.webhooks, _ingest_ms(config))
     return min(traffic.webhooks, traffic.active_seconds / seconds * instances)
 
@@ -356,7 +356,7 @@ def _watching(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 
 def _watched(config: StageConfig) -> tuple[float, float, float]:
-    """Return three numbers of metrics: those always sent, those sent only with traffic, and those that alarms use."""
+    """Return how many metrics are always sent, how many only with traffic, and how many alarms use."""
     if not config.has_valkey_lane:
         always, with_traffic = used("metrics_of_sweep"), used("metrics_of_dynamodb_lane")
         return always, with_traffic, used("alarm_metrics_of_dynamodb_lane")

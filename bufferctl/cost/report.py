@@ -10,9 +10,9 @@ from bufferctl.cost.traffic import Traffic
 from infra.settings_and_defaults import StageConfig
 
 HEAD = ["component", "quantity", "unit", "unit price", "$/month", "share", "how"]
-# Lines of fewer dollars are summed in one row.
+# Lines below this are summed in one row.
 MIN_SHOWN_DOLLARS = 0.01
-# Numbers of at least this are shown without decimals.
+# Numbers from this on are shown without decimals.
 MIN_WHOLE_NUMBER = 100
 
 

@@ -59,15 +59,16 @@ class Traffic(BaseModel):
 
     @property
     def payload_bytes(self) -> float:
-        """Return the size of a message as it is buffered."""
+        """Return the size of a message in the form in which it is buffered."""
         return used("fragment_bytes") + self.text_bytes
 
 
 class Processors(BaseModel):
     """How long a stage's processors run, and how often they start, in a month.
 
-    Each batch keeps its shard's processor running during its wait and for the idle time after that. These intervals
-    begin at random and overlap, so they form an M/G/∞ queue, which is empty for exp(-rate x length) of the time.
+    Each batch keeps its shard's processor running while the batch waits, and for the idle time after that. These
+    intervals begin at random and overlap, so they form an M/G/∞ queue, which is empty for exp(-rate x length) of the
+    time.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -1,1 +1,1 @@
-"""The admin function: the operators' questions and commands. `bufferctl` calls it."""
+"""The admin function: answers operators' questions and carries out their commands. `bufferctl` invokes it."""

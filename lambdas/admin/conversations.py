@@ -26,7 +26,7 @@ from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.messages.wire_form import decode_fields
 
-# A function returns at most 6 MB. 60 messages are smaller than that, even if each has the maximum size.
+# Lambda limits a response to 6 MB. 60 messages are smaller than that, even if each has the maximum size.
 MAX_MESSAGES_SHOWN = 60
 
 
@@ -35,7 +35,7 @@ class EndsTakeovers(Protocol):
 
 
 class Conversations:
-    """Works on the conversations of a stage with the Valkey lane, the DynamoDB lane, or both."""
+    """Works on the conversations of a stage, which has the Valkey lane, the DynamoDB lane, or both."""
 
     def __init__(
         self,
@@ -95,9 +95,10 @@ class Conversations:
         return list_conversations(request, self._valkey_lane, self._dynamodb_lane)
 
     def show(self, request: ShowConversation) -> Json:
-        """Return the state of a conversation in the stage's lane.
+        """Return the state of a conversation.
 
-        If the fallback has messages of the conversation too, the field `dynamodb` has its state in that lane.
+        If the stage has both lanes, this is the state in the Valkey lane. If messages of the conversation also wait in
+        the DynamoDB lane, the field `dynamodb` has its state there.
         """
         first, *behind = [self._seen(lane, request) for lane in self._lanes]
         waiting = [seen for seen in behind if seen["state"] != "idle"]
@@ -157,17 +158,17 @@ class Conversations:
         return {name: published[name] for name in ("generation", "dropped", "frozen", "leaving")}
 
     def hold(self, request: HoldConversation) -> Json:
-        """Keep the conversation's messages back for human agents, in all lanes. Return the end of the hold.
+        """Put the conversation on hold for human agents, in all lanes. Return the time at which the hold ends.
 
-        Add a warning if the platform's reply window ends before the hold. After that window, the business may answer
-        freely only if the customer writes again.
+        Add a warning if the platform's reply window ends before the hold. After the reply window, the business may
+        answer freely only if the customer writes again.
         """
         name = _name(request)
         *_, last = [
             lane.hold_buffer(name, holder="people", cause=request.cause, hold_ms=request.hold_ms)
             for lane in reversed(self._lanes)  # hold in the DynamoDB lane even if Valkey is unavailable
         ]
-        # `show` returns the same end. The hold in the other lane ends a moment earlier.
+        # Return the end of the hold in the lane that `show` reads. The hold in the other lane ends a moment earlier.
         held: Json = {"heldUntil": last.held_until_ms}
         peeked = [lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN) for lane in self._lanes]
         ends: list[int] = [end for seen in peeked for end in reply_until(name, seen).values()]

@@ -12,12 +12,14 @@ from message_buffer.events.dead_letters import Letter
 from message_buffer.json_object import Json
 from message_buffer.limits import MAX_CALL_MS
 
-# The conversation processor's default time-out is 20 seconds, and its cold start takes additional time.
+# Wait this long for the function that emits the batch. The conversation processor's default time-out is 20 seconds, and
+# a cold start takes additional time.
 REDRIVE_ANSWER_SECONDS = 30.0
-# The queue hides dead letters that the admin function is reading for this time, which is longer than the function may
-# run. If the function dies, they become visible again after this time.
+# While the admin function reads dead letters, the queue hides them for this time, which is longer than the function may
+# run. If the function dies, the dead letters become visible again after this time.
 DEAD_LETTER_HIDDEN_SECONDS = 90
-# The search for a dead letter stops early enough to redrive it and to make the others visible again.
+# The search for a dead letter stops when less time than this is left, because the function then still has to redrive
+# the dead letter and to make the others visible again.
 MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS = int(REDRIVE_ANSWER_SECONDS * 1_000) + MAX_CALL_MS
 TimeLeft = Callable[[], int]
 
@@ -25,7 +27,7 @@ TimeLeft = Callable[[], int]
 class DeadLetterHead(TypedDict):
     """The fields of a dead letter that an operator needs. None of them contains what people wrote.
 
-    If the body is not a dead letter's, all fields except `reason` are None.
+    If the queue's message does not have the form of a dead letter, all fields except `reason` are None.
     """
 
     batchId: str | None
@@ -37,7 +39,7 @@ class DeadLetterHead(TypedDict):
     lastAt: int | None
     flushReason: str | None
     messages: int | None
-    """None, too, if the messages are in an object of the bucket."""
+    """Also None if the messages are stored in the bucket."""
 
 
 class ReadsDeadLetters(Protocol):
@@ -55,7 +57,7 @@ class Calls(Protocol):
 
 
 class DeadLetters:
-    """Works on the queue of dead letters. `redrive_function` is the function of the stage's lane that emits batches."""
+    """Shows dead letters, and redrives them by `redrive_function`, a function that emits batches."""
 
     def __init__(self, queue: ReadsDeadLetters, functions: Calls, redrive_function: str, time_left: TimeLeft) -> None:
         self._queue = queue
@@ -81,8 +83,8 @@ class DeadLetters:
     def redrive(self, request: OfDeadLetter) -> Json:
         """Send the batch again, and then remove its dead letter from the queue.
 
-        Raise SubjectNotFound if there is none, or OperationRefused if the batch was not sent; the dead letter then
-        stays.
+        Raise SubjectNotFound if the queue does not have the dead letter. Raise OperationRefused if the batch was not
+        sent; the dead letter then stays in the queue.
         """
         with HiddenLetters.at(self._queue, self._time_left) as letters:
             letter = _find(letters, request.batch_id)
@@ -120,7 +122,8 @@ class HiddenLetters:
         try:
             yield look
         finally:
-            # A failure here does not matter, because the queue makes the dead letters visible again a little later.
+            # A failure here does not matter, because the queue makes the dead letters visible again by itself a little
+            # later.
             with suppress(errors.SendFailed):
                 queue.give_back(look.hidden)
 

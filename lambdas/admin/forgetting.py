@@ -1,4 +1,4 @@
-"""Forgets a conversation, place by place, or counts what would be erased.
+"""Erases a conversation from every place that stores a part of it, or counts what would be erased.
 
 Each step may be repeated. The lanes are erased first, so that they write nothing new to the other places. A dead letter
 is deleted after the object that it names, so that a later call can still find the object.
@@ -24,7 +24,8 @@ from message_buffer.messages.conversation_id import ConversationId, parse_conver
 from message_buffer.rules.rule_book import conversation_scope
 from message_buffer.telemetry import Telemetry
 
-# If one call cannot erase everything, the next waits until the queue shows again what this one gave back.
+# If one call cannot erase everything, the caller waits this long before the next call, because the dead letters that
+# the first call gave back to the queue need a moment to become visible again.
 MIN_MS_BEFORE_A_FORGET_GOES_ON = 1_000
 TimeLeft = Callable[[], int]
 
@@ -90,7 +91,8 @@ class Forgetting:
 
         `againInMs` is set if a conversation processor may still emit a batch, or if there was too much for one call.
         Call again after that time, with the `at` of this response. The later call erases only objects and dead letters
-        of messages that arrived until `at`. Raise OperationRefused if the event could not be published.
+        of messages that arrived until `at`. Raise OperationRefused if `messages.conversation.forgotten` could not be
+        published.
         """
         name = str(parse_conversation_id(request.conversation))
         if request.dry_run:
@@ -196,7 +198,7 @@ class Forgetting:
 class _FoundLetters(NamedTuple):
     found: list[Letter]
     finished: bool
-    """The queue was read to its end."""
+    """True if the queue was read to its end."""
 
     @property
     def messages(self) -> int:

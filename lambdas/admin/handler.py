@@ -1,6 +1,6 @@
-"""Lambda entry of the operators' function, which `bufferctl` invokes, but never the API. IAM decides who may invoke it.
+"""Lambda entry of the admin function, which only `bufferctl` invokes.
 
-For events and responses see `lambdas/operations.py`.
+The API has no route to it. IAM decides who may invoke it. For events and responses see `lambdas/operations.py`.
 """
 
 from collections.abc import Callable

@@ -27,7 +27,7 @@ class _WindowPage(NamedTuple):
     names: list[str]
     next_cursor: str | None
     more: bool = False
-    """True if windows were left out. No cursor leads to those."""
+    """True if windows were left out. No later call returns these windows."""
 
 
 def list_conversations(
@@ -35,8 +35,9 @@ def list_conversations(
 ) -> Json:
     """Return `conversations` with their state, the cursor of the `next` call or None, and whether there are `more`.
 
-    There may be more than `limit`, because the last page of a shard is returned whole, or fewer, if many pages had few
-    matches. Raise InvalidInput if the stage does not have the shard, or if no earlier call returned the cursor.
+    The list may be longer than `limit`, because the last page of a shard is returned whole. It may be shorter if many
+    pages had few matches. Raise InvalidInput if the stage does not have the shard, or if no earlier call returned the
+    cursor.
     """
     found: dict[tuple[str, str], Json] = {}
     cursor, next_cursor, more = request.cursor or _first_cursor(request, valkey_lane), None, False

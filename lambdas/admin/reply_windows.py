@@ -1,4 +1,4 @@
-"""Computes until when a platform lets the business answer a conversation freely, for operators."""
+"""Computes how long a platform lets the business answer a conversation freely, so that operators can see it."""
 
 from message_buffer.errors import MalformedMessage
 from message_buffer.json_object import Json
@@ -14,10 +14,10 @@ OUTLASTS_REPLY_WINDOW = (
 
 
 def reply_until(name: str, seen: Conversation) -> Json:
-    """Return the field `replyUntil`, or nothing if the platform has no reply window or no message is known.
+    """Return the field `replyUntil`, or no field if the platform has no reply window, or if no message is known.
 
-    The window begins when the last message was sent. If that message is not among the payloads that were read, use its
-    arrival.
+    The reply window begins when the last message was sent. If the payload of that message was not read, use the time of
+    its arrival instead.
     """
     at_ms = _last_sent_at_ms(seen) if seen.payloads and len(seen.payloads) == seen.count else seen.last_at_ms
     until_ms = None if at_ms is None else reply_until_ms(parse_conversation_id(name), at_ms)

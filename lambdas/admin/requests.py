@@ -15,7 +15,8 @@ class Request(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", defer_build=True)
 
     by: Annotated[str, Field(min_length=1, max_length=MAX_CALLER_CHARACTERS)]
-    """The name that the caller gives itself, stored with its changes. Only CloudTrail records who the caller was."""
+    """The name that the caller claims to have. It is stored with the caller's changes. Only CloudTrail records the true
+    caller."""
 
 
 class OfConversation(Request):

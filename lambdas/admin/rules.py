@@ -33,7 +33,7 @@ MAX_RULES_LISTED = 5_000
 # Retiming stops when less time than this is left, which is enough for the response and one call to Valkey with the
 # longest time-outs.
 MIN_MS_LEFT_TO_RETIME = 13_000
-# Replaces each part of a conversation's id that a scope does not name.
+# In the id of an example conversation, stands for each part that the scope does not name.
 ANY = "*"
 _PART = "(?:[^%/]|%25|%2F)+"
 _SCOPE = re.compile(
@@ -145,7 +145,7 @@ class RulesAdmin:
             return None
 
     def _check(self, scope: str, stored: Sequence[Stored]) -> None:
-        """Raise InvalidRules unless the rules of `scope` are valid on top of the layers beneath them.
+        """Raise InvalidRules unless the rules of `scope` are valid together with the layers beneath them.
 
         Check the rules for every platform that one of these layers names.
         """
@@ -185,7 +185,8 @@ class RulesAdmin:
             if scope in (*scopes_of(conversation, agent), account):
                 timing = book.for_conversation(conversation, agent).rules.timing
                 outcome = lane.retime_buffer(name, timing=timing)
-                # The scope of one conversation is retimed in both lanes, but without an outage it has no window.
+                # If the scope is one conversation, both lanes are tried. But the conversation may have no window in the
+                # DynamoDB lane, so count a window only if it exists.
                 counts["looked"] += lane is self._valkey_lane or not isinstance(outcome, BufferEmpty)
                 counts["retimed"] += isinstance(outcome, BufferRetimed)
         return True
@@ -243,7 +244,7 @@ def _shown(stored: StoredRules) -> Json:
 
 
 def _problem(stored: Stored) -> str | None:
-    """Return the reason why the rules are not in force, or None if they are valid."""
+    """Return why the rules are not valid and so not in force, or None if they are valid."""
     try:
         read_scope(stored.scope, stored.rules)
     except InvalidRules as error:

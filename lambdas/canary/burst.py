@@ -10,11 +10,12 @@ from lambdas.canary.listening import ArrivedEvent
 from lambdas.canary.webhook import GenericWebhook, WebhookResponse
 from message_buffer.messages.conversation_id import TRIAL_TENANT, ConversationId
 
-# After any single crash a batch is emitted within a claim's time-out, a watchdog pass and a processor's start (P7).
+# If one function crashes, its batch is late by at most a claim's time-out, a watchdog pass and a processor's start
+# (P7).
 MAX_LATE_SECONDS = 75.0
 TENANT = TRIAL_TENANT
 BATCH_READY = "messages.batch.ready"
-# Reads the messages of a batch that is too large for an event from the bucket.
+# Reads from the bucket the messages of a batch that is too large for an event.
 Fetch = Callable[[Any], list[Any]]
 
 
@@ -76,8 +77,8 @@ class Burst:
     def expected(self) -> list[list[str]]:
         """Return the message ids of each batch that the stage must emit.
 
-        There is usually one batch. If the buffer was due before a response arrived, the next fragment began another
-        batch.
+        There is usually one batch. If the buffer became due before the webhook answered, the next fragment began
+        another batch.
         """
         batches: list[list[str]] = []
         for fragment in self.fragments:
@@ -87,7 +88,7 @@ class Burst:
         return batches
 
     def of(self, arrivals: Iterable[ArrivedEvent]) -> list[ArrivedEvent]:
-        """Return the first event of each batch of this conversation that contains a fragment of this burst."""
+        """Return the first event of each batch that contains a fragment of this burst."""
         sent = {fragment.id for fragment in self.fragments}
         firsts: dict[str, ArrivedEvent] = {}
         for arrival in arrivals:

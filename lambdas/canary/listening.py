@@ -20,7 +20,7 @@ class ArrivedEvent:
 
     @property
     def batch(self) -> dict[str, Any]:
-        """Return the event's detail."""
+        """Return the event's detail, which is a batch."""
         detail = self.event["detail"]
         assert isinstance(detail, dict)
         return detail
@@ -57,8 +57,7 @@ class Subscription:
     def poll(self, *, wait_seconds: int) -> list[ArrivedEvent]:
         """Return the events that have arrived. If there are none, wait up to `wait_seconds` for the first.
 
-        If the queue cannot be reached any more after some of the events were taken from it, return those. The others
-        arrive again later.
+        If the queue becomes unreachable after some events were received, return those. A later call returns the others.
         """
         response = self._sqs.receive_message(
             QueueUrl=self._queue_url,

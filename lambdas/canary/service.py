@@ -11,9 +11,10 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.limits import CANARY_FRAGMENTS, CANARY_RUN_MS
 from message_buffer.telemetry import Telemetry
 
-# Each run of a day uses another conversation, so that all shards are tried in turn. The next day uses the same ones.
+# Each run of a day uses another conversation, so that all shards are tried in turn. The next day uses the same
+# conversations.
 CANARY_CONVERSATIONS = 288
-# The function stops waiting this long before its time-out, so that it can still say what is missing.
+# The function stops waiting this long before its time-out, so that it can still log what is missing.
 MIN_MS_LEFT_TO_REPORT = 5_000
 ACCOUNT = "canary"
 
@@ -39,7 +40,7 @@ class Canary:
         self._clock = clock
 
     def run(self, run_id: str, remaining_ms: Callable[[], int]) -> None:
-        """Send a burst and publish its lateness, or count a failure unless the stage is being deployed."""
+        """Send a burst and publish its lateness. Count a failure, unless the stage is being deployed."""
         slot = self._clock() // CANARY_RUN_MS % CANARY_CONVERSATIONS
         burst = Burst(self._webhook, ACCOUNT, str(slot))
         arrivals: list[ArrivedEvent] = []

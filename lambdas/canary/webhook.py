@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from message_buffer.clock import Clock, system_clock
 from message_buffer.json_object import Json
 
-# This time is longer than a cold start of ingest and its slowest response together.
+# This time is longer than a cold start of ingest and the slowest response of ingest together.
 MAX_WEBHOOK_ANSWER_SECONDS = 20.0
 
 

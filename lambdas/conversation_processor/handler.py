@@ -53,7 +53,8 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str] | None:
         else:
             processor.process(event["conversation"], time)
     except StoreError as error:
-        # When the claim or the token has expired, the processor puts the conversation back, with the same batch and id.
+        # Do not raise a temporary failure. When the claim or the token has expired, the processor puts the conversation
+        # back, and another run emits the same batch under the same id.
         telemetry.count("StoreFailures")
         telemetry.warn("store failed", conversation=event.get("conversation"), reason=str(error))
         if not error.retryable:

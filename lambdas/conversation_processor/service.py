@@ -53,7 +53,8 @@ class ConversationProcessor:
             with held.kept():
                 self._emission.send(conversation, taken, TimeOfToken(time, held))
         except TokenEnded:
-            # This run was paused, or could not reach Valkey. Put the batch back, unless another run has taken it.
+            # The token has expired, because this run was paused or could not reach Valkey. Put the batch back, unless
+            # another run has taken it.
             wait_ms = back_off_ms(taken.attempt, self._random)
             self._telemetry.warn("token ended", conversation=conversation, batch=taken.batch_id, retry_in_ms=wait_ms)
             self._put_back(conversation, token, wait_ms=wait_ms)

@@ -1,4 +1,4 @@
-"""The token of a run, which is its right to emit the batch that it has taken. A heartbeat renews the token."""
+"""The token, which gives a run the right to emit the batch that it has taken. A heartbeat renews the token."""
 
 from message_buffer.clock import Clock
 from message_buffer.errors import StoreError
@@ -8,8 +8,8 @@ from message_buffer.lanes.outcomes import RunStale
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.telemetry import Telemetry
 
-# A conversation processor that still works after a quarter of its token's length renews the token, and again after each
-# further quarter. If one renewal fails on an open connection, which takes up to 1.6 seconds, the next one is in time.
+# A conversation processor renews its token whenever a quarter of the token's length has passed. If one renewal fails on
+# an open connection, which takes up to 1.6 seconds, the next renewal still comes in time.
 TOKEN_RENEWALS = 4
 
 

@@ -1,8 +1,8 @@
 """Lambda entry of the DynamoDB processor.
 
-The queue invokes it with some triggers, and it returns those that the queue must deliver again. A rule invokes it every
-minute with `{"sweep": true}`, and the queue does so half a minute later. The admin function invokes it with
-`{"redrive": <body of a dead letter>}`; the call then returns `{"redriven": batchId}` or fails.
+The queue invokes the function with some triggers, and the function returns those that the queue must deliver again. A rule
+invokes it every minute with `{"sweep": true}`, and the queue does the same half a minute later. The admin function
+invokes it with `{"redrive": <body of a dead letter>}`; the call then returns `{"redriven": batchId}` or fails.
 """
 
 from concurrent.futures import ThreadPoolExecutor

@@ -41,28 +41,28 @@ from message_buffer.limits import (
 )
 from message_buffer.telemetry import Telemetry
 
-# A window is locked, and its trigger is hidden in the queue, for this time. A heartbeat extends both.
+# A run locks the window, and hides the trigger in the queue, for this time. A heartbeat extends both.
 WINDOW_LOCK_MS = 30_000
 # If one heartbeat fails, the next one begins before the lock expires.
 HEARTBEAT_SECONDS = WINDOW_LOCK_MS / 1_000 / 3
-# A trigger is hidden for at least the first time, and for at most the second while another run has locked the window,
-# because that run usually needs only a moment.
+# A trigger is hidden for at least the first of these times. While another run has locked the window, the trigger is
+# hidden for at most the second, because that run usually ends soon.
 MIN_TRIGGER_REST_MS = 1_000
 MAX_TRIGGER_REST_MS = 5_000
 # If a message is edited between the read and the freeze, the processor reads again. It reads at most this many times.
 MAX_READS_OF_A_WINDOW = 5
 # A sweep reads at most this many open windows, beginning with those that are listed under the earliest time.
 MAX_WINDOWS_IN_A_SWEEP = 500
-# EventBridge can start a sweep only once a minute, so that sweep asks for a second sweep after this time.
+# EventBridge can start a sweep only once a minute. Each of those sweeps requests another sweep after this time.
 SECOND_SWEEP_DELAY_MS = 30_000
-# A batch's bodies are read in pieces of this many messages, until the batch is full. If all have the largest size, a
-# piece has as many bytes as a batch.
+# A run reads this many bodies at a time, until the batch is full. If all bodies have the maximum size, this many fill a
+# batch.
 MAX_BODIES_READ_AT_ONCE = 64
 _random = SystemRandom().random
 
 
 class _PutOnHold(Exception):
-    """The conversation was put on hold after this run's lock, so its messages are no longer due."""
+    """Raised if the conversation was put on hold after this run locked it, so that its messages are no longer due."""
 
 
 class _Locked(NamedTuple):
@@ -77,7 +77,7 @@ class _BatchToEmit(NamedTuple):
     payloads: list[bytes] | None
     """None if the batch was already emitted."""
     apart: list[str]
-    """Names of the batch's messages whose bodies are items of their own."""
+    """Names of those messages of the batch whose bodies are separate items."""
 
 
 class _Fitting(NamedTuple):
@@ -114,7 +114,7 @@ class DynamoDbProcessor:
         self._large_bodies = RLock()
 
     def process(self, trigger: Trigger, time: TimeLeft) -> bool:
-        """Empty the trigger's window. Return whether the trigger is done; otherwise the queue must deliver it again."""
+        """Empty the trigger's window. Return False if the queue must deliver the trigger again."""
         owner = uuid4().hex
         try:
             time.require_a_call()
@@ -133,15 +133,16 @@ class DynamoDbProcessor:
                 return self._not_ours(trigger, window)
         except Exception as error:  # noqa: BLE001 - the triggers of the same delivery must not fail with this one
             self._log_failure("window not locked", error, conversation=trigger.conversation)
-            # An edit of a stored message prevents the lock for a moment, and a busy table prevents it for longer.
+            # Locking fails for a moment while a stored message is edited, and for longer while the table is busy.
             self._hide(trigger, MAX_TRIGGER_REST_MS)
             return False
         return self._work(trigger, _Locked(trigger.conversation, owner, window), time)
 
     def sweep(self, *, is_second: bool = False) -> None:
-        """Send another trigger for each window whose trigger was lost. Unless it is the second, ask for another sweep.
+        """Send another trigger for each window whose trigger was lost. If this is the first sweep, request a second.
 
-        The index lists a window no later than it is due, so read each window whose listed time has passed.
+        In the index, the time of a window is never later than its due time. So read each window whose time in the index
+        has passed.
         """
         if not is_second:
             self._triggers.send_sweep(delay_ms=SECOND_SWEEP_DELAY_MS)
@@ -161,7 +162,7 @@ class DynamoDbProcessor:
                 self._telemetry.warn("trigger sent again", conversation=conversation)
                 resent += 1
             elif due_at_ms > now_ms and listed_at_ms < now_ms - WINDOW_GRACE_MS:
-                # Later sweeps need not read the window until it may be due.
+                # Move the window's time in the index, so that later sweeps do not read the window before it may be due.
                 self._windows.list_later(conversation, window=window, at_ms=due_at_ms)
         self._telemetry.count("Sweeps")
         # AWS bills a metric for each hour in which it has a value, and only the alarms' metrics need a value of zero.
@@ -187,7 +188,7 @@ class DynamoDbProcessor:
         return False
 
     def _send_successor(self, trigger: Trigger, window: Window, hidden_ms: int) -> bool:
-        """Send another trigger, which unlike this one is not in flight while it waits."""
+        """Send another trigger, because a delayed trigger, unlike a hidden one, does not count as in flight."""
         now_ms, conversation, due_at_ms = self._clock(), trigger.conversation, window.due.due_at_ms
         # A trigger that arrives within a minute of the successor's time may be the successor itself.
         if now_ms + MAX_TRIGGER_HIDDEN_MS < window.successor_at_ms <= due_at_ms:
@@ -200,7 +201,7 @@ class DynamoDbProcessor:
             self._telemetry.warn("no successor sent", conversation=conversation, reason=str(error))
             self._hide(trigger, MAX_TRIGGER_HIDDEN_MS)
             return False
-        # Record that the successor was sent, so that other triggers of this window end without one.
+        # Record that the successor was sent, so that other triggers of this window send no further successor.
         self._windows.list_later(
             conversation, window=window, at_ms=due_at_ms, successor_at_ms=now_ms + -(-delay_ms // 1_000) * 1_000
         )
@@ -249,9 +250,10 @@ class DynamoDbProcessor:
         self._close(locked, generation=frozen.generation, left=frozen.has_more)
 
     def _require_lock(self, locked: _Locked, *, until_ms: int) -> None:
-        """Raise LockLost if the lock, which lasted until `until_ms` when it was read, is lost.
+        """Renew the lock if its end `until_ms` has passed. Raise LockLost if another run has the window now.
 
-        Otherwise a run that was paused for long would write tombstones of a conversation that was forgotten meanwhile.
+        Without this check, a run that was paused for long would write tombstones of a conversation that was forgotten
+        meanwhile.
         """
         now_ms = self._clock()
         if now_ms >= until_ms and not self._locks.keep(
@@ -294,8 +296,8 @@ class DynamoDbProcessor:
                 window=window,
                 large_bytes=sum(large),
                 rhythm=rhythm_of_batch(window, [each.arrived_at_ms for each in fitting.messages]),
-                # Messages that arrive while this run reads join the batch. If they keep arriving, leave the last ones
-                # out.
+                # Messages that arrive while this run reads join the batch. If messages keep arriving, leave the last
+                # ones out.
                 now_ms=now_ms,
                 may_have_arrived=read + 1 == MAX_READS_OF_A_WINDOW,
             ):
@@ -307,7 +309,8 @@ class DynamoDbProcessor:
     def _again(self, conversation: str, frozen: FrozenBatch, contents: Contents) -> _BatchToEmit:
         """Return a batch that an earlier attempt has frozen."""
         stored = {each.name: each for each in contents.stored}
-        # Leave out messages that have arrived since the freeze. Their own facts decide when they are due.
+        # Leave out messages that have arrived since the freeze. They belong to the next window, which has its own due
+        # time.
         messages = [stored[name] for name in frozen.names if name in stored]
         apart = [each.name for each in messages if each.is_apart]
         bodies = self._bodies(conversation, messages)
@@ -319,7 +322,7 @@ class DynamoDbProcessor:
     def _fitting(self, conversation: str, stored: list[StoredMessage]) -> _Fitting:
         """Return the messages that fit into one batch, at least one, without those whose bodies are not stored yet.
 
-        Read the bodies in pieces, so that few are read that do not fit.
+        Read the bodies a piece at a time, because bodies that do not fit should not be read.
         """
         messages: list[StoredMessage] = []
         found: list[bytes] = []
@@ -338,7 +341,7 @@ class DynamoDbProcessor:
         return _Fitting(messages, found, left=False)
 
     def _bodies(self, conversation: str, messages: list[StoredMessage]) -> dict[str, bytes]:
-        """Return the bodies by name, and read those that were not read with the messages."""
+        """Return each message's body by the message's name. Read the bodies that were not read with the messages."""
         known = {each.name: each.body for each in messages if each.body is not None}
         unread = [each for each in messages if each.body is None]
         return known | (self._messages.bodies(conversation, unread) if unread else {})
@@ -346,8 +349,8 @@ class DynamoDbProcessor:
     def _close(self, locked: _Locked, *, generation: int, left: bool = False) -> None:
         """Close the window, or begin the next one if messages remain.
 
-        Messages that did not fit into the batch (`left`) have been due since the freeze. For messages that arrived
-        after the freeze, the due time follows from their own facts.
+        If messages did not fit into the batch (`left`), they are due at once. If messages arrived after the freeze, the
+        next window is due as if it had begun with them.
         """
         conversation, owner, _ = locked
         expires_at_ms = self._clock() + REMEMBERED_MS
@@ -366,7 +369,7 @@ class DynamoDbProcessor:
                 break
             rest = window._replace(frozen=None)
             if window.frozen is None:
-                # The due time that the lock has fixed belongs to messages that are already emitted.
+                # The lock has fixed a due time, but it was that of messages which are already emitted.
                 rest = rest._replace(found=None, listed_at_ms=now_ms)
             due_at_ms = rest.due.due_at_ms
             # Send the trigger before reopening, because a window without a trigger would wait for the sweep.
@@ -417,7 +420,8 @@ def _lock_ms(attempt: int) -> int:
 
 def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, left: bool) -> FrozenBatch:
     names = tuple(each.name for each in stored)
-    # Names and arrivals identify the batch. Names alone do not, because a name may return after it was forgotten.
+    # Names and arrivals identify the batch. Names alone do not, because a message with the same name may arrive again
+    # after the first was forgotten.
     words = json.dumps((conversation, *((each.name, each.arrived_at_ms) for each in stored)))
     return FrozenBatch(
         batch_id=f"w-{blake2s(words.encode(), digest_size=16).hexdigest()}",

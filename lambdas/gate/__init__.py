@@ -1,1 +1,1 @@
-"""The gate: answers a consumer's question whether a newer message has made its batch outdated."""
+"""The gate: tells a consumer whether a newer message has made the consumer's batch outdated."""

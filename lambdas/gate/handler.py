@@ -18,7 +18,8 @@ from message_buffer.telemetry import Telemetry
 def _parts() -> tuple[Operations, Telemetry]:
     settings = read_settings(GateSettings)
     telemetry = Telemetry(settings.log)
-    # In an outage of Valkey, consumers learn the DynamoDB lane's holds before they stop waiting.
+    # Consumers wait only a few seconds. With this time-out they still receive the DynamoDB lane's holds in an outage of
+    # Valkey.
     patience = DialPatience(connect_ms=2_000) if settings.dynamodb_lane else None
     gate = Gate(
         open_valkey_lane(settings.valkey, telemetry, patience=patience) if settings.valkey else None,

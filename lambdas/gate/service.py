@@ -1,4 +1,4 @@
-"""Carries out the three operations that consumers may invoke. They read no message and change no rule."""
+"""Carries out the three operations that consumers may invoke. None of them reads a message or changes a rule."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ from message_buffer.messages.wire_form import mend_id
 
 
 class Gate:
-    """Works on the conversations of a stage with the Valkey lane, the DynamoDB lane, or both."""
+    """Works on the conversations of a stage, which has the Valkey lane, the DynamoDB lane, or both."""
 
     def __init__(self, valkey_lane: ValkeyLane | None, *, dynamodb_lane: DynamoDbLane | None = None) -> None:
         self._dynamodb_lane = dynamodb_lane
@@ -25,9 +25,9 @@ class Gate:
     def ask(self, fields: Json) -> Json:
         """Return the holds of the conversation, and whether its author has written since a consumer's batch.
 
-        More messages or holds may follow at any time. `generation` and `lane` are those of the batch, since each lane
-        counts generations for itself. Without `generation` only the holds are returned, even if Valkey cannot be
-        reached.
+        The answer may be outdated at once, because messages and holds may arrive at any time. `generation` and `lane`
+        are those of the batch, because each lane counts its own generations. Without `generation`, return only the
+        holds, even in an outage of Valkey.
         """
         name = _conversation(fields, "generation", "lane")
         is_of_dynamodb = lane_of(fields.get("lane", "valkey")) == "dynamodb" and self._dynamodb_lane is not None
@@ -38,10 +38,11 @@ class Gate:
             try:
                 seen[lane] = lane.generation_and_holds(name)
             except StoreError:
-                # A failure of Valkey alone does not matter, because the first lane, DynamoDB, has every hold, too.
+                # If only the holds are asked for, ignore a failure of Valkey, because the DynamoDB lane, which is
+                # first, has them too.
                 if lane in (asked, self._lanes[0]):
                     raise
-        # A hold and a resume at the same time may have reached the two lanes in different orders.
+        # If a hold and a resume ran at the same time, only one lane may still have the hold, so return the longest.
         response = {"holds": shown(longest(*(hold for each in seen.values() for hold in each.holds)))}
         if asked is None:
             return response
@@ -49,7 +50,7 @@ class Gate:
         return {"current": current, "newer": current > generation, **response}
 
     def hold(self, fields: Json) -> Json:
-        """Keep the conversation's messages back for consumers, in all lanes. Return the end of the hold."""
+        """Put the conversation on hold for a consumer, in all lanes. Return the time at which the hold ends."""
         name, by = _conversation(fields, "holdMs"), mend_id(fields["by"])
         hold_ms = _whole(fields, "holdMs", at_most=MAX_HOLD_MS)
         held = [lane.hold_buffer(name, holder="consumers", cause=by, hold_ms=hold_ms) for lane in self._lanes]
@@ -66,7 +67,8 @@ def operations_of(gate: Gate) -> Mapping[str, Operation]:
     return {"conversation.hold": gate.hold, "conversation.resume": gate.resume, "gate": gate.ask}
 
 
-# The admin function checks its many requests with pydantic, which would make the gate's cold start a third longer.
+# Check the requests without pydantic, which the admin function uses: importing it would make the gate's cold start a
+# third longer.
 
 
 def _conversation(fields: Json, *more: str) -> str:

@@ -15,7 +15,7 @@ from message_buffer.telemetry import Telemetry
 
 
 class Unauthentic(MessageBufferError):
-    """Raised if no secret of ours made the signature, if the signature is too old, or if it is for other accounts."""
+    """Raised if none of our secrets made the signature, if it is too old, or if its secret is for other accounts."""
 
     def __init__(self, problem: str = "The signature is missing or wrong.") -> None:
         super().__init__(problem)
@@ -52,7 +52,7 @@ class Authentication:
         return echo
 
     def signer_of(self, platform: Platform, webhook: Webhook) -> Signer:
-        """Return the accounts that the webhook may speak for.
+        """Return the accounts for which the secret that made the webhook's signature is valid.
 
         Raise Unauthentic, or SendFailed if the secrets were never read.
         """
@@ -71,6 +71,6 @@ class Authentication:
 
 
 def require_authority(signer: Signer, accounts: Iterable[str]) -> None:
-    """Raise Unauthentic unless the signer may speak for all of these accounts."""
+    """Raise Unauthentic unless the signer's secret is valid for all of these accounts."""
     if not all(signer.speaks_for(account) for account in accounts):
         raise Unauthentic

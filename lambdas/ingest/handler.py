@@ -1,9 +1,9 @@
 """Lambda entry of ingest: `GET` and `POST /webhook/{platform}`, `POST /webhook/{platform}/{door}`,
 `POST /typing/{platform}`.
 
-Events have payload format 2.0 behind an HTTP API and at the function's own address, and format 1.0 (proxy integration)
-behind a REST API. At the function's own address, nothing has checked the path. In a stage with AWS End User Messaging
-Social, a queue also invokes ingest with batches.
+Events have payload format 1.0 (proxy integration) if a REST API invokes ingest, and format 2.0 if an HTTP API or the
+function's own URL does. Only the APIs check the path. On a stage with AWS End User Messaging Social, a queue also
+invokes ingest, with batches of webhooks.
 """
 
 import re
@@ -38,8 +38,8 @@ from message_buffer.telemetry import Telemetry
 # Retry only if the first try failed within this time. A try on a dropped connection fails fast, and a retry helps; a
 # try on a hung server fails late, and a retry does not help.
 RETRY_IF_FAILED_WITHIN_MS = 300
-# How long a webhook may wait until Valkey is connected. After that the DynamoDB lane takes its messages, or they are
-# answered 503. Some platforms wait 5 seconds for a response.
+# How long a webhook waits for a connection to Valkey. After that, ingest stores its messages in the DynamoDB lane, or
+# answers 503. Some platforms wait only 5 seconds for a response.
 MAX_WEBHOOK_WAIT_MS = 4_000
 # The quota of an account for which the rules set none.
 ACCOUNT_QUOTA = Quota(messages_per_minute=30_000, conversations_per_minute=3_000)
@@ -85,14 +85,15 @@ def _lane(settings: IngestSettings, telemetry: Telemetry, patience: WebhookPatie
         valkey_lane.store.prepare()
         return valkey_lane
     assert settings.dynamodb_lane is not None
-    # Use short time-outs, because the platform waits for the response, and sends the webhook again if there is none.
+    # Use short time-outs, because the platform waits only a short time for the response, and then sends the webhook
+    # again.
     dynamodb_lane = open_dynamodb_lane(settings.dynamodb_lane, patience=aws.HURRIED)
     if settings.valkey is None:
         return dynamodb_lane
     valkey_lane = open_valkey_lane(
         settings.valkey, telemetry, patience=patience, retry_within_ms=RETRY_IF_FAILED_WITHIN_MS
     )
-    # Connect while the secrets and the rules are read for the first time.
+    # Begin to connect now, while ingest reads the secrets and the rules for the first time.
     valkey_lane.store.prepare()
     return LaneWithFallback(valkey_lane, dynamodb_lane, telemetry)
 
@@ -123,7 +124,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
     return _to_gateway(response)
 
 
-# The paths of ingest's routes. A name that does not match belongs to no platform and no door.
+# Matches the paths of ingest's routes. A path that does not match names no platform and no door.
 _PATH = (
     r"/(?P<route>webhook|typing)/(?P<platform>[a-z0-9_-]{1,32})"
     r"|/webhook/(?P<of_door>[a-z0-9_-]{1,32})/(?P<door>[a-zA-Z0-9_-]{1,64})"
@@ -138,7 +139,7 @@ class _Path(NamedTuple):
 
 
 class _Undecodable(InvalidInput):
-    """The gateway marked the body as base64, but it is not."""
+    """Raised if the gateway marked the body as base64, but the body is not base64."""
 
 
 def _request(event: dict[str, Any]) -> WebhookCall:
@@ -160,7 +161,7 @@ def _request(event: dict[str, Any]) -> WebhookCall:
 
 
 def _path(event: Mapping[str, Any]) -> _Path:
-    """Return the parts of the path. API Gateway names them; at the function's own address, ingest splits the path."""
+    """Return the parts of the path. API Gateway splits the path itself; at the function's own URL, ingest splits it."""
     named = event.get("pathParameters")
     if named is not None:
         route = event.get("routeKey") or event.get("resource") or ""
@@ -187,15 +188,17 @@ def _body(event: Mapping[str, Any]) -> bytes:
 def _public_url(event: dict[str, Any], headers: Mapping[str, str]) -> str:
     context = event["requestContext"]
     scheme = headers.get("x-forwarded-proto", "").partition(",")[0].strip() or "https"
-    # Use the gateway's own name, because a caller can send any Host header. But Twilio signs the name as an operator
-    # typed it, and the gateway's is in lower case, so use the header if only upper and lower case differ.
+    # Use the gateway's own host name, because a caller can send any Host header. But Twilio signs the host name as an
+    # operator typed it, and the gateway's is in lower case. So use the header if it differs only in upper and lower
+    # case.
     host, called = context.get("domainName", ""), headers.get("host", "")
     if not host or host == called.lower():
         host = called
     if "http" in context:
         path, query = event.get("rawPath", ""), event.get("rawQueryString", "")
     else:
-        # The event of a REST API has the path with the stage only in its context, and the query only in parsed form.
+        # In the event of a REST API, only the context has the whole path, which begins with the stage. The query is
+        # already parsed.
         path = context.get("path") or event.get("path", "")
         query = urlencode(event.get("multiValueQueryStringParameters") or {}, doseq=True, errors="surrogatepass")
     return f"{scheme}://{host}{path}{'?' if query else ''}{query}"

@@ -13,9 +13,10 @@ from message_buffer.lanes.lane import Lane
 from message_buffer.limits import MAX_HOLD_MS
 from message_buffer.takeovers.takeover import Takeover
 
-# A human agent writes to one customer after the other, so platforms report few of their replies at once.
+# A human agent writes to one customer after the other, so platforms report few human agents' replies at once.
 MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK = 50
-# A save fails only if another request changes the same conversation's takeover at the same time.
+# Try to save a takeover this many times. A save fails only if another request changes the same conversation's takeover
+# at the same time.
 MAX_SAVES_OF_A_TAKEOVER = 5
 
 
@@ -65,7 +66,7 @@ class HumanReplies:
         A redelivery does this again, because an earlier request may have ended after it stored the takeover.
         """
         conversation = str(reply.conversation)
-        # The clock of the host that stored the takeover may be ahead.
+        # Bound the hold, because the clock of the host that stored the takeover may be ahead or behind.
         hold_ms = min(max(takeover.until_ms - self._clock(), 1), MAX_HOLD_MS)
         self._lane.hold_buffer(conversation, holder="people", cause="answer", hold_ms=hold_ms)
         if not takeover.is_published:

@@ -27,9 +27,10 @@ def belongs(conversation: ConversationId, owner: Owner | None, *, agent: str | N
 def update_belongs(
     update: Update, owner: Owner | None, *, aliases: Aliases | None = None, learn: bool = False
 ) -> Belongs:
-    """Return an update's conversation and agent. With `per_author`, each author of a group has their own.
+    """Return an update's conversation and agent.
 
-    `aliases` knows the conversation of an author whom the platform names by different ids, and can `learn` new ones.
+    If the owner has `per_author`, each author in a group has a conversation of their own. `aliases` finds the
+    conversation of an author to whom the platform gives several ids, and can `learn` new ones.
     """
     agent = update.agent if isinstance(update, Incoming | Edited) else None
     found = belongs(update.conversation, owner, agent=agent)
@@ -49,7 +50,7 @@ def _of_author(named: ConversationId, update: Update, aliases: Aliases | None, *
 
 
 def _author_in_group(update: Update) -> str | None:
-    # A reaction belongs to the group, because its author need not be the author of the message.
+    # A reaction belongs to the group's conversation, because its author need not be the author of the message.
     if isinstance(update, Reacted) or not update.group:
         return None
     return update.message.author if isinstance(update, Incoming | Edited) else update.author

@@ -22,8 +22,8 @@ from message_buffer.rules.timing import Timing
 
 # Attachments that come without a caption.
 WITHOUT_CAPTION = {"contact", "location", "sticker"}
-# Types of messages that the author chose and did not type: a button, a list's row, a quick reply, a flow's answer, a
-# basket.
+# Types of messages that the author chose and did not type: a button, a list's row, a quick reply, a flow's answer, an
+# order.
 PRESSED = {"button", "interactive", "order"}
 
 
@@ -48,14 +48,14 @@ class PreparedChange(NamedTuple):
     payload: bytes = b""
     """The new wire form, if the message was edited."""
     timing: Timing | None = None
-    """How long the buffer waits after the edit, if the message has attachments, because the edit may bring a caption or
-    transcript. Otherwise None."""
+    """How long the buffer waits after the edit. None if the message has no attachments, because only a message with
+    attachments may wait for a caption or transcript."""
     charge: Charge | None = None
     agent: str | None = None
 
 
 class PreparedReply(NamedTuple):
-    """A message of a human agent, after which the rules put the conversation on hold."""
+    """A message of a human agent, because of which the conversation is put on hold."""
 
     conversation: ConversationId
     agent: str | None
@@ -155,7 +155,7 @@ def _with_agent(message: Message, agent: str | None) -> Message:
 
 
 def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -> PreparedReply | None:
-    """Return the reply if the rules put its conversation on hold, and people type in its app. Otherwise return None."""
+    """Return the reply if the rules put its conversation on hold and people type in the app that sent it, or None."""
     owner = book.owner_of(reply.conversation.platform, reply.conversation.account)
     conversation, agent = belongs(reply.conversation, owner)
     try:
@@ -173,15 +173,15 @@ def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -
 
 
 def _is_typed(message: Message) -> bool:
-    """Return whether the author typed this as a message of its own.
+    """Return True for a text that the author typed, but False for a caption or a button's title.
 
-    A caption belongs to its file. A button's title was chosen by the bot, which waits for it as an answer.
+    A caption belongs to its file. A button's title is the bot's text, and the bot is waiting for this answer.
     """
     return not message.attachments and message.type not in PRESSED
 
 
 def timing_of(message: Message, rules: Rules) -> Timing:
-    """Return the wait of a buffer after this message, by these rules."""
+    """Return how long a buffer waits after this message by these rules."""
     files = [each for each in message.attachments if each.type not in WITHOUT_CAPTION]
     return rules.timing_of(
         is_media=bool(files) and not message.text,

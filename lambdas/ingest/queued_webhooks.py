@@ -1,8 +1,9 @@
 """Reads WhatsApp's webhooks from a queue behind the topic on which AWS End User Messaging Social publishes them.
 
 IAM proves the sender, since only the topic may send to the queue. If a webhook is refused for now, the queue delivers
-it again after growing pauses. There is no dead-letter queue, because it would receive a webhook after some of these
-deliveries. Only a webhook that cannot be read is moved, to the queue of unreadable webhooks.
+it again after growing pauses. The queue has no dead-letter queue, because SQS would move a webhook there after a number
+of deliveries, even if each was refused only for now. Ingest moves only webhooks that it cannot read, to the queue of
+unreadable webhooks.
 """
 
 import json
@@ -19,8 +20,8 @@ from message_buffer.errors import SendFailed
 from message_buffer.json_object import Json
 from message_buffer.telemetry import Telemetry
 
-# A webhook that is refused for now is hidden for this time, which doubles with each delivery. After the longest pause
-# at most five minutes pass between the end of an outage and the webhook's next delivery.
+# The pause after which a webhook that was refused for now is delivered again. It doubles with each delivery, from the
+# minimum to the maximum. So a webhook is delivered at most five minutes after the end of an outage.
 MIN_QUEUED_WEBHOOK_PAUSE_SECONDS = 2
 MAX_QUEUED_WEBHOOK_PAUSE_SECONDS = 300
 # A webhook takes milliseconds, or a few seconds if Valkey does not answer. If less time than this is left, the queue
@@ -29,7 +30,8 @@ MAX_QUEUED_WEBHOOK_PAUSE_SECONDS = 300
 # delivered again at once.
 MIN_MS_LEFT_FOR_A_QUEUED_WEBHOOK = 12_000
 PLATFORM = "whatsapp"
-# The topic is trusted for every number, even for one with its own secret, which signs only webhooks from Meta.
+# Trust the topic for every number, even if the number has its own secret, because that secret signs only webhooks that
+# Meta sends directly.
 TOPIC = Signer(all_but=frozenset())
 
 NO_NOTIFICATION = "This is not a notification of AWS End User Messaging Social."
@@ -127,7 +129,7 @@ class QueuedWebhooks:
         try:
             self._queues.pause(receipt, seconds=seconds)
         except SendFailed as error:
-            # The queue delivers it again when its visibility time-out is over.
+            # The queue delivers the webhook again when its visibility time-out is over.
             self._telemetry.warn("queued webhook stays", reason=str(error))
 
 

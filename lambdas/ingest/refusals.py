@@ -37,7 +37,7 @@ class Refusals:
             self._no_new_authors[_account_of(conversation)] = refused.reason
 
     def add_unasked(self, conversation: ConversationId, reason: o.RefusalReason) -> None:
-        """Record a message that was refused without asking the lane, so that its conversation's later ones are, too."""
+        """Record a message that was refused without asking the lane, so that later ones are refused as well."""
         self._conversations.setdefault(conversation, reason)
 
     def in_conversation(self, conversation: ConversationId) -> o.RefusalReason | None:

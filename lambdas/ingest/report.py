@@ -37,7 +37,7 @@ class Done:
     left_out_value: str | None = None
     """A sentence about the first value that a door left out because it does not fit, with the pointer to the value."""
     left_out_replies: int = 0
-    """Replies to more conversations than a webhook may put on hold."""
+    """Replies that were left out, because one webhook may put only a limited number of conversations on hold."""
 
     def summary(self) -> dict[str, object]:
         """Return the response's body, which says what became of the messages and changes, and when buffers are due."""
@@ -64,7 +64,7 @@ class Done:
     def note_wait(
         self, conversation: ConversationId, outcome: o.MessageBuffered | o.MessageDuplicate | o.BufferRetimed
     ) -> None:
-        """Set the due time, the count and the rule in the response's entry for this conversation."""
+        """Set the due time, the number of messages and the rule in the response's entry for this conversation."""
         self.conversations[str(conversation)] = {
             "dueAt": outcome.due_at_ms,
             "count": outcome.count,

@@ -14,7 +14,7 @@ HTTP_BAD_REQUEST, HTTP_SERVER_ERROR = 400, 500
 
 
 class WebhookCall(NamedTuple):
-    """One call of a route, whose path names the platform, and for the platform `custom` a door."""
+    """One call of a route. The path names the platform and, for the platform `custom`, the door."""
 
     platform: str
     webhook: Webhook
@@ -41,7 +41,7 @@ def refuse(status: int, problem: str, headers: Mapping[str, str] | None = None) 
 def in_form_of(platform: Platform | None, response: Response) -> Response:
     """Return the response in the platform's form. If a redelivery would be refused too, the body may be empty.
 
-    The status stays, because the platform shows it to its operators, and calls another URL after some statuses.
+    Keep the status, because the platform shows it to its users, and calls another URL after some statuses.
     """
     if (
         platform is None

@@ -1,4 +1,4 @@
-"""Lets buffers wait a little longer while their author is typing, within the bound of the rules."""
+"""Lets buffers wait a little longer while their author is typing, but not beyond the maximum wait of the rules."""
 
 from collections.abc import Iterable
 

@@ -2,8 +2,8 @@
 
 Anybody can send any number of such requests, and each line costs money. A metric is written as a line, too. So in each
 minute an instance immediately writes only the first few lines of each kind and of each metric. After that, it writes a
-metric's count whenever it has doubled, so that an alarm notices a flood. The first request after the minute writes how
-many more there were.
+metric's count whenever the count has doubled, so that an alarm notices large numbers. At the first request after the
+minute, the instance writes how many lines it has not written.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ class UnauthenticatedLog:
         self._clock = clock
         self._minute_began_ms = 0
         self._counts: Counter[tuple[Write, str, str]] = Counter()
-        """How often each line was due in this minute, by its function, its text and its platform."""
+        """How often each line was to be written in this minute. A line is identified by function, text and platform."""
         self._metrics: Counter[str] = Counter()
         """How often each metric was counted in this minute."""
         self._written: Counter[str] = Counter()
@@ -40,7 +40,7 @@ class UnauthenticatedLog:
         self._write(self._telemetry.warn, decision, platform, fields)
 
     def count(self, metric: str) -> None:
-        """Count a request. Write it now, with later ones, or when the minute is over."""
+        """Count a request. Write the count now, when it has doubled, or when the minute is over."""
         self._metrics[metric] += 1
         count = self._metrics[metric]
         if count <= MAX_LINES_A_MINUTE or count == 2 * self._written[metric]:

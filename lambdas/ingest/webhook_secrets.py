@@ -8,13 +8,13 @@
 - generic: a secret of our choice; accounts are the values of the body's `account`.
 - whatsapp, messenger, instagram: the app secret of the Meta app, and a `verifyToken` of our choice; accounts are the
   phone number id, the page id, the professional account's id.
-- twilio: the auth token; accounts are the numbers written to, digits only, `whatsapp:<digits>` for WhatsApp.
-- telegram: setWebhook's `secret_token`, a different one for each bot; accounts are our names of the bots. The bot that
-  uses the platform's own secret is called `bot`.
-- custom/<door>: the secret of a door; for Basic, `<user>:<password>`. Accounts are `<door>:<account>`.
+- twilio: the auth token; accounts are the numbers that people write to, as `<digits>`, or `whatsapp:<digits>`.
+- telegram: setWebhook's `secret_token`, a different one for each bot; accounts are names that we give to the bots. The
+  bot that uses the platform's own secret is called `bot`.
+- custom/<door>: the secret of a door; for Basic authentication `<user>:<password>`. Accounts are `<door>:<account>`.
 
-A secret may be a list of two, while one replaces the other. The secrets of an account are valid for that account only,
-which accepts no other secrets. The platform's own secret is valid for every account without secrets of its own. A
+While one secret replaces another, both are given as a list. An account with secrets of its own accepts only those, and
+no other account accepts them. The platform's own secret is valid for every account without secrets of its own. A
 platform or an account whose entry has no secret is switched off, like a platform without an entry.
 """
 
@@ -58,7 +58,7 @@ class WebhookSecrets:
         return self._kept.value(at_most_ms_old=at_most_ms_old).get(platform, NOBODY)
 
     def after_a_refusal(self, platform: str) -> Credentials:
-        """Read the secrets again, unless they were just read: one may be new. Return the platform's."""
+        """Return the platform's secrets. Read them again unless they were just read, because one may be new."""
         return self.of(platform, at_most_ms_old=MIN_MS_BETWEEN_SECRET_READS)
 
 
@@ -92,5 +92,5 @@ def _secrets(described: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _is_text(secret: str) -> bool:
-    """Return False for a string with half a surrogate pair, which cannot be encoded into the bytes of a key."""
+    """Return False for a string with half a surrogate pair, because it cannot be encoded into a key's bytes."""
     return not any("\ud800" <= character <= "\udfff" for character in secret)

@@ -1,7 +1,7 @@
 """The processor of one shard: claims what is due, and starts a conversation processor for each conversation.
 
 At most one processor acts on a shard, because the scripts check its lease. It runs while there is work, at most until
-Lambda's time-out is near. It then releases the lease, and starts a successor if more work is near.
+Lambda's time-out is near. It then releases the lease, and starts a successor if more work is due soon.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,8 +24,8 @@ from message_buffer.telemetry import Telemetry
 MAX_STARTS_AT_ONCE = 32
 # While this many starts wait for a thread or for Lambda's response, the processor claims no further conversations.
 MAX_STARTS_UNDER_WAY = 200
-# A start may wait for a free thread. If less than this part of the claim's time is left by then, the claim is put back,
-# as if Lambda had refused the start, because the conversation processor could begin after the claim's end.
+# A start may wait for a free thread. If less than this share of the claim's time is left after the wait, the processor
+# puts the claim back instead, because the conversation processor could begin after the claim's end.
 CLAIM_LEFT_FOR_A_START = 0.5
 # If no conversation processor could be started, the conversation is due again after this pause, which doubles with each
 # failure in a row.
@@ -70,7 +70,7 @@ class PreparedFunctions(StartsFunctions, Protocol):
 
 
 class ConversationProcessors:
-    """Starts conversation processors side by side, and returns the conversations whose start failed."""
+    """Starts conversation processors in parallel, and returns the conversations whose start failed."""
 
     def __init__(self, functions: PreparedFunctions, function: str, *, clock: Clock = system_clock) -> None:
         self._functions = functions
@@ -88,7 +88,7 @@ class ConversationProcessors:
         return max(MAX_STARTS_UNDER_WAY - len(self._under_way), 0)
 
     def prepare(self) -> None:
-        """Connect to Lambda in a thread, so that the first start need not wait for that."""
+        """Connect to Lambda in a thread, so that the first start need not wait for the connection."""
         self._pool.submit(self._functions.prepare)
 
     def send(self, conversation: str, *, start_until_ms: int) -> None:
@@ -105,7 +105,8 @@ class ConversationProcessors:
     def ended(self) -> Iterator[tuple[str, SendFailed | None]]:
         """Yield the conversations whose start has ended since the last call, with the error if it failed.
 
-        A start counts as under way until the caller asks for the next one, so an error in between loses no start.
+        A start counts as under way until the caller asks for the next one, so the start is not lost if the caller
+        fails.
         """
         for future in [future for future in self._under_way if future.done()]:
             error = future.exception()
@@ -150,7 +151,7 @@ class Processor:
         self._down_since: int | None = None
 
     def run(self, remaining_ms: Callable[[], int]) -> Exit:
-        """Work, and return the reason to end once there is one. `remaining_ms` returns the time until the time-out."""
+        """Work until there is a reason to end, and return it. `remaining_ms` returns the time until the time-out."""
         ended: Exit | None = None
         step: Callable[[int], Exit | None] = self._enter
         try:
@@ -213,7 +214,8 @@ class Processor:
         if not self._conversation_processors.room:
             self._conversation_processors.wait(self._store.settings.max_sleep_ms / 1_000)
             return None
-        # Claim at most half, so that the processor can claim again while these conversations are being started.
+        # Claim at most half of MAX_STARTS_UNDER_WAY, so that the processor can claim again while it starts these
+        # conversations.
         limit = min(MAX_STARTS_UNDER_WAY // 2, self._conversation_processors.room)
         claimed = self._store.claim_due(self._shard, self._lease_id, limit=limit)
         if isinstance(claimed, LeaseLost):
@@ -240,7 +242,7 @@ class Processor:
             self._telemetry.warn("claims put back", shard=self._shard, conversations=conversations, reason=reason)
 
     def _sleep_until_due(self, claimed: ConversationsClaimed) -> Exit | None:
-        """Sleep until the next due time or deadline, at most for `max_sleep_ms`, or until a script wakes it.
+        """Sleep until the next due time or deadline, at most for `max_sleep_ms`, or until a script wakes the processor.
 
         While all slots are in use, ignore the next due time. End the run if there has been no work, and no conversation
         in flight, for `idle_ms`.
@@ -280,13 +282,13 @@ class Processor:
             )  # fmt: skip
 
     def _reacquire(self) -> Exit | None:
-        """Acquire the expired lease again. Return LOST if another processor has it."""
+        """Acquire the expired lease again. Return LOST if another processor has acquired it."""
         self._telemetry.count("LeaseLost")
         self._telemetry.warn("lease lost", shard=self._shard)
         return Exit.LOST if self._enter(0) else None
 
     def _hand_over(self) -> Exit:
-        # Failed starts can be put back only under the lease, so wait no longer than the lease certainly lasts.
+        # Wait no longer than the lease certainly lasts, because conversations can be put back only under the lease.
         self._conversation_processors.wait(self._renew_ms / 1_000, for_all=True)
         self._return_failed_starts()
         match self._store.hand_over(self._shard, self._lease_id):

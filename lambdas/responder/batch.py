@@ -7,7 +7,7 @@ from lambdas.responder.errors import MalformedEvent
 from message_buffer.errors import InvalidId
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 
-# This is many times what models accept, and still fits into the function's memory.
+# This is many times what models accept, but it still fits into the function's memory.
 MAX_BATCH_BYTES = 8_388_608
 DETAIL_TYPE = "messages.batch.ready"
 FORGOTTEN = "messages.conversation.forgotten"
@@ -18,7 +18,7 @@ BATCHES = "batches/"
 
 
 class Forgotten(NamedTuple):
-    """Batches of the conversation whose last message arrived at or before `at_ms` must be erased."""
+    """The request to erase those batches of a conversation whose last message arrived at or before `at_ms`."""
 
     conversation: str
     at_ms: int
@@ -45,9 +45,9 @@ class Batch(NamedTuple):
 
     @property
     def recipient(self) -> ConversationId:
-        """Return the conversation to which the reply is sent, with the name under which the author last wrote.
+        """Return the conversation to which the reply is sent, with the number or id under which the author last wrote.
 
-        The conversation keeps the author's first name, which may be a number that another person has by now.
+        The batch's conversation has the author's first number, which another person may have by now.
         """
         return self.conversation._replace(user=self.address) if self.address else self.conversation
 
@@ -83,7 +83,7 @@ def read_batch(body: str, objects: ReadsObjects) -> Batch:
 
 def _whatsapp_address(conversation: ConversationId, message: Any) -> str | None:
     author, chat = message.get("author"), message.get("chat")
-    # Only Twilio names its channel in the account. The accounts of doors and of generic webhooks may look the same.
+    # Check the platform too, because an account of a door or of a generic webhook may also begin with `whatsapp:`.
     of_twilio = conversation.platform == "twilio" and conversation.account.startswith("whatsapp:")
     is_whatsapp = conversation.platform == "whatsapp" or of_twilio
     if not is_whatsapp or not isinstance(author, str) or (isinstance(chat, dict) and chat.get("type") == "group"):

@@ -1,4 +1,4 @@
-"""Everything outside the responder that it calls, apart from its own table."""
+"""Everything outside the responder that the responder calls, except its own table."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -7,14 +7,14 @@
 | a conversation's id | `t#<number>` | a turn for which the record has no room |
 | `tenant:<tenant>` | `!` | settings of all conversations of a tenant |
 
-A run that works on a conversation owns its record: it writes a token of its own, and a time at which the ownership
-lapses. Each later write has the token as its condition, so a run that has lost the conversation changes nothing.
-Lists are stored as JSON.
+A run that works on a conversation owns the record. It writes a token of its own into the record, and the time at which
+the ownership ends. Each later write requires that token, so a run that has lost the conversation changes nothing. Lists
+are stored as JSON.
 
 The command `forget` replaces the record with a tombstone, which contains the time up to which batches are dropped. A
 tombstone is kept as long as an outbox, so that a replay of the bus does not restore the person's words. The next newer
-batch turns the tombstone into a record again.
-All items expire: a record some time after its last batch, a turn the same time after it was moved out of the record.
+batch turns the tombstone into a record again. All items expire. A record expires some time after its last batch, and a
+turn after the same time in an item of its own.
 """
 
 import json
@@ -38,13 +38,13 @@ DELETES = 25
 
 
 class ReplyCount(NamedTuple):
-    """The replies that were planned within an hour of the first of them."""
+    """The number of replies that were planned in the hour from `began_at_ms`."""
 
     began_at_ms: int
     replies: int
 
     def at(self, now_ms: int) -> "ReplyCount":
-        """Return the count at this time. An hour after it began, the count begins again at zero."""
+        """Return the count at this time. After an hour the count begins again at zero."""
         return self if now_ms - self.began_at_ms < HOUR_MS else ReplyCount(now_ms, 0)
 
     def with_one_more(self) -> "ReplyCount":
@@ -115,7 +115,7 @@ class ConversationsTable(Table):
     def acquire(
         self, conversation: str, owner: str, *, now_ms: int, until_ms: int, create: bool
     ) -> ConversationRecord | OwnedByAnother | UnknownConversation:
-        """Acquire the conversation until `until_ms`, and return its record. The owner may call this again."""
+        """Acquire the conversation until `until_ms`, or extend that time for its owner. Return the record."""
         known = "(attribute_exists(#id) AND (attribute_not_exists(#forgottenAt) OR attribute_exists(#createdAt)))"
         free = (
             "(attribute_not_exists(#owner) OR #ownerUntil < :now OR #owner = :me)"
@@ -227,7 +227,7 @@ class ConversationsTable(Table):
         ).done
 
     def clear_answered_by(self, conversation: str, batch_id: str) -> None:
-        """Let the parked batches that this batch's reply would also have answered be answered separately again."""
+        """Forget that this batch's reply also answers parked batches, so that they are answered separately."""
         record = self.read(conversation)
         for each in record.parked if record else ():
             key, do = _key(conversation, _outbox_key(each.batch_id)), "REMOVE #carriedBy"
@@ -345,7 +345,7 @@ def _expires_at(now_ms: int, days: int) -> int:
 
 
 def _has_expired(item: Item, now_ms: int) -> bool:
-    """Return whether the item has expired, because DynamoDB may take days to delete it."""
+    """Return whether the item has expired. DynamoDB may take days to delete an expired item."""
     return "expiresAt" in item and number(item, "expiresAt") < now_ms // 1_000
 
 
@@ -354,7 +354,7 @@ def _key(conversation: str, part: str) -> dict[str, str]:
 
 
 # -- items and their JSON --------------------------------------------------------------------------
-# Existing tables contain these names of attributes and fields, so do not change them when a name in Python changes.
+# Existing tables contain these names of attributes and fields, so keep them even if a name in Python changes.
 
 
 def _to_record(item: Item) -> ConversationRecord:

@@ -8,7 +8,7 @@ from message_buffer.aws import clients as aws
 # The pause before the next attempt doubles from the minimum to the maximum.
 MIN_RETRY_SECONDS = 4
 MAX_RETRY_SECONDS = 300
-# Longer than the function may run, so that a run does not receive the same dead letter twice.
+# This is longer than the function may run, so that a run does not receive the same dead letter twice.
 DEAD_LETTER_HIDDEN_SECONDS = 720
 
 
@@ -18,7 +18,7 @@ class Delivery(NamedTuple):
     """How often the queue has delivered this body, including this delivery."""
     time_left_ms: Callable[[], int]
     require_hidden: Callable[[], None]
-    """Call this before a step with effects: it raises SendFailed if other runs may already see the delivery."""
+    """Raises SendFailed if another run may already see the delivery. Call this before each step that has effects."""
 
     @property
     def retry_seconds(self) -> int:
@@ -55,7 +55,7 @@ class Deliveries:
     def erase_dead_letters(
         self, is_wanted: Callable[[str], bool], *, has_time: Callable[[], bool], keep: bool
     ) -> Letters:
-        """Delete the dead letters for whose body `is_wanted` is true, or with `keep` only count them.
+        """Delete the dead letters whose body `is_wanted` accepts. With `keep`, only count them.
 
         All other dead letters stay in the queue.
         """
@@ -67,7 +67,7 @@ class Deliveries:
                     QueueUrl=url,
                     MaxNumberOfMessages=10,
                     VisibilityTimeout=DEAD_LETTER_HIDDEN_SECONDS,
-                    # Only with a wait time does SQS ask all servers of the queue.
+                    # SQS asks all servers of the queue only if the request has a wait time.
                     WaitTimeSeconds=1,
                 )
                 letters = response.get("Messages", [])
@@ -84,7 +84,7 @@ class Deliveries:
         return Letters(found, finished)
 
     def dead_letter(self, body: str, *, reason: str) -> None:
-        """Put the body into the dead-letter queue, unchanged so that it can be moved back, with the reason."""
+        """Put the body and the reason into the dead-letter queue. The body is unchanged, so it can be moved back."""
         # Cut the reason, because operators read it in a list.
         attribute = {"DataType": "String", "StringValue": reason[:200]}
         with aws.errors_as_ours("dead-letter delivery"):

@@ -1,4 +1,4 @@
-"""Errors of a call to an AI or a channel, by what is known about the call afterwards.
+"""The responder's errors. The errors of a call to an AI or a channel say whether the call had an effect.
 
 MalformedEvent      (InvalidInput) a delivery of the queue is not an event of the message buffer
 CallRefused         the call had no effect, and another attempt will not help

@@ -1,6 +1,7 @@
 """Erases a conversation: its record, turns and outboxes, and its dead letters.
 
-Its batches that still wait in the queue are dropped when they are delivered, because the tombstone is newer.
+Batches of the conversation that still wait in the queue are dropped when they are delivered, because the tombstone is
+newer.
 """
 
 import json

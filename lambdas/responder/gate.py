@@ -1,6 +1,6 @@
-"""Decides whether a reply may still be sent. A human agent may have taken over, or the customer written again.
+"""Decides whether a reply may still be sent. A human agent may have taken over, or the customer may have written again.
 
-While anyone but the responder itself holds the conversation, nothing is sent, whatever the policy. Otherwise:
+While the conversation is on hold by anyone but the responder, nothing is sent, whatever the policy. Otherwise:
 
 | policy | the gate may close | then an unsent reply |
 |---|---|---|
@@ -40,7 +40,7 @@ class GateCheck(NamedTuple):
     """The buffer's response to the question whether a part may be sent."""
 
     hold: OthersHold | None
-    """Another's hold of the conversation: nothing may be sent."""
+    """A hold by people or by another consumer. While there is one, nothing may be sent."""
     newer: bool
     """The customer has written messages after the batch, and the policy lets them close the gate."""
 
@@ -57,7 +57,7 @@ class ReplyGate:
         return self._policy == QUEUE
 
     def check(self, batch: Batch, *, parked: Sequence[ParkedBatch], answered: int, parts_sent: int) -> GateCheck:
-        """Ask the buffer whether the next part may be sent. The result is true only of this moment.
+        """Ask the buffer whether the next part may be sent. The result may be outdated at once.
 
         `answered` is the highest generation of the batch's lane that has been answered. Anything higher will arrive as
         a later batch.
@@ -65,8 +65,8 @@ class ReplyGate:
         if not self._obeys_newer_messages(batch, parked, parts_sent):
             return GateCheck(self._buffer.hold_of_another(batch), newer=False)
         newest, hold = self._buffer.newest_generation(batch)
-        # If `answered` is higher than `newest`, ignore it: the buffer had forgotten the conversation, and counts from 1
-        # again.
+        # Ignore `answered` if it is higher than `newest`, because the buffer has then forgotten the conversation and
+        # counts from 1 again.
         return GateCheck(hold, newer=newest > max(batch.generation, answered if answered <= newest else 0))
 
     def _obeys_newer_messages(self, batch: Batch, parked: Sequence[ParkedBatch], parts_sent: int) -> bool:

@@ -12,7 +12,7 @@ MAX_GATE_ANSWER_SECONDS = 6.0
 
 
 class OthersHold(NamedTuple):
-    """A hold by people, or by another consumer, whose name is then the `cause`."""
+    """A hold by people or by another consumer. If it is a consumer's, `cause` is the consumer's name."""
 
     holder: str
     cause: str
@@ -40,13 +40,13 @@ class BufferClient:
         self._by = by
 
     def newest_generation(self, batch: Batch) -> tuple[int, OthersHold | None]:
-        """Return the generation that the conversation now has in the batch's lane, and another's hold."""
+        """Return the conversation's present generation in the batch's lane, and the hold by others, or None."""
         fields = {"conversation": str(batch.conversation), "generation": batch.generation, "lane": batch.lane}
         seen = self._ask("gate", **fields)
         return int(seen["current"]), self._of_another(seen)
 
     def hold_of_another(self, batch: Batch) -> OthersHold | None:
-        """Return another's hold. It does not ask for the generation, so an outage of Valkey does not prevent it."""
+        """Return the hold by others, or None. Unlike `newest_generation`, this also works in an outage of Valkey."""
         return self._of_another(self._ask("gate", conversation=str(batch.conversation)))
 
     def _of_another(self, seen: Json) -> OthersHold | None:

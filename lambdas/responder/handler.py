@@ -1,7 +1,7 @@
 """Lambda entry of the responder: deliveries of its queue, or an operator's `{"operation": …}` (`operator_commands.py`).
 
-While the responder works on a delivery, it extends the delivery's invisibility by one short period after another. So if
-the function is killed, the queue delivers the batch again soon, however long its own visibility time-out is.
+While the responder works on a delivery, a heartbeat extends the delivery's invisibility by a short period each time. So
+if the function is killed, the queue delivers the batch again soon, however long the queue's own visibility time-out is.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,8 @@ from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.settings import ResponderOptions, ResponderSettings, read_settings
 from message_buffer.telemetry import Telemetry
 
-# The heartbeat hides a delivery again this many times within one hiding period, so one slow call does not expose it.
+# The heartbeat hides a delivery again this many times within one hiding period, so that one slow call does not make the
+# delivery visible.
 MIN_HEARTBEATS_WHILE_HIDDEN = 3
 CHANNELS: dict[str, Callable[[Http, Any], Channel]] = {
     "whatsapp": WhatsAppChannel,
@@ -104,7 +105,7 @@ def _assistant(options: ResponderOptions, credentials: CredentialStore) -> Assis
 def _channel(
     options: ResponderOptions, credentials: CredentialStore, fake: Channel, to: ConversationId
 ) -> Channel | None:
-    # We know no address of the products whose webhooks come through doors, so their replies go to the bus, too.
+    # Replies to doors go to the bus, too, because we do not know where the products behind the doors accept replies.
     if options.channel == "fake" or to.platform in ("generic", "custom"):
         return fake
     make = CHANNELS.get(to.platform)

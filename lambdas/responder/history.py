@@ -1,15 +1,17 @@
-"""Selects the turns of a conversation that the record keeps, and those that the assistant gets."""
+"""Selects the turns of a conversation that the record keeps, and the turns that the assistant receives."""
 
 import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-# An item of DynamoDB has at most 400 KB. The record holds turns and parked batches, both as JSON, and settings.
+# DynamoDB limits an item to 400 KB. Besides these turns, the record contains parked batches and settings.
 MAX_RECORDED_TURNS_BYTES = 98_304
-# A transaction of DynamoDB has at most 100 writes, and the one that ends a batch may move all turns out of the record.
+# DynamoDB limits a transaction to 100 writes, and the transaction that ends a batch may move all turns out of the
+# record.
 MAX_RECORDED_TURNS = 60
 MAX_TURN_BYTES = 32_768
-# A token of English has about four bytes, one of other scripts fewer. The estimate errs on the high side.
+# A token of English has about four bytes, and a token of other scripts has fewer. So the estimate of tokens is rather
+# too high.
 MIN_BYTES_IN_A_TOKEN = 3
 CUT_MARK = " […]"
 CONTROLS = {code: None for code in range(32) if chr(code) not in "\n\t"}

@@ -1,4 +1,4 @@
-"""The only module that speaks HTTP. It turns each failure into one of the responder's errors.
+"""The responder's only module that makes HTTP requests. It turns each failure into one of the responder's errors.
 
 The client makes each request once. If a request may be repeated, the queue delivers its batch again, after a pause that
 grows with each attempt.
@@ -13,12 +13,13 @@ from typing import Any
 from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed
 from message_buffer.json_object import Json
 
-# This bounds only the connection. Responses of the AI and the channels take longer, and have limits of their own.
+# This limits only the time to connect. Responses of the AI and the channels take longer, and have limits of their own.
 MAX_CONNECT_SECONDS = 2.0
-# A response has a few kilobytes. A response above this size is an error, and must not fill the memory.
+# Responses have a few kilobytes. A larger one than this is an error, and must not fill the memory.
 MAX_HTTP_ANSWER_BYTES = 4_194_304
 MAX_HTTP_CHUNK_BYTES = 65_536
-# The lowest status of each kind. A redirect counts as an error, because credentials must not be sent to its target.
+# The lowest status of redirects, and of errors. A redirect counts as an error, because credentials must not be sent to
+# its target.
 REDIRECTS = 300
 SERVER_ERRORS = 500
 # By definition these statuses mean that the service did not carry out the request, so it may be repeated.

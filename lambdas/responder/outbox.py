@@ -15,7 +15,7 @@ PLANNED, SENDING, SENT, UNCONFIRMED = "planned", "sending", "sent", "unconfirmed
 
 
 class Part(NamedTuple):
-    """One message of the channel, with its state."""
+    """One message to the customer, with its state."""
 
     text: str
     state: str = PLANNED
@@ -23,7 +23,7 @@ class Part(NamedTuple):
 
 class Outbox(NamedTuple):
     parts: Sequence[Part] = ()
-    """Removed when the batch is finished, because the conversation's turns then contain the reply."""
+    """Their texts are removed when the batch is finished, because the conversation's turns then contain the reply."""
     also_answers: Sequence[str] = ()
     """Ids of the parked batches that this reply also answers."""
     input_tokens: int = 0

@@ -16,7 +16,7 @@ from message_buffer.json_object import Json
 
 # Enough time for the last write of a batch, or for the release of its conversation after a failure.
 MIN_TIME_TO_FINISH_MS = 5_000
-# Bounds the customer's text, and the parts of the reply that were sent before the gate closed.
+# The maximum size of the customer's text, and of the parts of the reply that were sent before the gate closed.
 MAX_PARKED_TEXT_BYTES = 12_288
 LOST = "another run owns the conversation"
 
@@ -48,7 +48,7 @@ class OwnedBatch:
 
     @property
     def also_answers(self) -> list[ParkedBatch]:
-        """Return the parked batches that this reply also answers. Once it is planned, they are fixed."""
+        """Return the parked batches that this batch's reply also answers. Once the reply is planned, they are fixed."""
         if self.outbox is None:
             return self._newest_that_fit()
         return [each for each in self.earlier if each.batch_id in self.outbox.also_answers]
@@ -68,7 +68,7 @@ class OwnedBatch:
         return "\n".join(part.text for part in parts if part.state != PLANNED)
 
     def question(self, now_ms: int) -> list[Turn]:
-        """Return the turns to answer: each parked batch, with the parts already sent to answer it, then this batch."""
+        """Return the turns to answer: each parked batch with the parts of its reply that were sent, then this batch."""
         turns: list[Turn] = []
         for each in self.also_answers:
             turns.append(Turn(USER, each.text, now_ms, each.batch_id))

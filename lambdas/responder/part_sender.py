@@ -7,8 +7,8 @@ from lambdas.responder.owned_batch import OwnedBatch
 from message_buffer.limits import MAX_CALL_MS
 from message_buffer.telemetry import Telemetry
 
-# A part whose run ends after `sending` is recorded is never sent again, so there must also be time for the write to the
-# table.
+# If a run ends after it has recorded `sending`, the part is never sent again. So there must be time to send the part,
+# and also to write to the table.
 MIN_TIME_TO_SEND_MS = int(MAX_SEND_SECONDS * 1_000) + MAX_CALL_MS
 
 

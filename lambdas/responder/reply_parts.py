@@ -1,6 +1,6 @@
 """Divides a reply into the parts that a channel accepts."""
 
-# Places where a text may be split, the best first.
+# Separators at which a text may be split, from the best to the worst.
 BREAKS = ("\n\n", "\n", ". ", " ")
 
 

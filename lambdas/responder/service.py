@@ -36,10 +36,11 @@ from message_buffer.errors import MessageBufferError, SendFailed
 from message_buffer.settings import ResponderOptions
 from message_buffer.telemetry import Telemetry
 
-# A batch that only waits for the owner of its conversation is tried again sooner than a batch that failed.
+# The maximum pause for a batch that only waits because another run owns its conversation. After a failure the pause may
+# be longer.
 MAX_RETRY_SECONDS_WHILE_OWNED = 32
-# A batch that waits behind a queued reply checks this many times within `gate_wait_seconds` whether that reply was
-# sent.
+# While a batch waits for the queued reply to an earlier batch, the responder checks at least this many times within
+# `gate_wait_seconds` whether that reply was sent.
 MIN_CHECKS_IN_A_GATE_WAIT = 4
 
 
@@ -76,7 +77,7 @@ class Responder:
     def respond(self, delivery: Delivery) -> Later | None:
         """Answer the delivery's batch. Return None if the delivery is finished, otherwise when to try again.
 
-        A delivery is also finished if it was dead-lettered. This raises nothing: after a failure it returns Later.
+        A delivery is also finished if it was dead-lettered. After a failure, return Later instead of raising an error.
         """
         batch = None
         try:
@@ -167,8 +168,8 @@ class Responder:
         try:
             self._table.release(conversation, owner, status="processing_error", reason=reason)
         except SendFailed as failed:
-            # The ownership lapses by itself. Raise nothing here, because the caller re-raises the first error, which
-            # says more.
+            # The ownership ends by itself. Raise nothing here, because the caller re-raises the first error, which says
+            # more.
             self._telemetry.warn("conversation was not released", conversation=conversation, reason=str(failed))
 
     # -- the steps of a batch ----------------------------------------------------------------------
@@ -176,7 +177,8 @@ class Responder:
     def _answer(self, owned: OwnedBatch) -> Later | None:
         if owned.outbox and owned.outbox.answered_by:
             owned.release(reason="another batch answers this one, too")
-            # Wait as long as after a failure, so that this batch has as many attempts as the batch that answers it.
+            # Wait as long as after a failure. A shorter pause would use up this batch's attempts before those of the
+            # batch that answers it.
             return Later(owned.delivery.retry_seconds)
         reason = self._withholding.reason_for(owned)
         channel = None if reason else self._collaborators.channel(owned.batch.conversation)

@@ -1,4 +1,4 @@
-"""Handles batches that the settings of the stage, the tenant or the conversation do not let the responder answer."""
+"""Finishes the batches that settings of the stage, the tenant or the conversation forbid to answer."""
 
 from lambdas.responder.batch import Batch
 from lambdas.responder.collaborators import Collaborators
@@ -46,7 +46,7 @@ class Withholding:
         }
 
     def reason_for(self, owned: OwnedBatch) -> str | None:
-        """Return why the settings do not let the batch be answered, or None if they do."""
+        """Return why the settings forbid a reply to the batch, or None if they allow one."""
         return self._reason_to_be_silent(owned) or self._reason_to_save(owned)
 
     def _reason_to_save(self, owned: OwnedBatch) -> str | None:

@@ -1,7 +1,7 @@
-"""Lambda entry of the watchdog, which makes a pass for every event and ignores its content.
+"""Lambda entry of the watchdog, which makes a pass for every event, whatever the event contains.
 
-A rule starts a pass every minute, and a queue starts the next one 30 seconds later. Another queue has Lambda's
-records of failed runs of the processor. It delivers each record when the dead processor's lease has expired.
+A rule starts a pass every minute, and a queue starts another pass 30 seconds later. A second queue delivers Lambda's
+records of failed runs of the processor, each at the time when the dead processor's lease has expired.
 """
 
 from functools import cache
@@ -13,8 +13,8 @@ from message_buffer.limits import MAX_CALL_MS
 from message_buffer.settings import WatchdogSettings, read_settings
 from message_buffer.telemetry import Telemetry
 
-# A step of a pass is a call to Valkey, whose longest time follows from the stage's settings, and a processor's start,
-# which takes up to this time. With less time left, a pass ends.
+# The maximum time of a processor's start. A pass ends when the time left is not enough for a call to Valkey and this
+# start. The maximum time of the call follows from the stage's settings.
 MAX_PROCESSOR_START_MS = MAX_CALL_MS
 
 

@@ -1,4 +1,4 @@
-"""The watchdog: puts back conversations whose claim or token has expired, and starts processors that are missing."""
+"""The watchdog: puts back conversations whose claim or token has expired, and starts missing processors."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -58,7 +58,7 @@ class Watchdog:
             raise first_error
 
     def _report(self, checked: list[_Health]) -> None:
-        """Publish one value for all checked shards, so that an alarm on an average or a maximum covers the stage."""
+        """Publish one value of each metric for all checked shards together, so that an alarm covers the whole stage."""
         if checked:
             pending, inflight = (sum(each.pending for each in checked), sum(each.inflight for each in checked))
             # No alarm reads these, and AWS bills a metric for each hour in which it has a value.
@@ -82,7 +82,7 @@ class Watchdog:
         return _Health(recovered.pending, recovered.inflight, overdue_ms)
 
     def _recover(self, shard: int, remaining_ms: Callable[[], int]) -> tuple[ShardRecovered, int]:
-        """Put expired claims back, page by page. Return the last page, and the number of conversations put back."""
+        """Put expired claims back, page by page. Return the last page, and how many claims were put back in all."""
         conversations = 0
         while True:
             recovered = self._lane.recover_expired(shard, limit=MAX_CONVERSATIONS_IN_A_RECOVERY)

@@ -1,14 +1,14 @@
 -- charge_quota: charge the quotas of a message's account and tenant; if one is used up, charge none of them.
 --
--- A quota is a time in `quota`, in microseconds. Each message moves it ahead by its cost. If it is more than a minute
--- ahead of now, the quota is used up.
+-- The hash `quota` has a time in microseconds for each quota. Each message moves that time ahead by the message's cost.
+-- If the time is more than a minute ahead of now, the quota is used up.
 --
 -- Reads    call, quota_key, now_ms, every, buffer, account, account_us, opening_us, of_tenant
 -- Sets     refused: the reason, if a quota is used up
 -- Sets     wait_ms: after this time the quota has room again
 
 local now_us, minute_us, second_us, hour_ms = now_ms * 1000, 60000000, 1000000, 3600000
--- Each charge is three values: a name in `quota`, its cost in microseconds, and the reason if it is refused.
+-- Each charge is three values: a name in `quota`, the cost in microseconds, and the reason if the quota is used up.
 local spent = buffer and {account, account_us, 'account_messages'}
   or every ~= '1' and {'/' .. account, opening_us, 'account_conversations'} -- also pays for the first `every` messages
   or {account, account_us, 'account_messages', '/' .. account, opening_us, 'account_conversations'}

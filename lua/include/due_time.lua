@@ -6,13 +6,13 @@
 -- Reads    silence_ms, silence_rule, typing_ms, max_wait_ms, max_messages, min_messages, flush_reason, pressed
 -- Reads    k, floor_ms, ceiling_ms, floor_rule, mean, dev, earliest_at
 -- Sets     due_at: due time, a number
--- Sets     why: '<reason> <rule> <wait_ms>', the event's `flushReason`, `rule` and `appliedWaitMs`; or stays as it was
+-- Sets     why: '<reason> <rule> <wait_ms>', the event's `flushReason`, `rule` and `appliedWaitMs`; or unchanged
 
 local reason, rule = 'silence', silence_rule
 if old_due_at and old_due_at <= now_ms then
-  due_at, reason = old_due_at, nil -- the buffer is due already and stays due, for the reason that its line has
+  due_at, reason = old_due_at, nil -- the buffer is already due, and stays due for its old reason
 else
-  -- A press that reaches min_messages waits as a typed message does, because the earlier messages waited only for it.
+  -- A press that completes min_messages waits like a typed message, because the earlier messages waited only for it.
   local wait_ms, is_pressed = silence_ms, pressed ~= '' and (count == 1 or count - min_messages > 0)
   if is_pressed then
     wait_ms, rule = pressed, 'pressedSilenceMs'

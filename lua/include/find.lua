@@ -23,7 +23,7 @@ local function find()
     if phase == 'near' then
       step = step + 1
     else
-      -- From the newest to the oldest, because between two calls a message can only move to a lower position.
+      -- Search from the newest to the oldest, because between two calls a message can only move to a lower position.
       step = math.min(step, count) - 1
       position = step
       if position < math.max(0, count - limit) then break end
@@ -43,7 +43,7 @@ local function find()
 
   -- The message was in the earliest batch whose last message did not arrive before the message itself.
   local earlier = redis.call('ZCOUNT', emitted_key, '-inf', arrived_at - 1)
-  -- If older batches may have been forgotten, the message may have been in one of those instead.
+  -- If `emitted` is full, an older batch may have been forgotten, and may have contained the message.
   if earlier == 0 and redis.call('ZCARD', emitted_key) >= max_emitted then return nil, {'ABSENT', 1, ''} end
   return nil, {'ABSENT', 1, redis.call('ZRANGE', emitted_key, earlier, earlier)[1] or ''}
 end

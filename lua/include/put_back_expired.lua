@@ -1,7 +1,7 @@
--- put_back_expired: return conversations whose claim or token has ended to pending, at most `limit` of them.
+-- put_back_expired: put at most `limit` conversations whose claim or token has ended back into pending.
 --
 -- Reads    inflight_key, pending_key, now_ms, limit
--- Sets     expired: these conversations
+-- Sets     expired: the conversations that were put back
 
 expired = redis.call('ZRANGE', inflight_key, '-inf', now_ms, 'BYSCORE', 'LIMIT', 0, limit)
 if #expired > 0 then

@@ -1,7 +1,7 @@
--- slot_freed: wake the processor if it waits for a slot, because the conversation is no longer in flight.
+-- slot_freed: wake the processor if it waits for a slot, because a conversation has left `inflight`.
 --
 -- Reads    alive, now, open_key, wake_key
--- Sets     alive: if it woke the processor, the line that says so
+-- Sets     alive: the new line of the processor, if the processor was woken
 
 if alive and alive > now and string.sub(alive, 14) == '0000000000001' then
   redis.call('DEL', wake_key)

@@ -1,1 +1,1 @@
-"""The names of an author who has several. This package may import `lanes` and every layer below it."""
+"""Maps the several ids of one author to one conversation. This package may import `lanes` and every layer below it."""

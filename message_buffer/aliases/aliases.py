@@ -1,12 +1,11 @@
 """Keeps one conversation for an author whom the platform names by a number, by an id, or by both.
 
-The table maps an id to the name under which its author first wrote: the number, if that webhook contained it, otherwise
-the id itself. This entry never changes, so a later webhook with only the id reaches the same conversation. A number
-belongs to the id with which it was first seen. An author with the same number and another id gets a conversation that
-is named by that other id.
+The table maps each id to the number in the author's first webhook, or to the id itself if that webhook had no number.
+This entry never changes, so a later webhook with only the id reaches the same conversation. A number belongs to the
+first id that came with it. If the number comes with another id later, that id names a conversation of its own.
 
-If the table cannot be reached, ingest still accepts messages. An instance then uses its copy of the alias, or, if it
-has none, the id in the webhook. So an outage may split a conversation, but it never merges two authors.
+If the table cannot be reached, ingest still accepts messages. An instance then uses its copy of the alias, or the id in
+the webhook if the instance has no copy. So an outage may split a conversation, but it never merges two authors.
 """
 
 from typing import NamedTuple
@@ -19,11 +18,11 @@ from message_buffer.messages.author_ids import AuthorIds
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.telemetry import Telemetry
 
-# An instance looks an alias up again when its copy is this old, because an operator may have forgotten the author.
+# An instance looks an alias up again when its copy is this old, because an operator may have erased the alias.
 ALIAS_COPY_LIFE_MS = 60_000
 # An instance keeps this many copies. Each takes a few hundred bytes.
 MAX_ALIASES_KEPT = 4_096
-# All look-ups for one webhook together may take this long. After that, an author is named by the id in the webhook.
+# All look-ups for one webhook together may take this long. After that, ingest uses the id in the webhook.
 MAX_LOOK_UP_MS_IN_A_WEBHOOK = 3_000
 
 
@@ -46,7 +45,7 @@ class Aliases:
         self._spent_ms = 0
 
     def begin_webhook(self) -> None:
-        """Allow the look-ups of the next webhook their full time."""
+        """Reset the time that look-ups have taken, for the next webhook."""
         self._expected.clear()
         self._spent_ms = 0
 
@@ -100,7 +99,8 @@ class Aliases:
     def _learn(self, by_id: ConversationId, number: str | None) -> str:
         """Write the aliases of a new author, and return the user part of the conversation. Raise SendFailed."""
         first_name = by_id.user
-        # Claim the number first. If this run then crashes, the next message finds the number claimed by its own id.
+        # Write the number's item first. If this run crashes before it writes the id's item, the next message finds that
+        # the number belongs to the same id.
         if number and self._put(by_id._replace(user=number), by_id.user) == by_id.user:
             first_name = number
         return self._put(by_id, first_name)
@@ -109,7 +109,7 @@ class Aliases:
         return self._table.put(conversation, leads_to, now_ms=self._clock())
 
     def _keep(self, by_id: ConversationId, user: str) -> _Copy:
-        # Drop the oldest copy. A dictionary keeps the order of insertion.
+        # Insert the copy at the end, so that the first copy in the dictionary is the oldest and is dropped first.
         self._copies.pop(by_id, None)
         if len(self._copies) >= MAX_ALIASES_KEPT:
             del self._copies[next(iter(self._copies))]

@@ -1,9 +1,9 @@
-"""The table of aliases. Each item maps one name of an author to another, and is written once:
+"""The table of aliases. Each item maps one id of an author to another, and is written once. A number counts as an id:
 
-    acme/whatsapp/1065/DE.11          leadsTo 491701234567    the first name under which this id's author wrote
+    acme/whatsapp/1065/DE.11          leadsTo 491701234567    the number in the first webhook with this id
     acme/whatsapp/1065/491701234567   leadsTo DE.11           the first id that came with this number
 
-A number's item prevents other authors from using the number, and lets the command `forget` find the id.
+A number's item prevents other authors from using the number's conversation, and lets the command `forget` find the id.
 
 An item expires a year after it was written. A reader must not rely on DynamoDB's own expiry, which may take days.
 """
@@ -13,21 +13,21 @@ from message_buffer.aws.dynamodb import Item, Table, Values, number, text
 from message_buffer.limits import DAY_MS, SECOND_MS
 from message_buffer.messages.conversation_id import ConversationId
 
-# An alias expires this long after it was written. An author who still writes is then learned again.
+# An alias expires this long after it was written. If the author writes again after that, ingest writes a new alias.
 ALIAS_LIFE_MS = 365 * DAY_MS
 
 
 class AliasesTable(Table):
     def __init__(self, name: str) -> None:
-        # A webhook waits for each call. If it fails, the caller can go on without the table.
+        # A webhook waits for each call, and ingest can go on without the table.
         super().__init__(name, patience=aws.HURRIED)
 
     def get(self, conversation: ConversationId, *, now_ms: int) -> str | None:
-        """Return the name to which the table maps this conversation's name, or None if it has no item."""
+        """Return the id that replaces the one in this conversation, or None if the table has no item for it."""
         return _leads_to(self._get("read alias", _key(conversation)), now_ms)
 
     def put(self, conversation: ConversationId, leads_to: str, *, now_ms: int) -> str:
-        """Write an alias unless there is one. Return the name to which the table now maps the conversation's name."""
+        """Write an alias unless there is one. Return the id to which the table now maps the id in this conversation."""
         item: Values = {**_key(conversation), "leadsTo": leads_to, "expiresAt": (now_ms + ALIAS_LIFE_MS) // SECOND_MS}
         free = "attribute_not_exists(#leadsTo) OR #expiresAt <= :now"
         request = self._new(item, {"now": now_ms // SECOND_MS}, only_if=free)["Put"]
@@ -35,23 +35,23 @@ class AliasesTable(Table):
         return leads_to if written.done else text(written.item, "leadsTo")
 
     def other_name(self, conversation: ConversationId, *, now_ms: int) -> ConversationId | None:
-        """Return the conversation under the author's other name, or None if the author has one name."""
+        """Return the conversation under the author's other id, or None if the author has only one id."""
         found = self.get(conversation, now_ms=now_ms)
         return conversation._replace(user=found) if found not in (None, conversation.user) else None
 
     def count(self, conversation: ConversationId, *, now_ms: int) -> int:
-        """Return the number of items that a forget would delete."""
+        """Return the number of items that `forget` would delete."""
         return len(self._items_of(conversation, now_ms))
 
     def forget(self, conversation: ConversationId, *, now_ms: int) -> int:
-        """Delete the items of the author's names, and return their number."""
+        """Delete the items of all of the author's ids. Return how many there were."""
         found = self._items_of(conversation, now_ms)
         if found:
             self._transact("forget aliases", [self._delete(_key(each)) for each in found])
         return len(found)
 
     def _items_of(self, conversation: ConversationId, now_ms: int) -> list[ConversationId]:
-        """Return those names of the conversation's author for which the table has an item."""
+        """Return the author's ids for which the table has an item, each as a conversation."""
         names = {conversation, self.other_name(conversation, now_ms=now_ms) or conversation}
         return [each for each in names if self.get(each, now_ms=now_ms) is not None]
 
@@ -61,5 +61,5 @@ def _key(conversation: ConversationId) -> dict[str, str]:
 
 
 def _leads_to(item: Item, now_ms: int) -> str | None:
-    """Return an item's target, or None if the item is missing, has expired, or was broken by an edit by hand."""
+    """Return the id in an item's `leadsTo`, or None if the item is missing, expired, or broken by an edit by hand."""
     return text(item, "leadsTo") or None if number(item, "expiresAt") * SECOND_MS > now_ms else None

@@ -1,1 +1,1 @@
-"""AWS: clients with time-outs, and one mapping of their errors to ours. Only this package imports the SDK."""
+"""Clients of AWS with time-outs, which raise our own errors. Only this package imports the SDK."""

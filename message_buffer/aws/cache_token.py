@@ -1,4 +1,4 @@
-"""Signs the sign-in tokens of the cache."""
+"""Makes the tokens with which functions sign in to the cache."""
 
 from typing import Protocol
 

@@ -1,4 +1,5 @@
-"""A secret in an instance's memory. It is read again when it is old. If that fails, the old value stays in use."""
+"""An instance's copy of a secret. The instance reads the secret again when the copy is old, and keeps the copy if that
+read fails."""
 
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
@@ -28,7 +29,8 @@ class KeptSecret(Generic[T]):
         self._secret_id = secret_id
         self._parse = parse
         self._not_renewed = not_renewed
-        # Use wall time, because the monotonic clock stops while Lambda suspends the instance, but a secret still ages.
+        # Use wall time, because the monotonic clock stops while Lambda suspends the instance, but the copy still gets
+        # older.
         self._clock = clock
         self._known: T | None = None
         self._read_at_ms = 0

@@ -1,4 +1,4 @@
-"""AWS clients, made on first use, and the one place where their errors become ours.
+"""Makes AWS clients on first use, and turns their errors into ours.
 
 Services that speak JSON have a client of our own (`json_client`), because importing the SDK takes most of a cold start.
 The SDK is imported when a client of another service is first made.
@@ -19,7 +19,7 @@ from message_buffer.errors import SendFailed
 AWS_CONNECT_SECONDS = 2.0
 AWS_ANSWER_SECONDS = 2.5
 AWS_ATTEMPTS = 2
-# The time-out of a response while an operator or a platform waits, if the caller can go on without the response.
+# The time-out for a response if an operator or a platform is waiting, and the caller can go on without the response.
 AWS_HURRIED_ANSWER_SECONDS = 1.0
 
 
@@ -31,7 +31,7 @@ class Patience(NamedTuple):
 
 # The time-outs for a caller that cannot go on without the service.
 PATIENT = Patience(AWS_CONNECT_SECONDS, AWS_ANSWER_SECONDS)
-# The time-outs for a caller that has an alternative if the service is slow.
+# The time-outs for a caller that can go on without the service.
 HURRIED = Patience(AWS_CONNECT_SECONDS, AWS_HURRIED_ANSWER_SECONDS, attempts=1)
 
 # The services that are called without the SDK.
@@ -81,7 +81,7 @@ def errors_as_ours(doing: str) -> Iterator[None]:
     except (OSError, HTTPException) as error:
         raise SendFailed(f"{doing}: {type(error).__name__}") from error
     except Exception as error:
-        # Do not import the SDK: if nothing has imported it, this is not one of its errors.
+        # Do not import the SDK here: if no code has imported it yet, the error cannot be one of the SDK's.
         sdk = sys.modules.get("botocore.exceptions")
         if sdk is not None and isinstance(error, sdk.ClientError):
             raise SendFailed(f"{doing}: {error.response.get('Error', {}).get('Code', 'refused')}") from error

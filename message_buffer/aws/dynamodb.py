@@ -1,5 +1,5 @@
-"""The base class of all tables, which makes their calls to DynamoDB. A request contains values and expressions, and the
-result contains items, or says whether the condition was met.
+"""The base class of all tables, which makes their calls to DynamoDB. A request contains values and expressions. Its
+result contains items, or says whether its condition was met.
 
 In an expression, `#name` is an attribute, even if its name is a word that DynamoDB reserves, and `:name` is a value.
 Values are Python's: texts, bytes, whole numbers, and sequences and mappings of these.
@@ -33,7 +33,7 @@ class ItemPage(NamedTuple):
 
 
 class Table:
-    """The requests of a table. A request that fails raises SendFailed; `doing` names the request in the error."""
+    """Makes the requests to a table. A request that fails raises SendFailed; `doing` names the request in the error."""
 
     def __init__(self, name: str, *, patience: aws.Patience = aws.PATIENT) -> None:
         self.name = name
@@ -67,17 +67,17 @@ class Table:
         return self._asked(doing, "update_item", request | {"ReturnValues": returns})
 
     def _change(self, key: Values, do: str, values: Values | None = None, *, only_if: str = "") -> dict[str, Any]:
-        """Return an update as a part of a transaction."""
+        """Return an update for `_transact`."""
         found = expressions(values, UpdateExpression=do, ConditionExpression=only_if)
         return {"Update": {"TableName": self.name, "Key": encode(key), **found}}
 
     def _new(self, item: Values, values: Values | None = None, *, only_if: str = "") -> dict[str, Any]:
-        """Return a new item as a part of a transaction."""
+        """Return a write of a new item for `_transact`."""
         found = expressions(values, ConditionExpression=only_if)
         return {"Put": {"TableName": self.name, "Item": encode(item), **found}}
 
     def _delete(self, key: Values, values: Values | None = None, *, only_if: str = "") -> dict[str, Any]:
-        """Return a deletion as a part of a transaction."""
+        """Return a deletion for `_transact`."""
         found = expressions(values, ConditionExpression=only_if)
         return {"Delete": {"TableName": self.name, "Key": encode(key), **found}}
 
@@ -105,7 +105,7 @@ class Table:
         return True
 
     def _pages(self, doing: str, call: Literal["query", "scan"], request: Mapping[str, Any]) -> Iterator[Item]:
-        """Return the items of all pages."""
+        """Yield the items of all pages."""
         for page in self._each_page(doing, call, request):
             yield from page.items
 
@@ -117,7 +117,7 @@ class Table:
         *,
         later: Mapping[str, Any] | None = None,
     ) -> Iterator[ItemPage]:
-        """Return the pages. `later` changes the request for all pages after the first."""
+        """Return the pages. `later` replaces arguments of the request for all pages after the first."""
         request = {"TableName": self.name, **request}
         with aws.errors_as_ours(doing):
             while True:

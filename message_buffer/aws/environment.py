@@ -21,7 +21,7 @@ def read_region() -> str | None:
 
 
 def read_endpoint_url() -> str | None:
-    """Return the address that replaces those of all services, as on the local stage, or None."""
+    """Return the address to use for every service, as on the local stage, or None to use each service's own."""
     return os.environ.get("AWS_ENDPOINT_URL")
 
 

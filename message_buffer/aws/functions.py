@@ -22,7 +22,7 @@ class Functions:
     def start(self, function: str, payload: Mapping[str, object]) -> None:
         """Start a function asynchronously.
 
-        Return when Lambda has accepted the event. Raise SendFailed if it refuses the event or does not answer.
+        Return when Lambda has accepted the event. Raise SendFailed if Lambda refuses the event or does not answer.
         """
         with aws.errors_as_ours("invoke"):
             response = aws.client("lambda", connections=self._connections).invoke(

@@ -1,7 +1,7 @@
 """A client for AWS services that speak JSON, with only those features of the SDK's clients that we use (ADR 0037).
 
-Operations and arguments have the SDK's names: `client.get_item(TableName=…)`. A call is repeated after the same
-failures as in the SDK's retry mode "standard", and after a conflict with a transaction of DynamoDB.
+Operations and arguments have the SDK's names: `client.get_item(TableName=…)`. The client repeats a call after the same
+failures as the SDK in its retry mode "standard", and after a conflict with a transaction of DynamoDB.
 """
 
 import json
@@ -44,7 +44,8 @@ class Protocol(NamedTuple):
     """The prefix of an operation's name in the header `X-Amz-Target`."""
 
 
-# A service's name in its address -> its protocol. Lambda names an operation by its path, not by a target.
+# The name of a service in AWS addresses -> the service's protocol. A call to Lambda names the operation in its path, so
+# Lambda has no target.
 PROTOCOLS = {
     "dynamodb": Protocol("application/x-amz-json-1.0", "DynamoDB_20120810."),
     "events": Protocol("application/x-amz-json-1.1", "AWSEvents."),
@@ -52,7 +53,7 @@ PROTOCOLS = {
     "secretsmanager": Protocol("application/x-amz-json-1.1", "secretsmanager."),
     "sqs": Protocol("application/x-amz-json-1.0", "AmazonSQS."),
 }
-# The beginning of a region's name -> the end of its addresses, for regions outside AWS's main partition.
+# The beginning of a region's name -> the end of the region's addresses, if the region is outside AWS's main partition.
 SUFFIXES = {
     "cn-": "amazonaws.com.cn", "eusc-": "amazonaws.eu", "us-iso-": "c2s.ic.gov", "us-isob-": "sc2s.sgov.gov",
     "us-isof-": "csp.hci.ic.gov", "eu-isoe-": "cloud.adc-e.uk",
@@ -143,7 +144,7 @@ class JsonClient:
 
     def _call(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
         if operation == "TransactWriteItems":
-            # With this token a repeated call does not write twice.
+            # Because of this token, DynamoDB writes only once even if the client repeats the call.
             request = {"ClientRequestToken": str(uuid4()), **request}
         body = json.dumps(request, default=_base64, separators=(",", ":")).encode()
         response = self._ask("/", {"x-amz-target": f"{self._protocol.target}{operation}"}, body)
@@ -176,6 +177,8 @@ class JsonClient:
                 reuse = False
                 continue
             except (OSError, HTTPException):
+                # Close the other idle connections, too, because the network may have dropped all of them while the
+                # instance was suspended.
                 self._drop_idle()
                 if attempt >= self._attempts:
                     raise
@@ -276,7 +279,8 @@ def _seconds_until(ends_at: float) -> float:
 def _has_ended(connected: socket.socket) -> bool:
     """Return whether the service has closed an idle connection.
 
-    Waiting input alone does not prove that, because TLS 1.3 sends session tickets after the handshake.
+    Unread input does not prove that the service has closed it, because TLS 1.3 sends session tickets after the
+    handshake.
     """
     poller = poll()
     poller.register(connected, 1)

@@ -22,7 +22,8 @@ class Scope(NamedTuple):
 
 
 def sign(method: str, path: str, headers: Mapping[str, str], body: bytes, *, scope: Scope) -> dict[str, str]:
-    """Return `headers` and the headers of the signature. `headers` must contain `host`, and names in lower case.
+    """Return `headers` with the signature's headers added. `headers` must contain `host`, and its names must be in
+    lower case.
 
     The special characters of `path` must already be escaped.
     """
@@ -30,7 +31,7 @@ def sign(method: str, path: str, headers: Mapping[str, str], body: bytes, *, sco
     signed = {**headers, "x-amz-date": time, **({"x-amz-security-token": keys.token} if keys.token else {})}
     names = sorted(signed)
     lines = [f"{name}:{signed[name].strip()}" for name in names]
-    # Every service except S3 expects that the signed path is escaped once more.
+    # Escape the path a second time for the signature, as every service except S3 requires.
     request = [method, quote(path, safe=f"/{UNRESERVED}"), "", *lines, "", ";".join(names), sha256(body).hexdigest()]
     signature = _signature(request, keys, time=time, scope=scope)
     signed["authorization"] = (

@@ -1,6 +1,6 @@
 """Makes the event, or the dead letter, of a taken batch.
 
-Both depend only on the batch, but an event also says when it was emitted.
+Both depend only on the batch, except that an event also contains the time of its emission.
 
 `docs/schema/messages.batch.ready.json` is the event's schema.
 """
@@ -26,7 +26,7 @@ EVENT_VERSION = 1
 LETTER_VERSION = 1
 # The bucket's folders.
 BATCHES, DEAD_LETTERS = "batches", "dead-letters"
-# Matches the beginning of an object's key. The group is the arrival of the batch's last message.
+# Matches the beginning of an object's key. The group is the time at which the batch's last message arrived.
 _LAST_ARRIVAL = re.compile(r"^[a-z-]+/[0-9a-f]{24}/(\d+)-")
 
 
@@ -36,7 +36,7 @@ class Content(NamedTuple):
     messages: list[Json]
     text: str
     agent: str | None
-    """The agent of the newest message that has one."""
+    """The agent of the newest message that has an agent."""
     last_sent_at_ms: int
 
     @property
@@ -109,7 +109,8 @@ def object_key(conversation: str, taken: BatchTaken) -> str:
 
 
 def _key(folder: str, conversation: str, taken: BatchTaken) -> str:
-    # A forget finds the conversation's objects by the second part of the key, and keeps those with a later time.
+    # `forget` finds a conversation's objects by the second part of the key. It keeps an object whose last message
+    # arrived after the erased ones.
     return f"{folder}/{batch_prefix(conversation)}/{taken.last_at_ms}-{taken.batch_id}.json"
 
 
@@ -179,5 +180,5 @@ def taken_from_letter(letter: Mapping[str, Any], payloads: list[Any]) -> tuple[s
 
 
 def to_json(value: Any) -> bytes:
-    # Replace half a surrogate pair, which cannot be encoded in UTF-8. Ingest stores none, but other code might.
+    # Replace half a surrogate pair, which cannot be encoded in UTF-8. Ingest stores no such half, but other code might.
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

@@ -65,7 +65,7 @@ class DeadLetterQueue:
         return [Letter(message["ReceiptHandle"], message["Body"]) for message in response.get("Messages", [])]
 
     def give_back(self, letters: list[Letter]) -> None:
-        # Give them back one by one, because SQS's batch call does not fail if it refuses some of them.
+        # Give the letters back one by one, because SQS's batch call does not fail if SQS refuses some of them.
         with aws.errors_as_ours("give dead letters back"):
             for letter in letters:
                 aws.client("sqs").change_message_visibility(

@@ -1,7 +1,7 @@
-"""Emits a taken batch of either lane: to the bus, or to the dead-letter queue if it cannot be emitted.
+"""Sends a taken batch of either lane to the bus, or to the dead-letter queue if the batch cannot be emitted.
 
 Any step may run twice, and a run may be killed after any step. A batch stays frozen under its id until its lane has
-recorded that it was emitted. At worst the same event is published again, and consumers recognise it by its `batchId`.
+recorded the emission. At worst the same event is published again, and consumers recognise it by its `batchId`.
 """
 
 import json
@@ -30,9 +30,9 @@ class EmissionLimits(NamedTuple):
 
 
 class TimeLeft:
-    """The time left until Lambda kills a processor, which must put its batch back before that.
+    """The time left until Lambda kills a processor. The processor must put its batch back before then.
 
-    Two AWS calls, at their slowest, fit into the default time-out of 20 seconds. A third call may have to wait for the
+    Even the slowest two AWS calls fit into the default time-out of 20 seconds. A third call may have to wait for the
     next attempt. If the time-out is shorter, as in tests, a call may begin while at least half of the time-out is left.
     """
 
@@ -102,7 +102,7 @@ class Emission:
             self._dead_letter(conversation, taken, time, reason=str(error))
 
     def redrive(self, letter: Mapping[str, Any], time: TimeLeft) -> str:
-        """Emit the batch of a dead letter under its old id, and return that id. Raise the error if that fails.
+        """Emit the batch of a dead letter under its old id, and return that id. Raise the error if the emission fails.
 
         The batch is out of order, because newer batches of its conversation were emitted before it.
         """
@@ -181,5 +181,5 @@ def back_off_ms(attempt: int, random: Callable[[], float]) -> int:
 
 def longest_pause_ms(attempt: int) -> int:
     """Return the longest pause after an attempt, which doubles with each attempt. It is 0 for attempt 0."""
-    # lua/take_batch.lua computes the same pause for a run that died.
+    # lua/take_batch.lua computes the same pause after a run that died.
     return min(MIN_RETRY_MS << min(attempt - 1, 16), MAX_RETRY_MS) if attempt > 0 else 0

@@ -33,7 +33,8 @@ class EventBus:
         self.publish_all(detail_type, [detail])
 
     def publish_all(self, detail_type: str, details: Sequence[str]) -> None:
-        """Publish events in as few calls as EventBridge allows. If it raises SendFailed, some may be published."""
+        """Publish events in as few calls as EventBridge allows. If this raises SendFailed, some of the events may have
+        been published."""
         for call in _calls(detail_type, details):
             entries = [
                 {"EventBusName": self._name, "Source": SOURCE, "DetailType": detail_type, "Detail": detail}

@@ -1,4 +1,4 @@
-"""The event about a conversation that an operator has forgotten.
+"""The event about a conversation that an operator has erased with `forget`.
 
 `docs/schema/messages.conversation.forgotten.json` is its schema.
 """
@@ -12,7 +12,7 @@ EVENT_VERSION = 1
 
 
 def forgotten_event(conversation: ConversationId, *, at_ms: int) -> str:
-    """Return the event's detail. It asks consumers to forget everything that arrived until `at_ms`."""
+    """Return the event's detail, which asks consumers to erase everything that arrived until `at_ms`."""
     event = {
         "version": EVENT_VERSION,
         "conversationId": str(conversation),

@@ -1,4 +1,4 @@
-"""Makes the fields that a message has in an event, from those of its wire form.
+"""Turns the fields of a message's wire form into the fields that it has in an event.
 
 `docs/schema/messages.batch.ready.json` describes them.
 """

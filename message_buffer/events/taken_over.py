@@ -14,7 +14,8 @@ EVENT_VERSION = 1
 def taken_over_event(
     conversation: ConversationId, *, agent: str | None, reply_id: str, at_ms: int, until_ms: int
 ) -> str:
-    """Return the event's detail. `at_ms` is the reply's time. A later reply may move `until_ms`, the hold's end."""
+    """Return the event's detail. `at_ms` is the reply's time. `until_ms` is the end of the hold, which a later reply
+    may move."""
     event = {
         "version": EVENT_VERSION,
         "conversationId": str(conversation),

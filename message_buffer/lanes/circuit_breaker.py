@@ -1,15 +1,15 @@
-"""A circuit breaker, which skips calls for a while after a failure."""
+"""A circuit breaker, by which a caller skips calls for a while after a failure."""
 
 from message_buffer.clock import Clock, system_clock
 
-# After a failed call the circuit breaker skips Valkey for this long. Each further failure doubles the pause, up to
+# After a failed call, further calls are skipped for this long. Each further failure doubles the pause, up to
 # MAX_BREAKER_PAUSE_MS.
 MIN_BREAKER_PAUSE_MS = 1_000
 MAX_BREAKER_PAUSE_MS = 8_000
 
 
 class CircuitBreaker:
-    """The breaker of one instance of a function, which makes one call at a time."""
+    """The circuit breaker of one function instance, for calls that the instance makes one at a time."""
 
     def __init__(self, *, clock: Clock = system_clock) -> None:
         # Use wall time, because the monotonic clock stops while Lambda suspends the instance.
@@ -19,7 +19,7 @@ class CircuitBreaker:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the last call that was made failed."""
+        """Return whether the last call failed. Skipped calls do not count."""
         return self._pause_ms > 0
 
     @property

@@ -23,8 +23,9 @@ class LaneWithFallback:
     """Uses the Valkey lane, and the DynamoDB lane for as long as Valkey cannot be reached.
 
     After a failed call the circuit breaker skips Valkey for a while, so that one webhook waits for Valkey only once.
-    Then a read finds out whether Valkey answers again. If Valkey stores a message but its answer is lost, both lanes
-    store and emit the message. Since a read stores nothing, this happens at most once per outage and instance.
+    After that, a read checks whether Valkey answers again. If Valkey stores a message but its answer is lost, both
+    lanes store and emit the message. This happens at most once per outage and instance, because the read stores
+    nothing.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class LaneWithFallback:
         """Cancel in both lanes.
 
         Raise StoreUnavailable, and drop nothing, if the Valkey lane cannot be reached. The platform then sends the stop
-        word again. If only the DynamoDB lane fails, the repeat cancels there.
+        word again. If only the DynamoDB lane fails, the repeated stop word cancels in that lane.
         """
         was_used = self._dynamodb_lane.generation_and_holds(conversation).generation > 0
         outcome = self._tried(conversation, lambda: self._valkey_lane.cancel_buffer(conversation, cancel_id=cancel_id))
@@ -94,7 +95,7 @@ class LaneWithFallback:
         """Hold the conversation in both lanes, since its messages may be stored in either.
 
         Raise StoreUnavailable if the Valkey lane cannot be reached. The conversation is then on hold in the DynamoDB
-        lane, and the caller holds it again later.
+        lane, and the caller tries again later.
         """
         self._dynamodb_lane.hold_buffer(conversation, holder=holder, cause=cause, hold_ms=hold_ms)
         held = self._tried(
@@ -143,7 +144,7 @@ class LaneWithFallback:
         return self._where_it_is(conversation, lambda lane: lane.find_message(conversation, message_id))[1]
 
     def _changed(self, conversation: str, change: Callable[[Lane], T]) -> T:
-        """Change the message in the lane that has it.
+        """Change the message in the lane that has the message.
 
         Raise StoreUnavailable if Valkey cannot be reached and the DynamoDB lane does not know the message, because the
         message may wait in Valkey. The platform then sends the change again.
@@ -156,7 +157,7 @@ class LaneWithFallback:
     def _where_it_is(self, conversation: str, read: Callable[[Lane], T]) -> tuple[bool, T]:
         """Return whether Valkey could be reached, and the outcome of the lane that knows more about the message.
 
-        Ask the DynamoDB lane too if it knows the conversation, since a message may be in both lanes.
+        If the DynamoDB lane knows the conversation, ask that lane too, because a message may be in both lanes.
         """
         in_valkey = self._tried(conversation, lambda: read(self._valkey_lane))
         if in_valkey is None:

@@ -1,7 +1,7 @@
 """Holds: who keeps a conversation's messages back, why, and until when.
 
-A conversation has at most one hold by people and one by consumers, and the later end applies. Of two holds by the same
-holder, the one that ends later counts.
+A conversation has at most one hold by people and one by consumers. It is on hold until both have ended. If the same
+holder holds it twice, the hold that ends later counts.
 """
 
 from typing import Literal, NamedTuple
@@ -15,19 +15,21 @@ class Hold(NamedTuple):
     holder: Holder
     until_ms: int
     cause: str
-    """For people `answer`, `operator` or `handoff`. For consumers the name that the consumer gives, unverified."""
+    """`answer`, `operator` or `handoff` if the holder is `people`. Otherwise the name that the consumer gave,
+    unverified."""
 
 
 Holds = tuple[Hold, ...]
 
 
 def end_of(holds: Holds) -> int:
-    """Return the latest end of these holds, or 0 if there is none."""
+    """Return when the last of these holds ends, or 0 if there are no holds."""
     return max((each.until_ms for each in holds), default=0)
 
 
 def longest(*holds: Hold) -> Holds:
-    """Return the last-ending hold of each holder, people's first. If two end together, the one given later counts."""
+    """Return each holder's hold that ends last, people's hold first. If two end at the same time, the later argument
+    counts."""
     by_holder = {each.holder: each for each in sorted(holds, key=lambda each: each.until_ms)}
     return tuple(sorted(by_holder.values(), reverse=True))
 

@@ -18,7 +18,8 @@ class Lane(Protocol):
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
     ) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
-        """Store a message and charge it, unless it is known. Without a charge, no quota refuses it."""
+        """Store a message and count it against the quotas in `charge`, unless the lane already knows the message.
+        Without `charge`, no quota applies."""
 
     def charge(self, conversation: str, charge: Charge, *, messages: int, others: int) -> o.Charged | o.MessageRefused:
         """Charge what a webhook asks for, in this conversation and in others: all of it, or nothing if a quota is used
@@ -30,15 +31,15 @@ class Lane(Protocol):
         """Drop the waiting messages. A repeat with the same `cancel_id`, the stop word's message id, drops nothing."""
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.BufferRetimed | o.BufferUnmoved | o.BufferEmpty:
-        """Compute an open buffer's due time again by `timing`."""
+        """Compute an open buffer's due time again, with the rules in `timing`."""
 
     def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
-        """Keep the conversation's messages back, unless a longer hold of the same holder already does."""
+        """Keep the conversation's messages back, unless the same holder already has a longer hold."""
 
     def resume_buffer(
         self, conversation: str, *, holder: Holder | None = None, cause: str | None = None
     ) -> o.ResumeOutcome:
-        """End both holds, or only this holder's hold with this cause."""
+        """End the holds of both holders, or only this holder's hold with this cause."""
 
     def extend_wait(
         self, conversation: str, *, extend_ms: int, max_wait_ms: int
@@ -47,7 +48,7 @@ class Lane(Protocol):
     def edit_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
     ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
-        """Replace a waiting message. If it is the last one of its buffer, the buffer waits as `timing` says."""
+        """Replace a waiting message. If it is the newest message of its buffer, the buffer waits as `timing` says."""
 
     def delete_message(
         self, conversation: str, message_id: str

@@ -1,7 +1,7 @@
 """The outcomes of calls to a lane or to the store, and what the caller must do after each.
 
 If `start_id` is not None, the script has reserved the start of the shard's processor under this id, and the caller of
-the store must start the processor now. `ValkeyLane` starts it itself, so its own outcomes have no start id.
+the store must start the processor now. `ValkeyLane` is such a caller, so its outcomes have no start id.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ LaneName = Literal["valkey", "dynamodb"]
 RefusalReason = Literal[
     "account_messages", "account_conversations", "tenant_messages", "tenant_conversations", "waiting"
 ]
-"""The quota that is used up, or `waiting` if too much waits in the conversation."""
+"""The quota that is used up, or `waiting` if too many messages or bytes wait in the conversation."""
 
 
 def lane_of(name: object) -> LaneName:
@@ -42,13 +42,14 @@ class MessageBuffered:
     due_at_ms: int
     count: int
     rule: str
-    """The rule by which the batch is due then."""
+    """The rule that set `due_at_ms`."""
     start_id: str | None = None
 
 
 @outcome
 class MessageDuplicate:
-    """The message was already buffered. Acknowledge it. `due_at_ms` and `rule` are None if it no longer waits."""
+    """The message was already buffered. Acknowledge it. `due_at_ms` and `rule` are None if the message no longer
+    waits."""
 
     due_at_ms: int | None
     count: int
@@ -75,7 +76,7 @@ class LeaseAcquired:
 
     expires_at_ms: int
     returned: int = 0
-    """The number of claims of a dead processor that were put back."""
+    """The number of conversations that were put back because the processor that had claimed them died."""
 
 
 @outcome
@@ -87,7 +88,7 @@ class LeaseTaken:
 
 @outcome
 class Renewed:
-    """The caller keeps the lease, or its token, until the new time."""
+    """The caller's lease or token lasts until the new time."""
 
     expires_at_ms: int
 
@@ -133,12 +134,13 @@ class ConversationsClaimed:
     expired: int = 0
     """How many conversations were put back because their claim or token had ended. Some may be claimed again now."""
     waits_for_slot: bool = False
-    """More is due, but all slots are taken. A script wakes the processor when a slot is freed."""
+    """True if more conversations are due, but all slots are taken. A script wakes the processor when a slot is
+    freed."""
 
 
 @outcome
 class ClaimReturned:
-    """The claim was returned. The conversation is due again at `due_at_ms`."""
+    """The conversation's claim was returned. The conversation is due again at `due_at_ms`."""
 
     due_at_ms: int
 
@@ -152,7 +154,7 @@ class BatchBusy:
 
 @outcome
 class RunStale:
-    """Another run has taken over this conversation, and nothing was changed. Stop."""
+    """Nothing was changed, because another run has taken over this conversation. End the run."""
 
 
 @outcome
@@ -175,7 +177,7 @@ class BatchTaken:
     flush_reason: str
     rule: str
     applied_wait_ms: int
-    """`due_at_ms` minus the last arrival before `due_at_ms` was set. Negative if a host's clock lagged."""
+    """The time from the last arrival before `due_at_ms` was set to `due_at_ms`. Negative if a host's clock lagged."""
     payloads: list[bytes]
     lane: LaneName = "valkey"
     until_ms: int = 0
@@ -184,13 +186,13 @@ class BatchTaken:
 
 @outcome
 class BatchCompleted:
-    """The batch is done. `next_due_at_ms` is when the messages behind it are due, if there are any."""
+    """The batch is done. `next_due_at_ms` is when the messages after the batch are due, or None if there are none."""
 
     next_due_at_ms: int | None
     count: int
     start_id: str | None
     ids_forgotten: int = 0
-    """The number of message ids that were forgotten in less than a day, because the conversation has too many."""
+    """The number of message ids that the lane forgot in less than a day, because the conversation has too many ids."""
 
 
 @outcome
@@ -205,7 +207,7 @@ class BatchRetried:
 class ShardRecovered:
     """The state of a shard, and the conversations whose claims had expired and were put back.
 
-    If the list is as long as the limit, call again.
+    If there are as many conversations as the limit allows, call again.
     """
 
     pending: int
@@ -227,7 +229,7 @@ class BufferFlushed:
 
 @outcome
 class BufferCancelled:
-    """The waiting messages are dropped. Publish the cancellation.
+    """The waiting messages were dropped. Publish the cancellation.
 
     If `leaving` is true, a conversation processor already had the `frozen` messages, so it may still emit them once.
     """
@@ -275,7 +277,8 @@ def cancelled_in_both(
 
 @outcome
 class OnHold:
-    """The conversation is on hold until `held_until_ms`, the later end of its holds, even if one of them was ended."""
+    """The conversation is on hold until `held_until_ms`, when its last hold ends. The call may have ended the other
+    hold."""
 
     held_until_ms: int
     start_id: str | None = None
@@ -302,7 +305,8 @@ ResumeOutcome = HoldEnded | OnHold | NotOnHold  # OnHold if the other hold has n
 
 @outcome
 class GenerationAndHolds:
-    """The conversation's generation, 0 if the lane does not know it, and the holds that have not ended."""
+    """The holds that have not ended, and the conversation's generation, which is 0 if the lane does not know the
+    conversation."""
 
     generation: int
     holds: Holds
@@ -327,7 +331,7 @@ class BufferRetimed:
 
 @outcome
 class BufferUnmoved:
-    """Nothing was changed, because the buffer is already due, is due later anyway, or has its latest due time."""
+    """Nothing was changed, because the buffer is already due, is due later than asked, or cannot be due any later."""
 
     due_at_ms: int
 
@@ -370,8 +374,8 @@ class MessageAbsent:
 
     Publish the change.
 
-    `known` says that it was buffered once, so it has most likely been emitted or deleted. `batch_id` is the batch that
-    probably contains it, or None if the lane does not remember one.
+    `known` says that the message was buffered once, so it has most likely been emitted or deleted. `batch_id` is the
+    batch that probably contains it, or None if the lane does not remember one.
     """
 
     known: bool
@@ -381,7 +385,7 @@ class MessageAbsent:
 
 @outcome
 class ListedConversation:
-    """A conversation of a page. Its state may have changed since."""
+    """A conversation on a page. Its state may have changed since the page was read."""
 
     conversation: str
     state: str  # PENDING | INFLIGHT
@@ -390,7 +394,7 @@ class ListedConversation:
 
 @outcome
 class ConversationPage:
-    """Ask for the next page with `next_cursor` until that is None. A page may be empty, or repeat a conversation."""
+    """Ask for the next page with `next_cursor`, unless it is None. A page may be empty, or repeat a conversation."""
 
     next_cursor: str | None
     conversations: list[ListedConversation]

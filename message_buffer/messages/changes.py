@@ -13,9 +13,9 @@ class Edited(NamedTuple):
     """The message after the edit, under its original id."""
     at_ms: int
     group: bool = False
-    """Several authors write in this conversation."""
+    """True if several authors write in this conversation."""
     agent: str | None = None
-    """The agent who serves the conversation, if the platform names one."""
+    """The agent who serves the conversation, if the webhook names one."""
     author_ids: AuthorIds | None = None
     """The ids of the author, if the platform may name an author by several ids."""
 
@@ -37,7 +37,7 @@ class Reacted(NamedTuple):
     """None if the author has removed the reaction."""
     at_ms: int
     author_ids: AuthorIds | None = None
-    """None in a group, whose conversation is not the author's."""
+    """None in a group, because the author's ids do not decide a group's conversation."""
 
 
 Change = Edited | Deleted | Reacted

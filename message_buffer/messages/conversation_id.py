@@ -14,7 +14,8 @@ MAX_CONVERSATION_ID_BYTES = 1_024
 DEFAULT_TENANT = "default"
 # Every platform that ingest knows; a test compares these names with its modules.
 PLATFORM_NAMES = ("custom", "generic", "instagram", "messenger", "telegram", "twilio", "whatsapp")
-# The tenant of the conversations with which the canary and `bufferctl verify` try a stage. Statistics leave it out.
+# The tenant of the conversations with which the canary and `bufferctl verify` test a stage. Statistics leave these
+# conversations out.
 TRIAL_TENANT = "message-buffer-trial"
 # The beginning of the ids of trial conversations that use the fallback even if Valkey is available.
 TRIAL_OF_FALLBACK = f"{TRIAL_TENANT}/generic/verify-fallback/"
@@ -30,7 +31,7 @@ class ConversationId(NamedTuple):
         """Return the id. Raise InvalidId if a part is empty, or if the id would be too long."""
         if not all(self):
             raise InvalidId("no part of a conversation id may be empty")
-        # Check the length before the id is built, because anybody may send a part of megabytes. Escapes and
+        # Check the length before the id is built, because a sender may put megabytes into a part. Escapes and
         # characters of several bytes can only make the id longer than this.
         characters = sum(map(len, self)) + len(self) - 1
         if characters > MAX_CONVERSATION_ID_BYTES:

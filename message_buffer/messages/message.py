@@ -9,7 +9,8 @@ from message_buffer.errors import MalformedMessage, MessageTooLarge
 from message_buffer.limits import MAX_MESSAGE_ID_BYTES, MAX_TIME_MS
 from message_buffer.messages.wire_form import WIRE_VERSION, camel_case, decode_fields, id_line, mend_id
 
-# A message in its wire form, with its attachments. An event on the bus has room for several messages of this size.
+# The largest message in its wire form, with its attachments. An event on the bus has room for several messages of this
+# size.
 MAX_MESSAGE_BYTES = 64 * 1024
 # The largest webhook has room for a million attachments, for which a function would not have enough memory. Albums of
 # the known products have up to 30.
@@ -66,7 +67,7 @@ class _Open(BaseModel):
         validate_by_name=True,
         validate_by_alias=True,
         serialize_by_alias=True,
-        # Keep what people write out of error texts, and so out of logs.
+        # Errors must not quote what people write, because errors are logged.
         hide_input_in_errors=True,
         # Build a model's validator on its first use, so that a cold start pays only for the models that it uses.
         defer_build=True,
@@ -118,7 +119,8 @@ class Attachment(_Open):
 
 
 def _no_attachments() -> list[Attachment]:
-    # pydantic reads a factory's signature. For `list` it would need Python's tokenizer, a twentieth of a cold start.
+    # pydantic reads a factory's signature. To read `list`'s, it would import Python's tokenizer, a twentieth of a cold
+    # start.
     return []
 
 
@@ -182,7 +184,7 @@ def encode(message: Message, *, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
     if message.attachments:
         body["attachments"] = [attachment._wire() for attachment in message.attachments]
     try:
-        # `to_json` is several times faster than json.dumps. JSON has no NaN, which becomes null, as in JavaScript.
+        # `to_json` is several times faster than json.dumps. JSON has no NaN, so NaN becomes null, as in JavaScript.
         wire = id_line(message.id) + to_json(body, inf_nan_mode="null")
     except ValueError as error:
         raise MalformedMessage("the message holds something that JSON cannot express") from error
@@ -194,7 +196,7 @@ def encode(message: Message, *, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:
 def decode(wire: bytes) -> Message:
     """Return the message that a wire form contains. Raise MalformedMessage.
 
-    A later version than 1 is accepted if it has the same shape.
+    Version 2 or later is accepted if it has the same shape.
     """
     fields = decode_fields(wire)
     try:

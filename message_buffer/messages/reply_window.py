@@ -1,6 +1,6 @@
 """The time in which a platform lets a business answer a customer freely.
 
-After it, WhatsApp accepts only templates, and Messenger and Instagram accept only tagged messages.
+After that time, WhatsApp accepts only templates, and Messenger and Instagram accept only tagged messages.
 """
 
 from message_buffer.limits import DAY_MS

@@ -6,7 +6,7 @@ Wire form, version 1:
     {"v":1,"text":"Hey","type":…}    everything else, as compact JSON; `editedAt` comes before `text`
 
 The first line lets a script find a message by comparing bytes, without parsing JSON. Empty fields are left out, and
-unknown fields are kept. From the first release on, each version also reads what the last release wrote.
+unknown fields are kept. From the first release on, each release must also read what the last release wrote.
 """
 
 import json
@@ -26,7 +26,8 @@ _EDITED_AT = re.compile(rb'\n\{"v":\d+,"editedAt":(\d{1,15})')
 
 
 def camel_case(name: str) -> str:
-    """Return a Python name as it is on the wire. pydantic's own function would compile patterns in a cold start."""
+    """Return a Python name as it is on the wire. pydantic's own function would compile regular expressions in a cold
+    start."""
     first, *more = name.split("_")
     return first + "".join(map(str.capitalize, more))
 
@@ -78,7 +79,7 @@ def decode_fields(wire: bytes) -> Json:
 
 
 def sent_at_ms(fields: Json) -> int:
-    """Return the time at which the message was sent, or received if its platform does not say.
+    """Return when the message was sent. If the platform does not say that, return when it was received.
 
     Raise MalformedMessage if the value is not a time.
     """

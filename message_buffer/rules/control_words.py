@@ -13,7 +13,7 @@ MAX_CONTROL_WORD_CHARACTERS = 40
 MAX_CONTROL_TEXT_CHARACTERS = 4 * MAX_CONTROL_WORD_CHARACTERS
 Language = Literal["de", "en", "es", "fr", "it", "pt"]
 
-# These words, as a whole message, are hardly ever an answer to a question.
+# A message that is only one of these words is hardly ever an answer to a question.
 STOP: Mapping[Language, tuple[str, ...]] = {
     "de": ("stopp", "stop", "halt", "abbrechen", "vergiss es", "/stopp", "/stop"),
     "en": ("stop", "cancel", "abort", "never mind", "nevermind", "forget it", "/stop", "/cancel"),
@@ -58,7 +58,8 @@ def control_words(*, stop: Iterable[str], flush: Iterable[str], languages: Itera
 
 
 def compared_form(text: str) -> str:
-    """Return the form in which words are compared; it is empty if the text is only white space and punctuation."""
+    """Return the form in which texts and control words are compared. It is empty if the text has only white space and
+    punctuation."""
     # Fold the case first, because the Turkish capital İ then becomes an i and an accent.
     decomposed = unicodedata.normalize("NFKD", text.replace("’", "'").casefold())
     # Remove accents, and direction marks and joiners, which are invisible. Keep the vowel signs of other scripts.

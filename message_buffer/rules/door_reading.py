@@ -1,7 +1,7 @@
-"""Reads the body of a webhook by a door's mapping: its messages, edits, deletions and reactions.
+"""Reads messages, edits, deletions and reactions from the body of a webhook, with a door's mapping.
 
-A value that decides to which conversation or message an item belongs must fit. Any other value that does not fit is
-left out and named, so that its message is kept.
+A value must be valid if it decides to which conversation or message an item belongs. Any other invalid value is left
+out and listed, so that the message is kept.
 """
 
 import json
@@ -20,20 +20,23 @@ from message_buffer.messages.message import MAX_ATTACHMENTS, Message, encode, pr
 from message_buffer.messages.wire_form import mend_id
 from message_buffer.rules.doors import MISSING, AttachmentFields, Door, Kind, Place, Pointer, Value, part_of
 
+# A body for a door may contain as many items as a body of the generic platform.
+# The largest webhook could contain a million attachments, too many for a function's memory. Albums of the known
+# products have up to 30.
 _T = TypeVar("_T")
 
 PLATFORM = "custom"
-# Sizes and ids have fewer digits, and Python refuses to print or parse a number of thousands of digits.
+# No size or id has more digits, and Python refuses to print or parse a number with thousands of digits.
 MAX_DIGITS_OF_A_SIZE = 18
 MAX_ID_NUMBER = 10**30
 MAX_CHARACTERS_OF_A_NUMBER = 32
 MAX_DEGREES = 360
-# The attachment's type for the first word of a media type. Other files are documents.
+# If a media type begins with one of these words, the word is also the attachment's type. Other files are documents.
 _TYPES_OF_MEDIA = ("image", "audio", "video")
 
 
 class Unfit(InvalidInput):
-    """Raised for a body that does not fit the mapping. The text has the pointer to the place in the body."""
+    """Raised for a body that does not fit the mapping. The text contains the pointer to the place in the body."""
 
 
 class Sent(NamedTuple):
@@ -42,14 +45,14 @@ class Sent(NamedTuple):
     conversation: ConversationId
     message: Message
     group: bool
-    """Several authors write in this conversation."""
+    """True if several authors write in this conversation."""
 
 
 class Read(NamedTuple):
     what: Sent | Change | str
     """The message or change, or the kind under which an ignored item is counted."""
     left_out: list[str]
-    """The values that do not fit and are left out, each as a sentence with the pointer to it."""
+    """The invalid values that were left out, each as a sentence with the pointer to the value."""
 
 
 class DoorItem(NamedTuple):
@@ -73,11 +76,12 @@ class DoorItem(NamedTuple):
 
 
 def items_of(door: Door, body: Any, *, received_at_ms: int) -> list[DoorItem]:
-    """Return the items of a body. Raise Unfit if the value in the list's place is not a list, or is too long."""
+    """Return the items of a body. Raise Unfit if the place of the list has another value, or if the list is too
+    long."""
     if door.list is None:
         return [DoorItem(door, body, body, "", received_at_ms)]
     found = door.list.find(body, body)
-    # A product also sends bodies without messages to the same address.
+    # A body without a list has no items: products also send other notifications to this address.
     items = [] if found is MISSING else found
     where = door.list.text.removeprefix("#")
     if not isinstance(items, list) or len(items) > MAX_ITEMS_IN_A_WEBHOOK:
@@ -133,7 +137,8 @@ class _ItemReading:
         conversation = ConversationId(
             tenant=DEFAULT_TENANT,
             platform=PLATFORM,
-            # A door can only name its own accounts, because its secret proves nothing about another door's.
+            # Put the door's name into the account, because a door's secret proves nothing about another door's
+            # accounts.
             account=name if account is None else f"{name}:{account}",
             user=self._required("conversation"),
         )
@@ -163,8 +168,8 @@ class _ItemReading:
         return self._valid({name: value for name, value in fields.items() if value is not None})
 
     def _message_id(self) -> str:
-        # Bring the id into the form in which messages are stored. A deletion or a reaction has no other part of its
-        # message, so validate the id alone.
+        # Bring the id into the same form as the ids of stored messages. A deletion or a reaction has no other part of
+        # its message, so validate the id alone.
         return self._valid({"id": self._required("id"), "receivedAt": self._received_at_ms, "platform": PLATFORM}).id
 
     def _valid(self, fields: Mapping[str, Any]) -> Message:
@@ -181,7 +186,7 @@ class _ItemReading:
         kind = self._our_name(self._optional(self._text, "type"))
         if kind in (None, "text") and attachments:
             return str(attachments[0]["type"])
-        # The mapping finds no content in this message. Keep the message nevertheless.
+        # Keep the message, although the mapping finds no content in it.
         return "unsupported" if kind in (None, "text") and not text else kind or "text"
 
     def _our_name(self, kind: str | None) -> str | None:
@@ -189,7 +194,7 @@ class _ItemReading:
         return (self._given.door.types.get(kind) or kind) if kind else None
 
     def _attachments(self, fields: AttachmentFields, *, room: int) -> list[dict[str, Any]]:
-        """Return the attachments at one place. Raise Unfit if the message has no room for them."""
+        """Return the attachments at one place. Raise Unfit if there are more than `room`."""
         found = fields.at.find(self._given.body, self._given.item)
         if found is MISSING:
             return []
@@ -226,7 +231,7 @@ class _ItemReading:
         return found
 
     def _optional(self, read: Callable[[str], _T | None], field: str) -> _T | None:
-        """Return the result of `read` for the field. If the value does not fit, note it as left out and return None."""
+        """Return the result of `read` for the field. If the value is invalid, note it as left out and return None."""
         return self._unless_unfit(lambda: read(field))
 
     def _unless_unfit(self, read: Callable[[], _T | None]) -> _T | None:
@@ -307,7 +312,7 @@ def _id(found: _FoundValue) -> str:
 
 
 def _size(found: _FoundValue) -> int:
-    """Return a number of bytes. Some products send it as a text of digits."""
+    """Return a number of bytes. Some products send the number as a text of digits."""
     given = found.value
     digits = given if isinstance(given, str) else str(given) if type(given) is int and given < MAX_ID_NUMBER else ""
     if not (digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS_OF_A_SIZE):
@@ -330,7 +335,7 @@ _OF_AN_ATTACHMENT: Mapping[str, Callable[[_FoundValue], Any]] = {
 
 
 def _number(given: Any) -> float | None:
-    """Return the number that is given, perhaps as text, or None if there is none."""
+    """Return the given number, which may be written as a text. Return None if the value is no number."""
     if isinstance(given, str) and len(given) <= MAX_CHARACTERS_OF_A_NUMBER:
         try:
             return float(given)

@@ -1,8 +1,8 @@
-"""Doors: mappings by which the webhooks of any product become messages. docs/doors.md describes a mapping.
+"""Doors are mappings that turn the webhooks of any product into messages. docs/doors.md describes a mapping.
 
 Operators store a mapping in the rules' table, under the scope `door:<name>`. A mapping has no secrets.
-`door_reading.py` reads bodies by it. A wrong mapping raises `InvalidRules`, with a line for each problem, which names
-the place in the mapping.
+`door_reading.py` uses it to read bodies. A wrong mapping raises `InvalidRules`, with a line for each problem and its
+place in the mapping.
 """
 
 import json
@@ -15,8 +15,8 @@ from message_buffer.json_object import Json
 from message_buffer.rules.rules_and_defaults import nearest_name
 
 MAX_DOOR_BYTES = 16 * 1024
-# Each condition and pointer is applied once to each item. Because of these bounds, even the largest webhook is read in
-# a fraction of a second. A product's messages are nested a few levels deep.
+# Each condition and pointer is applied once to each item. These bounds let a function read even the largest webhook in
+# a fraction of a second. Products nest their messages only a few levels deep.
 MAX_LEVELS_OF_A_POINTER = 16
 MAX_POINTER_CHARACTERS = 256
 MAX_ALTERNATIVES_IN_A_DOOR = 16
@@ -58,9 +58,9 @@ class Pointer(NamedTuple):
 
 
 def part_of(text: str, separator: str, part: int) -> str:
-    """Return the part with this number of a divided text, or the whole text if that part is missing or empty.
+    """Divide the text and return the part with this number, or the whole text if that part is missing or empty.
 
-    Some products write the same id with and without its prefix.
+    Some products write the same id sometimes with a prefix and sometimes without.
     """
     parts = text.split(separator, part + 1)
     return (parts[part] if part < len(parts) else "") or text
@@ -72,7 +72,7 @@ class Condition(NamedTuple):
     """The condition holds if the value is one of these. If the list is empty, `exists` decides."""
     exists: bool = True
     split: str = ""
-    """A text is divided at this separator, and a part of it compared; empty if it is not divided."""
+    """If not empty, a text is divided at this separator, and only the part with the number `part` is compared."""
     part: int = 0
 
     def holds(self, body: Any, item: Any) -> bool:
@@ -85,11 +85,11 @@ class Condition(NamedTuple):
 
 
 class Place(NamedTuple):
-    """One place where a value may be."""
+    """A pointer to a value, and the conditions under which the value counts."""
 
     at: Pointer
     split: str = ""
-    """The text is divided at this separator; empty if it is not divided."""
+    """If not empty, a text is divided at this separator, and only the part with the number `part` counts."""
     part: int = 0
     when: tuple[Condition, ...] = ()
     """The place counts only if all of these conditions hold."""
@@ -103,7 +103,7 @@ class Place(NamedTuple):
 
 
 class Value(NamedTuple):
-    """The places of a field's value. The first place that has a value counts."""
+    """The places where a field's value may be. The first place that has a value counts."""
 
     places: tuple[Place, ...]
 
@@ -118,26 +118,27 @@ class Proof(NamedTuple):
 
     type: Literal["hmac", "token", "basic"]
     header: str
-    """In lower case."""
+    """The header's name, in lower case."""
     algorithm: str = ""
     encoding: Literal["hex", "base64"] = "hex"
     prefix: str = ""
     time_header: str = ""
-    """In lower case. If it is not empty, the signature covers this header's time, a full stop and the body."""
+    """The header with the time, in lower case. If it is not empty, the signature covers this header's time, a full stop
+    and the body."""
 
 
 class AttachmentFields(NamedTuple):
     at: Pointer
-    """An attachment, or a list of them."""
+    """The pointer to an attachment, or to a list of attachments."""
     type: "str | Value | None"
     """The type, or the place where the attachment has the product's name for the type. If it is None, the media type
     decides."""
     values: Mapping[str, Value]
-    """Field of the attachment -> its value in the attachment."""
+    """Field of the attachment -> the places of the field's value."""
 
 
 class Fields(NamedTuple):
-    """The places of a message's parts."""
+    """Where to find an item's values and attachments."""
 
     values: Mapping[str, Value]
     attachments: tuple[AttachmentFields, ...]
@@ -159,15 +160,15 @@ class Door(NamedTuple):
     name: str
     proof: Proof
     kinds: tuple[Kind, ...]
-    """An item is of the first kind whose conditions all hold. Messages come last."""
+    """An item belongs to the first kind whose conditions all hold. The kind `message` comes last."""
     ignore: tuple[Condition, ...] = ()
     """An item is ignored if one of these conditions holds."""
     group: tuple[Condition, ...] = ()
-    """If there are conditions and all hold, several authors write in the conversation."""
+    """If this is not empty and all conditions hold, several authors write in the conversation."""
     list: Pointer | None = None
     """The list of the items. If it is None, the body is the item."""
     types: Mapping[str, str] = {}
-    """The product's name for a message's type -> ours. Other names stay as they are."""
+    """The product's name for a message's type -> our name. Other names stay as they are."""
     unreadable: Literal["refuse", "ignore"] = "refuse"
     """If an item cannot be read, refuse the whole body, or ignore only this item."""
     comes_again: bool = True
@@ -195,7 +196,8 @@ def read_door(name: str, given: Any) -> Door:
 
 # -- the fields of a mapping -----------------------------------------------------------------------
 
-# The fields whose values are places, by kind of item. The fields of edits and deletions replace those of messages.
+# The fields of a mapping whose values are places, by kind of item. A place under `edited`, `deleted` or `reaction`
+# replaces the place for messages.
 _OF_EVERY_KIND = ("account", "conversation", "id", "author", "time")
 _OF_CONTENT = ("text", "type", "authorName", "replyTo")
 _OF_KIND: Mapping[str, tuple[str, ...]] = {
@@ -244,7 +246,7 @@ class _MappingPart:
         return _MappingPart(self.given.get(field), self._named(field), self._problems)
 
     def parts(self, field: str, most: int) -> "list[_MappingPart]":
-        """Return the objects of a list, which may be missing."""
+        """Return the objects of a list, or no objects if the list is missing."""
         given = self.given.get(field, [])
         if not isinstance(given, list) or len(given) > most:
             self.refuse(field, f"use a list of at most {most} objects")
@@ -288,7 +290,7 @@ class _MappingPart:
         return Pointer("", (), of_body=False)
 
     def value(self, field: str) -> Value:
-        """Return where a value is. It is given as a place, or a list of places."""
+        """Return the places of a value. The mapping has one place, or a list of places."""
         given = self.given[field]
         if not isinstance(given, list):
             return Value(self._places(given, field))

@@ -1,8 +1,8 @@
 """The one formula of the due time: when a batch is due, and why.
 
 The functions are pure. They take the facts of an open buffer, the rules of its newest message and the time now, and
-return a due time with its reason and its rule. lua/include/due_time.lua states the same formula a second time, because
-the scripts must decide inside Valkey; `test_due_time_formula.py` runs both on the same histories and requires equal
+return a due time with its reason and its rule. lua/include/due_time.lua contains the same formula, because the scripts
+must compute due times inside Valkey; `test_due_time_formula.py` runs both on the same histories and requires equal
 milliseconds, reasons and rules.
 """
 
@@ -22,7 +22,7 @@ class Due(NamedTuple):
     rule: RuleName
     """The rule or event that set the due time."""
     wait_ms: int
-    """`due_at_ms` minus the last arrival before `due_at_ms` was set. Negative if a host's clock lags."""
+    """The time from the last arrival before `due_at_ms` was set to `due_at_ms`. Negative if a host's clock lags."""
 
     def moved_to(self, due_at_ms: int) -> "Due":
         return self._replace(due_at_ms=due_at_ms, wait_ms=self.wait_ms + due_at_ms - self.due_at_ms)
@@ -36,7 +36,8 @@ class Rhythm(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """The time that counts as a message's arrival, and the gap before it, which is None for a first message."""
+    """The time that counts as a message's arrival, and the gap since the previous arrival. The gap is None for a first
+    message."""
 
     at_ms: int
     gap_ms: int | None
@@ -55,7 +56,7 @@ class Facts(NamedTuple):
     held_until_ms: int = 0
     """The end of the conversation's hold; a time in the past has no effect."""
     has_max_bytes: bool = False
-    """True if the newest message has more than 4 KiB, and all such messages together have a full batch's bytes."""
+    """True if the newest message has more than 4 KiB, and all such messages together are as large as a batch may be."""
     due: Due | None = None
     """The due time before the newest message. None if that message opened the buffer."""
 
@@ -63,8 +64,8 @@ class Facts(NamedTuple):
 def arrival_of(now_ms: int, last_at_ms: int | None) -> Arrival:
     """Return the arrival of a message that a host received at `now_ms`, after the last arrival in its conversation.
 
-    A host whose clock lags by up to a minute does not turn time back. If it lags by more, the last arrival's clock was
-    wrong, and the message arrives by its own host's clock.
+    If the host's clock lags by up to a minute, the message counts as arrived at the last arrival. If it lags by more,
+    the clock of the last arrival was wrong, so the message counts as arrived at `now_ms`.
     """
     if last_at_ms is None:
         return Arrival(now_ms, None)
@@ -76,7 +77,7 @@ def rhythm_after(rhythm: Rhythm | None, gap_ms: float | None, timing: Timing) ->
     """Return the author's rhythm after one more message, smoothed as RFC 6298 smooths round-trip times.
 
     The rhythm changes only if the rules are adaptive and the message was typed, not pressed. A gap above the ceiling
-    does not count, because it does not belong to one thought.
+    does not count, because the author has begun a new thought.
     """
     if not timing.adaptive or timing.pressed_ms is not None or gap_ms is None:
         return rhythm
@@ -104,7 +105,8 @@ def due_after_message(facts: Facts, timing: Timing, now_ms: int) -> Due:
 def due_after_typing(
     due: Due, *, first_at_ms: int, last_at_ms: int, extend_ms: int, max_wait_ms: int, now_ms: int
 ) -> Due:
-    """Return the due time after typing, which is not earlier than before, and not after the longest wait."""
+    """Return the due time after a typing event: never earlier than before, and never later than `max_wait_ms`
+    allows."""
     latest_at_ms = first_at_ms + max_wait_ms
     extended_ms = min(now_ms + extend_ms, latest_at_ms)
     if due.due_at_ms <= now_ms or extended_ms <= due.due_at_ms:
@@ -115,14 +117,15 @@ def due_after_typing(
 
 
 def due_after_hold(due: Due, held_until_ms: int, last_at_ms: int) -> Due:
-    """Return the due time after the hold began. Only a hold moves the due time of a buffer that is already due."""
+    """Return the later of the due time and the end of the hold. Only a hold moves the due time of a buffer that is
+    already due."""
     return due if due.due_at_ms >= held_until_ms else Due(held_until_ms, "hold", "hold", held_until_ms - last_at_ms)
 
 
 def _silence_is_over(facts: Facts, timing: Timing) -> Due:
-    """Return the end of the newest message's wait, as a due time. A pressed message does not shorten the wait of
+    """Return the due time at which the newest message's wait ends. A pressed message does not shorten the wait of
     earlier messages."""
-    # A press that reaches minMessages finds messages that waited only for it, so it waits as a typed message does.
+    # If earlier messages waited for minMessages, the press that reaches it waits like a typed message.
     if timing.pressed_ms is None or (facts.message_count > 1 and facts.message_count <= timing.min_messages):
         wait_ms, rule = _wait(facts, timing)
         return Due(facts.last_at_ms + wait_ms, "silence", rule, wait_ms)
@@ -131,7 +134,7 @@ def _silence_is_over(facts: Facts, timing: Timing) -> Due:
 
 
 def _wait(facts: Facts, timing: Timing) -> tuple[int, RuleName]:
-    """Return the silence that must follow a typed message, and the rule that decides it."""
+    """Return how long a batch waits after a typed message, and the rule that decides this wait."""
     if timing.adaptive and facts.rhythm is not None:
         bounds = _bounds(timing)
         learned_ms = math.ceil(facts.rhythm.mean_ms + bounds.deviations * facts.rhythm.deviation_ms)
@@ -144,7 +147,7 @@ def _wait(facts: Facts, timing: Timing) -> tuple[int, RuleName]:
 
 
 def _bounded(facts: Facts, timing: Timing, due: Due, now_ms: int) -> Due:
-    """Return the due time after all bounds."""
+    """Apply all bounds to the due time."""
 
     def at(due_at_ms: int, reason: str, rule: RuleName) -> Due:
         return Due(due_at_ms, reason, rule, due_at_ms - facts.last_at_ms)
@@ -154,7 +157,8 @@ def _bounded(facts: Facts, timing: Timing, due: Due, now_ms: int) -> Due:
         due = at(latest_at_ms, "max_wait", "minMessages")
     elif due.due_at_ms >= latest_at_ms:
         due = at(latest_at_ms, "max_wait", "windowMs" if timing.silence_rule == "windowMs" else "maxWaitMs")
-    # Each of these makes the buffer due now, unless it was due before. The last one that applies gives the reason.
+    # Each of these conditions makes the buffer due now, unless it is overdue. If several hold, the last one gives the
+    # reason.
     if due.due_at_ms >= now_ms:
         if facts.message_count >= timing.max_messages:
             due = at(now_ms, "max_messages", "maxMessages")
@@ -169,7 +173,7 @@ class _Bounds(NamedTuple):
     """The bounds of an adaptive wait, which `Rules` packs into a text."""
 
     deviations: float
-    """The number of deviations above the mean gap."""
+    """The wait is the mean gap plus this many deviations."""
     floor_ms: int
     ceiling_ms: int
     floor_rule: RuleName

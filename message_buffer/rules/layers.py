@@ -1,4 +1,4 @@
-"""The layers of rules: which of them apply to a message, what their merge is, and which layer set a field.
+"""The layers of rules: which of them apply to a message, how they are merged, and which layer set a field.
 
     defaults <- stage <- tenant <- agent <- conversation
 
@@ -38,9 +38,9 @@ _DEFAULT = Origin("defaults", "default", None)
 class ResolvedRules(NamedTuple):
     rules: Rules
     origins: Mapping[str, Origin]
-    """Python name -> origin, for the fields that a layer set."""
+    """A field's Python name -> its origin, for the fields that a layer set."""
     skipped: tuple[SkippedLayer, ...] = ()
-    """The layers that were left out because they are invalid here. Report them to the operator."""
+    """The layers that were left out because the rules would be invalid with them. Report them to the operator."""
 
     def explain(self) -> dict[str, Explanation]:
         """Return the value of each rule, by wire name, and the layer that it comes from."""
@@ -56,9 +56,9 @@ class ResolvedRules(NamedTuple):
 def resolve_rules(layers: Iterable[RuleLayer], platform: str = "") -> ResolvedRules:
     """Merge the layers, the lowest first, for a message of this platform. Never raise, so that ingest can go on.
 
-    If the merge is invalid, begin with the longest valid run of layers from the bottom, and then add each layer above
-    it. Skip a layer that makes the result invalid as a whole, and name it in `skipped`. The result depends only on the
-    arguments, so a caller may cache it until a layer changes.
+    If the result is invalid, keep the longest valid run of layers from the bottom, and then add each layer above that
+    run. Skip a layer that makes the result invalid, and name it in `skipped`. The result depends only on the arguments,
+    so a caller may cache it until a layer changes.
     """
     layers = tuple(layers)
     try:

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 
 class Quota(NamedTuple):
-    """How much an account or a tenant may send in a minute. After a minute without messages, it may send all of that at
-    once."""
+    """How much an account or a tenant may send in a minute. After a minute without messages, it may send a whole
+    minute's quota at once."""
 
     messages_per_minute: int
     conversations_per_minute: int
-    """The number of buffers that its messages may open."""
+    """How many buffers its messages may open in a minute."""
 
 
 class Charge(NamedTuple):
@@ -25,4 +25,5 @@ class Charge(NamedTuple):
     """The tenant's escaped name, or empty if no rule sets the tenant's quota."""
     tenant_quota: Quota | None = None
     is_exact: bool = False
-    """True if a rule sets one of the quotas. Each message is then charged alone; otherwise several at once."""
+    """True if a rule sets one of the quotas. If so, each message is charged alone; otherwise several messages are
+    charged at once."""

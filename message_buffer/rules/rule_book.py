@@ -2,10 +2,10 @@
 
     defaults <- deployed (cdk.json) <- stage <- tenant <- agent <- conversation
 
-All but the first two are in the table, where operators change them. An instance reads the table's version every few
-seconds, and the whole table only if the version has changed. Invalid rules are skipped. If the table cannot be reached,
-the rules that were read last stay in force. An instance that has never read the table cannot know who owns an account,
-so it refuses messages.
+The table contains all layers except the first two. Operators change the layers there. An instance reads the table's
+version every few seconds, and the whole table only if the version has changed. Invalid rules are skipped. If the table
+cannot be reached, the rules that were read last stay in force. An instance that has never read the table cannot know
+who owns an account, so it refuses messages.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,14 +24,14 @@ from message_buffer.telemetry import Telemetry
 if TYPE_CHECKING:
     from message_buffer.rules.doors import Door
 
-# An instance keeps the resolved rules of this many combinations of layers. A sender who names agents could otherwise
-# combine each agent with each conversation that has rules of its own.
+# An instance keeps the resolved rules of this many combinations of layers. Without this limit, a sender who names
+# agents could combine every agent with every conversation that has rules of its own.
 MAX_RESOLVED_RULES = 4_096
 # While the rules' table cannot be read, the pause between checks grows to this, because a webhook waits for each check.
 MAX_MS_BETWEEN_RULES_CHECKS = 30_000
 DEPLOYED = "deployed"
 STAGE = "stage"
-# A door's scope is this and its name.
+# A door's scope is this prefix and the door's name.
 DOOR = "door:"
 
 
@@ -172,7 +172,7 @@ class RuleBook:
         self._table = table
         self._stage_rules = stage_rules
         self._telemetry = telemetry
-        # The quota of an account for which the rules set none.
+        # The quota of every account for which the rules set no quota.
         self._quota = quota
         # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but rules still age.
         self._clock = clock

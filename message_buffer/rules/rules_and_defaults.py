@@ -44,7 +44,7 @@ from message_buffer.rules.control_words import (
 from message_buffer.rules.quota import Quota
 from message_buffer.rules.timing import RuleName, Timing
 
-# The name of a tenant or an agent. A longer tenant's name could make a conversation's id too long.
+# The longest name of a tenant or an agent. A longer tenant name could make a conversation's id too long.
 MAX_NAME_CHARACTERS = 128
 MAX_SILENCE_MS = MAX_TRIGGER_DELAY_MS
 # WhatsApp and Messenger allow a free-form reply only within 24 hours of the author's message.
@@ -73,7 +73,7 @@ class _Combination(NamedTuple):
 _COMBINATIONS = (
     _Combination(
         frozenset({"silence_ms", "max_wait_ms"}),
-        # Refuse equal values too, because every batch would then be due at maxWaitMs, whatever its author does.
+        # Refuse equal values too, because then only maxWaitMs would ever decide when a batch is due.
         lambda rules: rules["silence_ms"] >= rules["max_wait_ms"],
         "silenceMs: {silence_ms} is not below maxWaitMs ({max_wait_ms}), so no message could reset the timer;"
         " lower silenceMs or raise maxWaitMs",
@@ -120,7 +120,7 @@ def _in_both(stop: Iterable[str], flush: Iterable[str]) -> set[str]:
 
 
 def _conflicts(rules: Mapping[str, RuleValue]) -> list[str]:
-    """Check each combination of fields that are all set. Return the problems."""
+    """Return the problems of each combination whose fields are all set."""
     return [
         combination.problem.format_map(rules)
         for combination in _COMBINATIONS
@@ -132,7 +132,7 @@ class _Checked(BaseModel):
     """A pydantic model that raises only `InvalidRules`, whichever way it is made."""
 
     model_config = ConfigDict(
-        # "500" or 1.5 where milliseconds belong is a mistake about the unit, so nothing is converted.
+        # Convert nothing, because whoever writes "500" or 1.5 for milliseconds is mistaken about the unit.
         strict=True,
         frozen=True,
         extra="forbid",
@@ -176,7 +176,7 @@ class _Checked(BaseModel):
             path[:1] = [wire_names.get(part, part) for part in path[:1]]
             where = ".".join(path)
             cause = detail.get("ctx", {}).get("error")
-            # The path of a list item ends in its position. Use the description of the list.
+            # If the path ends in a position in a list, use the description of the list.
             field = path[:-1] if path and isinstance(detail["loc"][-1], int) else path
             if isinstance(cause, InvalidRules):
                 yield from (f"{where}.{problem}" if where else problem for problem in str(cause).splitlines())
@@ -197,7 +197,7 @@ class _Checked(BaseModel):
         model: type[_Checked] = cls
         for part in path:
             field = next((field for name, field in model.model_fields.items() if part in (name, field.alias)), None)
-            # A part that is no field is a key, such as the platform of an override.
+            # A part of the path that is no field is a key, such as the platform of an override.
             for each in (field.annotation, *get_args(field.annotation)) if field else ():
                 if isinstance(each, type) and issubclass(each, _Checked):
                     model = each
@@ -312,7 +312,7 @@ class OnHumanReply(_Checked):
 
 
 UNNAMED_APP = "unnamed"
-# The id of an app of Meta has 15 or 16 digits today.
+# Meta's app ids have 15 or 16 digits today.
 _App = Annotated[str, Field(pattern=rf"^(?:[0-9]{{1,32}}|{UNNAMED_APP})$")]
 _Apps = Annotated[
     tuple[_App, ...],
@@ -340,7 +340,7 @@ class _RuleFields(_Checked):
     # A photo often arrives a moment before its caption.
     media_silence_ms: _Silence = 2_000
     transcript_wait_ms: _Silence = 15_000
-    # A pressed button is a finished thought.
+    # Do not wait after a press, because a customer who presses a button has finished a thought.
     pressed_silence_ms: _Silence = 0
     # With `window`, a batch is due `windowMs` after its first message, however many follow.
     wait: Annotated[Literal["silence", "window"], Field(description="'silence' or 'window'")] = "silence"
@@ -367,9 +367,10 @@ class Rules(_RuleFields):
 
     @property
     def timing(self) -> Timing:
-        """Return the rules in the lanes' form. A VIP's wait replaces the silence, and typing does not lengthen it.
+        """Return the rules in the lanes' form. A VIP's own wait replaces the silence to wait for; typing does not
+        extend it.
 
-        A fixed window is a silence that no message can prolong, because it is as long as the longest wait.
+        A fixed window has a silence as long as the longest wait, so no message can prolong it.
         """
         vip = self.priority == "vip"
         if self._has_fixed_window:
@@ -386,7 +387,7 @@ class Rules(_RuleFields):
             )
         return Timing(
             silence_ms=self.vip_silence_ms if vip else self.silence_ms,
-            # Turn off typing inference that would not lengthen the wait.
+            # Turn typing inference off if it would not lengthen the wait.
             typing_ms=0 if vip or self.typing_inference_ms <= self.silence_ms else self.typing_inference_ms,
             max_wait_ms=self.max_wait_ms,
             max_messages=self.max_messages,
@@ -401,8 +402,8 @@ class Rules(_RuleFields):
     ) -> Timing:
         """Return the timing of one message.
 
-        A file waits longer for a caption, and a voice note for a transcript. A message that was pressed, not typed,
-        waits for neither typing nor a caption. With `priority: vip`, every message waits the same time.
+        The batch waits longer for the caption of a file and for the transcript of a voice note. After a message that
+        was pressed, not typed, it waits for neither typing nor a caption. With `priority: vip`, every wait is the same.
         """
         timing = self.timing
         if in_album:
@@ -472,7 +473,7 @@ class Owner(_Checked):
     per_author: Annotated[bool, Field(description="true or false")] = False
     """Give each author of a group a buffer of their own."""
     quota: _PartialQuota = None
-    """Replaces the stage's quota for accounts."""
+    """Replaces the stage's quota for this account."""
 
 
 class PartialRules(_RuleFields):
@@ -509,10 +510,10 @@ class PartialRules(_RuleFields):
 class RuleLayer(PartialRules):
     """The rules that one scope (stage, tenant, agent, conversation) sets.
 
-    The model checks types and bounds. It checks a combination of fields only if this layer sets all of them, and does
-    so for each platform it names. Other combinations depend on the layers beneath: silenceMs 60000 is valid above a
-    tenant that raised maxWaitMs, and invalid above the defaults. Code that stores a layer must therefore resolve it on
-    top of the layers beneath it, and refuse the layer if `skipped` names it.
+    The model checks types and bounds. It checks a combination of fields only if this layer sets all of them. It repeats
+    this check for each platform that the layer names. Other combinations depend on the layers beneath: silenceMs 60000
+    is valid above a tenant that raised maxWaitMs, and invalid above the defaults. Code that stores a layer must
+    therefore resolve it on top of the layers beneath it, and refuse the layer if `skipped` names it.
     """
 
     name: Annotated[str, Field(min_length=1, description="the owner's name, such as 'stage' or 'tenant:acme'")]
@@ -521,7 +522,7 @@ class RuleLayer(PartialRules):
         dict[str, PartialRules], Field(description="an object with the rules of each platform")
     ] = Field(default_factory=dict)
     quota: _PartialQuota = None
-    """The quota of all accounts of the tenant together. Only the layer of a tenant may have one."""
+    """The quota of all accounts of the tenant together. Only a tenant's layer may have a quota."""
 
     def steps_on(self, platform: str) -> Iterator[tuple[str, Mapping[str, RuleValue]]]:
         yield from self.steps()
@@ -544,7 +545,8 @@ class RuleLayer(PartialRules):
 def check_platform_names(names: Iterable[str]) -> None:
     """Raise InvalidRules if a name is not that of a platform.
 
-    Only code that writes rules calls this. Code that reads rules would skip the entire layer because of one wrong name.
+    Only code that writes rules should call this. If code that reads rules called this, it would skip an entire layer
+    because of one wrong name.
     """
     problems = [f"{name}: {_unknown_platform(name)}" for name in names if name not in PLATFORM_NAMES]
     if problems:

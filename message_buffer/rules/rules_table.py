@@ -11,9 +11,9 @@ from message_buffer.aws import clients as aws
 from message_buffer.aws.dynamodb import Item, Table, Values, number, text
 from message_buffer.errors import InvalidInput, RulesConflict
 
-# The rules of one scope, as JSON. An instance reads the rules of all scopes at once.
+# The rules of one scope are limited to this size, as JSON, because an instance reads the rules of all scopes at once.
 MAX_RULES_BYTES = 64 * 1024
-# A write of rules is tried at most this often. A try fails only if another operator is writing at the same time.
+# A write of rules is tried at most this many times. A try fails only if another operator is writing at the same time.
 MAX_RULES_WRITES = 5
 VERSION_SCOPE = "!version"
 
@@ -29,7 +29,7 @@ class StoredRules(NamedTuple):
 
 class RulesTable(Table):
     def __init__(self, name: str) -> None:
-        # A webhook waits for this call. If it fails, the caller can go on with the rules that it read last.
+        # A webhook waits for this call. If the call fails, the function can go on with the rules that it read last.
         super().__init__(name, patience=aws.HURRIED)
 
     def version(self) -> int:
@@ -41,7 +41,7 @@ class RulesTable(Table):
         return [_stored(item) for item in found if text(item, "scope") != VERSION_SCOPE]
 
     def put(self, scope: str, rules: Mapping[str, Any], *, by: str, at_ms: int, expected_version: int | None) -> int:
-        """Store rules and return their version. Raise RulesConflict if the stored version is not the expected one.
+        """Store rules and return their version. Raise RulesConflict if the stored version is not `expected_version`.
 
         `expected_version` is 0 if there must be no rules yet, and None if any version may be replaced.
         """

@@ -12,7 +12,7 @@ a hold, an operator's two commands, and a batch that had no room for some messag
 
 
 class Timing(NamedTuple):
-    """The numbers that decide when a message's batch is due."""
+    """The values that decide when a message's batch is due."""
 
     silence_ms: int
     typing_ms: int
@@ -22,18 +22,18 @@ class Timing(NamedTuple):
     flush_reason: str
     """The reason why the batch is due at once; empty if it waits."""
     adaptive: str
-    """Four words, separated by spaces: deviations above the mean gap, floor, ceiling, and the rule behind the floor.
+    """Four words, separated by spaces: deviations above the mean gap, floor, ceiling, and the rule that set the floor.
     Empty if the wait is not adaptive."""
     pressed_ms: int | None = None
     """The wait of a pressed message, which replaces the silence. None if the message was typed."""
     silence_rule: RuleName = "silenceMs"
-    """The rule behind `silence_ms`, or behind `flush_reason` if there is one."""
+    """The rule that set `silence_ms`, or `flush_reason` if that is not empty."""
 
     @property
     def for_scripts(self) -> dict[str, str | int]:
         """Return the arguments of the scripts by the names in their headers.
 
-        They do not include `pressed_ms`, which concerns a new message only.
+        Leave out `pressed_ms`, because only the script for a new message takes it.
         """
         return {
             "silence_ms": self.silence_ms,

@@ -1,15 +1,15 @@
 """Decides how long a human agent's reply keeps a conversation on hold.
 
 A takeover begins with a human agent's first reply. Each further reply prolongs the hold, which then counts from that
-reply, up to a ceiling that counts from the first one. A resume ends the takeover. All times are those of the replies,
-so a reply that is delivered again, late or in another order has no further effect.
+reply, up to a limit that counts from the first reply. A resume ends the takeover. All times are the times of the
+replies themselves, so a reply that is delivered twice, late or in another order does no harm.
 """
 
 from collections.abc import Sequence
 from hashlib import blake2s
 from typing import NamedTuple
 
-# Further replies prolong the hold, but it ends at most this many times its length after the first reply.
+# Further replies prolong the hold. A takeover's latest end is the first reply plus this many times the hold's length.
 MAX_HOLDS_IN_A_TAKEOVER = 2
 # A takeover remembers the ids of this many of the agent's latest messages, to recognise a redelivery.
 MAX_REPLIES_REMEMBERED = 50
@@ -17,7 +17,7 @@ DIGEST_BYTES = 12
 
 
 class Takeover(NamedTuple):
-    """The state of a conversation. Without a takeover, its times are 0."""
+    """The state of a conversation's takeover. If there has been no takeover, its times are 0."""
 
     version: int = 0
     began_at_ms: int = 0
@@ -32,7 +32,7 @@ class Takeover(NamedTuple):
         return self.until_ms > now_ms
 
     def after_reply(self, reply_id: str, *, at_ms: int, hold_ms: int, now_ms: int) -> "Takeover":
-        """Return the state after a human agent's reply. It is the same state if the reply changes nothing."""
+        """Return the state after a human agent's reply. If the reply changes nothing, return this state."""
         at_ms, digest = min(at_ms, now_ms), _digest_of(reply_id)
         if at_ms <= self.resumed_at_ms or digest in self.reply_ids:
             return self

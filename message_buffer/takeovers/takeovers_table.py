@@ -1,5 +1,5 @@
-"""The table of takeovers. It has an item for each conversation that a human agent has answered, or that was
-resumed. The item contains times and digests, but no words, and expires.
+"""The table of takeovers. It has an item for each conversation that a human agent has answered, or that was resumed.
+The item expires. It contains times and digests, but nothing that people wrote.
 """
 
 from message_buffer.aws import clients as aws
@@ -7,7 +7,7 @@ from message_buffer.aws.dynamodb import Item, Table, Values, number, texts
 from message_buffer.limits import DAY_MS, SECOND_MS
 from message_buffer.takeovers.takeover import Takeover
 
-# Platforms try to deliver a webhook for at most a week.
+# Keep a takeover longer than a week, because platforms try to deliver a webhook for up to a week.
 TAKEOVER_KEPT_MS = 8 * DAY_MS
 
 
@@ -36,7 +36,8 @@ class TakeoversTable(Table):
         ).done
 
     def mark_published(self, conversation: str, *, began_at_ms: int) -> bool:
-        """Record that the takeover was published. Return False if it was resumed or replaced since."""
+        """Record that the takeover was published. Return False if the takeover has ended since, or a new one has
+        begun."""
         do, only_if = "SET #published = :true", "#began_at = :began AND #until > :zero"
         values: Values = {"true": 1, "began": began_at_ms, "zero": 0}
         return self._update("mark takeover", _key(conversation), do, values, only_if=only_if).done

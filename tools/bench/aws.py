@@ -19,7 +19,7 @@ from tests.support.ingest_scene import SECRETS
 
 JSON = "application/x-amz-json-1.1"
 
-# AWS's response to each operation that a first message and a batch need. The tables are empty.
+# The response to each of AWS's operations that a first message and a batch need, as if all tables were empty.
 ANSWERS: dict[str, Any] = {
     "GetSecretValue": {"SecretString": json.dumps(SECRETS)},
     "GetItem": {},
@@ -31,9 +31,9 @@ ANSWERS: dict[str, Any] = {
 
 class Aws(NamedTuple):
     addresses: Mapping[str, str]
-    """Environment variables with which a function calls the server."""
+    """Environment variables that make a function call this server instead of AWS."""
     events: Connection
-    """Receives the time of each PutEvents when it is answered, on the machine's monotonic clock."""
+    """Receives the time at which the server answers each PutEvents, on the machine's monotonic clock."""
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -87,7 +87,7 @@ def answering_as_aws(*, delay_ms: float = 0) -> Iterator[Aws]:
             yield Aws(
                 {
                     "AWS_ENDPOINT_URL": f"https://127.0.0.1:{heard.recv()}",
-                    # Python reads the first variable, the SDK the second.
+                    # Python reads the first variable, and the SDK reads the second.
                     "SSL_CERT_FILE": str(trusted),
                     "AWS_CA_BUNDLE": str(trusted),
                 },

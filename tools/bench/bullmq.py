@@ -1,4 +1,4 @@
-"""BullMQ, driven from here: its package is pinned in package-lock.json and installed when it is first needed."""
+"""Runs BullMQ, whose package is pinned in package-lock.json and installed when it is first needed."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ def install() -> None:
         raise NodeMissing("BullMQ needs node and npm on the PATH")
     installed = HERE / "node_modules" / ".package-lock.json"
     if not installed.exists() or installed.stat().st_mtime < (HERE / "package-lock.json").stat().st_mtime:
-        # Not `npm ci`, which refuses a lock without the native packages of every other platform.
+        # Do not use `npm ci`, because it refuses a lock file that lacks the native packages of other platforms.
         install = ["npm", "install", "--no-save", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]
         subprocess.run(install, cwd=HERE, check=True)
 
@@ -38,7 +38,7 @@ def command(role: str, **options: Any) -> list[str]:
 
 
 def ask(role: str, messages: Iterable[dict[str, Any]], **options: Any) -> list[Any]:
-    """Run a role with these messages, and return the lines that it printed."""
+    """Run a role of the program with these messages, and return the lines that it printed."""
     given = "".join(json.dumps(message) + "\n" for message in messages)
     done = subprocess.run(command(role, **options), input=given, stdout=subprocess.PIPE, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]

@@ -1,4 +1,4 @@
-"""Bars as a picture: medians, with the middle half of the rounds as a line."""
+"""Draws medians as bars, with the interquartile range of the rounds as a line."""
 
 from html import escape
 from math import log10
@@ -24,7 +24,7 @@ class Panel(NamedTuple):
 
 
 def svg(panels: list[Panel]) -> str:
-    """Return the panels, one under the other. A figure that was too noisy has a label but no bar."""
+    """Return a picture of the panels, one under the other. A figure that is too noisy has a label but no bar."""
     heights = [HEAD + LINE * len(panel.bars) + FOOT for panel in panels]
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {sum(heights)}" role="img"',

@@ -1,4 +1,4 @@
-"""Check the outcome of a workload, with the same questions for every system."""
+"""Check the batches of a workload, in the same way for every system."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ class Verdict:
     merged: int
     """Batches with messages of two bursts, or of two conversations."""
     split: int
-    """Bursts whose messages all came, but in several batches."""
+    """Bursts whose messages were all emitted, but in several batches."""
 
 
 def check(sent: Iterable[Sending], batches: Iterable[list[Message]]) -> Verdict:

@@ -1,9 +1,9 @@
-"""Compare how long a healthy batch of the Valkey lane takes from its claim to its event in two checkouts.
+"""Compare, for two checkouts, the time from the claim of a batch in the Valkey lane to its event.
 
-The conversation processor's handler runs as deployed, warm, in a process of its own for each checkout, and the two take
+For each checkout, a process of its own runs the conversation processor's handler as deployed, and warm. The two take
 turns. Valkey runs on this machine. A local server answers each of AWS's requests after 5 ms. The time runs from the
 handler's call for a claimed conversation until PutEvents is answered. It does not include the function's start, which
-takes Lambda's time, not ours.
+depends only on Lambda.
 """
 
 import os
@@ -44,7 +44,7 @@ CONVERSATION_PROCESSOR = ConversationProcessorSettings(
         dead_letter_queue_url="https://queue",
     ),
 )  # fmt: skip
-# A checkout without SETTINGS reads single variables.
+# These are for an older checkout, which reads single variables instead of SETTINGS.
 WITHOUT_SETTINGS = {
     "STAGE": "bench", "SHARDS": "1", "START_MS": "4000", "CLAIM_TIMEOUT_MS": "10000", "TOKEN_MS": "6000",
     "VALKEY_CONNECT_MS": "3200", "VALKEY_ANSWER_MS": "800", "PROCESSOR_FUNCTION_NAME": "processor",
@@ -87,7 +87,7 @@ class _Checkout:
         )  # fmt: skip
 
     def emit(self, conversation: str) -> float:
-        """Emit a batch. Return when its handler began."""
+        """Make this checkout's process emit a batch. Return when the handler began."""
         assert self.process.stdin
         assert self.process.stdout
         print(conversation, file=self.process.stdin, flush=True)

@@ -1,11 +1,11 @@
 """Measure cold starts, and how late the first batch of an idle stage is: `python -m tools.bench.cold [--quick]`.
 
 The first part measures the CPU time of ingest's first request in a fresh interpreter, step by step. Valkey runs on this
-machine, without TLS. A local server answers in the place of AWS, over TLS. `--against FOLDER` measures another checkout
-in turns with this one.
+machine, without TLS. A local server answers instead of AWS, over TLS. `--against FOLDER` measures another checkout in
+turns with this one.
 
-The second part deploys a local stage with the preset `assistant`, because a short silence shows a cold start best. It
-measures how long a message takes to its event, first on a cold stage, then on a warm one. To make the stage cold, it
+The second part deploys a local stage with the preset `assistant`, because a cold start shows best if the wait is short.
+It measures the time from a message to its event, first on a cold stage, then on a warm one. To make the stage cold, it
 changes an environment variable of each function, so that the emulator starts new processes.
 """
 
@@ -48,7 +48,7 @@ INGEST = IngestSettings(
     webhook_secret_id="id",  # noqa: S106 - not the secret itself
     rules_table="rules", takeovers_table="takeovers", aliases_table="aliases", whatsapp_queue=None,
 )  # fmt: skip
-# A checkout without SETTINGS reads single variables.
+# These are for an older checkout, which reads single variables instead of SETTINGS.
 WITHOUT_SETTINGS = {
     "LANE": "valkey", "STAGE": "bench", "SHARDS": "1", "START_MS": "10000", "PROCESSOR_FUNCTION_NAME": "processor",
     "WEBHOOK_SECRET_ID": "id", "GENERIC_TIMESTAMP": "optional", "EVENT_BUS_NAME": "bus", "RULES": "{}",
@@ -98,7 +98,7 @@ def ingest_cpu(rounds: int, other: Path | None) -> tuple[dict[str, Any], list[Ta
     try:
         with answering_as_aws() as aws:
             addresses = {**aws.addresses, "REDIS_URL": f"valkey://127.0.0.1:{server.port}?cluster=true"}
-            # The first round is not counted, because it compiles the byte code.
+            # Do not count the first round, because it compiles the byte code.
             for _ in range(rounds + 1):
                 for name, checkout in checkouts.items():
                     server.admin().flushall()
@@ -117,12 +117,12 @@ def ingest_cpu(rounds: int, other: Path | None) -> tuple[dict[str, Any], list[Ta
 
 
 FUNCTIONS = ("ingest", "processor", "conversation_processor")
-# A short idle time makes the processor leave early, so that the stage is soon idle. Warm-ups are logged only at DEBUG.
+# A short idle time makes the processor end early, so that the stage is soon idle. Warm-ups are logged only at DEBUG.
 OVERRIDES = {"rules": {"preset": "assistant"}, "timings": {"processor_idle_ms": 1_000}, "log_level": "DEBUG"}
 AT_REST_SECONDS = 4.0
 LAST_EVENT_SECONDS = 30.0
 WARM_MESSAGES = 3
-# Log lines, each with its function. Each line marks the end of a part of a message's way to its event.
+# Log lines, each with the function that writes it. Each line marks the end of a step from a message to its event.
 LINES = {"processor started": "ingest", "processor began": "processor", "warmed up": "conversation_processor",
          "claimed": "processor", "emitted": "conversation_processor"}  # fmt: skip
 
@@ -138,7 +138,7 @@ def make_cold(outputs: Outputs) -> None:
 
 
 def way(outputs: Outputs, inbox: Inbox) -> dict[str, float]:
-    """Send a message. Return, for each part of its way to the event, the ms from the sending to the part's end."""
+    """Send a message. Return how many ms later it was answered, was due, and was in an event."""
     name = uuid.uuid4().hex
     began_ms = time.time() * 1_000
     response = Webhooks(outputs).post("generic", {"account": "bench", "conversation": name, "id": name, "text": "text"})
@@ -178,7 +178,7 @@ def ways(rounds: int) -> list[dict[str, Any]]:
             make_cold(outputs)
             cold = way(outputs, inbox)
             warm = [way(outputs, inbox) for _ in range(WARM_MESSAGES)]
-            # The emulator writes a run's log lines when the run has ended.
+            # The emulator writes a run's log lines only when the run has ended.
             time.sleep(AT_REST_SECONDS)
             lines = logged(outputs, cold["began_ms"])
             late = {"cold": cold["event"] - cold["due"], "warm": median(each["event"] - each["due"] for each in warm)}

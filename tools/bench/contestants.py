@@ -1,8 +1,8 @@
 """The contestants that are measured, and the traffic for them.
 
 Every contestant gets the same conversations, ids and payloads, on the same server, in keys of its own. In a wave every
-conversation sends five fragments, and then its batch is taken. The waves are six hours apart. So after the first day,
-the ids of the last four waves are remembered.
+conversation sends five fragments, and then its batch is taken. The waves are six hours apart, so from the second day on
+the lane remembers the ids of the last four waves.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ GAP_MS = 700
 WAVE_MS = 6 * 3_600_000
 WARM_UP_WAVES = 4
 TIMING = Rules().timing
-# A stage's default quota, so that the measurements include its cost.
+# The requests are charged to a quota of the default size, so that the measurements include the cost of quotas.
 CHARGE = Charge("whatsapp/109876543210987", Quota(messages_per_minute=30_000_000, conversations_per_minute=3_000_000))
 
 
@@ -65,7 +65,7 @@ class Recorder(Connection):
 
 
 class RecordingSender(Recorder):
-    """Also sends the request, for the calls between the measurements."""
+    """Also sends requests; used for the calls that are not measured."""
 
     def __init__(self, wire: Wire) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class RecordingSender(Recorder):
 
 
 class Ours:
-    """Our engine: the requests as the store sends them, a live processor, and batches claimed, taken and completed."""
+    """Our engine, which sends the store's own requests, and claims, takes and completes batches itself."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Ours:
         return costs | {"mix": costs["first"] + costs["next"]}
 
     def fragments(self, conversations: int, meter: Meter) -> Cost:
-        """Send a wave of fragments only, whose batches end by silence."""
+        """Send a wave of fragments only. Their batches are due because no more messages arrive."""
         costs = self._send_fragments(conversations, meter)
         self.now_ms += TIMING.max_wait_ms
         self.finish_what_is_due()
@@ -170,8 +170,8 @@ class Ours:
 
 # The design that samples and blog posts show: one string key for each fact about a conversation, a list of messages,
 # and a sorted set of waiting conversations. To be fair, it is one script of twelve commands, with all keys in one slot.
-# It does not drop redeliveries. To learn whether a processor runs, it reads the processor's lease and heartbeat, which
-# costs two more round trips per message.
+# It does not drop redeliveries. It also reads the processor's lease and heartbeat, because ingest must know whether a
+# processor runs. This costs two more round trips per message.
 NAIVE = b"""
 local last, first = redis.call('GET', KEYS[2]), redis.call('GET', KEYS[3])
 local now, silence = tonumber(ARGV[1]), tonumber(ARGV[4])
@@ -191,7 +191,7 @@ return {due, count}
 """
 NAIVE_KINDS = ("n-msgs:<id>", "n-last:<id>", "n-first:<id>", "n-count:<id>", "n-due:<id>", "n-pending")
 
-# The least that stores a message and a due time.
+# The minimum: a script that only stores a message and a due time.
 BARE = b"""
 redis.call('RPUSH', KEYS[1], ARGV[2])
 redis.call('ZADD', KEYS[2], ARGV[3], ARGV[1])
@@ -271,10 +271,10 @@ class Bare:
 
 
 class BullMq:
-    """The requests that BullMQ's own client sent for such a wave, recorded once and sent again by our client.
+    """BullMQ: the requests that its own client sent for such a wave, recorded once and sent again by our client.
 
     The requests contain the times of the recording. The wait is so long that each fragment but the first replaces a job
-    that still waits.
+    that is still waiting.
     """
 
     def __init__(self, wire: Wire, requests: list[list[list[bytes]]], *, name: str) -> None:
@@ -294,7 +294,7 @@ class BullMq:
         return costs | {"mix": costs["first"] + costs["next"]}
 
     def _forget(self) -> Iterator[bytes]:
-        """Remove the keys that a worker would have removed. Keep the stream of events, as a worker would."""
+        """Yield requests that remove the keys that a worker would remove, which excludes the stream of events."""
         cursor, kept = b"0", {b"{bull}:bench:" + kind for kind in (b"events", b"id", b"meta")}
         while True:
             cursor, keys = self._wire.call("SCAN", cursor, "MATCH", "{bull}:*", "COUNT", 1_000)
@@ -305,7 +305,7 @@ class BullMq:
 
 
 class Ping:
-    """Only a round trip."""
+    """Sends only PING, so it measures the cost of a round trip."""
 
     name = "ping"
 

@@ -1,9 +1,9 @@
 """Measure how late batches are after functions are killed under load: `python -m tools.bench.crashes [--quick]`.
 
 On a local stage, messages of new conversations arrive at a fixed rate, except after the last kind of kill. Each round
-kills the processes of the processor, the conversation processor or both with -9. The emulator starts a new process at
-the next invocation. *Next* is the time from the kill to the first event of a batch that was due after the kill. If no
-batch was, it is the time to the first event. *Last* is the lateness of the latest batch.
+kills the processes of the processor, the conversation processor or both with SIGKILL. The emulator starts a new process
+at the next invocation. *Next* is the time from the kill to the first event of a batch that was due after the kill. If
+no batch was due after the kill, it is the time to the first event. *Last* is the lateness of the latest batch.
 """
 
 import argparse
@@ -34,7 +34,7 @@ MOST_UNDER_WAY = 20
 BEFORE_SECONDS, AFTER_SECONDS = 3.0, 15.0
 LAST_EVENT_SECONDS = 60.0
 WARM_UP_SECONDS = 5.0
-# Without a fallback, no batch waits for the DynamoDB table, which answers late when the emulator is busy.
+# Turn the fallback off, because the DynamoDB table of a busy emulator would delay batches.
 OVERRIDES = {"rules": {"silenceMs": 500, "typingInferenceMs": 0}, "fallback": False}
 PROCESSOR, CONVERSATION_PROCESSOR = "processor", "conversation_processor"
 NOBODY_WRITES = "both, while a message waits, and nobody writes again"
@@ -111,7 +111,7 @@ def send_at_rate(stage: LocalStage, due_at_ms: dict[str, int], seconds: float) -
 
 
 def one_round(scene: Scene, kill: Callable[[Scene], None], *, after_seconds: float) -> dict[str, Any]:
-    """Kill under load, which continues for `after_seconds`.
+    """Kill the processes under load. The load continues for `after_seconds`.
 
     Return *next* and *last* in seconds, and how many batches were lost or came twice.
     """

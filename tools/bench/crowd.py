@@ -1,6 +1,7 @@
-"""Many clients in one process, each as lean as a `Wire` and with one request under way.
+"""Many clients in one process. Each does as little as a `Wire`, and has one open request.
 
-The same clients ask every contestant, so that the adds per second compare servers and not client libraries.
+Every contestant's requests are sent by these clients, so that the adds per second compare servers and not client
+libraries.
 """
 
 import select
@@ -30,7 +31,7 @@ class Crowd(Wire):
             each.close()
 
     def ask_all(self, requests: Iterable[bytes]) -> None:
-        """Send all requests, with all clients at once. A client sends its next request after the answer to its last."""
+        """Send all requests, with all clients at once. Each client waits for the answer before its next request."""
         waiting = list(requests)
         share = -(-len(waiting) // len(self._sockets))
         turns = [iter(waiting[start : start + share]) for start in range(0, len(waiting), share)]

@@ -71,7 +71,7 @@ def _figure(row: Any) -> Figure:
 
 
 def _cpu(ingest: Any) -> dict[str, Figure]:
-    """Return the CPU time of small messages by contestant, as picture and README show it."""
+    """Return the CPU time of small messages by contestant, for the picture and the README."""
     return {
         each["contestant"]: _figure(each["server_cpu_us"])
         for each in ingest["contestants"]
@@ -100,7 +100,7 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def conditions() -> str:
-    """Return when each file was measured, and its conditions. One sentence has the conditions that all files share."""
+    """Return a table of when and how each file was measured, with a sentence about the common conditions."""
     heads = ["file", "measured", "machine", "versions", "load, 1 / 15 min", "nice"]
     rows = []
     for path in sorted(RESULTS.glob("*.json")):
@@ -131,7 +131,7 @@ def targets(*names: str) -> str:
 
 
 def shares() -> str:
-    """Return ingest's targets, which are shares of another contestant's CPU time, by message size and clients."""
+    """Return a table of ingest's targets: shares of another contestant's CPU time, by message size and clients."""
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for each in results("ingest")["targets"]:
         found = re.fullmatch(r"(.+) of (\d+) B, of (.+), (\d+) clients", each["what"])
@@ -206,7 +206,7 @@ def systems() -> str:
 
 
 def crashes() -> str:
-    """Return how late batches are after each kill, with the verdicts on the targets of that file."""
+    """Return a table of how late batches are after each kill, with the verdicts on the targets."""
     found = results("crashes")["rounds"]
     by_name = {each["what"]: each for each in results("crashes")["targets"]}
     columns = {
@@ -253,7 +253,7 @@ def cold() -> str:
 
 
 def cold_parts(ways: list[Any]) -> dict[str, list[float]]:
-    """Return for each part of a first message's way to its event how many ms that part took in each round."""
+    """Return how many ms each step from a first message to its event took in each round."""
     ends = {
         "ingest: start, connections, message buffered, processor started": "processor started",
         "processor: start": "processor began",
@@ -266,7 +266,7 @@ def cold_parts(ways: list[Any]) -> dict[str, list[float]]:
     for each in ways:
         before = 0.0
         for part, end in ends.items():
-            # If the batch came before this step was logged, the part ends with the event.
+            # If the event came before this step was logged, the step ends with the event.
             at = min(each["cold"].get(end, each["cold"]["event"]), each["cold"]["event"])
             parts.setdefault(part, []).append(at - before)
             before = at

@@ -1,7 +1,8 @@
 """Measure how long one customer can delay all others: `python -m tools.bench.editors [--quick]`.
 
-The benchmark times another tenant's messages while ten hostile clients edit, and while ten honest clients send as many
-messages. It also reads the longest call of each script from the server's slow log, with the largest legal content.
+The benchmark measures the time of another tenant's messages while ten hostile clients edit messages, and while ten
+honest clients send messages at the same rate. It also reads from the server's slow log the longest call of each script
+with the largest allowed content.
 """
 
 import json
@@ -32,7 +33,7 @@ from tools.bench.roles import lean_store
 from tools.bench.wire import Wire
 
 CLIENTS = 10
-# This is the rate of all clients together, and the server can handle it for edits and for messages.
+# The rate of all clients together. The server can handle it both for edits and for messages.
 REQUESTS_A_SECOND = 1_000
 TENANTS_REQUESTS_A_SECOND = 500
 WAITING, LARGE_BYTES, SMALL_BYTES = 1_000, 60_000, 200
@@ -56,7 +57,7 @@ def fill(store: Store, conversation: str, count: int, size: int) -> None:
 
 
 def forget(store: Store, conversation: str) -> None:
-    """Make the lane remember a message that no longer waits, because a search for its id reads the most."""
+    """Buffer and delete a message. A search for its id reads the most, because the lane remembers only the id."""
     store.buffer_message(conversation, "left", payload=payload("left", SMALL_BYTES), timing=PATIENT)
     store.delete_message(conversation, "left")
 
@@ -65,7 +66,7 @@ def forget(store: Store, conversation: str) -> None:
 
 
 class Over(Exception):
-    """Raised when a client's time is over."""
+    """Raised when a client should stop sending."""
 
 
 class Paced(RecordingSender):
@@ -86,7 +87,7 @@ class Paced(RecordingSender):
 
 
 def crowd(port: int, kind: str, seconds: float) -> int:
-    """Make requests of one kind from all clients, and return their number."""
+    """Send requests of one kind with all clients, and return the number of requests."""
     connections = [
         Paced(Wire(port), per_second=REQUESTS_A_SECOND / CLIENTS, seconds=seconds) for _ in range(CLIENTS)
     ]  # fmt: skip
@@ -115,7 +116,7 @@ def client(connection: Connection, kind: str, number: int) -> None:
 
 
 def latencies_ms(store: Store, seconds: float) -> list[float]:
-    """Send messages at an even pace. Return the time of each answer since the message should have been sent."""
+    """Send messages at an even pace. Return the ms from the time at which each should have been sent to its answer."""
     found, begin = [], time.monotonic()
     for nth in range(int(seconds * TENANTS_REQUESTS_A_SECOND)):
         at = begin + nth / TENANTS_REQUESTS_A_SECOND
@@ -127,7 +128,7 @@ def latencies_ms(store: Store, seconds: float) -> list[float]:
 
 
 def beside(store: Store, port: int, kind: str, seconds: float) -> dict[str, float]:
-    """Return p50 and p99 of another tenant's messages in ms, and the number of the crowd's requests a second."""
+    """Return p50 and p99 of another tenant's messages in ms, and how many requests a second the crowd sent."""
     given = json.dumps({"port": port, "kind": kind, "seconds": seconds + 1})
     with subprocess.Popen(
         [sys.executable, "-m", "tools.bench.editors", given], stdout=subprocess.PIPE, text=True
@@ -162,7 +163,7 @@ def measure_neighbours(*, rounds: int, seconds: float, seed: int) -> dict[str, d
 
 
 def play_all_scripts(store: Store, clock: ManualClock) -> None:
-    """Call the scripts whose work depends on the waiting messages, with the largest legal content."""
+    """Call the scripts whose time depends on the waiting messages, with the largest allowed content."""
     for conversation, count, size in (
         ("large", WAITING, MAX_MESSAGE_BYTES),
         ("fits", 1_000, 4 * 1_024),
@@ -200,7 +201,7 @@ def take_complete(store: Store, clock: ManualClock, conversation: str) -> None:
 
 
 def play_a_full_shard(store: Store, clock: ManualClock) -> None:
-    """Claim, list and recover as many conversations as a call may, with the longest ids."""
+    """Claim, list and recover as many conversations as one call allows, with the longest ids."""
     for n in range(3_000):
         conversation = f"{n:0{MAX_CONVERSATION_ID_BYTES}}"
         store.buffer_message(conversation, "m", payload=payload("m", SMALL_BYTES), timing=Rules(priority="vip").timing)
@@ -216,7 +217,7 @@ def play_a_full_shard(store: Store, clock: ManualClock) -> None:
 
 
 def longest_calls_ms(server: ValkeyServer) -> dict[str, float]:
-    """Play everything once, and return the longest call of each script."""
+    """Call all scripts in these ways once, and return the time of each script's longest call."""
     admin: Redis = server.admin()
     admin.config_set("slowlog-log-slower-than", -1)
     admin.config_set("slowlog-max-len", 5_000)

@@ -1,7 +1,8 @@
 """Measure the engine's cost: `python -m tools.bench.engine [--quick] [--against DIR]`.
 
-All figures come from one machine in one run, in which the contestants take turns in shuffled order. What counts is the
-ratios between the figures. A figure is the median of the rounds, with their interquartile range in brackets.
+All figures come from one machine in one run, in which the contestants take turns in shuffled order. Only the ratios
+between the figures are comparable with other runs. A figure is the median of the rounds, with their interquartile range
+in brackets.
 """
 
 import argparse

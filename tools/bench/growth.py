@@ -1,7 +1,8 @@
 """Measure the cost of many waiting conversations: `python -m tools.bench.growth [--quick]`.
 
-It measures memory, the buffering of one more message, and claims. Each size has a server of its own, and all run at the
-same time, so that the sizes take turns in each round. A million conversations of all contestants take 4 GB.
+It measures memory, the buffering of one more message, and claims. Each number of conversations has a server of its own.
+All servers run at the same time, so that they take turns in each round. A million conversations of all contestants take
+4 GB.
 """
 
 import random
@@ -17,19 +18,20 @@ from tools.bench.measure import Cost, Figure, Meter, figure, ratio
 from tools.bench.report import Target, arguments, print_targets, save
 from tools.bench.wire import Wire
 
-# Only long waits keep this many conversations waiting at once.
+# The waits are so long that all conversations still wait when the last one has been loaded.
 PATIENT = TIMING._replace(silence_ms=3_600_000, max_wait_ms=86_400_000)
 ARRIVALS_MS = 1_800_000
-# This many conversations are due first. Each has sent a second message, as most conversations do.
+# The number of conversations that are due first. Each has sent a second message, as most conversations do.
 CLAIMED_LATER = 6_100
 SECOND_AFTER_MS = 60_000
 INGEST_MESSAGES = 1_500
-# Conversations per claim -> conversations claimed in a round. A processor that wakes for each due time claims a few.
+# Conversations per claim -> conversations claimed in a round. A processor that wakes at each due time claims only a
+# few.
 CLAIM_CHUNKS = {5: 50, 100: 200, 300: 300}
 
 
 class BullMqWaiting:
-    """The request that BullMQ's own client made for one message, with other ids in place of the recorded ones."""
+    """Makes requests from the one that BullMQ's own client made for one message, by replacing the ids."""
 
     name = "bullmq"
 
@@ -38,7 +40,7 @@ class BullMqWaiting:
         ((self._request,),) = recorded(port, [planned(0, 0, len(payload(0, 0)))], keep_all=False)
 
     def request(self, conversation: int, number: int, _timing: object = None) -> bytes:
-        """Return the request for another message. All ids have the same length, and the times are those recorded."""
+        """Return the request for another message. All ids have the same length. The recorded times remain unchanged."""
         named = self._request.replace(conversation_id(0).encode(), conversation_id(conversation).encode())
         return named.replace(message_id(0, 0).encode(), message_id(conversation, number).encode())
 
@@ -47,7 +49,7 @@ Contestant = Ours | Naive | BullMqWaiting
 
 
 def nth(arrival: int, size: int) -> int:
-    """Return the number of the n-th conversation to arrive. Multiplying by a prime visits each once, in mixed order."""
+    """Return the number of the n-th conversation to arrive. A prime factor visits each number once, in mixed order."""
     return arrival * 2_654_435_761 % size
 
 
@@ -108,7 +110,7 @@ class Size:
         self.costs.setdefault(f"ingest {contestant.name}", []).append(cost)
 
     def fall_due(self) -> None:
-        """Advance the clock to the time at which the first conversations are due."""
+        """Advance the clock until the first conversations are due."""
         self.ours.now_ms = START_MS + PATIENT.silence_ms + SECOND_AFTER_MS
         while self.ours.claim():
             pass

@@ -1,11 +1,11 @@
 """Measure the CPU time of a warm ingest handler: `python -m tools.bench.handler [--quick]`.
 
 The handler runs as deployed, with Powertools and redis-py, on a Valkey of this machine. Secrets and rules come from
-memory, as in Lambda while they are cached. The CPU time that redis-py spends in a command is subtracted. A request
-carries one message.
+memory, as in Lambda while they are cached. The CPU time that redis-py spends in a command is subtracted. Each request
+contains one message.
 
-It also measures a forged request of the platform's largest size on a stage with many secrets. The result is a share of
-what a genuine request of that size costs, on the same stage and on a stage with one secret.
+It also measures forged requests of each platform's largest size on a stage with many secrets. It compares them with
+genuine requests of that size, on the same stage and on a stage with one secret.
 """
 
 import argparse
@@ -44,7 +44,7 @@ ENVIRONMENT = {
 PLATFORMS = ("generic", "whatsapp", "telegram")
 TEXTS = {"whatsapp": "text_in_reply.json", "telegram": "text.json"}
 CONVERSATIONS = 200
-# Platforms whose signature covers the body.
+# The platforms whose signature covers the body.
 FORGED = ("generic", "whatsapp", "messenger", "twilio")
 MANY_SECRETS = 200
 # Twilio's limit of 64 KB, less the other fields of its form.
@@ -63,7 +63,7 @@ Handler = Callable[[dict[str, Any], None], dict[str, Any]]
 
 
 class Commands:
-    """Counts the CPU time that redis-py itself takes."""
+    """Measures the CPU time that redis-py itself takes."""
 
     def __init__(self) -> None:
         self.cpu_ns = 0
@@ -140,7 +140,7 @@ def _body(platform: str, number: int) -> bytes:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Send the log out of the process, as Lambda does."""
+    """Write the log to /dev/null while the block runs, because on Lambda it also leaves the process."""
     kept, null = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     sys.stdout.flush()
     os.dup2(null, 1)
@@ -156,7 +156,7 @@ def silent() -> Iterator[None]:
 def cpu_us(
     handler: Handler, requests: list[dict[str, Any]], commands: Commands, *, status: int = 200
 ) -> tuple[float, float]:
-    """Return the CPU time of a request, and redis-py's part of it."""
+    """Return the CPU time of a request, and redis-py's part of that time."""
     commands.cpu_ns, began = 0, time.thread_time_ns()
     for each in requests:
         response = handler(each, None)
@@ -166,7 +166,7 @@ def cpu_us(
 
 
 def profiled(handler: Handler, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the share of each part. The profiler slows everything down, so its times mean nothing."""
+    """Return each part's share of the time. Return no times, because the profiler makes everything slower."""
     profile = cProfile.Profile(time.thread_time)
     profile.enable()
     for each in requests:
@@ -201,7 +201,8 @@ def forgeries(port: int, *, rounds: int, count: int) -> tuple[dict[str, Any], li
         found: dict[str, list[float]] = {"forged": [], "true": [], "true, one secret": []}
         with silent():
             for _ in range(rounds + 1):
-                # Repeated genuine requests are duplicates, which cost less than messages, so the share is too high.
+                # Genuine requests that repeat are duplicates, which cost less than new messages. So the measured ratio
+                # is too high.
                 found["forged"].append(cpu_us(many, [forged] * count, commands, status=401)[0])
                 found["true"].append(cpu_us(many, [true] * count, commands)[0])
                 found["true, one secret"].append(cpu_us(few, [true_of_one] * count, commands)[0])
@@ -218,7 +219,7 @@ def forgeries(port: int, *, rounds: int, count: int) -> tuple[dict[str, Any], li
 
 
 def _largest(platform: str, to: str) -> bytes:
-    """Return a message in the platform's largest body. Only its signature takes time, because it is quick to parse."""
+    """Return a body of the platform's maximum size. It is quick to parse, so only its signature takes time."""
     if platform == "twilio":
         return body_of(platform, one_message(platform, to, "x" * TWILIO_TEXT))
     body = body_of(platform, one_message(platform, to))
@@ -226,7 +227,7 @@ def _largest(platform: str, to: str) -> bytes:
 
 
 def measure(*, rounds: int, count: int, forged: int) -> tuple[dict[str, Any], list[Target]]:
-    """Measure `count` requests a round, and `forged` forged ones."""
+    """Measure `count` genuine and `forged` forged requests a round."""
     os.environ |= ENVIRONMENT
     server, targets, result = ValkeyServer().start(), [], {}
     try:

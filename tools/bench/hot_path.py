@@ -1,4 +1,4 @@
-"""Measure the cost of one message, and compare it with the naive design and with the minimum that a buffer must do."""
+"""Measure the cost of one message, and compare it with the naive design and with the minimum of any buffer."""
 
 import random
 from collections.abc import Callable

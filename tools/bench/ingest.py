@@ -1,8 +1,8 @@
 """Measure the buffering of messages from 1, 16 and 256 clients: `python -m tools.bench.ingest [--quick]`.
 
-All contestants take turns on one server, and the same lean clients call them. For BullMQ they send the requests that
-its own client made. The server's CPU time per message is the fair figure, because the adds per second are those of a
-server and clients on the same machine. It also measures each contestant's own client, in one process.
+All contestants take turns on one server, and the same simple clients call them. For BullMQ these send the requests that
+its own client made. Compare the server's CPU time per message, because the adds per second also depend on the clients,
+which run on the same machine. The benchmark also measures each contestant's own client, in one process.
 """
 
 import base64
@@ -119,9 +119,9 @@ _VARIANTS = (("bullmq", False), ("bullmq keep-all", True))
 
 
 def _mix(contestant: Contestant, conversations: int, meter: Meter) -> Cost:
-    """Measure the fragments only. The time excludes everything else that a wave sends."""
+    """Measure only the fragments, and none of the other messages that a wave sends."""
     if isinstance(contestant, Ours):
-        # Our wave also sends duplicates and endings, which the others do not have.
+        # Our wave also sends duplicates and flush words, which the other contestants do not have.
         return contestant.fragments(conversations, meter)
     return contestant.wave(conversations, meter)["mix"]
 
@@ -140,7 +140,7 @@ def recorded(port: int, messages: list[dict[str, Any]], *, keep_all: bool) -> li
 
 
 def bytes_waiting(conversations: int, size: int) -> dict[str, int]:
-    """Measure the memory of a conversation with one waiting message, with a server for each contestant."""
+    """Return the memory of a conversation with one waiting message, measured with a server for each contestant."""
     found = {}
     for name in ("ours", "naive", *(variant for variant, _ in _VARIANTS)):
         server = ValkeyServer().start()
@@ -177,7 +177,7 @@ def planned(conversation: int, number: int, size: int) -> dict[str, Any]:
 
 
 def own_clients(messages: int, *, rounds: int) -> dict[str, dict[str, Figure]]:
-    """Measure one process of redis-py, which ingest uses call by call, and one of BullMQ, with many calls under way."""
+    """Measure a process with redis-py, one call at a time as in ingest, and a process with BullMQ, many at a time."""
     turns: dict[str, Callable[[int], tuple[float, float]]] = {
         "ours, 1": lambda port: _our_client(port, messages),
         "BullMQ, 1": lambda port: _bullmq_client(port, messages, clients=1),
@@ -201,7 +201,7 @@ def own_clients(messages: int, *, rounds: int) -> dict[str, dict[str, Figure]]:
 
 
 def _our_client(port: int, messages: int) -> tuple[float, float]:
-    """Return the seconds, and the seconds of CPU time."""
+    """Return the elapsed seconds, and the seconds of CPU time."""
     client = connect(ConnectionSettings(f"valkey://127.0.0.1:{port}?cluster=true"))
     store = Store(Connection(lambda: client), SETTINGS)
     began, cpu = time.perf_counter(), time.process_time()

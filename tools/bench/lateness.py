@@ -1,9 +1,9 @@
 """Measure how late an event is, from when its batch was due until it was on the bus, on a local stage of each lane.
 
-In the same run, at the same rates, it measures what the emulator itself takes for the same steps. In the Valkey lane
-these are an asynchronous invocation of a function that does nothing, and that function's PutEvents. In the DynamoDB
-lane they are the delivery of a queue's message that was delayed and then hidden once, and a PutEvents, both measured
-while the lane emits its batches. The rest of the lateness is ours.
+In the same run, at the same rates, it measures the time that the emulator itself takes for the same steps. In the
+Valkey lane these are an asynchronous invocation of a function that only calls PutEvents, and that call. In the DynamoDB
+lane they are the delivery of a queue's message, which is delayed and then hidden once, and a PutEvents. These are
+measured while the lane emits its batches. Our own code causes the rest of the lateness.
 
     python -m tools.bench.lateness [--lane valkey|dynamodb] [--seconds 6] [--rates 1 10]
 
@@ -46,7 +46,7 @@ from tools.local.webhooks import StageResponse, Webhooks
 RATES, QUEUE_RATES = (1, 10, 50), (1, 10, 20, 50)
 OVERRIDES = {"rules": {"silenceMs": 500, "typingInferenceMs": 0}}
 WARM_UP_SECONDS = 3.0
-# Enough for half a second of silence, and for the queue of batches that has built up.
+# Enough for the wait of half a second, and for all batches that are still in progress.
 LAST_EVENT_SECONDS = 30.0
 SENDERS = 4
 MAX_UNDER_WAY = 5
@@ -54,17 +54,17 @@ MAX_UNDER_WAY = 5
 LAMBDA = {"Service": "lambda.amazonaws.com"}
 BARE_SOURCE = "bench-bare"
 BARE_TYPE = "handled"
-# A batch of the DynamoDB lane leaves at the next whole second.
+# The DynamoDB lane emits a batch at the next whole second after its due time.
 MAX_DYNAMODB_MS = 1_200
 SILENCE_MS = 1_000
-# The second message of a burst comes after a random time between these, so that the wait ends anywhere in a second.
+# The second message of a burst comes after a random time between these, so that due times are spread over the second.
 MIN_GAP_SECONDS, MAX_GAP_SECONDS = 0.1, 1.0
 DYNAMODB_OVERRIDES = {"lane": "dynamodb", "rules": {"silenceMs": SILENCE_MS, "typingInferenceMs": 0}}
 DYNAMODB_SENDERS = 8
-# A burst waits for up to two seconds, and is on the bus after a third.
+# A burst waits for up to two seconds. One more second later its event is on the bus.
 MAX_SECONDS_UNDER_WAY = 4
-# AWS begins with five deliveries of a queue at a time, and adds more while messages wait. The emulator adds none, so
-# the benchmark allows more from the beginning. The emulator starts a process for each.
+# Lambda begins with five deliveries of a queue at a time, and adds more while messages wait. The emulator adds none, so
+# the benchmark allows this many from the beginning. The emulator starts a process for each.
 DELIVERIES_AT_ONCE = 10
 PROBES_A_BATCH, MAX_PROBES_A_SECOND = 0.2, 5
 WAKE_SECONDS, AGAIN_SECONDS = 0.05, 0.2
@@ -95,7 +95,7 @@ def handler(event, _context):
 
 @dataclass(frozen=True)
 class Figures:
-    """Milliseconds."""
+    """The times of one measurement, in milliseconds."""
 
     count: int
     p50: float
@@ -121,9 +121,9 @@ class QueueRound:
     achieved_per_second: float
     due_to_event: Figures
     second_to_event: Figures
-    """From the first whole second at which the batch may leave."""
+    """The time from the first whole second at which the lane may emit the batch to the event."""
     bare_delivery: Figures
-    """The same for a queue whose function only hides the message once, and puts an event."""
+    """The same time for a queue whose function only hides the message once, and puts an event."""
     bare_request: Figures
     cpu_ms: dict[str, float]
     """The CPU time per batch of the emulator, ingest and the DynamoDB processor, including the probes' CPU time."""
@@ -166,7 +166,7 @@ def _rounds(outputs: Outputs, rates: Sequence[int], seconds: float) -> Iterator[
     print(f"{'batches/s':>9}  {'due → event':^21}  {'bare invoke':^21}  {'bare PutEvents':^21}  (p50, p99 in ms)")
     with _bare_function(outputs) as invoke_bare:
         for rate in rates:
-            # Start as many processes as will work at the same time, so that their starts are not measured.
+            # Start all processes that will run at the same time, so that their starts are not measured.
             for warm_up_rate in (rate / 4, rate / 2, rate):
                 _measure_product(outputs, warm_up_rate, WARM_UP_SECONDS)
                 _measure_bare(outputs, invoke_bare, warm_up_rate, WARM_UP_SECONDS)
@@ -179,7 +179,7 @@ def _rounds(outputs: Outputs, rates: Sequence[int], seconds: float) -> Iterator[
 
 
 def _measure_product(outputs: Outputs, rate: float, seconds: float) -> tuple[list[float], int, float]:
-    """Send one message a conversation, so that each is a batch of its own."""
+    """Send one message per conversation, so that each message is a batch of its own."""
     webhooks, due_at_ms = Webhooks(outputs), {}
 
     def send(number: int) -> None:
@@ -259,9 +259,9 @@ def _cpu_ms_since(before: dict[int, float], now: dict[int, float]) -> float:
 
 
 def _measure_bursts(outputs: Outputs, rate: float, seconds: float) -> tuple[list[float], list[float], int, float]:
-    """Send two messages a conversation. Return how late the batches were, how many messages were lost, and the rate.
+    """Send two messages per conversation. Return two lists of lateness, the number of lost messages, and the rate.
 
-    The first list has the times after the due time, the second those after the whole second at which a batch may leave.
+    The first list is measured from the due time, the second from the next whole second, at which the lane may emit.
     """
     chance, run = random.Random(1), uuid.uuid4().hex
     webhooks, begins = Webhooks(outputs), _evenly(rate, seconds)
@@ -303,7 +303,7 @@ def _measure_bursts(outputs: Outputs, rate: float, seconds: float) -> tuple[list
 
 
 def _insist(webhooks: Webhooks, body: dict[str, Any]) -> StageResponse:
-    """Send a webhook again if it fails, as platforms do, because requests to a busy emulator may fail."""
+    """Send a webhook until it succeeds, as platforms do, because requests to a busy emulator may fail."""
     while True:
         with suppress(urllib3.exceptions.HTTPError):
             response = webhooks.post("generic", body)
@@ -315,17 +315,17 @@ def _insist(webhooks: Webhooks, body: dict[str, Any]) -> StageResponse:
 
 @dataclass
 class Probes:
-    """The times in ms that the emulator itself takes."""
+    """The times that the emulator itself takes, in ms."""
 
     deliveries: list[float]
-    """From when a message of a queue is to be delivered until its function has put an event."""
+    """From the time at which a queue's message should be delivered until its function has put an event."""
     requests: list[float]
-    """For a request to the lane's table."""
+    """The times of requests to the lane's table."""
 
 
 @contextmanager
 def _probed(outputs: Outputs, send_bare: Callable[[str], None], rate: float) -> Iterator[Probes]:
-    """Probe the emulator while the block runs, so that both meet the same load."""
+    """Probe the emulator while the block runs, so that the probes meet the same load as the lane."""
     sent: dict[str, float] = {}
     found, done, table = Probes([], []), threading.Event(), outputs.client("dynamodb")
 
@@ -353,7 +353,7 @@ def _probed(outputs: Outputs, send_bare: Callable[[str], None], rate: float) -> 
 def _awake(outputs: Outputs) -> Iterator[None]:
     """Make the emulator check its queues twenty times a second.
 
-    By default it checks them only once a second, and when a message is sent. Lambda's pollers wait all the time.
+    By default it checks them only once a second, and when a message is sent. AWS checks them continuously.
     """
     sqs, done = outputs.client("sqs"), threading.Event()
     url = sqs.create_queue(QueueName=f"bench-idle-{uuid.uuid4().hex[:8]}")["QueueUrl"]
@@ -373,7 +373,7 @@ def _awake(outputs: Outputs) -> Iterator[None]:
 
 
 def _at_rate(send: Callable[[int], None], rate: float, seconds: float, *, under_way: Callable[[], int]) -> float:
-    """Call `send` at even intervals, as `_at_times` does. Return the number of calls a second."""
+    """Call `send` at even intervals, with `_at_times`. Return the number of calls a second."""
     most_under_way = max(MAX_UNDER_WAY, round(2 * rate))
     return _at_times(send, _evenly(rate, seconds), most_under_way=most_under_way, under_way=under_way)
 
@@ -392,8 +392,8 @@ def _at_times(
 ) -> float:
     """Call `send` at these times, even if earlier calls have not been answered. Return the number of calls a second.
 
-    Wait while too many calls are under way. The emulator starts a process for each call that finds none free, so
-    otherwise it would start more and more processes on a busy machine.
+    Wait while too many calls are unfinished. The emulator starts a process for each call that finds none free. So
+    without a limit, a busy machine would get more and more processes.
     """
     began = time.monotonic()
     with ThreadPoolExecutor(senders) as pool:
@@ -466,7 +466,7 @@ def deliver_at_once(outputs: Outputs, function: str) -> None:
 
 @contextmanager
 def deployed_function(outputs: Outputs, source: str, **variables: str) -> Iterator[str]:
-    """Deploy a function of the emulator that may do anything, and yield its ARN."""
+    """Deploy a function with this source and all permissions, and yield its ARN."""
     packed, name = io.BytesIO(), f"bench-{uuid.uuid4().hex[:8]}"
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("bare.py", source)
@@ -496,7 +496,7 @@ def _policy(action: str, **more: Any) -> str:
 
 @contextmanager
 def own_stage(overrides: dict[str, Any]) -> Iterator[Outputs]:
-    """Start a new stage in a folder of its own, so that no other local stage is measured."""
+    """Yield the outputs of a new stage in a folder of its own, so that no other local stage is measured."""
     with tempfile.TemporaryDirectory(prefix="bench-lateness-") as folder:
         home = Path(folder) / "home"
         share_emulator(home)

@@ -1,8 +1,9 @@
 """Measure systems at work: lateness, idle commands, losses and recovery: `python -m tools.bench.live [--quick]`.
 
 Each system has its own server and processes, the same messages at the same times, and the same checker. The systems
-take turns. Lateness is the time from a batch's due time until its system began to handle it: our processor starts a
-conversation processor, BullMQ's worker calls its function, the naive poll has read the conversation's name.
+take turns. Lateness is the time from a batch's due time until its system begins to handle it. At that time our
+processor starts a conversation processor, BullMQ's worker calls its function, and the naive poll has read the
+conversation's id.
 """
 
 import random
@@ -32,7 +33,7 @@ WATCHDOG_SECONDS = 30.0
 
 
 def lateness(kind: type[System], *, rate: int, seconds: float, delay_ms: int) -> Json:
-    """Send one message a conversation, at even intervals."""
+    """Send one message per conversation, at even intervals, and return how late the batches are."""
     warm_up, count = int(rate * WARM_UP_SECONDS), int(rate * (WARM_UP_SECONDS + seconds))
     plan = [Planned(number * 1_000 / rate, number, 0, delay_ms) for number in range(count)]
     with kind() as system:
@@ -48,7 +49,7 @@ def lateness(kind: type[System], *, rate: int, seconds: float, delay_ms: int) ->
 
 
 def timer(*, rate: int, seconds: float) -> Json:
-    """Measure how late a process is that only sleeps until the same times. The machine and the load cause this part."""
+    """Return how late a process is that only sleeps until the same times. The machine and its load cause this part."""
     began, late = time.time(), []
     for number in range(int(rate * seconds)):
         due = began + number / rate
@@ -68,7 +69,7 @@ def _spread(late_ms: list[float]) -> Json:
 
 
 def idle(kind: type[System], *, seconds: float) -> Json:
-    """Count the requests of a worker that waits for a due time a minute ahead, and the requests after it has ended."""
+    """Count a worker's requests while no batch is due for a minute. For our system, also count them after its end."""
     with kind() as system:
         system.send([Planned(0, 1, 0, 60_000)])
         system.sent()
@@ -82,7 +83,7 @@ def idle(kind: type[System], *, seconds: float) -> Json:
 
 
 def _commands(port: int, seconds: float) -> int:
-    """Return the number of commands that clients send in `seconds`, without those inside scripts."""
+    """Return the number of commands that clients send in `seconds`. Do not count commands inside scripts."""
     with socket.create_connection(("127.0.0.1", port)) as line:
         line.sendall(encode("MONITOR"))
         line.settimeout(0.1)
@@ -102,17 +103,17 @@ def correctness(kind: type[System], *, conversations: int, bursts: int, seed: in
     with kind(work_ms=50) as system:
         system.send(Planned(each.at_ms, each.conversation, each.number, shape.silence_ms) for each in sent)
         system.sent()
-        # Wait after the last message, too, for batches that come twice or late.
+        # Wait after the last batch, too, because a batch may come late or twice.
         system.drain(messages=messages, at_most_seconds=5)
         time.sleep(SILENT_SECONDS)
         return check(sent, [batch.messages for batch in list(system.batches)])
 
 
 def recovery(kind: type[System], *, rate: int, before: float, after: float) -> Json:
-    """Kill the worker with -9 while it works.
+    """Kill the worker with SIGKILL while it works, and return how long batches were delayed.
 
-    Other systems' workers are started again at once, as by a supervisor. Ours is started by the next message, or pass
-    of the watchdog, that finds no live processor.
+    The benchmark starts other systems' workers again at once, as a supervisor would. In our system, the next message or
+    watchdog pass finds no live processor and starts one.
     """
     count = int(rate * (before + after))
     plan = [Planned(number * 1_000 / rate, number, 0, DELAY_MS) for number in range(count)]
@@ -201,7 +202,7 @@ def main() -> None:
     targets: list[Target] = lateness_targets(found)
     conversations, bursts, idle_seconds = (40, 1, 3) if quick else (400, 2, 5)
     with ThreadPoolExecutor(max_workers=2 * len(SYSTEMS)) as pool:
-        # Run these beside the rest: they mostly wait, and measure counts or whole seconds.
+        # Run these measurements beside the others, because they mostly wait, and measure counts or whole seconds.
         aside = {"idle": {kind.name: pool.submit(idle, kind, seconds=idle_seconds) for kind in SYSTEMS}}
         if not quick:
             aside["recovery"] = {

@@ -15,13 +15,13 @@ _RESET = encode("CONFIG", "RESETSTAT")
 _CPU = encode("INFO", "cpu")
 _STAT = re.compile(rb"cmdstat_([^:]+):calls=(\d+),usec=(\d+)")
 
-# A figure is too noisy to be named if the interquartile range is larger than this part of the median.
+# A figure is too noisy to be reported if its interquartile range is larger than this share of its median.
 NOISY_ABOVE = 0.15
 
 
 @dataclass
 class Cost:
-    """The cost of some messages, summed over the times in which they were sent."""
+    """The server's cost of some messages, added up over all measured parts."""
 
     messages: int = 0
     requests: int = 0
@@ -40,17 +40,17 @@ class Cost:
 
     @property
     def cpu_us_per_message(self) -> float:
-        """Return the CPU time of the whole server process: sockets, parser and script."""
+        """Return the CPU time of the whole server process, with sockets, parser and script."""
         return self.cpu_ns / 1000 / self.messages
 
     @property
     def script_us_per_message(self) -> float:
-        """Return the time of the EVALSHA alone, as the server counts it."""
+        """Return the time of EVALSHA alone, which the server measures."""
         return self.script_us / self.messages
 
     @property
     def redis_calls_per_message(self) -> float:
-        """Return the number of commands that scripts run."""
+        """Return the number of commands that the scripts run per message."""
         return (self.commands - self.requests) / self.messages
 
     @property
@@ -59,7 +59,7 @@ class Cost:
 
 
 class Meter:
-    """Reads one server's counters before and after the measured requests, on another connection."""
+    """Reads a server's counters before and after the measured requests, on a connection of its own."""
 
     def __init__(self, port: int, pid: int) -> None:
         self._wire = Wire(port)
@@ -85,7 +85,7 @@ class Meter:
         """Return user and system time of all threads of the server process."""
         tasks = list(Path(f"/proc/{self._pid}/task").glob("*/schedstat"))
         if tasks:
-            # utime and stime of /proc/<pid>/stat before they are rounded to clock ticks of 10 ms.
+            # This is the sum of utime and stime in /proc/<pid>/stat, but not rounded to clock ticks of 10 ms.
             return sum(int(task.read_text("ascii").split()[0]) for task in tasks)
         seconds = re.findall(rb"used_cpu_(?:sys|user):([\d.]+)", self._wire.ask(_CPU))
         return int(sum(map(float, seconds)) * 1e9)
@@ -129,5 +129,5 @@ def figure(values: list[float]) -> Figure:
 
 
 def ratio(of: list[float], to: list[float]) -> Figure:
-    """Return the quotient, computed round by round, because the same disturbances affect both in a round."""
+    """Return `of` / `to`, computed round by round, because in a round the same disturbances affect both."""
     return figure([a / b for a, b in zip(of, to, strict=True)])

@@ -1,4 +1,5 @@
-"""Find the limit that is reached first, and a month's cost: `python -m tools.bench.model [--seed N] [--seconds N]`.
+"""Find the first limit that traffic reaches, and a month's cost: `python -m tools.bench.model [--seed N] [--seconds
+N]`.
 
 It simulates the busiest time of a day, with random numbers from a seed and the traffic of the cost model: conversations
 begin, write their fragments, are due, and are answered. It counts the demand on each limit of AWS in every second, and
@@ -27,9 +28,9 @@ from tools.bench.report import save
 HERE = Path(__file__).parent
 VOLUMES = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 STAGE = "prod"
-# With this memory AWS gives a function one CPU.
+# A function with this memory gets one CPU.
 MB_OF_A_CPU = 1_769
-# The statuses of an answer come within this time after it.
+# The platform reports on the delivery of a reply within this time.
 STATUS_SECONDS = 10.0
 
 
@@ -41,11 +42,11 @@ class Limit(NamedTuple):
 
 @dataclass
 class Load:
-    """Counts by second, and also by shard if the limit is one of a shard."""
+    """The demand by second, and also by shard if the limit applies to each shard."""
 
     requests: Counter[int] = field(default_factory=Counter)
     busy: Counter[int] = field(default_factory=Counter)
-    """The time that functions run in this second, in microseconds."""
+    """The microseconds that functions run in this second, added up over all instances."""
     events: Counter[int] = field(default_factory=Counter)
     ecpus: Counter[tuple[int, int]] = field(default_factory=Counter)
     starts: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -68,7 +69,7 @@ def limits(config: StageConfig, region: str) -> dict[str, Limit]:
 
 
 def simulate(traffic: Traffic, *, shards: int, seconds: int, seed: int) -> Load:
-    """Simulate the busiest seconds. Conversations begin before them at the same rate, so that traffic has built up."""
+    """Return the load of the busiest seconds. Begin earlier, so that conversations are already in progress."""
     drawn, load = random.Random(seed), Load()
     rate = traffic.batches / traffic.active_seconds * traffic.peak
     lead = traffic.wait_seconds + STATUS_SECONDS
@@ -77,7 +78,7 @@ def simulate(traffic: Traffic, *, shards: int, seconds: int, seed: int) -> Load:
         shard = drawn.randrange(shards)
         fragments = _fragments(traffic.fragments_per_batch, drawn)
         for each in range(fragments):
-            # The first fragment begins the wait, and the others come within it.
+            # The first fragment begins the wait, and the others come during the wait.
             sent = at + drawn.uniform(0, traffic.wait_seconds) * (each > 0)
             _ingest(load, sent, drawn)
             load.ecpus[int(sent), shard] += round(ecpu("buffer_us", used("buffer_call_bytes") + traffic.payload_bytes))
@@ -134,7 +135,7 @@ def row(config: StageConfig, messages_per_day: int, *, region: str, seconds: int
     traffic = Traffic(messages_per_day=messages_per_day)
     allowed = limits(config, region)
     one = busiest(simulate(traffic, shards=1, seconds=seconds, seed=seed), seconds=seconds, shards=1)
-    # With this many shards, each shard stays below three quarters of its quotas.
+    # With this many shards, each shard needs at most three quarters of its quotas.
     needed = max(ceil(one[name] / (0.75 * limit.value)) for name, limit in allowed.items() if limit.per_shard)
     asked = busiest(simulate(traffic, shards=needed, seconds=seconds, seed=seed), seconds=seconds, shards=needed)
     share = {name: round(asked[name] / limit.value, 4) for name, limit in allowed.items()}
@@ -152,7 +153,7 @@ def row(config: StageConfig, messages_per_day: int, *, region: str, seconds: int
 
 
 def reached_at(config: StageConfig, *, region: str, seconds: int, seed: int) -> dict[str, int]:
-    """Return the messages a day at which one shard's busiest second reaches each quota, to two digits."""
+    """Return, for each quota, the messages a day at which one shard reaches it in the busiest second, to two digits."""
     volume = VOLUMES[-2]
     traffic = Traffic(messages_per_day=volume)
     asked = busiest(simulate(traffic, shards=1, seconds=seconds, seed=seed), seconds=seconds, shards=1)

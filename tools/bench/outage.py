@@ -1,7 +1,7 @@
-"""Measure how long webhooks wait for a response while Valkey is silent: `python -m tools.bench.outage [--quick]`.
+"""Measure how long webhooks wait for an answer while Valkey does not reply: `python -m tools.bench.outage [--quick]`.
 
-Clients on a local stage send one signed webhook after the other, in each round first with Valkey healthy, then with a
-Valkey that accepts connections but does not reply. A round begins when every instance of ingest uses Valkey again.
+Clients on a local stage send one signed webhook after the other. In each round Valkey is first healthy, and then
+accepts connections but does not reply. A round begins when every instance of ingest uses Valkey again.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def measure(outputs: Outputs, send: Send) -> dict[str, Any]:
     with silent_valkey(outputs):
         silent = step(send, clients=CLIENTS, seconds=SILENT_SECONDS)
     time.sleep(MAX_BREAKER_PAUSE_MS / 1_000)
-    # Each instance calls Valkey again only when it handles a request.
+    # An instance calls Valkey again only when it handles a request, so send some with all clients.
     warm_up(send, CLIENTS)
     for name, found in (("healthy", healthy), ("silent", silent)):
         shown = "{per_second:>8} a second  p50 {p50_ms} ms, p99 {p99_ms} ms, slowest {most_ms} ms, errors {errors:.2%}"

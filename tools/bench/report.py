@@ -25,7 +25,7 @@ class Target(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        # A noisy figure cannot be named, but it can still lie clearly on one side.
+        # A target can be kept or missed even if the figure is noisy: its whole range may be on one side.
         if self.found.too_noisy and self.found.low <= self.at_most < self.found.high:
             return "NOISY"
         return "PASS" if self.found.median <= self.at_most else "MISS"
@@ -42,7 +42,7 @@ def arguments(module: str, description: str | None, *, quick: str) -> argparse.N
 
 
 def machine() -> dict[str, Any]:
-    """Return the machine's properties on which the figures depend, without names and paths."""
+    """Return the properties of the machine on which the figures depend, without names and paths."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

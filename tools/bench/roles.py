@@ -1,8 +1,8 @@
 """Run a part of our engine or of the naive design in a process of its own: `python -m tools.bench.roles <role> <JSON>`.
 
-`send` sends messages at their times. `process` is our processor. `execute` is the conversation processors that it
-starts, which take batches, work and complete them. `poll` is the naive processor. Each role prints JSON lines, with all
-times in ms.
+`send` sends messages at their planned times. `process` is our processor. `execute` is the conversation processors that
+our processor starts, which take batches, work and complete them. `poll` is the naive processor. Each role prints JSON
+lines, with all times in ms.
 """
 
 import json
@@ -45,12 +45,12 @@ def now_ms() -> float:
 
 
 def timing(delay_ms: int) -> Timing:
-    """Return a timing with silence only. A message without a delay ends the wait."""
+    """Return a timing whose wait ends `delay_ms` after the last message. A delay of 0 ends the wait at once."""
     return Timing(delay_ms or 1, delay_ms or 1, 86_400_000, 10_000, 1, "" if delay_ms else "flush_word", "")
 
 
 def messages() -> Iterator[Given]:
-    """Yield the messages at their times."""
+    """Yield each message at its planned time."""
     for line in sys.stdin:
         message = json.loads(line)
         time.sleep(max(0.0, (message["at"] - now_ms()) / 1_000))
@@ -89,7 +89,7 @@ def send_naive(given: Given) -> None:
 
 
 class _Pipe:
-    """A stand-in for Lambda that sends each start to the process with the conversation processors."""
+    """A stand-in for Lambda that sends each start to the process that runs the conversation processors."""
 
     def prepare(self) -> None:
         return
@@ -100,7 +100,7 @@ class _Pipe:
 
 
 def process(given: Given) -> None:
-    """Run the deployed code of the processor with its own client, without Lambda and CloudWatch."""
+    """Run the processor's deployed code and Valkey client, without Lambda and CloudWatch."""
     address = ConnectionSettings(f"valkey://127.0.0.1:{given['port']}?cluster=true")
     telemetry, functions = RecordedTelemetry(), _Pipe()
     processor = Processor(
@@ -140,7 +140,7 @@ def execute(given: Given) -> None:
 
 
 def _lines_or_time(next_ms: Callable[[], float | None]) -> Iterator[str | None]:
-    """Yield lines as they arrive, and None each time the clock reaches `next_ms()`."""
+    """Yield the lines of stdin as they arrive, and None each time the clock reaches `next_ms()`."""
     rest = b""
     while True:
         until = next_ms()
@@ -157,7 +157,7 @@ def _lines_or_time(next_ms: Callable[[], float | None]) -> Iterator[str | None]:
 
 
 def poll(given: Given) -> None:
-    """Poll every half second: read the due conversations, work, delete them."""
+    """Every half second, read the due conversations, work, and delete them."""
     wire = Wire(given["port"])
     pending = script_keys(NAIVE_KINDS, 0)[-1]
     say({"ready": True})

@@ -1,9 +1,8 @@
 """Measure the requests a second that a local stage can answer: `python -m tools.bench.stage [--quick]`.
 
 Clients send one signed webhook after the other, through the API to ingest and Valkey. Each step has more clients, until
-one in a hundred requests fails or the slowest one takes more than a second. In the same run, it measures a function
-that does nothing, behind an API of its own. That shows the share of the emulator, and of the clients on the same
-machine.
+one in a hundred requests fails or takes more than a second. The same run measures a function that does nothing, behind
+an API of its own. This shows how much the emulator, and the clients on the same machine, limit the result.
 """
 
 import argparse
@@ -37,7 +36,7 @@ QUOTA = {
     "rules": {"quota": {"messagesPerMinute": 8_000_000, "conversationsPerMinute": 1_000_000}},
 }  # fmt: skip
 WARM_UP_TRIES, WARM_UP_SECONDS = 4, 2.0
-# An emulator's function that writes nothing answers later than one that does.
+# Print a line, because on the emulator a function that writes nothing answers later.
 BARE_HANDLER = """
 def handler(_event, _context):
     print("answered", flush=True)
@@ -78,7 +77,7 @@ def is_too_much(found: dict[str, Any]) -> bool:
 
 
 def ramp(sends: dict[str, Send], *, clients: tuple[int, ...], seconds: float) -> dict[str, list[dict[str, Any]]]:
-    """Measure the systems in turns, each until the load is too much for it."""
+    """Measure the systems in turns, each until it cannot handle the load."""
     steps: dict[str, list[dict[str, Any]]] = {name: [] for name in sends}
     for number in clients:
         for name, send in sends.items():
@@ -93,7 +92,7 @@ def ramp(sends: dict[str, Send], *, clients: tuple[int, ...], seconds: float) ->
 
 
 def warm_up(send: Send, clients: int) -> None:
-    """Start the processes before they are measured, because the emulator is slow to start them."""
+    """Make the emulator start its processes before the measurement, because it starts them slowly."""
     for _ in range(WARM_UP_TRIES):
         if not step(send, clients=clients, seconds=WARM_UP_SECONDS)["errors"]:
             return

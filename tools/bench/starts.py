@@ -1,8 +1,8 @@
-"""Measure the CPU time a processor needs to start a conversation processor: `python -m tools.bench.starts [--quick]`.
+"""Measure the processor's CPU time for the start of a conversation processor: `python -m tools.bench.starts [--quick]`.
 
 It measures the processor's own `ConversationProcessors` and the SDK with a server on this machine that accepts
-everything. The connection is plain, so TLS would cost more. A processor has 256 MB and therefore a seventh of a CPU.
-The number of batches a second that one shard can start follows from this figure.
+everything. The connection has no TLS, which would cost more. A processor has 256 MB and therefore a seventh of a CPU.
+From both follows how many batches a second one shard can start.
 """
 
 import argparse
@@ -37,7 +37,7 @@ class _StartServer(socketserver.ThreadingTCPServer):
     request_queue_size = 64
 
 
-# A deadline in the far future, so that no start of this benchmark is too late.
+# A deadline in the far future, so that no start is dropped because it is too late.
 FAR = 9_999_999_999_999
 
 

@@ -1,4 +1,4 @@
-"""Whole systems at work in real time, each with processes of its own on a server of its own."""
+"""Whole systems that work in real time. Each has its own processes and its own server."""
 
 import json
 import os
@@ -22,7 +22,7 @@ READY_SECONDS = 30.0
 
 
 class Planned(NamedTuple):
-    """A message to be sent. Without a delay it is due immediately."""
+    """A message to be sent. With a delay of 0 its batch is due immediately."""
 
     at_ms: float
     conversation: int
@@ -37,7 +37,7 @@ class BenchBatch(NamedTuple):
 
 
 class System:
-    """A system that runs while its `with` block does. It collects the batches that come out."""
+    """A system that runs during its `with` block, and collects the batches that it emits."""
 
     name = ""
     worker: subprocess.Popen[bytes]
@@ -65,10 +65,10 @@ class System:
         self.server.stop()
 
     def prepare(self) -> None:
-        """Start the parts that run as long as the system."""
+        """Start the parts that run until the system ends."""
 
     def start_worker(self) -> None:
-        """Start the process that claims, also again after it was killed."""
+        """Start the process that claims conversations, or start it again after it was killed."""
         raise NotImplementedError
 
     def sender(self) -> list[str]:
@@ -79,7 +79,7 @@ class System:
         self.worker.wait()
 
     def send(self, plan: Iterable[Planned]) -> float:
-        """Send the plan at its times, and return when it began, in ms of the epoch."""
+        """Send the messages at their planned times. Return when the plan began, in ms of the epoch."""
         began_ms = (time.time() + START_IN_SECONDS) * 1_000
         with tempfile.TemporaryFile() as lines:
             for each in plan:
@@ -92,13 +92,13 @@ class System:
         assert self._sender.wait() == 0
 
     def drain(self, *, messages: int, at_most_seconds: float) -> None:
-        """Wait until `messages` have come out, but at most `at_most_seconds`."""
+        """Wait until the system has emitted `messages` messages, but not longer than `at_most_seconds`."""
         deadline = time.monotonic() + at_most_seconds
         while time.monotonic() < deadline and sum(len(each.messages) for each in self.batches) < messages:
             time.sleep(0.1)
 
     def spawn(self, command: list[str], *, stdin: Any = None, stdout: int | None = None) -> subprocess.Popen[bytes]:
-        """Start a process, and read its lines unless `stdout` sends them elsewhere."""
+        """Start a process. Read the lines that it prints, unless `stdout` directs them elsewhere."""
         process = subprocess.Popen(command, stdin=stdin, stdout=stdout or subprocess.PIPE)
         self._processes.append(process)
         if process.stdout:
@@ -129,7 +129,7 @@ class OurSystem(System):
     name = "ours"
 
     def prepare(self) -> None:
-        # Conversation processors outlive the processor that starts them.
+        # Keep the pipe open here, because the conversation processors outlive the processor that writes to it.
         started, self._starts = os.pipe()
         self.spawn(_role("execute", port=self.server.port, workMs=self.work_ms), stdin=started)
         self._watch = lean_store(self.server.port)
@@ -184,7 +184,7 @@ def _role(name: str, **options: Any) -> list[str]:
 
 
 def send_beside(system: System, plan: Iterable[Planned], began_ms: float, **options: Any) -> None:
-    """Send a second plan from a process of its own, at the times of the first."""
+    """Send a second plan from another process. Its times count from the beginning of the first plan."""
     with tempfile.TemporaryFile() as lines:
         for each in plan:
             lines.write(json.dumps(_require_setting(each, began_ms)).encode() + b"\n")
@@ -205,6 +205,6 @@ def _require_setting(planned: Planned, began_ms: float) -> dict[str, Any]:
 
 
 def _message(body: str) -> Message:
-    """Return the message's numbers, which are in the id at the beginning of the body."""
+    """Return the numbers of conversation and message, which are in the id at the beginning of the body."""
     shown = json.loads(body.partition("\n")[0])
     return int(shown[-20:-12], 16), int(shown[-12:-2], 16)

@@ -1,6 +1,6 @@
-"""A minimal client: requests encoded beforehand, one socket, no retries.
+"""A minimal client. It sends requests that are already encoded on one socket, and never retries.
 
-Every contestant gets the same client, so that only the server's work differs.
+All contestants use the same client, so that only the server's work differs.
 """
 
 import socket
@@ -57,7 +57,7 @@ class Wire:
                 raise ServerRefused(str(reply))
 
     def pipe(self, requests: Iterable[bytes], *, at_once: int = 200) -> None:
-        """Send many requests in a round trip, to load data, or to keep the socket's cost out of a figure.
+        """Send up to `at_once` requests in a round trip, to load data, or to exclude the socket's cost from a figure.
 
         The next requests are encoded while the server works.
         """

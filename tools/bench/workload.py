@@ -1,9 +1,9 @@
 """A synthetic workload: bursts of messages, drawn from named distributions with a seed.
 
 The distributions have the shapes of real chats: few fragments with a long tail, and gaps that differ by a factor of
-ten. Their parameters in `Shape` are our choice. It is not a recording of real traffic, and has no hours of the day and
-no crowds. The gaps inside a burst are shorter than the silence that ends it, and the gaps between two bursts of a
-conversation are longer. So a checker knows the messages that each batch should contain.
+ten. Their parameters in `Shape` are our choice. The workload is not recorded from real traffic, and its rate does not
+change with the hour of the day. The gaps inside a burst are shorter than `silence_ms`, which ends the burst. The gaps
+between two bursts of a conversation are longer. So a checker knows the messages that each batch should contain.
 """
 
 import random
@@ -16,19 +16,19 @@ from typing import NamedTuple
 class Shape:
     silence_ms: int = 500
     mean_fragments: float = 3.0
-    """The mean number of fragments in a burst: one, and a geometric number more."""
+    """The mean number of fragments in a burst, which is one plus a geometrically distributed number."""
     gap_median_ms: float = 80.0
-    """The median of the gaps between fragments, which are lognormal and cut off at three fifths of the silence."""
+    """The median of the gaps between fragments. The gaps are lognormal, and at most three fifths of `silence_ms`."""
     gap_sigma: float = 0.8
     pause_ms: float = 1_500.0
-    """The mean of the exponential part of a pause between bursts, which follows one and a half silences."""
+    """The mean of a random, exponential time. A pause between bursts is that time plus one and a half `silence_ms`."""
     redelivered_share: float = 0.02
     """The share of messages that are sent again, as platforms do when a response is lost."""
 
 
 class Sending(NamedTuple):
     at_ms: float
-    """Measured from the beginning of the workload."""
+    """The time from the beginning of the workload."""
     conversation: int
     burst: int
     number: int
@@ -54,7 +54,7 @@ def _conversation(conversation: int, bursts: int, shape: Shape, drawn: random.Ra
                 at_ms += gap_ms(shape, drawn)
             sendings.append(Sending(at_ms, conversation, burst, number))
             if drawn.random() < shape.redelivered_share:
-                # Send it again within the burst, so that its effect on timers is not mistaken for a merge.
+                # Redeliver the message within its burst, so that an effect on the wait does not look like a merge.
                 sendings.append(Sending(at_ms + shape.silence_ms / 20, conversation, burst, number))
             number += 1
         at_ms += 1.5 * shape.silence_ms + drawn.expovariate(1 / shape.pause_ms)

@@ -1,4 +1,4 @@
-"""Starts the console, and the local stage if it is not up, and prints the address: `python -m tools.console`."""
+"""Starts the console, and the local stage if it is down, and prints the page's address: `python -m tools.console`."""
 
 import argparse
 import sys

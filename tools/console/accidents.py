@@ -1,4 +1,4 @@
-"""Breaks or changes the stage for a scenario, and takes the changes back when the scenario ends."""
+"""Breaks or changes the stage for a scenario, and undoes the changes when the scenario ends."""
 
 import json
 import subprocess
@@ -17,11 +17,11 @@ NOT_TAKEN_BACK = "The stage may not be as it was. For the local stage, `make up`
 
 
 class ChangeFailed(Failed):
-    """Raised if a change of the stage could not be made or taken back. The scenario then ends."""
+    """Raised if a change of the stage could not be made or undone. The scenario then ends."""
 
 
 class TemporaryChanges:
-    """The process that changes the stage while the block runs. If the console is killed, it takes the changes back."""
+    """A process that changes the stage while the block runs. It undoes the changes even if the console is killed."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
@@ -38,14 +38,14 @@ class TemporaryChanges:
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        """Wait until the changes are taken back. Raise ChangeFailed if that failed."""
+        """Wait until the process has undone the changes. Raise ChangeFailed if it could not undo them."""
         printed, _ = self._process.communicate()
         if self._process.returncode and not isinstance(raised[1], ChangeFailed):
             problem = json.loads(printed.splitlines()[-1])["problem"] if printed else ""
             raise ChangeFailed(f"{NOT_TAKEN_BACK} {problem}".strip())
 
     def order(self, **order: Any) -> None:
-        """Carry out the order. Raise ChangeFailed if the stage refuses it, which also ends the process."""
+        """Let the process carry out an order. If the stage refuses it, the process ends. Then raise ChangeFailed."""
         assert self._process.stdin
         try:
             self._process.stdin.write(json.dumps(order) + "\n")
@@ -69,7 +69,7 @@ class Accidents:
 
     @property
     def possible(self) -> set[str]:
-        """Return what scenarios may do to this stage. Only the local stage can be broken."""
+        """Return what scenarios may do to this stage. They may break only the local stage."""
         try:
             outputs = self._place.outputs
         except Unreachable:
@@ -82,7 +82,8 @@ class Accidents:
     def kill(self, name: str) -> None:
         outputs = self._place.outputs
         assert outputs, "accidents are for the local stage only"
-        # Use a thread, because the emulator may reap the dead process only seconds later, and the scenario goes on.
+        # Use a thread, because the emulator may reap the dead process only seconds later, and the scenario must not
+        # wait.
         threading.Thread(target=kill, args=(outputs, KILLED[name]), daemon=True).start()
 
     def temporary_changes(self) -> TemporaryChanges:

@@ -1,4 +1,4 @@
-"""Remembers the figures of the batches of the last minutes, for the charts."""
+"""Keeps the figures of the batches of the last minutes, for the charts."""
 
 import threading
 from collections import deque

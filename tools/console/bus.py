@@ -17,7 +17,7 @@ from tools.console.time_lines import TimeLines
 from tools.console.why import why_left
 from tools.console.words import shown
 
-# If a listener fails, for example because rights are missing, another is started after a pause, which grows up to this.
+# The longest pause before the console replaces a listener that has failed, for example because rights are missing.
 MAX_PAUSE_BETWEEN_LISTENERS_SECONDS = 60.0
 SHUT_DOWN_SECONDS = 3
 BATCH_READY = "messages.batch.ready"
@@ -25,7 +25,7 @@ BATCH_READY = "messages.batch.ready"
 
 @dataclass(frozen=True)
 class Takers:
-    """The parts of the console that get the events."""
+    """The parts of the console that receive the events."""
 
     hub: Hub
     polls: Polls
@@ -54,7 +54,7 @@ class BusListener:
                 pause = PAUSE_AFTER_A_PROBLEM_SECONDS
             self._report(self.problem or "The console does not see events.")
             self._ended.wait(pause)
-            # Each listener may leave a queue behind if it has no right to remove one.
+            # Restart less and less often: without delete rights, each listener leaves a queue.
             pause = min(2 * pause, MAX_PAUSE_BETWEEN_LISTENERS_SECONDS)
 
     def end(self) -> None:
@@ -65,7 +65,7 @@ class BusListener:
             try:
                 self._listener.wait(SHUT_DOWN_SECONDS)
             except subprocess.TimeoutExpired:
-                # The listener is a process of its own, and finishes the removal after the console has ended.
+                # The listener is a separate process, and finishes the removal after the console has ended.
                 return
 
     def take(self, kind: str, detail: Json, *, at_ms: int) -> None:

@@ -29,7 +29,7 @@ class Customer(NamedTuple):
 
     @property
     def conversation(self) -> str:
-        """Return the conversation's name, if the stage's rules assign the account to no tenant."""
+        """Return the conversation's id, unless the stage's rules assign the account to a tenant."""
         parts = (self.tenant or "default", self.platform, self.account, self.user)
         return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)
 
@@ -129,8 +129,8 @@ def _telegram(customer: Customer, kind: str, message_id: str, text: str) -> Any:
     return update
 
 
-# The kinds of webhooks of each platform. `again` repeats the newest body, as a platform does that got no answer.
-# `human_reply` reports what a human agent answered.
+# The kinds of webhooks of each platform. `again` repeats the newest body, as a platform does without an answer.
+# `human_reply` reports a message that a human agent wrote.
 KINDS: dict[str, tuple[str, ...]] = {
     "generic": ("text", "file", "voice", "typing", "edit", "delete", "again"),
     "whatsapp": ("text", "file", "button", "edit", "delete", "again", "human_reply"),
@@ -151,13 +151,14 @@ _CHANGES = ("edit", "delete")
 
 
 class Customers:
-    """Remembers what each customer sent, so that a message can be edited, deleted or delivered again."""
+    """Keeps what each customer sent, so that a message can be edited, deleted or delivered again."""
 
     def __init__(self) -> None:
         self._sent: OrderedDict[Customer, OrderedDict[str, PostedWebhook]] = OrderedDict()
 
     def webhook(self, customer: Customer, kind: str, *, text: str = "", message_id: str | None = None) -> PostedWebhook:
-        """Return the platform's webhook. Raise CannotDo if it has none of this kind, or if there is no such message.
+        """Return the platform's webhook. Raise CannotDo if the platform has none of this kind, or without such a
+        message.
 
         Without a `message_id`, an edit, a deletion and a redelivery are about the customer's newest message.
         """
@@ -181,7 +182,7 @@ class Customers:
             return PostedWebhook(_generic(customer, kind, "", ""), "", route="typing")
         new_id = _new_id(customer.platform)
         if kind == "human_reply":
-            # The customer did not send it, and so cannot edit it.
+            # The customer did not send this message, and so cannot edit it.
             return PostedWebhook(_MAKERS[customer.platform](customer, kind, new_id, text), new_id)
         sent[new_id] = PostedWebhook(_MAKERS[customer.platform](customer, kind, new_id, text), new_id)
         if len(sent) > BODIES_KEPT_OF_A_CUSTOMER:
@@ -190,7 +191,7 @@ class Customers:
 
 
 def _with_ready_files(body: Json) -> Json:
-    """Return an edit's files: those of the earlier message, with the transcript that was pending."""
+    """Return the files of an edited message: those of the earlier message, no longer marked as pending."""
     if "attachments" not in body:
         return {}
     files = [{name: value for name, value in each.items() if name != "pending"} for each in body["attachments"]]

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from message_buffer.json_object import Json
 
-# A page that reads so slowly that this many messages wait for it is disconnected; it then connects again.
+# If this many messages wait for a slow page, the console disconnects the page, which then connects again.
 MAX_WAITING_MESSAGES = 500
 
 
@@ -57,7 +57,7 @@ class Hub:
         self._changed = threading.Condition()
 
     def open(self) -> Reader:
-        """Return a reader for a page. Must be called in the server's event loop."""
+        """Return a reader for a page. Call this only in the server's event loop."""
         reader = Reader(asyncio.get_running_loop())
         with self._changed:
             self._readers.add(reader)
@@ -69,7 +69,7 @@ class Hub:
             self._readers.discard(reader)
 
     def end(self) -> None:
-        """Close the connections of all pages, so that the server can end without breaking them off."""
+        """Close the connections of all pages properly before the server ends."""
         with self._changed:
             for reader in self._readers:
                 reader.close()

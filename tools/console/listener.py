@@ -3,8 +3,8 @@
 It listens through a temporary rule and queue. It is a process of its own, whose standard input ends when the console
 ends. Therefore it removes the rule and the queue even if the console is killed.
 
-If AWS cannot be reached, the queue keeps the events, and the listener tries again. The end of a local stage removes its
-rules and queues. The listener then waits for the next start, and makes new ones.
+If AWS cannot be reached, the queue keeps the events, and the listener tries again. When a local stage ends, its rules
+and queues are gone. The listener then waits for the next start, and creates new ones.
 """
 
 import json
@@ -21,8 +21,8 @@ from lambdas.canary.listening import LONG_POLL_SECONDS
 from tools.console.pace import PAUSE_AFTER_A_PROBLEM_SECONDS
 from tools.console.place import Options, ShownStage
 
-# After the end of a local stage, the listener looks this often for its next start, so that it listens before the first
-# batch is due.
+# After the end of a local stage, the listener checks this often whether the stage has started again, so that it listens
+# before the first batch is due.
 LOCAL_STAGE_POLL_SECONDS = 0.25
 PREFIX = "bufferctl-console"
 
@@ -47,13 +47,13 @@ def main() -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # The console has gone. Python must not fail at its exit when it flushes standard output.
+        # The console has ended. Discard the output, because otherwise Python would fail to flush it at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
 class Output:
-    """The lines that the listener prints. A problem is printed once, until it changes or has passed."""
+    """Prints the lines of the listener. It prints a problem only once, until the problem changes or has passed."""
 
     def __init__(self) -> None:
         self._problem: str | None = ""
@@ -62,7 +62,7 @@ class Output:
         _print({"event": arrival.event, "at": arrival.at_ms})
 
     def problem(self, problem: str | None) -> None:
-        """Print what is wrong, or if that is None, that events are seen."""
+        """Print the problem or, if there is none, that the listener receives events."""
         if problem != self._problem:
             _print({"problem": problem} if problem else {"listening": True})
             self._problem = problem
@@ -90,7 +90,7 @@ def _listen(place: ShownStage, output: Output, ended: threading.Event) -> None:
 
 
 def _wait_for_the_end(ended: threading.Event) -> None:
-    # Not `sys.stdin.buffer`: Python crashes if it ends while another thread reads from that.
+    # Do not use `sys.stdin.buffer`, because Python crashes if it ends while another thread reads from that.
     while os.read(sys.stdin.fileno(), 1024):
         continue
     ended.set()

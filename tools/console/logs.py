@@ -8,7 +8,7 @@ from tools.console.polls import now_ms
 
 LOG_LINES_SHOWN = 200
 LOGS_LOOK_BACK_MS = 10 * 60_000
-# The admin function logs every operation. The page asks for these every few seconds, so their lines would hide others.
+# The admin function logs every operation. Leave these out, because the page requests them every few seconds.
 ONLY_LOOKS = ("conversation.show", "conversation.list", "rules.explain", "rules.list", "status", "dead.list")
 
 
@@ -17,9 +17,10 @@ class Logs:
         self._place = place
 
     def of(self, conversation: str) -> list[Json]:
-        """Return the newest lines that name the conversation, oldest first. Return none unless the stage is local.
+        """Return the newest lines that contain the conversation's id, oldest first. Return none unless the stage is
+        local.
 
-        The lines of a run appear when the run has ended. The console's own polls are left out.
+        The lines of a run appear when the run has ended. Leave out the console's own polls.
         """
         return [each for each in self._lines_with(conversation) if each["line"].get("operation") not in ONLY_LOOKS]
 
@@ -44,7 +45,7 @@ class Logs:
 
 
 def _line(text: str) -> Json | None:
-    """Return the line's fields, or None if it is not one of ours."""
+    """Return the line's fields, or None if our functions did not write the line."""
     try:
         line = json.loads(text)
     except ValueError:

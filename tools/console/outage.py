@@ -1,4 +1,4 @@
-"""Says in plain words what an outage of Valkey means. Errors of the stage name only the call that failed."""
+"""Says in plain words what an outage of Valkey means, because errors of the stage name only the call that failed."""
 
 import re
 

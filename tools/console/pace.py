@@ -9,7 +9,7 @@ from typing import Any
 from message_buffer.json_object import Json
 from tools.console.place import ShownStage
 
-# The requests of the page's reader take precedence, so polls may use only a part of these.
+# Polls may use only a part of these requests, because the requests of the page's reader take precedence.
 MAX_REQUESTS_A_SECOND = 5
 MAX_LOOKS_A_SECOND = 3
 PAUSE_AFTER_A_PROBLEM_SECONDS = 2.0
@@ -28,7 +28,7 @@ class Pace:
         self._lock = threading.Lock()
 
     def wait(self) -> None:
-        """Return when a call may begin, and count it."""
+        """Wait until a call may begin, and count the call."""
         with self._lock:
             while len(self._begun) >= self._most and (left := self._begun[0] + 1 - self._now()) > 0:
                 self._sleep(left)
@@ -46,12 +46,14 @@ class PacedStage:
         self._polls = Pace(MAX_LOOKS_A_SECOND)
 
     def ask(self, operation: str, **fields: Any) -> Json:
-        """Ask because the page's reader has clicked. Raise Failed or Unreachable with a sentence for the reader."""
+        """Return the response to a request of the page's reader. Raise Failed or Unreachable with a text for the
+        reader.
+        """
         self._all.wait()
         with self._place.errors():
             return self._place.stage.ask(operation, **fields)
 
     def poll(self, operation: str, **fields: Any) -> Json:
-        """Ask in order to keep the page up to date."""
+        """Return the response to a request that keeps the page up to date."""
         self._polls.wait()
         return self.ask(operation, **fields)

@@ -1,4 +1,4 @@
-"""Finds the stage. The local stage has a new address after each start, and is then found again."""
+"""Finds the stage, and finds it again after each start of the local stage, which changes its address."""
 
 import json
 import sys
@@ -61,9 +61,9 @@ class ShownStage:
 
     @property
     def empty_since_ms(self) -> int | None:
-        """Return when the local stage was last found to have been started again, or None if that never happened.
+        """Return when the local stage was last started again, or None if it was not while the console ran.
 
-        Every start gives it another address and no data. A deployment to the running stage keeps both.
+        A start changes the address and removes all data. A deployment to the running stage keeps both.
         """
         return self._empty_since_ms
 
@@ -97,7 +97,7 @@ class ShownStage:
 
     def _find(self) -> tuple[int, StageClient, Sender]:
         with self._lock:
-            # Every start of the local stage writes this file again, with other ports.
+            # Every start of the local stage writes this file again, because the ports change.
             written = _written_ns(self.options.outputs) if self.options.is_local else 0
             if self._found is None or self._found[0] != written:
                 with self.errors():

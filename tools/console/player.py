@@ -1,4 +1,4 @@
-"""Plays scenarios step by step, and records what was done and what came out."""
+"""Plays scenarios step by step, and records the steps and the events that followed."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ from tools.console.scenarios import Scenario, ScenarioStep
 
 # After a crash, a batch comes at the latest after the watchdog's pass, a lease and the starts of two functions.
 MAX_WAIT_FOR_BATCH_SECONDS = 60.0
-# The types of events, besides batches, that a scenario may name. The answers of a responder are not among them.
+# The types of events, besides batches, that a scenario may expect. It cannot expect replies of a responder.
 EVENTS = ("messages.amended", "messages.buffer.cancelled", "messages.conversation.taken_over")
 NO_BATCH = f"No batch has come for {MAX_WAIT_FOR_BATCH_SECONDS:g} s. The scenario goes on."
 TAKEN_BACK = {
@@ -27,7 +27,7 @@ TAKEN_BACK = {
 
 
 class Sends(Protocol):
-    """The simulator, as the player uses it."""
+    """The part of the simulator that the player uses."""
 
     @property
     def kinds(self) -> Mapping[str, Any]: ...
@@ -38,7 +38,7 @@ class Sends(Protocol):
 
 
 class ChangesTheStage(Protocol):
-    """The temporary changes, as the player uses them."""
+    """The part of the temporary changes that the player uses."""
 
     def __enter__(self) -> "ChangesTheStage": ...
 
@@ -48,7 +48,7 @@ class ChangesTheStage(Protocol):
 
 
 class CausesAccidents(Protocol):
-    """The accidents, as the player uses them."""
+    """The part of the accidents that the player uses."""
 
     @property
     def possible(self) -> set[str]: ...
@@ -95,11 +95,11 @@ class _PlayRecord:
         }
 
     def conversation_of(self, who: int) -> str:
-        """Return the name of the customer's conversation, as the stage calls it if the stage has answered."""
+        """Return the id of the customer's conversation, from the stage's response if there was one."""
         return next(name for name, whose in reversed(self.conversations.items()) if whose == who)
 
     def take(self, kind: str, detail: Json) -> bool:
-        """Record the event if it belongs to the play, and is no repetition."""
+        """Record the event if it belongs to the play and is not a repetition. Return whether it belongs to the play."""
         who = self.conversations.get(str(detail.get("conversationId")))
         if who is None or kind not in (BATCH_READY, *EVENTS) or self.is_over:
             return False
@@ -115,7 +115,7 @@ class _PlayRecord:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether as many batches, messages and other events came as the scenario promises."""
+        """Return whether as many batches, messages and other events came as the scenario expects."""
         came, expected = self.progress["batches"], self.progress["expected"]
         return (
             len(came) >= len(expected)
@@ -125,7 +125,7 @@ class _PlayRecord:
 
     @property
     def is_as_expected(self) -> bool:
-        """Return whether the other events, and each customer's batches, are those that the scenario promises."""
+        """Return whether each customer's batches, and the other events, are those that the scenario expects."""
         came = [{name: value for name, value in each.items() if name != "batchId"} for each in self.progress["batches"]]
         expected = self.progress["expected"]
         return self.progress["events"] == self.scenario.events and all(
@@ -155,9 +155,9 @@ class Player:
 
     @property
     def progress(self) -> Json | None:
-        """Return what was done and seen in the newest play, or None before the first."""
+        """Return the record of the newest play, or None before the first play."""
         with self._changed:
-            # A copy, because the play goes on.
+            # Copy the record, because the play continues to change it.
             return {**self._play.progress, "steps": [*self._play.progress["steps"]]} if self._play else None
 
     def offered(self) -> list[Json]:
@@ -183,19 +183,19 @@ class Player:
             self._playing.start()
 
     def stop(self) -> None:
-        """Stop the scenario, which then takes its changes of the stage back."""
+        """Stop the scenario, which then undoes its changes of the stage."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Stop the scenario, and wait for a while until its changes are taken back."""
+        """Stop the scenario, and wait a short time for the undoing of its changes."""
         self.stop()
         if self._playing:
             self._playing.join(SHUT_DOWN_SECONDS)
 
     def wait(self, *, timeout_seconds: float) -> bool:
-        """Wait until nothing plays. Return False if that took too long."""
+        """Wait until no scenario plays. Return False if that takes too long."""
         if self._playing:
             self._playing.join(timeout_seconds)
         return not (self._playing and self._playing.is_alive())
@@ -207,7 +207,7 @@ class Player:
                 self._changed.notify_all()
 
     def note_reader(self, customer: Customer) -> None:
-        """Record nothing more if the page's reader goes on to write as a customer of a play that has ended."""
+        """End the record of a finished play if the page's reader writes as one of its customers."""
         with self._changed:
             play = self._play
             if play and customer in play.customers and play.progress["state"] in ("ended", "stopped"):
@@ -241,7 +241,8 @@ class Player:
                     began = play.batches_came_at[step.after_batch - 1]
                 else:
                     problem = NO_BATCH
-            # Count from the beginning of the previous step, because a person does not wait for the webhook's answer.
+            # Count the pause from the beginning of the previous step, because a person does not wait for the webhook's
+            # answer.
             self._wait(lambda: False, began + step.after - time.monotonic())
             began = time.monotonic()
             entry = {"note": step.note, "do": step.do, "at": round(time.time() * 1_000), "problem": problem}
@@ -258,7 +259,7 @@ class Player:
                 self._record(play)
 
     def _do(self, play: _PlayRecord, step: ScenarioStep, changes: ChangesTheStage | None) -> str:
-        """Do the step. Return the problem with it, or an empty text."""
+        """Do the step. Return the problem that occurred, or an empty text."""
         if step.do in KILLED:
             self._accidents.kill(step.do)
         elif step.do == "resume":

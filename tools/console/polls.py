@@ -1,4 +1,4 @@
-"""Polls at the stage while a page is open: its counts, its next conversations by due time, and its dead letters."""
+"""Polls the stage while a page is open, for its counts, its next conversations by due time, and its dead letters."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ from tools.console.pace import PAUSE_AFTER_A_PROBLEM_SECONDS, PacedStage
 from tools.console.time_lines import TimeLines, facts_of_row
 from tools.console.why import why_due
 
-# A sweep over all open conversations ends after this many answers, and the page then says that there are more.
+# A sweep reads at most this many pages of open conversations. If there are more, the page says so.
 MAX_REQUESTS_IN_A_SWEEP = 20
 STATUS_EVERY_SECONDS = 2.0
 LETTERS_EVERY_SECONDS = 15.0
@@ -29,7 +29,7 @@ def now_ms() -> int:
 
 
 class Polls:
-    """The newest state of the stage. `run` renews it in a thread of its own."""
+    """Keeps the newest state of the stage, which `run` reads in a thread of its own."""
 
     def __init__(
         self, stage: PacedStage, hub: Hub, time_lines: TimeLines, *, clock: Callable[[], int] = now_ms
@@ -78,10 +78,10 @@ class Polls:
         self._soon.set()
 
     def sweep(self) -> None:
-        """Read the counts and all open conversations once. Publish after each answer.
+        """Read the counts and all open conversations once. Publish the state after each response.
 
-        If there are more conversations than a sweep reads, the others may or may not be open. They are not shown until
-        a later sweep finds them.
+        If there are more conversations than a sweep reads, the page does not show the others until a later sweep finds
+        them.
         """
         self._read_status()
         seen: set[Key] = set()
@@ -106,7 +106,7 @@ class Polls:
                 self._time_lines.note_absence(gone[1], self.clock())
 
     def _pages(self) -> Iterator[tuple[int, Json]]:
-        """Yield each answer with the time before its request, because an answer may be out of date when it comes."""
+        """Yield each response with the time before its request, because it may be out of date when it arrives."""
         cursor = None
         for _ in range(MAX_REQUESTS_IN_A_SWEEP):
             at_ms = self.clock()
@@ -129,7 +129,7 @@ class Polls:
             self._owners_read_at = now
 
     def forget_letters(self) -> None:
-        """Read the dead letters again with the next sweep, because one of them has been sent again."""
+        """Read the dead letters again in the next sweep, because the reader has redriven one of them."""
         self._letters_read_at = -LETTERS_EVERY_SECONDS
         self.hurry()
 
@@ -147,7 +147,7 @@ class Polls:
         }
 
     def _completed(self, row: Json) -> Json:
-        """Add why the conversation is due, and the agent that owns its account.
+        """Return the row with the reason for the due time, and with the agent that owns the conversation's account.
 
         A generic webhook may have named a different agent.
         """

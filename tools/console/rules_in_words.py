@@ -1,4 +1,4 @@
-"""Says in a few words what each rule means. docs/rules.md says it in full."""
+"""Says in a few words what each rule means. docs/rules.md explains it in full."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Puts the parts of the console together, and serves its page while a block runs."""
+"""Creates and connects the parts of the console, and serves its page while a block runs."""
 
 import secrets
 import socket
@@ -34,7 +34,7 @@ def running(place: ShownStage, *, port: int = 0) -> Iterator[str]:
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(("127.0.0.1", port))
-        # The address is printed before the server's thread accepts. Until then, the system lets connections wait.
+        # Listen now, because the address may be used before the server's thread accepts. Until then connections wait.
         listening.listen()
         port = listening.getsockname()[1]
         # Access logs would contain the path, and thereby the token.

@@ -1,4 +1,4 @@
-"""Scenarios as they are stored: what customers do, what happens to the stage, and what should be seen."""
+"""The scenarios' file format: what customers do, what happens to the stage, and which events should follow."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Sends simulated customers' webhooks: all platforms' to the local stage, only generic ones to another stage."""
+"""Sends simulated customers' webhooks: those of all platforms to the local stage, only generic ones to other stages."""
 
 import json
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class SenderResponse(NamedTuple):
 class Sender(Protocol):
     @property
     def kinds(self) -> Mapping[str, tuple[str, ...]]:
-        """Return what can be sent, by platform."""
+        """Return the kinds of webhooks that can be sent, by platform."""
 
     def send(self, platform: str, posted: PostedWebhook) -> SenderResponse:
         """Post a webhook as its platform would. Raise Unreachable if the stage does not answer."""
@@ -47,7 +47,7 @@ class LocalSender:
 
 
 class GenericSender:
-    """Signs with the stage's secret, as `bufferctl send` does."""
+    """Sends webhooks that are signed with the stage's secret, as `bufferctl send` does."""
 
     def __init__(self, stage: StageClient) -> None:
         self._stage = stage

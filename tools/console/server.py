@@ -141,7 +141,7 @@ class _Answers:
         self._parts = parts
 
     async def stream(self, _request: Request) -> Response:
-        """Send everything that is known, and then what happens, as server-sent events."""
+        """Send everything that is known, and then each new message, as server-sent events."""
 
         async def messages() -> AsyncIterator[bytes]:
             reader = self._parts.hub.open()
@@ -150,7 +150,8 @@ class _Answers:
                 yield framed("state", self._parts.polls.state())
                 while True:
                     message = await reader.get(timeout_seconds=KEEP_ALIVE_SECONDS)
-                    # A comment shows a proxy that the stream is alive, and us whether the page is still there.
+                    # A comment shows a proxy that the stream is alive, and shows this server whether the page is still
+                    # open.
                     yield message or b": still here\n\n"
             except (Closed, asyncio.CancelledError):
                 return
@@ -160,7 +161,7 @@ class _Answers:
         return StreamingResponse(messages(), media_type="text/event-stream")
 
     def hello(self, _wish: Nothing) -> Json:
-        """Return the data with which the page begins. The page asks again when a stage that was unreachable is back."""
+        """Return the data with which the page begins. The page asks again when an unreachable stage is back."""
         options = self._parts.place.options
         try:
             platforms, scenarios, problem = self._parts.simulator.kinds, self._parts.player.offered(), None

@@ -43,7 +43,7 @@ class Simulator:
             return dict(self._refused)
 
     def act(self, customer: Customer, kind: str, *, text: str = "", message_id: str | None = None) -> Json:
-        """Send what the customer does. Raise CannotDo if its platform cannot send that, Failed if the stage is down."""
+        """Post the customer's webhook. Raise CannotDo if the platform has no such webhook, Failed without an answer."""
         if kind not in self._place.sender.kinds.get(customer.platform, ()):
             raise CannotDo(f"This stage's simulator cannot send '{kind}' by {customer.platform}.")
         with self._lock:
@@ -70,7 +70,7 @@ class Simulator:
         what = "flush word" if response.body.get("flushed") else kind
         self._time_lines.add(conversation, f"sent {what}", began_ms, status=response.status)
         with self._lock:
-            # From now on, an answer to an earlier question is out of date, and must not be published.
+            # From now on, the response to an earlier request is out of date, and must not be published.
             self._unpublished[conversation] = None
         self._hub.publish("sent", sent)
         self._polls.hurry()
@@ -88,7 +88,7 @@ class Simulator:
         self._publish_buffers_soon()
 
     def _publish_buffers_soon(self) -> None:
-        """Publish the buffers from another thread, because `PacedStage` may delay requests, but not the customer."""
+        """Publish the buffers from another thread, because `PacedStage` may delay that, but not the customer."""
         with self._lock:
             if self._is_publishing:
                 return
@@ -112,7 +112,7 @@ class Simulator:
             shown = self._stage.ask("conversation.show", conversation=conversation, messages=False)
         except Failed as error:
             if is_outage(error):
-                # The page already shows the outage. Only the reason for this conversation's due time is missing.
+                # The page already shows the outage, so publish only that the reason for the due time is unknown.
                 self._hub.publish("buffer", {"conversation": conversation, "why": {"text": NO_REASON}})
             else:
                 self._hub.publish("notice", {"text": str(error)})
@@ -127,13 +127,13 @@ class Simulator:
 
 
 def waiting_part(shown: Json) -> Json:
-    """Return the state in the lane where messages wait. After an outage, that may be the DynamoDB lane alone."""
+    """Return the state in the lane where messages wait. After an outage, they may wait only in the DynamoDB lane."""
     waits_in_valkey = shown.get("count") or shown.get("batch")
     return shown if waits_in_valkey else shown.get("dynamodb") or shown
 
 
 def _conversation(customer: Customer, response: Json) -> tuple[str, Json]:
-    """Return the conversation's name and, if the answer has them, its due time and number of waiting messages."""
+    """Return the conversation's id and, if the response has them, its due time and number of waiting messages."""
     conversations = response.get("conversations")
     if isinstance(conversations, dict) and len(conversations) == 1:
         ((name, known),) = conversations.items()

@@ -1,4 +1,4 @@
-"""Changes the stage for a scenario, and takes the changes back at the end: `python -m tools.console.temporary_changes`.
+"""Changes the stage for a scenario, and undoes the changes at the end: `python -m tools.console.temporary_changes`.
 
 It reads orders as lines of JSON from its standard input, which ends when the scenario or the console ends. Because it
 is a process of its own, it starts Valkey again and removes the rules even if the console is killed.
@@ -23,13 +23,13 @@ ENDED = "The local stage has ended meanwhile, or is being started again."
 
 
 class Asks(Protocol):
-    """A stage whose operators' interface can be asked."""
+    """A stage that carries out operators' commands."""
 
     def ask(self, operation: str, **fields: Any) -> Json: ...
 
 
 class StageChanges:
-    """Changes of the stage, which the end of `stack` takes back."""
+    """Changes the stage. The end of `stack` undoes the changes."""
 
     def __init__(self, stage: Asks, local_stage: LocalStage, stack: ExitStack) -> None:
         self._stage = stage
@@ -50,7 +50,7 @@ class StageChanges:
 
 @contextmanager
 def _outage(local_stage: LocalStage) -> Iterator[None]:
-    """Stop Valkey while the block runs. Raise LocalError if it was not started again, because the stage has ended."""
+    """Stop Valkey while the block runs. Raise LocalError if Valkey cannot start again because the stage has ended."""
     with local_stage.without_valkey():
         yield
     # A command that ends or replaces the stage removes this file first.
@@ -72,7 +72,7 @@ def _rules(stage: Asks, scope: str, rules: Json) -> Iterator[None]:
 
 
 def _remove(stage: Asks, scope: str, rules: Json) -> None:
-    # There are no rules if they could not be set, or if an operator has removed them.
+    # There may be no rules, because they could not be set, or because an operator has removed them.
     with suppress(NotFound):
         found = stage.ask("rules.get", scope=scope)
         if found["rules"] == rules:
@@ -95,7 +95,7 @@ def main() -> int:
             _print({"problem": str(error)})
         return 1
     except (KeyboardInterrupt, BrokenPipeError):
-        # The console has gone. Python must not fail at its exit when it flushes standard output.
+        # The console has ended. Discard the output, because otherwise Python would fail to flush it at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 

@@ -1,4 +1,4 @@
-"""Remembers what happened to each conversation, as seen in the stage's events and in the polls at the stage."""
+"""Keeps what happened to each conversation, as the stage's events and the polls show it."""
 
 import threading
 from collections import OrderedDict, deque
@@ -10,7 +10,7 @@ from tools.console.why import why_due
 # If there are more time lines, those that changed longest ago are dropped.
 TIME_LINES_KEPT = 500
 ENTRIES_IN_A_TIME_LINE = 100
-# A poll becomes an entry if one of these has changed since the poll before.
+# A poll adds an entry if one of these fields has changed since the previous poll.
 COMPARED = ("state", "count", "dueAt", "rule", "frozen", "lane")
 
 
@@ -19,7 +19,7 @@ def facts_of_row(row: Json) -> Json:
 
 
 class TimeLines:
-    """The newest entries of the conversations that changed last."""
+    """The newest entries of the conversations that changed most recently."""
 
     def __init__(self) -> None:
         self._lines: OrderedDict[str, deque[Json]] = OrderedDict()
@@ -30,12 +30,12 @@ class TimeLines:
             self._add(conversation, {"at": at_ms, "kind": kind, **facts})
 
     def note_row(self, row: Json, at_ms: int) -> None:
-        """Add an entry for a conversation that has changed since the poll before."""
+        """Add an entry for a conversation that has changed since the previous poll."""
         with self._lock:
             self._add(row["conversation"], {"at": at_ms, "kind": "poll", **facts_of_row(row), "why": why_due(row)})
 
     def note_absence(self, conversation: str, at_ms: int) -> None:
-        """Add an entry for a conversation that was open at the last poll and is no longer."""
+        """Add an entry for a conversation that was open at the previous poll and is not open now."""
         self.add(conversation, "poll", at_ms, state="idle", count=0)
 
     def of(self, conversation: str) -> list[Json]:

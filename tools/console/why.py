@@ -1,4 +1,4 @@
-"""Says in words why a batch is due at its due time, or why it was emitted then: a sentence for each rule."""
+"""Says in words why a batch is due, or was emitted, at its time: a sentence for each rule."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from message_buffer.json_object import Json
 
 class Words(NamedTuple):
     label: str
-    """A few words that may follow "because of"."""
+    """A few words that can follow "because of"."""
     sentence: str
     """`{is_emitted}` becomes "is emitted" or "was emitted", `{wait}` the time from the last message to the due time."""
 
@@ -84,7 +84,7 @@ def why_due(state: Json) -> Json | None:
 
 
 def why_left(detail: Json) -> Json | None:
-    """Return why a batch has been emitted, or None if its event does not say it."""
+    """Return why a batch was emitted when it was, or None if its event does not contain the reason."""
     metadata = detail.get("metadata") or {}
     rule = metadata.get("rule")
     return why(rule, metadata.get("appliedWaitMs") or 0, was_emitted=True) if rule else None

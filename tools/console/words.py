@@ -2,7 +2,7 @@
 
 from message_buffer.json_object import Json
 
-# Fields of an event that contain no words of people. A field of a later version stays hidden until it is named here.
+# The fields of an event that contain no words of people. The page does not show any other field, not even a new one.
 SHOWN = (
     "version", "batchId", "conversationId", "tenant", "agent", "generation", "attempt", "messageCount", "bufferedAt",
     "flushReason", "lane", "metadata", "replyUntil", "change", "messageId", "at", "reason", "dropped", "frozen",
@@ -13,7 +13,7 @@ METADATA = ("platform", "firstMessageAt", "lastMessageAt", "waitMs", "rule", "ap
 
 
 def shown(detail: Json, *, words: bool) -> Json:
-    """Return the event's detail as the page may see it."""
+    """Return the part of the event's detail that the page may show."""
     if words:
         return detail
     seen = {name: detail[name] for name in SHOWN if name in detail}

@@ -20,9 +20,9 @@ from tools.local.webhooks import Webhooks, whatsapp, whatsapp_text
 
 DEMO_TICK_SECONDS = 0.1
 DEMO_BAR_CHARACTERS = 30
-# This is `maxMessages` of the preset `customers`, so the warm-up's buffer is full and due immediately, in both lanes.
+# The preset `customers` has this `maxMessages`, so the warm-up's buffer is full and due immediately, in both lanes.
 DEMO_WARM_UP_MESSAGES = 20
-# Longer than a message of the demo can wait (`maxWaitMs`) and the functions need to start.
+# Longer than a message of the demo can wait (`maxWaitMs`), plus the starts of the functions.
 MAX_EVENT_SECONDS = 60.0
 # The customer's texts, each with the seconds that the customer pauses before it.
 FRAGMENTS = (
@@ -42,7 +42,7 @@ class SentMessage:
 
 
 def run(stage: Stage, *, overrides: Mapping[str, Any], reply: bool = False, stream: TextIO = sys.stdout) -> bool:
-    """Return whether exactly one event had the five messages in order, and, if `reply`, one reply came."""
+    """Play the demo. Return whether one event had the five messages in order and, if `reply`, one reply came."""
     with (
         _started(stage, overrides) as outputs,
         collect(outputs) as inbox,
@@ -66,7 +66,7 @@ def run(stage: Stage, *, overrides: Mapping[str, Any], reply: bool = False, stre
 
 
 def _show_reply(asked: ArrivedEvent, replies: Inbox, view: "View") -> str | None:
-    """Show the conversation with its reply; return what is wrong with the reply, or None."""
+    """Show the conversation with its reply. Return what is wrong with the reply, or None."""
     conversation = asked.batch["conversationId"]
 
     def of_customer(all_: Sequence[ArrivedEvent]) -> list[ArrivedEvent]:
@@ -180,7 +180,7 @@ class View:
         self._stream.flush()
 
     def wait_for(self, due_at_ms: int, *, until: Callable[[], bool], at_most_seconds: float) -> None:
-        """Show the time left until the batch is due. Return when `until` returns True or `at_most_seconds` are over."""
+        """Show the time left until the batch is due. Return when `until` returns True, or after `at_most_seconds`."""
         deadline = time.monotonic() + at_most_seconds
         whole_ms = max(1.0, due_at_ms - time.time() * 1_000)
         while not until() and (left := deadline - time.monotonic()) > 0:

@@ -44,7 +44,8 @@ class Cdk:
         self._instance = instance
 
     def bootstrap(self) -> None:
-        # The CLI runs in a folder without cdk.json, or it would synthesize the app, which bootstrapping does not need.
+        # Run the CLI in a folder without cdk.json. Otherwise it would synthesize the app, which bootstrapping does not
+        # need.
         self._run("bootstrap", f"aws://{emulator.ACCOUNT}/{self._region}", folder=self._folder)
 
     def deploy(self, *, context: Mapping[str, str]) -> Mapping[str, str]:
@@ -69,7 +70,8 @@ class Cdk:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
             **cli.environment(),
-            # The CLI caches account numbers by access key, and must not mix the emulator's with those of real accounts.
+            # The CLI caches account numbers by access key. The emulator's must not be in the cache of the real
+            # accounts.
             "CDK_HOME": str(self._folder / "home" / ".cdk"),
             **sessions.CREDENTIALS,
             "AWS_ENDPOINT_URL": self._endpoint_url,
@@ -88,7 +90,7 @@ class Cdk:
         try:
             failed = process.wait()
         except BaseException:
-            # The CLI runs in a session of its own, which Ctrl-C does not reach, so end it here, or it would continue to
+            # Ctrl-C does not reach the CLI, which runs in a session of its own. Without this it would continue to
             # deploy.
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -98,7 +100,7 @@ class Cdk:
 
 
 def _api_endpoint(deployed: str, endpoint_url: str) -> str:
-    """Return the address at which this machine reaches the API. No resolver knows the API's own name here."""
+    """Return the address at which this machine reaches the API, because the API's own name does not resolve."""
     name = deployed.removeprefix("https://")
     if ".lambda-url." in name:
         return f"{endpoint_url}{FUNCTION_URL_PATH}{name.partition('.')[0]}"
@@ -120,7 +122,7 @@ def read_back(
 
     roles = [role for role in ROLES if f"{_camel(role)}Function" in deployed]
     functions = {role: deployed[f"{_camel(role)}Function"] for role in roles}
-    # The template also has this setting, but the emulator accepts it only through this call.
+    # The template also contains this setting, but the emulator accepts the setting only through this call.
     for role in IN_A_LOOP & functions.keys():
         client("lambda").put_function_recursion_config(FunctionName=functions[role], RecursiveLoop="Allow")
     api_endpoint = _api_endpoint(deployed["ApiEndpoint"], endpoint_url)

@@ -24,7 +24,7 @@ ACCOUNT = "000000000000"
 
 
 def ensure_installed(folder: Path) -> Path:
-    """Return the interpreter of the emulator's environment, which is rebuilt if its requirements or Python changed."""
+    """Return the interpreter of the emulator's environment. Rebuild that if its requirements or Python changed."""
     python = folder / "bin" / "python"
     stamp = folder / "installed"
     wanted = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()
@@ -32,7 +32,7 @@ def ensure_installed(folder: Path) -> Path:
         return python
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, with_pip=False)
-    # Use the pip of this environment, because `venv` takes ten times as long if it also has to install pip.
+    # Use the pip of this process's environment, because `venv` takes ten times as long if it also installs pip.
     command = [
         sys.executable,
         "-m",
@@ -55,7 +55,7 @@ def start(*, python: Path, port: int, region: str, folder: Path, instance: str) 
     """Start the emulator and wait until it responds. The emulator writes only below `folder`."""
     scratch = folder / "tmp"
     scratch.mkdir(parents=True, exist_ok=True)
-    # The functions inherit this environment, so it must not contain the developer's settings, which Lambda would not
+    # The functions inherit this environment, so leave out the developer's settings, which functions on Lambda would not
     # have.
     environment = {name: os.environ[name] for name in INHERITED if name in os.environ} | {
         "GATEWAY_PORT": str(port),

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from tools.local.outputs import Outputs
 
 LOGS_POLL_SECONDS = 0.5
-# Functions run at the same time, so a line may appear in the logs up to this long after another function's line that
-# has a later time.
+# The logs may show an earlier line of one function after a later line of another function. The delay is at most this.
 MAX_LATE_LINE_MS = 2_000
 Line = tuple[int, str, str, str]
 
@@ -20,8 +19,8 @@ def follow(outputs: Outputs, *, since_ms: int) -> Iterator[str]:
     while True:
         looked_at_ms = int(time.time() * 1_000)
         found = [line for role in outputs.LogGroups for line in _lines(outputs, role, since_ms=since_ms)]
-        # The lines of a run may all have the same time. Python's sort is stable, so it keeps the order in which they
-        # were written.
+        # The lines of a run may all have the same time. The sort is stable, so it keeps the order in which the function
+        # wrote them.
         for at_ms, role, _, message in sorted(not_in(shown, found), key=lambda line: line[0]):
             yield (
                 f"{datetime.fromtimestamp(at_ms / 1_000, UTC).astimezone():%H:%M:%S.%f}"[:-3]

@@ -1,4 +1,4 @@
-"""Starts, finds and stops the processes of one instance of the local stage, by a mark in their environment.
+"""Starts, finds and stops the processes of one instance of the local stage, which have a mark in their environment.
 
 Children inherit the mark, even in another session. An unrelated process that reuses an old process id does not have the
 mark.
@@ -20,7 +20,7 @@ MAX_ENDING_SECONDS = 3.0
 PROCESS_POLL_SECONDS = 0.05
 MARK = "MESSAGE_BUFFER_INSTANCE"
 
-# Children of this command. They usually outlive it, but it must reap those that it stops itself.
+# Child processes of this command. They usually outlive the command, but it must reap those that it stops itself.
 _started: list[subprocess.Popen[bytes]] = []
 
 
@@ -64,7 +64,7 @@ def belonging_to(instance: str, *, program: str | None = None) -> list[psutil.Pr
 
 
 def stop(instance: str, *, program: str | None = None, grace_seconds: float = MAX_ENDING_SECONDS) -> int:
-    """Stop all processes of the instance, or only those of one program. Return how many there were.
+    """Stop all processes of the instance, or only those of one program. Return how many ran.
 
     A process gets SIGTERM, and after `grace_seconds` SIGKILL.
     """

@@ -1,4 +1,4 @@
-"""Starts, updates and stops one local stage, which consists of a folder and the processes that its record names."""
+"""Starts, updates and stops a local stage, which has a folder. A record there tells which processes are its own."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Stage:
                 secrets = Outputs.read(self.outputs_file).WebhookSecrets
             else:
                 self._clear(progress)
-                # The processes' logs remain for the developer until the next `up` removes them.
+                # Keep the processes' logs for the developer. The next `up` removes them.
                 on_failure.callback(self._stop_processes)
                 instance = self._start(progress, has_valkey=has_valkey)
             outputs = self._deploy(instance, progress, overrides=over, secrets=secrets)
@@ -106,7 +106,7 @@ class Stage:
             self._start_valkey_again(instance)
 
     def _start_valkey_again(self, instance: Instance) -> None:
-        """Start Valkey, unless `down` or another `up` has ended the instance: no command would then stop the server."""
+        """Start Valkey, unless the instance has ended, because no later command would then stop the server."""
         while self._recorded() == instance:
             with ExitStack() as locked:
                 try:
@@ -242,7 +242,7 @@ def _lane(overrides: Mapping[str, Any]) -> str:
 
 
 def _free_ports(count: int) -> list[int]:
-    # Close no socket before the last port is chosen, so that no port is chosen twice.
+    # Keep all sockets open until the last port is chosen, so that no port is chosen twice.
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -251,7 +251,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _wait_until_answering(url: str) -> None:
-    """Wait until ingest refuses an unsigned POST, which shows that it works."""
+    """Wait until ingest refuses an unsigned POST. The refusal shows that ingest works."""
     deadline = time.monotonic() + MAX_FIRST_ANSWER_SECONDS
     while True:
         try:

@@ -18,7 +18,7 @@ PROGRAM = "valkey-server"
 
 
 def start(*, port: int, cluster_port: int, folder: Path, instance: str) -> None:
-    """Start the server and give it every slot. In an earlier server's folder, it keeps that server's data and slots."""
+    """Start the server with all slots. In the folder of an earlier server, it keeps that server's data and slots."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = {
         "port": port,
@@ -27,12 +27,11 @@ def start(*, port: int, cluster_port: int, folder: Path, instance: str) -> None:
         "cluster-enabled": "yes",
         "cluster-port": cluster_port,
         "cluster-announce-ip": "127.0.0.1",
-        # As in ElastiCache Serverless, keys without a time to live are never evicted.
+        # Evict only keys with a time to live, as ElastiCache Serverless does.
         "maxmemory-policy": "volatile-lru",
         "appendonly": "yes",
         "save": "",
-        # With a process title the server would overwrite its environment, and with it the mark by which we find its
-        # process.
+        # To set a process title, the server would overwrite its environment, which contains the mark of its instance.
         "set-proc-title": "no",
     }
     command = [str(_binary())] + [word for name, value in settings.items() for word in (f"--{name}", str(value))]

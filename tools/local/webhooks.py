@@ -46,7 +46,7 @@ class Webhooks:
 
     def __init__(self, outputs: Outputs, *, connections: int = 50) -> None:
         self._outputs = outputs
-        # Do not retry, because a test that plays a platform decides itself whether to send again after a lost response.
+        # Do not retry, because the caller decides whether to send again after a lost response, as a platform would.
         self._http = urllib3.PoolManager(maxsize=connections, retries=False, timeout=MAX_WEBHOOK_ANSWER_SECONDS)
 
     def post(
@@ -73,7 +73,7 @@ class Webhooks:
         return f"{self._outputs.ApiEndpoint}/{route}/{platform}"
 
     def signature(self, platform: str, raw: bytes) -> dict[str, str]:
-        """Return the headers that prove the body's origin, or none for a platform without a secret."""
+        """Return the headers that prove the body's origin, or an empty object for a platform without a secret."""
         secret = self._outputs.WebhookSecrets.get(platform)
         if secret is None:
             return {}
@@ -93,7 +93,7 @@ class Webhooks:
 
 
 def _domain_in_events(outputs: Outputs) -> str:
-    """Return the domain that the emulator puts into its events, whatever address was called."""
+    """Return the domain that the emulator puts into all its events, even if the caller used another address."""
     address = urlsplit(outputs.ApiEndpoint)
     if address.path.startswith(FUNCTION_URL_PATH):
         return f"{address.path.removeprefix(FUNCTION_URL_PATH)}.lambda-url.{outputs.Region}.on.aws"
@@ -115,7 +115,7 @@ def _sign_bytes(secret: str, signed: bytes) -> str:
 
 
 def _sign_form(secret: str, url: str, raw: bytes) -> str:
-    """Sign a form as Twilio does. `url` is the URL that ingest sees, without the emulator's path."""
+    """Return Twilio's signature of a form. `url` is the URL that ingest sees, without the emulator's path."""
     fields = sorted(set(parse_qsl(raw.decode(), keep_blank_values=True)))
     signed = url + "".join(name + value for name, value in fields)
     return base64.b64encode(hmac.new(secret.encode(), signed.encode(), hashlib.sha1).digest()).decode()
@@ -169,7 +169,7 @@ def twilio_message(message_sid: str, text: str, *, sender: str, to: str = "+1555
 
 
 def telegram_message(message_id: int, text: str, *, user: int, chat: Json | None = None, edited: bool = False) -> Json:
-    """Return an update of Telegram, from a private chat with the user unless `chat` is given."""
+    """Return a Telegram update. It comes from a private chat with the user, unless `chat` is given."""
     message: Json = {
         "message_id": message_id,
         "from": {"id": user, "is_bot": False, "first_name": "Ada"},

@@ -7,7 +7,7 @@ import psutil
 from tools.local.outputs import Outputs
 from tools.local.processes import MARK
 
-# A process has ended this long after SIGKILL.
+# After SIGKILL a process ends within this time.
 MAX_KILL_SECONDS = 5.0
 
 
@@ -30,7 +30,8 @@ def kill(outputs: Outputs, *roles: str) -> int:
 def _runs(process: psutil.Process, function: str, endpoint_url: str) -> bool:
     try:
         environment = process.environ()
-        # The mark excludes processes outside local stages. The port excludes those of other local stages.
+        # The mark excludes processes that do not belong to a local stage. The port excludes those of other local
+        # stages.
         return (
             MARK in environment
             and environment.get("AWS_LAMBDA_FUNCTION_NAME") == function

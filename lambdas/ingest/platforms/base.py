@@ -30,10 +30,10 @@ MAX_DIGITS_OF_A_NUMBER, MAX_USER_ID_CHARACTERS = 32, 256
 MAX_WEBHOOK_BYTES = 4 * 1024 * 1024
 # Each secret that ingest tries costs a hash of the entire body, so it tries only this many.
 MAX_SECRETS_TRIED = 4
-# Ingest searches at most this many bytes of a body for names of accounts, and uses at most this many of the names.
+# The bounds of the search for account ids in a body: how many bytes ingest searches, and how many of the ids it uses.
 MAX_BYTES_SEARCHED_FOR_ACCOUNTS = 256 * 1024
 MAX_ACCOUNTS_CLAIMED = 16
-# With another digit, a time could be later than MAX_TIME_MS, the latest time that a message may have.
+# With one more digit, a time in seconds could be later than MAX_TIME_MS, the latest time that a message may have.
 MAX_DIGITS_OF_A_TIME_IN_SECONDS = 11
 # A time with more digits than MAX_DIGITS_OF_A_TIME_IN_SECONDS, up to this many, is in milliseconds.
 MAX_DIGITS_OF_A_TIME_IN_MS = 15
@@ -67,12 +67,12 @@ class Webhook(NamedTuple):
 
 
 class Signer(NamedTuple):
-    """The accounts for which the secret that made a signature is valid."""
+    """The accounts for which the secret that signed a webhook is valid."""
 
     accounts: frozenset[str] = frozenset()
     all_but: frozenset[str] | None = None
-    """None unless the platform-wide secret made the signature. That secret is valid for all accounts but these, which
-    have secrets of their own."""
+    """Set if the secret is the platform's own. It is then valid for all accounts except these, which have secrets of
+    their own."""
 
     def speaks_for(self, account: str) -> bool:
         return account in self.accounts or (self.all_but is not None and account not in self.all_but)
@@ -100,11 +100,12 @@ class Credentials:
     def candidates(self, named: Iterable[str]) -> list[str]:
         """Return the few secrets to try for a body, first those of the accounts that the body names.
 
-        These names are used for nothing else, because they are not proven until one of these secrets matches.
+        Use these account ids for nothing else, because anybody can write a body. They are proven only if one of the
+        secrets matches.
         """
         own = list(dict.fromkeys(secret for account in named for secret in self.accounts.get(account, ())))
-        # A customer's text may look like the name of an account, too. The secrets of those accounts must not displace
-        # the secrets of the whole platform.
+        # Ids found in the body may come from a customer's text. The secrets of these accounts must not displace the
+        # secrets of the whole platform.
         of_platform = self.secrets[: MAX_SECRETS_TRIED // 2]
         first = MAX_SECRETS_TRIED - len(of_platform)
         ordered = (*own[:first], *of_platform, *own[first:], *self.every_secret[:MAX_SECRETS_TRIED])
@@ -131,7 +132,7 @@ def hmac_signer(
 ) -> Signer | None:
     """Return the signer of the `sha256=<hex HMAC-SHA256>` in this header, or None if no secret matches.
 
-    The signature covers the prefix and the body. `accounts` finds the accounts that the body names.
+    The signature covers the prefix and the body. The pattern `accounts` matches the account ids in the body.
     """
     given = webhook.headers.get(header)
     if given is None:
@@ -152,7 +153,7 @@ def accounts_under(*keys: str) -> re.Pattern[bytes]:
 
 
 def _named_accounts(body: bytes, accounts: re.Pattern[bytes]) -> Iterator[str]:
-    """Yield the first accounts that a JSON body names, without parsing a body whose signature is not yet checked."""
+    """Yield the first account ids in a JSON body. Do not parse the body, because its signature is not checked yet."""
     for found in islice(accounts.finditer(body, 0, MAX_BYTES_SEARCHED_FOR_ACCOUNTS), MAX_ACCOUNTS_CLAIMED):
         try:
             yield str(json.loads(found[1].decode()))
@@ -178,14 +179,14 @@ Update = Incoming | Change
 
 
 class HumanReply(NamedTuple):
-    """A message that a human agent typed, as far as the platform says. Its words are not kept."""
+    """A message that a human agent typed, as far as the platform says. Its text is not kept."""
 
     conversation: ConversationId
     id: str
     at_ms: int
     app: str | None = None
-    """The app with which it was sent. A rule says whether people type in that app. None if the platform says that a
-    human agent typed it."""
+    """The app that sent the message. A rule says whether people type in that app. None if the platform itself says that
+    a human agent typed the message."""
     customer_ids: AuthorIds | None = None
     """The ids by which the platform names the customer, if it has several."""
 
@@ -239,14 +240,15 @@ class Intake:
 class Platform(Protocol):
     name: str
     skips_invalid: bool = True
-    """Leave out invalid updates instead of refusing the webhook, which the platform would send again for days."""
+    """Leave out invalid updates, because the platform would send a refused webhook again for days."""
     reports_typing: bool = False
     max_body_bytes: int = MAX_WEBHOOK_BYTES
     """The largest body that the platform sends. Refuse a larger one, because its signature would take long to check."""
     comes_again: bool = True
     """True if the platform sends a webhook again after a 429."""
     empty_refusal: tuple[str, str] | None = None
-    """The body and the content type of every response with a status from 400 to 499, if the platform reads the body."""
+    """If the platform interprets the bodies of responses, the body and the content type of every response with a status
+    from 400 to 499."""
 
     @property
     def full_name(self) -> str:
@@ -257,7 +259,7 @@ class Platform(Protocol):
         """Return the accounts for which the signature is valid, or None if none of our secrets made it."""
 
     def is_fresh(self, _webhook: Webhook, *, now_ms: int, time_is_required: bool) -> bool:  # noqa: ARG002 - a default
-        """Return False if the platform signs a time, and that time is too far from now, or is required but missing."""
+        """Return False if the signed time is too far from now, or if it is missing although it is required."""
         return True
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:
@@ -321,7 +323,7 @@ def author_ids(address: Any, user_id: Any = None) -> AuthorIds:
     name = (word_of(address) or "").strip().removeprefix("+")
     number = name if name.isascii() and name.isdigit() and len(name) <= MAX_DIGITS_OF_A_NUMBER else None
     found = word_of(user_id) or (name if _USER_ID.match(name) else None)
-    # An id that cannot be real is not looked up.
+    # Ignore an id that WhatsApp cannot have made.
     if found is None or not found.isascii() or not found.isprintable() or len(found) > MAX_USER_ID_CHARACTERS:
         found = None
     return AuthorIds(number, found)

@@ -1,4 +1,6 @@
-"""Doors: the webhooks of any product, read by a mapping that operators wrote. docs/doors.md describes mappings.
+"""Doors: webhooks of any other product, which ingest reads by a mapping that operators wrote.
+
+docs/doors.md describes mappings.
 
 Their addresses are `/webhook/custom/<door>`. Their secrets are in the webhook secrets under `custom/<door>`.
 """
@@ -55,7 +57,7 @@ class Custom(Platform):
         )
 
     def is_fresh(self, webhook: Webhook, *, now_ms: int, time_is_required: bool) -> bool:  # noqa: ARG002 - the protocol's
-        """Return False if the door's webhooks have a signed time, and that time is too far from now."""
+        """Return False if the door's webhooks have a signed time, and this webhook's is too far from now."""
         if not self._door.proof.time_header:
             return True
         at_ms = ms_of_time(webhook.headers.get(self._door.proof.time_header))

@@ -8,14 +8,14 @@ The body is an object with these fields (`?`: optional), or a list of such objec
     {"account", "conversation", "id", "reaction", "author"?, "tenant"?}
 
 The signature is a header: `X-Signature-256: sha256=<hex HMAC-SHA256 of "<time>.<raw body>">`. The time, in seconds
-since 1970, is in the header `X-Signature-Timestamp`. A sender without this header signs the body alone, unless the
-stage requires the time.
+since 1970, is in the header `X-Signature-Timestamp`. Unless the stage requires the time, a sender may omit this header,
+and sign the body alone.
 
 A sender that signs with a secret of one account must not name a tenant, nor an agent other than the account's.
 
 With `"edited": true`, the object is the new version of the message with that id, for example a voice note whose
-attachment had `"pending": true` until its transcript was ready. The id of a deletion or a reaction is that of the
-message which is deleted or reacted to. A reaction of null removes the author's reaction.
+attachment had `"pending": true` until its transcript was ready. In a deletion or a reaction, `id` is the id of the
+message that is deleted or reacted to. If `reaction` is null, the author has removed their reaction.
 
 The typing route accepts {"account", "conversation", "tenant"?}, or a list of such objects.
 """

@@ -72,7 +72,7 @@ class Messenger(MetaPlatform):
                     intake.ignored["unknown"] += 1
             for event in events:
                 intake.take(_Event(event, self.name, account, received_at_ms).read)
-            # Ignore threads that another app of the page controls, but not the replies of people who type in it.
+            # Ignore threads that another app of the page controls, except the replies of people who type in that app.
             standby = list_of(entry.get("standby"))
             intake.ignored["standby"] += len(standby)
             seen = [_Event(object_of(event), self.name, account, received_at_ms).read_echo() for event in standby]
@@ -85,7 +85,7 @@ class _Event:
         self._event = event
         self._platform = platform
         sender = object_of(event.get("sender"))
-        # A plugin on a website names a person who has not written yet by a reference.
+        # If a person has not written yet, a plugin on a website sends a reference instead of their id.
         self._author = _id_or_none(sender.get("id")) or word_of(sender.get("user_ref"))
         self._is_ours = self._author == account and not object_of(event.get("message")).get("is_self")
         self._profile = profile_of(user_name=word_of(sender.get("username")))
@@ -102,7 +102,7 @@ class _Event:
         return next((kind for name, kind in _NO_MESSAGES.items() if name in self._event), "unknown")
 
     def read_echo(self) -> HumanReply | str:
-        """Read a message of the business, which a human agent may have typed. On Instagram it may name no app."""
+        """Read a message of the business, which a human agent may have typed. Instagram sometimes omits the app."""
         content = object_of(self._event.get("message"))
         user = _id_or_none(object_of(self._event.get("recipient")).get("id"))
         message_id = word_of(content.get("mid"))
@@ -118,7 +118,8 @@ class _Event:
         reply, chosen = object_of(content.get("reply_to")), object_of(content.get("quick_reply"))
         attachments = _attachments(content, story=object_of(reply.get("story")))
         text = content.get("text") or _emoji(content)
-        # Meta withholds some types of content. Buffer such a message, because it is often a customer's first.
+        # Meta withholds some types of content. Buffer such a message without its content, because it is often a
+        # customer's first.
         withheld = not attachments and not word_of(text)
         fields = {
             "id": content.get("mid"),
@@ -142,7 +143,7 @@ class _Event:
         return self._incoming(fields, interactive={**pressed, "type": "postback"}, referral=referral)
 
     def read_order(self, content: Json) -> Update:
-        """Read a basket. It has no id, and its text is the author's note."""
+        """Read an order. It has no id, and its text is the author's note."""
         fields = {"id": f"order:{self._at_ms}", "text": word_of(content.get("note")) or "", "type": "order"}
         return self._incoming(fields | {"order": dict(content)}, interactive=None, referral={})
 
@@ -196,7 +197,7 @@ def _emoji(content: Json) -> str:
 
 
 def _referral(given: Json) -> dict[str, Any]:
-    """Read the ad or link from which the author began to write."""
+    """Read the ad or link that led the author to write."""
     ad = object_of(given.get("ads_context_data"))
     return drop_empty(
         {
@@ -213,7 +214,7 @@ def _referral(given: Json) -> dict[str, Any]:
 
 
 def _type(text: Any, attachments: list[dict[str, Any]]) -> str:
-    # A text with a link preview, or in reply to a story, is still a text.
+    # A text that has a link preview, or that replies to a story, is still a text.
     beside = {"fallback", "story"} if word_of(text) else set()
     kinds = [str(each["type"]) for each in attachments if each["type"] not in beside]
     return kinds[0] if kinds else "text"
@@ -223,7 +224,7 @@ def _attachments(content: Json, *, story: Json) -> list[dict[str, Any]]:
     found = [_attachment(object_of(each)) for each in list_of(content.get("attachments"))]
     if story:
         found.append(drop_nones({"type": "story", "url": story.get("url"), "id": _id_or_none(story.get("id"))}))
-    # Meta sends an attachment of a new type twice, the second time with its former type.
+    # Meta sends an attachment of a new type twice, the second time with its former type. Drop the second.
     new = {(_FORMER_TYPE[each["type"]], each.get("id")) for each in found if each["type"] in _FORMER_TYPE}
     return [each for each in found if (each["type"], each.get("id")) not in new]
 

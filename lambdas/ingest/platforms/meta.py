@@ -20,11 +20,12 @@ from message_buffer.json_object import Json
 
 class MetaPlatform(Platform):
     object_name: str
-    """The body's `object`. Only this names the platform: an app signs for all of Meta's platforms with one secret."""
+    """The value of `object` in the body. Only this value identifies the platform, because an app has one secret for all
+    of Meta's platforms."""
     max_body_bytes = 3 * 1024 * 1024  # Meta sends no larger bodies
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
-        # Search for ids of entries, too, because some webhooks of a WhatsApp Business Account name no phone number.
+        # Search also for the ids of entries, because some webhooks of a WhatsApp Business Account name no phone number.
         accounts = accounts_under("phone_number_id", "id")
         return hmac_signer(webhook, credentials, header="x-hub-signature-256", accounts=accounts)
 

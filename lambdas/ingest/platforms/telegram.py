@@ -1,9 +1,12 @@
 """Telegram's Bot API: one update per webhook, authenticated by the secret token that was given to setWebhook.
 
-An update does not name its bot. The account is the bot whose token came with it, or `bot` for the platform-wide token.
-Each of these is one conversation: a group, a topic of a forum, a customer who writes to a channel, a customer of a
-person who lets the bot answer in their private chats (Telegram Business), and a chat of other people who summon the bot
-with a message.
+An update does not name its bot. The account is the bot whose token came with the update, or `bot` for the platform-wide
+token. Each of these is one conversation:
+
+- a group, or a topic of a forum
+- the messages of one customer to a channel
+- a private chat in which a person lets the bot answer their customer (Telegram Business)
+- a chat of other people into which a message summons the bot
 """
 
 from collections.abc import Callable, Mapping
@@ -58,7 +61,7 @@ _FILES = {
     "live_photo": "video",
 }
 
-# Further kinds of content that a person sends, unlike service messages, for example about a new member.
+# Further kinds of content that a person sends. Service messages, for example about a new member, have other kinds.
 _KINDS_WITHOUT_TEXT = (
     "story",
     "paid_media",
@@ -83,7 +86,7 @@ _NO_MESSAGES = {
 
 class Telegram(Platform):
     name = "telegram"
-    # Telegram names no maximum, but its longest text has 4,096 characters, and an update contains few texts.
+    # Telegram documents no maximum, but its longest text has 4,096 characters, and an update contains few texts.
     max_body_bytes = 1024 * 1024
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
@@ -92,7 +95,7 @@ class Telegram(Platform):
             return None
         # A comparison takes less than a microsecond, however long the body is, so every secret is tried.
         signer = credentials.signer(lambda secret: is_same(given, secret), among=credentials.every_secret)
-        # If two bots have the same token, nothing says which of them sent the update.
+        # If two bots have the same token, ingest cannot know which of them sent the update.
         return signer if signer and len(_bots(signer)) == 1 else None
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:
@@ -138,11 +141,11 @@ class _UpdateReading:
         return Incoming(self._conversation(message), Message.model_validate(fields), _is_group(message))
 
     def read_guest_message(self, message: Json) -> Update | str:
-        """Read a message that summons the bot into a chat of other people. Our reply must name the query."""
+        """Read a message that summons the bot into a chat of other people. Our reply must contain the query's id."""
         read = self.read_message(message)
         if not isinstance(read, Incoming):
             return read
-        # A private chat of two people may have the same id as one person's chat with the bot, so add a prefix.
+        # Add a prefix, because a private chat of two people may have the same id as one person's chat with the bot.
         chat = read.conversation._replace(user=f"guest:{read.conversation.user}")
         return read._replace(conversation=chat, group=True)
 
@@ -162,7 +165,8 @@ class _UpdateReading:
     def read_press(self, query: Json) -> Update | str:
         """Read the press of a button below the bot's message. The text is the button's label, or else its data.
 
-        If the bot's message was sent through another chat, the update lacks it, so use the author's private chat.
+        If the bot's message was sent through another chat, the update does not contain the message, so use the author's
+        private chat.
         """
         private = {"chat": {"id": object_of(query.get("from")).get("id"), "type": "private"}}
         below = object_of(query.get("message")) or private
@@ -207,7 +211,7 @@ class _UpdateReading:
         )
 
     def read_vote(self, answer: Json) -> Update:
-        """Read a vote. Telegram does not name the poll's chat, so use the voter's private chat, with the voter's id."""
+        """Read a vote. Telegram does not name the poll's chat, so use the private chat, whose id is the voter's."""
         voter = _author({"from": answer.get("user"), "sender_chat": answer.get("voter_chat")})
         poll, chosen = id_of(answer.get("poll_id")), list_of(answer.get("option_ids"))
         fields = {
@@ -225,9 +229,9 @@ class _UpdateReading:
         return self.read_message(message) if _is_of_customer(message) else self._read_echo(message)
 
     def _read_echo(self, message: Json) -> HumanReply | str:
-        """Read a message that the account's owner or their bot sent. Only the owner's is a human agent's reply.
+        """Read a message that the account's owner or their bot sent. Only the owner's may be a human agent's reply.
 
-        Greetings, away messages and scheduled messages, which the account sends by itself, are no replies either.
+        Greetings, away messages and scheduled messages are not replies, because the account sends them by itself.
         """
         by_bot = "sender_business_bot" in message or object_of(message.get("from")).get("is_bot") is not False
         at_ms = ms_of_seconds(message.get("date"))
@@ -250,7 +254,7 @@ class _UpdateReading:
         chat = id_of(object_of(message.get("chat")).get("id"))
         if business := word_of(message.get("business_connection_id")):
             chat = f"{business}:{chat}"
-        # Outside of forums a thread is a chain of replies, and belongs to the chat's conversation.
+        # Outside of forums a thread is only a chain of replies, so it belongs to the chat's conversation.
         topic = f":{id_of(message.get('message_thread_id'))}" if message.get("is_topic_message") is True else ""
         if customer := object_of(message.get("direct_messages_topic")):
             topic = f":{id_of(customer.get('topic_id'))}"
@@ -304,12 +308,12 @@ def _author(message: Json) -> str | None:
 
 
 def _is_of_customer(message: Json) -> bool:
-    """Return whether the customer wrote this, and not the account's owner or the owner's bot."""
+    """Return True if the customer wrote this, and False if the account's owner or the owner's bot did."""
     return object_of(message.get("from")).get("id") in (None, object_of(message.get("chat")).get("id"))
 
 
 def _profile(message: Json) -> Profile:
-    # If a person writes in the name of a chat, `from` is a placeholder of Telegram.
+    # If a person writes in the name of a chat, Telegram puts a placeholder into `from`.
     who = object_of(message.get("sender_chat")) or object_of(message.get("from"))
     names = [who.get("title"), who.get("first_name"), who.get("last_name")]
     return profile_of(
@@ -334,7 +338,7 @@ def _replied_id(message: Json) -> str | None:
 def _quoted(message: Json, replied_to: Json) -> dict[str, Any]:
     """Return the text to which the author replies, or only the part that they marked, with that text's author.
 
-    The author may also reply to a story, or to a message of another chat, of which Telegram sends only the origin.
+    If the author replies to a story, or to a message of another chat, Telegram may send only its origin.
     """
     marked = word_of(object_of(message.get("quote")).get("text"))
     rich = object_of(replied_to.get("rich_message"))
@@ -353,7 +357,7 @@ def _origin(given: Json) -> str | None:
 
 
 def _links(message: Json) -> list[dict[str, str]]:
-    """Return the words that are links, with their addresses or people. Telegram counts positions in UTF-16 units."""
+    """Return the linked words, each with the linked URL or person. Telegram counts positions in UTF-16 units."""
     text = word_of(message.get("text")) or word_of(message.get("caption")) or ""
     words = text[:MAX_CHARACTERS_OF_A_TEXT].encode("utf-16-le", "surrogatepass")
     entities = list_of(message.get("entities")) or list_of(message.get("caption_entities"))
@@ -393,14 +397,14 @@ def _rich_content_of(given: Json) -> dict[str, Any]:
 
 
 def _other_content_of(message: Json) -> dict[str, Any] | None:
-    """Return the content of a message without text and file, or None if it is a service message."""
+    """Return the content of a message that has neither text nor file, or None if it is a service message."""
     for name, read in _OTHER_CONTENT.items():
         content = message.get(name)
         if isinstance(content, dict):
             return read(content)
     kind = next((kind for kind in _KINDS_WITHOUT_TEXT if isinstance(message.get(kind), dict)), None)
     caption = word_of(message.get("caption"))
-    # A service message has no caption. So if there is a caption, the message has a file of a kind that we do not know.
+    # A service message has no caption. So if there is a caption, the message has a file of an unknown kind.
     return {"type": kind or "unsupported", "text": caption or ""} if kind or caption else None
 
 
@@ -411,7 +415,7 @@ def _web_app_data(data: Json) -> dict[str, Any]:
 
 def _users_shared(shared: Json) -> dict[str, Any]:
     users = [object_of(user) for user in list_of(shared.get("users"))]
-    # Older servers send only the ids, or a single id.
+    # Older Telegram servers send only the ids, or a single id.
     ids = [*list_of(shared.get("user_ids")), *([shared["user_id"]] if "user_id" in shared else [])]
     return _shared("contact", "user_id", users or [{"user_id": user} for user in ids], shared)
 
@@ -505,7 +509,7 @@ def _file(kind: str, given: Json) -> dict[str, Any]:
         "durationSeconds": number_of(given.get("duration")),
         "title": word_of(given.get("title")),
         "performer": word_of(given.get("performer")),
-        # The emoji describes what the sticker shows.
+        # Use the emoji as the text, because it describes what the sticker shows.
         "text": (word_of(given.get("emoji")) or "") if kind == "sticker" else "",
     }
 

@@ -7,7 +7,7 @@ from message_buffer.json_object import Json
 
 # Telegram nests a rich message's blocks and texts in at most 16 levels. We count a list of texts as another level.
 MAX_LEVELS_OF_A_RICH_MESSAGE = 32
-# Type of a block -> the field in which a message without blocks has such a file.
+# Type of a block -> the field that has a file of this type in a message without blocks.
 _FILES = {
     "photo": "photo",
     "video": "video",
@@ -19,7 +19,7 @@ _FILES = {
 
 
 class RichMessage:
-    """The words of a rich message, a line for each block, and its links, files and buttons in their order."""
+    """The text of a rich message, with a line for each block, and its links, files and buttons, in their order."""
 
     def __init__(self, given: Json) -> None:
         self._lines: list[str] = []

@@ -1,7 +1,7 @@
 """Twilio: SMS, WhatsApp and the other channels of its Messaging API, one message per form.
 
 The account is the number that people write to. Except for SMS, the account begins with the channel, so that SMS and
-WhatsApp to the same number are two conversations: `15558675310`, `whatsapp:15558675310`.
+WhatsApp to the same number have two accounts: `15558675310`, `whatsapp:15558675310`.
 """
 
 import hmac
@@ -63,7 +63,8 @@ class Twilio(Platform):
     # A form encodes a character in at most 12 bytes, so this is enough for 5,000 characters. An SMS has at most 1,600.
     max_body_bytes = 64 * 1024
     comes_again = False
-    # The status says that the webhook was refused. Twilio would log a body in JSON as a second error.
+    # The status already says that the webhook was refused. If the body were JSON, Twilio would log that as a second
+    # error.
     empty_refusal = NO_REPLY
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
@@ -79,7 +80,7 @@ class Twilio(Platform):
             return None
         texts = _signed_texts(urls, form)
         return credentials.signer(
-            # Both texts are tried, even if the first one matches.
+            # Try both texts, even if the first one matches, so that the time does not show which one it was.
             lambda secret: True in [is_same(given, _signature(secret, text)) for text in texts],
             among=credentials.candidates(_named_accounts(dict(form))),
         )
@@ -107,14 +108,14 @@ def _is_form(webhook: Webhook) -> bool:
 
 def _form(body: bytes) -> Form:
     try:
-        # Twilio sends a few dozen fields; a form with many more only costs time.
+        # Twilio sends a few dozen fields. Refuse a form with many more, because it only costs time.
         return parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=1_000)
     except ValueError as error:
         raise InvalidWebhook("The body is not a form.") from error
 
 
 def _signed_form(webhook: Webhook) -> Form | None:
-    """Return the form fields that the signature covers beside the URL, or None if the body is not covered at all.
+    """Return the form fields that the signature covers together with the URL, or None if it does not cover the body.
 
     The list is empty if the URL contains the hash of the body, and the hash is right.
     """
@@ -128,7 +129,7 @@ def _signed_form(webhook: Webhook) -> Form | None:
 
 
 def _urls(url: str) -> tuple[str, str]:
-    """Return the URL without and with its port, because Twilio signs sometimes one and sometimes the other."""
+    """Return the URL without its port, and with it, because Twilio may sign either of them."""
     parts = urlsplit(url)
     host, port = parts.netloc, parts.port
     if port is not None:
@@ -148,7 +149,7 @@ def _signature(secret: str, text: bytes) -> str:
 
 
 def _named_accounts(form: Mapping[str, str]) -> Iterator[str]:
-    """Yield the numbers of sender and receiver. Our number receives messages, and is the sender if this is a status."""
+    """Yield the receiver's and the sender's number. Ours is the receiver's in messages, the sender's in statuses."""
     for name in ("To", "From"):
         try:
             yield _account(form.get(name, ""))
@@ -190,7 +191,7 @@ def _read(form: Mapping[str, str], received_at_ms: int) -> Update | str:
 
 
 def _author(given: str, user_id: str | None) -> str:
-    """Return the author's number or address. If WhatsApp hides the number, return its id, in its original case."""
+    """Return the author's number or address. If WhatsApp hides the number, return the author's id unchanged."""
     channel, _, address = given.rpartition(":")
     if channel.lower() == "whatsapp":
         return id_of(address.strip().removeprefix("+") or user_id)
@@ -198,7 +199,7 @@ def _author(given: str, user_id: str | None) -> str:
 
 
 def _author_ids(given: str, user_id: str | None) -> AuthorIds | None:
-    """Return the ids by which WhatsApp names an author, or None for other channels, where an author has one name."""
+    """Return the ids by which WhatsApp names an author, or None for other channels, where an author has one id."""
     channel, _, address = given.rpartition(":")
     return author_ids(address, user_id) if channel.lower() == "whatsapp" else None
 

@@ -41,8 +41,8 @@ NO_REPLIES = {None, "edit", "revoke", "reaction", "system"}
 # All messages of a change may share one error. WhatsApp's longest titles have a few dozen characters.
 MAX_TITLE_CHARACTERS = 256
 
-# Fields that contain messages not meant for the bot: those that Meta's own agent answers, and files of earlier
-# messages, which WhatsApp sends after a business has connected its app.
+# Messages in these fields are not meant for the bot. `standby` has messages that Meta's own agent answers, and
+# `history` has files of earlier messages, which WhatsApp sends after a business has connected its app.
 NOT_FOR_THE_BOT = ("standby", "history")
 
 
@@ -63,6 +63,8 @@ class WhatsApp(MetaPlatform):
                 intake.ignored[field] += len(items)
                 items = []
             contacts = _Contacts(value)
+            # A single contact belongs to a single item even if the number in the contact is written differently, or the
+            # item does not name its author.
             for item in map(object_of, items):
                 contact = contacts.find(item.get("from"), item.get("from_user_id"), among=len(items))
                 intake.take(_WhatsAppItem(_with_errors(item, value), account, contact, received_at_ms).read)
@@ -115,7 +117,7 @@ class _WhatsAppItem:
                     else Edited(self._conversation, message, sent_at_ms, self._group, author_ids=self._ids)
                 )
             case "system" | "request_welcome":
-                # WhatsApp wrote the message itself, or a customer has opened a chat without writing.
+                # WhatsApp wrote this message itself, or sent it because a customer opened a chat without writing.
                 return kind
         message = self._message(self._item, self._item.get("id"), sentAt=ms_of_time(self._item.get("timestamp")))
         if isinstance(message, str):
@@ -204,7 +206,7 @@ class _Contacts:
         }
 
     def find(self, number: Any, user_id: Any, *, among: int) -> Json:
-        """Return the contact with this number or id, or else the only contact if there is only one item, too.
+        """Return the contact that has this number or id, or else the only contact if there is only one item, too.
 
         Its number may be written differently from the item's, or the item may not name its author.
         """
@@ -225,7 +227,7 @@ def _profile(contact: Json, user_id: str | None) -> Profile:
 
 
 def _referral(given: Json) -> dict[str, Any]:
-    """Read the ad or post from which the author began to write."""
+    """Read the ad or post that led the author to write."""
     media = word_of(given.get("image_url")) or word_of(given.get("video_url")) or word_of(given.get("thumbnail_url"))
     return drop_empty(
         {
@@ -305,7 +307,7 @@ def _contacts(content: Json) -> dict[str, Any]:
 
 
 def _reply(content: Json) -> dict[str, Any]:
-    """Read a choice or a form. The text is what the author saw, and `interactive` has the id that the bot gave it.
+    """Read a choice or a form. The text is what the author saw. `interactive` has the id that the bot gave the choice.
 
     `form` has the values of a form, which WhatsApp sends as a JSON string.
     """
@@ -321,7 +323,7 @@ def _button(content: Json) -> dict[str, Any]:
 
 
 def _order(content: Json) -> dict[str, Any]:
-    """Read a basket. The text is the author's note, and `order` has the products."""
+    """Read an order. Its text is the author's note, and `order` has the products."""
     return {"text": content.get("text", ""), "order": dict(content)}
 
 

@@ -1,4 +1,4 @@
-"""The interface of all assistants. Each makes one attempt; after Busy or Unconfirmed the responder tries later."""
+"""The interface of all assistants. An assistant makes one attempt; the responder may try again later."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol

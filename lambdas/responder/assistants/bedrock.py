@@ -1,4 +1,4 @@
-"""Asks a model on Amazon Bedrock by its Converse API, which is the same for every model."""
+"""Asks a model on Amazon Bedrock through the Converse API, which is the same for every model."""
 
 from lambdas.responder.assistants.base import Prompt, Reply
 from lambdas.responder.errors import CallBusy, CallRefused

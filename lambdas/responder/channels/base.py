@@ -1,7 +1,7 @@
 """The interface of all channels, which send replies to customers.
 
 None of the four providers documents a key by which it recognises a repeated request. So the responder never sends a
-part twice. If a part's arrival is not confirmed, it marks the part as unconfirmed.
+part twice. If the provider does not confirm a part, the responder marks the part as unconfirmed.
 """
 
 import re
@@ -34,5 +34,5 @@ def require_credential(credentials: Credentials, name: str) -> str:
 
 
 def phone(address: str) -> str:
-    """Return a phone number as it is dialled. Conversation ids contain it without the plus."""
+    """Return a phone number with the plus, which conversation ids omit."""
     return f"+{address}" if re.fullmatch(r"\d+", address) else address

@@ -7,7 +7,7 @@ from message_buffer.messages.conversation_id import ConversationId
 
 
 class FakeChannel:
-    # An event may be longer, but replies are divided as for WhatsApp.
+    # An event may be longer, but replies are divided as they are for WhatsApp.
     max_part_characters = 4_096
 
     def __init__(self, bus: PublishesReplies) -> None:

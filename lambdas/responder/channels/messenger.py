@@ -1,4 +1,4 @@
-"""Sends by Messenger's Send API. The credential is `pageToken`; the account is the page."""
+"""Sends replies through Messenger's Send API. The credential is `pageToken`; the account is the page."""
 
 from urllib.parse import quote
 

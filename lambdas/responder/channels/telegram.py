@@ -1,4 +1,4 @@
-"""Sends by Telegram's Bot API. The credential is `botToken`; the user is a chat, or `chat:topic` in a forum."""
+"""Sends replies through Telegram's Bot API. The credential is `botToken`; the user is a chat, or `chat:topic`."""
 
 from lambdas.responder.channels.base import MAX_SEND_SECONDS, Credentials, require_credential
 from lambdas.responder.errors import CallRefused

@@ -1,4 +1,4 @@
-"""Sends SMS and WhatsApp messages by Twilio's Messages API. The credentials are `accountSid` and `authToken`."""
+"""Sends SMS and WhatsApp messages through Twilio's Messages API. The credentials are `accountSid` and `authToken`."""
 
 from base64 import b64encode
 from urllib.parse import urlencode

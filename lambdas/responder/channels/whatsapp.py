@@ -1,4 +1,4 @@
-"""Sends by the WhatsApp Cloud API. The credential is `accessToken`; the account is the phone number id."""
+"""Sends replies through the WhatsApp Cloud API. The credential is `accessToken`; the account is the phone number id."""
 
 import re
 from urllib.parse import quote
@@ -22,7 +22,7 @@ class WhatsAppChannel:
         self._url = url
 
     def send(self, to: ConversationId, text: str) -> None:
-        # WhatsApp's own id of a person who hides the number has a field of its own, and must be sent unchanged.
+        # If a person hides the number, send WhatsApp's id of the person unchanged, in the field for such ids.
         name = "recipient" if USER_ID.match(to.user) else "to"
         fields = {"recipient_type": "individual", name: to.user, "type": "text", "text": {"body": text}}
         self._post(to, fields)

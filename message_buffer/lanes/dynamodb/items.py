@@ -6,14 +6,14 @@
     <id>           p#<name>      the body of a large message
     <id>           m#<name>      a tombstone: batch_id (its batch, or DROPPED), expires_at
 
-A message's name is its id, or the hash of a long id. DynamoDB may delete an item after its `expires_at`, so no item
-with a message has one. The index `open` contains the open windows, sorted within each of its slices by `due_at`.
-This is the window's due time or an earlier time, so that not every message has to change it.
+A message's name is its id, or the hash of a long id. DynamoDB may delete an item after its `expires_at`, so an item
+that contains a message has no `expires_at`. The index `open` contains the open windows, sorted within each of its
+slices by `due_at`. `due_at` is the window's due time or an earlier time, so that most messages need not change it.
 """
 
 from hashlib import blake2s
 
-# The item of a window contains the name of each message of its frozen batch, and an item has at most 400 KB.
+# A window's item contains the names of all messages in its frozen batch, and DynamoDB allows 400 KB per item.
 MAX_NAME_BYTES = 256
 # A query reads a conversation without its `BODY` items, which are sorted after all others.
 WINDOW, MESSAGE, BODY = "!", "m#", "p#"

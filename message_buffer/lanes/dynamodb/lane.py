@@ -1,4 +1,4 @@
-"""The DynamoDB lane: the methods of a lane, and the operators' commands, on the lane's table."""
+"""The DynamoDB lane. It has the methods of a lane, and more methods for operators' commands."""
 
 import time
 from collections.abc import Callable
@@ -21,11 +21,11 @@ from message_buffer.rules.due_time import due_after_typing
 from message_buffer.rules.quota import Charge
 from message_buffer.rules.timing import Timing
 
-# If an instance's clock steps back by less than this, each message arrives 1 ms after the last one. If the clock steps
-# back further, the DynamoDB lane assumes that the earlier time was wrong, and uses the new time.
+# If an instance's clock steps back by less than this, the instance records each message as 1 ms later than the last
+# one. If the clock steps back further, the earlier time was wrong, so the instance uses the new time.
 MAX_CLOCK_STEP_BACK_MS = 1_000
-# At most this many pages of a megabyte are read to show a conversation to an operator. Waiting messages take at most 20
-# pages; the others contain the tombstones of a day.
+# At most this many pages of a megabyte are read to show a conversation to an operator. Waiting messages fill at most 20
+# pages; the other pages contain a day's tombstones.
 MAX_PAGES_PEEKED = 50
 # A cancel locks the window for this long. If the DynamoDB processor has the lock, which it usually needs only for a
 # moment, the cancel tries again after a pause.
@@ -60,7 +60,8 @@ class DynamoDbLane:
         put = self._messages.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms)
         if put == "finished before":
             return o.MessageDuplicate(None, 0)
-        # Write the facts of a duplicate, too: the request that stored the message may have failed to open a window.
+        # Write the facts of a duplicate, too, because the request that stored the message may have failed to open a
+        # window.
         note = Note(arrived_at_ms, timing, is_new=put == "new", size=len(payload))
         joined = self._schedule.join(conversation, name, note)
         if joined is None:
@@ -68,8 +69,8 @@ class DynamoDbLane:
         due, messages = joined
         if put == "new":
             return o.MessageBuffered(due.due_at_ms, messages, due.rule)
-        # An earlier request that stored the message may have failed and removed it before this request joined the
-        # window. From now on it cannot remove the message, so store the message if it is missing.
+        # The earlier request that stored the message may have failed, and may have removed the message before this
+        # request joined the window. Now no request can remove the message, so store the message if it is missing.
         if self._messages.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms) == "new":
             due, messages = self._schedule.join(conversation, name, note._replace(is_new=True)) or joined
         return o.MessageDuplicate(due.due_at_ms, messages, due.rule)
@@ -126,7 +127,7 @@ class DynamoDbLane:
             max_wait_ms=max_wait_ms,
             now_ms=now_ms,
         )
-        # If a message has arrived since the read, its own wait replaces that of the typing event.
+        # If a message has arrived since the read, the message's wait replaces the wait after the typing event.
         if due == before or not self._windows.extend(conversation, window=window, due=due):
             return o.BufferUnmoved(before.due_at_ms)
         return o.BufferExtended(due.due_at_ms)
@@ -136,7 +137,8 @@ class DynamoDbLane:
         for _ in range(MAX_WINDOW_TRIES):
             window = self._windows.read(conversation)
             holds = longest(hold, *window.holds)
-            # When the pending trigger arrives, the DynamoDB processor finds the hold in the window.
+            # No new trigger is needed: when the pending one arrives, the DynamoDB processor finds the hold in the
+            # window.
             if self._windows.hold(conversation, window=window, holds=holds):
                 return o.OnHold(end_of(holds))
         raise StoreUnavailable("hold window: another request is changing the conversation; try again")
@@ -163,7 +165,8 @@ class DynamoDbLane:
             self._messages.write_tombstones(
                 conversation, dropped, batch_id=DROPPED, expires_at_ms=expires_at_ms, apart=apart
             )
-            # Write the cancel's own tombstone last, so that a repeat that finds it has nothing left to drop.
+            # Write the tombstone of the cancel's id last: if a repeated cancel finds it, all messages are already
+            # dropped.
             self._messages.write_tombstones(conversation, marks, batch_id=DROPPED, expires_at_ms=expires_at_ms)
             self._locks.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
             frozen = len(window.frozen.names) if window.frozen else 0
@@ -172,10 +175,11 @@ class DynamoDbLane:
             self._locks.release(conversation, owner)
 
     def forget_conversation(self, conversation: str) -> o.ConversationForgotten:
-        """Lock the window and erase all items, the window last. A run that is working on it then loses its lock.
+        """Lock the window and erase all of the conversation's items, the window last. A run that works on the window
+        then loses its lock.
 
-        Messages that arrive before the window is erased are erased, too. Raise StoreUnavailable if messages keep
-        arriving, or if a processor has, or gets, the window's lock.
+        A message that arrives before that is erased, too. Raise StoreUnavailable if messages keep arriving, or if a
+        processor locks the window.
         """
         owner, waiting, frozen = uuid4().hex, 0, 0
         arrivals: list[int] = []
@@ -184,7 +188,7 @@ class DynamoDbLane:
                 window = self._lock(conversation, owner)
                 items = self._messages.list_items(conversation)
                 contents = self._messages.read(conversation)
-                # A message that arrived between the two reads is erased in the next round.
+                # Do not count a message that arrived between the two reads, because the next round erases it.
                 contents = contents._replace(stored=[each for each in contents.stored if MESSAGE + each.name in items])
                 self._messages.erase(conversation, items)
                 arrivals += _arrivals(contents, self._clock())
@@ -220,7 +224,7 @@ class DynamoDbLane:
         found = self._changed(conversation, message_id, edit)
         if not isinstance(found, bool):
             return found
-        # Retime only if no message arrived after this one: a later message may wait for a transcript of its own.
+        # Retime only if no message arrived after this one, because a later message may wait for its own transcript.
         if timing is not None and found:
             self.retime_buffer(conversation, timing=timing)
         return o.MessageEdited(is_newest=found)
@@ -320,14 +324,16 @@ class DynamoDbLane:
         now_ms, found = self._clock(), []
         listed = self._windows.open_windows(listed_before_ms=now_ms + REMEMBERED_MS, limit=limit)
         for conversation, due_at_ms in listed:
-            # A window may be due later than it is listed, so read it once its listed time has passed.
+            # The index may list a window under an earlier time than its due time. If the listed time has passed, read
+            # the due time from the window.
             window = self._windows.read(conversation) if due_at_ms <= now_ms else Window()
             found.append((conversation, window.due.due_at_ms if window.is_open else due_at_ms))
         return sorted(found, key=lambda each: each[1])
 
 
 def _arrivals(contents: Contents, now_ms: int) -> list[int]:
-    """Return the messages' known times of arrival. Leave out times that are a minute ahead, because they are wrong."""
+    """Return the messages' known times of arrival. Leave out times that are wrong because they are far in the
+    future."""
     window = contents.window
     known = (window.last_at_ms, window.newest_at_ms, *(each.arrived_at_ms for each in contents.stored))
     return [at for at in known if 0 < at < now_ms + MINUTE_MS]

@@ -1,4 +1,4 @@
-"""The locks of windows, and the requests of a lock's owner, which return False if the lock is lost."""
+"""The locks of windows, and the requests that only a lock's owner may make. They return False if the lock is lost."""
 
 from message_buffer.aws.dynamodb import Table, Value, Values
 from message_buffer.lanes.dynamodb.items import WINDOW, key_of, seconds
@@ -25,7 +25,7 @@ class Locks(Table):
             do = f", #found = :found {do}"
             values["found"] = packed(window.due_of_batch)
             only_if += f" AND attribute_not_exists(#frozen) AND ({NOT_HELD} OR attribute_exists(#found)) AND "
-            # The first arrival distinguishes one window from the next.
+            # The time of the first arrival distinguishes this window from the conversation's next one.
             if window.first_at_ms:
                 only_if += "#first = :seen"
                 values["seen"] = window.first_at_ms
@@ -34,7 +34,8 @@ class Locks(Table):
         return self._lock(conversation, owner, do, values, only_if=only_if)
 
     def acquire_to_drop(self, conversation: str, owner: str, *, now_ms: int, until_ms: int) -> Window:
-        """Lock a window, due or not, open or not, and raise its generation. Return the window as `acquire` does."""
+        """Lock a window, even if it is not due or not open, and raise its generation. Return the window as `acquire`
+        does."""
         return self._lock(conversation, owner, "ADD #generation :one", {"now": now_ms, "until": until_ms})
 
     def _lock(self, conversation: str, owner: str, do: str, values: Values, *, only_if: str = "") -> Window:
@@ -72,16 +73,17 @@ class Locks(Table):
         now_ms: int,
         may_have_arrived: bool = False,
     ) -> bool:
-        """Freeze a batch. `large_bytes` is the size of its large messages. Return False if `window` is out of date.
+        """Freeze a batch. `large_bytes` is the size of the batch's large messages. Return False if `window` is out of
+        date.
 
-        It is out of date if a stored message was edited or removed, or a hold has begun, since the caller read it. A
-        message that has arrived since then also makes it out of date, unless messages `may_have_arrived`. In that case
-        the facts of such messages stay, and the first of them counts as arrived now.
+        `window` is out of date if a stored message was edited or removed, or a hold has begun, since the caller read
+        it. A message that has arrived since then also makes it out of date, unless `may_have_arrived` is true. In that
+        case the item keeps the facts of such messages, and the first of them counts as arrived now.
 
-        From now on, messages write their facts for the next batch. Messages that did not fit into this batch are due
-        now.
+        From now on, the facts of new messages belong to the next batch. Stored messages that did not fit into this
+        batch are due now.
         """
-        # Count attempts from this run, because runs that ended before the freeze do not count.
+        # Start the count at this run: runs that ended before the freeze are not attempts.
         do = "SET #frozen = :frozen, #last_at = :last, #attempt = :one"
         remove, add = "#computed, #successor_at" if may_have_arrived else FACTS, "#waiting :less"
         values: dict[str, Value] = {
@@ -130,10 +132,10 @@ class Locks(Table):
     def reopen(
         self, conversation: str, owner: str, *, due_at_ms: int, keeps_found: bool, generation: int | None = None
     ) -> bool:
-        """Release the lock, and begin the conversation's next window, which is listed at `due_at_ms`.
+        """Release the lock, and begin the conversation's next window, which the index lists under `due_at_ms`.
 
-        Unless `keeps_found`, its due time is not fixed: the messages' facts move it. If a generation is given, also
-        return False if a message has arrived since that generation.
+        Unless `keeps_found` is true, the next window's due time is not fixed, so messages can still move it. If a
+        generation is given, also return False if a message has arrived since that generation.
         """
         values: dict[str, Value] = {"due": due_at_ms, "slice": slice_of(conversation)}
         do = "SET #due_at = :due, #open = :slice REMOVE #frozen, #owner, #owner_until, #attempt, #successor_at"

@@ -14,7 +14,8 @@ from message_buffer.lanes.dynamodb.windows import UNCHANGED, UNLOCKED, version_o
 from message_buffer.limits import LARGE_MESSAGE_BYTES
 from message_buffer.messages.wire_form import edited_at_ms
 
-# DynamoDB may carry out only some requests of a batch call. The others are repeated after each of these pauses.
+# DynamoDB may carry out only some requests of a batch call. The remaining requests are repeated after each of these
+# pauses.
 UNDONE_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
 BATCH_WRITES, BATCH_READS = 25, 100
 IS_STORED = "attribute_exists(#arrived_at)"
@@ -25,14 +26,14 @@ LIGHT = ", ".join(f"#{name}" for name in ("item", "arrived_at", "edited_at", "ap
 T = TypeVar("T")
 
 Put = Literal["new", "stored before", "finished before"]
-"""The result of `put_message`. A message that "finished before" was emitted or dropped."""
+"""The result of `put_message`. "finished before" means that the message was already emitted or dropped."""
 
 
 class StoredMessage(NamedTuple):
     name: str
     arrived_at_ms: int
     body: bytes | None = None
-    """None if the body was not read: `Messages.bodies` reads it."""
+    """None if the body was not read yet; `Messages.bodies` reads it."""
     large_bytes: int = 0
     """The bytes of a body that is an item of its own, or 0."""
     edited_at_ms: int = 0
@@ -47,7 +48,7 @@ class Contents(NamedTuple):
 
     window: Window
     stored: Sequence[StoredMessage] = ()
-    """In order of arrival."""
+    """The stored messages, in order of arrival."""
     is_whole: bool = True
     """False if there are more pages than the caller has asked for."""
 
@@ -62,7 +63,7 @@ class Messages(Table):
     def put_message(self, conversation: str, name: str, *, body: bytes, arrived_at_ms: int) -> Put:
         """Store a message, unless this lane already knows it.
 
-        A large body is an item of its own, so that a query for the stored messages' names does not pay for it.
+        A large body is an item of its own, so that a query for the messages' names does not read it.
         """
         apart = bytes_apart(body)
         content: Values = {"apart": apart} if apart else {"body": body}
@@ -81,7 +82,8 @@ class Messages(Table):
         """Store the body of a new message, unless a redelivery or an edit has done so.
 
         Return False, and store no body, if the message was emitted or dropped meanwhile. That can happen if this
-        request is slow: a redelivery may have stored the body, or a stop word may have arrived.
+        request is slow: a redelivery may have stored the body so that the batch was emitted, or a stop word may have
+        dropped the message.
         """
         key = key_of(conversation, BODY + name)
         self._put("store body", {**key, "body": body}, only_if="attribute_not_exists(#item)")
@@ -91,7 +93,7 @@ class Messages(Table):
         return "arrived_at" in message
 
     def _mend_body(self, conversation: str, name: str, body: bytes) -> None:
-        """Store the body of a message that has none, unless it was emitted or dropped meanwhile."""
+        """Store the body of a message that has no body, unless the message was emitted or dropped meanwhile."""
         message = self._change(
             key_of(conversation, MESSAGE + name),
             "SET #apart = :size",
@@ -102,7 +104,8 @@ class Messages(Table):
         self._transact("store body", [message, missing])
 
     def drop_message(self, conversation: str, name: str, *, window: Window, expires_at_ms: int) -> bool:
-        """Replace a waiting message with a tombstone. If no other waits, close the window, unless a run has locked it.
+        """Replace a waiting message with a tombstone. If no other message waits, close the window, unless a run has
+        locked it.
 
         Return False if the message no longer waits, or the window has changed since the caller read it.
         """
@@ -118,7 +121,7 @@ class Messages(Table):
         return self._transact("drop stored message", [message, change, body])
 
     def _dropping(self, conversation: str, name: str, window: Window, *, is_last: bool) -> dict[str, Any]:
-        """Return the change that a dropped message makes to its window. The window keeps its due time."""
+        """Return the change to the window when a message is dropped. The window keeps its due time."""
         do, values, only_if = "ADD #changes :one", dict[str, Value](one=1, name=name), NOT_FROZEN
         if window.is_open:
             values |= version_of(window)
@@ -160,10 +163,10 @@ class Messages(Table):
     def write_tombstones(
         self, conversation: str, names: Iterable[str], *, batch_id: str, expires_at_ms: int, apart: Iterable[str] = ()
     ) -> None:
-        """Replace messages with tombstones, which remain for as long as their platform may deliver the messages again.
+        """Replace messages with tombstones, which remain for as long as the platform may deliver the messages again.
 
         Messages that are `apart` have a body item. Delete these bodies first, so that no body remains without its
-        message. Delete them again at the end, because a slow request may have stored one in the meantime.
+        message. Delete the bodies again at the end, because a slow request may have stored one in the meantime.
         """
         bodies = [BODY + name for name in apart]
         self.erase(conversation, bodies)
@@ -188,7 +191,8 @@ class Messages(Table):
         return undone
 
     def bodies(self, conversation: str, messages: Iterable[StoredMessage]) -> dict[str, bytes]:
-        """Return the bodies by the messages' names. A message that is no longer stored, or not yet, has none."""
+        """Return the bodies by the messages' names. Leave out messages whose body is not stored yet, or no longer
+        stored."""
         items = {(BODY if each.is_apart else MESSAGE) + each.name: each.name for each in messages}
         found: dict[str, Item] = {}
         attributes = expressions(ProjectionExpression="#item, #body")
@@ -219,10 +223,11 @@ class Messages(Table):
         return [text(item, "item") for item in self._pages("list items", "query", request)]
 
     def read(self, conversation: str, *, with_bodies: bool = False, max_pages: int | None = None) -> Contents:
-        """Return a conversation without its bodies and tombstones.
+        """Return a conversation's window and messages, without tombstones and bodies.
 
-        `with_bodies` adds the bodies in the first page of the query, at no further cost. Usually these are all bodies.
-        There may be many pages, because DynamoDB counts tombstones in a page's megabyte although they are left out.
+        `with_bodies` adds the bodies in the first page of the query, at no further cost. Usually the first page has all
+        bodies. There may be many pages, because the tombstones that are left out count towards a page's limit of a
+        megabyte.
         """
         condition = {
             "KeyConditionExpression": "#conversation = :id AND #item < :bodies",
@@ -254,10 +259,10 @@ class Messages(Table):
         return text(self._get("find tombstone", key_of(conversation, MESSAGE + name)), "batch_id")
 
     def take_back(self, conversation: str, name: str | None, *, window: Window, expires_at_ms: int) -> bool:
-        """Close a window whose trigger could not be sent, and remove the message that opened it.
+        """Close a window whose trigger could not be sent, and remove the message that opened the window.
 
-        Without a name, remove no message. Return False, and change nothing, if another request has joined the window
-        since this one opened it, or has edited the message.
+        If `name` is None, remove no message. Return False, and change nothing, if another request has joined the window
+        since this request opened it, or has edited the message.
         """
         removal = [] if name is None else self._removal(conversation, name)
         return self._transact("take back message", [self._closing(conversation, window, expires_at_ms), *removal])
@@ -269,7 +274,7 @@ class Messages(Table):
         return self._change(key_of(conversation, WINDOW), f"{CLOSE} ADD #changes :one", values, only_if=only_if)
 
     def remove_message(self, conversation: str, name: str) -> bool:
-        """Remove a message that was stored, but not noted in the window. Return False if it is not stored."""
+        """Remove a stored message whose facts are not in the window. Return False if the message is not stored."""
         return self._transact("remove message", self._removal(conversation, name))
 
     def _removal(self, conversation: str, name: str) -> list[dict[str, Any]]:

@@ -1,9 +1,9 @@
-"""Sends triggers, so that for each open window one arrives when the window is due, or earlier.
+"""Sends triggers. For each open window, a trigger arrives when the window is due, or earlier.
 
-The first message of a conversation opens a window. The request that opens a window also sends the window's trigger,
-and fails if it cannot send it. Later messages join the window and write their facts into it. When the trigger arrives
-and the window is not due yet, the DynamoDB processor hides the trigger until then; otherwise it empties the window. A
-request that makes the window due earlier sends another trigger.
+The first message of a conversation opens a window. The request that opens a window also sends the window's trigger, and
+fails if it cannot send the trigger. Later messages join the window and write their facts into it. When the trigger
+arrives and the window is not due yet, the DynamoDB processor hides the trigger until then; otherwise the processor
+empties the window. A request that makes the window due earlier sends another trigger.
 """
 
 from message_buffer.clock import Clock
@@ -29,7 +29,7 @@ class Schedule:
         """Let a stored message join the conversation's window, or open one.
 
         Return the window's due time and the number of its waiting messages. Return None, and remove the message, if too
-        much waits in the conversation.
+        many messages or bytes wait in the conversation.
         """
         done, before = self._note(conversation, note)
         if not done:
@@ -42,19 +42,19 @@ class Schedule:
             try:
                 self._send_trigger(conversation, due.due_at_ms)
             except SendFailed:
-                # The request fails, and the platform may never send the message again. Remove the message, so that no
+                # This request fails, and the platform may never send the message again. Remove the message, so that no
                 # later window emits it. If another request has joined this window already, leave the window open; the
-                # sweep then sends its trigger.
+                # sweep then sends the window's trigger.
                 new, expires_at_ms = name if note.is_new else None, now_ms + REMEMBERED_MS
                 self._messages.take_back(conversation, new, window=after, expires_at_ms=expires_at_ms)
                 raise
         elif before.frozen is not None:
-            # The run that emits the frozen batch sends a trigger for the messages behind it. If that run has ended, the
-            # batch's own trigger arrives again, unless it was lost.
+            # The run that emits the frozen batch sends a trigger for the messages behind it. If that run has died, the
+            # queue delivers the batch's own trigger again, unless the trigger was lost.
             if is_overdue:
                 self._send_trigger(conversation, now_ms)
         elif due.due_at_ms < before.due.due_at_ms:
-            # The window's trigger may arrive too late. Messages do not move a due time that has passed.
+            # A trigger may come after the due time. Messages do not move a due time that has passed.
             fixed = due.due_at_ms <= max(now_ms, note.at_ms)
             due = due.moved_to(min(due.due_at_ms, now_ms)) if fixed else due
             self.hasten(conversation, window=after, due=due, fixed=fixed)
@@ -63,17 +63,18 @@ class Schedule:
             # one were deleted. A second trigger does no harm.
             self._send_trigger(conversation, due.due_at_ms)
         elif is_overdue:
-            # The window has lost its trigger. It was due long before this message, which joins its batch.
+            # The window's trigger was lost. The window was due long before this message, so the message joins the
+            # overdue batch.
             due = before.due
             self.hasten(conversation, window=after, due=due)
         return due, after.waiting
 
     def _note(self, conversation: str, note: Note) -> tuple[bool, Window]:
-        """Write the note, and return the same as `Windows.note`.
+        """Write the note. Return what `Windows.note` returns.
 
-        The due time after a press depends on the window, so first write a press on the condition that the window is
-        closed, and then on the condition that it has not changed since it was read. Raise StoreUnavailable if other
-        requests keep changing the window.
+        The due time after a press depends on the window, so first write the press on the condition that the window is
+        closed. If that write fails, it returns the window. Then write the press on the condition that the window has
+        not changed since. Raise StoreUnavailable if other requests keep changing the window.
         """
         if not (note.is_new and note.is_pressed):
             return self._windows.note(conversation, note)
@@ -87,7 +88,7 @@ class Schedule:
         raise StoreUnavailable("note press: messages keep arriving; try again")
 
     def hasten_now(self, conversation: str, due_for: str, *, rule: RuleName, hold: Held) -> Window:
-        """Make an open window due now, for this reason and by this rule. Return the window after the change.
+        """Make an open window due now, with this flush reason and this rule. Return the window after the change.
 
         Raise StoreUnavailable if other requests keep changing the window.
         """
@@ -103,8 +104,8 @@ class Schedule:
         raise StoreUnavailable("hasten window: another request is changing the conversation; try again")
 
     def end_holds(self, conversation: str, holder: Holder | None, cause: str | None) -> o.ResumeOutcome:
-        """End both holds, or only this holder's hold with this cause. The messages are then due now, or when the other
-        hold ends.
+        """End the holds of both holders, or only this holder's hold with this cause. The messages are then due now, or
+        when the remaining hold ends.
 
         Raise StoreUnavailable if other requests keep changing the window.
         """
@@ -139,10 +140,11 @@ class Schedule:
 
 
 def _is_due(window: Window, at_ms: int) -> bool:
-    """Return whether an open window is due. If it has a frozen batch, the messages behind it must be due, too."""
+    """Return whether an open window is due. If the window has a frozen batch, the messages that wait behind the batch
+    must be due, too."""
     return max(window.due.due_at_ms, window.due_of_waiting.due_at_ms) <= at_ms
 
 
 def _has_waiting(window: Window) -> bool:
-    """Return whether messages wait that are not in a frozen batch."""
+    """Return whether any messages wait outside the frozen batch."""
     return window.frozen is None or window.timing is not None or (window.frozen.has_more and window.waiting > 0)

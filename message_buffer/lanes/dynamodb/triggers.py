@@ -1,6 +1,6 @@
 """The queue of triggers. Each trigger names a conversation, and arrives when the conversation's window may be due.
 
-Another message in the queue asks for a sweep, because EventBridge starts one only once a minute.
+Another message in the queue asks for a sweep, because EventBridge starts a sweep only once a minute.
 """
 
 import json
@@ -15,7 +15,7 @@ SWEEP = {"sweep": True}
 
 
 class Trigger(NamedTuple):
-    """A trigger that was received, and the receipt with which it can be hidden in the queue for longer."""
+    """A received trigger, and the receipt that is needed to hide it in the queue again."""
 
     conversation: str
     receipt: str

@@ -1,12 +1,13 @@
-"""The window of a conversation: one item of the DynamoDB lane's table, with everything that decides when it is due.
+"""The window of a conversation: one item of the DynamoDB lane's table, with everything that decides when the window is
+due.
 
-Each typed message writes its facts into the item without reading it. A reader of the item computes the due time from
-these facts, with the formula that both lanes share (`rules/due_time.py`). There are two exceptions:
+Ingest writes the facts of each typed message into the item without reading the item. A reader of the item computes the
+due time from these facts, with the formula that both lanes share (`rules/due_time.py`). There are two exceptions:
 
 - A due time is fixed once a run has found the window due, or if the batch must be emitted at once. Later messages do
-  not move it; a hold does.
-- A press and a typing event depend on the due time before them. Their requests read the window and write the due time
-  that they have computed. This due time is valid until the next message.
+  not move a fixed due time, but a hold does.
+- After a press or a typing event, the new due time depends on the due time before it. Ingest reads the window, computes
+  the new due time and writes it. This due time is valid until the next message.
 """
 
 import json
@@ -39,7 +40,7 @@ class FrozenBatch(NamedTuple):
     last_at_ms: int
     due: Due
     has_more: bool = False
-    """True if messages were stored that are not in this batch."""
+    """True if there was no room in this batch for some of the messages that were stored at the freeze."""
 
 
 class Lock(NamedTuple):
@@ -50,7 +51,7 @@ class Lock(NamedTuple):
 class Window(NamedTuple):
     """A conversation's state in this lane, and the lock that the DynamoDB processor needs to empty the window.
 
-    The facts from `first_at_ms` to `timing` are those of the waiting messages that arrived since the last freeze.
+    The fields from `first_at_ms` to `timing` describe the waiting messages that arrived since the last freeze.
     """
 
     generation: int = 0
@@ -59,19 +60,19 @@ class Window(NamedTuple):
     """Grows when a stored message is edited or removed, and when the due time is changed by anything but a message. A
     run that finds this number changed must read the messages again."""
     waiting: int = 0
-    """The number of stored messages that are not frozen."""
+    """The number of stored messages that are in no frozen batch."""
     large_bytes: int = 0
-    """The bytes of the waiting messages that are larger than 4 KiB."""
+    """The total size of those waiting messages that are larger than 4 KiB."""
     first_at_ms: int = 0
     newest_at_ms: int = 0
     """When the newest message arrived."""
     previous_at_ms: int = 0
-    """When the message before that one arrived; 0 if there is none."""
+    """When the second newest message arrived; 0 if there is none."""
     timing: Timing | None = None
-    """The rules of the newest typed message, or of a press if only presses have arrived."""
+    """The rules of the newest typed message. If only presses have arrived, the rules of a press."""
     computed: Due | None = None
-    """The due time after a press into an open window, a typing event or a command to emit at once. It counts until the
-    next message."""
+    """The due time after a press into an open window, a typing event or a command to emit at once. It is valid until
+    the next message."""
     listed_at_ms: int = 0
     """The time under which the index of open windows lists the window: its due time, or an earlier time. For a frozen
     batch, the time of its next attempt. 0 if the window is closed."""
@@ -82,10 +83,10 @@ class Window(NamedTuple):
     holds: Holds = ()
     lock: Lock = Lock()
     attempt: int = 0
-    """How often the window has been locked since its batch was frozen."""
+    """How many runs have locked the window since its batch was frozen."""
     frozen: FrozenBatch | None = None
     last_at_ms: int = 0
-    """When the newest message of all batches of this lane arrived."""
+    """When the newest message in all of the conversation's frozen or emitted batches of this lane arrived."""
     rhythm: Rhythm | None = None
     """The author's rhythm up to the last batch."""
 
@@ -109,32 +110,34 @@ class Window(NamedTuple):
     def due_of_waiting(self) -> Due:
         """Return the due time of the messages that are not frozen, with its reason."""
         if self.found is None:
-            # A hold that was over when the newest message arrived has no effect.
+            # If the hold was over when the newest message arrived, the hold has no effect.
             is_held = self.held_until_ms > self.newest_at_ms
             due = self.computed or self.due_by(self.timing)
             return due_after_hold(due, self.held_until_ms if is_held else 0, self.last_arrival_ms)
-        # A run that failed before it froze a batch has listed the window later than it was found due.
+        # If a run failed before it froze a batch, it has listed the window under a later time than the fixed due time.
         return self.found._replace(due_at_ms=max(self.found.due_at_ms, self.listed_at_ms))
 
     @property
     def due_of_batch(self) -> Due:
-        """Return the due time for a batch that is frozen now. Once a run has fixed it, later runs keep it."""
+        """Return the due time for a batch that is frozen now. Once a run has fixed the due time, later runs keep it."""
         return self.found or self.due_of_waiting
 
     @property
     def last_arrival_ms(self) -> int:
-        """Return the time that counts as the newest message's arrival, corrected if its host's clock lags."""
+        """Return the time that counts as the newest message's arrival. It is corrected if the clock of the host
+        lagged."""
         return arrival_of(self.newest_at_ms, self.previous_at_ms or None).at_ms
 
     def is_locked(self, now_ms: int) -> bool:
         return self.lock.until_ms >= now_ms
 
     def due_by(self, timing: Timing | None, *, before: Due | None = None) -> Due:
-        """Return when messages are due by these rules. For a new press, `before` is the due time until then."""
+        """Return when the waiting messages are due by these rules. For a new press, `before` is the due time before the
+        press."""
         if timing is None:
             return Due(self.listed_at_ms, "silence", "silenceMs", 0)
         at_ms = self.last_arrival_ms
-        # The gap before a window's first message began with the last message of the batch before it, if there was one.
+        # Measure the gap before a window's first message from the last message of the previous batch, if there was one.
         gap_ms = arrival_of(self.newest_at_ms, self.previous_at_ms or self.last_at_ms or None).gap_ms
         facts = Facts(
             first_at_ms=min(self.first_at_ms or at_ms, at_ms),
@@ -157,7 +160,7 @@ class Note(NamedTuple):
     is_new: bool
     """False if the message was stored before. Then the delivery opens a closed window, but moves no due time."""
     size: int = 0
-    """The message's bytes."""
+    """The message's size in bytes."""
 
     @property
     def large_bytes(self) -> int:
@@ -169,11 +172,12 @@ class Note(NamedTuple):
 
     @property
     def listed_at_ms(self) -> int:
-        """Return the earliest due time of a window that this message opens, whatever the window's item contains."""
+        """Return the earliest possible due time of a window that this message opens, whatever the window's item
+        contains."""
         facts = Facts(self.at_ms, self.at_ms, 1)
         due_at_ms = due_after_message(facts, self.timing, self.at_ms).due_at_ms
         if self.timing.adaptive and not self.is_pressed:
-            # The author's rhythm is in the item, which ingest has not read.
+            # Assume the shortest adaptive wait, because ingest has not read the author's rhythm from the item.
             _, floor_ms, _, _ = self.timing.adaptive.split()
             due_at_ms = min(due_at_ms, self.at_ms + int(floor_ms))
         return due_at_ms
@@ -214,9 +218,9 @@ _NUMBERS = {
 WINDOW_ATTRIBUTES = (
     *_NUMBERS.values(), "open", "owner", "owner_until", "frozen", "timing", "computed", "found", "rhythm", "holds",
 )  # fmt: skip
-# Attributes with the facts of waiting messages.
+# The attributes that contain the facts of waiting messages.
 FACTS = "#first, #last, #prev, #timing, #computed, #successor_at"
-# A change that closes a window.
+# The update expression that closes a window.
 CLOSE = (
     "SET #waiting = :none, #large = :none, #expires_at = :expires"
     f" REMOVE #open, #due_at, #frozen, #owner, #owner_until, #attempt, #found, {FACTS}"
@@ -244,7 +248,8 @@ def packed(fields: tuple[object, ...]) -> str:
 
 
 def _unpacked(kind: type[T], stored: str) -> T | None:
-    """Return the fields from such a text, or None if it is empty. Fields of a later version are left out."""
+    """Return the fields from a text that `packed` has made, or None if the text is empty. Fields of a later version are
+    left out."""
     try:
         return kind(*json.loads(stored)[: len(kind._fields)]) if stored else None
     except (ValueError, TypeError):
@@ -252,7 +257,7 @@ def _unpacked(kind: type[T], stored: str) -> T | None:
 
 
 def frozen_item(frozen: FrozenBatch) -> Values:
-    """Return the attribute of a frozen batch. Its names are a list, in which a condition can search."""
+    """Return the attribute that stores a frozen batch. The names are a list, because a condition can search a list."""
     return {"names": frozen.names, "batch": packed(frozen._replace(names=()))}
 
 

@@ -14,7 +14,8 @@ from message_buffer.limits import REMEMBERED_MS
 from message_buffer.rules.due_time import Due
 from message_buffer.rules.timing import Timing
 
-# The bounds of one conversation's waiting messages, in messages and in bytes of large ones: the Valkey lane's defaults.
+# At most this many messages, and this many bytes of large messages, may wait in a conversation. The Valkey lane has the
+# same defaults.
 MAX_STORED_MESSAGES = 5_000
 MAX_STORED_BYTES = 32 * 1024 * 1024
 # DynamoDB allows 1,000 writes a second per index partition. Each window writes at least twice (open, close), so the
@@ -22,15 +23,15 @@ MAX_STORED_BYTES = 32 * 1024 * 1024
 INDEX_SLICES = 8
 # A condition: no message has arrived since the given generation.
 NOTHING_NEW = " AND #generation = :generation"
-# Conditions: the window has not changed since it was read (see `version_of`); no run works on it.
+# Two conditions: the window has not changed since it was read (see `version_of`), and no run works on the window.
 UNCHANGED = "#generation = :generation AND #changes = :changes"
 UNLOCKED = "attribute_not_exists(#owner) AND attribute_not_exists(#frozen)"
 # A condition: the conversation is not on hold.
 NOT_HELD = "(attribute_not_exists(#held_until) OR #held_until <= :now)"
 
 Held = Literal["obey", "ignore"] | Holds
-"""A request that makes a window due obeys its holds, ignores them, or keeps only those in a tuple."""
-# The later end of the holds is an attribute of its own, so that conditions can compare it.
+"""A request that makes a window due obeys the window's holds, ignores the holds, or keeps only the holds in a tuple."""
+# The time when the last hold ends is an attribute of its own, so that conditions can compare it.
 SET_HOLDS = "#held_until = :until, #holds = :holds"
 
 
@@ -48,9 +49,9 @@ class Windows(Table):
     ) -> tuple[bool, Window]:
         """Write the facts of a delivery into the window, and open the window if it is closed.
 
-        Return True, and the window as it was before this call. Return False, and change nothing, if too much waits
-        already, or if the window has changed since the caller has `seen` it. The caller gives `seen` only for a press,
-        whose due time `computed` depends on the window.
+        Return True, and the window as it was before this call. Return False, and change nothing, if too many messages
+        or bytes wait already, or if the window has changed since the caller has `seen` it. The caller gives `seen` only
+        for a press, because the due time after a press, `computed`, depends on the window.
         """
         values: dict[str, Value] = {
             "one": 1, "none": 0, "at": note.at_ms, "slice": slice_of(conversation), "listed": note.listed_at_ms,
@@ -62,11 +63,11 @@ class Windows(Table):
         values |= {"computed": packed(computed)} if computed else {"timing": packed(note.timing)}
         only_if = ""
         if not note.is_new:
-            # The message moves no due time, unless it is the first one that the window knows of.
+            # A repeated message moves no due time, unless it is the first message that the window knows of.
             do += ", #last = if_not_exists(#last, :at), #timing = if_not_exists(#timing, :timing)"
             do += " REMOVE #expires_at ADD #generation :one"
         else:
-            # DynamoDB itself copies the last arrival, so that ingest need not read the window before this write.
+            # Let DynamoDB copy the time of the last arrival, so that ingest need not read the window before this write.
             do += ", #last = :at, #prev = if_not_exists(#last, :none), "
             do += "#computed = :computed REMOVE" if computed else "#timing = :timing REMOVE #computed,"
             do += " #expires_at ADD #generation :one, #waiting :one"
@@ -88,12 +89,14 @@ class Windows(Table):
     def hasten(self, conversation: str, *, window: Window, due: Due, fixed: bool = True, hold: Held = "obey") -> bool:
         """Make an open window due earlier than it was when the caller read it.
 
-        If the due time is `fixed`, later messages do not move it. Otherwise only the index is corrected. Return False
-        if another run has frozen the batch since the caller read the window, if the window has closed, or if a hold
-        forbids a fixed due time. A hold that is ignored continues for later messages.
+        If the due time is `fixed`, later messages do not move it. Otherwise the call changes only the time under which
+        the index lists the window. Return False if another run has frozen the batch since the caller read the window,
+        if the window has closed, or if a hold forbids a fixed due time. An ignored hold remains in force for later
+        messages.
 
-        A tuple as `hold` has the holds that remain. Then also return False if the holds have changed since the read. If
-        any hold remains, the waiting messages are due at `due`, and a frozen batch keeps its next attempt.
+        If `hold` is a tuple, it contains the holds that remain. In that case, also return False if the holds have
+        changed since the read. If any hold remains, the waiting messages are due at `due`, and a frozen batch keeps its
+        next attempt.
         """
         sets, is_left = [], isinstance(hold, tuple) and hold != ()
         values: dict[str, Value] = {"one": 1}
@@ -123,7 +126,7 @@ class Windows(Table):
     def list_later(self, conversation: str, *, window: Window, at_ms: int, successor_at_ms: int | None = None) -> bool:
         """List an open window under a later time. Return False if the window has changed since the caller read it.
 
-        If the caller has replaced its trigger by a successor, also record when the successor arrives.
+        If the caller has replaced the window's trigger by a successor, also record when the successor arrives.
         """
         values: Values = {"at": at_ms, "seen": window.listed_at_ms, **version_of(window)}
         do = "SET #due_at = :at"
@@ -133,12 +136,13 @@ class Windows(Table):
         return self._update("list window later", key_of(conversation, WINDOW), do, values, only_if=only_if).done
 
     def extend(self, conversation: str, *, window: Window, due: Due) -> bool:
-        """Make the window due later, until the next message. Return False if a message has arrived since the read."""
+        """Make the window due later. The new due time is valid until the next message. Return False if a message has
+        arrived since the read."""
         do = "SET #computed = :new ADD #changes :one"
         return self._change_wait("extend window", conversation, window, do=do, new=packed(due))
 
     def retime(self, conversation: str, *, window: Window, timing: Timing) -> bool:
-        """Replace the rules by which the window waits. Return False if a message has arrived since the read."""
+        """Replace the rules that decide the window's due time. Return False if a message has arrived since the read."""
         do = "SET #timing = :new ADD #changes :one REMOVE #computed"
         return self._change_wait("retime window", conversation, window, do=do, new=packed(timing))
 
@@ -148,17 +152,19 @@ class Windows(Table):
         return self._update(doing, key_of(conversation, WINDOW), do, values, only_if=only_if).done
 
     def hold(self, conversation: str, *, window: Window, holds: Holds) -> bool:
-        """Put the conversation on hold. Return False if it has opened or closed, or its holds have changed, since the
-        caller read it.
+        """Put the conversation on hold. Return False if the window has opened or closed, or its holds have changed,
+        since the caller read it.
 
-        From now on, messages and holds move the due time again, and no run can freeze a batch from an earlier read.
+        From now on, messages and holds move the due time again, and a run that read the window earlier cannot freeze
+        it.
         """
         values, same_holds = _leaving(window, holds)
         if window.is_open:
             do, only_if = " REMOVE #found ADD #changes :one", "attribute_exists(#open)"
             values["one"] = 1
         else:
-            # The row of a closed window expires soon, or does not exist yet. The row of an open window never expires.
+            # Set an expiry, because the window is closed, and its item may not exist yet. The item of an open window
+            # never expires.
             do, only_if = ", #expires_at = :expires", "attribute_not_exists(#open)"
             values["expires"] = seconds(end_of(holds) + REMEMBERED_MS)
         key, do = key_of(conversation, WINDOW), f"SET {SET_HOLDS}{do}"
@@ -186,13 +192,14 @@ class Windows(Table):
 
 
 def _leaving(window: Window, holds: Holds) -> tuple[dict[str, Value], str]:
-    """Return the values of SET_HOLDS, and the condition that the holds have not changed since the caller's read."""
+    """Return the values that SET_HOLDS needs, and the condition that the holds have not changed since the caller's
+    read."""
     values: dict[str, Value] = {"until": end_of(holds), "holds": packed(holds), "seen": packed(window.holds)}
     return values, same_holds(window)
 
 
 def same_holds(window: Window) -> str:
-    """Return the condition that the stored holds are equal to the value `:seen`, the holds of `window`."""
+    """Return the condition that the stored holds equal `:seen`, whose value must be the holds of `window`."""
     return "#holds = :seen" if window.holds else "(attribute_not_exists(#holds) OR #holds = :seen)"
 
 
@@ -201,7 +208,8 @@ def version_of(window: Window) -> Values:
 
 
 def _still_open(window: Window) -> str:
-    """Return the condition that the window is open, and has a frozen batch only if the caller has read one."""
+    """Return the condition that the window is open, and that it has a frozen batch only if it had one when the caller
+    read it."""
     return "attribute_exists(#open) AND " + (
         "attribute_exists(#frozen)" if window.frozen else "attribute_not_exists(#frozen)"
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def _defer_asyncio() -> None:
-    """Delay the import of `redis.asyncio` until something uses it, which we never do.
+    """Delay the import of `redis.asyncio` until some code uses it, which ours never does.
 
     Otherwise redis imports it at once, which takes a twentieth of a function's cold start. The empty module that
     replaces it has the same path, because redis later imports one of its submodules.

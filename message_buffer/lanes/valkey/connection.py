@@ -1,4 +1,4 @@
-"""One connection to Valkey, kept across calls. Only this module turns Valkey's errors into those of the store."""
+"""One connection to Valkey, kept across calls. Only this module turns Valkey's errors into our StoreErrors."""
 
 from collections.abc import Callable
 from threading import Lock
@@ -51,7 +51,7 @@ SIGN_IN_LIFE_MS = 11 * HOUR_MS
 # RedisClusterException does not descend from RedisError.
 FAILURES = (RedisError, RedisClusterException)
 
-# Temporary states of a server or a cluster, in which a second try may succeed. A lost reply counts as one, because
+# Temporary states of a server or a cluster, in which a second try may succeed. A lost reply is in this list, because
 # every script may be repeated, even if the server has already run it.
 _TRANSIENT = (
     LostConnection, NoAnswer, BusyLoadingError, ReadOnlyError, TryAgainError, AskError,
@@ -60,23 +60,23 @@ _TRANSIENT = (
 )  # fmt: skip
 
 
-# After these errors a new client is opened. A lost connection does not dial again by itself. An answer that arrives
-# after its time-out could be read as the answer to the next call. A server that has become a replica means that the
-# address must be resolved again. A cluster of several nodes needs a cluster's client.
+# Open a new client after these errors. A lost connection does not dial again by itself. An answer that arrives after
+# its time-out could be read as the answer to the next call. If the server has become a replica, its address must be
+# resolved again. If the cluster has several nodes, it needs a cluster's client.
 _ENDS_THE_CLIENT = (LostConnection, NoAnswer, ReadOnlyError, MovedError)
 
 # A function that counts an error which the caller does not see, because a second try follows.
 Swallowed = Callable[[Exception], None]
 
 
-# Error codes of temporary states for which redis-py has no class.
+# The server's error codes for temporary states for which redis-py has no exception.
 _TRANSIENT_CODES = {"BUSY", "UNKILLABLE", "NOREPLICAS", "MISCONF"}
 
 # ElastiCache's answer to a sign-in that it could not check. A public endpoint gives the same text for every cause:
 # sign-ins are throttled, IAM cannot be reached, or the server is overloaded. A private endpoint names the cause.
 _SIGN_IN_UNAVAILABLE = ("service is not available", "exceeded limit of iam authentication requests")
 
-# Each scheme of a URL, and whether it means TLS. Valkey is wire-compatible with Redis, so both names are accepted.
+# The scheme of a URL -> whether it means TLS. Valkey is wire-compatible with Redis, so both names are accepted.
 TLS_BY_SCHEME = {"redis": False, "rediss": True, "valkey": False, "valkeys": True}
 
 
@@ -122,8 +122,8 @@ def connect(settings: ConnectionSettings, credential_provider: CredentialProvide
 
 
 class Connection:
-    """Runs scripts, each in one round trip. Sends a script again if the server has forgotten it, and repeats a call
-    after a fault.
+    """Runs each script in one round trip. Sends a script again if the server has forgotten it, and repeats a call after
+    a fault.
 
     Threads may share a connection, but they wait for each other while redis-py reads a cluster's topology again.
     """
@@ -154,7 +154,8 @@ class Connection:
         self._swallowed = swallowed
         self._on_connected = connected
         self._on_sign_in_unavailable = sign_in_unavailable
-        # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but sign-ins age.
+        # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but sign-ins still
+        # expire.
         self._clock = clock
 
     def run(self, script: Script, keys: list[bytes], args: tuple[Argument, ...]) -> list[Any]:
@@ -204,7 +205,7 @@ class Connection:
             except MovedError:
                 if client is whole:
                     raise
-                # The slot has another owner. The cluster's client finds the owner, and remembers it.
+                # Another node owns the slot now. The cluster's client finds that node and remembers it.
                 reply = self._evaluate(whole, script, keys, args)
         except FAILURES as error:
             self._is_spread = self._is_spread or isinstance(error, MovedError)
@@ -223,7 +224,8 @@ class Connection:
                 self._dial_of(self._clock())
 
     def _connected(self, called_at_ms: int) -> Client:
-        """Return a client that is younger than SIGN_IN_LIFE_MS. Replace an older one, so that it signs in again.
+        """Return a client that is younger than SIGN_IN_LIFE_MS. Replace an older client, so that the new one signs in
+        again.
 
         Raise StoreUnavailable if the dial takes longer than the caller's patience. The dial continues, and a later call
         uses its connection.
@@ -245,7 +247,7 @@ class Connection:
                 raise as_store_error(error, "connect") from error
             raise
         if client is None:
-            # The dial may have begun before this call, or may be the second one of this call.
+            # This dial may have begun before this call, or this call may already have waited for an earlier dial.
             waited_ms = self._clock() - min(dial.began_ms, called_at_ms)
             raise StoreUnavailable(
                 f"connect: Valkey cannot be reached or did not answer in time (still connecting after {waited_ms} ms)"
@@ -260,7 +262,8 @@ class Connection:
     def _dial_of(self, now_ms: int) -> Dial[Client]:
         """Return the dial that is in progress, or begin one."""
         self._close()
-        # A dial exceeds its time limit only if the instance was suspended or DNS is slow. Then begin another.
+        # A dial exceeds its time limit only if the instance was suspended or DNS is slow. In that case, begin another
+        # dial.
         dial = self._dial
         if dial is not None:
             is_open = dial.is_open
@@ -308,7 +311,8 @@ def _owner_of(key: bytes, client: Client) -> Client:
 
 
 def is_sign_in_refused(error: BaseException | None) -> bool:
-    """Return whether a refused sign-in caused the error. A cluster's client may hide it behind an error of its own."""
+    """Return whether a refused sign-in caused the error. A cluster's client may hide the refusal behind its own
+    error."""
     while error and not isinstance(error, AuthenticationError):
         error = error.__cause__
     return error is not None

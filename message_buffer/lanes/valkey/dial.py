@@ -1,4 +1,4 @@
-"""Dials Valkey: connects, agrees on TLS and signs in, with one time limit for all three steps.
+"""Dials Valkey. A dial connects, sets up TLS and signs in, with one time limit for all three steps.
 
 In a private network the first connection of a function's instance may take seconds, but a call on an open connection
 takes milliseconds. So a dial has its own time limit and its own thread. If a caller cannot wait any longer, it gives
@@ -47,7 +47,7 @@ class BoundedConnection(Connection):
     def on_connect_check_health(self, check_health: bool = True) -> None:  # noqa: FBT001, FBT002 - redis-py's signature
         super().on_connect_check_health(check_health)
         if not (self.credential_provider or self.username or self.password):
-            # Without a sign-in, this is the first proof that the server answers.
+            # If there is no sign-in, only this command proves that the server answers.
             self.send_command("PING", check_health=False)  # type: ignore[no-untyped-call]  # redis-py's
             self.read_response()
         self._ends_at = None
@@ -69,7 +69,7 @@ class BoundedConnection(Connection):
 
 class TlsLine(BoundedConnection, SSLConnection):
     def _wrap_socket_with_ssl(self, sock: socket) -> socket:
-        # redis-py would read the system's certificates for each connection.
+        # Use our own TLS settings, because redis-py would read the system's certificates for each connection.
         return tls_with(self.ca_certs).wrap_socket(sock, server_hostname=self.host)
 
 
@@ -81,7 +81,7 @@ class Node(Redis):
     """
 
     open_cluster: Callable[[], RedisCluster] | None = None
-    """Opens a cluster's client, which is needed once the server names another owner of a slot."""
+    """Opens a cluster's client, which is needed once the server says that another node owns a slot."""
 
     def dial(self) -> None:
         self.connection_pool.release(self.connection_pool.get_connection())
@@ -146,7 +146,7 @@ class Dial(Generic[C]):
         try:
             return self._opened.result(max(seconds, 0))
         except TimeoutError:
-            # The dial may have ended just now, or the dial itself may have failed with this error.
+            # The dial may have ended just after the wait, or this TimeoutError may be the dial's own.
             return self._opened.result() if self._opened.done() else None
 
     @property

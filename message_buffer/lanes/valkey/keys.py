@@ -22,7 +22,8 @@ def shard_of_encoded(conversation: bytes, shards: int) -> int:
 
 
 def script_keys(kinds: tuple[str, ...], shard: int, conversation: bytes = b"") -> list[bytes]:
-    """Return the keys of a script in the header's order; `kinds` are the header's: `pending`, `conv:<id>`, …"""
+    """Return a script's keys in the order of its header. `kinds` are the keys as the header names them: `pending`,
+    `conv:<id>`, …"""
     prefixes, of_conversation = _prefixes(kinds, shard)
     keys = prefixes.copy()
     for at in of_conversation:
@@ -32,7 +33,7 @@ def script_keys(kinds: tuple[str, ...], shard: int, conversation: bytes = b"") -
 
 @cache
 def _prefixes(kinds: tuple[str, ...], shard: int) -> tuple[list[bytes], list[int]]:
-    """Return the keys without the conversation's id, and the positions of the keys that the id completes."""
+    """Return the keys without the conversation's id, and the positions of the keys that end with the id."""
     tag = f"{{b{shard}}}:"
     prefixes = [(tag + kind.removesuffix("<id>")).encode() for kind in kinds]
     return prefixes, [at for at, kind in enumerate(kinds) if kind.endswith("<id>")]
@@ -44,5 +45,6 @@ def wake_key(shard: int) -> bytes:
 
 
 def batch_prefix(conversation: str) -> str:
-    """Return the first part of a conversation's batch ids, unique to it; the scripts add arrival and generation."""
+    """Return the first part of the conversation's batch ids, which no other conversation shares. Scripts add the
+    arrival and the generation."""
     return blake2s(encode_conversation(conversation), digest_size=12).hexdigest()

@@ -72,7 +72,7 @@ class ValkeyLane:
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
     ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
         edited = self.store.edit_message(conversation, message_id, payload=payload)
-        # Retime only if no message arrived after this one: a later message may wait for a transcript of its own.
+        # Retime only if no message arrived after this one, because a later message may wait for its own transcript.
         if timing is not None and isinstance(edited, o.MessageEdited) and edited.is_newest:
             self.retime_buffer(conversation, timing=timing)
         return edited
@@ -93,7 +93,8 @@ class ValkeyLane:
         return o.GenerationAndHolds(seen.generation, seen.holds)
 
     def recover_expired(self, shard: int, *, limit: int) -> o.ShardRecovered:
-        """Put expired claims of a shard back, and start its processor if it has none."""
+        """Put a shard's conversations back if their claims have expired. Start the shard's processor if there is
+        none."""
         recovered = self.store.recover_expired(shard, limit=limit)
         if recovered.start_id is not None:
             self._starter.start(shard)

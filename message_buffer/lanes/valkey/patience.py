@@ -11,14 +11,14 @@ class DialPatience:
         self.connect_ms = connect_ms
 
     def left_ms(self, *, is_doubted: bool) -> int:  # noqa: ARG002 - for a webhook's patience
-        """Return the milliseconds that a call may wait now. `is_doubted`: Valkey has failed since the last dial."""
+        """Return how long a call may wait now. `is_doubted` says that Valkey has failed since the last dial."""
         return self.connect_ms
 
 
 class WebhookPatience(DialPatience):
-    """The patience of ingest, which has one budget for all calls of a webhook, because the platform waits.
+    """The patience of ingest, which has one time budget for all calls of a webhook, because the platform waits.
 
-    After a failure a call waits only as long as an answer may take, because Valkey is probably unavailable.
+    After a failure, a call waits no longer than for an answer, because Valkey is probably unavailable.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ class ProcessorStarter:
     def start(self, shard: int) -> None:
         """Start the shard's processor. Log and count a failure, but do not raise it.
 
-        The messages are stored, and the watchdog starts a missing processor.
+        A failure does no harm, because the messages are stored, and the watchdog starts a missing processor.
         """
         try:
             self._functions.start(self._processor_function, {"shard": shard})

@@ -1,8 +1,8 @@
 """Loads the Lua scripts, and the contract that each script states in its header.
 
-A header names every key, every argument and every form of the answer. The store builds a call by the names of the
-arguments, and reads an answer by the names of its fields. The store refuses a call or an answer that does not fit the
-header, so script and caller cannot drift apart unnoticed.
+A header names every key, every argument and every form of the answer. The store passes arguments and reads answers by
+these names. The store refuses a call or an answer that does not fit the header, so script and caller cannot drift apart
+unnoticed.
 
 A line `-- include name` in a script means the code of include/name.lua, and `-- include name: f, g` for only the
 functions f and g of that file. The loader replaces the line with that code as one line, so the line numbers in the
@@ -27,7 +27,7 @@ _WORD = re.compile(r"\"([A-Z_]+)\"")
 _RETURNS_LINES = re.compile(r"^-- Returns +(.+(?:\n--  +.+)*)", re.MULTILINE)
 _RETURNS = re.compile(r"\{[^{}]+\}( \| \{[^{}]+\})*")
 _FIRST_ITEM = re.compile(r"\"[A-Z_]+\"( \| \"[A-Z_]+\")*")
-# The name of a field, which may be followed by the value that means none, or by all values that the field can have.
+# A field's name, optionally followed by the value that stands for "unset", or by every value it can have.
 _FIELD = re.compile(r"([a-z][a-z_]*)( \| (-1|\"\"|nil)| = \"[A-Z]+\"( \| \"[A-Z]+\")*)?")
 
 _MEANS_INCLUDE = re.compile(r"--\W*include\b")
@@ -48,11 +48,11 @@ class Script(NamedTuple):
     args: tuple[str, ...]
     words: frozenset[bytes]
     takes_conversation: bool
-    """The conversation's id is among the arguments, not only in the names of the keys."""
+    """True if the conversation's id is among the arguments, not only in the names of the keys."""
     pick: Callable[[Mapping[str, Argument]], tuple[Argument, ...]]
     """A function that takes the arguments out of a mapping, in the header's order."""
     read: Mapping[bytes, ReadReply]
-    """The first word of an answer -> a function that reads the answer into a tuple with the header's names."""
+    """The first word of an answer -> a function that turns the answer into a tuple with the header's names."""
 
 
 class InvalidHeader(Exception):
@@ -90,14 +90,15 @@ def parse_script(name: str, source: str) -> Script:
 
 
 def _picker(args: list[str]) -> Callable[[Mapping[str, Argument]], tuple[Argument, ...]]:
-    """Return the function that takes these arguments out of a mapping; it raises KeyError if one is missing."""
+    """Return a function that takes these arguments out of a mapping. It raises KeyError if an argument is missing."""
     if len(args) == 1:
         return lambda arguments: (arguments[args[0]],)
     return itemgetter(*args)
 
 
 def _replies(name: str, returns: str) -> dict[bytes, ReadReply]:
-    """Return the function that reads each form of the answer, by the form's first word."""
+    """Return a function for each form of the answer, by the form's first word. The function reads answers of that
+    form."""
     if not _RETURNS.fullmatch(returns):
         raise InvalidHeader(f"{name}.lua: what it Returns must read {{...}} | {{...}}")
     read: dict[bytes, ReadReply] = {}
@@ -111,7 +112,7 @@ def _replies(name: str, returns: str) -> dict[bytes, ReadReply]:
 
 
 def _reader(name: str, items: list[str]) -> ReadReply:
-    """Return a function that gives an answer's values the names of these items.
+    """Return a function that turns an answer into a tuple whose fields have the names of these items.
 
     The function raises ValueError or TypeError if the values do not fit the items.
 
@@ -150,7 +151,7 @@ def _fields(name: str, items: list[str]) -> tuple[str, ...]:
 
 
 def expand_includes(name: str, text: str, directory: Path = LUA_DIRECTORY) -> str:
-    """Return the script's text with each include, as one line, in place of the line that names it."""
+    """Return the script's text. Each line that names an include is replaced by the include's code, as one line."""
     lines = text.split("\n")
     for at, line in enumerate(lines):
         if _MEANS_INCLUDE.search(line):
@@ -183,7 +184,7 @@ def on_one_line(name: str, text: str, wanted: Sequence[str] = ()) -> str:
     if re.search(r"['\"]|\[=*\[", _STRING_OR_COMMENT.sub("", text)):
         raise InvalidInclude(f"{where}: a string must end on its line, and stand in ' or \"")
     lines = [line.rstrip() for line in code.split("\n") if line.strip()]
-    # Once the lines are joined, the parenthesis would call the value at the end of the line before.
+    # Once the lines are joined, Lua would read such a parenthesis as a call of the value before it.
     if any(line.lstrip().startswith("(") for line in lines):
         raise InvalidInclude(f"{where}: no line may begin with a parenthesis")
     if wanted:

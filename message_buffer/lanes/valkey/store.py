@@ -1,4 +1,4 @@
-"""The store: a typed method for each script in lua/, with the script's name. `release_lease` has two methods.
+"""The store has a typed method for each script in lua/, with the script's name. `release_lease` has two methods.
 
 Every script may be repeated with the same arguments. If a reply is lost, the connection makes the same call again,
 with the time and the call id of the first try.
@@ -26,7 +26,7 @@ from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.timing import Timing
 from message_buffer.settings import StoreSettings
 
-# A longer message id is remembered by its digest. The ids of WhatsApp, Telegram and Twilio are shorter.
+# For a longer message id, a lane remembers the digest. The ids of WhatsApp, Telegram and Twilio are shorter.
 MAX_REMEMBERED_ID_BYTES = 96
 # The stage's quota and the number of waiting messages are checked only with messages 1, 9, 17, … of a buffer, for eight
 # messages at once, because a check takes several commands. If a rule sets the quota, every message is checked.
@@ -60,14 +60,14 @@ class Store:
         self.settings = settings
 
     def prepare(self) -> None:
-        """Begin to connect to Valkey, before the first call."""
+        """Begin to connect to Valkey, so that the first call waits less."""
         self._connection.prepare()
 
     def shard_of(self, conversation: str) -> int:
         return shard_of(conversation, self.settings.shards)
 
     def warm_up(self, *scripts: str) -> None:
-        """Load these scripts and connect, so that the first calls need not wait for that."""
+        """Load these scripts and connect, so that the first calls are faster."""
         for name in scripts:
             self._load(name)
         # The function's user may not run PING, so read the state of a conversation that does not exist.
@@ -191,7 +191,7 @@ class Store:
         until_ms = _or_none(reply.leaving_until_ms)
         return o.ConversationForgotten(
             _or_none(reply.last_at_ms), reply.waiting, reply.frozen,
-            # A run may begin a call to the bus until its token ends.
+            # Add the time of one call, because a run may begin a call to the bus until its token ends.
             None if until_ms is None else until_ms + MAX_CALL_MS,
         )  # fmt: skip
 
@@ -234,7 +234,8 @@ class Store:
                 return o.BufferEmpty()
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.BufferRetimed | o.BufferUnmoved | o.BufferEmpty:
-        """Compute an open buffer's due time again by changed rules. Later messages come with the new rules anyway."""
+        """Compute an open buffer's due time again after its rules have changed. Later messages bring the new rules with
+        them."""
         start = self._start()
         reply = self._run(
             "retime_buffer", conversation=conversation, now_ms=self._clock(), **timing.for_scripts, **start
@@ -329,7 +330,7 @@ class Store:
         )  # fmt: skip
         if reply.word == b"LOST":
             return o.LeaseLost()
-        # In a repeated call the script returns the times as strings.
+        # If the call is a repeat, the script returns the times as strings.
         due = [o.DueConversation(conversation.decode(), int(due_at_ms)) for conversation, due_at_ms in reply.rows]
         return o.ConversationsClaimed(
             _or_none(reply.next_due_at_ms), due, now_ms + s.claim_ms, reply.expired, waits_for_slot=bool(reply.full)
@@ -364,9 +365,11 @@ class Store:
         )
 
     def list_conversations(self, shard: int, *, cursor: str = FIRST_PAGE, limit: int = 100) -> o.ConversationPage:
-        """Return one page of a shard's conversations. A buffer that is open during all calls is on at least one page.
+        """Return one page of a shard's conversations. A buffer that is open while all pages are read is on at least one
+        page.
 
-        A conversation with only a frozen batch may be on no page if it is claimed or returned between the calls.
+        A conversation with only a frozen batch may be on no page if the conversation is claimed or returned between the
+        calls.
         """
         if not re.fullmatch(_CURSOR, cursor):
             raise InvalidInput(f"a cursor must be the next_cursor of an earlier page, not {cursor!r}")
@@ -440,7 +443,7 @@ class Store:
 def _whole(name: str, value: int, low: int, high: int) -> None:
     """Raise InvalidInput unless the value is a whole number in these bounds.
 
-    The scripts keep times in 13 digits, so a fraction or another digit would shift the fields that follow.
+    The scripts store times as 13 digits, so a fraction or a 14th digit would shift the fields that follow.
     """
     if type(value) is not int or not low <= value <= high:
         raise InvalidInput(f"{name} must be a whole number from {low} to {high}, not {value}")
@@ -455,7 +458,7 @@ def encode_message_id(message_id: str) -> bytes:
 
 
 def remembered_name(message_id: str) -> bytes:
-    """Return the name under which a message is remembered: its id, or the digest of a long id."""
+    """Return the name under which the lane remembers a message: its id, or the digest of a long id."""
     encoded = encode_message_id(message_id)
     if len(encoded) <= MAX_REMEMBERED_ID_BYTES:
         return encoded
@@ -477,7 +480,7 @@ def _limits(settings: StoreSettings, charge: Charge | None, items: int = 1) -> s
 
 
 def _costs_us(quota: Quota, shards: int, messages: int) -> str:
-    """Return two costs, in microseconds of a quota's minute: of these messages, and of an opened buffer.
+    """Return the cost of these messages and the cost of opening a buffer, in microseconds of a quota's minute.
 
     Each shard counts alone and has an equal share of the quota, so the minute is multiplied by the number of shards.
     """
@@ -500,13 +503,13 @@ class _Why(NamedTuple):
 
 
 def _why(packed: bytes) -> _Why:
-    """Unpack a line's `why`, which the include `due_time` packs."""
+    """Unpack the field `why` of an answer, which lua/include/due_time.lua packs."""
     reason, rule, wait_ms = packed.decode().split()
     return _Why(reason, rule, int(wait_ms))
 
 
 def _holds(holder: Holder, packed: bytes) -> Holds:
-    """Return the hold that `hold_buffer` has packed, or none if the text is empty."""
+    """Return the hold that the script `hold_buffer` has packed, or no hold if the text is empty."""
     until_ms, _, cause = packed.decode().partition(" ")
     return (Hold(holder, int(until_ms), cause),) if until_ms else ()
 

@@ -1,8 +1,9 @@
-"""The processor's sleep, which ends at a time or when a script wakes the processor.
+"""Lets a processor sleep until a given time, or until a script wakes it.
 
 The processor keeps one blocking pop outstanding, on a connection of its own, and waits for the reply. It does not use
-the pop's time-out as its timer, because the server checks time-outs only ten times a second. That time-out ends a pop
-whose processor has vanished without closing the connection. Such a pop would take the next processor's wake.
+the pop's time-out as its timer, because the server checks time-outs only ten times a second. The time-out only ends the
+pop of a processor that has vanished without closing the connection. Otherwise that pop would take the wake that is
+meant for the next processor.
 """
 
 import time
@@ -71,8 +72,8 @@ class Wake:
     def wait(self, seconds: float) -> bool:
         """Return whether a script woke the processor within `seconds`.
 
-        If the connection fails, sleep for the rest of the time and return False; raise no error. The sleep ends in
-        time even if the connection is not open by then.
+        If the connection fails, sleep for the rest of the time and return False; raise no error. The sleep does not
+        last longer if the connection takes longer to open.
         """
         deadline = self._monotonic() + seconds
         try:
@@ -93,7 +94,7 @@ class Wake:
         return max(deadline - self._monotonic(), 0)
 
     def _popping_line(self, deadline: float) -> _WakeConnection | None:
-        """Return the connection, with a pop outstanding on it, or None if it is not open before the deadline."""
+        """Return a connection on which a pop is waiting, or None if no connection is open before the deadline."""
         if self._pop is None:
             self._dial = self._dial or Dial(self._open)
             self._pop = self._dial.wait(self._left(deadline))
