@@ -180,12 +180,11 @@ def bootstrap_problems(config: StageConfig, account: StageAccount) -> Iterator[s
 def concurrency_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
     """Yield a problem if the functions reserve more than the account has left, and advice if the account has little."""
     limit = account.client("lambda").get_account_settings()["AccountLimit"]
-    wanted = sum(instances for role, instances in config.concurrency if instances and role in config.roles)
+    reserved = config.concurrency.reserved
+    wanted = sum(instances for role, instances in reserved.items() if role in config.roles)
     # Lambda takes provisioned instances from the reserved ones, if their function has any.
     wanted += sum(
-        instances
-        for role, instances in config.warmth.items()
-        if role in config.roles and getattr(config.concurrency, role) is None
+        instances for role, instances in config.warmth.items() if role in config.roles and role not in reserved
     )
     if not wanted:
         if limit["ConcurrentExecutions"] < MIN_COMFORTABLE_EXECUTIONS:
