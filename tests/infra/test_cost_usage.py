@@ -35,8 +35,8 @@ from message_buffer.telemetry import Telemetry
 from tests.support.engine import Engine
 from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeObjects, FakeQueue, FakeSecrets
 from tests.support.ingest_scene import ACCOUNT_QUOTA
-from tests.support.takeovers import FakeTakeovers
 from tests.support.table_service import weather
+from tests.support.takeovers import FakeTakeovers
 from tests.support.window import TABLE, WINDOW_MS, WindowScene
 
 pytestmark = pytest.mark.xdist_group("synth")
