@@ -73,12 +73,13 @@ class Missing(Exception):
 def problems_here(purpose: Purpose) -> Iterator[str]:
     """Yield what is missing on this machine."""
     yield from _node()
-    if purpose in {"diff", "deploy"} and lambda_interpreter() is None:
-        yield (
-            f"Python {LAMBDA_PYTHON} is missing. It compiles the layer; without byte code, importing a handler takes "
-            f"three times as long. Make `python{LAMBDA_PYTHON} --version` work, or set up with it: "
-            f"`make PYTHON=/path/to/python{LAMBDA_PYTHON} setup`."
+    if purpose in {"synth", "diff", "deploy"} and lambda_interpreter() is None:
+        missing = (
+            f"Python {LAMBDA_PYTHON} is missing. It compiles the layer, which is not deployed without byte code, since "
+            f"importing a handler would take three times as long. Make `python{LAMBDA_PYTHON} --version` work, or set "
+            f"up with it: `make PYTHON=/path/to/python{LAMBDA_PYTHON} setup`."
         )
+        yield Advice(missing) if purpose == "synth" else missing
     try:
         build_layer(REQUIREMENTS, platform=LayerPlatform.LAMBDA, cache=LAYERS)
     except LayerError as error:

@@ -166,6 +166,13 @@ def test_all_that_is_missing_is_said_at_once(machine: pytest.MonkeyPatch, tmp_pa
     assert not rest
 
 
+def test_a_synth_without_lambdas_python_is_told_that_its_layer_cannot_be_deployed(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(preflight, "lambda_interpreter", lambda: None)
+    (sentence,) = problems(STAGES, "dev", "synth")
+    assert isinstance(sentence, Advice)
+    assert sentence.startswith("Python 3.13 is missing")
+
+
 def test_a_protected_stage_is_not_destroyed_by_half(machine: pytest.MonkeyPatch) -> None:
     machine.setattr(boto3, "Session", lambda: Session(IDENTITY, NO_LOOKUP_ROLE, BOOTSTRAPPED))
     (protected,) = problems(STAGES, "prod", "destroy")
