@@ -27,7 +27,7 @@ from message_buffer.errors import InvalidInput, MessageBufferError, MessageTooLa
 from message_buffer.events.event_bus import Publishes
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.valkey.patience import WebhookPatience
-from message_buffer.messages.conversation_id import encode_conversation
+from message_buffer.messages.conversation_id import ConversationId, encode_conversation
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.telemetry import Telemetry
 
@@ -60,6 +60,11 @@ class Ingest:
         self._book = book
         self._aliases = aliases
         self._clock = clock
+
+    def warm_up(self) -> None:
+        """Read the secrets and the rules that the first webhook needs."""
+        self._authentication.warm_up()
+        self._book.for_conversation(ConversationId("default", "generic", "-", "-"))
 
     def answer(self, request: WebhookCall) -> Response:
         """Return the response to any request, even an invalid one, and even if the lanes cannot be reached."""

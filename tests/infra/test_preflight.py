@@ -214,7 +214,7 @@ def test_the_command_prints_the_sentences_and_fails() -> None:
     arguments = [sys.executable, "-m", "infra.preflight", "--for", "synth", "--stage"]
     run = subprocess.run([*arguments, "prdo"], capture_output=True, text=True, check=False, cwd=ROOT)
     assert run.returncode == 1
-    assert run.stderr.startswith("Not ready to synth stage 'prdo':\n")
+    assert "Not ready to synth stage 'prdo':\n" in run.stderr
     assert "  - Unknown stage 'prdo'. Valid stages: dev, local, prod.\n" in run.stderr
 
 
