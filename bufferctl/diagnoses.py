@@ -87,6 +87,10 @@ FAILED_ATTEMPTS: Mapping[str, Mapping[str, str]] = {
         "reply is tried again": "reply-dead-letters",
     },
 }
+MODEL_REFUSED = (
+    "Amazon Bedrock refuses the model. In the first 15 minutes of an account's use of it, wait; otherwise allow it: "
+    "docs/responder.md#turning-it-on."
+)
 # Texts in Lambda's log lines about a run that it ended, or about an uncaught error.
 UNCAUGHT = ("Task timed out", "Runtime exited", "Runtime.ImportModuleError", "Traceback")
 # A pattern for Lambda's report of a failed run, if the functions write logs in JSON.
@@ -399,12 +403,13 @@ def attempts(facts: StageFacts) -> Iterator[Finding]:
                 continue
             last_ms = failed[-1]["atMs"]
             emits_nothing = role in EMITTERS and _has_emitted_since(facts, role, last_ms) is False
+            reason = _brief(failed[-1].get("reason"))
             yield Finding(
                 BROKEN if emits_nothing else FAILING,
                 f"The {role.replace('_', ' ')} logged `{message}` {_times(len(failed))} within the hour, last at "
                 f"{moment(last_ms)}{', and has emitted no batch since' if emits_nothing else ''}: "
-                f"{_brief(failed[-1].get('reason'))}.",
-                f"See {RUNBOOK}#{anchor}.",
+                f"{reason}.",
+                MODEL_REFUSED if reason == "converse: AccessDeniedException" else f"See {RUNBOOK}#{anchor}.",
             )
 
 

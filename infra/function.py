@@ -132,7 +132,7 @@ class Function(lambda_.Function):
             role=_execution_role(scope, f"{construct_id}Role", log_group=log_group, in_network=placement is not None),
             log_group=log_group,
             tracing=lambda_.Tracing.ACTIVE if config.tracing else lambda_.Tracing.DISABLED,
-            reserved_concurrent_executions=getattr(config.concurrency, role, None),
+            reserved_concurrent_executions=config.concurrency.reserved.get(role),
             **asynchronous,
             recursive_loop=lambda_.RecursiveLoop.ALLOW if in_a_loop else lambda_.RecursiveLoop.TERMINATE,
             vpc=placement.vpc if placement else None,

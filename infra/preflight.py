@@ -72,12 +72,13 @@ class Missing(Exception):
 
 def problems_here(purpose: Purpose) -> Iterator[str]:
     """Yield what is missing on this machine."""
-    if purpose in {"diff", "deploy"} and lambda_interpreter() is None:
-        yield (
-            f"Python {LAMBDA_PYTHON} is missing. It compiles the layer; without byte code, importing a handler takes "
-            f"three times as long. Make `python{LAMBDA_PYTHON} --version` work, or set up with it: "
-            f"`make PYTHON=/path/to/python{LAMBDA_PYTHON} setup`."
+    if purpose in {"synth", "diff", "deploy"} and lambda_interpreter() is None:
+        missing = (
+            f"Python {LAMBDA_PYTHON} is missing. It compiles the layer, which is not deployed without byte code, since "
+            f"importing a handler would take three times as long. Make `python{LAMBDA_PYTHON} --version` work, or set "
+            f"up with it: `make PYTHON=/path/to/python{LAMBDA_PYTHON} setup`."
         )
+        yield Advice(missing) if purpose == "synth" else missing
     try:
         build_layer(REQUIREMENTS, platform=LayerPlatform.LAMBDA, cache=LAYERS)
     except LayerError as error:
@@ -156,12 +157,11 @@ def bootstrap_problems(config: StageConfig, account: StageAccount) -> Iterator[s
 def concurrency_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
     """Yield a problem if the functions reserve more than the account has left, and advice if its limit is low."""
     limit = account.client("lambda").get_account_settings()["AccountLimit"]
-    wanted = sum(instances for role, instances in config.concurrency if instances and role in config.roles)
+    reserved = config.concurrency.reserved
+    wanted = sum(instances for role, instances in reserved.items() if role in config.roles)
     # If a function has reserved concurrency, its provisioned instances are a part of that, so do not count them again.
     wanted += sum(
-        instances
-        for role, instances in config.warmth.items()
-        if role in config.roles and getattr(config.concurrency, role) is None
+        instances for role, instances in config.warmth.items() if role in config.roles and role not in reserved
     )
     if not wanted:
         if limit["ConcurrentExecutions"] < MIN_COMFORTABLE_EXECUTIONS:

@@ -105,7 +105,14 @@ class ResponderStack(cdk.Stack):
         self._model = responder.model if responder.assistant == "bedrock" else None
         permissions.grant_to_responder(self, buffer)
         # A reply takes as long as the assistant, so several deliveries in one run would wait for each other.
-        self.function.add_event_source(SqsEventSource(self.queue, batch_size=1, report_batch_item_failures=True))
+        self.function.add_event_source(
+            SqsEventSource(
+                self.queue,
+                batch_size=1,
+                report_batch_item_failures=True,
+                max_concurrency=config.concurrency.responder,
+            )
+        )
         events.Rule(
             self,
             "BatchesReady",

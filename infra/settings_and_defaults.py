@@ -135,8 +135,16 @@ class ConcurrencyConfig(Settings):
     """Limits how many commands of operators run at the same time."""
     gate: Instances | None = None
     """Limits how many requests of consumers run at the same time."""
-    responder: Instances | None = None
-    """Limits how many batches are answered at the same time."""
+    responder: Annotated[int, Field(ge=2, le=1_000)] = 100
+    """Limits how many batches are answered at the same time. The queue of batches keeps this limit, and nothing is
+    reserved. An answer may take minutes and asks the gate meanwhile, so without a limit slow answers would take from
+    ingest and the gate what an account may run at once. The default is a tenth of the usual 1,000; in an account that
+    may run 10, choose 2."""
+
+    @property
+    def reserved(self) -> dict[str, int]:
+        """Return the instances to reserve, by role."""
+        return {role: number for role, number in self if number is not None and role != "responder"}
 
 
 class DomainConfig(Settings):
@@ -188,9 +196,10 @@ class BusConfig(Settings):
 class LimitsConfig(Settings):
     """`limits`: bounds on the emission of a batch, and on waiting messages."""
 
-    max_event_bytes: Annotated[int, Field(ge=1_024, le=1_048_576)] = 262_144
+    max_event_bytes: Annotated[int, Field(ge=1_024, le=1_000_000)] = 256_000
     """If an event would be larger, its messages are put into the bucket, and the event contains a reference to them.
-    Lower it if a queue or workflow of your consumers accepts less."""
+    What EventBridge delivers is larger than this: by default it fits into an older queue, which accepts 256 KiB, and at
+    most into SQS's 1 MiB. Lower it if a queue or workflow of your consumers accepts less."""
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 20
     """A batch becomes a dead letter after this many attempts that failed or did not end. The pauses between attempts
     grow to a minute, so 20 attempts take more than ten minutes, in which a short outage can end, or an operator can
@@ -554,7 +563,7 @@ class StageConfig(Settings):
                 "api.kind `url` needs concurrency.ingest: nothing else limits how many functions a flood can start"
             )
         for role, instances in self.warmth.items():
-            reserved = getattr(self.concurrency, role)
+            reserved = self.concurrency.reserved.get(role)
             if reserved is not None and instances > reserved:
                 raise ValueError(f"warmth.{role} must not exceed concurrency.{role}, which includes it")
         return self

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from lambdas.conversation_processor.service import ConversationProcessor
+from message_buffer.aws.environment import is_provisioned
 from message_buffer.errors import MessageBufferError, StoreError
 from message_buffer.events.emission import Emission, TimeLeft, open_emission
 from message_buffer.lanes.opening import open_valkey_lane
@@ -62,3 +63,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str] | None:
     finally:
         telemetry.flush()
     return None
+
+
+if is_provisioned():
+    _warm_up(_parts().processor, _parts().telemetry)

@@ -1,7 +1,7 @@
 """Lambda entry of the DynamoDB processor.
 
-The queue invokes the function with some triggers, and the function returns those that the queue must deliver again. A rule
-invokes it every minute with `{"sweep": true}`, and the queue does the same half a minute later. The admin function
+The queue invokes the function with some triggers, and the function returns those that the queue must deliver again. A
+rule invokes it every minute with `{"sweep": true}`, and the queue does the same half a minute later. The admin function
 invokes it with `{"redrive": <body of a dead letter>}`; the call then returns `{"redriven": batchId}` or fails.
 """
 

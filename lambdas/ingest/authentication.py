@@ -37,6 +37,9 @@ class Authentication:
         self._clock = clock
         self._time_is_required = time_is_required
 
+    def warm_up(self) -> None:
+        self._secrets.of("")
+
     def pass_challenge(self, platform: Platform, webhook: Webhook) -> str | None:
         """Return the text that the platform expects, or None if its verify token is not ours.
 

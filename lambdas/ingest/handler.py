@@ -9,6 +9,7 @@ invokes ingest, with batches of webhooks.
 import re
 from base64 import b64decode
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlencode
@@ -21,8 +22,9 @@ from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aliases.aliases import Aliases
 from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws import clients as aws
+from message_buffer.aws.environment import is_provisioned
 from message_buffer.aws.secrets import Secrets
-from message_buffer.errors import InvalidInput
+from message_buffer.errors import InvalidInput, MessageBufferError
 from message_buffer.events.event_bus import EventBus
 from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.lanes.lane import Lane
@@ -210,3 +212,8 @@ def _to_gateway(response: Response) -> dict[str, Any]:
         "headers": {"Content-Type": response.content_type, **response.headers},
         "body": response.body,
     }
+
+
+if is_provisioned():
+    with suppress(MessageBufferError):
+        _ingest().warm_up()

@@ -75,6 +75,11 @@ class Ingest:
         self._clock = clock
         self._began_ms = 0
 
+    def warm_up(self) -> None:
+        """Read the secrets and the rules that the first webhook needs."""
+        self._authentication.warm_up()
+        self._book.for_conversation(ConversationId("default", "generic", "-", "-"))
+
     def answer(self, request: WebhookCall) -> Response:
         """Return the response to any request, even an invalid one, and even if the lanes cannot be reached."""
         self._unauthenticated.write_counts()

@@ -6,8 +6,9 @@ from threading import Thread
 from typing import Any, NamedTuple
 
 from lambdas.processor.service import MAX_STARTS_AT_ONCE, ConversationProcessors, Exit, Processor, Timings
+from message_buffer.aws.environment import is_provisioned
 from message_buffer.aws.functions import Functions
-from message_buffer.errors import SendFailed
+from message_buffer.errors import MessageBufferError, SendFailed
 from message_buffer.lanes.opening import open_valkey
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.sign_in import Opener, open_store
@@ -83,3 +84,9 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str]:
         parts.telemetry.info("processor stopped", shard=shard, reason=reason)
         parts.telemetry.flush()
     return {"reason": reason}
+
+
+if is_provisioned():
+    with suppress(MessageBufferError):
+        _parts().functions.prepare()
+        _parts().store.warm_up("acquire_lease", "claim_due", "renew_lease")

@@ -76,6 +76,27 @@ def test_what_was_synthesized_is_deployed_without_our_app_and_its_packages(
     assert looked_for == [], "it imports packages that are not installed where there are credentials"
 
 
+@pytest.mark.parametrize("command", ["deploy", "diff"])
+def test_a_synthesized_layer_without_byte_code_is_not_deployed(
+    command: str, looked_for: list[Sequence[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packages = tmp_path / "asset.01" / "python" / "thing"
+    packages.mkdir(parents=True)
+    (packages / "__init__.py").touch()
+    (tmp_path / "asset.02" / "lambdas").mkdir(parents=True)
+    with pytest.raises(SystemExit):
+        cli.main([command, "--all", "--app", str(tmp_path), "-c", "stage=prod"])
+    assert "Python 3.13" in capsys.readouterr().err
+    (packages / "__pycache__").mkdir()
+    (packages / "__pycache__" / "__init__.cpython-313.pyc").touch()
+    with pytest.raises(Became):
+        cli.main([command, "--all", "--app", str(tmp_path), "-c", "stage=prod"])
+
+
+def test_what_cdk_watch_deploys_is_looked_at_as_a_deployment() -> None:
+    assert cli.purpose(["watch", "-c", "stage=prod"]) == "deploy"
+
+
 @pytest.mark.parametrize("arguments", [["ls"], ["synth", "-c", "stage=local", "-c", "valkeyUrl=valkey://x:1"]])
 def test_neither_a_harmless_command_nor_the_local_stage_needs_a_preflight(
     looked_for: list[Sequence[str]], arguments: list[str]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from infra import settings_and_defaults as reference
 from infra.buffer import ADMIN_TIMEOUT_SECONDS, GATE_TIMEOUT_SECONDS
@@ -14,6 +15,7 @@ from infra.settings_and_defaults import (
     MIN_LEASE_MS,
     RULE_NAMES,
     ConfigError,
+    LimitsConfig,
     Settings,
     StageConfig,
     TimingsConfig,
@@ -31,6 +33,8 @@ from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.settings import ConnectionSettings
 from tests.support.engine import SETTINGS
 
+# Its fields beside the detail: account, region, time, id and the bus's own names.
+MAX_ENVELOPE_BYTES = 1_024
 STAGES = {"local": {}, "dev": {}, "prod": {"memory": {"ingest": 1024}}}
 
 
@@ -267,3 +271,15 @@ def test_overrides_that_are_no_object_are_refused(overrides: str) -> None:
 )
 def test_shards_share_the_concurrency_of_the_conversation_processor(overrides: dict[str, Any], slots: int) -> None:
     assert load_stage({"s": overrides}, stage="s").slots_of_a_shard == slots
+
+
+@pytest.mark.parametrize(
+    ("limits", "accepted"),
+    [(LimitsConfig(), 256 * 1024), (LimitsConfig(max_event_bytes=1_000_000), 1024 * 1024)],
+    ids=["an older queue, and the default", "SQS, and the largest"],
+)
+def test_an_event_of_the_largest_size_fits_into_a_consumers_queue(limits: LimitsConfig, accepted: int) -> None:
+    """What EventBridge delivers is larger than the entry that it counts."""
+    assert limits.max_event_bytes + MAX_ENVELOPE_BYTES <= accepted
+    with pytest.raises(ValidationError):
+        LimitsConfig(max_event_bytes=1_000_001)

@@ -185,6 +185,13 @@ def test_all_that_is_missing_is_said_at_once(machine: pytest.MonkeyPatch) -> Non
     assert not rest
 
 
+def test_a_synth_without_lambdas_python_is_told_that_its_layer_cannot_be_deployed(machine: pytest.MonkeyPatch) -> None:
+    machine.setattr(preflight, "lambda_interpreter", lambda: None)
+    (sentence,) = problems(STAGES, "dev", "synth")
+    assert isinstance(sentence, Advice)
+    assert sentence.startswith("Python 3.13 is missing")
+
+
 def test_a_protected_stage_is_not_destroyed_by_half(machine: pytest.MonkeyPatch) -> None:
     machine.setattr(boto3, "Session", lambda: Session(IDENTITY, NO_LOOKUP_ROLE, BOOTSTRAPPED))
     (protected,) = problems(STAGES, "prod", "destroy")
@@ -226,7 +233,7 @@ def test_the_command_prints_the_sentences_and_fails() -> None:
     arguments = [sys.executable, "-m", "infra.preflight", "--for", "synth", "--stage"]
     run = subprocess.run([*arguments, "prdo"], capture_output=True, text=True, check=False, cwd=ROOT)
     assert run.returncode == 1
-    assert run.stderr.startswith("Not ready to synth stage 'prdo':\n")
+    assert "Not ready to synth stage 'prdo':\n" in run.stderr
     assert "  - Unknown stage 'prdo'. Valid stages: dev, local, prod.\n" in run.stderr
 
 

@@ -71,7 +71,16 @@ def test_the_queue_waits_longer_than_the_function_may_run(template: Template) ->
     assert visible == 6 * function["Timeout"]
     source = _one(template, "AWS::Lambda::EventSourceMapping")["Properties"]
     assert (source["BatchSize"], source["FunctionResponseTypes"]) == (1, ["ReportBatchItemFailures"])
+    assert source["ScalingConfig"] == {"MaximumConcurrency": 100}
     assert "VpcConfig" not in function, "it speaks to the internet, and not to the cache"
+
+
+def test_the_queue_and_not_a_reservation_bounds_how_many_answers_run(synthesize: Callable[..., Stacks]) -> None:
+    template = synthesize("prod", responder={}, concurrency={"responder": 2})["Responder"]
+    source = _one(template, "AWS::Lambda::EventSourceMapping")["Properties"]
+    assert source["ScalingConfig"] == {"MaximumConcurrency": 2}
+    function = _one(template, "AWS::Lambda::Function")["Properties"]
+    assert "ReservedConcurrentExecutions" not in function, "a small account has none to reserve"
 
 
 def test_conversations_outlive_their_stack_and_can_be_brought_back(template: Template) -> None:

@@ -41,7 +41,7 @@ class RunningValkeyLane:
         destinations = EmissionDestinations(self.bus, FakeObjects(), FakeQueue())
         self._conversation_processor = ConversationProcessor(
             lane=self.lane,
-            emission=Emission(destinations, telemetry, EmissionLimits(262_144, MAX_ATTEMPTS), clock=engine.clock),
+            emission=Emission(destinations, telemetry, EmissionLimits(256_000, MAX_ATTEMPTS), clock=engine.clock),
             telemetry=telemetry,
             clock=engine.clock,
             random=lambda: 0.0,

@@ -178,7 +178,7 @@ class TwoLanes:
         telemetry = self.scene.telemetry
         return ConversationProcessor(
             lane=valkey_lane(self._store("conversation_processor", self.clock)),
-            emission=Emission(destinations, telemetry, EmissionLimits(262_144, MAX_ATTEMPTS), clock=self.clock),
+            emission=Emission(destinations, telemetry, EmissionLimits(256_000, MAX_ATTEMPTS), clock=self.clock),
             telemetry=telemetry,
             clock=self.clock,
             random=lambda: 0.0,

@@ -202,7 +202,7 @@ class WindowScene:
         return DynamoDbProcessor(
             table=self.table,
             triggers=self.triggers,
-            emission=Emission(destinations, self.telemetry, EmissionLimits(262_144, MAX_ATTEMPTS), clock=self.clock),
+            emission=Emission(destinations, self.telemetry, EmissionLimits(256_000, MAX_ATTEMPTS), clock=self.clock),
             telemetry=self.telemetry,
             clock=self.clock,
             random=lambda: 0.0,

@@ -59,7 +59,7 @@ def raising(error: Exception) -> Callable[..., Any]:
 class Scene:
     """A conversation processor on an engine, with fakes of everything it calls."""
 
-    def __init__(self, engine: Engine, *, max_event_bytes: int = 262_144) -> None:
+    def __init__(self, engine: Engine, *, max_event_bytes: int = 256_000) -> None:
         self.engine = engine
         self.bus, self.objects, self.queue = FakeBus(), FakeObjects(), FakeQueue()
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
@@ -656,7 +656,7 @@ def test_a_conversation_processor_whose_calls_all_fail_late_puts_its_batch_back_
 def test_a_conversation_processor_that_was_late_already_is_not_killed_and_a_later_one_ends_it(
     fake: Engine, refused: bool, take_ms: int
 ) -> None:
-    scene = Scene(fake, max_event_bytes=262_144 if refused else 1_024)
+    scene = Scene(fake, max_event_bytes=256_000 if refused else 1_024)
     scene.bus.failures += [SendFailed("put event: AccessDenied")] * MAX_ATTEMPTS * refused
     slow = SlowAws(scene)
     for n in range(5):

@@ -396,6 +396,16 @@ def test_failed_emissions_are_counted_with_the_last_reason_and_time(
     aws.all_were_asked()
 
 
+def test_a_model_that_bedrock_refuses_is_named_with_what_to_do(aws: Aws, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"ResponderFunction": "responder-1", "ResponderLogGroup": "logs-of-responder"}
+    monkeypatch.setattr(f"{__name__}.OUTPUTS", found)
+    refused = ("WARNING", "reply is tried again", 30, {"reason": "converse: AccessDeniedException"})
+    aws.answers("logs", "filter_log_events", {"events": log_of(refused)})
+    (finding,) = diagnoses.attempts(facts(aws))
+    assert "converse: AccessDeniedException" in finding.what
+    assert "docs/responder.md#turning-it-on" in finding.do
+
+
 def test_each_failed_attempt_is_a_warning_that_its_function_logs_and_a_section_of_the_runbook() -> None:
     runbook = (ROOT / "docs/runbook.md").read_text("utf-8")
     anchors = {heading.lower().replace(" ", "-") for heading in re.findall("^#+ (.+)$", runbook, re.MULTILINE)}
@@ -406,7 +416,7 @@ def test_each_failed_attempt_is_a_warning_that_its_function_logs_and_a_section_o
     for messages in diagnoses.FAILED_ATTEMPTS.values():
         for message, anchor in messages.items():
             assert anchor in anchors
-            assert re.search(rf'warn\(\s*"{message}"', code), message
+            assert re.search(rf'(warn|_log_failure)\(\s*"{message}"', code), message
             assert f"- `{message}` WARNING" in logged
 
 

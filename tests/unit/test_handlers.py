@@ -179,6 +179,16 @@ def test_a_pass_that_failed_fails_the_invocation_so_that_the_alarm_sees_it(
     assert telemetry.flushes == 1
 
 
+@pytest.mark.parametrize("error", [StoreUnavailable("gone"), KeyError("a bug")])
+def test_a_pass_of_a_queue_that_failed_does_not_let_lambda_slow_the_queue_down(
+    monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry, error: Exception
+) -> None:
+    watchdog_with(monkeypatch, telemetry, run_pass=raising(error))
+    watchdog.handler({"Records": [{"body": "{}"}]}, CONTEXT)
+    assert telemetry.said("pass failed")
+    assert telemetry.flushes == 1
+
+
 def watchdog_with(monkeypatch: pytest.MonkeyPatch, telemetry: RecordedTelemetry, **methods: Any) -> None:
     monkeypatch.setattr(watchdog, "_parts", lambda: (SimpleNamespace(**methods), telemetry))
 

@@ -53,7 +53,7 @@ def test_a_dead_letter_is_redriven_and_makes_the_event_of_its_batch(name: str) -
     if reference := letter.get("payloadsRef"):
         objects.kept[reference["key"]] = (FIXTURES / "dead_letter_payloads.json").read_bytes()
     emission = Emission(
-        EmissionDestinations(bus, objects, FakeQueue()), RecordedTelemetry(), EmissionLimits(262_144, 3)
+        EmissionDestinations(bus, objects, FakeQueue()), RecordedTelemetry(), EmissionLimits(256_000, 3)
     )
     assert emission.redrive(letter, TimeLeft(lambda: 20_000)) == letter["batchId"]
     ((_, detail),) = bus.published

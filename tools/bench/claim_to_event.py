@@ -40,7 +40,7 @@ CONVERSATION_PROCESSOR = ConversationProcessorSettings(
         iam=None, store=SETTINGS, processor_function="processor",
     ),
     emission=EmissionSettings(
-        event_bus="bus", max_event_bytes=262_144, oversize_bucket="bucket", max_attempts=20,
+        event_bus="bus", max_event_bytes=256_000, oversize_bucket="bucket", max_attempts=20,
         dead_letter_queue_url="https://queue",
     ),
 )  # fmt: skip
@@ -48,7 +48,7 @@ CONVERSATION_PROCESSOR = ConversationProcessorSettings(
 WITHOUT_SETTINGS = {
     "STAGE": "bench", "SHARDS": "1", "START_MS": "4000", "CLAIM_TIMEOUT_MS": "10000", "TOKEN_MS": "6000",
     "VALKEY_CONNECT_MS": "3200", "VALKEY_ANSWER_MS": "800", "PROCESSOR_FUNCTION_NAME": "processor",
-    "EVENT_BUS_NAME": "bus", "MAX_EVENT_BYTES": "262144", "OVERSIZE_BUCKET": "bucket", "MAX_ATTEMPTS": "20",
+    "EVENT_BUS_NAME": "bus", "MAX_EVENT_BYTES": "256000", "OVERSIZE_BUCKET": "bucket", "MAX_ATTEMPTS": "20",
     "DEAD_LETTER_QUEUE_URL": "https://queue", "MESSAGE_TABLE": "table", "TRIGGER_QUEUE_URL": "https://queue",
 }  # fmt: skip
 VARIABLES = WITHOUT_SETTINGS | to_variables(CONVERSATION_PROCESSOR) | {

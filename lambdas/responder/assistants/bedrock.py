@@ -7,11 +7,11 @@ from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
 from message_buffer.json_object import Json
 
-# After these errors, another attempt would fail in the same way.
+# After these errors, another attempt would fail in the same way. AccessDeniedException is not one of them: an account's
+# first call of a third party's model begins a subscription, which may take 15 minutes and refuse calls meanwhile.
 FINAL_ERRORS = (
     "ValidationException",
     "ParamValidationError",
-    "AccessDeniedException",
     "ResourceNotFoundException",
     "ModelErrorException",
 )
