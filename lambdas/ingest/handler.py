@@ -23,6 +23,7 @@ from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws import clients as aws
 from message_buffer.aws.secrets import Secrets
 from message_buffer.errors import InvalidInput
+from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
 from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.lanes.lane import Lane
@@ -66,6 +67,7 @@ def _ingest() -> Ingest:
         telemetry=telemetry,
         book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry, quota=ACCOUNT_QUOTA),
         takeovers=TakeoversTable(settings.takeovers_table),
+        dead_letters=DeadLetterQueue(settings.dead_letter_queue_url),
         aliases=Aliases(AliasesTable(settings.aliases_table), telemetry),
         time_is_required=settings.time_is_required,
         patience=patience,
@@ -111,6 +113,11 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
         again = _queued_webhooks().take_all(event["Records"], context.get_remaining_time_in_millis)
         telemetry.flush()
         return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in again]}
+    if "redrive" in event:
+        try:
+            return {"redriven": _ingest().redrive(event["redrive"])}
+        finally:
+            telemetry.flush()
     try:
         response = _ingest().answer(_request(event))
     except _Undecodable as error:

@@ -322,6 +322,7 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
                 ("dynamodb:UpdateItem", "<Takeovers>"),
                 *((f"dynamodb:{action}", "<Aliases>") for action in ("GetItem", "PutItem")),
                 ("events:PutEvents", "<Bus>"),
+                ("sqs:SendMessage", "<DeadLetters>"),
                 *held("GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query", "BatchWriteItem"),
             },
         ),
@@ -360,6 +361,7 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
             {
                 ("lambda:InvokeFunction", PROCESSOR),
                 ("lambda:InvokeFunction", "<ConversationProcessor>"),
+                ("lambda:InvokeFunction", "<Ingest>"),
                 ("events:PutEvents", "<Bus>"),
                 ("sqs:ReceiveMessage", "<DeadLetters>"),
                 ("sqs:ChangeMessageVisibility", "<DeadLetters>"),
@@ -419,7 +421,10 @@ def test_without_a_fallback_nobody_may_hold_anything(role: str, synthesize: Synt
 
 def test_alone_the_dynamodb_lane_emits_what_operators_send_again(synthesize: Synthesize) -> None:
     found = own(synthesize("prod", lane="dynamodb")["Buffer"], "admin")
-    assert {resource for action, resource in found if action == "lambda:InvokeFunction"} == {"<WindowProcessor>"}
+    assert {resource for action, resource in found if action == "lambda:InvokeFunction"} == {
+        "<WindowProcessor>",
+        "<Ingest>",
+    }
 
 
 @pytest.mark.parametrize("name", ["Rules", "Holding"])

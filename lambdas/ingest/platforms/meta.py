@@ -21,6 +21,7 @@ from message_buffer.json_object import Json
 class MetaPlatform(Platform):
     object_name: str
     """The body's `object`. Only this names the platform, because an app signs for all of Meta's with one secret."""
+    punishes_refusals = True
     max_body_bytes = 3 * 1024 * 1024  # Meta sends no larger bodies
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
