@@ -3,7 +3,8 @@
 
 Events have payload format 2.0 behind an HTTP API and at the function's own address, where nothing has checked the path,
 and format 1.0 (proxy integration) behind a REST API. A stage with AWS End User Messaging Social also invokes it with
-batches of a queue.
+batches of a queue, and the admin function with `{"redrive": <dead letter of a message>}`, which returns
+`{"redriven": id}` or fails.
 """
 
 import re
