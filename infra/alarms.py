@@ -100,7 +100,7 @@ def symptoms(metrics: BufferMetrics) -> Iterable[Watch]:
         *([_throttles(metrics, "ingest", above=MIN_FAILED_WEBHOOKS - 1)] if config.api.kind == "url" else []),
         Watch(
             heading="Dead letters",
-            says="Some batches could not be emitted and wait for an operator to redrive them.",
+            says="Some batches could not be emitted, or messages were refused. They wait for an operator's redrive.",
             metric=metrics.waiting_in(metrics.dead_letters, label="dead letters"),
         ),
         *(_symptoms_of_canary(metrics) if config.canary else []),

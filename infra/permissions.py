@@ -20,10 +20,12 @@ def grant_to_entrances(stack: BufferStack) -> None:
     stack.takeovers_table.grant_record_replies(stack.ingest)
     stack.aliases_table.grant_learn(stack.ingest)
     stack.bus.grant_publish(stack.ingest)
+    stack.dead_letters.grant_send(stack.ingest)
     if stack.whatsapp_queues:
         stack.whatsapp_queues.unreadable.grant_send(stack.ingest)
 
     stack.emitter.grant_invoke_function(stack.admin)
+    stack.ingest.grant_invoke_function(stack.admin)
     stack.bus.grant_publish(stack.admin)
     stack.dead_letters.grant_inspect(stack.admin)
     # For `conversation.forget`, which erases objects.

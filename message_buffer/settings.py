@@ -125,6 +125,7 @@ class IngestSettings(NamedTuple):
     rules_table: str
     takeovers_table: str
     aliases_table: str
+    dead_letter_queue_url: str
     whatsapp_queue: WhatsAppQueueSettings | None
     """None in a stage without AWS End User Messaging Social."""
 
@@ -162,6 +163,8 @@ class AdminSettings(NamedTuple):
     dynamodb_lane: DynamoDbLaneSettings | None
     redrive_function: str
     """The function that emits dead letters again."""
+    ingest_function: str
+    """The function that buffers the message of a dead letter that has no batch."""
     event_bus: str
     dead_letter_queue_url: str
     rules: dict[str, Any]

@@ -8,7 +8,7 @@ from typing import Protocol, TypedDict
 from lambdas.admin.requests import ListDeadLetters, OfDeadLetter, ShowDeadLetter
 from lambdas.operations import OperationRefused, SubjectNotFound
 from message_buffer import errors
-from message_buffer.events.dead_letters import Letter
+from message_buffer.events.dead_letters import MESSAGE_LETTER, Letter
 from message_buffer.json_object import Json
 from message_buffer.limits import MAX_CALL_MS
 
@@ -57,12 +57,17 @@ class Calls(Protocol):
 
 
 class DeadLetters:
-    """Shows dead letters, and redrives them by `redrive_function`, a function that emits batches."""
+    """Works on the queue of dead letters.
 
-    def __init__(self, queue: ReadsDeadLetters, functions: Calls, redrive_function: str, time_left: TimeLeft) -> None:
+    `redrive_functions` are the function of the stage's lane that emits batches, and ingest, which buffers a message.
+    """
+
+    def __init__(
+        self, queue: ReadsDeadLetters, functions: Calls, redrive_functions: tuple[str, str], time_left: TimeLeft
+    ) -> None:
         self._queue = queue
         self._functions = functions
-        self._redrive_function = redrive_function
+        self._emitter, self._ingest = redrive_functions
         self._time_left = time_left
 
     def list(self, request: ListDeadLetters) -> Json:
@@ -94,9 +99,8 @@ class DeadLetters:
                     "The dead letter of this batch contains no messages, so the batch cannot be sent again; the dead"
                     " letter stays."
                 )
-            response = self._functions.call(
-                self._redrive_function, {"redrive": parsed}, response_seconds=REDRIVE_ANSWER_SECONDS
-            )
+            function = self._ingest if parsed.get("kind") == MESSAGE_LETTER else self._emitter
+            response = self._functions.call(function, {"redrive": parsed}, response_seconds=REDRIVE_ANSWER_SECONDS)
             if response.get("redriven") != request.batch_id:
                 raise OperationRefused(
                     f"The batch was not sent again, and its dead letter stays in the queue: {_problem(response)}."

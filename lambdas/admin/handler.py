@@ -65,7 +65,7 @@ def _parts() -> _AdminParts:
     operations = operations_of(
         Conversations(valkey_lane, bus, takeovers, dynamodb_lane=dynamodb_lane, agent_of=rules.agent_of),
         rules,
-        DeadLetters(dead_letters, Functions(), settings.redrive_function, time_left),
+        DeadLetters(dead_letters, Functions(), (settings.redrive_function, settings.ingest_function), time_left),
         forgetting=Forgetting(
             [lane for lane in (valkey_lane, dynamodb_lane) if lane is not None],
             Places(

@@ -41,6 +41,10 @@ class Buffering:
         if reason := check(message.conversation):
             done.note_refused(message.conversation, reason)
             refusals.add_unasked(message.conversation, reason)
+            if message.control_word:
+                refusals.has_others = True
+            else:
+                refusals.messages.append((message, reason))
             return
         match message.control_word:
             case "stop":
@@ -63,6 +67,7 @@ class Buffering:
         if isinstance(outcome, o.MessageRefused):
             done.refused[outcome.reason] += 1
             refusals.add(message.conversation, outcome)
+            refusals.messages.append((message, outcome.reason))
             return
         done.accepted += isinstance(outcome, o.MessageBuffered)
         done.duplicates += isinstance(outcome, o.MessageDuplicate)

@@ -3,7 +3,8 @@
 
 Events have payload format 1.0 (proxy integration) if a REST API invokes ingest, and format 2.0 if an HTTP API or the
 function's own URL does. Only the APIs check the path. On a stage with AWS End User Messaging Social, a queue also
-invokes ingest, with batches of webhooks.
+invokes ingest, with batches of webhooks. The admin function invokes ingest with `{"redrive": <dead letter of a
+message>}`; the call then returns `{"redriven": id}` or fails.
 """
 
 import re
@@ -25,6 +26,7 @@ from message_buffer.aws import clients as aws
 from message_buffer.aws.environment import is_provisioned
 from message_buffer.aws.secrets import Secrets
 from message_buffer.errors import InvalidInput, MessageBufferError
+from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
 from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.lanes.lane import Lane
@@ -68,6 +70,7 @@ def _ingest() -> Ingest:
         telemetry=telemetry,
         book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry, quota=ACCOUNT_QUOTA),
         takeovers=TakeoversTable(settings.takeovers_table),
+        dead_letters=DeadLetterQueue(settings.dead_letter_queue_url),
         aliases=Aliases(AliasesTable(settings.aliases_table), telemetry),
         time_is_required=settings.time_is_required,
         patience=patience,
@@ -114,6 +117,11 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
         again = _queued_webhooks().take_all(event["Records"], context.get_remaining_time_in_millis)
         telemetry.flush()
         return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in again]}
+    if "redrive" in event:
+        try:
+            return {"redriven": _ingest().redrive(event["redrive"])}
+        finally:
+            telemetry.flush()
     try:
         response = _ingest().answer(_request(event))
     except _Undecodable as error:

@@ -1,5 +1,6 @@
 """Records which messages of a webhook are refused for now, while its other messages are buffered."""
 
+from lambdas.ingest.preparation import PreparedMessage
 from message_buffer.lanes import outcomes as o
 from message_buffer.messages.conversation_id import ConversationId
 
@@ -16,6 +17,10 @@ class Refusals:
         self._accounts: set[tuple[str, str]] = set()
         self._tenants: set[str] = set()
         self._no_new_authors: dict[tuple[str, str], o.RefusalReason] = {}
+        self.messages: list[tuple[PreparedMessage, o.RefusalReason]] = []
+        """The refused messages, without control words."""
+        self.has_others = False
+        """Control words or changes were refused."""
         self.wait_ms = 0
         """The longest `wait_ms` of the refused messages."""
 

@@ -29,6 +29,8 @@ class Done:
     """The tenant and account of each message that was refused, or buffered over a quota."""
     over_quota: int = 0
     """Messages that were buffered over a quota, because their platform would not send them again."""
+    put_aside: int = 0
+    """Refused messages that were put into the dead-letter queue, because their platform punishes refusals."""
     amended: int = 0
     """Changes that were published, because the message was not waiting, or because the change was a reaction."""
 
@@ -125,6 +127,15 @@ def _report_refusals(telemetry: Telemetry, platform: str, done: Done) -> None:
         telemetry.count("ConversationsFull", done.refused["waiting"])
     if done.over_quota:
         telemetry.count("OverQuotaTaken", done.over_quota)
+    if done.put_aside:
+        telemetry.count("PutAside", done.put_aside)
     if done.refused or done.over_quota:
         accounts = sorted(done.limited)[:MAX_ACCOUNTS_LOGGED]
-        telemetry.warn("over quota", platform=platform, taken=done.over_quota, accounts=accounts, **done.refused)
+        telemetry.warn(
+            "over quota",
+            platform=platform,
+            taken=done.over_quota,
+            put_aside=done.put_aside,
+            accounts=accounts,
+            **done.refused,
+        )

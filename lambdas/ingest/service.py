@@ -6,8 +6,8 @@ their ids, but changes are made or published again.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from lambdas.ingest.authentication import Authentication, Unauthentic, require_authority
 from lambdas.ingest.buffering import Buffering
@@ -15,6 +15,7 @@ from lambdas.ingest.changes import Changes
 from lambdas.ingest.charging import charge_all
 from lambdas.ingest.control_word_actions import ControlWordActions
 from lambdas.ingest.human_replies import HumanReplies, StoresTakeovers
+from lambdas.ingest.messages_put_aside import MessagesPutAside, TakesDeadLetters
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Platform, Signer, TooManyItems, Webhook, to_json
 from lambdas.ingest.platforms.doors import platform_of_door
@@ -55,6 +56,7 @@ class Ingest:
         telemetry: Telemetry,
         book: RuleBook,
         takeovers: StoresTakeovers,
+        dead_letters: TakesDeadLetters,
         aliases: Aliases | None = None,
         clock: Clock = system_clock,
         time_is_required: bool = False,
@@ -69,6 +71,7 @@ class Ingest:
         self._buffering = Buffering(lane, ControlWordActions(lane, bus, clock))
         self._changes = Changes(lane, bus)
         self._human_replies = HumanReplies(lane, bus, takeovers, clock)
+        self._put_aside = MessagesPutAside(lane, dead_letters, book, clock)
         self._telemetry = telemetry
         self._book = book
         self._aliases = aliases
@@ -114,9 +117,15 @@ class Ingest:
         """Return the response to a webhook whose sender was authenticated by other means than a signature."""
         self._begin()
         try:
-            return self._take(PLATFORMS[platform], webhook, signer)
+            # Only our own queue sees this response, and it delivers the webhook again.
+            return self._take(PLATFORMS[platform], webhook, signer, puts_aside=False)
         except (StoreError, SendFailed) as error:
             return self._refuse_after(error, platform)
+
+    def redrive(self, letter: Mapping[str, Any]) -> str:
+        """Buffer a message that was put aside, and return its letter's id. Raise an error if it is not buffered."""
+        self._begin()
+        return self._put_aside.bring_in(letter)
 
     def _begin(self) -> None:
         self._began_ms = self._clock()
@@ -152,7 +161,7 @@ class Ingest:
                 return self._challenge(platform, request.webhook)
             case "POST", "webhook":
                 signer = self._authentication.signer_of(platform, request.webhook)
-                return self._take(platform, request.webhook, signer)
+                return self._take(platform, request.webhook, signer, puts_aside=platform.punishes_refusals)
             case "POST", "typing":
                 return self._keep_waiting(platform, request.webhook)
         return refuse(405, "Use POST.", {"Allow": "POST" if request.route == "typing" else "GET, POST"})
@@ -161,7 +170,7 @@ class Ingest:
         echo = self._authentication.pass_challenge(platform, webhook)
         return refuse(403, "The challenge is not passed.") if echo is None else Response(200, echo, "text/plain")
 
-    def _take(self, platform: Platform, webhook: Webhook, signer: Signer) -> Response:
+    def _take(self, platform: Platform, webhook: Webhook, signer: Signer, *, puts_aside: bool) -> Response:
         try:
             intake = platform.read(webhook, signer=signer, received_at_ms=self._clock())
             # Check this before learning aliases, because a body without authority over its accounts may name any
@@ -187,9 +196,11 @@ class Ingest:
             self._changes.apply_all(in_time(changes), done)
             replies = (each for each in prepared.human_replies if self._may(each.conversation, done, refusals))
             self._human_replies.hold_all(in_time(replies), done)
+            if puts_aside and refusals.messages and not refusals.has_others and self._put_aside.put(refusals.messages):
+                done.put_aside = len(refusals.messages)
         finally:
             report(self._telemetry, platform.full_name, done)
-        if refusals:
+        if refusals and not done.put_aside:
             return refuse_over_quota(refusals.wait_ms) if refusals.are_by_quota else self._refuse_for_now()
         body, content_type = platform.acknowledge(done.summary())
         return Response(200, body, content_type, unreadable=intake.ignored["unreadable"])
@@ -200,6 +211,7 @@ class Ingest:
         reason = refusals.around(conversation)
         if reason:
             done.note_refused(conversation, reason)
+            refusals.has_others = True
         return reason is None
 
     def _refuse_for_now(self) -> Response:

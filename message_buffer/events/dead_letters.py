@@ -1,10 +1,15 @@
-"""The dead-letter queue, which keeps batches that could not be emitted until an operator redrives or deletes them."""
+"""The dead-letter queue, which keeps batches that could not be emitted, and messages that ingest refused.
+
+An operator redrives or deletes them.
+"""
 
 from typing import NamedTuple, NotRequired, TypedDict
 
 from message_buffer.aws import clients as aws
 from message_buffer.json_object import Json
 
+# The kind of a dead letter that contains a single message, which ingest refused, instead of a batch.
+MESSAGE_LETTER = "message"
 # SQS returns at most this many messages for one call.
 PAGE = 10
 

@@ -324,6 +324,7 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
                 ("dynamodb:UpdateItem", "<Takeovers>"),
                 *((f"dynamodb:{action}", "<Aliases>") for action in ("GetItem", "PutItem")),
                 ("events:PutEvents", "<Bus>"),
+                ("sqs:SendMessage", "<DeadLetters>"),
                 *held("GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query", "BatchWriteItem"),
             },
         ),
@@ -362,6 +363,7 @@ def own(template: Template, role: str) -> set[tuple[str, str]]:
             {
                 ("lambda:InvokeFunction", PROCESSOR),
                 ("lambda:InvokeFunction", "<ConversationProcessor>"),
+                ("lambda:InvokeFunction", "<Ingest>"),
                 ("events:PutEvents", "<Bus>"),
                 ("sqs:ReceiveMessage", "<DeadLetters>"),
                 ("sqs:ChangeMessageVisibility", "<DeadLetters>"),
@@ -421,7 +423,10 @@ def test_without_a_fallback_nobody_may_hold_anything(role: str, synthesize: Synt
 
 def test_alone_the_dynamodb_lane_emits_what_operators_send_again(synthesize: Synthesize) -> None:
     found = own(synthesize("prod", lane="dynamodb")["Buffer"], "admin")
-    assert {resource for action, resource in found if action == "lambda:InvokeFunction"} == {"<WindowProcessor>"}
+    assert {resource for action, resource in found if action == "lambda:InvokeFunction"} == {
+        "<WindowProcessor>",
+        "<Ingest>",
+    }
 
 
 @pytest.mark.parametrize("name", ["Rules", "Holding"])

@@ -85,7 +85,7 @@ OF_THE_RESPONDER = {
     "Replies", "PartsSent", "RepliesParked", "RepliesWithheld", "InputTokens", "OutputTokens", "ProcessingMs",
 }  # fmt: skip
 WHEN_SOMETHING_IS_WRONG = {
-    "OverQuota", "OverQuotaTaken", "ConversationsFull", "IdsForgotten",
+    "OverQuota", "OverQuotaTaken", "PutAside", "ConversationsFull", "IdsForgotten",
     "Refused", "BodiesRefused", "Unauthentic", "NoSecret", "RulesSkipped", "RulesUnreachable", "Crashes",
     "AliasesUnreachable",
     "ConversationProcessorStartFailures", "ProcessorStartFailures",
@@ -113,6 +113,7 @@ class Scene:
             telemetry=self.telemetry,
             book=RuleBook(None, {}, self.telemetry, quota=ACCOUNT_QUOTA),
             takeovers=FakeTakeovers(),
+            dead_letters=FakeQueue(),
             clock=engine.clock,
         )
 

@@ -23,7 +23,15 @@ from message_buffer.messages.message import decode
 from message_buffer.rules.quota import Quota
 from message_buffer.rules.rule_book import RuleBook
 from tests.support.engine import Engine
-from tests.support.fakes import FakeBus, FakeFunctions, FakeRules, FakeSecrets, RecordedTelemetry, valkey_lane
+from tests.support.fakes import (
+    FakeBus,
+    FakeFunctions,
+    FakeQueue,
+    FakeRules,
+    FakeSecrets,
+    RecordedTelemetry,
+    valkey_lane,
+)
 from tests.support.platforms import HOST, body_of, content_type, signed
 from tests.support.takeovers import FakeTakeovers
 
@@ -157,6 +165,7 @@ class Scene:
         self.bus = FakeBus()
         self.rules = FakeRules()
         self.takeovers = FakeTakeovers()
+        self.dead_letters = FakeQueue()
         self.secrets = FakeSecrets(json.dumps(SECRETS))
         self.secrets_now_ms = 0
         self.ingest = Ingest(
@@ -166,6 +175,7 @@ class Scene:
             telemetry=self.telemetry,
             book=RuleBook(self.rules, stage_rules or {}, self.telemetry, quota=quota, clock=engine.clock),
             takeovers=self.takeovers,
+            dead_letters=self.dead_letters,
             clock=engine.clock,
             aliases=aliases,
             time_is_required=time_is_required,

@@ -37,6 +37,7 @@ from tests.support.fakes import (
 )
 from tests.support.takeovers import FakeTakeovers
 
+INGEST = "ingest"
 ME = "arn:aws:iam::111122223333:user/ada"
 REQUEST = "8f5077c9-6f29-4bd2-a8cc-0d1f3b0f3a3c"
 # The largest payload that Lambda passes on.
@@ -163,7 +164,9 @@ class Desk:
         operations = operations_of(
             Conversations(lane, self.bus, self.takeovers, agent_of=rules.agent_of, clock=self.engine.clock),
             rules,
-            DeadLetters(self.queue, self.conversation_processor, CONVERSATION_PROCESSOR, lambda: self.time_left_ms),
+            DeadLetters(
+                self.queue, self.conversation_processor, (CONVERSATION_PROCESSOR, INGEST), lambda: self.time_left_ms
+            ),
             forgetting=Forgetting(
                 [lane, *self.fallback],
                 Places(self.table, self.objects, self.queue, self.takeovers, AGES_OUT, self.aliases),
@@ -849,6 +852,14 @@ def test_a_redriven_letter_goes_once_its_batch_is_out(desk: Desk) -> None:
     ]
     assert [json.loads(each.body)["batchId"] for each in desk.queue.letters] == ["b0"]
     assert desk.queue.hidden == set()
+
+
+def test_the_message_of_a_redriven_letter_goes_to_ingest(desk: Desk) -> None:
+    refused = json.dumps({**json.loads(letter("message-1", "hello")), "kind": "message"})
+    desk.queue = FakeLetters(letter("b0", "hello"), refused)
+    assert desk.result("dead.redrive", batchId="message-1") == {"redriven": "message-1"}
+    assert desk.conversation_processor.calls == [(INGEST, {"redrive": json.loads(refused)})]
+    assert [json.loads(each.body)["batchId"] for each in desk.queue.letters] == ["b0"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.circuit_breaker import MIN_BREAKER_PAUSE_MS
 from message_buffer.lanes.valkey.scripts import load_script
 from message_buffer.messages.conversation_id import TRIAL_OF_FALLBACK
+from message_buffer.rules.quota import Charge, Quota
 from tests.support.engine import accepted, payload
 from tests.support.two_lanes import RULES, TwoLanes
 from tests.support.window import CONVERSATION, make_message_table
@@ -368,3 +369,20 @@ def test_typing_in_an_outage_lets_the_stored_messages_wait_longer(lanes: TwoLane
     due_at_ms = send(lanes, "m1").due_at_ms
     assert due_at_ms is not None
     assert typing(lanes) == o.BufferExtended(due_at_ms + 1_000)
+
+
+# -- quotas ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_outage_of_valkey_lifts_no_quota(lanes: TwoLanes) -> None:
+    charge = Charge("generic/shop", Quota(messages_per_minute=5, conversations_per_minute=5))
+
+    def ask(*, others: int) -> o.Charged | o.MessageRefused:
+        return lanes.ingesters[0].charge(CONVERSATION, charge, messages=5 - others, others=others)
+
+    assert isinstance(ask(others=5), o.Charged)
+    assert isinstance(ask(others=5), o.MessageRefused)
+    assert isinstance(ask(others=0), o.Charged), "Valkey charges each message when it is buffered"
+    lanes.cut("ingest", "swallowed")
+    assert isinstance(ask(others=5), o.Charged)
+    assert isinstance(ask(others=0), o.MessageRefused)

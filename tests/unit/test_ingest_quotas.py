@@ -1,12 +1,15 @@
 """What exceeds a quota is refused aloud, and comes again; what fits is buffered first."""
 
+import json
 from typing import Any
 
 import pytest
 
 from lambdas.ingest import handler as handler_module
+from lambdas.ingest.messages_put_aside import MAX_PUT_ASIDE
 from lambdas.ingest.responses import MAX_RETRY_AFTER_SECONDS
 from lambdas.ingest.service import MAX_WORK_MS_IN_A_WEBHOOK
+from message_buffer.errors import SendFailed
 from message_buffer.limits import MAX_ITEMS_IN_A_WEBHOOK
 from tests.support.engine import Engine
 from tests.support.fakes import FakeFunctions, RecordedTelemetry, valkey_lane
@@ -68,7 +71,7 @@ def test_what_fits_is_buffered_and_the_rest_is_refused(scene: Scene) -> None:
     assert scene.telemetry.counts["Messages"] == 5
     assert scene.telemetry.counts["OverQuota"] == 3
     assert scene.telemetry.said("over quota") == [
-        {"platform": "generic", "taken": 0, "accounts": ["default/generic/shop"], "account_messages": 3}
+        {"platform": "generic", "taken": 0, "put_aside": 0, "accounts": ["default/generic/shop"], "account_messages": 3}
     ]
 
 
@@ -152,18 +155,65 @@ def test_changes_of_a_refused_conversation_come_again_with_it(scene: Scene) -> N
     assert scene.amended() == []
 
 
-def test_meta_and_telegram_are_asked_to_come_again(scene: Scene) -> None:
+@pytest.mark.case(20)
+@pytest.mark.promise("P1")
+def test_what_a_platform_that_punishes_refusals_sends_over_a_quota_is_put_aside_and_brought_in(scene: Scene) -> None:
     few = {"quota": {"messagesPerMinute": 1}}
     for scope in ("account:whatsapp/1", "account:telegram/shopbot"):
         scene.rules.write(scope, few)
-    assert scene.post("whatsapp", whatsapp("a", "b"))[0] == 429
+    assert scene.post("whatsapp", whatsapp("a", "b", "c"))[0] == 200
 
     def update(number: int) -> dict[str, Any]:
         chat = {"id": 5, "type": "private"}
         return {"update_id": number, "message": {"message_id": number, "chat": chat, "date": 1749416383, "text": "Hey"}}
 
-    assert [scene.post("telegram", update(number))[0] for number in (1, 2)] == [200, 429]
-    assert scene.telemetry.counts["OverQuota"] == 2
+    assert [scene.post("telegram", update(number))[0] for number in (1, 2)] == [200, 200]
+    assert (scene.telemetry.counts["OverQuota"], scene.telemetry.counts["PutAside"]) == (3, 3)
+    letters = [json.loads(body) for body in scene.dead_letters.bodies]
+    assert {each["kind"] for each in letters} == {"message"}
+    assert texts(scene, "default/whatsapp/1/491701") == ["a"]
+    for letter in [*letters, letters[0]]:
+        assert handler_module.handler({"redrive": letter}, None) == {"redriven": letter["batchId"]}
+    assert texts(scene, "default/whatsapp/1/491701") == ["a", "b", "c"]
+    assert len(texts(scene, "default/telegram/shopbot/5")) == 2
+
+
+def test_an_account_that_has_put_too_many_messages_aside_is_refused_aloud(scene: Scene) -> None:
+    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
+    most = MAX_PUT_ASIDE.messages_per_minute
+    bodies = [whatsapp(f"{n} a", f"{n} b") for n in range(most)]
+    statuses = [scene.post("whatsapp", body)[0] for body in bodies]
+    assert statuses == [200] * (most // 2) + [429] * (most // 2)
+    assert len(scene.dead_letters.bodies) == most - 1
+    scene.engine.clock.advance(30_000)
+    assert scene.post("whatsapp", bodies[-1])[0] == 200
+
+
+def test_changes_and_control_words_are_never_put_aside(scene: Scene) -> None:
+    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
+    scene.post("whatsapp", whatsapp("a"))
+    assert scene.post("whatsapp", reactions(1))[0] == 429
+    assert scene.dead_letters.bodies == []
+
+
+def test_a_queue_that_fails_leaves_the_message_with_its_platform(scene: Scene) -> None:
+    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
+    scene.dead_letters.failures.append(SendFailed("send dead letter: ServiceUnavailable"))
+    assert scene.post("whatsapp", whatsapp("a", "b"))[0] == 503
+
+
+def test_a_full_conversation_of_a_platform_that_punishes_refusals_is_put_aside(scene: Scene) -> None:
+    conversation = "default/whatsapp/1/491701"
+    scene.engine.store.settings = scene.engine.store.settings._replace(max_waiting=8)
+    scene.engine.store.hold_buffer(conversation, holder="people", cause="operator", hold_ms=3_600_000)
+    assert scene.post("whatsapp", whatsapp(*map(str, range(10))))[0] == 200
+    letter = json.loads(scene.dead_letters.bodies[0])
+    assert (len(scene.dead_letters.bodies), letter["reason"]) == (2, "refused: waiting")
+    with pytest.raises(SendFailed):
+        handler_module.handler({"redrive": letter}, None)
+    scene.engine.store.cancel_buffer(conversation)
+    handler_module.handler({"redrive": letter}, None)
+    assert texts(scene, conversation) == ["8"]
 
 
 def test_twilio_does_not_come_again_so_its_messages_are_taken(scene: Scene) -> None:

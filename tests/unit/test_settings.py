@@ -31,6 +31,7 @@ ADMIN = AdminSettings(
     valkey=None,
     dynamodb_lane=DynamoDbLaneSettings("table", "https://queue"),
     redrive_function="r",
+    ingest_function="i",
     event_bus="b",
     dead_letter_queue_url="https://dead",
     rules={"silenceMs": 5, "stopWords": ["arrête"]},

@@ -46,7 +46,8 @@ INGEST = IngestSettings(
     ),
     dynamodb_lane=None, time_is_required=False, event_bus="bus", rules={},
     webhook_secret_id="id",  # noqa: S106 - not the secret itself
-    rules_table="rules", takeovers_table="takeovers", aliases_table="aliases", whatsapp_queue=None,
+    rules_table="rules", takeovers_table="takeovers", aliases_table="aliases",
+    dead_letter_queue_url="https://dead", whatsapp_queue=None,
 )  # fmt: skip
 # These are for an older checkout, which reads single variables instead of SETTINGS.
 WITHOUT_SETTINGS = {

@@ -244,6 +244,9 @@ class Platform(Protocol):
     reports_typing: bool = False
     max_body_bytes: int = MAX_WEBHOOK_BYTES
     """The largest body that the platform sends. Refuse a larger one, because its signature would take long to check."""
+    punishes_refusals: bool = False
+    """The platform sends less, or nothing more, to an endpoint that often refuses webhooks. So a message over a
+    quota or of a full conversation is put into the dead-letter queue instead."""
     comes_again: bool = True
     """True if the platform sends a webhook again after a 429."""
     empty_refusal: tuple[str, str] | None = None

@@ -22,6 +22,7 @@ class MetaPlatform(Platform):
     object_name: str
     """The value of `object` in the body. Only this value identifies the platform, because an app has one secret for all
     of Meta's platforms."""
+    punishes_refusals = True
     max_body_bytes = 3 * 1024 * 1024  # Meta sends no larger bodies
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:

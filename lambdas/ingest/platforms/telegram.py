@@ -87,6 +87,7 @@ _NO_MESSAGES = {
 class Telegram(Platform):
     name = "telegram"
     # Telegram documents no maximum, but its longest text has 4,096 characters, and an update contains few texts.
+    punishes_refusals = True
     max_body_bytes = 1024 * 1024
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:

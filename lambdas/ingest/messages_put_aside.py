@@ -1,0 +1,90 @@
+"""Puts refused messages into the dead-letter queue if their platform punishes refusals, and brings them in again.
+
+Meta may unsubscribe an app that often refuses webhooks, and Telegram slows down. A message in the queue waits until an
+operator redrives it.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from hashlib import blake2s
+from typing import Any, Protocol
+
+from lambdas.ingest.preparation import PreparedMessage, timing_of
+from message_buffer.clock import Clock
+from message_buffer.errors import InvalidInput, SendFailed
+from message_buffer.events.dead_letters import MESSAGE_LETTER
+from message_buffer.lanes import outcomes as o
+from message_buffer.lanes.lane import Lane
+from message_buffer.messages.conversation_id import parse_conversation_id
+from message_buffer.messages.message import decode
+from message_buffer.rules.quota import Charge, Quota
+from message_buffer.rules.rule_book import RuleBook
+
+# So many messages of an account are put aside at once, and then one a second, which is at most 3,660 in an hour.
+MAX_PUT_ASIDE = Quota(messages_per_minute=60, conversations_per_minute=60)
+LETTER_VERSION = 1
+
+
+class TakesDeadLetters(Protocol):
+    def put(self, body: str) -> None: ...
+
+
+class MessagesPutAside:
+    def __init__(self, lane: Lane, queue: TakesDeadLetters, book: RuleBook, clock: Clock) -> None:
+        self._lane = lane
+        self._queue = queue
+        self._book = book
+        self._clock = clock
+
+    def put(self, refused: Iterable[tuple[PreparedMessage, o.RefusalReason]]) -> bool:
+        """Put all of these messages into the queue. Return False, and put none, if an account has put too many aside.
+
+        Raise StoreError or SendFailed.
+        """
+        letters = []
+        for message, reason in refused:
+            if not self._is_allowed(message):
+                return False
+            letters.append(self._letter(message, reason))
+        for letter in letters:
+            self._queue.put(json.dumps(letter, separators=(",", ":")))
+        return True
+
+    def _is_allowed(self, message: PreparedMessage) -> bool:
+        if message.charge is None:
+            return True
+        charge = Charge(f"put-aside:{message.charge.account}", MAX_PUT_ASIDE)
+        # Charge each message alone, because a full quota would admit any number together.
+        outcome = self._lane.charge(str(message.conversation), charge, messages=0, others=1)
+        return isinstance(outcome, o.Charged)
+
+    def _letter(self, message: PreparedMessage, reason: o.RefusalReason) -> dict[str, Any]:
+        name, now_ms = str(message.conversation), self._clock()
+        digest = blake2s(f"{name}\n{message.id}".encode(), digest_size=12).hexdigest()
+        return {
+            "version": LETTER_VERSION,
+            "kind": MESSAGE_LETTER,
+            "reason": f"refused: {reason}",
+            "batchId": f"{MESSAGE_LETTER}-{digest}",
+            "conversationId": name,
+            "firstAt": now_ms,
+            "lastAt": now_ms,
+            "payloads": [message.payload.decode()],
+        }
+
+    def bring_in(self, letter: Mapping[str, Any]) -> str:
+        """Buffer the message of a letter by the rules of today, whatever the quotas. Return the letter's id.
+
+        Raise InvalidInput, StoreError, or SendFailed if its conversation is full.
+        """
+        try:
+            letter_id, payload = str(letter["batchId"]), str(letter["payloads"][0]).encode()
+            conversation = parse_conversation_id(letter["conversationId"])
+        except (KeyError, IndexError, TypeError) as error:
+            raise InvalidInput("this is not the body of a dead letter of a message") from error
+        message = decode(payload)
+        timing = timing_of(message, self._book.for_conversation(conversation, message.agent).rules)
+        outcome = self._lane.buffer_message(str(conversation), message.id, payload=payload, timing=timing)
+        if isinstance(outcome, o.MessageRefused):
+            raise SendFailed("buffer message: too much waits in its conversation")
+        return letter_id
