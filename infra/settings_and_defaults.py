@@ -296,6 +296,9 @@ class ResponderConfig(Settings):
     max_replies_an_hour: Annotated[int, Field(ge=1, le=100_000)] = 60
     """The number of replies that the assistant writes in a conversation within an hour, which begins with a reply. This
     stops two bots that answer each other. For a team whose customers write much more, or that pays by the token."""
+    max_tenant_replies_an_hour: Annotated[int, Field(ge=1, le=10_000_000)] = 3_000
+    """The number of replies that the assistant writes for a tenant within an hour of the clock. This bounds what a
+    flood of invented authors costs. For a team that pays by the token, or that has more customers."""
     gate: Literal["deliver", "discard_and_merge", "interrupt", "queue"] = "discard_and_merge"
     """What happens to a reply if the customer writes again before it is sent: a policy of docs/responder.md.
     `discard_and_merge` suits most teams. `deliver` is for one whose customers rarely write again, `interrupt` for one
