@@ -450,6 +450,11 @@ def causes_in_responder(metrics: Metrics) -> Iterable[Watch]:
         periods=3,
     )
     yield Watch(
+        heading="Replies of a tenant",
+        says="A tenant has used up its replies of this hour; the AI does not answer its customers.",
+        metric=metrics.custom("RepliesWithheld", "responder", period=FIVE_MINUTES, reason="too_many_replies_of_tenant"),
+    )
+    yield Watch(
         heading="Unconfirmed sends",
         says="It is unknown whether a reply has reached the customer; it is not sent again.",
         metric=metrics.custom("UnconfirmedSends", "responder", period=FIVE_MINUTES),

@@ -317,6 +317,9 @@ class ResponderConfig(Settings):
     """The number of replies that the assistant writes in a conversation within an hour after the first of them. This
     stops two bots that answer each other. Raise it if your customers write much more. Lower it to limit the bill of the
     model."""
+    max_tenant_replies_an_hour: Annotated[int, Field(ge=1, le=10_000_000)] = 3_000
+    """The number of replies that the assistant writes for a tenant within an hour of the clock. This bounds what a
+    flood of invented authors costs. For a team that pays by the token, or that has more customers."""
     gate: Literal["deliver", "discard_and_merge", "interrupt", "queue"] = "discard_and_merge"
     """The policy for a reply if the customer writes again before it is sent (docs/responder.md). `discard_and_merge`
     suits most teams. Choose `deliver` if customers rarely write again, `interrupt` if replies have several parts, and

@@ -198,6 +198,7 @@ class ResponderOptions(NamedTuple):
     max_history_tokens: int
     max_question_tokens: int
     max_replies_an_hour: int
+    max_tenant_replies_an_hour: int
     gate: str
     gate_wait_seconds: int
     channel: str

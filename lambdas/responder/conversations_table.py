@@ -6,6 +6,7 @@
 | a conversation's id | `o#<batchId>` | the outbox of a batch: parts of the reply and their states; it expires |
 | a conversation's id | `t#<number>` | a turn for which the record has no room |
 | `tenant:<tenant>` | `!` | settings of all conversations of a tenant |
+| `tenant:<tenant>` | `h#<hour>` | the number of its replies in an hour of the clock; it expires |
 
 A run that works on a conversation owns the record. It writes a token of its own into the record, and the time at which
 the ownership ends. Each later write requires that token, so a run that has lost the conversation changes nothing. Lists
@@ -159,6 +160,16 @@ class ConversationsTable(Table):
         item = self._get("read tenant", _key(f"tenant:{tenant}", RECORD))
         settings: Json = _json(item, "settings", {})
         return settings
+
+    def count_reply(self, tenant: str, *, now_ms: int, at_most: int) -> bool:
+        """Count a reply to the tenant's customers. Return False, and count nothing, if this hour has had `at_most`."""
+        return self._update(
+            "count reply",
+            _key(f"tenant:{tenant}", f"h#{now_ms // HOUR_MS}"),
+            "SET #expiresAt = :at ADD #replies :one",
+            {"at": _expires_at(now_ms, 1), "one": 1, "most": at_most},
+            only_if="attribute_not_exists(#replies) OR #replies < :most",
+        ).done
 
     def older_turns(self, conversation: str, *, limit: int, now_ms: int) -> list[Turn]:
         """Return the newest of the turns that were moved out of the record, in the order in which they were written."""

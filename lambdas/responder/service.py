@@ -30,7 +30,7 @@ from lambdas.responder.outbox import PLANNED, Outbox, Part
 from lambdas.responder.owned_batch import OwnedBatch
 from lambdas.responder.part_sender import PartSender
 from lambdas.responder.reply_parts import split
-from lambdas.responder.withholding import CHANNEL_NOT_ALLOWED, ON_HOLD, Withholding
+from lambdas.responder.withholding import CHANNEL_NOT_ALLOWED, ON_HOLD, TOO_MANY_OF_TENANT, Withholding
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import MessageBufferError, SendFailed
 from message_buffer.settings import ResponderOptions
@@ -190,13 +190,21 @@ class Responder:
             return Later(max(1, self._options.gate_wait_seconds // MIN_CHECKS_IN_A_GATE_WAIT))
         if owned.outbox is None:
             check = self._check_gate(owned, parts_sent=0)
-            if check.hold:
-                self._withhold(owned, ON_HOLD, check.hold)
-                return None
-            if self._gate.merges() and check.newer:
+            if self._gate.merges() and check.newer and not check.hold:
                 return self._park(owned)
+            if check.hold or not self._count_for_tenant(owned):
+                self._withhold(owned, ON_HOLD if check.hold else TOO_MANY_OF_TENANT, check.hold)
+                return None
             self._plan(owned, channel)
         return self._send_and_finish(owned, channel)
+
+    def _count_for_tenant(self, owned: OwnedBatch) -> bool:
+        """Count the reply, even if the assistant fails, because it may cost something nevertheless.
+
+        Return False if the tenant may have no more in this hour.
+        """
+        tenant, at_most = owned.batch.conversation.tenant, self._options.max_tenant_replies_an_hour
+        return self._table.count_reply(tenant, now_ms=self._clock(), at_most=at_most)
 
     def _plan(self, owned: OwnedBatch, channel: Channel) -> None:
         """Ask the assistant, and store its reply in parts."""

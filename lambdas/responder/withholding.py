@@ -18,6 +18,7 @@ INACTIVE_PROJECT = "inactive_project"
 CHANNEL_NOT_ALLOWED = "channel_not_allowed"
 QUESTION_TOO_LONG = "question_too_long"
 TOO_MANY_REPLIES = "too_many_replies"
+TOO_MANY_OF_TENANT = "too_many_replies_of_tenant"
 
 
 class Withholding:
@@ -43,6 +44,7 @@ class Withholding:
             CHANNEL_NOT_ALLOWED: options.channel_not_allowed,
             QUESTION_TOO_LONG: "drop",
             TOO_MANY_REPLIES: "drop",
+            TOO_MANY_OF_TENANT: "drop",
         }
 
     def reason_for(self, owned: OwnedBatch) -> str | None:

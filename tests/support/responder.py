@@ -51,6 +51,7 @@ OPTIONS = ResponderOptions(
     max_history_tokens=1_000,
     max_question_tokens=32_000,
     max_replies_an_hour=60,
+    max_tenant_replies_an_hour=3_000,
     gate="deliver",
     gate_wait_seconds=40,
     channel="platform",

@@ -204,7 +204,7 @@ def test_a_merged_batch_that_comes_again_before_the_other_one_is_done_is_not_ans
     first = world.queue.pop()
     world.emit("b-2", 2, SECOND)
     world.steps.names.clear()
-    world.steps.fail_at = (9, "after", True)
+    world.steps.fail_at = (10, "after", True)
     world.deliver()
     assert world.sender.sent == PARTS[:1], "the other one ends in the midst of its reply"
     second = world.queue.pop()
@@ -262,9 +262,9 @@ def test_a_customer_who_never_stops_is_answered_all_the_same(begin: Begin) -> No
 
 def test_a_gate_that_cannot_be_asked_keeps_the_reply(begin: Begin) -> None:
     world = begin(DISCARD_AND_MERGE)
-    world.steps.fail_at = (6, "before", False)
+    world.steps.fail_at = (7, "before", False)
     world.run()
-    assert world.steps.names[6] == "newest_generation"
+    assert world.steps.names[7] == "newest_generation"
     assert world.sender.sent == PARTS
     assert len(world.assistant.prompts) == 1
 

@@ -124,14 +124,35 @@ def test_a_reply_that_is_written_down_is_sent_whatever_is_allowed_by_now(
     options: dict[str, Any], world: Callable[..., World]
 ) -> None:
     at_work = world(max_replies_an_hour=1)
-    # acquire, outbox, tenant_settings, hold_of_another, answer, plan
-    at_work.steps.fail_at = (5, "after", True)
+    # acquire, outbox, tenant_settings, hold_of_another, count_reply, answer, plan
+    at_work.steps.fail_at = (6, "after", True)
     at_work.emit("b-1", 1)
     at_work.deliver()
     again = World(at_work.table, **options)
     again.queue, again.now_ms = at_work.queue, at_work.now_ms + 60_000
     again.run()
     assert (again.sender.sent, again.assistant.prompts, withheld(again)) == (PARTS, [], [])
+
+
+def test_a_flood_of_authors_costs_its_tenant_a_bounded_number_of_replies(world: Callable[..., World]) -> None:
+    """Before, each author of a tenant could use up the replies of a conversation."""
+    at_work = world(max_tenant_replies_an_hour=2)
+
+    def write(number: int, tenant: str) -> None:
+        body = event(f"b-{number}", 1, "Where is it?").replace(NAME, f"{tenant}/whatsapp/106540352242922/{number}")
+        at_work.queue.append(Waiting(at_work.now_ms, body, 1))
+        at_work.run()
+
+    for number in range(10, 15):
+        write(number, "acme")
+    assert len(at_work.assistant.prompts) == 2
+    assert withheld(at_work) == ["too_many_replies_of_tenant"] * 3
+    assert at_work.telemetry.counts["RepliesWithheld too_many_replies_of_tenant"] == 3
+    write(15, "another")
+    assert len(at_work.assistant.prompts) == 3, "another tenant has its own"
+    at_work.now_ms += HOUR_MS
+    write(16, "acme")
+    assert len(at_work.assistant.prompts) == 4
 
 
 def test_one_conversation_does_not_use_up_the_replies_of_another(world: Callable[..., World]) -> None:

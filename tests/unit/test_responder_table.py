@@ -10,6 +10,7 @@ from lambdas.responder.conversations_table import RECORD
 from lambdas.responder.gate import MAX_PARKED_BATCHES
 from lambdas.responder.history import MAX_RECORDED_TURNS, Turn
 from message_buffer.aws import clients as aws
+from message_buffer.limits import HOUR_MS
 from tests.support.responder import LOCK_MS, NAME, PARTS, Tables, World, tables
 
 BEGAN_MS = 1_700_000_000_000
@@ -115,12 +116,13 @@ def test_exactly_these_items_are_written(new_table: Tables) -> None:
     world.deliver()
     world.queue.clear()
     world.steps.names.clear()
-    world.steps.fail_at = (9, "after", True)
+    world.steps.fail_at = (10, "after", True)
     world.emit("b-2", 3, "The blue one")
     world.deliver()
     assert world.sender.sent == [*PARTS, PARTS[0]], "it ends after the first part"
     written = stored_items(world)
     assert written[RECORD].pop("expiresAt")
+    assert written.pop(f"h#{world.now_ms // HOUR_MS}").keys() == {"replies", "expiresAt"}
     assert written == {**ITEMS, RECORD: ITEMS[RECORD] | ADDED_TO_THE_RECORD}
 
 
