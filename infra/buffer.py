@@ -27,7 +27,6 @@ from .storage import (
     TakeoversTableConstruct,
     WebhookSecretsConstruct,
     key_of_logged_ids,
-    value_of_logged_ids_key,
 )
 from .valkey_lane import ValkeyLaneResources
 
@@ -58,7 +57,10 @@ class BufferStack(cdk.Stack):
         super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
         self._config, self._valkey = config, valkey
         log_id_key = key_of_logged_ids(self, config)
-        self.log = LogSettings(id_key=value_of_logged_ids_key(log_id_key, config), level=config.log_level)
+        self.log = LogSettings(
+            id_key=log_id_key.secret_value.unsafe_unwrap() if log_id_key and config.log_ids == "hashed" else None,
+            level=config.log_level,
+        )
         self._runtime = Runtime(
             config=config,
             code=source_code(source),

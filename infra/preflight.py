@@ -37,14 +37,6 @@ MIN_COMFORTABLE_EXECUTIONS = 50
 
 # Preflight makes many calls while a person waits, so each call must fail quickly.
 CLIENT_CONFIG = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 2})
-# How Service Quotas and ElastiCache count serverless caches.
-SERVERLESS_CACHES = (
-    "elasticache:serverlesscache",
-    "elasticache",
-    "L-BBCDAECC",
-    "describe_serverless_caches",
-    "ServerlessCaches",
-)
 # The services whose interface endpoints are in the network of a stage without NAT gateways.
 ENDPOINT_SERVICES = ("events", "lambda", "sqs", "secretsmanager")
 TRACING_SERVICE = "xray"
@@ -200,21 +192,25 @@ def _deployed(config: StageConfig, account: StageAccount, kind: str) -> list[str
 def quota_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
     """Yield a problem for each quota that the stage's network and cache would exceed."""
     gateways = config.network.nat_gateways if config.has_network and config.network.egress == "nat" else 0
-    for wanted, kind, service, code, operation, field in (
-        (config.has_network, "ec2:vpc", "vpc", "L-F678F1CE", "describe_vpcs", "Vpcs"),
-        (gateways, "ec2:elastic-ip", "ec2", "L-0263D0A3", "describe_addresses", "Addresses"),
-        (config.has_cache, *SERVERLESS_CACHES),
+    for wanted, kind, listed, quota in (
+        (config.has_network, "ec2:vpc", "vpcs", "vpc/L-F678F1CE"),
+        (gateways, "ec2:elastic-ip", "addresses", "ec2/L-0263D0A3"),
+        (config.has_cache, "elasticache:serverlesscache", "serverless_caches", "elasticache/L-BBCDAECC"),
     ):
         more = wanted - len(_deployed(config, account, kind)) if wanted else 0
-        if more > 0:
-            found = account.client("service-quotas").get_service_quota(ServiceCode=service, QuotaCode=code)
-            used = getattr(account.client(kind.partition(":")[0]), operation)()[field]
-            if more > (left := int(found["Quota"]["Value"]) - len(used)):
-                yield (
-                    f"Stage '{config.name}' needs {more} more of `{kind}`, but the quota of account {account.id} in "
-                    f"{config.region} leaves {max(0, left)}. Delete some, or ask for more (Service Quotas, {service}, "
-                    f"{code})."
-                )
+        if more <= 0:
+            continue
+        service, code = quota.split("/")
+        limit = account.client("service-quotas").get_service_quota(ServiceCode=service, QuotaCode=code)["Quota"][
+            "Value"
+        ]
+        found = getattr(account.client(kind.partition(":")[0]), f"describe_{listed}")()
+        left = max(0, int(limit) - len(found[listed.title().replace("_", "")]))
+        if more > left:
+            yield (
+                f"Stage '{config.name}' needs {more} more {listed}, but the quota of account {account.id} in "
+                f"{config.region} leaves {left}. Delete some, or ask for more (Service Quotas, {quota})."
+            )
 
 
 def model_advice(config: StageConfig, account: StageAccount) -> Iterator[str]:
@@ -338,11 +334,6 @@ def problems(stages: Mapping[str, Any], stage: str, purpose: Purpose) -> Iterato
     yield from problems_here(purpose)
     try:
         config = load_stage(stages, stage=stage)
-        if purpose == "destroy" and config.termination_protection:
-            yield (
-                f"Stage '{stage}' is protected. To destroy it anyway, set its termination_protection to false in "
-                f"cdk.json and run `make deploy STAGE={stage}` first."
-            )
         if purpose in {"diff", "deploy"}:
             yield from preset_advice(config)
         if purpose != "synth":

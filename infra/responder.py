@@ -16,14 +16,14 @@ from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
 from message_buffer.limits import VISIBILITY_TIMEOUTS
-from message_buffer.settings import LogSettings, ResponderOptions, ResponderSettings
+from message_buffer.settings import ResponderOptions, ResponderSettings
 
 from . import permissions
 from .buffer import BufferStack
 from .bus import SOURCE, TRIAL_TENANT, bus_name
 from .function import Function, Runtime, grant, source_code, suppress_finding
 from .settings_and_defaults import ResponderConfig, StageConfig, without_profile
-from .storage import ConversationsTableConstruct, QueueConstruct, ResponderSecretsConstruct, value_of_logged_ids_key
+from .storage import ConversationsTableConstruct, QueueConstruct, ResponderSecretsConstruct
 
 # How long a queue hides a delivery from other runs. While the responder works on the delivery, it extends this time.
 HIDDEN_SECONDS = 30
@@ -68,8 +68,10 @@ class ResponderStack(cdk.Stack):
         self.table = ConversationsTableConstruct(self, "Conversations", config=config)
         self.secrets = ResponderSecretsConstruct(self, "ResponderSecrets", config=config)
         # CloudFormation resolves a secret whose ARN is imported. Of a secret behind a weak reference nothing is known.
-        key = secretsmanager.Secret.from_secret_complete_arn(self, "LogIdKey", buffer.imported_log_id_key)
-        log = LogSettings(id_key=value_of_logged_ids_key(key, config), level=config.log_level)
+        log = buffer.log
+        if log.id_key:
+            key = secretsmanager.Secret.from_secret_complete_arn(self, "LogIdKey", buffer.imported_log_id_key)
+            log = log._replace(id_key=key.secret_value.unsafe_unwrap())
         self.function = Function(
             self,
             "responder",

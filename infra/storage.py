@@ -371,8 +371,9 @@ class WebhookSecretsConstruct(_SecretConstruct):
 def key_of_logged_ids(scope: Construct, config: StageConfig) -> secretsmanager.Secret | None:
     """Return the key under which ids are hashed in logs, or None if the stage needs none.
 
-    A stage with a responder always has the key. The responder's stack imports it, and CloudFormation could not remove
-    it in the deployment that ends the import.
+    CloudFormation puts its value into the functions' environment, so no function reads it at its start. A stage with a
+    responder always has the key. The responder's stack imports it, and CloudFormation could not remove it in the
+    deployment that ends the import.
     """
     if config.log_ids == "plain" and not config.responder:
         return None
@@ -386,11 +387,3 @@ def key_of_logged_ids(scope: Construct, config: StageConfig) -> secretsmanager.S
     keep_identity(secret, "LogIdKey")
     suppress_finding(secret, "AwsSolutions-SMG4", "With a new key, operators could not find an id's older log lines.")
     return secret
-
-
-def value_of_logged_ids_key(key: secretsmanager.ISecret | None, config: StageConfig) -> str | None:
-    """Return a reference to the key's value, or None if ids are logged unchanged.
-
-    CloudFormation puts the value into the functions' environment, so no function reads it at its start.
-    """
-    return key.secret_value.unsafe_unwrap() if key and config.log_ids == "hashed" else None

@@ -192,13 +192,6 @@ def test_a_synth_without_lambdas_python_is_told_that_its_layer_cannot_be_deploye
     assert sentence.startswith("Python 3.13 is missing")
 
 
-def test_a_protected_stage_is_not_destroyed_by_half(machine: pytest.MonkeyPatch) -> None:
-    machine.setattr(boto3, "Session", lambda: Session(IDENTITY, NO_LOOKUP_ROLE, BOOTSTRAPPED))
-    (protected,) = problems(STAGES, "prod", "destroy")
-    assert "set its termination_protection to false" in protected
-    assert not list(problems(STAGES, "dev", "destroy"))
-
-
 def test_the_local_stage_is_sent_to_make_up(machine: pytest.MonkeyPatch) -> None:
     (sentence,) = problems({"local": {}}, "local", "deploy")
     assert "`make up` sets it" in sentence
@@ -403,14 +396,14 @@ def test_a_service_without_an_endpoint_in_the_region_is_one_sentence(
         (
             (5, 9, 9),
             (5, 5, 5),
-            "needs 1 more of `ec2:vpc`, but the quota of account 111122223333 in us-east-1 leaves 0",
+            "needs 1 more vpcs, but the quota of account 111122223333 in us-east-1 leaves 0",
         ),
         (
             (9, 6, 9),
             (5, 5, 5),
-            "needs 2 more of `ec2:elastic-ip`, but the quota of account 111122223333 in us-east-1 leaves 1",
+            "needs 2 more addresses, but the quota of account 111122223333 in us-east-1 leaves 1",
         ),
-        ((9, 9, 5), (5, 5, 5), "needs 1 more of `elasticache:serverlesscache`, but"),
+        ((9, 9, 5), (5, 5, 5), "needs 1 more serverless_caches, but"),
     ],
 )
 def test_a_quota_that_is_used_up_is_said_before(
