@@ -42,6 +42,7 @@ SUBJECTS: Mapping[str, Sequence[str]] = {
     ),
     "IAM actions and managed policies exist": (f"{NAG}.test_lint_", f"{NAG}.test_every_managed"),
     "policy for CDK's execution role": ("tests.infra.test_execution_policy",),
+    "AWS's own lists: regions, permissions, commands, calls": ("tests.infra.test_aws_own_lists",),
     "limits of CloudFormation, IAM and Lambda": (
         f"{NAG}.test_every_template", f"{NAG}.test_a_template", f"{NAG}.test_cdk_uploads",
         f"{PAIRS}.test_a_combination_stays",
