@@ -8,7 +8,7 @@ from constructs import Construct
 
 from message_buffer.limits import MAX_OVERDUE_MS
 
-from .alarms import MAX_WINDOW_OVERDUE_MS, RUNBOOK, SIGN_IN_FAILURES, STARTED_BY_US
+from .alarms import MAX_WINDOW_OVERDUE_MS, SIGN_IN_FAILURES, STARTED_BY_US
 from .metrics import MINUTE, BufferMetrics, Metrics
 
 WIDTH, HEIGHT = 24, 6
@@ -30,7 +30,6 @@ def draw_dashboard(
         dashboard_name=f"message-buffer-{name}",
         default_interval=cdk.Duration.hours(3),
         widgets=[
-            [_welcome(name)],
             [cloudwatch.AlarmStatusWidget(title="Alarms", alarms=list(alarms), width=WIDTH, height=4)],
             *rows,
         ],
@@ -54,18 +53,6 @@ def rows_of_buffer(metrics: BufferMetrics) -> Rows:
 def rows_of_responder(metrics: Metrics) -> Rows:
     """Return what the responder's function does."""
     return _titled("Functions", _functions(metrics))
-
-
-def _welcome(stage: str) -> cloudwatch.TextWidget:
-    return cloudwatch.TextWidget(
-        markdown=(
-            f"# message-buffer · {stage}\n"
-            f"Each alarm has a paragraph in `{RUNBOOK}`, which its description names. "
-            f"Otherwise begin with `{RUNBOOK}#first-look`. Dead letters: `{RUNBOOK}#handling-dead-letters`."
-        ),
-        width=WIDTH,
-        height=2,
-    )
 
 
 def _titled(title: str, widgets: Sequence[cloudwatch.IWidget]) -> Rows:
@@ -166,11 +153,6 @@ def _traffic(metrics: BufferMetrics) -> list[cloudwatch.IWidget]:
                 api.metric_server_error(period=MINUTE, statistic="Sum").with_(label="5xx"),
             ],
             unit="per minute",
-        ),
-        _graph(
-            "API latency",
-            [api.metric_latency(period=MINUTE, statistic=each).with_(label=each) for each in ("p50", "p99")],
-            unit="ms",
         ),
     ]
 

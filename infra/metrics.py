@@ -30,8 +30,6 @@ class ApiMetrics(Protocol):
 
     def metric_server_error(self, *, period: cdk.Duration, statistic: str) -> cloudwatch.Metric: ...
 
-    def metric_latency(self, *, period: cdk.Duration, statistic: str) -> cloudwatch.Metric: ...
-
 
 class FunctionUrlApi:
     """The metrics of a function's own address, under the names that an API's metrics have."""
@@ -47,9 +45,6 @@ class FunctionUrlApi:
 
     def metric_server_error(self, *, period: cdk.Duration, statistic: str) -> cloudwatch.Metric:
         return self._function.metric("Url5xxCount", period=period, statistic=statistic)
-
-    def metric_latency(self, *, period: cdk.Duration, statistic: str) -> cloudwatch.Metric:
-        return self._function.metric("UrlRequestLatency", period=period, statistic=statistic)
 
 
 @dataclass(frozen=True, kw_only=True)

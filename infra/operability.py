@@ -10,6 +10,7 @@ from constructs import Construct
 
 from .alarms import causes, causes_in_responder, raise_alarms, symptoms
 from .dashboard import draw_dashboard, rows_of_buffer, rows_of_responder
+from .function import keep_identity
 from .metrics import BufferMetrics, Metrics
 from .settings_and_defaults import StageConfig
 
@@ -58,6 +59,7 @@ class BufferOperability(Construct):
             master_key=key,
             enforce_ssl=True,
         )
+        keep_identity(topic, "AlarmTopic")
         # This policy replaces the default one, which lets the whole account publish.
         topic.add_to_resource_policy(
             iam.PolicyStatement(

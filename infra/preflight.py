@@ -33,8 +33,6 @@ LOOKUP_ROLE = "cdk-hnb659fds-lookup-role"
 MIN_UNRESERVED_EXECUTIONS = 100
 
 # These are enough for a processor, its successor, the watchdog, and some webhooks and batches at the same time.
-MIN_COMFORTABLE_EXECUTIONS = 50
-
 # Preflight makes many calls while a person waits, so each call must fail quickly.
 CLIENT_CONFIG = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 2})
 # The services whose interface endpoints are in the network of a stage without NAT gateways.
@@ -147,7 +145,7 @@ def bootstrap_problems(config: StageConfig, account: StageAccount) -> Iterator[s
 
 
 def concurrency_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
-    """Yield a problem if the functions reserve more than the account has left, and advice if its limit is low."""
+    """Yield a problem if the functions reserve more than the account has left."""
     limit = account.client("lambda").get_account_settings()["AccountLimit"]
     reserved = config.concurrency.reserved
     wanted = sum(instances for role, instances in reserved.items() if role in config.roles)
@@ -156,13 +154,6 @@ def concurrency_problems(config: StageConfig, account: StageAccount) -> Iterator
         instances for role, instances in config.warmth.items() if role in config.roles and role not in reserved
     )
     if not wanted:
-        if limit["ConcurrentExecutions"] < MIN_COMFORTABLE_EXECUTIONS:
-            yield Advice(
-                f"Account {account.id} may run only {limit['ConcurrentExecutions']} functions at once in "
-                f"{config.region}, which is usual for new accounts. The stage works, but Lambda throttles bursts of "
-                f"webhooks and batches, which then come late. Ask for 1,000 (Service Quotas, Lambda, Concurrent "
-                f"executions)."
-            )
         return
     # If the stage is deployed already, its functions have reserved a part of this concurrency.
     client = account.client("lambda")

@@ -525,13 +525,6 @@ def test_the_functions_of_a_stage_are_found_by_their_tags(
     Template.from_stack(buffer).all_resources_properties("AWS::Lambda::Function", {"Tags": Match.array_with(tags)})
 
 
-def test_an_account_with_little_concurrency_is_advised_not_refused(stage_config: Callable[..., StageConfig]) -> None:
-    (sentence,) = in_account(stage_config("dev"), BOOTSTRAPPED, limits(10, 10))
-    assert isinstance(sentence, Advice)
-    assert f"Account {ACCOUNT} may run only 10 functions at once in us-east-1" in sentence
-    assert not in_account(stage_config("dev"), BOOTSTRAPPED, limits(1_000, 1_000))
-
-
 def test_advice_is_printed_and_does_not_fail_the_command(
     machine: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
