@@ -58,6 +58,9 @@ SECOND_SWEEP_DELAY_MS = 30_000
 # A run reads this many bodies at a time, until the batch is full. If all bodies have the maximum size, this many fill a
 # batch.
 MAX_BODIES_READ_AT_ONCE = 64
+# A run has one window at a time in its memory that has more bytes than this, because an event takes several times the
+# memory of its messages.
+LARGE_WINDOW_BYTES = 256 * 1024
 _random = SystemRandom().random
 
 
@@ -110,8 +113,7 @@ class DynamoDbProcessor:
         self._clock = clock
         self._random = random
         self._beat_seconds = beat_seconds
-        # Threads empty windows at the same time, but the function's memory has room for one window with large bodies.
-        self._large_bodies = RLock()
+        self._large_window = RLock()
 
     def process(self, trigger: Trigger, time: TimeLeft) -> bool:
         """Empty the trigger's window. Return False if the queue must deliver the trigger again."""
@@ -264,8 +266,8 @@ class DynamoDbProcessor:
     def _batch(self, locked: _Locked, turn: ExitStack) -> _BatchToEmit | None:
         """Return the frozen batch, or freeze a new one. If no message waits, close the window and return None.
 
-        If not all bodies came with the first page of the read, wait until no other thread has such a window. `turn`
-        then contains the turn, which the caller ends.
+        If the window is large, first wait until no other thread has such a window. `turn` then contains the turn, which
+        the caller ends.
         """
         conversation, owner = locked.conversation, locked.owner
         for read in range(MAX_READS_OF_A_WINDOW):
@@ -277,8 +279,9 @@ class DynamoDbProcessor:
             if window.frozen is None and window.found is None:
                 self._locks.release(conversation, owner)
                 raise _PutOnHold
-            if any(each.body is None for each in contents.stored):
-                turn.enter_context(self._large_bodies)
+            bodies = [each.body for each in contents.stored]
+            if None in bodies or sum(len(each or b"") for each in bodies) > LARGE_WINDOW_BYTES:
+                turn.enter_context(self._large_window)
             if window.frozen is not None:
                 # An earlier attempt has frozen the batch, or this attempt has, but DynamoDB's response was lost.
                 return self._again(conversation, window.frozen, contents)

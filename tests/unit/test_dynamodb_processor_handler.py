@@ -1,6 +1,7 @@
 """The triggers of one delivery are processed side by side, and each ends by itself."""
 
 import json
+from itertools import product
 from threading import Barrier, Event, get_ident
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from lambdas.dynamodb_processor import handler as dynamodb_processor
+from lambdas.dynamodb_processor import service
 from message_buffer.errors import SendFailed
 from message_buffer.lanes.dynamodb.triggers import SWEEP
 from message_buffer.limits import LARGE_MESSAGE_BYTES
@@ -98,23 +100,33 @@ def test_one_window_that_fails_is_delivered_again_and_the_others_are_done(
     assert scene.batches(failing) == [["m1"]]
 
 
-def test_of_the_windows_with_large_bodies_one_at_a_time_is_in_the_functions_memory(scene: WindowScene) -> None:
-    for name in CONVERSATIONS[:3]:
-        scene.send("m1", conversation=name, text="x" * LARGE_MESSAGE_BYTES)
+@pytest.mark.parametrize(("messages", "bytes_of_one"), [(1, LARGE_MESSAGE_BYTES), (4, 3_000)])
+def test_of_the_large_windows_one_at_a_time_is_in_the_functions_memory(
+    scene: WindowScene, monkeypatch: pytest.MonkeyPatch, messages: int, bytes_of_one: int
+) -> None:
+    monkeypatch.setattr(service, "LARGE_WINDOW_BYTES", 10_000)
+    for name, number in product(CONVERSATIONS[:3], range(messages)):
+        scene.send(f"m{number}", conversation=name, text="x" * bytes_of_one)
     scene.clock.advance(WINDOW_MS)
-    held: set[int] = set()
+    read, held = set[int](), set[int]()
     another = Event()
 
     def take(request: str) -> None:
-        if request == "batch_get_item":
-            held.add(get_ident())
+        if request == "update_item" and get_ident() in read:
+            held.add(get_ident())  # it has the bodies, and is about to freeze them
         elif request == "put_events":
             another.wait(MOMENT_SECONDS)
         if len(held) > 1:
             another.set()
 
-    scene.wire.before = take
-    scene.wire.after = lambda request: held.discard(get_ident()) if request == "put_events" else None
+    def leave(request: str) -> None:
+        if request == "query":
+            read.add(get_ident())
+        elif request == "put_events":
+            read.discard(get_ident())
+            held.discard(get_ident())
+
+    scene.wire.before, scene.wire.after = take, leave
     assert deliver(scene) == []
     assert not another.is_set()
 
