@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from bufferctl.events import ArrivedEvent
-from bufferctl.verify import MAX_SECOND_EVENT_SECONDS
+from bufferctl.load import MAX_SECOND_EVENT_SECONDS
 from tools.local.errors import LocalError
 from tools.local.events import Inbox, collect
 from tools.local.outputs import Outputs
