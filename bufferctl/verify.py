@@ -103,7 +103,7 @@ def verify(stage: StageClient, given: Namespace) -> None:
                 with working(given, "Send as customers") as step:
                     load = trial.load(plan, step.say)
                 shown.append(load.block)
-    if not failed and not error:
+    if not failed and not error and not (load and load.faults):
         shown.append(f"All {len(results)} checks passed, so this stage works.")
     found = {"checks": [asdict(each) for each in results], "load": load.json if load else None}
     show_result(given, found, *shown)

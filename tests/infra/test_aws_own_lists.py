@@ -131,12 +131,10 @@ def _overlap(one: str, other: str) -> bool:
     """Return whether a text exists that fits both patterns."""
     if not one or not other:
         return set(one + other) <= {"*"}
-    if "*" in (one[0], other[0]):
-        return (
-            _overlap(one[1:], other)
-            if one[0] == "*" and _overlap(one[1:], other)
-            else (_overlap(one, other[1:]) or (one[0] != "*" and _overlap(one[1:], other)))
-        )
+    if one[0] == "*":
+        return _overlap(one[1:], other) or _overlap(one, other[1:])
+    if other[0] == "*":
+        return _overlap(other, one)
     return one[0] == other[0] and _overlap(one[1:], other[1:])
 
 

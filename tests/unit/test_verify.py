@@ -11,6 +11,7 @@ import pytest
 from bufferctl import verify
 from bufferctl.__main__ import main, make_parser
 from bufferctl.errors import Failed
+from bufferctl.load import LoadPlan, LoadResult
 from bufferctl.stage import StageClient
 from lambdas.canary.burst import BATCH_READY
 from lambdas.canary.listening import ArrivedEvent
@@ -161,3 +162,31 @@ def test_what_could_not_be_erased_is_named_with_commands_that_a_shell_knows(
     assert len(commands) == 2
     for each in commands:
         make_parser().parse_args(each.split()[3:])
+
+
+def test_a_message_lost_under_load_fails_the_trial_and_its_conversations_are_erased(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    erased = list[str]()
+
+    class LossyLoad:
+        names = frozenset({"load-0"})
+
+        def __init__(self, *_: Any) -> None: ...
+
+        def run(self, plan: LoadPlan, _say: Any) -> LoadResult:
+            return LoadResult(accepted=plan.turns, conversations=1, late_ms=[7], lost=1)
+
+    monkeypatch.setattr(verify, "Load", LossyLoad)
+
+    def erase(_: StageClient, conversation: str) -> Json:
+        erased.append(conversation)
+        return {"againInMs": None}
+
+    monkeypatch.setattr(verify, "erase", erase)
+    code, out, err = run(capsys, "--load", "10/s", "--for", "1m")
+    assert (code, failed(out)) == (5, [])
+    assert "sends 600 messages of 120 batches in 60 s" in err.splitlines()[1]
+    assert "Under load: 1 message lost." in err
+    assert "passed" not in out
+    assert any(name.endswith("-load-0") for name in erased)
