@@ -42,9 +42,6 @@ class Withholding:
             ON_HOLD: "hold",
             INACTIVE_PROJECT: options.inactive_project,
             CHANNEL_NOT_ALLOWED: options.channel_not_allowed,
-            QUESTION_TOO_LONG: "drop",
-            TOO_MANY_REPLIES: "drop",
-            TOO_MANY_OF_TENANT: "drop",
         }
 
     def reason_for(self, owned: OwnedBatch) -> str | None:
@@ -73,7 +70,7 @@ class Withholding:
 
         The customer's words stay in the history, for a person or a later reply.
         """
-        outcome, batch = self._outcomes[reason], owned.batch
+        outcome, batch = self._outcomes.get(reason, "drop"), owned.batch
         if owned.outbox:
             # An earlier run planned a reply, and may have ended while it was sending a part.
             self._sender.give_up_interrupted(owned)

@@ -64,6 +64,10 @@ def whatsapp(**value: Any) -> Json:
     return {"object": "whatsapp_business_account", "entry": [{"changes": changes}]}
 
 
+def messenger(**message: Any) -> Json:
+    return {"object": "page", "entry": [{"id": "1", "messaging": [{"sender": {"id": "2"}, "message": message}]}]}
+
+
 def messages_of(kind: str) -> list[Json]:
     content = {"text": {"body": "Hey"}} if kind == "text" else {}
     return [{"id": str(number), "from": "1", "type": kind, **content} for number in range(1_000)]
@@ -73,6 +77,7 @@ CARD = {"id": "1", "from": "1", "type": "contacts", "contacts": [{}] * 100_000}
 SMALL: dict[str, Any] = {
     "generic": generic(attachments=[{"type": "image"}]),
     "telegram": linked("Hey", 1),
+    "messenger": messenger(mid="1", attachments=[{}]),
     "whatsapp": whatsapp(messages=[{**CARD, "contacts": [{}]}], contacts=[{}]),
 }
 BODIES: dict[str, tuple[str, Any]] = {
@@ -88,6 +93,10 @@ BODIES: dict[str, tuple[str, Any]] = {
     "1,000 messages that share an error of 2.9 MB": (
         "whatsapp",
         whatsapp(errors=[{"title": "x" * 2_900_000}], messages=messages_of("unsupported")),
+    ),
+    "900 KB of empty attachments of Messenger": (
+        "messenger",
+        messenger(attachments=[{}] * 300_000),
     ),
     "a card of 100,000 contacts": ("whatsapp", whatsapp(messages=[CARD])),
 }

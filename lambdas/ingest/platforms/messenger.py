@@ -25,7 +25,7 @@ from lambdas.ingest.platforms.meta import MetaPlatform
 from message_buffer.json_object import Json
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
-from message_buffer.messages.message import Message, profile_of
+from message_buffer.messages.message import MAX_ATTACHMENTS, Message, profile_of
 from message_buffer.rules.rules_and_defaults import UNNAMED_APP
 
 # Receipts for our own messages, and user events that are not messages.
@@ -189,7 +189,7 @@ def _id_or_none(value: Any) -> str | None:
 
 def _emoji(content: Json) -> str:
     """Return the emoji of a thumbs-up or a heart, which Meta sends as an attachment without text."""
-    given = [object_of(each) for each in list_of(content.get("attachments"))]
+    given = [object_of(each) for each in list_of(content.get("attachments"))[:MAX_ATTACHMENTS]]
     places = [content, *(object_of(each.get("payload")) for each in given)]
     if any(_id_or_none(place.get("sticker_id")) in _THUMBS_UP for place in places):
         return "👍"
@@ -221,7 +221,7 @@ def _type(text: Any, attachments: list[dict[str, Any]]) -> str:
 
 
 def _attachments(content: Json, *, story: Json) -> list[dict[str, Any]]:
-    found = [_attachment(object_of(each)) for each in list_of(content.get("attachments"))]
+    found = [_attachment(object_of(each)) for each in list_of(content.get("attachments"))[:MAX_ATTACHMENTS]]
     if story:
         found.append(drop_nones({"type": "story", "url": story.get("url"), "id": _id_or_none(story.get("id"))}))
     # Meta sends an attachment of a new type twice, the second time with its former type. Drop the second.

@@ -36,7 +36,7 @@ SET_HOLDS = "#held_until = :until, #holds = :holds"
 
 
 def has_room(window: Window, more_bytes: int) -> bool:
-    """Return whether so many more bytes of large messages may wait."""
+    """Return whether the bytes of large messages that wait may grow by this number."""
     return window.large_bytes + more_bytes <= MAX_STORED_BYTES
 
 
