@@ -134,7 +134,10 @@ class DynamoDbProcessor:
             if window.lock.owner != owner:
                 return self._not_ours(trigger, window)
         except Exception as error:  # noqa: BLE001 - the triggers of the same delivery must not fail with this one
-            self._log_failure("window not locked", error, conversation=trigger.conversation)
+            if isinstance(error, MessageBufferError):
+                self._telemetry.warn("window not locked", conversation=trigger.conversation, reason=str(error))
+            else:
+                self._telemetry.crash("window not locked", error, conversation=trigger.conversation)
             # Locking fails for a moment while a stored message is edited, and for longer while the table is busy.
             self._hide(trigger, MAX_TRIGGER_REST_MS)
             return False
@@ -390,7 +393,11 @@ class DynamoDbProcessor:
     def _try_later(self, trigger: Trigger, locked: _Locked, error: Exception) -> None:
         conversation, attempt = locked.conversation, locked.window.attempt
         wait_ms = back_off_ms(attempt, self._random)
-        self._log_failure("window failed", error, conversation=conversation, attempt=attempt, retry_in_ms=wait_ms)
+        fields: dict[str, str | int] = {"conversation": conversation, "attempt": attempt, "retry_in_ms": wait_ms}
+        if isinstance(error, MessageBufferError):
+            self._telemetry.warn("window failed", **fields, reason=str(error))
+        else:
+            self._telemetry.crash("window failed", error, **fields)
         self._telemetry.count("Retries")
         try:
             due_at_ms = self._clock() + wait_ms
@@ -398,12 +405,6 @@ class DynamoDbProcessor:
         except SendFailed as failed:
             self._telemetry.warn("window not released", conversation=conversation, reason=str(failed))
         self._hide(trigger, wait_ms)
-
-    def _log_failure(self, decision: str, error: Exception, **fields: str | int) -> None:
-        if isinstance(error, MessageBufferError):
-            self._telemetry.warn(decision, **fields, reason=str(error))
-        else:
-            self._telemetry.crash(decision, error, **fields)
 
     def _hide(self, trigger: Trigger, for_ms: int) -> None:
         try:

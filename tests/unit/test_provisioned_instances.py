@@ -32,7 +32,20 @@ def settings_of(role: str, valkey_port: int) -> tuple[Any, ...]:
     valkey = ValkeySettings(address, iam=None, store=SETTINGS, processor_function="p")
     match role:
         case "ingest":
-            return IngestSettings(LogSettings(), valkey, None, "secret", False, "bus", {}, "rules", "t", "a", "https://sqs.example.org/letters", None)
+            return IngestSettings(
+                LogSettings(),
+                valkey,
+                None,
+                "secret",
+                False,
+                "bus",
+                {},
+                "rules",
+                "t",
+                "a",
+                "https://sqs.example.org/letters",
+                None,
+            )
         case "processor":
             return ProcessorSettings(LogSettings(), valkey, "c", idle_ms=1_000, handover_ms=1_000)
         case _:
