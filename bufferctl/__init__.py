@@ -1,4 +1,5 @@
 """The operators' command line, `.venv/bin/python -m bufferctl`, which calls the admin function of a stage.
 
-This package may import the rules of `message_buffer`, and `lambdas.canary`.
+Of the functions' code, this package may import only the product's rules for messages (`message_buffer.rules`) and
+`lambdas.canary`.
 """
