@@ -138,7 +138,7 @@ def version(facts: StageFacts) -> Iterator[Finding]:
 
 
 def functions(facts: StageFacts) -> Iterator[Finding]:
-    """Find functions' settings that someone has changed by hand, because they differ from the template."""
+    """Find functions' settings that differ from the template. Someone has changed these by hand."""
     correct = _again(facts, "Correct it by hand, because a deployment only repairs what it changes.")
     for function in facts.of_type("AWS::Lambda::Function"):
         name = _role_of(facts, function)

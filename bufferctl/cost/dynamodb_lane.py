@@ -11,7 +11,7 @@ from message_buffer.limits import RULE_SECONDS
 PART = "DynamoDB lane"
 # EventBridge starts one sweep every RULE_SECONDS. That sweep sends a queue message, which starts a second sweep.
 SWEEPS = 2 * SECONDS / RULE_SECONDS
-# DynamoDB bills one write for up to 1 KB, and one read for up to 4 KB. It rounds larger items up.
+# DynamoDB bills one write for each KB of an item, and one read for each 4 KB. It rounds up.
 WRITE_BYTES, READ_BYTES = 1_024, 4_096
 
 
