@@ -24,7 +24,7 @@ LAYERS = ROOT / ".build" / "layers"
 
 def main() -> None:
     app = cdk.App()
-    # An output of the stack will contain the deployed commit.
+    # The buffer stack reads this value, and writes it into an output that shows which commit is deployed.
     app.node.set_context("commit", checkout.commit())
     stages = app.node.try_get_context("stages")
     try:
@@ -48,7 +48,8 @@ def main() -> None:
 
 
 def _stop_if_something_is_missing(config: StageConfig) -> None:
-    # Our own CLI has already checked. A `cdk` from npm starts only this program, so this program checks.
+    # Our own CLI has already run preflight before it started this program. A `cdk` from npm has not, so this program
+    # runs preflight.
     if cli.LOOKED_FOR_MISSING in os.environ:
         return
     from infra import preflight  # noqa: PLC0415 - the AWS SDK would make each `make up` slower
@@ -61,8 +62,8 @@ def _stop_if_something_is_missing(config: StageConfig) -> None:
 def let_lambda_read(synthesized: Path) -> None:
     """Make the files that will be deployed readable for all users, because Lambda's user does not own the files.
 
-    A clone made with umask 077 has private files. An asset's hash ignores the files' modes, so CDK would replace a
-    deployed private file only when its content changes.
+    A clone made with umask 077 has files that only their owner can read. After a deployment it would be too late to
+    change only the mode, because CDK deploys a file again only if its content changes.
     """
     for folder in synthesized.glob("asset.*/"):
         for path in (folder, *folder.rglob("*")):
@@ -73,7 +74,7 @@ def let_lambda_read(synthesized: Path) -> None:
 
 
 def purpose_of_caller(parents: list[psutil.Process]) -> str | None:
-    """Return the purpose of the `cdk` command that started this program, or None without such a command."""
+    """Return what preflight must check for the `cdk` command that started this program, or None without one."""
     for parent in parents:
         try:
             words = parent.cmdline()

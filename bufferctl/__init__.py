@@ -1,4 +1,4 @@
 """The operators' command line, `.venv/bin/python -m bufferctl`, which calls the admin function of a stage.
 
-This package may import the rules of `message_buffer`, and `lambdas.canary`.
+This package may import `lambdas.canary`, and `message_buffer.rules` with the small modules below it, such as `limits`.
 """

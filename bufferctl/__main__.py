@@ -60,14 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # The reader of a pipe, such as `head`, has closed the pipe. Discard the buffered output, because Python would
-        # fail to write it at its exit.
+        # The reader of a pipe, such as `head`, has closed the pipe. Discard the buffered output, because Python writes
+        # buffered output when it exits, and the closed pipe would cause another error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
 def _prepare_output(*, wants_json: bool) -> None:
-    """Let stdout and stderr accept every character. JSON is UTF-8; other output shows `?` if its encoding lacks one."""
+    """Let stdout and stderr accept every character. JSON is UTF-8. Other encodings may show `?`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace", encoding="utf-8" if wants_json else None)
@@ -75,8 +75,8 @@ def _prepare_output(*, wants_json: bool) -> None:
 
 class _Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
-        # Refuse abbreviated options, because a new option may change their meaning, and `--js` would not make errors
-        # JSON.
+        # Refuse abbreviated options, because a new option may change the meaning of an abbreviation. Also, errors are
+        # only JSON if `--json` is written in full.
         super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
@@ -268,8 +268,8 @@ def _command(
 ) -> _Parser:
     parser = parsers.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
     parser.set_defaults(run=run, find=find)
-    # These options are accepted before and after the command. A default here would replace a value that stands before
-    # the command.
+    # The operator may write these options before or after the command. They have no default here, because argparse
+    # would replace a value from before the command with this default.
     parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     for option in ("--stage", "--profile", "--region"):
         parser.add_argument(option, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
@@ -278,7 +278,7 @@ def _command(
 
 
 def _positive(number: Callable[[str], float]) -> Callable[[str], float]:
-    """Return a function that reads a number above 0. It refuses 0, which the commands would treat as no limit."""
+    """Return a function that parses a number above 0, and refuses 0, because the commands would treat 0 as no limit."""
 
     def read(text: str) -> float:
         found = number(text)

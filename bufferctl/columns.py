@@ -1,6 +1,6 @@
 """The columns of each table that a command prints.
 
-A column shows the field of the admin function's response that has the column's name.
+Each column has the name of a field in the admin function's response, and shows that field.
 """
 
 SHARDS = ("shard", "pending", "inflight", "nextDueAt", "overdueMs", "heartbeatAt")

@@ -68,7 +68,7 @@ def list_conversations(stage: StageClient, given: Namespace) -> None:
         while more and len(found) < max(given.limit, 1):
             limit = min(given.limit - len(found), MAX_LISTED)
             response = stage.ask("conversation.list", **wanted, cursor=cursor, limit=limit)
-            # A conversation whose state changes between two requests may be on both pages.
+            # A conversation whose state changes between two requests may be on both pages. Keep it only once.
             found |= {(each["lane"], each["conversation"]): each for each in response["conversations"]}
             cursor, more = response["next"], response["more"]
             if cursor is None:
@@ -121,7 +121,7 @@ def cancel(stage: StageClient, given: Namespace) -> None:
 def forget(stage: StageClient, given: Namespace) -> None:
     """Erase everything that the stage and its responder store about a conversation.
 
-    If a batch of the conversation is being emitted, wait for it.
+    If a batch of the conversation is being emitted, wait until this is over, and erase the rest.
     """
     if given.dry_run:
         with working(given, f"Count what the stage stores about {given.conversation}"):
@@ -134,8 +134,8 @@ def forget(stage: StageClient, given: Namespace) -> None:
         held = _forget_at_responder(stage, given, dryRun=True)
         result = erase(stage, given.conversation)
         counts: Counter[str] = result["counts"]
-        # The event about the erasure may make the responder erase before this request does. Then only the count from
-        # before the event is complete.
+        # The stage publishes an event about the erasure. The responder may erase its items because of that event,
+        # before this request asks it to. So use the count from before the event.
         counts.update(held | _forget_at_responder(stage, given, at=result["at"]))
     if result["againInMs"] is not None:
         raise Incomplete("This command could not erase everything: run it again.")
@@ -379,7 +379,7 @@ def _confirm(given: Namespace, question: str) -> None:
         return
     if not sys.stdin.isatty():
         raise Misused("There is no terminal to ask at: add --yes.")
-    # Ask on stderr, because stdout may be a pipe, or must contain only JSON.
+    # Ask on stderr, because stdout may be a pipe, and with `--json` it may contain only JSON.
     print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
     try:
         answer = input()

@@ -20,11 +20,11 @@ from bufferctl.formatting import minute, moment
 from message_buffer.json_object import Json
 from message_buffer.limits import DEAD_LETTER_RETENTION_DAYS, MAX_OVERDUE_MS
 
-# If one of these logs nothing for this time, it does not run: the watchdog checks every shard twice a minute, the sweep
-# runs once a minute, and the canary every five minutes.
+# The watchdog logs twice a minute, the sweep once a minute, and the canary every five minutes. Whichever of them logs
+# nothing for this time does not run.
 MAX_SILENCE_MINUTES = 11
-# Report a platform's refused webhooks only if they exceed the first number, because every public address receives some
-# forgeries. If no webhook of the platform was accepted, the second number is enough.
+# Report a platform's refused webhooks if there are more than MAX, because every public address receives some forgeries.
+# If the stage accepted no webhook of that platform, report them if there are at least MIN.
 MAX_REFUSED_WEBHOOKS, MIN_REFUSED_WEBHOOKS = 100, 3
 UNUSED_DAYS = 3
 MAX_REASON_CHARACTERS = 90
@@ -91,7 +91,7 @@ MODEL_REFUSED = (
     "Amazon Bedrock refuses the model. In the first 15 minutes of an account's use of it, wait; otherwise allow it: "
     "docs/responder.md#turning-it-on."
 )
-# Texts in Lambda's log lines about a run that it ended, or about an uncaught error.
+# Texts by which to recognize Lambda's log lines about uncaught errors, and about runs that Lambda ended.
 UNCAUGHT = ("Task timed out", "Runtime exited", "Runtime.ImportModuleError", "Traceback")
 # A pattern for Lambda's report of a failed run, if the functions write logs in JSON.
 FAILED_REPORT = '{ $.type = "platform.report" && $.record.status != "success" }'
@@ -138,7 +138,7 @@ def version(facts: StageFacts) -> Iterator[Finding]:
 
 
 def functions(facts: StageFacts) -> Iterator[Finding]:
-    """Find functions' settings that differ from the template, because a person may have changed them by hand."""
+    """Find functions' settings that differ from the template. Someone has changed these by hand."""
     correct = _again(facts, "Correct it by hand, because a deployment only repairs what it changes.")
     for function in facts.of_type("AWS::Lambda::Function"):
         name = _role_of(facts, function)
@@ -188,7 +188,8 @@ def triggers(facts: StageFacts) -> Iterator[Finding]:
     """Find rules and queues that no longer start what they should."""
     for rule in facts.of_type("AWS::Events::Rule"):
         bus, _, name = rule.id.rpartition("|")
-        # The emulator leaves the bus out of the id. All rules whose template names a bus are on the stage's own bus.
+        # The emulator's id of a rule does not contain the bus. If the template names a bus for the rule, it is the
+        # stage's bus.
         if not bus and rule.properties.get("EventBusName"):
             bus = facts.outputs["EventBusName"]
         place = {"Name": name, **({"EventBusName": bus} if bus else {})}
@@ -223,7 +224,7 @@ def _purpose(rule: Resource) -> str:
 
 
 def rules(facts: StageFacts) -> Iterator[Finding]:
-    """Find deployed rules that ingest ignores. `attempts` finds ignored rules of other layers in the logs."""
+    """Find rules of cdk.json that ingest ignores. `attempts` finds other ignored rules in the logs."""
     from message_buffer.rules.layers import problems_of_deployed  # noqa: PLC0415 - it would make --help slow
 
     if "ingest" not in facts.functions:
@@ -391,13 +392,13 @@ def _error_in(line: LogLine) -> str | None:
 
 
 def attempts(facts: StageFacts) -> Iterator[Finding]:
-    """Find work that failed and is tried again. The finding is worse if an emitter has emitted no batch since."""
+    """Find work that failed and is tried again. The finding is BROKEN if an emitter has emitted nothing since."""
     for role in facts.functions:
         if role not in FAILED_ATTEMPTS:
             continue
         lines = facts.said(role, *FAILED_ATTEMPTS[role], minutes=LOOK_BACK_MINUTES)
         for message, anchor in FAILED_ATTEMPTS[role].items():
-            # If a bug makes an attempt fail, the line is an error, which `errors` finds.
+            # Leave out attempts that failed because of a bug. They have the level ERROR, so `errors` finds them.
             failed = [each for each in lines if (each["message"], each.get("level")) == (message, "WARNING")]
             if not failed:
                 continue

@@ -46,7 +46,7 @@ def examine(facts: StageFacts, *, done: Callable[[], None] = lambda: None) -> Re
 
 
 def doctor(account: Account, given: Namespace) -> None:
-    """Print all findings. Raise FoundProblems if one is more than advice, Unreachable if nothing could be read."""
+    """Print all findings. Raise FoundProblems if one is worse than ADVICE, or Unreachable if nothing could be read."""
     with working(given, "Diagnose", total=len(DIAGNOSES)) as step:
         facts = StageFacts(given.stage, account.client, api_endpoint=account.api_endpoint, aws_cli=account.aws_cli)
         found = examine(facts, done=step.advance)

@@ -1,4 +1,4 @@
-"""Tries a door's mapping on a body without a stage. It reads the body with ingest's own code."""
+"""Tries a door's mapping on the body of a webhook. This needs no stage: ingest's own code reads the body here."""
 
 import json
 from argparse import Namespace
@@ -45,7 +45,7 @@ def _shown(item: DoorItem, *, leave_out: bool) -> Mapping[str, Any]:
         fields = read._asdict()
         conversation = str(fields.pop("conversation"))
         if message := fields.pop("message", None):
-            # Ingest also refuses a message that is too large.
+            # Refuse a message that is too large, as ingest does.
             require_room(message)
             fields["message"] = message.model_dump(by_alias=True, exclude_unset=True)
     except InvalidInput as error:

@@ -63,7 +63,7 @@ EXIT_STATUSES = {
 
 @contextmanager
 def errors_of_aws() -> Iterator[None]:
-    """Turn the SDK's errors, and a missing SDK, into errors of this module, whose texts are sentences."""
+    """Turn errors of the SDK, and a missing SDK, into errors of this module, whose texts operators can understand."""
     try:
         from botocore.exceptions import (  # noqa: PLC0415 - the SDK would make --help slow
             BotoCoreError,
@@ -95,7 +95,7 @@ def errors_of_aws() -> Iterator[None]:
 def _class_of(operation: str, code: str) -> type[Failed]:
     if TRY_AGAIN.search(code):
         return Unreachable
-    # CloudFormation has this code for a stack that does not exist.
+    # CloudFormation returns this code for a stack that does not exist.
     return NotFound if (operation, code) == ("DescribeStacks", "ValidationError") else Failed
 
 

@@ -1,4 +1,4 @@
-"""Reads from an AWS account what is known about a stage, each fact only once, and changes nothing."""
+"""Reads facts about a stage from its AWS account. It reads each fact only once, and changes nothing."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class StageFacts:
     ) -> None:
         """Read about the stage `name`. If `api_endpoint` is given, use it instead of the stack's output.
 
-        `aws_cli` is how AWS CLI commands for this stage's account and region begin.
+        `aws_cli` is the beginning of AWS CLI commands for this stage, such as `aws --region us-east-1`.
         """
         self.name = name
         self.aws_cli = aws_cli
@@ -135,7 +135,7 @@ class StageFacts:
             try:
                 response = self.read("cloudformation", "describe_stacks", StackName=f"MessageBuffer-{self.name}-{last}")
             except ClientError as error:
-                # CloudFormation's code for a stack that does not exist.
+                # CloudFormation returns this code for a stack that does not exist.
                 if error.response["Error"]["Code"] != "ValidationError":
                     raise
                 continue
@@ -146,7 +146,7 @@ class StageFacts:
 
     @property
     def skew_seconds(self) -> float:
-        """Return how far this machine's clock is ahead of AWS's. AWS's responses name only whole seconds."""
+        """Return how far this machine's clock is ahead of AWS's, to about a second, because AWS sends whole seconds."""
         if not self.stacks or self._skew_seconds is None:
             raise Unreadable("the clock: no response of AWS contained the time")
         return self._skew_seconds
@@ -224,7 +224,7 @@ class StageFacts:
     def _metric_data(
         self, namespace: str, metrics: Sequence[Metric], *, seconds: int, period: int, stat: str
     ) -> list[dict[int, float]]:
-        """Return each metric's statistic for every period, by the time in milliseconds at which the period begins."""
+        """Return each metric's statistic for every period. Each key is the time in ms at which a period begins."""
         queries = [
             {
                 "Id": f"m{place}",

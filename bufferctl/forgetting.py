@@ -13,7 +13,7 @@ MAX_FORGET_CALLS = 20
 
 
 def erase(stage: StageClient, conversation: str) -> Json:
-    """Return the first and the last call's response merged, with the counts of all calls added up.
+    """Return the first call's response, updated with the last call's fields, and with the sum of all calls' counts.
 
     If the response's `againInMs` is not null, something is left, because batches were being emitted during the calls.
     """

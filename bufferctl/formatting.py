@@ -11,15 +11,15 @@ from typing import Any, Literal, NamedTuple
 # The spaces between two columns, and those before the fields beneath a name.
 GAP, INDENT = 2, 2
 NOTHING = "-"
-# JSON may contain these characters unescaped. But a terminal may obey the control characters, or reverse the text, and
-# many programs end a line at the separators of lines and paragraphs.
+# JSON may contain these characters unescaped. But some of them control a terminal or reverse its text, and many
+# programs end a line at others.
 CONTROLS = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 Tone = Literal["good", "warning", "bad", "plain"]
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """Rows with the same fields. Their string is an aligned table."""
+    """Rows with the same fields. `str` returns an aligned table."""
 
     rows: Sequence[Mapping[str, Any]]
     columns: Sequence[str]
@@ -40,7 +40,7 @@ class TextTable:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Fields of one thing. Their string has a line for each field."""
+    """The fields of one thing. `str` returns a line for each field."""
 
     fields: Mapping[str, Any]
 
@@ -87,19 +87,19 @@ def cell(name: str, value: Any) -> str:
         return moment(value)
     if isinstance(value, bool | list | dict):
         value = json.dumps(value, ensure_ascii=False)
-    # Show only this time in seconds. Rules' names end in `Ms`, too, but a rule is shown as the operator set it.
+    # Show this time in seconds. Other names that end in `Ms` are rules, which are shown as the operator wrote them.
     if name == "overdueMs":
         return f"{value / 1_000:.1f} s"
     return printable(str(value))
 
 
 def printable(text: str, *, kept: str = "") -> str:
-    """Replace characters that could break the line or control the terminal by spaces. Keep those in `kept`."""
+    """Replace with spaces the characters that could break the line or control the terminal, except `kept`."""
     return "".join(each if each.isprintable() or each in kept else " " for each in text)
 
 
 def as_json(value: Any, *, indent: int | None = 2) -> str:
-    """Return JSON in which control characters are escaped, because people may have written them."""
+    """Return JSON with control characters escaped, because customers' text may contain them."""
     return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, indent=indent, ensure_ascii=False))
 
 
@@ -127,7 +127,7 @@ def moment(at_ms: int) -> str:
 
 
 def without_today(text: str) -> str:
-    """Return the text of a moment, without the date if that is today."""
+    """Return a time as `moment` formats it, but without the date if the date is today."""
     return text.removeprefix(f"{datetime.now().astimezone():%Y-%m-%d} ")
 
 

@@ -1,7 +1,8 @@
-"""Sends as many customers do, at a steady rate, and judges what a stage emits (`verify --load 50/s --for 10m`).
+"""Writes like many customers at a steady rate, and checks what a stage emits (`verify --load 50/s --for 10m`).
 
-A customer writes a few fragments, each after the answer to the one before. The customers begin at fixed times, however
-slowly the stage answers. A conversation is used again when its last batch has arrived.
+A customer writes a few fragments, and sends each after the webhook has answered the previous one. The customers begin
+at fixed times, even if the stage answers slowly. A later customer may continue a conversation after its last batch has
+arrived.
 """
 
 import threading
@@ -23,7 +24,8 @@ from message_buffer.json_object import Json
 LOAD_FRAGMENTS = 5
 LOAD_PAUSE_SECONDS = 0.5
 LOAD_TEXT = "Hey, could you look at order 12345? It has not arrived yet."
-# Each customer has a thread while writing. One machine can hardly sign and send more than this rate.
+# Each customer who is writing has a thread. One machine can hardly sign and send more messages a second than
+# MAX_LOAD_RATE.
 MAX_CUSTOMERS = 200
 MAX_LOAD_RATE, MAX_LOAD_SECONDS = 100, 3_600
 # A second event with the same messages would be an error, and would arrive within this time after the first one.
@@ -36,7 +38,7 @@ class LoadPlan(NamedTuple):
 
     @property
     def turns(self) -> int:
-        """Return how many times a customer writes some fragments."""
+        """Return how many times a customer begins to write. Each time the customer writes LOAD_FRAGMENTS fragments."""
         return max(1, round(self.messages_per_second * self.seconds / LOAD_FRAGMENTS))
 
     def announcement(self, stage_name: str) -> str:
@@ -75,7 +77,7 @@ class LoadResult:
     """For each batch, the time from its due time to its arrival in the queue."""
     lost: int = 0
     emitted_twice: int = 0
-    """Messages that were in a second batch."""
+    """Messages that were emitted in two batches."""
     reordered: int = 0
     """Messages that were emitted after a later one of their conversation."""
     not_accepted: Counter[str] = field(default_factory=Counter)
@@ -127,7 +129,7 @@ def judge_load(bursts: Iterable[Burst], emitted: Iterable[Emitted]) -> LoadResul
         places, due = {message_id: place for place, message_id in enumerate(due_at_ms)}, [*due_at_ms.values()]
         seen, newest = set[int](), -1
         for batch in (each for each in firsts.values() if each.conversation == conversation):
-            # Leave out messages that the webhook did not answer, because it may have accepted them all the same.
+            # Leave out messages that the webhook did not answer, because nobody knows whether the stage accepted them.
             batch_places = [places[message_id] for message_id in batch.ids if message_id in places]
             if batch_places:
                 found.late_ms.append(batch.at_ms - due[max(batch_places)])
@@ -174,7 +176,7 @@ class Load:
         return result
 
     def _paced(self, plan: LoadPlan, listening: Future[None], say: Callable[[str], None]) -> Iterable[int]:
-        """Yield the numbers of the turns, each at its time. Raise the error that ended the listening, if one did."""
+        """Yield each turn's number when the turn must begin. If the thread that listens has failed, raise its error."""
         began = time.monotonic()
         for turn in range(plan.turns):
             time.sleep(max(began + turn * LOAD_FRAGMENTS / plan.messages_per_second - time.monotonic(), 0))

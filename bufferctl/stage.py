@@ -31,9 +31,10 @@ class Account(NamedTuple):
 
     client: Client
     api_endpoint: str | None = None
-    """The address of a local stage's API, because the output of the stage's stack is wrong."""
+    """The address of a local stage's API. The stack's output is no help, because the emulator writes a wrong address
+    into it."""
     aws_cli: str = "aws"
-    """How AWS CLI commands for this account and region begin."""
+    """The beginning of AWS CLI commands for this account and region, such as `aws --region us-east-1`."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def _cli_of_aws(*, profile: str | None, region: str) -> str:
 
 
 def _cli_of_emulator(outputs: Json) -> str:
-    """Return how AWS CLI commands begin: with the emulator's address and keys, so that none reaches a real account."""
+    """Return the beginning of AWS CLI commands. Its address and keys are the emulator's, not a real account's."""
     keys = " ".join(f"{name}={value}" for name, value in sessions.CREDENTIALS.items())
     return f"{keys} aws --endpoint-url {outputs['AwsEndpointUrl']} --region {outputs['Region']}"
 
@@ -113,7 +114,7 @@ def _outputs_of_local(path: Path) -> Json:
 
 def _client_of_emulator(outputs: Json) -> Client:
     def client(service: str) -> Any:
-        # The emulator is on this machine, so two refused connections mean that it has ended.
+        # The emulator is on this machine, so two refused connections show that it no longer runs.
         attempts = 1 if service == "lambda" else 2
         return sessions.emulator_client(
             service, endpoint_url=outputs["AwsEndpointUrl"], region=outputs["Region"], attempts=attempts
@@ -188,7 +189,7 @@ def _responder(client: Client, name: str) -> str | None:
     try:
         return _outputs(client, f"MessageBuffer-{name}-Responder").get("ResponderFunction")
     except ClientError as error:
-        # CloudFormation's code for a stack that does not exist.
+        # CloudFormation returns this code for a stack that does not exist.
         if error.response["Error"]["Code"] != "ValidationError":
             raise
         return None

@@ -1,7 +1,7 @@
-"""Prints results: on a terminal in colours and in its width, otherwise as plain text.
+"""Prints results. A terminal gets colours and a layout that fits its width; a pipe or a file gets plain text.
 
-`rich` is imported only for a terminal, so that `--help` and pipes stay quick. Every text is passed to it as `Text`, in
-which it interprets no markup.
+`rich` is imported only for a terminal, so that `--help` and pipes stay quick. Every text is passed to `rich` as `Text`,
+because `rich` would interpret markup in strings.
 """
 
 import os
@@ -234,7 +234,7 @@ def _grid(columns: list[_Column], widths: list[int], rows: Iterable[int], *, has
     from rich import box, table  # noqa: PLC0415 - it would make --help slow
     from rich.text import Text  # noqa: PLC0415
 
-    # The box itself adds a space between two columns.
+    # The padding is one less than the gap, because the box itself adds a space between two columns.
     shown = table.Table(
         box=box.SIMPLE_HEAD, show_header=has_header, header_style="bold", padding=(0, GAP - 1, 0, 0), pad_edge=False,
         show_edge=False,

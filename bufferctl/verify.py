@@ -1,8 +1,8 @@
 """Implements `bufferctl verify`, which tests a stage from outside, and then removes everything that the test created.
 
-A trial sends messages as a customer's program does, but for its own tenant, and receives the events by its own rule and
-queue. The queue is created first and removed last. Its name contains the trial's id and the time at which the trial
-must have ended, so that a later trial can remove what a killed trial has left.
+A trial sends messages as a customer's program does, but for a tenant that only trials use. It receives the events by
+its own rule and queue. The queue is created first and removed last. Its name contains the trial's id and the time at
+which the trial must have ended, so that a later trial can remove what a killed trial has left.
 """
 
 import json
@@ -43,10 +43,8 @@ MAX_RULE_SECONDS = 120
 WARM_UP_PAUSE_SECONDS = 5
 # The stage applies changed rules within this time.
 RULES_IN_FORCE_SECONDS = 10
-# When a trial is older than this time plus that of its `--load`, a later trial may remove its leftovers.
-# A trial takes at most this time plus its minutes of `--keep-running`. After that a later trial removes its leftovers.
+# A trial takes at most this time plus the time of its `--load`. After that a later trial may remove its leftovers.
 MAX_TRIAL_SECONDS = 600
-# A second event with the same messages is an error. It would arrive within this time after the first event.
 PREFIX = "bufferctl-verify"
 LEFT_BEHIND = re.compile(rf"{PREFIX}-(?P<ends>\d+)-(?P<trial>[0-9a-f]{{8}})-[0-9a-f]+$")
 ACCOUNT, FALLBACK = "verify", "verify-fallback"
@@ -336,14 +334,14 @@ class Trial:
         return Burst(self._webhook, account, f"{self._id}-{name}")
 
     def _collect(self, *bursts: Burst) -> None:
-        """Collect events until all batches of these bursts have arrived, or until the latest due batch is too late."""
+        """Collect events until all batches of these bursts have arrived, or MAX_LATE_SECONDS after the last is due."""
         due_in_seconds = max((each.due_at_ms for each in bursts), default=0) / 1_000 - time.time()
         self._collect_until(
             max(due_in_seconds, 0) + MAX_LATE_SECONDS, lambda: all(each.is_out(self._arrivals) for each in bursts)
         )
 
     def _collect_until(self, seconds: float, is_over: Callable[[], bool] = lambda: False) -> bool:
-        """Collect events until `is_over` returns True, or for `seconds`. Return False if the time is over first."""
+        """Collect events until `is_over` returns True, for at most `seconds`. Return whether it is over."""
         until = time.monotonic() + seconds
         while not is_over() and time.monotonic() < until:
             self._arrivals += self._subscription.poll(wait_seconds=LONG_POLL_SECONDS)

@@ -1,4 +1,4 @@
 """The CDK stacks of the message buffer. All resources of a stack have the same lifetime.
 
-This package imports its own modules relatively, and besides them only `message_buffer`.
+Of our own code, this package imports only its own modules (relatively) and `message_buffer`.
 """

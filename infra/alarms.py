@@ -28,7 +28,7 @@ MAX_WINDOW_OVERDUE_MS = 60_000
 MAX_CACHE_SHARE = 0.75
 # ElastiCache's limit for the connections of a serverless cache.
 MAX_CACHE_CONNECTIONS = 65_000
-# An alarm fires if its event happens more often than this in five minutes.
+# Limits of alarms: each alarm fires if its event happens more often than this in five minutes.
 MAX_LOST_LEASES_A_SHARD = 2
 MAX_LOST_LOCKS = 5
 MAX_UNAUTHENTIC_WEBHOOKS = 20
@@ -138,7 +138,7 @@ def _symptoms_of_valkey_lane(metrics: Metrics) -> Iterable[Watch]:
             metric=metrics.custom("OldestOverdueMs", "watchdog", statistic="Maximum"),
             above=MAX_OVERDUE_MS,
             periods=2,
-            # While the watchdog cannot check the shards, the alarm must not end.
+            # The watchdog sends no values while it cannot check the shards. That must not end the alarm.
             missing=TreatMissingData.IGNORE,
         ),
         Watch(
@@ -146,8 +146,8 @@ def _symptoms_of_valkey_lane(metrics: Metrics) -> Iterable[Watch]:
             says="For four minutes no pass of the watchdog has reached all shards.",
             metric=metrics.custom_or_zero("Sweeps", "watchdog"),
             below=1,
-            # The latest minutes may be 0 only because CloudWatch does not have their values yet. Two minutes more than
-            # four leave a value from before the silence, without which there is nothing to fill.
+            # A single minute of 0 is no proof, because CloudWatch may only not have its value yet. So four must be 0.
+            # Of six minutes, two may be from before the silence: FILL needs at least one published value.
             periods=4,
             out_of=6,
             missing=TreatMissingData.IGNORE,
@@ -170,7 +170,7 @@ def _symptoms_of_dynamodb_lane(metrics: Metrics) -> Iterable[Watch]:
             metric=metrics.custom("OldestWindowOverdueMs", "dynamodb_processor", statistic="Maximum"),
             above=MAX_WINDOW_OVERDUE_MS,
             periods=2,
-            # While the sweep cannot read the windows, the alarm must not end.
+            # The sweep sends no values while it cannot read the windows. That must not end the alarm.
             missing=TreatMissingData.IGNORE,
         ),
         Watch(
@@ -394,7 +394,8 @@ def _causes_in_lambda(metrics: Metrics) -> Iterable[Watch]:
         # symptom.
         if role != "admin" and not (role == "ingest" and metrics.config.api.kind == "url"):
             yield _throttles(metrics, role)
-    # Lambda drops a start that fails, is throttled or waits too long. The alarms above cover the first two cases.
+    # Lambda drops a start that fails, is throttled or waits too long. The alarms above fire for failed and throttled
+    # starts, and this alarm fires for waiting ones.
     for role in filter(metrics.functions.__contains__, STARTED_BY_US):
         yield Watch(
             heading="Starts wait",
@@ -436,7 +437,7 @@ def _causes_in_whatsapp_queues(metrics: BufferMetrics) -> Iterable[Watch]:
 
 
 def causes_in_responder(metrics: Metrics) -> Iterable[Watch]:
-    """Return the alarms of the responder. None is a symptom: its dead letters are customers who wait for a person."""
+    """Return the responder's alarms. All are tickets: after a dead letter, a customer waits for a person to reply."""
     yield from _causes_in_lambda(metrics)
     yield Watch(
         heading="Reply dead letters",

@@ -73,8 +73,8 @@ def _open_url(ingest: Function) -> WebhookApi:
 
 
 def _access_log(scope: Construct, config: StageConfig) -> logs.LogGroup:
-    # AWS limits the size of the account's only policy for log delivery. Log groups below this path need no statement in
-    # it. The stack's id distinguishes this group from the retained group of an earlier stage of the same name.
+    # An account has one log-delivery policy, of limited size. Log groups below this path need no statement in it. The
+    # stack's id distinguishes this group from the retained group of an earlier stage of the same name.
     stack_id = cdk.Fn.select(2, cdk.Fn.split("/", cdk.Stack.of(scope).stack_id))
     log_group = logs.LogGroup(
         scope,
@@ -157,7 +157,8 @@ def _open_rest(
         disable_execute_api_endpoint=domain is not None,
         # Signatures are made over the original bytes, so API Gateway must not convert any body to text.
         binary_media_types=["*/*"],
-        # REST APIs write logs with a role that is a setting of the whole account, so no stack of ours sets that role.
+        # All REST APIs of an account write their logs with one role. A single stage must not change this setting of the
+        # account.
         cloud_watch_role=False,
         deploy_options=apigateway.StageOptions(
             stage_name=REST_STAGE,

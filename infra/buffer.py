@@ -51,8 +51,8 @@ class BufferStack(cdk.Stack):
         valkey: ValkeySettings | None = None,
         placement: Placement | None = None,
     ) -> None:
-        # The emulator has no TLS, and the bootstrap's bucket refuses roles without TLS. So deploy with the caller's own
-        # credentials.
+        # The emulator has no TLS. CDK's deployment roles could not write to the bucket of the bootstrap, because its
+        # policy requires TLS. So deploy with the caller's own credentials.
         synthesizer = cdk.CliCredentialsStackSynthesizer() if config.is_local else None
         super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
         self._config, self._valkey = config, valkey
@@ -103,8 +103,8 @@ class BufferStack(cdk.Stack):
         permissions.grant_to_entrances(self)
         permissions.grant_to_lanes(self)
         if self.valkey_lane:
-            # CloudFormation does not see a reference by name as a dependency, and might create ingest before the
-            # processor.
+            # Ingest refers to the processor by a fixed name, in which CloudFormation sees no dependency. Without this
+            # line, CloudFormation might create ingest before the processor.
             self.ingest.node.add_dependency(self.valkey_lane.processor)
         self.webhooks = open_webhooks(self, config=config, ingest=self.ingest)
         self.canary = self._make_canary() if config.canary else None
@@ -134,9 +134,9 @@ class BufferStack(cdk.Stack):
     def _delete_functions_before_roles(self) -> None:
         """Let CloudFormation delete the functions' roles only after the last function in the network.
 
-        These functions share network interfaces. After the last function is deleted, Lambda uses the role of one of
-        them to delete the interfaces. An interface that remains would prevent the deletion of the network and its NAT
-        gateways.
+        These functions share network interfaces. After the last function is deleted, Lambda deletes the interfaces with
+        the role of one of the functions. Without the role an interface would remain, and CloudFormation could not
+        delete the network and its NAT gateways.
         """
         placed = [function for function in self.functions.values() if function.is_in_network]
         for function in placed:
@@ -166,8 +166,8 @@ class BufferStack(cdk.Stack):
             ),
             has_url=self._config.api.kind == "url",
         )
-        # If CloudFormation replaced the function, the address that platforms know would change. This is the id that CDK
-        # derived from the construct's path.
+        # Fix the function's id to the one that CDK derived from the construct's path. If the id changed, CloudFormation
+        # would replace the function, and platforms would no longer know its address.
         keep_identity(function, "Ingest4069586C")
         return function
 

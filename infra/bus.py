@@ -16,7 +16,7 @@ SOURCE = "message-buffer"
 # The tenant of the canary and of `bufferctl verify`. This module may not import it from `message_buffer/`, so
 # tests/infra/test_environment_contract.py compares the two constants.
 TRIAL_TENANT = "message-buffer-trial"
-# Detail type -> construct id.
+# The construct ids of the events' schemas, by detail type.
 EVENTS = {
     "messages.batch.ready": "BatchReady",
     "messages.amended": "Amended",
@@ -83,7 +83,8 @@ class BatchBus(events.EventBus):
         rules = cdk.Stack.of(self).format_arn(
             service="events", resource="rule", resource_name=f"{self.event_bus_name}/*"
         )
-        # A new rule has no creator yet, so `StringEqualsIfExists` makes the condition true if the key is absent.
+        # A new rule has no creator yet. So the condition is `StringEqualsIfExists`, which is true if there is no
+        # creator.
         own = {"events:creatorAccount": "${aws:PrincipalAccount}"}
         self.add_to_resource_policy(
             iam.PolicyStatement(
@@ -94,8 +95,8 @@ class BatchBus(events.EventBus):
                 conditions={
                     "StringEqualsIfExists": own,
                     "ForAllValues:StringEquals": {"events:source": SOURCE, "events:detail-type": list(EVENTS)},
-                    # "ForAllValues" is also true without any values. It alone would allow a rule without source and
-                    # detail-type, which matches every event.
+                    # Require a source and a detail-type, because a rule without them matches every event.
+                    # "ForAllValues" does not require them: it is true if there are no values.
                     "Null": {"events:source": "false", "events:detail-type": "false"},
                 },
             )

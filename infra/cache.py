@@ -23,8 +23,9 @@ SNAPSHOT_TIME = "06:00"
 MAJOR_VERSION = "8"
 # ElastiCache offers public endpoints from this version on.
 PUBLIC_MAJOR_VERSION = "9"
-# The commands that the scripts and the processor's sleep run on our keys, and those that the client library sends to a
-# cluster. Each is named, because a category contains far more commands, and new ones with each version of Valkey.
+# The commands that the functions may send: those of the scripts, `blpop`, in which the processor sleeps, and those that
+# the client library needs in a cluster. Each is named, because a category would allow many more commands, and new ones
+# with each version of Valkey.
 ACCESS = " ".join(
     [
         "on resetchannels ~{b*}:* -@all",
@@ -67,7 +68,7 @@ class CacheStack(cdk.Stack):
     ) -> None:
         """Create the cache in the network of `placement`, or with a public endpoint if there is none."""
         super().__init__(scope, construct_id, env=env)
-        # A sign-in token is signed for the names of the cache and the user, which must be in lower case.
+        # A sign-in token contains the names of the cache and the user. Both names must be in lower case.
         self.name = name = cache_name(config)
         self._user = elasticache.CfnUser(
             self,
@@ -78,14 +79,14 @@ class CacheStack(cdk.Stack):
             access_string=ACCESS,
             authentication_mode={"Type": "iam"},
         )
-        # A group of the engine `valkey` contains only users that authenticate, so there is no open user `default`.
+        # In a group of the engine `valkey`, every user must authenticate. So nobody can sign in as an open user
+        # `default`.
         group = elasticache.CfnUserGroup(self, "Users", engine="valkey", user_group_id=name, user_ids=[self._user.ref])
-        # control such grants.
         limits = elasticache.CfnServerlessCache
         snapshots = config.cache.snapshot_days > 0
-        # ElastiCache uses the key through a grant from the role that creates the cache. The default key policy lets IAM
-        # decide about such grants. Nobody could read the final snapshot without the key. ElastiCache accepts no key of
-        # ours in GovCloud.
+        # The default key policy is enough: it lets IAM allow the role that creates the cache to grant ElastiCache the
+        # use of the key. Keep the key if the stage makes snapshots, because nobody could read them without it. In
+        # GovCloud there is no key, because ElastiCache accepts none of ours there.
         keep = cdk.RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE
         key = None
         if not config.region.startswith("us-gov-"):
@@ -124,7 +125,8 @@ class CacheStack(cdk.Stack):
         for construct in (self._user, group, self._cache):
             keep_identity(construct, construct.node.id)
         endpoint = f"{self._cache.attr_endpoint_address}:{self._cache.attr_endpoint_port}"
-        # The value is `host:port`. The cache accepts only TLS, and only connections from its network, if it is in one.
+        # The output is `host:port`. Clients must use TLS. A cache in a network accepts connections only from that
+        # network.
         cdk.CfnOutput(self, "CacheEndpoint", value=endpoint)
         self.url = f"valkeys://{endpoint}?cluster=true"
         self.iam = IamAccess(user=name, cache_name=name, region=config.region)

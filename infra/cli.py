@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 ROOT = Path(__file__).parent.parent
-# Not imported from the settings, because a synthesized app must be deployable without the packages that they import.
+# This repeats a constant of the settings. It is not imported, because the deployment of a synthesized app must not need
+# the packages that the settings import.
 LOCAL = "local"
 # The CLI, jsii and the layers keep their caches here; `make clean` removes them.
 CACHES = ROOT / ".build"
@@ -60,7 +61,7 @@ def node() -> Path:
 
 
 def purpose(arguments: Sequence[str]) -> str | None:
-    """Return the purpose that preflight must check before `cdk <arguments>`, or None if it need not run."""
+    """Return what preflight must check before `cdk <arguments>`, or None if preflight need not run."""
     return next((PURPOSES[word] for word in arguments if word in PURPOSES), None)
 
 
@@ -114,7 +115,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
         sys.stderr.write(LOCAL_IS_NOT_IN_AWS)
         sys.exit(1)
     if is_synthesized(arguments):
-        # Import nothing but the CDK CLI here, because the job that has credentials installs no other package.
+        # Import no packages but the CDK CLI here, because a pipeline's job that deploys a synthesized app installs no
+        # others.
         if wanted in {"diff", "deploy"} and (folder := _uncompiled_layer(Path(_given(arguments).app))):
             sys.stderr.write(UNCOMPILED.format(folder=folder))
             sys.exit(1)
@@ -124,7 +126,8 @@ def main(arguments: Sequence[str]) -> NoReturn:
     from . import preflight  # noqa: PLC0415 - it imports this module
 
     full = command(*arguments, *app())
-    # The local stage has no account. `make up` also passes settings that the arguments of preflight cannot express.
+    # Run no preflight for the local stage. It has no account, and `make up` passes settings that preflight has no
+    # arguments for.
     if wanted and where != LOCAL and preflight.main(["--stage", where, "--for", wanted]):
         sys.exit(1)
     os.execve(full[0], full, {**os.environ, **environment(), LOOKED_FOR_MISSING: "yes"})  # noqa: S606 - the point

@@ -98,7 +98,8 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
                 responder, Metrics(config=config, functions=functions, dead_letters=responder.dead_letters)
             )
     else:
-        # Deploy the empty stack first, so that the responder is removed before the functions that it invokes change.
+        # Deploy the empty stack first. So CloudFormation removes the responder before it changes the functions that the
+        # responder invokes.
         buffer.add_stack_dependency(EmptyStack(scope, f"{prefix}-Responder", config=config, env=env))
     return buffer
 

@@ -6,7 +6,7 @@ from .settings_and_defaults import LOG_RETENTION_DAYS, StageConfig
 
 
 def ages_out(config: StageConfig) -> dict[str, int]:
-    """Return the days until the copies expire, by the place of the copies."""
+    """Return the days until each kind of copy expires. A key says in words where the copies are."""
     found = {
         "the conversation's id in the responder's table": config.outbox_days if config.responder else 0,
         "logs, which contain ids and no words": LOG_RETENTION_DAYS[config.log_retention],

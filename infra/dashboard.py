@@ -37,7 +37,7 @@ def draw_dashboard(
 
 
 def rows_of_buffer(metrics: BufferMetrics) -> Rows:
-    """Return everything but the responder."""
+    """Return the rows of graphs about all parts of the stage except the responder."""
     config = metrics.config
     return [
         *_titled("Is it working?", _health(metrics)),
@@ -51,7 +51,7 @@ def rows_of_buffer(metrics: BufferMetrics) -> Rows:
 
 
 def rows_of_responder(metrics: Metrics) -> Rows:
-    """Return what the responder's function does."""
+    """Return the rows of graphs about the responder's function."""
     return _titled("Functions", _functions(metrics))
 
 
@@ -116,7 +116,7 @@ def _health(metrics: BufferMetrics) -> list[cloudwatch.IWidget]:
 
 
 def _promptness(metrics: Metrics) -> tuple[cloudwatch.IWidget, list[Line]]:
-    """Return a graph of the oldest overdue batch of the stage's first lane, and the lines of that lane's lateness."""
+    """Return a graph of the main lane's oldest overdue batch, and the lines for a graph of that lane's lateness."""
     if not metrics.config.has_valkey_lane:
         return _oldest_window(metrics), _percentiles(metrics, "EmitLatenessMs", "dynamodb_processor", "emitted")
     overdue = metrics.custom("OldestOverdueMs", "watchdog", statistic="Maximum")

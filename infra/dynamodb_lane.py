@@ -19,10 +19,10 @@ from .function import Function, Runtime
 from .storage import EventDestinations, MessageTableConstruct, QueueConstruct, WindowStorage
 
 TIMEOUT = cdk.Duration.seconds(30)
-# The sweep finds windows whose trigger was lost. It also asks for a second sweep, half a minute later
-# (SECOND_SWEEP_DELAY_MS in lambdas/dynamodb_processor/service.py).
-# The most that Lambda accepts without a batching window, which would delay each batch.
+# The most that Lambda accepts without a batching window. A batching window would delay each batch.
 TRIGGERS_IN_A_RUN = 10
+# How often the rule starts a sweep, which finds windows whose trigger was lost. Each such sweep asks for a second one,
+# half a minute later (SECOND_SWEEP_DELAY_MS in lambdas/dynamodb_processor/service.py).
 SWEEP_RATE = cdk.Duration.seconds(RULE_SECONDS)
 
 
@@ -40,9 +40,9 @@ class DynamoDbLaneResources:
                 scope,
                 "Triggers",
                 config=config,
-                # A processor that finds the conversation locked returns the trigger, so that the queue delivers it
-                # again in a few seconds. If the processor crashes, the trigger should not be hidden longer than a run
-                # may take.
+                # After a crash of the processor, the queue delivers the trigger again when a run would have ended. A
+                # processor that finds the conversation locked need not wait for that: it lets the queue deliver the
+                # trigger again in a few seconds.
                 visibility=TIMEOUT,
                 no_dead_letters_because="A trigger contains no message, is received again each time its window is not "
                 "due yet, and is sent again by the sweep. A batch that cannot be emitted becomes a dead letter with "
@@ -78,10 +78,8 @@ class DynamoDbLaneResources:
         self.windows.triggers.grant_send(grantee)
 
     def _invoke_processor(self, scope: Construct) -> None:
-        # A run receives one trigger. If it received several, a slow conversation would delay the others until their
-        # triggers become visible again.
-        # Lambda begins with five runs at once, and adds five a second. With one window a run, many windows that are due
-        # at once would wait for that.
+        # A run receives several triggers. Lambda begins with five runs at once and adds five a second, so with one
+        # trigger a run, many windows that are due at the same time would wait for more runs.
         self.processor.add_event_source(
             SqsEventSource(self.windows.triggers, batch_size=TRIGGERS_IN_A_RUN, report_batch_item_failures=True)
         )

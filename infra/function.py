@@ -85,7 +85,7 @@ class Function(lambda_.Function):
         failures: sqs.IQueue | None = None,
         has_url: bool = False,
     ) -> None:
-        """Create the function. `settings` is its object of `message_buffer/settings.py`.
+        """Create the function. `settings` is an object of its class in `message_buffer/settings.py`.
 
         Pass `has_url` if the function gets an address of its own.
 
@@ -109,11 +109,11 @@ class Function(lambda_.Function):
         }
         _check_size(role, cdk.Stack.of(scope).resolve(variables))
         asynchronous: dict[str, Any] = {
-            # Lambda retries only after a minute. By then the watchdog's pass has started another run. Without retries
-            # Lambda sends its record of a failed run at once.
+            # Lambda would retry only after a minute, and a pass of the watchdog starts another run earlier. Without
+            # retries Lambda sends the record of a failed run to `failures` at once, not after the retries.
             "retry_attempts": 0,
-            # The minimum that Lambda accepts. Lambda may drop an older start, because the watchdog has already repeated
-            # it.
+            # Lambda accepts no lower value. It drops a start that has waited longer. That does no harm, because the
+            # watchdog has started another run by then.
             "max_event_age": cdk.Duration.seconds(60),
             "on_failure": destinations.SqsDestination(failures) if failures else None,
         }
@@ -171,8 +171,7 @@ class Function(lambda_.Function):
             "AwsSolutions-L1",
             "Python 3.13 is supported until 2029. The layer's wheels are locked, built and tested for it.",
         )
-        # cfn-lint reports CDK's dependency of the function on its role as superfluous, because the function also refers
-        # to the role.
+        # Let cfn-lint accept that CDK adds a dependency on the role, although the function already refers to the role.
         _resource(self).add_metadata("cfn-lint", {"config": {"ignore_checks": ["W3005"]}})
         if traced:
             assert self.role
@@ -204,7 +203,8 @@ def _execution_role(scope: Construct, construct_id: str, *, log_group: logs.ILog
         iam.PolicyStatement(actions=["logs:CreateLogStream", "logs:PutLogEvents"], resources=[log_group.log_group_arn])
     ]
     if in_network:
-        # Lambda itself may call these actions, but the function's code may not. Only the code's calls have this ARN.
+        # Lambda itself must call these actions, but the function's code may not. Only calls by the code contain this
+        # ARN.
         by_code = {"Null": {"lambda:SourceFunctionArn": "false"}}
         statements += [
             iam.PolicyStatement(actions=NETWORK_ACTIONS, resources=["*"]),

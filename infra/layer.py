@@ -152,9 +152,9 @@ def _strip(packages: Path) -> None:
 
 
 def _compile(layer: Path, *, interpreter: str) -> None:
-    # Lambda's unpacking changes the files' times, so Python must not compare them: the byte code is of the unchecked
-    # kind. With -I no environment variable can move the byte code elsewhere. With -s and -p the byte code contains the
-    # path on Lambda instead of the path of this build.
+    # "unchecked-hash" lets Python use the byte code without a comparison of the files' times, because Lambda changes
+    # the times when it unpacks the layer. -I ignores environment variables, which could move the byte code elsewhere.
+    # -s and -p replace the path of this build by the path on Lambda.
     command = [interpreter, "-I", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
     command += ["-s", str(layer), "-p", "/opt", str(layer / "python")]
     result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - no part of it is input

@@ -22,7 +22,7 @@ FIVE_MINUTES = cdk.Duration.minutes(5)
 
 
 class ApiMetrics(Protocol):
-    """An HTTP API, a REST API, or a function with an address of its own."""
+    """The metrics that each kind of API has: HTTP API, REST API, or a function with an address of its own."""
 
     def metric_count(self, *, period: cdk.Duration, statistic: str) -> cloudwatch.Metric: ...
 
@@ -32,7 +32,7 @@ class ApiMetrics(Protocol):
 
 
 class FunctionUrlApi:
-    """The metrics of a function's own address, under the names that an API's metrics have."""
+    """The metrics of a function that has an address of its own, with the methods that CDK's API constructs have."""
 
     def __init__(self, function: Function) -> None:
         self._function = function
@@ -89,7 +89,7 @@ class Metrics:
     def custom_sum(self, name: str, *, period: cdk.Duration = MINUTE) -> cloudwatch.MathExpression:
         """Return the sum over all functions.
 
-        This is a query, because an expression that adds single metrics has no value while one of them has none.
+        The sum is a query over the namespace. A sum of single metrics would have no value while one metric has none.
         """
         query = f'SELECT SUM({name}) FROM SCHEMA("{self._namespace}", service)'  # noqa: S608 - both are our own words
         return cloudwatch.MathExpression(expression=query, label=name, period=period)

@@ -11,7 +11,7 @@ from .function import Placement, keep_identity, removal_policy, suppress_finding
 from .settings_and_defaults import StageConfig
 
 HTTPS = ec2.Port.tcp(443)
-# Port 6379 reads and writes, 6380 reads from replicas. Both use TLS.
+# A client reads and writes at port 6379, and reads from replicas at port 6380. Both ports use TLS.
 CACHE_PORTS = ec2.Port.tcp_range(6379, 6380)
 # The functions call these services. A stage without a NAT gateway needs an endpoint for each. Logs need none, because
 # Lambda itself sends them.
@@ -91,7 +91,7 @@ class NetworkStack(cdk.Stack):
             endpoint.add_to_policy(self._only_this_account())
 
     def _only_this_account(self) -> iam.PolicyStatement:
-        """Return a policy by which an endpoint accepts only this account's credentials. Roles set the other limits."""
+        """Return a policy by which an endpoint accepts only this account's credentials. Roles limit the actions."""
         return iam.PolicyStatement(
             actions=["*"],
             resources=["*"],
@@ -128,7 +128,8 @@ def _subnets(*, by_nat: bool) -> list[ec2.SubnetConfiguration]:
         ec2.SubnetConfiguration(name="cache", subnet_type=ec2.SubnetType.PRIVATE_ISOLATED, cidr_mask=26),
     ]
     if by_nat:
-        # Append this subnet, so that the others keep their addresses if a stage adds or removes NAT gateways.
+        # Append this subnet at the end, because CDK assigns addresses in this order. So the other subnets keep their
+        # addresses if a stage adds or removes NAT gateways.
         subnets.append(
             ec2.SubnetConfiguration(
                 # Only the NAT gateways are in this subnet, and they have their own public addresses.

@@ -80,7 +80,8 @@ class ResponderOperability(Construct):
     def __init__(self, scope: Construct, metrics: Metrics) -> None:
         super().__init__(scope, "Operability")
         stage = metrics.config.name
-        # Refer to the topic by its name. CloudFormation would look a reference up once for each alarm.
+        # Refer to the topic by its name, because CloudFormation would look up a reference to the other stack once for
+        # each alarm.
         arn = cdk.Stack.of(self).format_arn(
             service="sns", resource=_topic_name(metrics.config), arn_format=cdk.ArnFormat.NO_RESOURCE_NAME
         )

@@ -47,7 +47,7 @@ def grant_to_entrances(stack: BufferStack) -> None:
 
 
 def grant_to_lanes(stack: BufferStack) -> None:
-    """Grant the functions of each lane what they need from each other and from the destinations."""
+    """Let the functions of each lane start each other, end windows, and emit batches."""
     if valkey := stack.valkey_lane:
         for function in (valkey.processor, valkey.conversation_processor, valkey.watchdog):
             valkey.grant_start_processor(function)
@@ -59,7 +59,7 @@ def grant_to_lanes(stack: BufferStack) -> None:
 
 
 def grant_cache(cache: CacheStack, buffer: BufferStack) -> None:
-    """Grant the sign-in to the cache to the functions that call Valkey."""
+    """Let the functions that call Valkey sign in to the cache."""
     for function in buffer.functions.values():
         if function.calls_valkey:
             cache.grant_connect(function)

@@ -25,21 +25,22 @@ except ModuleNotFoundError as missing:
 REQUIREMENTS = cli.ROOT / "lambdas" / "requirements.txt"
 LAYERS = cli.ROOT / ".build" / "layers"
 
-# The version of CDK's bootstrap that the stacks require, and CDK's names for the bootstrap's parameter and role.
+# CDK's bootstrap: the version that the stacks require, the parameter that contains the deployed version, and the role
+# for lookups.
 MIN_BOOTSTRAP_VERSION = 6
 BOOTSTRAP_PARAMETER = "/cdk-bootstrap/hnb659fds/version"
 LOOKUP_ROLE = "cdk-hnb659fds-lookup-role"
 # Lambda requires that this many executions of an account remain unreserved (see PutFunctionConcurrency).
 MIN_UNRESERVED_EXECUTIONS = 100
 
-# These are enough for a processor, its successor, the watchdog, and some webhooks and batches at the same time.
+# This many are enough to run a processor, its successor, the watchdog, and some webhooks and batches at the same time.
 # Preflight makes many calls while a person waits, so each call must fail quickly.
 CLIENT_CONFIG = Config(connect_timeout=5, read_timeout=10, retries={"total_max_attempts": 2})
 # The services whose interface endpoints are in the network of a stage without NAT gateways.
 ENDPOINT_SERVICES = ("events", "lambda", "sqs", "secretsmanager")
 TRACING_SERVICE = "xray"
 
-# The paragraphs of docs/deploy.md that help with a stack in a state.
+# For a stack that is in one of these states, the paragraph of docs/deploy.md that helps.
 ADVISED = {"UPDATE_ROLLBACK_FAILED": "roll-back", "DELETE_FAILED": "remove-a-stage"}
 
 Purpose = Literal["synth", "bootstrap", "diff", "deploy", "destroy"]
@@ -98,7 +99,8 @@ def identify(config: StageConfig, session: Any) -> StageAccount:
 
 
 def _reader(session: Any, sts: Any, *, role: str, region: str) -> Clients:
-    # Read with CDK's lookup role, as CDK does, because a pipeline's role may only assume CDK's roles.
+    # Read with CDK's lookup role, as CDK does, because a pipeline's own role may have no other permission than to
+    # assume CDK's roles. If the lookup role is not available, read with the caller's credentials.
     keys: dict[str, str] = {}
     try:
         taken = sts.assume_role(RoleArn=role, RoleSessionName="preflight")["Credentials"]
@@ -155,7 +157,7 @@ def concurrency_problems(config: StageConfig, account: StageAccount) -> Iterator
     )
     if not wanted:
         return
-    # If the stage is deployed already, its functions have reserved a part of this concurrency.
+    # Add the concurrency that the stage's deployed functions have reserved, because this deployment can use it again.
     client = account.client("lambda")
     free = limit["UnreservedConcurrentExecutions"] + sum(
         client.get_function_concurrency(FunctionName=arn).get("ReservedConcurrentExecutions", 0)
@@ -173,7 +175,6 @@ def concurrency_problems(config: StageConfig, account: StageAccount) -> Iterator
 
 def _deployed(config: StageConfig, account: StageAccount, kind: str) -> list[str]:
     """Return the ARNs of the stage's resources of a kind."""
-    # The functions of a deployed stage have already reserved concurrency, which a deployment can use again.
     tags = [{"Key": key, "Values": [value]} for key, value in stage_tags(config).items()]
     pages = account.client("resourcegroupstaggingapi").get_paginator("get_resources")
     found = pages.paginate(TagFilters=tags, ResourceTypeFilters=[kind])
@@ -237,15 +238,15 @@ def stage_tags(config: StageConfig) -> Mapping[str, str]:
 
 
 def zone_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
-    """Yield a problem if the deployed network is in other zones, or a new one would lack an endpoint in a zone."""
+    """Yield a problem if the network is deployed in other zones, or if a zone lacks an endpoint for a new network."""
     if not config.has_network:
         return
     ec2 = account.client("ec2")
     named = list(config.network.availability_zones)
     tags = [{"Name": f"tag:{key}", "Values": [value]} for key, value in stage_tags(config).items()]
     subnets = ec2.describe_subnets(Filters=tags)["Subnets"]
-    # Sorted by address, the subnets show the zones in their deployed order. To change zones or order would move
-    # subnets.
+    # Subnets cannot move to other zones, so neither the zones nor their order may change. Sorted by address, the
+    # subnets show the zones in the order in which they were deployed.
     by_address = sorted(subnets, key=lambda subnet: ip_network(subnet["CidrBlock"]))
     if existing := list(dict.fromkeys(subnet["AvailabilityZone"] for subnet in by_address)):
         if named and named != existing:
@@ -281,7 +282,7 @@ def _endpoint_problems(config: StageConfig, ec2: Any, *, zones: Sequence[str]) -
 
 
 def stack_problems(config: StageConfig, account: StageAccount) -> Iterator[str]:
-    """Yield a problem for each stack in a state that blocks a deployment, and advice about those no longer needed."""
+    """Yield a problem for each stack whose state blocks a deployment, and advice for each stack no longer needed."""
     cloudformation = account.client("cloudformation")
     for word in STACKS:
         name = f"MessageBuffer-{config.name}-{word}"

@@ -28,7 +28,7 @@ MAX_DELETION_ATTEMPTS = 3
 # Lambda deletes its network interfaces up to 40 minutes after the last function has left the network.
 MAX_INTERFACE_SECONDS = 45 * 60
 INTERFACE_POLL_SECONDS = 30
-# The first deployment of a stack in these states failed or was never executed, so its resources were never used.
+# In these states the first deployment of a stack has failed or not begun, so the stack was never used.
 NEVER_DEPLOYED = {"ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "REVIEW_IN_PROGRESS"}
 CACHE, KEY = "AWS::ElastiCache::ServerlessCache", "AWS::KMS::Key"
 # The kinds of resources that AWS bills even if they are unused, with the reason for the bill.
@@ -101,7 +101,7 @@ class Removal:
         return [stack for stack in self.existing() if stack.name not in own or not stack.was_deployed]
 
     def deletable(self, stacks: Sequence[Stack]) -> list[Stack]:
-        """Return `stacks` without the network, if a cache that AWS keeps is in it, and print why."""
+        """Return `stacks`. If the network contains a cache that will be kept, leave out the network, and print why."""
         network = next((stack for stack in stacks if stack.name.endswith("-Network")), None)
         if network is None or any(self._cache in stack.deletes(CACHE) for stack in stacks):
             return list(stacks)
@@ -162,12 +162,11 @@ class Removal:
                 return None
             raise
         status = found["StackStatus"]
-        # Nobody has executed the first change set of such a stack yet, so it has no resources.
+        # In this state the stack has no resources, because its first change set was never executed.
         resources = () if status == "REVIEW_IN_PROGRESS" else tuple(self._resources_of(name))
         return Stack(name, found["StackId"], status, bool(found.get("EnableTerminationProtection")), resources)
 
     def _resources_of(self, name: str) -> Iterator[StackResource]:
-        # The stack has no resources, because its first change set was never executed.
         template = self._cloudformation.get_template(StackName=name)["TemplateBody"].get("Resources", {})
         pages = self._cloudformation.get_paginator("list_stack_resources").paginate(StackName=name)
         for found in (each for page in pages for each in page["StackResourceSummaries"]):
@@ -206,7 +205,7 @@ class Removal:
         """Delete all objects, because AWS deletes no bucket that contains any."""
         s3 = self._client("s3")
         try:
-            # S3 deletes at most as many objects in a request as it lists in a page: 1,000.
+            # A request can delete all objects of a page, because S3 allows 1,000 objects in both.
             for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket):
                 if keys := [{"Key": found["Key"]} for found in page.get("Contents", [])]:
                     s3.delete_objects(Bucket=bucket, Delete={"Objects": keys, "Quiet": True})
@@ -243,7 +242,7 @@ def _delete_interface(ec2: Any, interface: str) -> None:
     try:
         ec2.delete_network_interface(NetworkInterfaceId=interface)
     except ClientError as error:
-        # Lambda may delete it, or use it again, at the same moment.
+        # Ignore that the interface is gone or in use, because Lambda may delete it or use it again at any moment.
         if error.response["Error"]["Code"] not in {"InvalidNetworkInterfaceID.NotFound", "InvalidParameterValue"}:
             raise
 

@@ -47,7 +47,8 @@ class ResponderStack(cdk.Stack):
     ) -> None:
         synthesizer = cdk.CliCredentialsStackSynthesizer() if config.is_local else None
         super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
-        # Read the buffer's outputs only during a deployment, so that its stack can remove them later.
+        # Weak references to the buffer stack are read only during a deployment. So the buffer stack can remove an
+        # output that an older responder stack has used.
         cdk.CrossStackReferences.of(self).consume(cdk.ReferenceStrength.WEAK)
         # After the assistant's reply, the function still calls the channel and the table, and may return the delivery.
         timeout = cdk.Duration.seconds(responder.assistant_seconds + 45)
@@ -58,8 +59,8 @@ class ResponderStack(cdk.Stack):
             self,
             "Batches",
             config=config,
-            # Lambda may receive deliveries before it invokes the responder, and this time hides them. A running
-            # responder hides its delivery for shorter periods.
+            # Lambda may receive a delivery some time before it invokes the responder. For this time the queue hides the
+            # delivery. A responder that runs hides its delivery for shorter periods.
             visibility=cdk.Duration.seconds(VISIBILITY_TIMEOUTS * timeout.to_seconds()),
             # A delivery that waits for its turn is received many times. Only a delivery that crashes its function each
             # time reaches this number.
@@ -67,7 +68,8 @@ class ResponderStack(cdk.Stack):
         )
         self.table = ConversationsTableConstruct(self, "Conversations", config=config)
         self.secrets = ResponderSecretsConstruct(self, "ResponderSecrets", config=config)
-        # CloudFormation resolves a secret whose ARN is imported. Of a secret behind a weak reference nothing is known.
+        # Import the secret's ARN, because CloudFormation can then resolve the secret. Whether it can resolve a secret
+        # behind a weak reference is not known.
         log = buffer.log
         if log.id_key:
             key = secretsmanager.Secret.from_secret_complete_arn(self, "LogIdKey", buffer.imported_log_id_key)
@@ -118,7 +120,8 @@ class ResponderStack(cdk.Stack):
         events.Rule(
             self,
             "BatchesReady",
-            # Refer to the bus by its name. CloudFormation might replace the rule if the name came from another stack.
+            # Refer to the bus by its fixed name. If the name came from another stack, CloudFormation might replace the
+            # rule.
             event_bus=events.EventBus.from_event_bus_name(self, "BufferBus", bus_name(config)),
             event_pattern=events.EventPattern(
                 source=[SOURCE], detail_type=CONSUMED, detail={"tenant": [{"anything-but": [TRIAL_TENANT]}]}

@@ -19,8 +19,8 @@ from message_buffer.limits import PROCESSOR_LIFE_SECONDS, VALKEY_ANSWER_MS, VALK
 from message_buffer.rules.layers import problems_of_deployed
 from message_buffer.rules.rules_and_defaults import RULE_FIELDS, check_platform_names
 
-# If the stage reserves no concurrency for the conversation processor, it may emit batches of this many conversations at
-# once. A new account's quota may be lower; accepted starts then wait in Lambda.
+# A stage that reserves no concurrency for the conversation processor may emit this many batches at once. If the
+# account's quota is lower, as in new accounts, the other starts wait in Lambda.
 DEFAULT_SLOTS = 200
 # ElastiCache's names have at most 40 characters, and those of a stage begin with "message-buffer-".
 MAX_STAGE_NAME_LENGTH = 20
@@ -41,7 +41,8 @@ RULE_NAMES = frozenset({*RULE_FIELDS.values(), "preset"})
 # The last words of the names of all stacks that a stage can have, in the order of deployment.
 STACKS = ("Network", "Cache", "PublicCache", "Buffer", "Responder")
 
-# cfn-lint's copy of AWS's registry of resource types names these; tests/infra/test_nag_and_lint.py compares.
+# Regions in which AWS offers no schemas of events, or no addresses of functions. The source is cfn-lint's copy of AWS's
+# resource types; tests/infra/test_nag_and_lint.py compares.
 # fmt: off
 WITHOUT_SCHEMAS = {
     "ap-east-2", "ap-south-2", "ap-southeast-4", "ap-southeast-5", "ap-southeast-6", "ap-southeast-7", "ca-west-1",
@@ -59,7 +60,7 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 LogRetention = Literal[
     "one_day", "one_week", "two_weeks", "one_month", "three_months", "six_months", "one_year", "ten_years"
 ]
-# A stage can choose only these times, because the CDK has a name for each.
+# A stage can choose only these times, because the CDK names no others.
 LOG_RETENTION_DAYS: dict[LogRetention, int] = {
     "one_day": 1,
     "one_week": 7,
@@ -136,10 +137,10 @@ class ConcurrencyConfig(Settings):
     gate: Instances | None = None
     """Limits how many requests of consumers run at the same time."""
     responder: Annotated[int, Field(ge=2, le=1_000)] = 100
-    """Limits how many batches are answered at the same time. The queue of batches keeps this limit, and nothing is
-    reserved. An answer may take minutes and asks the gate meanwhile, so without a limit slow answers would take from
-    ingest and the gate what an account may run at once. The default is a tenth of the usual 1,000; in an account that
-    may run 10, choose 2."""
+    """Limits how many batches are answered at the same time. Lambda takes no more batches from the queue at once, but
+    reserves no concurrency for them. Without a limit, answers that take minutes could use all of the account's
+    concurrency, and Lambda would throttle ingest and the gate. The default is a tenth of the usual quota of 1,000.
+    Choose 2 in an account whose quota is 10."""
 
     @property
     def reserved(self) -> dict[str, int]:
@@ -198,8 +199,9 @@ class LimitsConfig(Settings):
 
     max_event_bytes: Annotated[int, Field(ge=1_024, le=1_000_000)] = 256_000
     """If an event would be larger, its messages are put into the bucket, and the event contains a reference to them.
-    What EventBridge delivers is larger than this: by default it fits into an older queue, which accepts 256 KiB, and at
-    most into SQS's 1 MiB. Lower it if a queue or workflow of your consumers accepts less."""
+    EventBridge adds fields to the event that it delivers. With the default, the delivered event fits into an older
+    queue, which accepts 256 KiB; with the maximum, it fits into SQS's 1 MiB. Lower it if a queue or workflow of your
+    consumers accepts less."""
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 20
     """A batch becomes a dead letter after this many attempts that failed or did not end. The pauses between attempts
     grow to a minute, so 20 attempts take more than ten minutes, in which a short outage can end, or an operator can
@@ -214,9 +216,9 @@ class TimingsConfig(Settings):
     """`timings`: how long each part of the Valkey lane may take before another part takes over its work."""
 
     claim_timeout_ms: Annotated[int, Field(ge=3_000)] = 10_000
-    """How long a conversation stays claimed if no conversation processor takes its batch. Then a processor claims it
-    again. If a start of the conversation processor usually takes longer, each batch causes two starts. Raise it if
-    Lambda starts functions slowly in your account."""
+    """How long a conversation stays claimed if no conversation processor takes its batch. Then a processor claims the
+    conversation again. If conversation processors usually take longer than this to start, each batch causes two starts.
+    Raise it if Lambda starts functions slowly in your account."""
     lease_ms: Annotated[int, Field(ge=MIN_LEASE_MS, le=60_000)] = 5_000
     """How long a processor owns its shard after it last renewed its lease. After a crash the shard waits for the rest
     of this time. Lower it for shorter gaps after a crash. Raise it for an unsteady network."""
@@ -272,12 +274,12 @@ class NetworkConfig(Settings):
 
     @property
     def zones(self) -> int:
-        """Return the number of availability zones. If the stage names none, CDK can choose no more than two."""
+        """Return the number of availability zones. A stage that names none has two, because CDK chooses no more."""
         return len(self.availability_zones) or 2
 
 
 class CacheConfig(Settings):
-    """`cache`: the ElastiCache Serverless cache. It has no minima, because AWS would bill them even if unused."""
+    """`cache`: the ElastiCache Serverless cache. No minimum can be set, because AWS would bill it even if unused."""
 
     max_storage_gb: Annotated[int, Field(ge=1, le=5_000)] = 5
     """At this size the cache refuses new messages until enough waiting messages have been emitted. Raise it if you have
@@ -314,19 +316,20 @@ class ResponderConfig(Settings):
     """The responder does not answer a longer batch, because it never shortens one. Twenty of WhatsApp's longest
     messages have 27,000 tokens. Raise it if your customers paste documents. Lower it if your model accepts less."""
     max_replies_an_hour: Annotated[int, Field(ge=1, le=100_000)] = 60
-    """The number of replies that the assistant writes in a conversation within an hour after the first of them. This
-    stops two bots that answer each other. Raise it if your customers write much more. Lower it to limit the bill of the
-    model."""
+    """How many replies the assistant writes at most in one conversation in an hour. The hour begins with the first
+    reply. This limit stops two bots that answer each other. Raise it if your customers write much more. Lower it to
+    limit the bill of the model."""
     max_tenant_replies_an_hour: Annotated[int, Field(ge=1, le=10_000_000)] = 3_000
-    """The number of replies that the assistant writes for a tenant within an hour of the clock. This bounds what a
-    flood of invented authors costs. For a team that pays by the token, or that has more customers."""
+    """How many replies the assistant writes at most for one tenant in an hour of the clock, such as 2 pm to 3 pm. This
+    bounds the bill if someone writes under many invented names. Lower it if you pay by the token. Raise it if you have
+    more customers."""
     gate: Literal["deliver", "discard_and_merge", "interrupt", "queue"] = "discard_and_merge"
     """The policy for a reply if the customer writes again before it is sent (docs/responder.md). `discard_and_merge`
     suits most teams. Choose `deliver` if customers rarely write again, `interrupt` if replies have several parts, and
     `queue` if the AI must answer each batch by itself."""
     gate_wait_seconds: Annotated[int, Field(ge=4, le=900)] = 60
-    """How long a batch whose reply the gate has stopped waits for the customer's next batch. Raise it if your rules
-    have a longer `maxWaitMs`."""
+    """If the gate has stopped the reply to a batch, how long that batch waits for the customer's next one. Raise it if
+    your rules have a longer `maxWaitMs`."""
     channel: Literal["platform", "fake"] = "platform"
     """`platform` sends a reply by the platform of the customer's messages. `fake` publishes it on the bus instead.
     Choose `fake` to try the responder, or to send replies by a system of your own."""
@@ -339,8 +342,8 @@ class ResponderConfig(Settings):
     """How to treat a batch from a conversation of which the responder has no record. Choose `drop` if a system of yours
     enters the conversations that the AI may answer."""
     inactive_project: Literal["drop", "hold"] = "drop"
-    """How to treat a batch if its settings in the table have a `projectStatus` other than `active`. Use that status to
-    pause the AI of a tenant."""
+    """How to treat a batch if the responder's table gives its tenant or conversation a `projectStatus` other than
+    `active`. Use that status to pause the AI of a tenant."""
     channel_not_allowed: Literal["drop", "hold"] = "drop"
     """How to treat a batch from a platform that is not in `allowed_channels`. Choose `hold` if people answer on the
     other platforms."""
@@ -397,9 +400,9 @@ class StageConfig(Settings):
     """The reserved concurrency of each function."""
     warmth: dict[WarmRole, Instances] = {}
     """How many instances of a function always run (provisioned concurrency), such as `{"ingest": 2}`. Keep both
-    processor and conversation processor warm, or neither: only a new instance of the processor starts an instance of
-    the conversation processor in advance. A processor needs two instances for each shard. Set it if your customers
-    write seldom, and must not wait for a cold start."""
+    processor and conversation processor warm, or neither. A processor starts an instance of the conversation processor
+    in advance only when the processor's own instance is new. A processor needs two instances for each shard. Set it if
+    your customers write seldom, and must not wait for a cold start."""
     api: ApiConfig = ApiConfig()
     """The API that receives the webhooks."""
     end_user_messaging_topic: TopicArn | None = None
@@ -454,12 +457,12 @@ class StageConfig(Settings):
 
     @property
     def oversize_days(self) -> int:
-        """Return how many days the bucket keeps batches that were too large for an event: not less than the archive."""
+        """Return how many days the bucket keeps large batches: at least as long as the archive keeps their events."""
         return max(MIN_OVERSIZE_DAYS, self.bus.archive_days)
 
     @property
     def outbox_days(self) -> int:
-        """Return how many days the responder recognises an answered batch: longer than the bus can replay its event."""
+        """Return how many days the responder remembers an answered batch: longer than the bus can replay the batch."""
         return self.oversize_days + 5
 
     @property
@@ -630,7 +633,7 @@ def _sentences(error: ValidationError) -> str:
             sentences.append(f"{where} is unknown; valid there: {', '.join(_fields_beside(path))}.")
         else:
             what = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-            # The text of a check on the whole stage already names the fields.
+            # If a check concerns the whole stage, `path` is empty, and the check's text already names the fields.
             sentences.append(f"{where}: {what} (given: {problem['input']!r})." if path else f"{what}.")
     return " ".join(sentences)
 

@@ -29,7 +29,7 @@ UNKNOWN_NAMES = "Objects are named after future batches, so a policy can only na
 
 
 class QueueConstruct(sqs.Queue):
-    """A queue that has a dead-letter queue, or a reason to have none."""
+    """A queue. It must have a dead-letter queue, or a stated reason why it has none."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class QueueConstruct(sqs.Queue):
         return grant(grantee, "sqs:ReceiveMessage", "sqs:DeleteMessage", on=self.queue_arn)
 
     def grant_inspect(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` receive the messages of the queue, and delete some."""
+        """Let `grantee` look at the messages of the queue, put them back, and delete single ones."""
         actions = ("ReceiveMessage", "ChangeMessageVisibility", "DeleteMessage", "GetQueueAttributes")
         return grant(grantee, *(f"sqs:{action}" for action in actions), on=self.queue_arn)
 
@@ -83,7 +83,7 @@ class OversizeBucket(s3.Bucket):
             enforce_ssl=not config.is_local,  # the emulator has no TLS
             lifecycle_rules=[
                 _expire(BATCHES, cdk.Duration.days(config.oversize_days)),
-                # The content of a large dead letter must be kept longer than the letter itself, which is in a queue.
+                # The bucket keeps the content of a large dead letter longer than the queue keeps the letter.
                 _expire(DEAD_LETTERS, cdk.Duration.days(DEAD_LETTER_RETENTION_DAYS + 1)),
             ],
             removal_policy=removal_policy(config),
@@ -109,7 +109,7 @@ class OversizeBucket(s3.Bucket):
         """Let `function` store batches, and store and read dead letters."""
         batches, dead_letters = map(self.arn_for_objects, (BATCHES, DEAD_LETTERS))
         grant(function, "s3:PutObject", on=batches)
-        # A redrive reads the content of a dead letter that was too large for its queue from the bucket.
+        # If a dead letter was too large for its queue, a redrive reads its content from the bucket.
         grant(function, "s3:PutObject", "s3:GetObject", on=dead_letters)
         assert function.role is not None
         for folder in (BATCHES, DEAD_LETTERS):
@@ -129,7 +129,7 @@ class OversizeBucket(s3.Bucket):
     def grant_read_batches(self, function: Function) -> None:
         """Let `function`, which is in another stack, read batches."""
         stack = cdk.Stack.of(self)
-        # The export has a fixed name, because cdk-nag's finding, which is suppressed below, contains that name.
+        # Give the export a fixed name, because the finding that is suppressed below contains the export's name.
         exported = f"{stack.stack_name}-OversizeBucketArn"
         grant(function, "s3:GetObject", on=f"{stack.export_value(self.bucket_arn, name=exported)}/{BATCHES}")
         assert function.role is not None
@@ -166,10 +166,10 @@ def _expire(prefix: str, after: cdk.Duration) -> s3.LifecycleRule:
 
 
 class TableConstruct(dynamodb.Table):
-    """A table that AWS bills by use and encrypts with its own key.
+    """A table that AWS bills by use, and encrypts with a key that AWS owns.
 
     In AWS an operator can restore it to any second of the last five weeks, even after its deletion. It has no deletion
-    protection, because CloudFormation could then not undo a failed first deployment.
+    protection, because CloudFormation could not delete a protected table after a failed first deployment.
     """
 
     def __init__(
@@ -371,9 +371,9 @@ class WebhookSecretsConstruct(_SecretConstruct):
 def key_of_logged_ids(scope: Construct, config: StageConfig) -> secretsmanager.Secret | None:
     """Return the key under which ids are hashed in logs, or None if the stage needs none.
 
-    CloudFormation puts its value into the functions' environment, so no function reads it at its start. A stage with a
-    responder always has the key. The responder's stack imports it, and CloudFormation could not remove it in the
-    deployment that ends the import.
+    CloudFormation puts the key's value into the functions' environment, so no function needs to read the secret. A
+    stage with a responder has the key even if it needs none. The responder's stack may import the key, and
+    CloudFormation cannot remove it in the same deployment that ends the import.
     """
     if config.log_ids == "plain" and not config.responder:
         return None

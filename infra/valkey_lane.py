@@ -34,7 +34,7 @@ CONVERSATION_PROCESSOR_TIMEOUT_SECONDS = 24
 
 
 def valkey_settings(config: StageConfig, cache: CacheStack | None) -> ValkeySettings:
-    """Return the settings of a function that calls Valkey. A stage without a cache is local and has Valkey's URL."""
+    """Return the settings of a function that calls Valkey. Without a cache, the stage is local and names a URL."""
     timings = config.timings
     return ValkeySettings(
         connection=ConnectionSettings(
@@ -51,8 +51,8 @@ def valkey_settings(config: StageConfig, cache: CacheStack | None) -> ValkeySett
             slots=config.slots_of_a_shard,
             max_waiting=config.limits.max_waiting_messages,
         ),
-        # The processor starts its successor, and a conversation processor may start a processor. CloudFormation can
-        # resolve this circular reference only if the name is fixed in advance.
+        # The processor starts its successor and conversation processors, and these may start a processor. So their
+        # settings refer to each other, which CloudFormation accepts only if the processor's name is fixed in advance.
         processor_function=_processor_name(config) + (f":{ALIAS}" if "processor" in config.warmth else ""),
     )
 
@@ -84,7 +84,8 @@ class ValkeyLaneResources:
         self.conversation_processor = self._make_conversation_processor(destinations)
         self.processor = self._make_processor()
         self.watchdog = self._make_watchdog()
-        # CloudFormation does not see a reference by name as a dependency, and might create the watchdog first.
+        # The watchdog refers to the processor by a fixed name, in which CloudFormation sees no dependency. Without this
+        # line, CloudFormation might create the watchdog first.
         self.watchdog.node.add_dependency(self.processor)
         self._schedule_watchdog()
 
@@ -140,12 +141,13 @@ class ValkeyLaneResources:
     def _schedule_watchdog(self) -> None:
         """Invoke the watchdog twice a minute, and after each failure of a processor."""
         rate = cdk.Duration.seconds(RULE_SECONDS)
-        # A rule runs once a minute at most. So it also sends a message to a queue, whose delay starts the second pass.
-        # CloudFormation would replace a queue whose logical id changes.
+        # A rule runs once a minute at most. So the rule also sends a message to a queue, which delivers it later and so
+        # starts the second pass. The queue keeps its old id, because CloudFormation would replace a queue with another
+        # id.
         second_pass = self._passes_after("WatchdogEcho", seconds=RULE_SECONDS - WATCHDOG_PASS_MS // SECOND_MS)
         self.watchdog.add_event_source(SqsEventSource(second_pass, batch_size=1))
-        # Several failed processors need only one pass, because a pass repairs all shards. Lambda accepts no smaller
-        # concurrency.
+        # Start one pass for several failed processors, because a pass repairs all shards. Lambda accepts no
+        # `max_concurrency` below 2.
         self.watchdog.add_event_source(SqsEventSource(self._failures, batch_size=10, max_concurrency=2))
         events.Rule(
             self._scope,

@@ -1,4 +1,4 @@
-"""The command: `.venv/bin/python -m bufferctl.cost --stage prod --messages-per-day 100000 [--json]`."""
+"""Prints the bill: `.venv/bin/python -m bufferctl.cost --stage prod --messages-per-day 100000 [--json]`."""
 
 import argparse
 import json

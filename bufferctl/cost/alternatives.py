@@ -8,7 +8,7 @@ from bufferctl.cost.model import EGRESSES, ecpu
 from infra.settings_and_defaults import StageConfig
 
 POLL_SECONDS = 0.5
-# The two kinds of API that the tables compare, as values that `changed` merges into a stage.
+# The settings of the two kinds of API that the tables compare. `changed` merges them into a stage.
 OWN_ADDRESS: dict[str, dict[str, Any]] = {"api": {"kind": "url"}}
 GATEWAY: dict[str, dict[str, Any]] = {"api": {"kind": "http"}}
 # The kinds of stage of each lane, from the one with the most parts to the one with the fewest.
@@ -21,12 +21,12 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def kinds_of_stage(config: StageConfig) -> dict[str, StageConfig]:
-    """Return the stage changed to each kind, by the kind's name. A kind that does not name an API has API Gateway."""
+    """Return the stage changed to each kind in KINDS, by the kind's name. A kind without `api` gets an API Gateway."""
     return {name: changed(config, {**GATEWAY, **settings}) for name, settings in KINDS.items()}
 
 
 def changed(config: StageConfig, settings: dict[str, Any]) -> StageConfig:
-    """Return the stage with other values. Values of a group of settings are merged into the group."""
+    """Return a copy of the stage with these settings. If a setting is a group, only the named values in it change."""
     update = {}
     for name, value in settings.items():
         group = getattr(config, name)

@@ -24,13 +24,14 @@ from infra.settings_and_defaults import StageConfig, load_stage
 HERE = Path(__file__).parent
 STAGE = "prod"
 VOLUMES = [10_000, 100_000, 1_000_000, 10_000_000]
-# The volumes in the table about polling. At higher volumes our processor also runs all day.
+# The volumes in the table about polling. The table omits higher volumes, at which our processor runs all day as a
+# polling one does.
 POLLED = VOLUMES[:3]
 SHOWN = 100_000
-# On the page, all lines that cost less than this share one row. The command prints each of them.
+# The page sums all lines that cost less than this in one row. The command prints each of these lines.
 MIN_DOLLARS_OF_A_ROW = 0.75
 CENTS_UP_TO = 1_000
-# The settings in the table: a name for each, and the values that are merged over the stage's.
+# The settings whose cost the table shows: for each a name, and the values that replace those of the stage.
 LEVERS: list[tuple[str, dict[str, Any]]] = [
     ("one NAT gateway", {"network": {"egress": "nat", "nat_gateways": 1}}),
     ("two NAT gateways", {"network": {"egress": "nat", "nat_gateways": 2}}),

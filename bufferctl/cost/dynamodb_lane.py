@@ -9,9 +9,9 @@ from infra.settings_and_defaults import StageConfig
 from message_buffer.limits import RULE_SECONDS
 
 PART = "DynamoDB lane"
-# Each sweep that EventBridge starts sends a queue message, which starts another sweep.
+# EventBridge starts one sweep every RULE_SECONDS. That sweep sends a queue message, which starts a second sweep.
 SWEEPS = 2 * SECONDS / RULE_SECONDS
-# DynamoDB bills a write for each started KB, and a read for each started 4 KB.
+# DynamoDB bills one write for each KB of an item, and one read for each 4 KB. It rounds up.
 WRITE_BYTES, READ_BYTES = 1_024, 4_096
 
 
@@ -46,12 +46,12 @@ def alone(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 
 def _early_logs_gb(early: float) -> float:
-    """Return the GB logged by runs whose window is not due yet. Such a run publishes no metric."""
+    """Return the GB logged by runs whose window is not due yet. They log less, because they publish no metric."""
     return run_logs_gb(early, "early_trigger_log_bytes")
 
 
 def _is_large(traffic: Traffic) -> bool:
-    """Return whether the messages' bodies are items of their own."""
+    """Return whether the lane stores each message's body in a separate item, because the body is large."""
     return traffic.payload_bytes > used("large_message_bytes")
 
 
@@ -59,14 +59,14 @@ def _message_writes(traffic: Traffic) -> float:
     item = ceil((used("stored_message_bytes") + traffic.payload_bytes) / WRITE_BYTES)
     put, mark, note = item, item, 1
     if _is_large(traffic):
-        # The body is an item that is put and deleted. It is deleted again after the message is marked as emitted,
-        # because a slow request of ingest may have put it in between.
+        # The body is a separate item: ingest puts it, and the processor deletes it. The processor deletes it a second
+        # time after it has marked the message as emitted, because a slow request of ingest may have put the body again.
         put, mark = 1 + item, item + 1 + 1
     return traffic.messages * (put + mark + note)
 
 
 def _reads_apart(traffic: Traffic) -> int:
-    """Return the reads of a large message: ingest checks that the message was not emitted, and a run reads its body."""
+    """Return the extra reads of a large message: ingest checks whether it was emitted, and a run reads its body."""
     if not _is_large(traffic):
         return 0
     return 1 + ceil((used("stored_message_bytes") + traffic.payload_bytes) / READ_BYTES)
@@ -85,7 +85,7 @@ def _reads(traffic: Traffic) -> int:
 
 
 def idle(config: StageConfig) -> list[Line]:
-    """Return the lines that are billed even without messages. A message of the queue starts every second sweep."""
+    """Return the lines that are billed even without messages. A queue message starts one half of the sweeps."""
     gb_seconds = SWEEPS * config.memory.dynamodb_processor / 1_024 * billed_seconds("dynamodb_sweep_ms")
     logged = SWEEPS * (used("dynamodb_sweep_log_bytes") + used("platform_log_bytes")) / GB
     return [

@@ -1,4 +1,4 @@
-"""The input of the model: prices, and the amounts of each priced service that the buffer uses."""
+"""The input of the model: the prices of AWS's services, and how much of each service the buffer uses."""
 
 import tomllib
 from functools import cache

@@ -36,7 +36,7 @@ def log_lines(config: StageConfig, gb: float, *, part: str, component: str, form
 
 
 def run_logs_gb(runs: float, logged: str) -> float:
-    """Return the GB that a function's runs log. `logged` is the key in usage.toml of the bytes that one run logs."""
+    """Return the GB that a function's runs log. `logged` is a key in usage.toml: the bytes that one run logs."""
     return runs * (used(logged) + used("platform_log_bytes")) / GB
 
 

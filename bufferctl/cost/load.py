@@ -1,4 +1,4 @@
-"""What a load of `bufferctl verify` adds to a stage's bill."""
+"""Computes what the messages of `bufferctl verify --load` add to a stage's bill."""
 
 import json
 
@@ -13,7 +13,7 @@ from infra.settings_and_defaults import load_stage
 def of_load(
     stage_name: str, *, messages_per_second: float, seconds: float, fragments_per_batch: int, text_bytes: int
 ) -> float | None:
-    """Return dollars. Return None if cdk.json has no such stage."""
+    """Return the added cost in dollars, or None if cdk.json has no such stage."""
     stages = json.loads((ROOT / "cdk.json").read_text("utf-8"))["context"]["stages"]
     if stage_name not in stages:
         return None

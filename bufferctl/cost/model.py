@@ -19,8 +19,7 @@ from message_buffer.limits import (
     WATCHDOG_PASS_MS,
 )
 
-# Passes of the watchdog in a month. A rule starts every second pass, and a queue delivers a message for each pass in
-# between.
+# Passes of the watchdog in a month. A rule starts one half of them, and messages from a queue start the other half.
 PASSES = SECONDS * SECOND_MS / WATCHDOG_PASS_MS
 QUEUED_PASSES = PASSES / 2
 # VPC flow logs aggregate over ten minutes by default.
@@ -59,7 +58,7 @@ def bill(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 
 def floors(config: StageConfig) -> dict[str, float]:
-    """Return the dollars of a month without messages, by kind of egress.
+    """Return the cost in dollars of an idle month, by kind of egress.
 
     The result is empty on a stage without Valkey, because its functions are in no network.
     """
@@ -171,7 +170,7 @@ def _cache(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 
 def stored_gb(traffic: Traffic) -> float:
-    """Return the average GB in the cache during the active hours. The lane remembers a message id for a day."""
+    """Return the average GB in the cache during the active hours: waiting messages, and a day's message ids."""
     waiting = traffic.batches / traffic.active_seconds * traffic.wait_seconds
     more = max(traffic.fragments_per_batch * traffic.payload_bytes - 200, 0)
     ids = traffic.messages_per_day * used("remembered_bytes")
@@ -297,7 +296,7 @@ def _aliases(traffic: Traffic) -> list[Line]:
 
 
 def _once_in(seconds: float, config: StageConfig, traffic: Traffic) -> float:
-    """Return how often a task runs in a month, if each busy instance of ingest runs it every `seconds`."""
+    """Return how often ingest runs a task in a month, if each of its busy instances runs the task every `seconds`."""
     instances = 1 + _instances(traffic, traffic.webhooks, _ingest_ms(config))
     return min(traffic.webhooks, traffic.active_seconds / seconds * instances)
 
@@ -356,7 +355,7 @@ def _watching(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 
 def _watched(config: StageConfig) -> tuple[float, float, float]:
-    """Return how many metrics are always sent, how many only with traffic, and how many alarms use."""
+    """Return three numbers of metrics: those sent always, those sent only with traffic, and those that alarms watch."""
     if not config.has_valkey_lane:
         always, with_traffic = used("metrics_of_sweep"), used("metrics_of_dynamodb_lane")
         return always, with_traffic, used("alarm_metrics_of_dynamodb_lane")

@@ -66,9 +66,9 @@ class Traffic(BaseModel):
 class Processors(BaseModel):
     """How long a stage's processors run, and how often they start, in a month.
 
-    Each batch keeps its shard's processor running while the batch waits, and for the idle time after that. These
-    intervals begin at random and overlap, so they form an M/G/∞ queue, which is empty for exp(-rate x length) of the
-    time.
+    A batch keeps its shard's processor running while it waits, and for `processor_idle_ms` after it is due. These
+    intervals begin at random and overlap, so they form an M/G/∞ queue. Such a queue is empty for exp(-rate x length) of
+    the time.
     """
 
     model_config = ConfigDict(frozen=True)
