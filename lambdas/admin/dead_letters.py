@@ -39,7 +39,7 @@ class DeadLetterHead(TypedDict):
     lastAt: int | None
     flushReason: str | None
     messages: int | None
-    """Also None if the messages are stored in the bucket."""
+    """None if the messages are stored in the bucket, or if this is not a dead letter."""
 
 
 class ReadsDeadLetters(Protocol):
@@ -57,9 +57,9 @@ class Calls(Protocol):
 
 
 class DeadLetters:
-    """Works on the queue of dead letters.
+    """Lists, shows and redrives the dead letters of the queue.
 
-    `redrive_functions` are the function of the stage's lane that emits batches, and ingest, which buffers a message.
+    The first of the `redrive_functions` emits a batch again. The second one, ingest, buffers a message again.
     """
 
     def __init__(
