@@ -12,7 +12,7 @@ from message_buffer.rules.quota import Charge
 
 
 class _Work:
-    """What a webhook asks for under one charge."""
+    """The items of a webhook that are charged together."""
 
     def __init__(self) -> None:
         self.conversations: dict[ConversationId, None] = {}

@@ -207,8 +207,8 @@ def _public_url(event: dict[str, Any], headers: Mapping[str, str]) -> str:
     if "http" in context:
         path, query = event.get("rawPath", ""), event.get("rawQueryString", "")
     else:
-        # In the event of a REST API, only the context has the whole path, which begins with the stage. The query is
-        # already parsed.
+        # In the event of a REST API, only the context has the whole path, which begins with the stage. The event has
+        # the query only in parsed form, so encode the query again.
         path = context.get("path") or event.get("path", "")
         query = urlencode(event.get("multiValueQueryStringParameters") or {}, doseq=True, errors="surrogatepass")
     return f"{scheme}://{host}{path}{'?' if query else ''}{query}"
