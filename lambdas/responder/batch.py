@@ -41,13 +41,13 @@ class Batch(NamedTuple):
     last_message_id: str
     last_message_at_ms: int
     address: str | None = None
-    """The number or id by which WhatsApp named the author of the last message; None elsewhere, and in a group."""
+    """The number or id by which WhatsApp named the last author. None in a group and on other platforms."""
 
     @property
     def recipient(self) -> ConversationId:
         """Return the conversation to which the reply is sent, with the number or id under which the author last wrote.
 
-        The batch's conversation has the author's first number, which another person may have by now.
+        The conversation's id contains the author's first number, which may belong to another person by now.
         """
         return self.conversation._replace(user=self.address) if self.address else self.conversation
 

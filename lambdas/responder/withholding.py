@@ -52,7 +52,7 @@ class Withholding:
         return self._reason_to_be_silent(owned) or self._reason_to_save(owned)
 
     def _reason_to_save(self, owned: OwnedBatch) -> str | None:
-        """Return the limit on the assistant's cost that a reply to this batch would exceed, or None."""
+        """Return which limit a reply to this batch would exceed, or None. The limits bound the assistant's cost."""
         if owned.outbox:
             # The assistant's reply was stored by an earlier run, so it costs nothing now.
             return None
@@ -69,7 +69,7 @@ class Withholding:
         return CHANNEL_NOT_ALLOWED if allowed and platform not in allowed else None
 
     def withhold(self, owned: OwnedBatch, reason: str, *, hold: OthersHold | None = None) -> int:
-        """Finish the batch without a reply, or without its remaining parts. Return the milliseconds that it took.
+        """Finish the batch without sending a reply or the rest of one. Return how many milliseconds the batch took.
 
         The customer's words stay in the history, for a person or a later reply.
         """
