@@ -181,5 +181,5 @@ def parse_letter(letter: Letter) -> Json:
 
 def _problem(response: Json) -> str:
     kind = str(response.get("errorType", "no answer"))
-    # The texts of our own errors are written for operators. The text of another error may quote a customer's message.
+    # Show the text only of our own errors, because the text of any other error may quote a customer's message.
     return f"{kind}: {response.get('errorMessage')}" if hasattr(errors, kind) else kind

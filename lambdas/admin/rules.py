@@ -26,7 +26,7 @@ from message_buffer.rules.rules_and_defaults import RuleLayer, Rules, check_plat
 from message_buffer.rules.rules_table import StoredRules
 from message_buffer.telemetry import Telemetry
 
-# A stage has few doors, and an instance reads the mappings of all of them with the rules.
+# The number of doors has a limit, because each instance reads the mappings of all doors with the rules.
 MAX_DOORS = 50
 # Rules are mostly short, so the rules of 5,000 scopes fit into a response, unless they are all huge.
 MAX_RULES_LISTED = 5_000
@@ -58,7 +58,7 @@ class _Candidate(NamedTuple):
 
 
 class _FixedTable:
-    """A copy of the table's content, which never changes."""
+    """Stands in for the table, with a fixed list of stored rules."""
 
     def __init__(self, stored: Iterable[Stored]) -> None:
         self._stored = stored

@@ -70,7 +70,7 @@ class PreparedFunctions(StartsFunctions, Protocol):
 
 
 class ConversationProcessors:
-    """Starts conversation processors in parallel, and returns the conversations whose start failed."""
+    """Starts conversation processors in parallel, and reports which starts failed."""
 
     def __init__(self, functions: PreparedFunctions, function: str, *, clock: Clock = system_clock) -> None:
         self._functions = functions

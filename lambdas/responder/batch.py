@@ -7,7 +7,7 @@ from lambdas.responder.errors import MalformedEvent
 from message_buffer.errors import InvalidId
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 
-# This is many times what models accept, but it still fits into the function's memory.
+# A batch of this size is far larger than any model accepts, but it still fits into the function's memory.
 MAX_BATCH_BYTES = 8_388_608
 DETAIL_TYPE = "messages.batch.ready"
 FORGOTTEN = "messages.conversation.forgotten"

@@ -10,8 +10,8 @@ MAX_RECORDED_TURNS_BYTES = 98_304
 # record.
 MAX_RECORDED_TURNS = 60
 MAX_TURN_BYTES = 32_768
-# A token of English has about four bytes, and a token of other scripts has fewer. So the estimate of tokens is rather
-# too high.
+# A token of English has about four bytes, and a token of other scripts has fewer. So the estimated number of tokens is
+# usually higher than the true one.
 MIN_BYTES_IN_A_TOKEN = 3
 CUT_MARK = " […]"
 CONTROLS = {code: None for code in range(32) if chr(code) not in "\n\t"}

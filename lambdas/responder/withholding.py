@@ -75,7 +75,7 @@ class Withholding:
         """
         outcome, batch = self._outcomes[reason], owned.batch
         if owned.outbox:
-            # An earlier run planned a reply, and may have ended while it was sending a part.
+            # An earlier run planned a reply. If it ended while it was sending a part, that part stays unconfirmed.
             self._sender.give_up_interrupted(owned)
             self._table.clear_answered_by(owned.conversation, batch.batch_id)
         now_ms = self._clock()
@@ -88,7 +88,7 @@ class Withholding:
         return owned.finish(turns, outcome="withheld", status="reply_withheld", reason=reason, now_ms=self._clock())
 
     def withhold_unknown(self, batch: Batch) -> None:
-        """Finish a batch whose conversation has no record, on a stage that does not create one."""
+        """Finish a batch whose conversation has no record, if the stage creates no records."""
         self._publish(batch, UNKNOWN_CONVERSATION, "drop")
         self._table.finish_unknown(str(batch.conversation), batch.batch_id, "withheld", now_ms=self._clock())
 

@@ -266,7 +266,7 @@ class _UpdateReading:
     def _common(self, message: Json) -> dict[str, Any]:
         replied_to = object_of(message.get("reply_to_message"))
         replied = replied_to.get("message_id")
-        # In a topic every message is marked as a reply to the message that opened the topic.
+        # In a topic every message is marked as a reply to the message that opened the topic, so ignore that mark.
         opened_topic = message.get("is_topic_message") is True and replied == message.get("message_thread_id")
         is_reply = replied is not None and not opened_topic
         details = {
