@@ -15,8 +15,8 @@ from message_buffer.errors import InvalidInput, MessageBufferError, RulesConflic
 from message_buffer.json_object import Json
 from message_buffer.telemetry import Telemetry
 
-# The maximum length of a name in a request. The longest names are conversation ids, and scopes, which are a short
-# prefix and such an id.
+# The maximum length of a name in a request. The longest names are scopes that consist of a short prefix and a
+# conversation id.
 MAX_ID_CHARACTERS = 1_100
 # The ARN of an assumed role has at most 168 characters. A log line shows this many characters of every name.
 MAX_CALLER_CHARACTERS = 256

@@ -26,7 +26,7 @@ from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.messages.wire_form import decode_fields
 
-# Lambda limits a response to 6 MB. 60 messages are smaller than that, even if each has the maximum size.
+# Lambda limits a response to 6 MB. Even 60 messages of the maximum size are smaller than 6 MB.
 MAX_MESSAGES_SHOWN = 60
 
 
@@ -35,7 +35,7 @@ class EndsTakeovers(Protocol):
 
 
 class Conversations:
-    """Works on the conversations of a stage, which has the Valkey lane, the DynamoDB lane, or both."""
+    """Carries out the operations on conversations, in each lane that the stage has."""
 
     def __init__(
         self,
@@ -56,7 +56,10 @@ class Conversations:
         self._agent_of = agent_of
 
     def status(self, _request: Request) -> Json:
-        """Return the state of the shards and open windows, after putting expired claims back as the watchdog does."""
+        """Return the state of the shards and open windows.
+
+        First put back the conversations whose claim has expired, as the watchdog does.
+        """
         lane = self._valkey_lane
         shards = [self._shard(lane, shard) for shard in range(lane.store.settings.shards)] if lane else []
         due = [shard["nextDueAt"] for shard in shards if shard["nextDueAt"] is not None]
@@ -137,8 +140,9 @@ class Conversations:
     def cancel(self, request: OfConversation) -> Json:
         """Drop the conversation's messages, in all lanes, and publish the cancel.
 
-        Raise OperationRefused if the cancel could not be published. The counts are null if Valkey's first reply was
-        lost, because the repeated call does not know what the first one dropped.
+        Raise OperationRefused if the cancel could not be published. If Valkey's response was lost, the call was
+        repeated. The counts of dropped messages are then null, because the repeated call cannot know what the first
+        call dropped.
         """
         name = _name(request)
         outcome, *others = [lane.cancel_buffer(name) for lane in self._lanes]
@@ -160,15 +164,16 @@ class Conversations:
     def hold(self, request: HoldConversation) -> Json:
         """Put the conversation on hold for human agents, in all lanes. Return the time at which the hold ends.
 
-        Add a warning if the platform's reply window ends before the hold. After the reply window, the business may
-        answer freely only if the customer writes again.
+        Add a warning if the hold ends later than the platform's reply window. After that window, the platform refuses
+        ordinary replies until the customer writes again.
         """
         name = _name(request)
         *_, last = [
             lane.hold_buffer(name, holder="people", cause=request.cause, hold_ms=request.hold_ms)
             for lane in reversed(self._lanes)  # hold in the DynamoDB lane even if Valkey is unavailable
         ]
-        # Return the end of the hold in the lane that `show` reads. The hold in the other lane ends a moment earlier.
+        # Return the end of the hold in the lane that `show` reads, so that `show` returns the same time. The hold in
+        # the other lane ends a moment earlier.
         held: Json = {"heldUntil": last.held_until_ms}
         peeked = [lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN) for lane in self._lanes]
         ends: list[int] = [end for seen in peeked for end in reply_until(name, seen).values()]

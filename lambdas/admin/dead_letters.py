@@ -39,7 +39,7 @@ class DeadLetterHead(TypedDict):
     lastAt: int | None
     flushReason: str | None
     messages: int | None
-    """Also None if the messages are stored in the bucket."""
+    """None if the messages are stored in the bucket, or if this is not a dead letter."""
 
 
 class ReadsDeadLetters(Protocol):
@@ -57,9 +57,9 @@ class Calls(Protocol):
 
 
 class DeadLetters:
-    """Works on the queue of dead letters.
+    """Lists, shows and redrives the dead letters of the queue.
 
-    `redrive_functions` are the function of the stage's lane that emits batches, and ingest, which buffers a message.
+    The first of the `redrive_functions` emits a batch again. The second one, ingest, buffers a message again.
     """
 
     def __init__(
@@ -181,5 +181,5 @@ def parse_letter(letter: Letter) -> Json:
 
 def _problem(response: Json) -> str:
     kind = str(response.get("errorType", "no answer"))
-    # The texts of our own errors are written for operators. The text of another error may quote a customer's message.
+    # Show the text only of our own errors, because the text of any other error may quote a customer's message.
     return f"{kind}: {response.get('errorMessage')}" if hasattr(errors, kind) else kind

@@ -57,7 +57,7 @@ class ErasesAliases(Protocol):
 
 
 class Places(NamedTuple):
-    """The places, besides the lanes, where a stage stores parts of a conversation."""
+    """The stores, besides the lanes, that contain parts of a conversation."""
 
     rules: RulesOfScopes
     objects: ErasesObjects
@@ -89,10 +89,11 @@ class Forgetting:
     def forget(self, request: ForgetConversation) -> Json:
         """Erase the conversation, or count what would be erased.
 
-        `againInMs` is set if a conversation processor may still emit a batch, or if there was too much for one call.
-        Call again after that time, with the `at` of this response. The later call erases only objects and dead letters
-        of messages that arrived until `at`. Raise OperationRefused if `messages.conversation.forgotten` could not be
-        published.
+        `againInMs` is set if a conversation processor may still emit a batch, or if one call could not erase
+        everything. The caller must then call again after that time, and pass the `at` of this response. The repeated
+        call erases only objects and dead letters of messages that arrived until `at`.
+
+        Raise OperationRefused if `messages.conversation.forgotten` could not be published.
         """
         name = str(parse_conversation_id(request.conversation))
         if request.dry_run:
@@ -118,7 +119,8 @@ class Forgetting:
         }
         copies, finished = self._erase_copies(name, until_ms=None)
         self._telemetry.count("ErasedMessages", counts["waiting"] + counts["frozen"])
-        # A conversation processor that read the batch before it was erased may still write an object or a dead letter.
+        # Ask for another call if a conversation processor read the batch before it was erased, because that processor
+        # may still write an object or a dead letter.
         leaving_ms = max((each.leaving_until_ms or 0) - self._clock() for each in forgotten)
         is_done = finished and leaving_ms <= 0
         again_in_ms = None if is_done else max(MIN_MS_BEFORE_A_FORGET_GOES_ON, leaving_ms)
@@ -202,7 +204,7 @@ class _FoundLetters(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """Return the number of messages in the letters, without letters whose messages are in an object."""
+        """Return how many messages the letters contain. Do not count messages that are in an object of the bucket."""
         payloads = [parse_letter(letter).get("payloads") for letter in self.found]
         return sum(len(each) for each in payloads if isinstance(each, list))
 

@@ -27,7 +27,7 @@ from message_buffer.telemetry import Telemetry
 
 
 class _Call:
-    """Knows how much time the current call has left. An instance works on one call at a time."""
+    """Knows how much time the current call has left. A Lambda instance works on only one call at a time."""
 
     def __init__(self) -> None:
         self.time_left: Callable[[], int] = lambda: 0

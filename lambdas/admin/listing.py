@@ -33,11 +33,13 @@ class _WindowPage(NamedTuple):
 def list_conversations(
     request: ListConversations, valkey_lane: ValkeyLane | None, dynamodb_lane: DynamoDbLane | None
 ) -> Json:
-    """Return `conversations` with their state, the cursor of the `next` call or None, and whether there are `more`.
+    """Return a page of `conversations` with their state.
+
+    `next` is the cursor of the next page, or None. `more` is True if the page does not show all conversations.
 
     The list may be longer than `limit`, because the last page of a shard is returned whole. It may be shorter if many
-    pages had few matches. Raise InvalidInput if the stage does not have the shard, or if no earlier call returned the
-    cursor.
+    pages had few matches. Raise InvalidInput if the request names a shard that the stage does not have, or a cursor
+    that no earlier call returned.
     """
     found: dict[tuple[str, str], Json] = {}
     cursor, next_cursor, more = request.cursor or _first_cursor(request, valkey_lane), None, False

@@ -1,4 +1,4 @@
-"""Computes how long a platform lets the business answer a conversation freely, so that operators can see it."""
+"""Computes until when a platform accepts ordinary replies in a conversation, so that operators can see it."""
 
 from message_buffer.errors import MalformedMessage
 from message_buffer.json_object import Json

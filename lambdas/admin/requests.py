@@ -34,8 +34,8 @@ class ListConversations(Request):
     shard: Annotated[int | None, Field(ge=0)] = None
     """List only this shard of the Valkey lane, and no windows."""
     cursor: Annotated[str | None, Field(min_length=1, max_length=64)] = None
-    """The `next` that the previous call returned: a shard and a position in one of its keys, of at most 20 digits."""
-    # The function reads the state of each conversation that it lists, one after the other.
+    """The `next` that the previous call returned. It contains a shard, and a position of at most 20 digits."""
+    # A long page takes long, because the function reads the states of the conversations one after the other.
     limit: Annotated[int, Field(ge=1, le=MAX_LISTED)] = 50
 
 
@@ -48,7 +48,7 @@ class ForgetConversation(OfConversation):
     dry_run: Annotated[bool, Field(alias="dryRun")] = False
     """Only count what would be erased."""
     at_ms: Annotated[int | None, Field(alias="at", ge=0)] = None
-    """The `at` that the first call returned. This call continues that one."""
+    """The `at` that the first call returned, if this call continues an unfinished one."""
 
 
 class LookUpId(Request):
@@ -75,7 +75,7 @@ class DeleteRules(OfScope):
 
 class ExplainRules(OfConversation):
     agent: Name | None = None
-    """The agent that a generic webhook would name. By default, the agent of the account."""
+    """The agent that a message of the generic webhook would name. If None, use the agent of the account."""
 
 
 class ListDeadLetters(Request):

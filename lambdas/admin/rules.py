@@ -26,14 +26,14 @@ from message_buffer.rules.rules_and_defaults import RuleLayer, Rules, check_plat
 from message_buffer.rules.rules_table import StoredRules
 from message_buffer.telemetry import Telemetry
 
-# A stage has few doors, and an instance reads the mappings of all of them with the rules.
+# The number of doors has a limit, because each instance reads the mappings of all doors with the rules.
 MAX_DOORS = 50
 # Rules are mostly short, so the rules of 5,000 scopes fit into a response, unless they are all huge.
 MAX_RULES_LISTED = 5_000
 # Retiming stops when less time than this is left, which is enough for the response and one call to Valkey with the
 # longest time-outs.
 MIN_MS_LEFT_TO_RETIME = 13_000
-# In the id of an example conversation, stands for each part that the scope does not name.
+# The id of an example conversation has this in each part that the scope does not name.
 ANY = "*"
 _PART = "(?:[^%/]|%25|%2F)+"
 _SCOPE = re.compile(
@@ -58,7 +58,7 @@ class _Candidate(NamedTuple):
 
 
 class _FixedTable:
-    """A copy of the table's content, which never changes."""
+    """Stands in for the table, with a fixed list of stored rules."""
 
     def __init__(self, stored: Iterable[Stored]) -> None:
         self._stored = stored
@@ -147,7 +147,7 @@ class RulesAdmin:
     def _check(self, scope: str, stored: Sequence[Stored]) -> None:
         """Raise InvalidRules unless the rules of `scope` are valid together with the layers beneath them.
 
-        Check the rules for every platform that one of these layers names.
+        A layer may have rules for single platforms, so check every platform that one of these layers names.
         """
         read_scope(scope, stored[-1].rules)
         if scope.startswith(("account:", DOOR)):
@@ -175,7 +175,7 @@ class RulesAdmin:
         return {**counts, "complete": complete}
 
     def _retime_all(self, scope: str, book: RuleBook, counts: dict[str, int]) -> bool:
-        """Retime and count the open buffers in the scope. Return False if the time was too short for all of them."""
+        """Retime and count the open buffers in the scope. Return False if time ran out before all were checked."""
         for lane, name in self._open_conversations(scope):
             if self._time_left() < MIN_MS_LEFT_TO_RETIME:
                 return False
@@ -218,7 +218,7 @@ def _open_in_valkey(store: Store) -> Iterator[str]:
 
 
 def _waits(rules: Rules) -> list[Json]:
-    """Return how long example messages wait by these rules, if the author's rhythm is not known."""
+    """Return how long example messages wait by these rules, for an author whose usual pauses are not known."""
     first, timing = Facts(0, 0, 1), rules.timing
     opened = due_after_message(first, timing, 0)
     examples = {

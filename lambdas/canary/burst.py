@@ -10,12 +10,12 @@ from lambdas.canary.listening import ArrivedEvent
 from lambdas.canary.webhook import GenericWebhook, WebhookResponse
 from message_buffer.messages.conversation_id import TRIAL_TENANT, ConversationId
 
-# If one function crashes, its batch is late by at most a claim's time-out, a watchdog pass and a processor's start
-# (P7).
+# If one function crashes, its batch is late by at most a claim's time-out, a watchdog pass and a processor's start.
+# This is P7 in docs/design.md.
 MAX_LATE_SECONDS = 75.0
 TENANT = TRIAL_TENANT
 BATCH_READY = "messages.batch.ready"
-# Reads from the bucket the messages of a batch that is too large for an event.
+# Fetches the messages of a batch from the bucket, if the batch is too large for an event.
 Fetch = Callable[[Any], list[Any]]
 
 
@@ -65,7 +65,7 @@ class Burst:
     def send_together(self, *messages: dict[str, Any]) -> None:
         """Send several messages, and edits of them, in one webhook.
 
-        Raise WebhookRefused or WebhookUnreachable if it fails.
+        Raise WebhookRefused or WebhookUnreachable if the webhook does not accept them.
         """
         began = time.monotonic()
         waits = accepted(self.webhook.post(messages))["conversations"][self.conversation]

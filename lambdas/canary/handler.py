@@ -26,7 +26,7 @@ def _is_being_deployed(stack: str) -> bool:
 
 
 def handler(event: dict[str, Any], context: Any) -> None:
-    """Try the stage once. Raise an unexpected error, because the alarm counts failed invocations."""
+    """Try the stage once. An unexpected error fails the invocation, and the alarm counts failed invocations."""
     settings, telemetry = _parts()
     try:
         # Read the secret in each run, because it may have been replaced.

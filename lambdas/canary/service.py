@@ -68,5 +68,5 @@ class Canary:
         until = time.monotonic() + min(wait_seconds, (remaining_ms() - MIN_MS_LEFT_TO_REPORT) / 1_000)
         while not burst.is_out(arrivals) and time.monotonic() < until:
             arrivals += self._events.poll(wait_seconds=LONG_POLL_SECONDS)
-        # Collect once more, because a second event with the same messages would be an error.
+        # Collect once more, to find a second batch with the same messages, which would be an error.
         arrivals += self._events.poll(wait_seconds=LONG_POLL_SECONDS)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from message_buffer.clock import Clock, system_clock
 from message_buffer.json_object import Json
 
-# This time is longer than a cold start of ingest and the slowest response of ingest together.
+# Ingest's cold start and its slowest response together take less time than this.
 MAX_WEBHOOK_ANSWER_SECONDS = 20.0
 
 
@@ -37,7 +37,7 @@ class GenericWebhook:
         self._clock = clock
 
     def post(self, messages: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> WebhookResponse:
-        """POST one message or a list, signed with the time. Raise WebhookUnreachable if the webhook does not answer."""
+        """POST one or more messages; sign the time too. Raise WebhookUnreachable if the webhook does not answer."""
         body = json.dumps(messages).encode()
         now = str(self._clock() // 1_000)
         signature = hmac.new(self._secret.encode(), f"{now}.".encode() + body, hashlib.sha256).hexdigest()

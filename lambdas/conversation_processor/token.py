@@ -8,8 +8,8 @@ from message_buffer.lanes.outcomes import RunStale
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.telemetry import Telemetry
 
-# A conversation processor renews its token whenever a quarter of the token's length has passed. If one renewal fails on
-# an open connection, which takes up to 1.6 seconds, the next renewal still comes in time.
+# A conversation processor renews its token four times in the token's lifetime. A renewal on an open connection fails
+# within 1.6 seconds. So after one failed renewal, the next one still comes in time.
 TOKEN_RENEWALS = 4
 
 
@@ -52,7 +52,7 @@ class Token:
 
 
 class TimeOfToken(TimeLeft):
-    """The time left until Lambda ends the run. A call may only begin while the run's token is also valid."""
+    """The time left until Lambda ends the run. No call may begin after the run's token has expired."""
 
     def __init__(self, time: TimeLeft, token: Token) -> None:
         self._time = time

@@ -1,8 +1,8 @@
 """Lambda entry of the DynamoDB processor.
 
-The queue invokes the function with some triggers, and the function returns those that the queue must deliver again. A
-rule invokes it every minute with `{"sweep": true}`, and the queue does the same half a minute later. The admin function
-invokes it with `{"redrive": <body of a dead letter>}`; the call then returns `{"redriven": batchId}` or fails.
+The queue delivers triggers to the function, and the function returns those that the queue must deliver again. A rule
+starts a sweep every minute with `{"sweep": true}`, and the queue starts another sweep half a minute later. The admin
+function invokes it with `{"redrive": <body of a dead letter>}`; the call then returns `{"redriven": batchId}` or fails.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +46,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any] | None:
             return {"redriven": emission.redrive(event["redrive"], time)}
         if "Records" in event:
             records = event["Records"]
-            # All at once, because a run ends with its slowest window, and none may be late because of another one.
+            # Process all triggers at once, so that a slow window does not delay the others.
             with ThreadPoolExecutor(len(records)) as threads:
                 done = list(threads.map(lambda record: _process(record, time, processor, telemetry), records))
             failed = [record["messageId"] for record, is_done in zip(records, done, strict=True) if not is_done]
@@ -62,8 +62,8 @@ def _process(record: dict[str, Any], time: TimeLeft, processor: DynamoDbProcesso
         try:
             processor.sweep(is_second=True)
         except Exception as error:  # noqa: BLE001 - the triggers of the same delivery must not fail with the sweep
-            # The next sweep starts in half a minute. If failed sweeps were repeated, all sweeps of an outage of the
-            # table would run at its end.
+            # Do not repeat the sweep, because the next one starts in half a minute anyway. Otherwise all sweeps that
+            # fail in an outage of the table would run together when the outage ends.
             telemetry.crash("sweep failed", error)
         return True
     try:

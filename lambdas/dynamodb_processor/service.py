@@ -41,17 +41,18 @@ from message_buffer.limits import (
 )
 from message_buffer.telemetry import Telemetry
 
-# A run locks the window, and hides the trigger in the queue, for this time. A heartbeat extends both.
+# A run locks the window for this time, and the queue hides the trigger for the same time. A heartbeat extends the lock
+# and hides the trigger for longer.
 WINDOW_LOCK_MS = 30_000
 # If one heartbeat fails, the next one begins before the lock expires.
 HEARTBEAT_SECONDS = WINDOW_LOCK_MS / 1_000 / 3
-# A trigger is hidden for at least the first of these times. While another run has locked the window, the trigger is
-# hidden for at most the second, because that run usually ends soon.
+# A returned trigger is hidden for at least MIN_TRIGGER_REST_MS. If another run has locked the window, the trigger is
+# hidden for at most MAX_TRIGGER_REST_MS, because that run usually ends soon.
 MIN_TRIGGER_REST_MS = 1_000
 MAX_TRIGGER_REST_MS = 5_000
 # If a message is edited between the read and the freeze, the processor reads again. It reads at most this many times.
 MAX_READS_OF_A_WINDOW = 5
-# A sweep reads at most this many open windows, beginning with those that are listed under the earliest time.
+# A sweep reads at most this many open windows from the index, those with the earliest times first.
 MAX_WINDOWS_IN_A_SWEEP = 500
 # EventBridge can start a sweep only once a minute. Each of those sweeps requests another sweep after this time.
 SECOND_SWEEP_DELAY_MS = 30_000
@@ -93,7 +94,7 @@ class _Fitting(NamedTuple):
 
 
 class DynamoDbProcessor:
-    """Threads may share a processor. Each processes one trigger."""
+    """Empties windows. Several threads may share a processor, and each thread processes one trigger."""
 
     def __init__(
         self,
@@ -146,8 +147,8 @@ class DynamoDbProcessor:
     def sweep(self, *, is_second: bool = False) -> None:
         """Send another trigger for each window whose trigger was lost. If this is the first sweep, request a second.
 
-        In the index, the time of a window is never later than its due time. So read each window whose time in the index
-        has passed.
+        The index has a time for each window, which is never later than the window's due time. So the sweep reads only
+        the windows whose time in the index has passed.
         """
         if not is_second:
             self._triggers.send_sweep(delay_ms=SECOND_SWEEP_DELAY_MS)
@@ -170,7 +171,8 @@ class DynamoDbProcessor:
                 # Move the window's time in the index, so that later sweeps do not read the window before it may be due.
                 self._windows.list_later(conversation, window=window, at_ms=due_at_ms)
         self._telemetry.count("Sweeps")
-        # AWS bills a metric for each hour in which it has a value, and only the alarms' metrics need a value of zero.
+        # Publish no zeros of these metrics, because AWS bills a metric for each hour in which it has a value. Only the
+        # metrics of alarms need a value of zero.
         if windows:
             self._telemetry.count("TriggersResent", resent)
             self._telemetry.count("OpenWindows", len(windows))
@@ -193,9 +195,10 @@ class DynamoDbProcessor:
         return False
 
     def _send_successor(self, trigger: Trigger, window: Window, hidden_ms: int) -> bool:
-        """Send another trigger, because a delayed trigger, unlike a hidden one, does not count as in flight."""
+        """Send a delayed trigger instead of hiding this one, because SQS limits how many messages a queue hides."""
         now_ms, conversation, due_at_ms = self._clock(), trigger.conversation, window.due.due_at_ms
-        # A trigger that arrives within a minute of the successor's time may be the successor itself.
+        # Send no successor if an earlier one is still to come. If this trigger arrives within a minute of that
+        # successor's time, it may be the successor itself.
         if now_ms + MAX_TRIGGER_HIDDEN_MS < window.successor_at_ms <= due_at_ms:
             self._telemetry.info("another trigger arrives", conversation=conversation)
             return True
@@ -206,7 +209,7 @@ class DynamoDbProcessor:
             self._telemetry.warn("no successor sent", conversation=conversation, reason=str(error))
             self._hide(trigger, MAX_TRIGGER_HIDDEN_MS)
             return False
-        # Record that the successor was sent, so that other triggers of this window send no further successor.
+        # Record that this window's next trigger was sent, so that no other run sends it again.
         self._windows.list_later(
             conversation, window=window, at_ms=due_at_ms, successor_at_ms=now_ms + -(-delay_ms // 1_000) * 1_000
         )
@@ -286,7 +289,7 @@ class DynamoDbProcessor:
             if None in bodies or sum(len(each or b"") for each in bodies) > LARGE_WINDOW_BYTES:
                 turn.enter_context(self._large_window)
             if window.frozen is not None:
-                # An earlier attempt has frozen the batch, or this attempt has, but DynamoDB's response was lost.
+                # An earlier attempt froze the batch. Or this attempt froze it, and DynamoDB's response was lost.
                 return self._again(conversation, window.frozen, contents)
             fitting = self._fitting(conversation, list(contents.stored))
             if not fitting.messages:
@@ -302,8 +305,8 @@ class DynamoDbProcessor:
                 window=window,
                 large_bytes=sum(large),
                 rhythm=rhythm_of_batch(window, [each.arrived_at_ms for each in fitting.messages]),
-                # Messages that arrive while this run reads join the batch. If messages keep arriving, leave the last
-                # ones out.
+                # If a message arrived during the read, the freeze fails, and the run reads again, so that the message
+                # joins the batch. The last try freezes the batch without such messages.
                 now_ms=now_ms,
                 may_have_arrived=read + 1 == MAX_READS_OF_A_WINDOW,
             ):
@@ -326,9 +329,9 @@ class DynamoDbProcessor:
         return _BatchToEmit(frozen, contents.window, [bodies[name] for name in frozen.names], apart)
 
     def _fitting(self, conversation: str, stored: list[StoredMessage]) -> _Fitting:
-        """Return the messages that fit into one batch, at least one, without those whose bodies are not stored yet.
+        """Return as many messages as fit into one batch, but at least one, and none whose body is not stored yet.
 
-        Read the bodies a piece at a time, because bodies that do not fit should not be read.
+        Read the bodies in portions, because it is a waste to read bodies that do not fit.
         """
         messages: list[StoredMessage] = []
         found: list[bytes] = []
@@ -356,7 +359,7 @@ class DynamoDbProcessor:
         """Close the window, or begin the next one if messages remain.
 
         If messages did not fit into the batch (`left`), they are due at once. If messages arrived after the freeze, the
-        next window is due as if it had begun with them.
+        first of them begins the next window, which is due by the usual rules.
         """
         conversation, owner, _ = locked
         expires_at_ms = self._clock() + REMEMBERED_MS
@@ -375,7 +378,7 @@ class DynamoDbProcessor:
                 break
             rest = window._replace(frozen=None)
             if window.frozen is None:
-                # The lock has fixed a due time, but it was that of messages which are already emitted.
+                # Drop the due time that the lock has fixed, because it belongs to messages that are already emitted.
                 rest = rest._replace(found=None, listed_at_ms=now_ms)
             due_at_ms = rest.due.due_at_ms
             # Send the trigger before reopening, because a window without a trigger would wait for the sweep.
@@ -417,7 +420,7 @@ class DynamoDbProcessor:
 def _lock_ms(attempt: int) -> int:
     """Return the milliseconds for which a run locks the window.
 
-    This time grows with each attempt, so that the pauses between attempts grow if a window's runs die.
+    Each attempt locks it for longer, so that the pauses between attempts grow even if every run is killed.
     """
     return WINDOW_LOCK_MS + longest_pause_ms(attempt - 1)
 

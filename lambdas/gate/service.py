@@ -15,7 +15,7 @@ from message_buffer.messages.wire_form import mend_id
 
 
 class Gate:
-    """Works on the conversations of a stage, which has the Valkey lane, the DynamoDB lane, or both."""
+    """Carries out the operations of consumers, in each lane that the stage has."""
 
     def __init__(self, valkey_lane: ValkeyLane | None, *, dynamodb_lane: DynamoDbLane | None = None) -> None:
         self._dynamodb_lane = dynamodb_lane
@@ -25,9 +25,9 @@ class Gate:
     def ask(self, fields: Json) -> Json:
         """Return the holds of the conversation, and whether its author has written since a consumer's batch.
 
-        The answer may be outdated at once, because messages and holds may arrive at any time. `generation` and `lane`
-        are those of the batch, because each lane counts its own generations. Without `generation`, return only the
-        holds, even in an outage of Valkey.
+        A new message or hold may arrive right after the answer. The fields `generation` and `lane` describe the
+        consumer's batch. The lane is needed because each lane counts its own generations. Without `generation`, return
+        only the holds, even in an outage of Valkey.
         """
         name = _conversation(fields, "generation", "lane")
         is_of_dynamodb = lane_of(fields.get("lane", "valkey")) == "dynamodb" and self._dynamodb_lane is not None
@@ -38,11 +38,12 @@ class Gate:
             try:
                 seen[lane] = lane.generation_and_holds(name)
             except StoreError:
-                # If only the holds are asked for, ignore a failure of Valkey, because the DynamoDB lane, which is
-                # first, has them too.
+                # Ignore a failure of Valkey if the consumer asks only for the holds, because the first lane,
+                # DynamoDB's, has the same holds.
                 if lane in (asked, self._lanes[0]):
                     raise
-        # If a hold and a resume ran at the same time, only one lane may still have the hold, so return the longest.
+        # A hold and a resume at the same time may leave the hold in one lane only. So return the longest hold of all
+        # lanes.
         response = {"holds": shown(longest(*(hold for each in seen.values() for hold in each.holds)))}
         if asked is None:
             return response

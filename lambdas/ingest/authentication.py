@@ -15,7 +15,7 @@ from message_buffer.telemetry import Telemetry
 
 
 class Unauthentic(MessageBufferError):
-    """Raised if none of our secrets made the signature, if it is too old, or if its secret is for other accounts."""
+    """Raised if a signature is too old, or was not made with a secret that is valid for the webhook's accounts."""
 
     def __init__(self, problem: str = "The signature is missing or wrong.") -> None:
         super().__init__(problem)
@@ -41,7 +41,7 @@ class Authentication:
         self._secrets.of("")
 
     def pass_challenge(self, platform: Platform, webhook: Webhook) -> str | None:
-        """Return the text that the platform expects, or None if its verify token is not ours.
+        """Return the text that the platform expects, or None if the request's verify token is not ours.
 
         Raise SendFailed if the secrets were never read.
         """

@@ -21,8 +21,8 @@ class Buffering:
     ) -> None:
         """Buffer the messages and count them in `done`. Raise StoreError or SendFailed at the first failure.
 
-        Add the messages that a quota or a full conversation refuses to the refusals. If the platform does not send
-        refused messages again (`comes_again` is False), quotas refuse none.
+        Add each message that a quota or a full conversation refuses to `refusals`. If the platform does not send
+        refused messages again (`comes_again` is False), buffer messages over a quota too.
         """
         outbox = self._control_words.outbox()
         try:
@@ -56,7 +56,8 @@ class Buffering:
 
     def _buffer(self, message: PreparedMessage, done: Done, refusals: Refusals, *, comes_again: bool) -> None:
         if message.learn_author:
-            # Another instance may have learned another name since the look-up.
+            # Another instance may have stored this author's aliases after our look-up. So use the conversation that is
+            # stored now.
             message = message._replace(conversation=message.learn_author().conversation)
         outcome = self._store(message, charged=True)
         if isinstance(outcome, o.MessageRefused):

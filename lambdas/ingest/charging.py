@@ -12,7 +12,7 @@ from message_buffer.rules.quota import Charge
 
 
 class _Work:
-    """What a webhook asks for under one charge."""
+    """The items of a webhook that are charged together."""
 
     def __init__(self) -> None:
         self.conversations: dict[ConversationId, None] = {}
@@ -22,7 +22,7 @@ class _Work:
 
 
 def charge_all(lane: Lane, prepared: Prepared, done: Done, *, comes_again: bool) -> Refusals:
-    """Return the conversations whose work is refused because a quota is used up. Raise StoreError or SendFailed.
+    """Charge the webhook to the quotas, and return the refusals by quotas. Raise StoreError or SendFailed.
 
     If the platform would not send the webhook again (not `comes_again`), refuse nothing.
     """

@@ -42,8 +42,8 @@ from message_buffer.telemetry import Telemetry
 # Retry only if the first try failed within this time. A try on a dropped connection fails fast, and a retry helps; a
 # try on a hung server fails late, and a retry does not help.
 RETRY_IF_FAILED_WITHIN_MS = 300
-# How long a webhook waits for a connection to Valkey. After that, ingest stores its messages in the DynamoDB lane, or
-# answers 503. Some platforms wait only 5 seconds for a response.
+# A webhook waits at most this long for a connection to Valkey. After that, ingest stores its messages in the DynamoDB
+# lane, or answers 503. Some platforms wait only 5 seconds for a response.
 MAX_WEBHOOK_WAIT_MS = 4_000
 # The quota of an account for which the rules set none.
 ACCOUNT_QUOTA = Quota(messages_per_minute=30_000, conversations_per_minute=3_000)
@@ -207,8 +207,8 @@ def _public_url(event: dict[str, Any], headers: Mapping[str, str]) -> str:
     if "http" in context:
         path, query = event.get("rawPath", ""), event.get("rawQueryString", "")
     else:
-        # In the event of a REST API, only the context has the whole path, which begins with the stage. The query is
-        # already parsed.
+        # In the event of a REST API, only the context has the whole path, which begins with the stage. The event has
+        # the query only in parsed form, so encode the query again.
         path = context.get("path") or event.get("path", "")
         query = urlencode(event.get("multiValueQueryStringParameters") or {}, doseq=True, errors="surrogatepass")
     return f"{scheme}://{host}{path}{'?' if query else ''}{query}"

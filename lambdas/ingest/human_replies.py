@@ -63,7 +63,7 @@ class HumanReplies:
     def _apply(self, reply: PreparedReply, takeover: Takeover, done: Done) -> None:
         """Hold the conversation until the takeover's end, and publish the takeover if it is new.
 
-        A redelivery does this again, because an earlier request may have ended after it stored the takeover.
+        A redelivery repeats this, because the first request may have died right after storing the takeover.
         """
         conversation = str(reply.conversation)
         # Bound the hold, because the clock of the host that stored the takeover may be ahead or behind.

@@ -1,7 +1,7 @@
-"""Puts refused messages into the dead-letter queue if their platform punishes refusals, and brings them in again.
+"""Keeps refused messages in the dead-letter queue if their platform reacts badly to refusals.
 
-Meta may unsubscribe an app that often refuses webhooks, and Telegram slows down. A message in the queue waits until an
-operator redrives it.
+Meta may unsubscribe an app that often refuses webhooks, and Telegram delivers updates more slowly. A message stays in
+the queue until an operator redrives it. This module then buffers it.
 """
 
 import json
@@ -20,7 +20,7 @@ from message_buffer.messages.message import decode
 from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.rule_book import RuleBook
 
-# So many messages of an account are put aside at once, and then one a second, which is at most 3,660 in an hour.
+# At most 60 messages of an account are put aside at once, and then one a second, which is at most 3,660 in an hour.
 MAX_PUT_ASIDE = Quota(messages_per_minute=60, conversations_per_minute=60)
 LETTER_VERSION = 1
 
@@ -54,7 +54,7 @@ class MessagesPutAside:
         if message.charge is None:
             return True
         charge = Charge(f"put-aside:{message.charge.account}", MAX_PUT_ASIDE)
-        # Charge each message alone, because a full quota would admit any number together.
+        # Charge each message alone, because an unused quota admits a charge of any size.
         outcome = self._lane.charge(str(message.conversation), charge, messages=0, others=1)
         return isinstance(outcome, o.Charged)
 
@@ -73,9 +73,10 @@ class MessagesPutAside:
         }
 
     def bring_in(self, letter: Mapping[str, Any]) -> str:
-        """Buffer the message of a letter by the rules of today, whatever the quotas. Return the letter's id.
+        """Buffer the message of a letter by the present rules, without charging a quota. Return the letter's id.
 
-        Raise InvalidInput, StoreError, or SendFailed if its conversation is full.
+        Raise InvalidInput if the letter is not valid, StoreError if the lane fails, and SendFailed if the conversation
+        is full.
         """
         try:
             letter_id, payload = str(letter["batchId"]), str(letter["payloads"][0]).encode()

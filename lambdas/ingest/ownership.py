@@ -17,7 +17,7 @@ class Belongs(NamedTuple):
 def belongs(conversation: ConversationId, owner: Owner | None, *, agent: str | None = None) -> Belongs:
     """Return the conversation under its owner's tenant, and the agent that serves it.
 
-    The tenant and the agent that the message names win over those of the account. The default tenant counts as unnamed.
+    If the message names a tenant or an agent, ignore that of the account. The default tenant counts as no tenant.
     """
     if owner is None or conversation.tenant not in (DEFAULT_TENANT, owner.tenant):
         return Belongs(conversation, agent)

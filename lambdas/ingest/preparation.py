@@ -38,7 +38,7 @@ class PreparedMessage(NamedTuple):
     charge: Charge | None = None
     agent: str | None = None
     learn_author: Callable[[], Belongs] | None = None
-    """Writes a new author's aliases, and returns the conversation. None if there are none to write."""
+    """Stores a new author's aliases, and returns the conversation. None if the author has no aliases to store."""
 
 
 class PreparedChange(NamedTuple):
@@ -155,7 +155,10 @@ def _with_agent(message: Message, agent: str | None) -> Message:
 
 
 def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -> PreparedReply | None:
-    """Return the reply if the rules put its conversation on hold and people type in the app that sent it, or None."""
+    """Return the prepared reply, or None if it does not put its conversation on hold.
+
+    The rules decide that. They also say whether people type in the app that sent the reply.
+    """
     owner = book.owner_of(reply.conversation.platform, reply.conversation.account)
     conversation, agent = belongs(reply.conversation, owner)
     try:

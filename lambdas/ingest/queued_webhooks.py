@@ -21,13 +21,11 @@ from message_buffer.json_object import Json
 from message_buffer.telemetry import Telemetry
 
 # The pause after which a webhook that was refused for now is delivered again. It doubles with each delivery, from the
-# minimum to the maximum. So a webhook is delivered at most five minutes after the end of an outage.
+# minimum to the maximum. So every webhook is delivered within five minutes after the end of an outage.
 MIN_QUEUED_WEBHOOK_PAUSE_SECONDS = 2
 MAX_QUEUED_WEBHOOK_PAUSE_SECONDS = 300
-# A webhook takes milliseconds, or a few seconds if Valkey does not answer. If less time than this is left, the queue
-# delivers the remaining webhooks of the batch again at once.
-# A webhook takes milliseconds, but may take ten seconds. With less time left than this, the others of a batch are
-# delivered again at once.
+# A webhook takes milliseconds, but may take ten seconds. If less time than this is left, the queue delivers the
+# remaining webhooks of the batch again at once.
 MIN_MS_LEFT_FOR_A_QUEUED_WEBHOOK = 12_000
 PLATFORM = "whatsapp"
 # Trust the topic for every number, even if the number has its own secret, because that secret signs only webhooks that

@@ -42,7 +42,7 @@ class Refusals:
             self._no_new_authors[_account_of(conversation)] = refused.reason
 
     def add_unasked(self, conversation: ConversationId, reason: o.RefusalReason) -> None:
-        """Record a message that was refused without asking the lane, so that later ones are refused as well."""
+        """Record a refusal without a call to the lane, so that the conversation's later messages are refused too."""
         self._conversations.setdefault(conversation, reason)
 
     def in_conversation(self, conversation: ConversationId) -> o.RefusalReason | None:
@@ -50,11 +50,11 @@ class Refusals:
         return self._conversations.get(conversation)
 
     def of_new_author(self, conversation: ConversationId) -> o.RefusalReason | None:
-        """Return the reason why an author without aliases is refused, so that none are written for the others."""
+        """Return why a message of a new author is refused, or None. No aliases are stored for a refused author."""
         return self._no_new_authors.get(_account_of(conversation)) or self.around(conversation)
 
     def around(self, conversation: ConversationId) -> o.RefusalReason | None:
-        """Return the reason why messages of this conversation, its account or its tenant are refused, or None."""
+        """Return the reason to refuse a message of this conversation, of its account or of its tenant, or None."""
         if _account_of(conversation) in self._accounts:
             return "account_messages"
         if conversation.tenant in self._tenants:

@@ -37,7 +37,7 @@ class Done:
     taken_over: list[str] = field(default_factory=list)
     """Conversations that a human agent has begun to answer."""
     left_out_value: str | None = None
-    """A sentence about the first value that a door left out because it does not fit, with the pointer to the value."""
+    """The reason why a door left out a value, with the pointer to it. Only the first such reason is kept."""
     left_out_replies: int = 0
     """Replies that were left out, because one webhook may put only a limited number of conversations on hold."""
 
@@ -55,7 +55,7 @@ class Done:
         }
 
     def note_refused(self, conversation: ConversationId, reason: o.RefusalReason) -> None:
-        """Count a message or change that was refused because of another one."""
+        """Count a message, change or human reply that was refused because another message was refused."""
         self.refused[reason] += 1
         self.note_limited(conversation)
 
@@ -66,7 +66,7 @@ class Done:
     def note_wait(
         self, conversation: ConversationId, outcome: o.MessageBuffered | o.MessageDuplicate | o.BufferRetimed
     ) -> None:
-        """Set the due time, the number of messages and the rule in the response's entry for this conversation."""
+        """Write into the response when the conversation's buffer is due, by which rule, and its message count."""
         self.conversations[str(conversation)] = {
             "dueAt": outcome.due_at_ms,
             "count": outcome.count,

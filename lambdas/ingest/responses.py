@@ -39,9 +39,9 @@ def refuse(status: int, problem: str, headers: Mapping[str, str] | None = None) 
 
 
 def in_form_of(platform: Platform | None, response: Response) -> Response:
-    """Return the response in the platform's form. If a redelivery would be refused too, the body may be empty.
+    """Return the response in the form that the platform expects. For some platforms, a 4xx has an empty body.
 
-    Keep the status, because the platform shows it to its users, and calls another URL after some statuses.
+    The status is unchanged, because the platform shows it to its users, and calls another URL after some statuses.
     """
     if (
         platform is None

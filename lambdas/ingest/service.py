@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class OutOfTime(SendFailed):
-    """The webhook takes too long. The platform sends it again, and what is done by now takes less time then."""
+    """The webhook takes too long. The platform sends it again, and the finished items then take less time."""
 
 
 class Ingest:
@@ -107,7 +107,7 @@ class Ingest:
             return self._refuse_after(error, platform.full_name)
 
     def refuse_undecodable(self, platform: str, problem: str) -> Response:
-        """Return the 400 for a body that is not in the gateway's encoding."""
+        """Return the 400 for a body whose base64 cannot be decoded."""
         self._unauthenticated.write_counts()
         known = PLATFORMS.get(platform)
         # Do not log an unknown platform's name: anybody may send a long one.
@@ -117,7 +117,7 @@ class Ingest:
         """Return the response to a webhook whose sender was authenticated by other means than a signature."""
         self._begin()
         try:
-            # Only our own queue sees this response, and it delivers the webhook again.
+            # Put no message aside, because only our own queue sees a refusal, and the queue delivers the webhook again.
             return self._take(PLATFORMS[platform], webhook, signer, puts_aside=False)
         except (StoreError, SendFailed) as error:
             return self._refuse_after(error, platform)
@@ -173,8 +173,8 @@ class Ingest:
     def _take(self, platform: Platform, webhook: Webhook, signer: Signer, *, puts_aside: bool) -> Response:
         try:
             intake = platform.read(webhook, signer=signer, received_at_ms=self._clock())
-            # Check this before learning aliases, because a body without authority over its accounts may name any
-            # author.
+            # Check this before learning aliases, because a sender may name authors of accounts for which the sender's
+            # secret is not valid.
             require_authority(signer, intake.accounts)
             if self._aliases:
                 self._aliases.begin_webhook()
@@ -207,7 +207,7 @@ class Ingest:
 
     @staticmethod
     def _may(conversation: ConversationId, done: Done, refusals: Refusals) -> bool:
-        """Return whether a change may be made. Otherwise count it as refused, because its conversation is."""
+        """Return whether a change may be made. Count it as refused if messages of its conversation are refused."""
         reason = refusals.around(conversation)
         if reason:
             done.note_refused(conversation, reason)

@@ -10,7 +10,7 @@ from message_buffer.rules.rule_book import RuleBook
 
 
 def extend_waits(typing: Iterable[ConversationId], book: RuleBook, lane: Lane) -> dict[str, dict[str, int | None]]:
-    """Extend the waits. Return each conversation's due time after that, or null if nothing waits in it.
+    """Extend the waits. Return each conversation's new due time, or null if no message waits in it.
 
     Raise StoreError, or SendFailed if the rules were never read.
     """

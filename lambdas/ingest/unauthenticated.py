@@ -40,7 +40,7 @@ class UnauthenticatedLog:
         self._write(self._telemetry.warn, decision, platform, fields)
 
     def count(self, metric: str) -> None:
-        """Count a request. Write the count now, when it has doubled, or when the minute is over."""
+        """Count a request. Write the first few counts at once, and later ones when the count has doubled."""
         self._metrics[metric] += 1
         count = self._metrics[metric]
         if count <= MAX_LINES_A_MINUTE or count == 2 * self._written[metric]:

@@ -28,7 +28,8 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.telemetry import Telemetry
 
-# After a refused signature an instance reads the webhook secrets again, but not within this time of its last read.
+# After a refused signature, an instance reads the webhook secrets again, unless its last read was more recent than
+# this.
 MIN_MS_BETWEEN_SECRET_READS = 10_000
 NOBODY = Credentials()
 
@@ -58,7 +59,7 @@ class WebhookSecrets:
         return self._kept.value(at_most_ms_old=at_most_ms_old).get(platform, NOBODY)
 
     def after_a_refusal(self, platform: str) -> Credentials:
-        """Return the platform's secrets. Read them again unless they were just read, because one may be new."""
+        """Return the platform's secrets. Unless they were just read, read them again, because a secret may be new."""
         return self.of(platform, at_most_ms_old=MIN_MS_BETWEEN_SECRET_READS)
 
 

@@ -70,7 +70,7 @@ class PreparedFunctions(StartsFunctions, Protocol):
 
 
 class ConversationProcessors:
-    """Starts conversation processors in parallel, and returns the conversations whose start failed."""
+    """Starts conversation processors in parallel, and reports which starts failed."""
 
     def __init__(self, functions: PreparedFunctions, function: str, *, clock: Clock = system_clock) -> None:
         self._functions = functions
@@ -105,8 +105,8 @@ class ConversationProcessors:
     def ended(self) -> Iterator[tuple[str, SendFailed | None]]:
         """Yield the conversations whose start has ended since the last call, with the error if it failed.
 
-        A start counts as under way until the caller asks for the next one, so the start is not lost if the caller
-        fails.
+        A start counts as under way until the caller has handled it and asks for the next one. So if the caller fails,
+        the start is not lost.
         """
         for future in [future for future in self._under_way if future.done()]:
             error = future.exception()
@@ -184,7 +184,7 @@ class Processor:
                 self._telemetry.warn("store fails", shard=self._shard, reason=type(error).__name__)
             if (
                 now - self._down_since > MAX_MS_WITHOUT_VALKEY
-                # With less time left than for one more call and for publishing the metrics, end instead of pausing.
+                # Do not pause if there is no time left for one more call and for publishing the metrics.
                 or remaining_ms() < self._timings.max_call_ms + 2_000
             ):
                 return Exit.STORE_UNAVAILABLE
@@ -214,8 +214,8 @@ class Processor:
         if not self._conversation_processors.room:
             self._conversation_processors.wait(self._store.settings.max_sleep_ms / 1_000)
             return None
-        # Claim at most half of MAX_STARTS_UNDER_WAY, so that the processor can claim again while it starts these
-        # conversations.
+        # Claim at most half of MAX_STARTS_UNDER_WAY, so that there is room for another claim while these conversations
+        # are started.
         limit = min(MAX_STARTS_UNDER_WAY // 2, self._conversation_processors.room)
         claimed = self._store.claim_due(self._shard, self._lease_id, limit=limit)
         if isinstance(claimed, LeaseLost):
@@ -244,8 +244,8 @@ class Processor:
     def _sleep_until_due(self, claimed: ConversationsClaimed) -> Exit | None:
         """Sleep until the next due time or deadline, at most for `max_sleep_ms`, or until a script wakes the processor.
 
-        While all slots are in use, ignore the next due time. End the run if there has been no work, and no conversation
-        in flight, for `idle_ms`.
+        While the maximum number of conversations is in flight, ignore the next due time, because nothing more can be
+        claimed. End the run if there was no work, and no conversation in flight, for `idle_ms`.
         """
         settings, now_ms, next_due_at_ms = self._store.settings, self._clock(), claimed.next_due_at_ms
         near = next_due_at_ms is not None and next_due_at_ms <= now_ms + settings.horizon_ms
@@ -288,7 +288,7 @@ class Processor:
         return Exit.LOST if self._enter(0) else None
 
     def _hand_over(self) -> Exit:
-        # Wait no longer than the lease certainly lasts, because conversations can be put back only under the lease.
+        # Stop waiting before the lease can expire, because only a processor with the lease can put conversations back.
         self._conversation_processors.wait(self._renew_ms / 1_000, for_all=True)
         self._return_failed_starts()
         match self._store.hand_over(self._shard, self._lease_id):

@@ -7,7 +7,7 @@ from lambdas.responder.errors import MalformedEvent
 from message_buffer.errors import InvalidId
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 
-# This is many times what models accept, but it still fits into the function's memory.
+# A batch of this size is far larger than any model accepts, but it still fits into the function's memory.
 MAX_BATCH_BYTES = 8_388_608
 DETAIL_TYPE = "messages.batch.ready"
 FORGOTTEN = "messages.conversation.forgotten"
@@ -41,13 +41,13 @@ class Batch(NamedTuple):
     last_message_id: str
     last_message_at_ms: int
     address: str | None = None
-    """The number or id by which WhatsApp named the author of the last message; None elsewhere, and in a group."""
+    """The number or id by which WhatsApp named the last author. None in a group and on other platforms."""
 
     @property
     def recipient(self) -> ConversationId:
         """Return the conversation to which the reply is sent, with the number or id under which the author last wrote.
 
-        The batch's conversation has the author's first number, which another person may have by now.
+        The conversation's id contains the author's first number, which may belong to another person by now.
         """
         return self.conversation._replace(user=self.address) if self.address else self.conversation
 

@@ -14,8 +14,8 @@ are stored as JSON.
 
 The command `forget` replaces the record with a tombstone, which contains the time up to which batches are dropped. A
 tombstone is kept as long as an outbox, so that a replay of the bus does not restore the person's words. The next newer
-batch turns the tombstone into a record again. All items expire. A record expires some time after its last batch, and a
-turn after the same time in an item of its own.
+batch turns the tombstone into a record again. All items expire. A record expires some time after its last batch. A turn
+that has an item of its own is kept for the same time.
 """
 
 import json
@@ -116,7 +116,7 @@ class ConversationsTable(Table):
     def acquire(
         self, conversation: str, owner: str, *, now_ms: int, until_ms: int, create: bool
     ) -> ConversationRecord | OwnedByAnother | UnknownConversation:
-        """Acquire the conversation until `until_ms`, or extend that time for its owner. Return the record."""
+        """Acquire the conversation until `until_ms`, or extend this run's ownership to that time. Return the record."""
         known = "(attribute_exists(#id) AND (attribute_not_exists(#forgottenAt) OR attribute_exists(#createdAt)))"
         free = (
             "(attribute_not_exists(#owner) OR #ownerUntil < :now OR #owner = :me)"
@@ -162,7 +162,7 @@ class ConversationsTable(Table):
         return settings
 
     def count_reply(self, tenant: str, *, now_ms: int, at_most: int) -> bool:
-        """Count a reply to the tenant's customers. Return False, and count nothing, if this hour has had `at_most`."""
+        """Count a reply to the tenant's customers. Return False instead if this hour already has `at_most` replies."""
         return self._update(
             "count reply",
             _key(f"tenant:{tenant}", f"h#{now_ms // HOUR_MS}"),
@@ -200,7 +200,7 @@ class ConversationsTable(Table):
     # -- the outbox --------------------------------------------------------------------------------
 
     def outbox(self, conversation: str, batch_id: str) -> Outbox | None:
-        """Return the outbox of a batch, or None if no planned reply answers this batch."""
+        """Return the outbox of a batch. Return None if the batch is not finished and no reply to it is planned."""
         item = self._get("read outbox", _key(conversation, _outbox_key(batch_id)))
         return _to_outbox(item) if item.keys() & {"outcome", "carriedBy", "states"} else None
 
@@ -238,7 +238,7 @@ class ConversationsTable(Table):
         ).done
 
     def clear_answered_by(self, conversation: str, batch_id: str) -> None:
-        """Forget that this batch's reply also answers parked batches, so that they are answered separately."""
+        """Remove the note that this batch's reply answers parked batches too. They are then answered separately."""
         record = self.read(conversation)
         for each in record.parked if record else ():
             key, do = _key(conversation, _outbox_key(each.batch_id)), "REMOVE #carriedBy"
@@ -337,7 +337,7 @@ class ConversationsTable(Table):
         self._update("forget conversation", _key(conversation, RECORD), do, {"me": owner}, only_if="#owner = :me")
 
     def release_tombstone(self, conversation: str, owner: str, *, now_ms: int) -> None:
-        """Release a conversation that had only a tombstone, and make its record a tombstone again."""
+        """Release a conversation whose record was only a tombstone when it was acquired, and restore the tombstone."""
         do = "SET #expiresAt = :at REMOVE #owner, #ownerUntil, #createdAt, #conversationStatus"
         values: Values = {"me": owner, "at": _expires_at(now_ms, self._outbox_days)}
         self._update("release conversation", _key(conversation, RECORD), do, values, only_if="#owner = :me")

@@ -67,7 +67,7 @@ class Deliveries:
                     QueueUrl=url,
                     MaxNumberOfMessages=10,
                     VisibilityTimeout=DEAD_LETTER_HIDDEN_SECONDS,
-                    # SQS asks all servers of the queue only if the request has a wait time.
+                    # Without a wait time, SQS asks only some servers of the queue, and may miss letters.
                     WaitTimeSeconds=1,
                 )
                 letters = response.get("Messages", [])

@@ -59,14 +59,14 @@ class ReplyGate:
     def check(self, batch: Batch, *, parked: Sequence[ParkedBatch], answered: int, parts_sent: int) -> GateCheck:
         """Ask the buffer whether the next part may be sent. The result may be outdated at once.
 
-        `answered` is the highest generation of the batch's lane that has been answered. Anything higher will arrive as
-        a later batch.
+        `answered` is the highest generation of the batch's lane that has been answered. Messages of a higher generation
+        will arrive in a later batch.
         """
         if not self._obeys_newer_messages(batch, parked, parts_sent):
             return GateCheck(self._buffer.hold_of_another(batch), newer=False)
         newest, hold = self._buffer.newest_generation(batch)
-        # Ignore `answered` if it is higher than `newest`, because the buffer has then forgotten the conversation and
-        # counts from 1 again.
+        # If `answered` is higher than `newest`, ignore it, because the buffer has forgotten the conversation since then
+        # and counts from 1 again.
         return GateCheck(hold, newer=newest > max(batch.generation, answered if answered <= newest else 0))
 
     def _obeys_newer_messages(self, batch: Batch, parked: Sequence[ParkedBatch], parts_sent: int) -> bool:

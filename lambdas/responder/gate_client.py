@@ -40,13 +40,13 @@ class BufferClient:
         self._by = by
 
     def newest_generation(self, batch: Batch) -> tuple[int, OthersHold | None]:
-        """Return the conversation's present generation in the batch's lane, and the hold by others, or None."""
+        """Return the conversation's present generation in the batch's lane, and a hold that is not ours, or None."""
         fields = {"conversation": str(batch.conversation), "generation": batch.generation, "lane": batch.lane}
         seen = self._ask("gate", **fields)
         return int(seen["current"]), self._of_another(seen)
 
     def hold_of_another(self, batch: Batch) -> OthersHold | None:
-        """Return the hold by others, or None. Unlike `newest_generation`, this also works in an outage of Valkey."""
+        """Return a hold that is not ours, or None. Unlike `newest_generation`, this works in an outage of Valkey."""
         return self._of_another(self._ask("gate", conversation=str(batch.conversation)))
 
     def _of_another(self, seen: Json) -> OthersHold | None:

@@ -38,8 +38,8 @@ from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.settings import ResponderOptions, ResponderSettings, read_settings
 from message_buffer.telemetry import Telemetry
 
-# The heartbeat hides a delivery again this many times within one hiding period, so that one slow call does not make the
-# delivery visible.
+# The heartbeat hides a delivery for one more period, this many times within each period. So the delivery stays hidden
+# even if one call of the heartbeat is slow.
 MIN_HEARTBEATS_WHILE_HIDDEN = 3
 CHANNELS: dict[str, Callable[[Http, Any], Channel]] = {
     "whatsapp": WhatsAppChannel,

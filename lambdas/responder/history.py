@@ -10,8 +10,8 @@ MAX_RECORDED_TURNS_BYTES = 98_304
 # record.
 MAX_RECORDED_TURNS = 60
 MAX_TURN_BYTES = 32_768
-# A token of English has about four bytes, and a token of other scripts has fewer. So the estimate of tokens is rather
-# too high.
+# A token of English has about four bytes, and a token of other scripts has fewer. So the estimated number of tokens is
+# usually higher than the true one.
 MIN_BYTES_IN_A_TOKEN = 3
 CUT_MARK = " […]"
 CONTROLS = {code: None for code in range(32) if chr(code) not in "\n\t"}
@@ -44,7 +44,7 @@ def shorten(text: str, max_bytes: int = MAX_TURN_BYTES) -> str:
 def trim(turns: Sequence[Turn]) -> TrimmedTurns:
     """Return the turns that stay in the record, and those that are moved out of it.
 
-    When the record becomes too large, half of it is moved at once, so that not every later turn needs a move.
+    When the turns no longer fit into the record, the older half is moved at once. So not every later turn needs a move.
     """
     sizes = [len(json.dumps(turn, ensure_ascii=False).encode("utf-8", "replace")) for turn in turns]
     if sum(sizes) <= MAX_RECORDED_TURNS_BYTES and len(turns) <= MAX_RECORDED_TURNS:

@@ -18,8 +18,8 @@ MAX_CONNECT_SECONDS = 2.0
 # Responses have a few kilobytes. A larger one than this is an error, and must not fill the memory.
 MAX_HTTP_ANSWER_BYTES = 4_194_304
 MAX_HTTP_CHUNK_BYTES = 65_536
-# The lowest status of redirects, and of errors. A redirect counts as an error, because credentials must not be sent to
-# its target.
+# Statuses from this one on are errors. A redirect (300 to 399) counts as an error, because credentials must not be sent
+# to its target.
 REDIRECTS = 300
 SERVER_ERRORS = 500
 # By definition these statuses mean that the service did not carry out the request, so it may be repeated.

@@ -63,7 +63,7 @@ class OwnedBatch:
 
     @property
     def sent_text(self) -> str:
-        """Return the parts that were sent, or may have been sent, by this run or an earlier one."""
+        """Return the text of the parts that were sent, or may have been sent, by this run or an earlier one."""
         parts = self.outbox.parts if self.outbox else ()
         return "\n".join(part.text for part in parts if part.state != PLANNED)
 
@@ -101,7 +101,8 @@ class OwnedBatch:
     def park(self) -> None:
         """Park the batch, so that it waits for the next batch.
 
-        The outbox keeps its planned parts, which are sent if no newer batch has been answered when the wait ends.
+        The outbox keeps the planned parts. They are sent after a bounded wait if no newer batch has been answered by
+        then.
         """
         text, sent_text = (history.shorten(each, MAX_PARKED_TEXT_BYTES) for each in (self.batch.text, self.sent_text))
         parked = ParkedBatch(self.batch.batch_id, self.batch.generation, self.batch.lane, text, sent_text)

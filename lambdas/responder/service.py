@@ -177,8 +177,8 @@ class Responder:
     def _answer(self, owned: OwnedBatch) -> Later | None:
         if owned.outbox and owned.outbox.answered_by:
             owned.release(reason="another batch answers this one, too")
-            # Wait as long as after a failure. A shorter pause would use up this batch's attempts before those of the
-            # batch that answers it.
+            # Wait as long as after a failure. With shorter pauses, this batch could use up its attempts before the
+            # batch that answers it has used up its own.
             return Later(owned.delivery.retry_seconds)
         reason = self._withholding.reason_for(owned)
         channel = None if reason else self._collaborators.channel(owned.batch.conversation)
@@ -199,9 +199,9 @@ class Responder:
         return self._send_and_finish(owned, channel)
 
     def _count_for_tenant(self, owned: OwnedBatch) -> bool:
-        """Count the reply, even if the assistant fails, because it may cost something nevertheless.
+        """Count the reply even if the assistant fails afterwards, because a failed call may also cost money.
 
-        Return False if the tenant may have no more in this hour.
+        Return False if the tenant has already reached the limit of replies for this hour.
         """
         tenant, at_most = owned.batch.conversation.tenant, self._options.max_tenant_replies_an_hour
         return self._table.count_reply(tenant, now_ms=self._clock(), at_most=at_most)

@@ -49,7 +49,7 @@ class Withholding:
         return self._reason_to_be_silent(owned) or self._reason_to_save(owned)
 
     def _reason_to_save(self, owned: OwnedBatch) -> str | None:
-        """Return the limit on the assistant's cost that a reply to this batch would exceed, or None."""
+        """Return which limit a reply to this batch would exceed, or None. The limits bound the assistant's cost."""
         if owned.outbox:
             # The assistant's reply was stored by an earlier run, so it costs nothing now.
             return None
@@ -66,13 +66,13 @@ class Withholding:
         return CHANNEL_NOT_ALLOWED if allowed and platform not in allowed else None
 
     def withhold(self, owned: OwnedBatch, reason: str, *, hold: OthersHold | None = None) -> int:
-        """Finish the batch without a reply, or without its remaining parts. Return the milliseconds that it took.
+        """Finish the batch without sending a reply or the rest of one. Return how many milliseconds the batch took.
 
         The customer's words stay in the history, for a person or a later reply.
         """
         outcome, batch = self._outcomes.get(reason, "drop"), owned.batch
         if owned.outbox:
-            # An earlier run planned a reply, and may have ended while it was sending a part.
+            # An earlier run planned a reply. If it ended while it was sending a part, that part stays unconfirmed.
             self._sender.give_up_interrupted(owned)
             self._table.clear_answered_by(owned.conversation, batch.batch_id)
         now_ms = self._clock()
@@ -85,7 +85,7 @@ class Withholding:
         return owned.finish(turns, outcome="withheld", status="reply_withheld", reason=reason, now_ms=self._clock())
 
     def withhold_unknown(self, batch: Batch) -> None:
-        """Finish a batch whose conversation has no record, on a stage that does not create one."""
+        """Finish a batch whose conversation has no record, if the stage creates no records."""
         self._publish(batch, UNKNOWN_CONVERSATION, "drop")
         self._table.finish_unknown(str(batch.conversation), batch.batch_id, "withheld", now_ms=self._clock())
 

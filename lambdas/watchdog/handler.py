@@ -13,8 +13,8 @@ from message_buffer.limits import MAX_CALL_MS
 from message_buffer.settings import WatchdogSettings, read_settings
 from message_buffer.telemetry import Telemetry
 
-# The maximum time of a processor's start. A pass ends when the time left is not enough for a call to Valkey and this
-# start. The maximum time of the call follows from the stage's settings.
+# The maximum time of a processor's start. A pass ends when the time left is not enough for a call to Valkey and such a
+# start.
 MAX_PROCESSOR_START_MS = MAX_CALL_MS
 
 
@@ -33,8 +33,8 @@ def handler(event: dict[str, Any], context: Any) -> None:
         watchdog.run_pass(context.get_remaining_time_in_millis)
     except Exception as error:
         telemetry.crash("pass failed", error)
-        # The rule's passes fail, because the alarm counts failed invocations. After a queue's pass failed, Lambda would
-        # poll the queue more slowly, and repeat the pass, although the next one starts in half a minute.
+        # Let only a pass of the rule fail, because the alarm counts failed invocations. If a pass of a queue failed,
+        # Lambda would poll the queue more slowly and repeat the pass, although the next one starts in half a minute.
         if not event.get("Records"):
             raise
     finally:

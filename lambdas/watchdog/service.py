@@ -61,7 +61,8 @@ class Watchdog:
         """Publish one value of each metric for all checked shards together, so that an alarm covers the whole stage."""
         if checked:
             pending, inflight = (sum(each.pending for each in checked), sum(each.inflight for each in checked))
-            # No alarm reads these, and AWS bills a metric for each hour in which it has a value.
+            # Publish no zeros of these metrics, because no alarm reads them, and AWS bills a metric for each hour in
+            # which it has a value.
             if pending or inflight:
                 self._telemetry.count("Pending", pending)
                 self._telemetry.count("InFlight", inflight)

@@ -21,8 +21,8 @@ from message_buffer.messages.conversation_id import ConversationId, encode_conve
 from message_buffer.messages.message import Message
 from message_buffer.messages.wire_form import mend_id
 
-# The signed time of the generic platform or of a door may differ this much from ingest's clock, because both clocks may
-# be wrong.
+# The signed time in a webhook of the generic platform or of a door may be at most this long before or after ingest's
+# time. There may be a difference because the sender's clock or ingest's clock is wrong.
 MAX_SIGNATURE_AGE_MS = 5 * MINUTE_MS
 # Phone numbers have at most 15 digits, and WhatsApp's ids at most 135 characters. Longer ones are ignored.
 MAX_DIGITS_OF_A_NUMBER, MAX_USER_ID_CHARACTERS = 32, 256
@@ -50,7 +50,7 @@ class InvalidWebhook(InvalidInput):
 
 
 class TooManyItems(InvalidInput):
-    """The webhook contains more than any platform sends. The exception's text is for the sender."""
+    """The webhook contains more items than any platform sends. The exception's text is for the sender."""
 
 
 class Webhook(NamedTuple):
@@ -100,8 +100,7 @@ class Credentials:
     def candidates(self, named: Iterable[str]) -> list[str]:
         """Return the few secrets to try for a body, first those of the accounts that the body names.
 
-        Use these account ids for nothing else, because anybody can write a body. They are proven only if one of the
-        secrets matches.
+        Until a secret matches, use the account ids in the body only for this choice, because anybody can write a body.
         """
         own = list(dict.fromkeys(secret for account in named for secret in self.accounts.get(account, ())))
         # Ids found in the body may come from a customer's text. The secrets of these accounts must not displace the
@@ -123,16 +122,16 @@ class Credentials:
 
 
 def is_same(given: str | None, expected: str) -> bool:
-    """Compare in constant time. `given` is from outside and may contain anything."""
+    """Return whether the texts are equal, in constant time. `given` is from outside and may contain anything."""
     return given is not None and hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode())
 
 
 def hmac_signer(
     webhook: Webhook, credentials: Credentials, *, header: str, accounts: re.Pattern[bytes], prefix: bytes = b""
 ) -> Signer | None:
-    """Return the signer of the `sha256=<hex HMAC-SHA256>` in this header, or None if no secret matches.
+    """Return the signer whose `sha256=<hex HMAC-SHA256>` is in this header, or None if no secret matches.
 
-    The signature covers the prefix and the body. The pattern `accounts` matches the account ids in the body.
+    The signature covers `prefix` and the body. The pattern `accounts` matches the account ids in the body.
     """
     given = webhook.headers.get(header)
     if given is None:
@@ -179,7 +178,7 @@ Update = Incoming | Change
 
 
 class HumanReply(NamedTuple):
-    """A message that a human agent typed, as far as the platform says. Its text is not kept."""
+    """A message that a human agent typed or, if `app` is set, may have typed. Its text is not kept."""
 
     conversation: ConversationId
     id: str
@@ -200,11 +199,11 @@ class Intake:
     """The echoes that a human agent may have typed. They are also counted in `ignored`."""
     ignored: Counter[str] = field(default_factory=Counter)
     only_agents_of_rules: bool = False
-    """The sender may name no agent but that which the rules name for the account."""
+    """If True, the sender may name only the agent that the rules give to the account."""
     accounts: set[str] = field(default_factory=set)
     """Every account that the body has an item for, even an ignored item."""
     left_out_value: str | None = None
-    """A sentence about the first value that a door left out because it does not fit, with the pointer to the value."""
+    """The reason why a door left out a value, with the pointer to it. Only the first such reason is kept."""
 
     def add(self, update: Update) -> None:
         self.updates.append(update)
@@ -250,8 +249,8 @@ class Platform(Protocol):
     comes_again: bool = True
     """True if the platform sends a webhook again after a 429."""
     empty_refusal: tuple[str, str] | None = None
-    """If the platform interprets the bodies of responses, the body and the content type of every response with a status
-    from 400 to 499."""
+    """The body and the content type of all responses with a status from 400 to 499. Set only for a platform that
+    interprets the bodies of responses."""
 
     @property
     def full_name(self) -> str:
@@ -322,7 +321,7 @@ def address_of(value: Any) -> str:
 
 
 def author_ids(address: Any, user_id: Any = None) -> AuthorIds:
-    """Return the ids by which WhatsApp names an author. The address is a number, or an id if there is no number."""
+    """Return the ids by which WhatsApp names an author. `address` is the number or, if it is hidden, an id."""
     name = (word_of(address) or "").strip().removeprefix("+")
     number = name if name.isascii() and name.isdigit() and len(name) <= MAX_DIGITS_OF_A_NUMBER else None
     found = word_of(user_id) or (name if _USER_ID.match(name) else None)
@@ -364,7 +363,7 @@ def number_of(value: Any) -> int | float | None:
 
 
 def object_in(text: Any) -> Json:
-    """Return the object that a JSON string contains, an object as it is, and an empty object for any other value."""
+    """Return the object in a JSON string, or the value itself if it is an object, or else an empty object."""
     try:
         return object_of(json.loads(text) if isinstance(text, str) else text)
     except (ValueError, RecursionError):

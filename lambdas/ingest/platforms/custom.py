@@ -46,7 +46,7 @@ class Custom(Platform):
         if proof.type == "hmac" and proof.encoding == "hex":
             given = proof.prefix + given.removeprefix(proof.prefix).lower()
         if proof.type == "basic":
-            # The name of the scheme may have any case.
+            # A sender may write `Basic` in upper or lower case.
             scheme, _, password = given.partition(" ")
             given = f"{scheme.capitalize()} {password.strip()}"
         signed = webhook.body

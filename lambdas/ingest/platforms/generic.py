@@ -132,9 +132,9 @@ def _update(given: Mapping[str, Any], where: str, received_at_ms: int, signer: S
 
 
 def _refuse_others(given: Mapping[str, Any], where: str, fields: frozenset[str], *, beside: str | None = None) -> None:
-    """Raise InvalidWebhook, with the nearest valid name, if the object has a field that is not in `fields`.
+    """Raise InvalidWebhook if the object has a field that is not in `fields`. Suggest the most similar valid name.
 
-    Do not name an unknown field, because the reason is logged, and anything may be in the place of a name.
+    Do not quote the unknown name, because the error is logged, and a sender may put any text there.
     """
     others = sorted(given.keys() - fields)
     if not others:

@@ -62,7 +62,8 @@ class Messenger(MetaPlatform):
             intake.accounts.add(account)
             events = [object_of(event) for event in list_of(entry.get("messaging"))]
             for change in map(object_of, list_of(entry.get("changes"))):
-                # The Instagram API with Instagram login, and the console's test button, send events in this form.
+                # The Instagram API with Instagram login sends events as `changes`, and so does the console's test
+                # button.
                 value = object_of(change.get("value"))
                 if change.get("field") == "message_echoes":
                     intake.take(_Event(value, self.name, account, received_at_ms).read_echo)
@@ -102,7 +103,10 @@ class _Event:
         return next((kind for name, kind in _NO_MESSAGES.items() if name in self._event), "unknown")
 
     def read_echo(self) -> HumanReply | str:
-        """Read a message of the business, which a human agent may have typed. Instagram sometimes omits the app."""
+        """Read a message of the business, which a human agent may have typed.
+
+        Instagram sometimes omits the app, so a message of Instagram without an app counts as sent by an unnamed app.
+        """
         content = object_of(self._event.get("message"))
         user = _id_or_none(object_of(self._event.get("recipient")).get("id"))
         message_id = word_of(content.get("mid"))
@@ -214,7 +218,7 @@ def _referral(given: Json) -> dict[str, Any]:
 
 
 def _type(text: Any, attachments: list[dict[str, Any]]) -> str:
-    # A text that has a link preview, or that replies to a story, is still a text.
+    # If there is a text, ignore a link preview or a story beside it, because the message is still a text.
     beside = {"fallback", "story"} if word_of(text) else set()
     kinds = [str(each["type"]) for each in attachments if each["type"] not in beside]
     return kinds[0] if kinds else "text"

@@ -61,7 +61,8 @@ _FILES = {
     "live_photo": "video",
 }
 
-# Further kinds of content that a person sends. Service messages, for example about a new member, have other kinds.
+# Kinds of content, besides texts and files, that a person sends. Service messages, for example about a new member, are
+# of other kinds.
 _KINDS_WITHOUT_TEXT = (
     "story",
     "paid_media",
@@ -86,8 +87,8 @@ _NO_MESSAGES = {
 
 class Telegram(Platform):
     name = "telegram"
-    # Telegram documents no maximum, but its longest text has 4,096 characters, and an update contains few texts.
     punishes_refusals = True
+    # Telegram documents no maximum, but its longest text has 4,096 characters, and an update contains few texts.
     max_body_bytes = 1024 * 1024
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
@@ -230,9 +231,10 @@ class _UpdateReading:
         return self.read_message(message) if _is_of_customer(message) else self._read_echo(message)
 
     def _read_echo(self, message: Json) -> HumanReply | str:
-        """Read a message that the account's owner or their bot sent. Only the owner's may be a human agent's reply.
+        """Read a message that the account's owner or the owner's bot sent. Only the owner's may be a human reply.
 
-        Greetings, away messages and scheduled messages are not replies, because the account sends them by itself.
+        Greetings, away messages and scheduled messages are not human replies, because Telegram sends them
+        automatically.
         """
         by_bot = "sender_business_bot" in message or object_of(message.get("from")).get("is_bot") is not False
         at_ms = ms_of_seconds(message.get("date"))
@@ -264,7 +266,7 @@ class _UpdateReading:
     def _common(self, message: Json) -> dict[str, Any]:
         replied_to = object_of(message.get("reply_to_message"))
         replied = replied_to.get("message_id")
-        # In a topic every message is marked as a reply to the message that opened the topic.
+        # In a topic every message is marked as a reply to the message that opened the topic, so ignore that mark.
         opened_topic = message.get("is_topic_message") is True and replied == message.get("message_thread_id")
         is_reply = replied is not None and not opened_topic
         details = {
@@ -281,7 +283,7 @@ class _UpdateReading:
             "sentAt": ms_of_seconds(message.get("date")),
             "receivedAt": self._received_at_ms,
             "platform": Telegram.name,
-            # All parts of an album have the same id.
+            # This id is the same for all messages of an album.
             "groupId": word_of(message.get("media_group_id")),
         }
 
@@ -337,9 +339,9 @@ def _replied_id(message: Json) -> str | None:
 
 
 def _quoted(message: Json, replied_to: Json) -> dict[str, Any]:
-    """Return the text to which the author replies, or only the part that they marked, with that text's author.
+    """Return the text to which the author replies, or the part of it that they marked, and who wrote it.
 
-    If the author replies to a story, or to a message of another chat, Telegram may send only its origin.
+    If the author replies to a story, or to a message of another chat, Telegram may send only who wrote it.
     """
     marked = word_of(object_of(message.get("quote")).get("text"))
     rich = object_of(replied_to.get("rich_message"))
@@ -351,7 +353,7 @@ def _quoted(message: Json, replied_to: Json) -> dict[str, Any]:
 
 
 def _origin(given: Json) -> str | None:
-    """Return the id of the person or chat that first sent this message, or the name of a person who hides the id."""
+    """Return the id of the person or chat that first sent this message. If a person hides the id, return the name."""
     places = (object_of(given.get(name)).get("id") for name in ("sender_user", "sender_chat", "chat"))
     found = next((place for place in places if type(place) is int), None)
     return word_of(given.get("sender_user_name")) if found is None else str(found)

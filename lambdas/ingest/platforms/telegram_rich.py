@@ -7,7 +7,7 @@ from message_buffer.json_object import Json
 
 # Telegram nests a rich message's blocks and texts in at most 16 levels. We count a list of texts as another level.
 MAX_LEVELS_OF_A_RICH_MESSAGE = 32
-# Type of a block -> the field that has a file of this type in a message without blocks.
+# The types of blocks that have a file. For each, the field that has such a file in an ordinary message.
 _FILES = {
     "photo": "photo",
     "video": "video",

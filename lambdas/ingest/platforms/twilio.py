@@ -80,7 +80,7 @@ class Twilio(Platform):
             return None
         texts = _signed_texts(urls, form)
         return credentials.signer(
-            # Try both texts, even if the first one matches, so that the time does not show which one it was.
+            # Try both texts, even if the first one matches, so that the response time does not show which text matched.
             lambda secret: True in [is_same(given, _signature(secret, text)) for text in texts],
             among=credentials.candidates(_named_accounts(dict(form))),
         )
@@ -115,9 +115,9 @@ def _form(body: bytes) -> Form:
 
 
 def _signed_form(webhook: Webhook) -> Form | None:
-    """Return the form fields that the signature covers together with the URL, or None if it does not cover the body.
+    """Return the form fields that Twilio signs with the URL, or None if the signature does not cover the body.
 
-    The list is empty if the URL contains the hash of the body, and the hash is right.
+    A body that is not a form has no form fields. The signature covers such a body if the URL contains its hash.
     """
     if _is_form(webhook):
         return _form(webhook.body)
@@ -149,7 +149,7 @@ def _signature(secret: str, text: bytes) -> str:
 
 
 def _named_accounts(form: Mapping[str, str]) -> Iterator[str]:
-    """Yield the receiver's and the sender's number. Ours is the receiver's in messages, the sender's in statuses."""
+    """Yield the receiver's and the sender's number. Ours is the receiver of a message, but the sender in a status."""
     for name in ("To", "From"):
         try:
             yield _account(form.get(name, ""))

@@ -38,7 +38,8 @@ TYPED_IN_THE_APP = "smb_message_echoes"
 # Types of echoes that contain no new message.
 NO_REPLIES = {None, "edit", "revoke", "reaction", "system"}
 
-# All messages of a change may share one error. WhatsApp's longest titles have a few dozen characters.
+# Cut the title of an error, because each message of a change may have a copy of it. WhatsApp's longest titles have a
+# few dozen characters.
 MAX_TITLE_CHARACTERS = 256
 
 # Messages in these fields are not meant for the bot. `standby` has messages that Meta's own agent answers, and
@@ -63,8 +64,6 @@ class WhatsApp(MetaPlatform):
                 intake.ignored[field] += len(items)
                 items = []
             contacts = _Contacts(value)
-            # A single contact belongs to a single item even if the number in the contact is written differently, or the
-            # item does not name its author.
             for item in map(object_of, items):
                 contact = contacts.find(item.get("from"), item.get("from_user_id"), among=len(items))
                 intake.take(_WhatsAppItem(_with_errors(item, value), account, contact, received_at_ms).read)
@@ -206,9 +205,9 @@ class _Contacts:
         }
 
     def find(self, number: Any, user_id: Any, *, among: int) -> Json:
-        """Return the contact that has this number or id, or else the only contact if there is only one item, too.
+        """Return the contact with this number or id. If only one contact and one item exist, return that contact.
 
-        Its number may be written differently from the item's, or the item may not name its author.
+        The number of a single contact may be written differently from the item's, or the item may not name its author.
         """
         for name in (("wa_id", word_of(number)), ("user_id", word_of(user_id))):
             if name in self._by_name:

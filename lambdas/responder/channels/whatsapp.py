@@ -22,7 +22,7 @@ class WhatsAppChannel:
         self._url = url
 
     def send(self, to: ConversationId, text: str) -> None:
-        # If a person hides the number, send WhatsApp's id of the person unchanged, in the field for such ids.
+        # WhatsApp replaces a hidden number with an id. Send that id unchanged, in the field for such ids.
         name = "recipient" if USER_ID.match(to.user) else "to"
         fields = {"recipient_type": "individual", name: to.user, "type": "text", "text": {"body": text}}
         self._post(to, fields)
