@@ -74,8 +74,7 @@ def _made(service: str, connections: int, patience: Patience) -> Any:
 
 @contextmanager
 def errors_as_ours(doing: str) -> Iterator[None]:
-    """Raise SendFailed instead of a client's error. Its text begins with `doing`, the step in which the error occurred.
-    """
+    """Raise SendFailed instead of a client's error. Its text begins with `doing`, the step that failed."""
     try:
         yield
     except AwsRefused as error:

@@ -19,7 +19,7 @@ class CircuitBreaker:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the last call failed. A skipped call is not a call."""
+        """Return whether the last call failed. Skipped calls are ignored."""
         return self._pause_ms > 0
 
     @property
