@@ -22,7 +22,7 @@ _PLACEHOLDER = re.compile(r"#(\w+)")
 
 class Updated(NamedTuple):
     done: bool
-    """False if the condition failed, so that nothing was changed."""
+    """False if the condition failed, so nothing was changed."""
     item: Item
     """The attributes that the argument `returns` asks for, or, if the condition failed, the stored item."""
 

@@ -108,7 +108,7 @@ class _ItemReading:
 
     def read(self) -> Sent | Change:
         conversation = self._conversation()
-        # In a group, the author may decide to which conversation the item belongs.
+        # In a group, the author must be valid, because it may decide to which conversation the item belongs.
         author = self._id("author") if self._group else self._optional(self._id, "author")
         at_ms = self._time()
         match self._kind.name:

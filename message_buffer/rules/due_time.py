@@ -127,7 +127,8 @@ def due_after_hold(due: Due, held_until_ms: int, last_at_ms: int) -> Due:
 def _silence_is_over(facts: Facts, timing: Timing) -> Due:
     """Return the end of the wait after the newest message. A button press does not shorten the wait of earlier
     messages."""
-    # A press is treated like a typed message if the buffer had fewer than `min_messages` messages before it.
+    # Treat a press like a typed message if the buffer had fewer than `min_messages` messages before it, because those
+    # have no wait of their own yet.
     if timing.pressed_ms is None or (facts.message_count > 1 and facts.message_count <= timing.min_messages):
         wait_ms, rule = _wait(facts, timing)
         return Due(facts.last_at_ms + wait_ms, "silence", rule, wait_ms)

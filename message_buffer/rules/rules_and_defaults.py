@@ -134,7 +134,7 @@ class _Checked(BaseModel):
     """A pydantic model that raises only `InvalidRules`, whichever way it is made."""
 
     model_config = ConfigDict(
-        # Convert nothing, because whoever writes "500" or 1.5 for milliseconds is mistaken about the unit.
+        # Convert nothing, because "500" or 1.5 for milliseconds is probably a mistake.
         strict=True,
         frozen=True,
         extra="forbid",

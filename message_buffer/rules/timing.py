@@ -27,7 +27,7 @@ class Timing(NamedTuple):
     pressed_ms: int | None = None
     """The wait after a press, used instead of `silence_ms`. None if the message was typed."""
     silence_rule: RuleName = "silenceMs"
-    """The rule that set `silence_ms`, or `flush_reason` if that is not empty."""
+    """The rule that set `silence_ms`. If `flush_reason` is not empty, the rule that set that reason."""
 
     @property
     def for_scripts(self) -> dict[str, str | int]:

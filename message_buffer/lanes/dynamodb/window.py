@@ -40,7 +40,7 @@ class FrozenBatch(NamedTuple):
     last_at_ms: int
     due: Due
     has_more: bool = False
-    """True if there was no room in this batch for some of the messages that were stored at the freeze."""
+    """True if some of the messages that were stored at the freeze did not fit into this batch."""
 
 
 class Lock(NamedTuple):
@@ -79,7 +79,7 @@ class Window(NamedTuple):
     found: Due | None = None
     """The due time, if it is fixed. None if messages can still move it."""
     successor_at_ms: int = 0
-    """When the successor of the window's trigger arrives; 0 if there is none."""
+    """When the new trigger arrives with which a run has replaced the window's trigger; 0 if it has replaced none."""
     holds: Holds = ()
     lock: Lock = Lock()
     attempt: int = 0
