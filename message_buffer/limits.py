@@ -36,11 +36,12 @@ MAX_RETRY_MS = 60 * SECOND_MS
 
 # -- rules ---------------------------------------------------------------------------------------------------
 
-# SQS delays a message for 15 minutes at most, so the DynamoDB lane could not keep a longer `silenceMs`.
+# No `silenceMs` is longer, because the DynamoDB lane could not keep it: SQS delays a trigger for 15 minutes at most.
 MAX_TRIGGER_DELAY_MS = 15 * MINUTE_MS
-# No hold is longer, so that a hold that a person has forgotten blocks a customer for a day at most.
+# No hold is longer. A hold that a person has forgotten then blocks a customer for a day at most.
 MAX_HOLD_MS = DAY_MS
-# A script rounds a message's share of a minute to whole microseconds, which would be too coarse for a higher quota.
+# No quota is higher. A message uses up its share of a minute, which scripts round to whole microseconds. The shares of
+# a higher quota would be too small for that.
 MAX_QUOTA = 10_000_000
 # An instance waits this long between two checks for changed rules.
 MIN_MS_BETWEEN_RULES_CHECKS = 5 * SECOND_MS
@@ -60,7 +61,7 @@ CANARY_RUN_MS = 5 * MINUTE_MS
 CANARY_FRAGMENTS = 3
 # -- calls to AWS --------------------------------------------------------------------------------------------
 
-# A call that is tried twice takes at most this long; between the tries a client pauses for up to a second.
+# A call takes at most this long, including a second try and a pause of up to a second before it.
 MAX_CALL_MS = 10 * SECOND_MS
 # The longest time that SQS keeps a message.
 DEAD_LETTER_RETENTION_DAYS = 14
@@ -85,7 +86,7 @@ WATCHDOG_PASS_MS = 30 * SECOND_MS
 # If a batch of the Valkey lane is later than this, an alarm pages operators, and the doctor reports it. In most cases
 # the watchdog has repaired the conversation before that.
 MAX_OVERDUE_MS = MINUTE_MS
-# A processor renews its lease this many times before the lease would end, but at least every five seconds. A renewal
+# A lease lasts for this many times the pause between two renewals, but the pause is five seconds at most. A renewal
 # that fails on an open connection takes up to 1.6 seconds, so the processor can try again before the lease ends.
 LEASE_RENEWALS = 3
 # A processor publishes its metrics this often, because its run may last 15 minutes.
@@ -100,22 +101,22 @@ WINDOW_GRACE_MS = 20 * SECOND_MS
 # A larger message is stored in two items, so that a query for the waiting messages does not read its body. A
 # conversation's large messages are limited in number and in bytes, smaller messages only in number.
 LARGE_MESSAGE_BYTES = 4 * 1024
-# A window or a message may change between its read and its write. The read and the write are then repeated. They are
-# tried at most this many times in all.
+# A window or a message may change between a request's read and its write. The request then reads and writes again, at
+# most this many times in all.
 MAX_WINDOW_TRIES = 3
-# A trigger that is hidden in its queue is in flight. A queue that has 120,000 messages in flight delivers no more, so a
-# trigger is hidden for this long at most. If the window is due later, the DynamoDB processor replaces the trigger with
-# a new trigger, its successor.
+# A hidden trigger counts as in flight, and a queue that has 120,000 messages in flight delivers no more. So a trigger
+# is hidden for this long at most. If the window is due later, the DynamoDB processor replaces the trigger with a new
+# one, its successor.
 MAX_TRIGGER_HIDDEN_MS = MINUTE_MS
 
 # -- the stage's resources ------------------------------------------------------------------------------------
 
-# Ingest must answer within 29 s, because API Gateway answers the platform itself after that.
+# API Gateway waits 29 s for ingest, and then answers the platform itself.
 INGEST_TIMEOUT_SECONDS = 15
 # EventBridge can start a function once a minute at most, and starts the watchdog and the sweep that often.
 RULE_SECONDS = 60
-# AWS recommends hiding a message for six time-outs of the function that consumes it, since Lambda may have to hold the
-# message back while the function is throttled.
+# A queue hides a message for this many time-outs of the function that consumes it, as AWS recommends. While the
+# function is throttled, Lambda has to hold the message back.
 VISIBILITY_TIMEOUTS = 6
 # How long a processor may run: Lambda's longest time-out.
 PROCESSOR_LIFE_SECONDS = 900

@@ -54,19 +54,21 @@ class StoreSettings(NamedTuple):
     claim_ms: int  # the time from the claim to the take
     slots: int  # conversations of a shard that may be in flight at once
     max_waiting: int  # messages in one conversation
-    # Work that is due later than this needs no processor yet, because the watchdog makes three passes before then.
+    # For work that is due later than this, no processor is started yet. The watchdog starts one, because it makes three
+    # passes before then.
     horizon_ms: int = 3 * limits.WATCHDOG_PASS_MS
-    # A run must complete its batch, or renew its token, within this time. After a crash the batch may have to wait this
+    # A run must complete its batch, or renew its token, within this time. If the run crashes, its batch may wait this
     # long.
     token_ms: int = 6_000
     max_waiting_bytes: int = 32 * 1024 * 1024  # bytes of messages of more than 4 KiB, in one conversation
-    # Holds never expire by themselves, and a consumer may invent conversations.
+    # If this many conversations are on hold, a consumer may not hold another, because it may invent conversations.
     max_held: int = 10_000  # conversations of a shard
     max_sleep_ms: int = limits.PROCESSOR_LOOK_MS
     seen_ms: int = limits.REMEMBERED_MS
     max_batch: int = limits.MAX_MESSAGES_IN_A_BATCH
     max_batch_bytes: int = limits.MAX_BYTES_IN_A_BATCH
-    # If a message is not at its expected position, this many of the newest messages are searched: twice a full batch.
+    # If a message is not at its expected position, search this many of the newest messages, which is twice a full
+    # batch.
     max_search: int = 2_000
     search_bytes: int = 64 * 1024  # payloads to search in a call, so that other clients' calls run in between
     max_emitted: int = 100  # batches to remember: the event about an edit after the emission names the batch
@@ -118,7 +120,7 @@ class IngestSettings(NamedTuple):
     webhook_secret_id: str
     """The secret that `lambdas/ingest/webhook_secrets.py` describes."""
     time_is_required: bool
-    """True if webhooks of the generic platform must be signed together with their time."""
+    """True if the signature of the generic platform's webhooks must cover their time."""
     event_bus: str
     rules: dict[str, Any]
     """The rules layer that is deployed with the stage."""
@@ -174,7 +176,8 @@ class AdminSettings(NamedTuple):
     aliases_table: str
     oversize_bucket: str
     ages_out: dict[str, int]
-    """The places where copies remain after `forget`, each with the days until its copies expire."""
+    """The places that still contain copies of a conversation after `forget`, each with the days until its copies
+    expire."""
 
 
 class GateSettings(NamedTuple):
@@ -211,12 +214,13 @@ class ResponderOptions(NamedTuple):
     outbox_days: int
     """How long the responder remembers a batch, so that it recognises a redelivery."""
     lock_ms: int
-    """How long a run owns its conversation. This is longer than the function's time-out."""
+    """How long a run keeps its conversation locked. This is longer than the function's time-out."""
     hidden_seconds: int
-    """How long the queue hides a delivery from other runs. If a run crashes, the queue delivers it again after that."""
+    """How long the queue hides a delivery from other runs. If a run crashes, the queue delivers the batch again after
+    this time."""
     max_attempts: int = 12
-    """After this many attempts a batch becomes a reply dead letter. Each delivery by the queue counts as an attempt,
-    even if it only waited for an earlier batch."""
+    """After this many attempts a batch becomes a reply dead letter. Each delivery by the queue counts, even if its run
+    only waited for an earlier batch."""
     hold_seconds: int = 3_600
     """How long a buffer is on hold after the responder's outcome `hold`."""
 
@@ -253,8 +257,8 @@ class CanarySettings(NamedTuple):
 # them.
 #
 # Almost all settings are in the variable SETTINGS, as JSON. A field that is None or has its default value is left out.
-# Beside it, a function has the settings in OWN_VARIABLES, and the two variables from which Powertools reads the names
-# of the service and of the metrics' namespace.
+# A function also has the variables in OWN_VARIABLES, and two variables for Powertools: the name of the service, and the
+# namespace of the metrics.
 
 S = TypeVar("S")
 
@@ -275,8 +279,8 @@ def to_variables(settings: tuple[Any, ...]) -> dict[str, str]:
 
 
 def _to_json(value: Any, path: str, own: dict[str, str]) -> Any:
-    """Return the value in a form that can be written as JSON. Put settings that have variables of their own into `own`
-    instead."""
+    """Return the value in a form that can be written as JSON. Leave out settings that have variables of their own, and
+    put these into `own`."""
     if not hasattr(value, "_fields"):
         return value
     found = {}

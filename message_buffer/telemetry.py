@@ -1,8 +1,8 @@
 """Writes the functions' logs and metrics. A function logs one structured line for each decision.
 
-Lines contain the ids of conversations, because an operator needs them to follow a message. A stage may log keyed hashes
-instead, since these ids contain phone numbers. Lines never contain texts, people's names or the platforms' secrets.
-Keep to this when you add a field.
+Lines contain the ids of conversations, because an operator needs them to follow a message. Since these ids contain
+phone numbers, a stage may log keyed hashes of them instead. Lines never contain texts, people's names or the platforms'
+secrets. Keep to this when you add a field.
 
 Every metric has the dimension `service`, which is the function's name. Metrics counted with `count_by` also have
 `reason`.
@@ -24,7 +24,7 @@ Value = str | int | float | bool | None | list[str]
 
 # The fields whose values contain, or are derived from, the id of a conversation.
 IDS = {"conversation", "conversations", "batch", "batchId", "scope", "layer"}
-# A scope or a layer of rules has a conversation's id in its name only if its name begins with this.
+# A scope or a layer of rules that begins with this contains a conversation's id.
 OF_CONVERSATION = "conversation:"
 MAX_KEY_BYTES = 32
 
@@ -98,7 +98,7 @@ class Telemetry:
             self._metrics.add_metric(metric, MetricUnit.Milliseconds, max(value, 0))
 
     def count_by(self, metric: str, count: int = 1, /, **dimension: str) -> None:
-        """Count a metric that has only two dimensions: `service` and the given one."""
+        """Count a metric whose only dimensions are `service` and the given one."""
         with self._lock:
             self._by_dimension[metric, tuple(dimension.items())] += count
 

@@ -2,10 +2,11 @@
 
 The table maps each id to the number in the author's first webhook, or to the id itself if that webhook had no number.
 This entry never changes, so a later webhook with only the id reaches the same conversation. A number belongs to the
-first id that came with it. If the number comes with another id later, that id names a conversation of its own.
+first id that came with it. If the number later comes with another id, the messages with that id get a conversation of
+their own.
 
-If the table cannot be reached, ingest still accepts messages. An instance then uses its copy of the alias, or the id in
-the webhook if the instance has no copy. So an outage may split a conversation, but it never merges two authors.
+If the table cannot be reached, ingest still accepts messages. An instance then uses its copy of the alias, or, without
+a copy, the id in the webhook. So an outage may split a conversation, but it never merges two authors.
 """
 
 from typing import NamedTuple
@@ -50,14 +51,15 @@ class Aliases:
         self._spent_ms = 0
 
     def is_new(self, conversation: ConversationId, ids: AuthorIds) -> bool:
-        """Return whether this webhook's author was looked up, and must be learned before a message is buffered."""
+        """Return whether the look-up found no alias for this webhook's author. An alias must then be written before a
+        message is buffered."""
         return conversation._replace(user=ids.user_id or "") in self._expected
 
     def conversation_of(self, named: ConversationId, ids: AuthorIds, *, learn: bool = True) -> ConversationId:
         """Return the author's conversation. `named` is the conversation that the webhook names.
 
-        If the author has no id, return `named`. Without `learn`, a new author is not written into the table, and until
-        that is done, another author may take the number.
+        If the author has no id, return `named`. If `learn` is false, write no alias for a new author. Until an alias is
+        written, another author may take the number.
         """
         if not ids.user_id:
             return named
@@ -90,7 +92,7 @@ class Aliases:
         return copy
 
     def _expect(self, by_id: ConversationId, number: str | None) -> str:
-        """Return what `_learn` would return now. Raise SendFailed."""
+        """Return the user part that `_learn` would return, but write nothing. Raise SendFailed."""
         if not number:
             return by_id.user
         claimed_by = self._table.get(by_id._replace(user=number), now_ms=self._clock())
@@ -99,8 +101,8 @@ class Aliases:
     def _learn(self, by_id: ConversationId, number: str | None) -> str:
         """Write the aliases of a new author, and return the user part of the conversation. Raise SendFailed."""
         first_name = by_id.user
-        # Write the number's item first. If this run crashes before it writes the id's item, the next message finds that
-        # the number belongs to the same id.
+        # Write the number's item before the id's item. If this run crashes in between, the next message finds that the
+        # number belongs to the same id.
         if number and self._put(by_id._replace(user=number), by_id.user) == by_id.user:
             first_name = number
         return self._put(by_id, first_name)

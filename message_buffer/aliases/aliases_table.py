@@ -1,4 +1,4 @@
-"""The table of aliases. Each item maps one id of an author to another, and is written once. A number counts as an id:
+"""The table of aliases. Each item maps one id of an author to another, and is written once. A number is an id, too:
 
     acme/whatsapp/1065/DE.11          leadsTo 491701234567    the number in the first webhook with this id
     acme/whatsapp/1065/491701234567   leadsTo DE.11           the first id that came with this number
@@ -23,11 +23,13 @@ class AliasesTable(Table):
         super().__init__(name, patience=aws.HURRIED)
 
     def get(self, conversation: ConversationId, *, now_ms: int) -> str | None:
-        """Return the id that replaces the one in this conversation, or None if the table has no item for it."""
+        """Return the id that the conversation's user part must be replaced with, or None if the table has no item for
+        it."""
         return _leads_to(self._get("read alias", _key(conversation)), now_ms)
 
     def put(self, conversation: ConversationId, leads_to: str, *, now_ms: int) -> str:
-        """Write an alias unless there is one. Return the id to which the table now maps the id in this conversation."""
+        """Write an alias for the id in this conversation, unless it has one. Return the id to which the table now maps
+        it."""
         item: Values = {**_key(conversation), "leadsTo": leads_to, "expiresAt": (now_ms + ALIAS_LIFE_MS) // SECOND_MS}
         free = "attribute_not_exists(#leadsTo) OR #expiresAt <= :now"
         request = self._new(item, {"now": now_ms // SECOND_MS}, only_if=free)["Put"]

@@ -29,8 +29,7 @@ class KeptSecret(Generic[T]):
         self._secret_id = secret_id
         self._parse = parse
         self._not_renewed = not_renewed
-        # Use wall time, because the monotonic clock stops while Lambda suspends the instance, but the copy still gets
-        # older.
+        # Use wall time. While Lambda suspends the instance, the monotonic clock stops, but the copy gets older.
         self._clock = clock
         self._known: T | None = None
         self._read_at_ms = 0

@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 from message_buffer.aws.json_client import ADDRESS_SECONDS, PROTOCOLS, AwsRefused, JsonClient
 from message_buffer.errors import SendFailed
 
-# The time for connecting and TLS together. The SDK's clients apply their own time-out to each address.
+# The time limit of our own client for connecting and TLS together. The SDK's clients limit the time for each address
+# instead.
 AWS_CONNECT_SECONDS = 2.0
 AWS_ANSWER_SECONDS = 2.5
 AWS_ATTEMPTS = 2
-# The time-out for a response if an operator or a platform is waiting, and the caller can go on without the response.
+# A shorter time-out for a response, for callers that can go on without it while an operator or a platform waits for
+# them.
 AWS_HURRIED_ANSWER_SECONDS = 1.0
 
 
@@ -72,7 +74,7 @@ def _made(service: str, connections: int, patience: Patience) -> Any:
 
 @contextmanager
 def errors_as_ours(doing: str) -> Iterator[None]:
-    """Turn each error of a client into SendFailed, whose text names the caller's step, `doing`."""
+    """Raise SendFailed instead of a client's error. Its text begins with `doing`, the step that failed."""
     try:
         yield
     except AwsRefused as error:

@@ -1,8 +1,8 @@
-"""The base class of all tables, which makes their calls to DynamoDB. A request contains values and expressions. Its
-result contains items, or says whether its condition was met.
+"""The base class of all DynamoDB tables. A method takes values and expressions, and returns items, or whether a
+condition was met.
 
-In an expression, `#name` is an attribute, even if its name is a word that DynamoDB reserves, and `:name` is a value.
-Values are Python's: texts, bytes, whole numbers, and sequences and mappings of these.
+In an expression, `#name` stands for an attribute and `:name` for a value. An attribute may therefore have a name that
+DynamoDB reserves. Values are Python's: texts, bytes, whole numbers, and sequences and mappings of these.
 """
 
 import re
@@ -22,9 +22,9 @@ _PLACEHOLDER = re.compile(r"#(\w+)")
 
 class Updated(NamedTuple):
     done: bool
-    """False if the condition failed; then nothing was changed."""
+    """False if the condition failed, so nothing was changed."""
     item: Item
-    """The unchanged item if the condition failed. Otherwise the attributes that the argument `returns` asks for."""
+    """The attributes that the argument `returns` asks for, or, if the condition failed, the stored item."""
 
 
 class ItemPage(NamedTuple):
@@ -33,7 +33,7 @@ class ItemPage(NamedTuple):
 
 
 class Table:
-    """Makes the requests to a table. A request that fails raises SendFailed; `doing` names the request in the error."""
+    """Sends requests to one table. A request that fails raises SendFailed, whose text begins with `doing`."""
 
     def __init__(self, name: str, *, patience: aws.Patience = aws.PATIENT) -> None:
         self.name = name
@@ -67,17 +67,17 @@ class Table:
         return self._asked(doing, "update_item", request | {"ReturnValues": returns})
 
     def _change(self, key: Values, do: str, values: Values | None = None, *, only_if: str = "") -> dict[str, Any]:
-        """Return an update for `_transact`."""
+        """Return an update of an item, in the form that `_transact` takes."""
         found = expressions(values, UpdateExpression=do, ConditionExpression=only_if)
         return {"Update": {"TableName": self.name, "Key": encode(key), **found}}
 
     def _new(self, item: Values, values: Values | None = None, *, only_if: str = "") -> dict[str, Any]:
-        """Return a write of a new item for `_transact`."""
+        """Return a write of a whole item, in the form that `_transact` takes."""
         found = expressions(values, ConditionExpression=only_if)
         return {"Put": {"TableName": self.name, "Item": encode(item), **found}}
 
     def _delete(self, key: Values, values: Values | None = None, *, only_if: str = "") -> dict[str, Any]:
-        """Return a deletion for `_transact`."""
+        """Return a deletion of an item, in the form that `_transact` takes."""
         found = expressions(values, ConditionExpression=only_if)
         return {"Delete": {"TableName": self.name, "Key": encode(key), **found}}
 
@@ -117,7 +117,7 @@ class Table:
         *,
         later: Mapping[str, Any] | None = None,
     ) -> Iterator[ItemPage]:
-        """Return the pages. `later` replaces arguments of the request for all pages after the first."""
+        """Yield the pages. From the second page on, the arguments in `later` replace those in `request`."""
         request = {"TableName": self.name, **request}
         with aws.errors_as_ours(doing):
             while True:
@@ -163,7 +163,8 @@ def text(item: Mapping[str, Any], name: str) -> str:
 
 
 def number(item: Mapping[str, Any], name: str) -> int:
-    """Return an attribute's whole number, or 0 if it is missing or not a number, as after an edit by hand."""
+    """Return an attribute's whole number, or 0 if the item has no such number, for example because someone edited it by
+    hand."""
     try:
         return int(item.get(name, {}).get("N", 0))
     except ValueError:

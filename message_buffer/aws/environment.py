@@ -26,15 +26,16 @@ def read_endpoint_url() -> str | None:
 
 
 def is_provisioned() -> bool:
-    """Return whether Lambda starts this instance in advance, so that no event waits for what is done now.
+    """Return whether Lambda starts this instance before an event needs it (provisioned concurrency).
 
-    Connections that are opened now are of use only to an event within seconds, because idle ones are lost while the
-    instance sleeps. What remains is work that otherwise delays the first event on a small part of a CPU: modules that
-    are imported when they are needed, DNS, TLS, a sign-in token, scripts, secrets and rules.
+    Such an instance can do slow work in advance, because no event waits: import modules, look up addresses, prepare
+    TLS, a sign-in token, scripts, secrets and rules. Later, the instance has only a small part of a CPU, so this work
+    would delay its first event. A connection helps only an event that comes within seconds, because a sleeping instance
+    loses its idle connections.
     """
     return os.environ.get("AWS_LAMBDA_INITIALIZATION_TYPE") == "provisioned-concurrency"
 
 
 def read_trace_id() -> str | None:
-    """Return the id of the invocation's trace, by which Lambda detects that functions invoke each other in a loop."""
+    """Return the id of the invocation's trace. Lambda uses it to detect functions that invoke each other in a loop."""
     return os.environ.get("_X_AMZN_TRACE_ID")

@@ -15,7 +15,7 @@ class Functions:
         self._connections = connections
 
     def prepare(self) -> None:
-        """Open a connection now, unless there is one, so that the first start need not wait for it."""
+        """Open a connection now, so that the first call of `start` need not wait for one."""
         with aws.errors_as_ours("connect to Lambda"):
             aws.client("lambda", connections=self._connections).connect()
 

@@ -29,12 +29,15 @@ from message_buffer.tls import TLS
 
 _random = SystemRandom().random
 
-# In a function with little memory, more TLS handshakes at once would take longer than a dial may.
+# At most this many connections are opened at the same time. A function with little memory has little CPU, so more TLS
+# handshakes together would exceed the time limit for connecting.
 MAX_DIALS_AT_ONCE = 8
 _dials = BoundedSemaphore(MAX_DIALS_AT_ONCE)
-# One address of a service may not answer. A packet that is lost while connecting is sent again after a second.
+# After this time, try the next address of the service. The time is longer than a second, because a packet that is lost
+# while connecting is sent again after a second.
 ADDRESS_SECONDS = 1.2
-# A socket with a time-out of 0 would not wait at all, and would fail with another error.
+# The shortest time-out of a socket. With a time-out of 0, a socket does not wait, and fails with an error other than
+# TimeoutError.
 _MIN_SECONDS = 0.001
 
 
@@ -58,14 +61,14 @@ SUFFIXES = {
     "cn-": "amazonaws.com.cn", "eusc-": "amazonaws.eu", "us-iso-": "c2s.ic.gov", "us-isob-": "sc2s.sgov.gov",
     "us-isof-": "csp.hci.ic.gov", "eu-isoe-": "cloud.adc-e.uk",
 }  # fmt: skip
-# A call is repeated after a refusal with one of these codes. It is also repeated after the status codes 429 and 5xx.
+# Repeat a call that the service refused with one of these codes, or with the status 429 or 5xx.
 PASSING = {
     "BandwidthLimitExceeded", "LimitExceededException", "PriorRequestNotComplete",
     "ProvisionedThroughputExceededException", "RequestLimitExceeded", "RequestTimeout", "RequestTimeoutException",
     "SlowDown", "TooManyRequestsException", "TransactionInProgressException",
 }  # fmt: skip
-# DynamoDB refuses a write to an item that a transaction is writing, which takes milliseconds. So repeat it even for a
-# caller with one attempt, after pauses that double and take 0.6 s together at most.
+# While a transaction writes an item, which takes milliseconds, DynamoDB refuses other writes to the item. Repeat such a
+# write, even if the caller allows only one attempt. The pauses double, and take at most 0.6 s together.
 MAX_CONFLICTS = 4
 FIRST_CONFLICT_PAUSE_SECONDS = 0.04
 PASSING_REASONS = {"None", "TransactionConflict", "ThrottlingError"}
@@ -171,8 +174,8 @@ class JsonClient:
                 if attempt >= self._attempts or not _passes(response.status, refused.code):
                     raise refused
             except _LostWhileIdle:
-                # While the instance was suspended, the network may have dropped all idle connections. This was no
-                # attempt, because the service has probably not got the request.
+                # While the instance was suspended, the network may have dropped all idle connections. The service has
+                # probably not got the request, so do not count this as an attempt.
                 self._drop_idle()
                 reuse = False
                 continue
@@ -211,7 +214,7 @@ class JsonClient:
         return response
 
     def _idle_connection(self) -> HTTPConnection | None:
-        """Return a connection that is not idle for long and that the service has not closed, or None."""
+        """Return a connection that was idle for a short time only, and that the service has not closed, or None."""
         while self._idle:
             try:
                 connection, since_ms = self._idle.pop()
@@ -223,7 +226,7 @@ class JsonClient:
         return None
 
     def _dialled(self) -> HTTPConnection:
-        """Return a new connection. Raise TimeoutError if it is not ready, with TLS, after `connect_seconds`."""
+        """Return a new connection. Raise TimeoutError if connecting and TLS take longer than `connect_seconds`."""
         ends_at = time.monotonic() + self._connect_seconds
         if not _dials.acquire(timeout=self._connect_seconds):
             raise TimeoutError("too many connections are being opened")
@@ -296,7 +299,7 @@ def _has_ended(connected: socket.socket) -> bool:
         return True
     finally:
         connected.settimeout(patience)
-    # The input is the end of the connection, or data that belongs to no request, so the connection cannot be used.
+    # The socket has reached the end of the connection, or has data that answers no request. Do not use the connection.
     return True
 
 
@@ -306,7 +309,7 @@ def _refused(response: AwsResponse) -> AwsRefused:
     except ValueError:
         found = {}
     fields = found if isinstance(found, dict) else {}
-    # The code in "com.amazon.coral.service#SlowDown:http://…" is SlowDown.
+    # An error type may read "com.amazon.coral.service#SlowDown:http://…". The code in it is SlowDown.
     named = response.error_type or fields.get("__type") or fields.get("code") or response.status
     code = str(named).partition(":")[0].rpartition("#")[2]
     return refusal(code)(code, fields)

@@ -34,6 +34,6 @@ class ObjectStore:
                 response = aws.client("s3").delete_objects(
                     Bucket=self.bucket, Delete={"Objects": objects, "Quiet": True}
                 )
-            # The call succeeds even if the service has not deleted some of the objects.
+            # A successful response may list objects that the service has not deleted.
             if errors := response.get("Errors"):
                 raise SendFailed(f"delete objects: {errors[0].get('Code', 'refused')}")

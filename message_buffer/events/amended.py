@@ -1,4 +1,5 @@
-"""The event about a reaction, or about an edit or a deletion of a message that no longer waits in a buffer.
+"""The event about a change that can no longer be made in a buffer: a reaction, or an edit or a deletion of a message
+that no longer waits.
 
 `docs/schema/messages.amended.json` is its schema.
 """
@@ -18,7 +19,8 @@ EVENT_VERSION = 1
 
 
 def amended_event(change: Change, *, batch_id: str | None, lane: LaneName, agent: str | None = None) -> str:
-    """Return the event's detail. `lane` is the lane that searched for the message's batch, even if it found none."""
+    """Return the event's detail. `lane` is the lane that looked for the message's batch. `batch_id` is None if it found
+    none."""
     event = {
         "version": EVENT_VERSION,
         "conversationId": str(change.conversation),
@@ -30,7 +32,7 @@ def amended_event(change: Change, *, batch_id: str | None, lane: LaneName, agent
         "metadata": {"platform": change.conversation.platform},
         **_fields_of(change),
     }
-    # Replace half a surrogate pair, which cannot be encoded in UTF-8.
+    # Replace lone surrogates, which UTF-8 cannot encode.
     return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace").decode()
 
 

@@ -1,6 +1,6 @@
-"""Makes the event, or the dead letter, of a taken batch.
+"""Turns a batch into its event, or into its dead letter.
 
-Both depend only on the batch, except that an event also contains the time of its emission.
+All of their content comes from the batch, except the time of the emission in an event.
 
 `docs/schema/messages.batch.ready.json` is the event's schema.
 """
@@ -31,7 +31,7 @@ _LAST_ARRIVAL = re.compile(r"^[a-z-]+/[0-9a-f]{24}/(\d+)-")
 
 
 class Content(NamedTuple):
-    """The part of an event that depends on the messages. It is the same in every attempt."""
+    """The part of an event that depends on the messages. It is the same in every attempt to emit the batch."""
 
     messages: list[Json]
     text: str
@@ -95,7 +95,7 @@ def _envelope(conversation: str, taken: BatchTaken, content: Content, emitted_at
             "platform": content.messages[0]["platform"],
             "firstMessageAt": taken.first_at_ms,
             "lastMessageAt": taken.last_at_ms,
-            # Use the due time, not the time of emission, so that the wait is the same in every attempt.
+            # Measure up to the due time, not up to the emission, so that the wait is the same in every attempt.
             "waitMs": max(taken.due_at_ms - taken.first_at_ms, 0),
             "rule": taken.rule,
             "appliedWaitMs": max(taken.applied_wait_ms, 0),
@@ -109,8 +109,8 @@ def object_key(conversation: str, taken: BatchTaken) -> str:
 
 
 def _key(folder: str, conversation: str, taken: BatchTaken) -> str:
-    # `forget` finds a conversation's objects by the second part of the key. It keeps an object whose last message
-    # arrived after the erased ones.
+    # `forget` finds a conversation's objects by the batch prefix. It keeps an object whose last message arrived after
+    # all messages that it erases.
     return f"{folder}/{batch_prefix(conversation)}/{taken.last_at_ms}-{taken.batch_id}.json"
 
 
@@ -124,7 +124,7 @@ def is_newer(key: str, at_ms: int) -> bool:
 
 
 def letter_of(conversation: str, taken: BatchTaken, *, reason: str) -> DeadLetter:
-    """Return the dead letter of the batch, without the payloads."""
+    """Return the batch's dead letter, still without the messages."""
     return {
         "version": LETTER_VERSION,
         "reason": reason,
@@ -180,5 +180,5 @@ def taken_from_letter(letter: Mapping[str, Any], payloads: list[Any]) -> tuple[s
 
 
 def to_json(value: Any) -> bytes:
-    # Replace half a surrogate pair, which cannot be encoded in UTF-8. Ingest stores no such half, but other code might.
+    # Replace lone surrogates, which UTF-8 cannot encode. Ingest stores none, but other code might.
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

@@ -22,7 +22,7 @@ def cancelled_event(
     message_id: str | None = None,
     agent: str | None = None,
 ) -> str:
-    """Return the event's detail. A repeated cancel does not know the counts and the generation, so they are null."""
+    """Return the event's detail. A repeated cancel knows neither the counts nor the generation, so they are null."""
     first = outcome if isinstance(outcome, BufferCancelled) else None
     event = {
         "version": EVENT_VERSION,

@@ -64,13 +64,13 @@ class DeadLetterQueue:
                 QueueUrl=self._url,
                 MaxNumberOfMessages=PAGE,
                 VisibilityTimeout=hidden_seconds,
-                # SQS searches all of the queue's servers only if the call has a wait time.
+                # With a wait time, SQS searches all of the queue's servers. Without one, it may miss letters.
                 WaitTimeSeconds=1,
             )
         return [Letter(message["ReceiptHandle"], message["Body"]) for message in response.get("Messages", [])]
 
     def give_back(self, letters: list[Letter]) -> None:
-        # Give the letters back one by one, because SQS's batch call does not fail if SQS refuses some of them.
+        # Make the letters visible again one by one, because SQS's batch call succeeds even if SQS refuses some of them.
         with aws.errors_as_ours("give dead letters back"):
             for letter in letters:
                 aws.client("sqs").change_message_visibility(

@@ -1,7 +1,7 @@
 """Sends a taken batch of either lane to the bus, or to the dead-letter queue if the batch cannot be emitted.
 
-Any step may run twice, and a run may be killed after any step. A batch stays frozen under its id until its lane has
-recorded the emission. At worst the same event is published again, and consumers recognise it by its `batchId`.
+A run may be killed after any step, so any step may run twice. Until the lane has recorded the emission, the batch keeps
+its id and its messages. At worst, the batch's event is published twice, and consumers recognise it by its `batchId`.
 """
 
 import json
@@ -30,10 +30,11 @@ class EmissionLimits(NamedTuple):
 
 
 class TimeLeft:
-    """The time left until Lambda kills a processor. The processor must put its batch back before then.
+    """The time left until Lambda kills a processor. Before then, the processor must put its batch back.
 
-    Even the slowest two AWS calls fit into the default time-out of 20 seconds. A third call may have to wait for the
-    next attempt. If the time-out is shorter, as in tests, a call may begin while at least half of the time-out is left.
+    Even the slowest two AWS calls fit into the default time-out of 20 seconds. If a third call does not fit, it waits
+    for the next attempt to emit the batch. If the time-out is shorter, as in tests, a call may begin while at least
+    half of the time-out is left.
     """
 
     def __init__(self, remaining_ms: Callable[[], int]) -> None:
@@ -86,7 +87,7 @@ class Emission:
         Raise SendFailed if the caller must try the batch again later.
         """
         if taken.attempt > self._limits.max_attempts:
-            # The last attempt's run died, had an unexpected error, or failed to send the dead letter.
+            # The last attempt sent no dead letter: its run died, had an unexpected error, or could not reach the queue.
             self._dead_letter(conversation, taken, time, reason="attempts exhausted")
             return
         try:
@@ -94,7 +95,7 @@ class Emission:
         except InvalidInput as error:
             self._dead_letter(conversation, taken, time, reason=f"unreadable: {error}")
         except TooLittleTime:
-            # Earlier calls have used up the time, so there is no time for a dead letter either.
+            # Earlier calls have used up the time. A dead letter would need a further call.
             raise
         except SendFailed as error:
             if taken.attempt < self._limits.max_attempts:
@@ -104,7 +105,7 @@ class Emission:
     def redrive(self, letter: Mapping[str, Any], time: TimeLeft) -> str:
         """Emit the batch of a dead letter under its old id, and return that id. Raise the error if the emission fails.
 
-        The batch is out of order, because newer batches of its conversation were emitted before it.
+        Consumers get the batch out of order, after newer batches of its conversation.
         """
         payloads = letter.get("payloads")
         if payloads is None and isinstance(reference := letter.get("payloadsRef"), dict):
@@ -175,11 +176,12 @@ def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
 
 
 def back_off_ms(attempt: int, random: Callable[[], float]) -> int:
-    """Return the pause after an attempt. A random part of the longest pause is subtracted, to spread the retries."""
+    """Return the pause after an attempt. It is up to a quarter shorter than the longest pause, at random, to spread the
+    retries."""
     return int(longest_pause_ms(attempt) * (1 - random() / 4))
 
 
 def longest_pause_ms(attempt: int) -> int:
     """Return the longest pause after an attempt, which doubles with each attempt. It is 0 for attempt 0."""
-    # lua/take_batch.lua computes the same pause after a run that died.
+    # If a run dies, lua/take_batch.lua computes the same pause.
     return min(MIN_RETRY_MS << min(attempt - 1, 16), MAX_RETRY_MS) if attempt > 0 else 0

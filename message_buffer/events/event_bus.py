@@ -42,7 +42,7 @@ class EventBus:
             ]
             with aws.errors_as_ours("put event"):
                 response = aws.client("events").put_events(Entries=entries)
-            # The call succeeds even if an entry fails.
+            # A successful response may report entries that EventBridge has refused.
             if response.get("FailedEntryCount"):
                 codes = [entry["ErrorCode"] for entry in response["Entries"] if "ErrorCode" in entry]
                 raise SendFailed(f"put event: {codes[0] if codes else 'refused'}")

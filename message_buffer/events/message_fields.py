@@ -16,7 +16,7 @@ _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - the `Z` is added to the text
 
 
 def message_fields(wire: Json) -> Json:
-    """Return the message as events contain it. A field without a value is absent. Raise MalformedMessage."""
+    """Return the message as events contain it, without fields that have no value. Raise MalformedMessage."""
     message = _ALWAYS | {name: value for name, value in wire.items() if value is not None}
     for name, kind in _REQUIRED.items():
         if type(message.get(name)) is not kind:

@@ -14,8 +14,8 @@ EVENT_VERSION = 1
 def taken_over_event(
     conversation: ConversationId, *, agent: str | None, reply_id: str, at_ms: int, until_ms: int
 ) -> str:
-    """Return the event's detail. `at_ms` is the reply's time. `until_ms` is the end of the hold, which a later reply
-    may move."""
+    """Return the event's detail. `at_ms` is the reply's time. `until_ms` is the end of the hold, unless another reply
+    prolongs it."""
     event = {
         "version": EVENT_VERSION,
         "conversationId": str(conversation),
@@ -26,5 +26,5 @@ def taken_over_event(
         "until": until_ms,
         "metadata": {"platform": conversation.platform},
     }
-    # Replace half a surrogate pair, which cannot be encoded in UTF-8.
+    # Replace lone surrogates, which UTF-8 cannot encode.
     return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace").decode()

@@ -19,7 +19,7 @@ class CircuitBreaker:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the last call failed. Skipped calls do not count."""
+        """Return whether the last call failed. Skipped calls are ignored."""
         return self._pause_ms > 0
 
     @property
@@ -31,7 +31,8 @@ class CircuitBreaker:
         self._pause_ms = 0
 
     def failed(self) -> bool:
-        """Start the pause, or lengthen it. Return whether this is the first failure after a success."""
+        """Record a failed call, which begins the pause or doubles it. Return whether this is the first failure after a
+        success."""
         first = not self.is_open
         self._pause_ms = MIN_BREAKER_PAUSE_MS if first else min(2 * self._pause_ms, MAX_BREAKER_PAUSE_MS)
         self._failed_at_ms = self._clock()

@@ -20,12 +20,12 @@ T = TypeVar("T")
 
 
 class LaneWithFallback:
-    """Uses the Valkey lane, and the DynamoDB lane for as long as Valkey cannot be reached.
+    """Uses the Valkey lane, or the DynamoDB lane while Valkey cannot be reached.
 
     After a failed call the circuit breaker skips Valkey for a while, so that one webhook waits for Valkey only once.
     After that, a read checks whether Valkey answers again. If Valkey stores a message but its answer is lost, both
-    lanes store and emit the message. This happens at most once per outage and instance, because the read stores
-    nothing.
+    lanes store and emit the message. In an outage this happens at most once per instance, because later checks only
+    read.
     """
 
     def __init__(
@@ -57,7 +57,8 @@ class LaneWithFallback:
     def charge(self, conversation: str, charge: Charge, *, messages: int, others: int) -> o.Charged | o.MessageRefused:
         """Charge in Valkey, or in the table if Valkey cannot be reached.
 
-        If Valkey fails at the webhook's first message, its messages are not charged.
+        The Valkey lane charges messages when it stores them. So if Valkey fails only then, at the webhook's first
+        message, the webhook's messages are not charged.
         """
         if others or self._breaker.is_open:
             outcome = self._tried(
@@ -155,9 +156,11 @@ class LaneWithFallback:
         return found
 
     def _where_it_is(self, conversation: str, read: Callable[[Lane], T]) -> tuple[bool, T]:
-        """Return whether Valkey could be reached, and the outcome of the lane that knows more about the message.
+        """Return whether Valkey could be reached, and the outcome of the lane that has the message or knows more about
+        it.
 
-        If the DynamoDB lane knows the conversation, ask that lane too, because a message may be in both lanes.
+        If the DynamoDB lane knows the conversation, ask that lane even if Valkey answers, because either lane may have
+        the message.
         """
         in_valkey = self._tried(conversation, lambda: read(self._valkey_lane))
         if in_valkey is None:
@@ -165,8 +168,8 @@ class LaneWithFallback:
         if not self._dynamodb_lane.generation_and_holds(conversation).generation:
             return True, in_valkey
         in_dynamodb = read(self._dynamodb_lane)
-        # Return the Valkey lane's outcome, unless the DynamoDB lane has the message, knows its batch, or is the only
-        # lane that knows the message.
+        # Return the DynamoDB lane's outcome if that lane has the message, knows its batch, or is the only lane that
+        # knows the message. Otherwise return the Valkey lane's outcome.
         is_silent = isinstance(in_dynamodb, o.MessageAbsent) and in_dynamodb.batch_id is None
         if is_silent and (_never_seen(in_dynamodb) or not _never_seen(in_valkey)):
             return True, in_valkey

@@ -1,7 +1,7 @@
 """Holds: who keeps a conversation's messages back, why, and until when.
 
-A conversation has at most one hold by people and one by consumers. It is on hold until both have ended. If the same
-holder holds it twice, the hold that ends later counts.
+A conversation has at most one hold by people and one by consumers. It is on hold until both have ended. If a holder who
+already has a hold begins another, the one that ends later counts.
 """
 
 from typing import Literal, NamedTuple
@@ -15,8 +15,8 @@ class Hold(NamedTuple):
     holder: Holder
     until_ms: int
     cause: str
-    """`answer`, `operator` or `handoff` if the holder is `people`. Otherwise the name that the consumer gave,
-    unverified."""
+    """If the holder is `people`: `answer`, `operator` or `handoff`. If the holder is `consumers`: a name that the
+    consumer gave, which nobody has verified."""
 
 
 Holds = tuple[Hold, ...]
@@ -28,8 +28,8 @@ def end_of(holds: Holds) -> int:
 
 
 def longest(*holds: Hold) -> Holds:
-    """Return each holder's hold that ends last, people's hold first. If two end at the same time, the later argument
-    counts."""
+    """Return one hold for each holder, the one that ends last. People's hold comes first. Of two that end at the same
+    time, take the later argument."""
     by_holder = {each.holder: each for each in sorted(holds, key=lambda each: each.until_ms)}
     return tuple(sorted(by_holder.values(), reverse=True))
 

@@ -11,8 +11,8 @@ from message_buffer.rules.timing import Timing
 class Lane(Protocol):
     """Keeps messages until they are due.
 
-    When a call returns, the lane has also started the processor, or sent the trigger, that the call requires. After a
-    retryable error, the call may or may not have taken effect. The caller can repeat it without harm.
+    If a call requires a processor to be started, or a trigger to be sent, the lane does this before the call returns.
+    After a retryable error, the call may or may not have taken effect. The caller can repeat it without harm.
     """
 
     def buffer_message(
@@ -22,13 +22,15 @@ class Lane(Protocol):
         Without `charge`, no quota applies."""
 
     def charge(self, conversation: str, charge: Charge, *, messages: int, others: int) -> o.Charged | o.MessageRefused:
-        """Charge what a webhook asks for, in this conversation and in others: all of it, or nothing if a quota is used
-        up. A lane that charges each message when it buffers it leaves the messages out."""
+        """Charge the items of a webhook, or charge none of them if a quota is used up. `messages` and `others` are
+        their numbers. A lane that charges each message when it buffers the message charges only the other items here.
+        """
 
     def cancel_buffer(
         self, conversation: str, *, cancel_id: str | None = None
     ) -> o.BufferCancelled | o.AlreadyCancelled:
-        """Drop the waiting messages. A repeat with the same `cancel_id`, the stop word's message id, drops nothing."""
+        """Drop the waiting messages. `cancel_id` is the id of the stop word's message. A second call with the same id
+        drops nothing."""
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.BufferRetimed | o.BufferUnmoved | o.BufferEmpty:
         """Compute an open buffer's due time again, with the rules in `timing`."""
@@ -39,7 +41,7 @@ class Lane(Protocol):
     def resume_buffer(
         self, conversation: str, *, holder: Holder | None = None, cause: str | None = None
     ) -> o.ResumeOutcome:
-        """End the holds of both holders, or only this holder's hold with this cause."""
+        """End all holds, or only a hold with this holder and this cause."""
 
     def extend_wait(
         self, conversation: str, *, extend_ms: int, max_wait_ms: int
@@ -48,7 +50,8 @@ class Lane(Protocol):
     def edit_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
     ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
-        """Replace a waiting message. If it is the newest message of its buffer, the buffer waits as `timing` says."""
+        """Replace a waiting message. If it is the newest message of its buffer, compute the due time again, with the
+        rules in `timing`."""
 
     def delete_message(
         self, conversation: str, message_id: str

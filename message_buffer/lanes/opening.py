@@ -15,7 +15,7 @@ from message_buffer.telemetry import Telemetry
 
 
 def open_valkey(settings: ValkeySettings, telemetry: Telemetry) -> Opener:
-    """Return the object that opens connections to Valkey. It counts each failure that a second attempt repaired."""
+    """Return the object that opens connections to Valkey. It counts the errors after which a call is tried again."""
     return Opener(
         settings,
         sign_cache_token,

@@ -1,7 +1,7 @@
 """The outcomes of calls to a lane or to the store, and what the caller must do after each.
 
-If `start_id` is not None, the script has reserved the start of the shard's processor under this id, and the caller of
-the store must start the processor now. `ValkeyLane` is such a caller, so its outcomes have no start id.
+If the `start_id` of an outcome is not None, a script has reserved the start of the shard's processor under this id, and
+the caller of the store must start the processor now. `ValkeyLane` does so, and returns outcomes without a start id.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def outcome(plain: type[T]) -> type[T]:
-    """Make the class a dataclass whose fields are read-only to mypy. `frozen` would double the time of the import."""
+    """Make the class a dataclass. Only mypy treats its fields as read-only, because `frozen` would double the time of
+    the import."""
     return dataclass(slots=True)(plain)
 
 
@@ -59,7 +60,7 @@ class MessageDuplicate:
 
 @outcome
 class MessageRefused:
-    """Nothing was buffered or charged. Ask the platform to send it again, after `wait_ms` if that is not 0."""
+    """Nothing was buffered or charged. Ask the platform to send the message again, at the earliest after `wait_ms`."""
 
     reason: RefusalReason
     wait_ms: int
@@ -88,7 +89,7 @@ class LeaseTaken:
 
 @outcome
 class Renewed:
-    """The caller's lease or token lasts until the new time."""
+    """The caller's lease or token now lasts until `expires_at_ms`."""
 
     expires_at_ms: int
 
@@ -123,7 +124,7 @@ class DueConversation:
 
 @outcome
 class ConversationsClaimed:
-    """Start a conversation processor for each conversation. The claims end at `deadline_ms`.
+    """The caller has claimed these conversations until `deadline_ms`. Start a conversation processor for each.
 
     `next_due_at_ms` may be too early, but never too late.
     """
@@ -132,7 +133,8 @@ class ConversationsClaimed:
     conversations: list[DueConversation]
     deadline_ms: int
     expired: int = 0
-    """How many conversations were put back because their claim or token had ended. Some may be claimed again now."""
+    """How many conversations were put back because a claim or a token had ended. This call may have claimed some of
+    them again."""
     waits_for_slot: bool = False
     """True if more conversations are due, but all slots are taken. A script wakes the processor when a slot is
     freed."""
@@ -164,9 +166,8 @@ class BufferEmpty:
 
 @outcome
 class BatchTaken:
-    """Emit the batch and complete it, or retry it. If neither happens, the next run gets the same batch and a higher
-    `attempt`.
-    """
+    """The caller has taken the batch. Emit the batch and complete it, or retry it. If the caller does none of this, the
+    next run gets the same batch and a higher `attempt`."""
 
     batch_id: str
     attempt: int
@@ -177,7 +178,7 @@ class BatchTaken:
     flush_reason: str
     rule: str
     applied_wait_ms: int
-    """The time from the last arrival before `due_at_ms` was set to `due_at_ms`. Negative if a host's clock lagged."""
+    """`due_at_ms` minus the last arrival before `due_at_ms` was computed. Negative if a host's clock lagged."""
     payloads: list[bytes]
     lane: LaneName = "valkey"
     until_ms: int = 0
@@ -192,7 +193,8 @@ class BatchCompleted:
     count: int
     start_id: str | None
     ids_forgotten: int = 0
-    """The number of message ids that the lane forgot in less than a day, because the conversation has too many ids."""
+    """How many message ids the lane forgot in less than a day, because it remembers a limited number of ids in a
+    conversation."""
 
 
 @outcome
@@ -205,9 +207,9 @@ class BatchRetried:
 
 @outcome
 class ShardRecovered:
-    """The state of a shard, and the conversations whose claims had expired and were put back.
+    """The state of a shard, and the conversations that were put back because their claims had expired.
 
-    If there are as many conversations as the limit allows, call again.
+    If the call has returned as many conversations as its `limit`, there may be more, so call again.
     """
 
     pending: int
@@ -264,7 +266,8 @@ class ConversationForgotten:
 def cancelled_in_both(
     in_valkey: BufferCancelled | AlreadyCancelled, in_dynamodb: BufferCancelled | AlreadyCancelled
 ) -> BufferCancelled | AlreadyCancelled:
-    """Return the Valkey lane's outcome with the DynamoDB lane's counts added, if both are known."""
+    """Return the Valkey lane's outcome. Add the DynamoDB lane's counts, unless one of the lanes had already carried out
+    the cancel, and so knows no counts."""
     if isinstance(in_valkey, AlreadyCancelled) or isinstance(in_dynamodb, AlreadyCancelled):
         return in_valkey
     return BufferCancelled(
@@ -277,8 +280,8 @@ def cancelled_in_both(
 
 @outcome
 class OnHold:
-    """The conversation is on hold until `held_until_ms`, when its last hold ends. The call may have ended the other
-    hold."""
+    """The conversation is on hold until `held_until_ms`, when its last hold ends. The call may have ended one of two
+    holds."""
 
     held_until_ms: int
     start_id: str | None = None
@@ -331,7 +334,8 @@ class BufferRetimed:
 
 @outcome
 class BufferUnmoved:
-    """Nothing was changed, because the buffer is already due, is due later than asked, or cannot be due any later."""
+    """Nothing was changed, because the buffer is already due, is due later than the call asked for, or may not wait any
+    longer."""
 
     due_at_ms: int
 
@@ -370,7 +374,7 @@ class MessageFrozen:
 
 @outcome
 class MessageAbsent:
-    """The message is not among the waiting messages that the lane searched, or its edit is too large to wait.
+    """The message was not found among the waiting messages that the lane searched, or there is no room for its edit.
 
     Publish the change.
 
@@ -394,7 +398,8 @@ class ListedConversation:
 
 @outcome
 class ConversationPage:
-    """Ask for the next page with `next_cursor`, unless it is None. A page may be empty, or repeat a conversation."""
+    """A page of conversations, which may be empty or repeat a conversation. If `next_cursor` is not None, ask for the
+    next page with it."""
 
     next_cursor: str | None
     conversations: list[ListedConversation]

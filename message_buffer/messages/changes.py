@@ -37,7 +37,7 @@ class Reacted(NamedTuple):
     """None if the author has removed the reaction."""
     at_ms: int
     author_ids: AuthorIds | None = None
-    """None in a group, because the author's ids do not decide a group's conversation."""
+    """None in a group, because a group's conversation does not depend on the author."""
 
 
 Change = Edited | Deleted | Reacted

@@ -12,15 +12,16 @@ from message_buffer.messages.wire_form import WIRE_VERSION, camel_case, decode_f
 # The largest message in its wire form, with its attachments. An event on the bus has room for several messages of this
 # size.
 MAX_MESSAGE_BYTES = 64 * 1024
-# The largest webhook has room for a million attachments, for which a function would not have enough memory. Albums of
-# the known products have up to 30.
+# The largest webhook has room for a million attachments, more than fit into a function's memory. Albums of the known
+# products have up to 30.
 MAX_ATTACHMENTS = 100
-# All messages of a webhook may share one profile. The platforms' longest names have a few dozen characters.
+# The fields of a profile are cut to this length, because each message of a webhook may contain a copy of the same
+# profile. The platforms' longest names have a few dozen characters.
 MAX_PROFILE_CHARACTERS = 256
 
 
 def _mend_text(value: Any) -> Any:
-    """Replace half a surrogate pair with U+FFFD. JSON can contain half a pair, but UTF-8 cannot."""
+    """Replace lone surrogates with U+FFFD. JSON can contain them, but UTF-8 cannot."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -119,8 +120,8 @@ class Attachment(_Open):
 
 
 def _no_attachments() -> list[Attachment]:
-    # pydantic reads a factory's signature. To read `list`'s, it would import Python's tokenizer, a twentieth of a cold
-    # start.
+    # Do not use `list` itself as the factory. pydantic reads a factory's signature, and for `list` it would import
+    # Python's tokenizer, which takes a twentieth of a cold start.
     return []
 
 
@@ -131,7 +132,8 @@ class Message(_Open):
     text: _Text = ""
     type: Annotated[_Text, Field(min_length=1)] = "text"
     author: _Text | None = None
-    # Count before pydantic validates each one, which takes far more memory than the body.
+    # Count the attachments before pydantic validates them, because their validation takes far more memory than the
+    # body.
     attachments: Annotated[list[Attachment], BeforeValidator(_few_attachments)] = Field(
         default_factory=_no_attachments, fail_fast=True
     )
@@ -152,9 +154,9 @@ class Message(_Open):
 
 
 class Profile(TypedDict, total=False):
-    """The author's profile on the platform: the field `profile` of a message, without the fields that are empty.
+    """The author's profile on the platform, without empty fields: the field `profile` of a message.
 
-    The model does not declare the field, so that senders of generic webhooks may use a field of that name freely.
+    The model of messages does not declare this field, so that senders of generic webhooks may put any value into it.
     """
 
     name: str
@@ -172,7 +174,7 @@ def profile_of(
     language: str | None = None,
     country: str | None = None,
 ) -> Profile:
-    """Return the profile with the given fields, cut, without those that are empty."""
+    """Return a profile with these fields. Cut values that are too long, and leave out empty ones."""
     given = {"name": name, "userName": user_name, "userId": user_id, "language": language, "country": country}
     return cast("Profile", {field: value[:MAX_PROFILE_CHARACTERS] for field, value in given.items() if value})
 

@@ -14,7 +14,7 @@ def reply_until_ms(conversation: ConversationId, last_message_at_ms: int) -> int
 
     `last_message_at_ms` is when the customer sent the last message.
     """
-    # Twilio names its channel in the account.
+    # An account of Twilio begins with the name of its channel.
     of_twilio = conversation.platform == "twilio" and conversation.account.startswith("whatsapp:")
     if conversation.platform not in _PLATFORMS and not of_twilio:
         return None

@@ -26,14 +26,14 @@ _EDITED_AT = re.compile(rb'\n\{"v":\d+,"editedAt":(\d{1,15})')
 
 
 def camel_case(name: str) -> str:
-    """Return a Python name as it is on the wire. pydantic's own function would compile regular expressions in a cold
-    start."""
+    """Return the name on the wire for a Python name. pydantic's own function would compile regular expressions in a
+    cold start."""
     first, *more = name.split("_")
     return first + "".join(map(str.capitalize, more))
 
 
 def mend_id(value: str) -> str:
-    """Escape half a surrogate pair. If it were replaced, two different ids could become the same."""
+    """Escape lone surrogates. If they were replaced, two different ids could become the same."""
     return value.encode("utf-8", "backslashreplace").decode()
 
 

@@ -1,7 +1,7 @@
 """Recognises control words: messages that drop the buffer, or make it due at once, and are not buffered themselves.
 
-A control word is the whole message. Case, accents, white space around it and punctuation after it do not matter:
-"Stop!" is `stop`, but "nonstop" and "please stop" are not. A leading `/` matters: `/stop` is a word of its own.
+A message is a control word only as a whole. Case, accents, white space around it and punctuation after it do not
+matter: "Stop!" is `stop`, but "nonstop" and "please stop" are not. A leading `/` matters: `/stop` is a word of its own.
 """
 
 import unicodedata
@@ -13,7 +13,7 @@ MAX_CONTROL_WORD_CHARACTERS = 40
 MAX_CONTROL_TEXT_CHARACTERS = 4 * MAX_CONTROL_WORD_CHARACTERS
 Language = Literal["de", "en", "es", "fr", "it", "pt"]
 
-# A message that is only one of these words is hardly ever an answer to a question.
+# A message with nothing but one of these words is rarely an answer to a question.
 STOP: Mapping[Language, tuple[str, ...]] = {
     "de": ("stopp", "stop", "halt", "abbrechen", "vergiss es", "/stopp", "/stop"),
     "en": ("stop", "cancel", "abort", "never mind", "nevermind", "forget it", "/stop", "/cancel"),
@@ -34,13 +34,13 @@ LANGUAGES: tuple[Language, ...] = tuple(STOP)
 
 
 class ControlWords(NamedTuple):
-    """The control words, as `compared_form` returns them. A word in both sets counts as a stop word."""
+    """The control words, in the form that `compared_form` returns. A word in both sets counts as a stop word."""
 
     stop: frozenset[str] = frozenset()
     flush: frozenset[str] = frozenset()
 
     def control_word_in(self, text: str) -> Literal["stop", "flush"] | None:
-        """Return the kind of control word that the text is, or None if it is an ordinary message."""
+        """Return whether the text is a stop word or a flush word, or None if it is neither."""
         if not (self.stop or self.flush) or len(text) > MAX_CONTROL_TEXT_CHARACTERS:
             return None
         word = compared_form(text)

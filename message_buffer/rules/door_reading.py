@@ -1,7 +1,7 @@
 """Reads messages, edits, deletions and reactions from the body of a webhook, with a door's mapping.
 
-A value must be valid if it decides to which conversation or message an item belongs. Any other invalid value is left
-out and listed, so that the message is kept.
+If a value decides to which conversation or message an item belongs, it must be valid. Any other value is left out if it
+is invalid, and reported, so that the message is not lost.
 """
 
 import json
@@ -20,9 +20,6 @@ from message_buffer.messages.message import MAX_ATTACHMENTS, Message, encode, pr
 from message_buffer.messages.wire_form import mend_id
 from message_buffer.rules.doors import MISSING, AttachmentFields, Door, Kind, Place, Pointer, Value, part_of
 
-# A body for a door may contain as many items as a body of the generic platform.
-# The largest webhook could contain a million attachments, too many for a function's memory. Albums of the known
-# products have up to 30.
 _T = TypeVar("_T")
 
 PLATFORM = "custom"
@@ -76,7 +73,7 @@ class DoorItem(NamedTuple):
 
 
 def items_of(door: Door, body: Any, *, received_at_ms: int) -> list[DoorItem]:
-    """Return the items of a body. Raise Unfit if the place of the list has another value, or if the list is too
+    """Return the items of a body. Raise Unfit if the pointer to the list leads to something else, or if the list is too
     long."""
     if door.list is None:
         return [DoorItem(door, body, body, "", received_at_ms)]
@@ -111,14 +108,14 @@ class _ItemReading:
 
     def read(self) -> Sent | Change:
         conversation = self._conversation()
-        # In a group, the author may decide to which conversation the item belongs.
+        # In a group, the author must be valid, because it may decide to which conversation the item belongs.
         author = self._id("author") if self._group else self._optional(self._id, "author")
         at_ms = self._time()
         match self._kind.name:
             case "deleted":
                 return Deleted(conversation, self._message_id(), author, at_ms or self._received_at_ms, self._group)
             case "reaction":
-                # The emoji is required, because an event without one says that the author removed the reaction.
+                # Require the emoji, because a reaction without one says that the author removed the reaction.
                 return Reacted(
                     conversation, self._message_id(), author, self._text("emoji"), at_ms or self._received_at_ms
                 )
@@ -137,8 +134,8 @@ class _ItemReading:
         conversation = ConversationId(
             tenant=DEFAULT_TENANT,
             platform=PLATFORM,
-            # Put the door's name into the account, because a door's secret proves nothing about another door's
-            # accounts.
+            # Put the door's name into the account, because a sender who knows this door's secret must not write into
+            # another door's accounts.
             account=name if account is None else f"{name}:{account}",
             user=self._required("conversation"),
         )
@@ -168,8 +165,8 @@ class _ItemReading:
         return self._valid({name: value for name, value in fields.items() if value is not None})
 
     def _message_id(self) -> str:
-        # Bring the id into the same form as the ids of stored messages. A deletion or a reaction has no other part of
-        # its message, so validate the id alone.
+        # Bring the id into the same form as the ids of stored messages, which validation does. Validate the id alone,
+        # because a deletion or a reaction has no other part of its message.
         return self._valid({"id": self._required("id"), "receivedAt": self._received_at_ms, "platform": PLATFORM}).id
 
     def _valid(self, fields: Mapping[str, Any]) -> Message:
@@ -186,7 +183,7 @@ class _ItemReading:
         kind = self._our_name(self._optional(self._text, "type"))
         if kind in (None, "text") and attachments:
             return str(attachments[0]["type"])
-        # Keep the message, although the mapping finds no content in it.
+        # If the mapping finds no content in the message, keep the message all the same.
         return "unsupported" if kind in (None, "text") and not text else kind or "text"
 
     def _our_name(self, kind: str | None) -> str | None:
@@ -283,7 +280,7 @@ class _ItemReading:
         return None
 
     def _named(self, pointer: Pointer, where: str | None = None) -> str:
-        """Return the pointer from the root of the body."""
+        """Return the pointer to the same value, but from the root of the body."""
         if pointer.of_body:
             return pointer.text.removeprefix("#") or "The body"
         return f"{self._given.where if where is None else where}{pointer.text}" or "The body"

@@ -15,8 +15,8 @@ from message_buffer.json_object import Json
 from message_buffer.rules.rules_and_defaults import nearest_name
 
 MAX_DOOR_BYTES = 16 * 1024
-# Each condition and pointer is applied once to each item. These bounds let a function read even the largest webhook in
-# a fraction of a second. Products nest their messages only a few levels deep.
+# A function applies each condition and each pointer once to each item. With these bounds it can read even the largest
+# webhook in a fraction of a second. Products nest their messages only a few levels deep.
 MAX_LEVELS_OF_A_POINTER = 16
 MAX_POINTER_CHARACTERS = 256
 MAX_ALTERNATIVES_IN_A_DOOR = 16
@@ -60,7 +60,7 @@ class Pointer(NamedTuple):
 def part_of(text: str, separator: str, part: int) -> str:
     """Divide the text and return the part with this number, or the whole text if that part is missing or empty.
 
-    Some products write the same id sometimes with a prefix and sometimes without.
+    The whole text is needed because some products write the same id sometimes with a prefix and sometimes without.
     """
     parts = text.split(separator, part + 1)
     return (parts[part] if part < len(parts) else "") or text
@@ -69,10 +69,11 @@ def part_of(text: str, separator: str, part: int) -> str:
 class Condition(NamedTuple):
     at: Pointer
     values: tuple[Word, ...] = ()
-    """The condition holds if the value is one of these. If the list is empty, `exists` decides."""
+    """If this is not empty, the value must be one of these. If it is empty, `exists` says whether there must be a
+    value."""
     exists: bool = True
     split: str = ""
-    """If not empty, a text is divided at this separator, and only the part with the number `part` is compared."""
+    """If this is not empty, divide a text at this separator, and compare only the part with the number `part`."""
     part: int = 0
 
     def holds(self, body: Any, item: Any) -> bool:
@@ -85,14 +86,14 @@ class Condition(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A pointer to a value, and the conditions under which the value counts."""
+    """A pointer to a value. The place has no value if one of the conditions in `when` does not hold."""
 
     at: Pointer
     split: str = ""
-    """If not empty, a text is divided at this separator, and only the part with the number `part` counts."""
+    """If this is not empty, divide a text at this separator, and use only the part with the number `part`."""
     part: int = 0
     when: tuple[Condition, ...] = ()
-    """The place counts only if all of these conditions hold."""
+    """All of these conditions must hold."""
 
     def find(self, body: Any, item: Any) -> Any:
         """Return the value, or MISSING if there is none, if it is an empty text, or if a condition does not hold."""
@@ -109,7 +110,7 @@ class Value(NamedTuple):
 
     @property
     def pointer(self) -> Pointer:
-        """Return the first place's pointer, which names the value in error messages."""
+        """Return the pointer that names the value in error messages: the first one."""
         return self.places[0].at
 
 
@@ -131,7 +132,7 @@ class AttachmentFields(NamedTuple):
     at: Pointer
     """The pointer to an attachment, or to a list of attachments."""
     type: "str | Value | None"
-    """The type, or the place where the attachment has the product's name for the type. If it is None, the media type
+    """The type. A Value leads to the product's name for the type in the attachment. If this is None, the media type
     decides."""
     values: Mapping[str, Value]
     """Field of the attachment -> the places of the field's value."""
@@ -196,8 +197,8 @@ def read_door(name: str, given: Any) -> Door:
 
 # -- the fields of a mapping -----------------------------------------------------------------------
 
-# The fields of a mapping whose values are places, by kind of item. A place under `edited`, `deleted` or `reaction`
-# replaces the place for messages.
+# For each kind of item, the fields of a mapping that say where a value is. Such a field under `edited`, `deleted` or
+# `reaction` replaces the field for messages.
 _OF_EVERY_KIND = ("account", "conversation", "id", "author", "time")
 _OF_CONTENT = ("text", "type", "authorName", "replyTo")
 _OF_KIND: Mapping[str, tuple[str, ...]] = {
@@ -314,7 +315,7 @@ class _MappingPart:
         return tuple(Place(at, split, number, when) for at in part._pointers(given.get("at"), "at"))
 
     def division(self) -> tuple[str, int]:
-        """Return the separator at which a text is divided, and the number of the part that counts."""
+        """Return the separator at which a text is divided, and the number of the part to use."""
         split, place = self.given.get("split"), self.given.get("part")
         if not isinstance(split, str) or not 1 <= len(split) <= MAX_WORD_CHARACTERS_IN_A_DOOR:
             self.refuse("split", "use the text that separates the parts")

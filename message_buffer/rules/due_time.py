@@ -22,7 +22,7 @@ class Due(NamedTuple):
     rule: RuleName
     """The rule or event that set the due time."""
     wait_ms: int
-    """The time from the last arrival before `due_at_ms` was set to `due_at_ms`. Negative if a host's clock lags."""
+    """`due_at_ms` minus the last arrival before `due_at_ms` was computed. Negative if a host's clock lags."""
 
     def moved_to(self, due_at_ms: int) -> "Due":
         return self._replace(due_at_ms=due_at_ms, wait_ms=self.wait_ms + due_at_ms - self.due_at_ms)
@@ -36,8 +36,8 @@ class Rhythm(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """The time that counts as a message's arrival, and the gap since the previous arrival. The gap is None for a first
-    message."""
+    """The time that counts as a message's arrival, and the gap since the arrival before it. For a first message, the
+    gap is None."""
 
     at_ms: int
     gap_ms: int | None
@@ -56,7 +56,8 @@ class Facts(NamedTuple):
     held_until_ms: int = 0
     """The end of the conversation's hold; a time in the past has no effect."""
     has_max_bytes: bool = False
-    """True if the newest message has more than 4 KiB, and all such messages together are as large as a batch may be."""
+    """True if the newest message is large (more than 4 KiB), and all large messages together are as large as a batch
+    may be."""
     due: Due | None = None
     """The due time before the newest message. None if that message opened the buffer."""
 
@@ -95,7 +96,8 @@ def rhythm_after(rhythm: Rhythm | None, gap_ms: float | None, timing: Timing) ->
 def due_after_message(facts: Facts, timing: Timing, now_ms: int) -> Due:
     """Return the due time of the buffer after its newest message, which a host received at `now_ms`.
 
-    A lane that computes the due time later passes the newest message's arrival as `now_ms`.
+    A lane may compute the due time later. It then passes the newest message's arrival as `now_ms`, not the time of the
+    computation.
     """
     if facts.due is not None and facts.due.due_at_ms <= now_ms:
         return facts.due
@@ -105,8 +107,8 @@ def due_after_message(facts: Facts, timing: Timing, now_ms: int) -> Due:
 def due_after_typing(
     due: Due, *, first_at_ms: int, last_at_ms: int, extend_ms: int, max_wait_ms: int, now_ms: int
 ) -> Due:
-    """Return the due time after a typing event: never earlier than before, and never later than `max_wait_ms`
-    allows."""
+    """Return the due time after a typing event. It is never earlier than before. The event never moves it beyond
+    `max_wait_ms` after the first message."""
     latest_at_ms = first_at_ms + max_wait_ms
     extended_ms = min(now_ms + extend_ms, latest_at_ms)
     if due.due_at_ms <= now_ms or extended_ms <= due.due_at_ms:
@@ -117,15 +119,16 @@ def due_after_typing(
 
 
 def due_after_hold(due: Due, held_until_ms: int, last_at_ms: int) -> Due:
-    """Return the later of the due time and the end of the hold. Only a hold moves the due time of a buffer that is
-    already due."""
+    """Return the due time, or the end of the hold if that is later. Nothing but a hold moves a due time that has
+    passed."""
     return due if due.due_at_ms >= held_until_ms else Due(held_until_ms, "hold", "hold", held_until_ms - last_at_ms)
 
 
 def _silence_is_over(facts: Facts, timing: Timing) -> Due:
-    """Return the due time at which the newest message's wait ends. A pressed message does not shorten the wait of
-    earlier messages."""
-    # If earlier messages waited for minMessages, the press that reaches it waits like a typed message.
+    """Return the end of the wait after the newest message. A button press does not shorten the wait of earlier
+    messages."""
+    # Treat a press like a typed message if the buffer had fewer than `min_messages` messages before it, because those
+    # have no wait of their own yet.
     if timing.pressed_ms is None or (facts.message_count > 1 and facts.message_count <= timing.min_messages):
         wait_ms, rule = _wait(facts, timing)
         return Due(facts.last_at_ms + wait_ms, "silence", rule, wait_ms)
@@ -157,7 +160,7 @@ def _bounded(facts: Facts, timing: Timing, due: Due, now_ms: int) -> Due:
         due = at(latest_at_ms, "max_wait", "minMessages")
     elif due.due_at_ms >= latest_at_ms:
         due = at(latest_at_ms, "max_wait", "windowMs" if timing.silence_rule == "windowMs" else "maxWaitMs")
-    # Each of these conditions makes the buffer due now, unless it is overdue. If several hold, the last one gives the
+    # Unless the buffer is overdue, each of these conditions makes it due now. If several hold, the last one gives the
     # reason.
     if due.due_at_ms >= now_ms:
         if facts.message_count >= timing.max_messages:
@@ -170,7 +173,7 @@ def _bounded(facts: Facts, timing: Timing, due: Due, now_ms: int) -> Due:
 
 
 class _Bounds(NamedTuple):
-    """The bounds of an adaptive wait, which `Rules` packs into a text."""
+    """The bounds of an adaptive wait. `Rules` packs them into the text `Timing.adaptive`."""
 
     deviations: float
     """The wait is the mean gap plus this many deviations."""

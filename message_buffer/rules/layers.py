@@ -2,7 +2,7 @@
 
     defaults <- stage <- tenant <- agent <- conversation
 
-Inside a layer the preset comes first, then the layer's own fields, then its override for the message's platform.
+In each layer, the preset is applied first, then the layer's own fields, then its override for the message's platform.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ from message_buffer.rules.rules_and_defaults import RULE_FIELDS, OnHumanReply, R
 
 
 class Origin(NamedTuple):
-    """The layer that decided a field."""
+    """Where the value of a field comes from."""
 
     layer: str
     via: str
@@ -40,7 +40,7 @@ class ResolvedRules(NamedTuple):
     origins: Mapping[str, Origin]
     """A field's Python name -> its origin, for the fields that a layer set."""
     skipped: tuple[SkippedLayer, ...] = ()
-    """The layers that were left out because the rules would be invalid with them. Report them to the operator."""
+    """The layers that were left out, because each would have made the rules invalid. Report them to the operator."""
 
     def explain(self) -> dict[str, Explanation]:
         """Return the value of each rule, by wire name, and the layer that it comes from."""
@@ -56,9 +56,9 @@ class ResolvedRules(NamedTuple):
 def resolve_rules(layers: Iterable[RuleLayer], platform: str = "") -> ResolvedRules:
     """Merge the layers, the lowest first, for a message of this platform. Never raise, so that ingest can go on.
 
-    If the result is invalid, keep the longest valid run of layers from the bottom, and then add each layer above that
-    run. Skip a layer that makes the result invalid, and name it in `skipped`. The result depends only on the arguments,
-    so a caller may cache it until a layer changes.
+    If the merged rules are invalid, begin with as many of the lowest layers as are valid together. Then add the other
+    layers one by one. Skip each layer that makes the rules invalid, and name it in `skipped`. The result depends only
+    on the arguments, so a caller may cache it until a layer changes.
     """
     layers = tuple(layers)
     try:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 
 class Quota(NamedTuple):
-    """How much an account or a tenant may send in a minute. After a minute without messages, it may send a whole
-    minute's quota at once."""
+    """How much an account or a tenant may send in a minute. After a minute without messages, it may send the quota of a
+    whole minute at once."""
 
     messages_per_minute: int
     conversations_per_minute: int

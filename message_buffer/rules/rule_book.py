@@ -114,7 +114,7 @@ class _Snapshot:
         return [layer for layer in found if isinstance(layer, RuleLayer)]
 
     def owner(self, platform: str, account: str) -> Owner | None:
-        """Return the account's owner, or that of its door if the table names none."""
+        """Return the owner that the table names for the account, or else for the account's door."""
         for each in dict.fromkeys((account, _door_of(platform, account))):
             if isinstance(owner := self._of(account_scope(platform, each)), Owner):
                 return owner
@@ -155,7 +155,7 @@ class _Snapshot:
 
 
 def _door_of(platform: str, account: str) -> str:
-    """Return the account of the door that names this account, or the account itself if no door does."""
+    """Return the door's account if this account belongs to a door, or else this account."""
     return account.partition(":")[0] if platform == "custom" else account
 
 
@@ -190,7 +190,8 @@ class RuleBook:
         return self._current().layers(scopes_of(conversation, agent))
 
     def owner_of(self, platform: str, account: str) -> Owner | None:
-        """Return the account's owner, or that of its door, or None if the table names none.
+        """Return the owner that the table names for the account, or else for the account's door. Return None if it
+        names neither.
 
         Raise SendFailed if the table was never read, because there is no safe default for an owner.
         """
@@ -199,15 +200,16 @@ class RuleBook:
     def door(self, name: str) -> "Door | None":
         """Return the door of this name, or None if the table has no valid one.
 
-        Raise SendFailed if the table was never read, because a sender may give up if ingest answers that the door does
-        not exist.
+        Raise SendFailed if the table was never read. None would mean that the door does not exist, and the sender might
+        give up.
         """
         return self._current_of_table("the doors are not known").door(name)
 
     def charge_for(self, conversation: ConversationId) -> Charge | None:
         """Return the quotas of the conversation's account and tenant, or None if this book has no default quota.
 
-        A sender may invent accounts of a door. So those for which the rules set no quota are charged to the door.
+        A sender may invent accounts of a door. So if the rules set no quota for such an account, its messages are
+        charged to the door.
         """
         if self._quota is None:
             return None
@@ -234,7 +236,8 @@ class RuleBook:
     def _current(self) -> _Snapshot:
         with self._checking:
             now_ms = self._clock()
-            # Messages are refused until the table has been read once, so do not pause longer after failures until then.
+            # Until the table has been read for the first time, messages are refused. So until then, do not lengthen the
+            # pause after a failure.
             checks_missed = 0 if self._version is None else self._failures
             pause_ms = min(MIN_MS_BETWEEN_RULES_CHECKS * (checks_missed + 1), MAX_MS_BETWEEN_RULES_CHECKS)
             if self._table is not None and not 0 <= now_ms - self._checked_at_ms < pause_ms:

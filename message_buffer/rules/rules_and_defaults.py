@@ -54,7 +54,8 @@ _UNREADABLE = 10**30
 PresetName = Literal["assistant", "customers", "quickSupport", "complexInquiry", "highVolume"]
 RuleValue: TypeAlias = "int | float | str | tuple[str, ...] | OnHumanReply | None"
 
-# Each preset sets every wait, because a wait from the layer beneath may be longer than the preset's `max_wait_ms`.
+# Each preset sets the silence, the typing wait and the longest wait, because a lower layer's silence may be longer than
+# the preset's `max_wait_ms`.
 PRESETS: Mapping[PresetName, Mapping[str, RuleValue]] = {
     "assistant": {"silence_ms": 1_000, "typing_inference_ms": 3_000, "max_wait_ms": 30_000, "max_messages": 20},
     "customers": {"silence_ms": 5_000, "typing_inference_ms": 8_000, "max_wait_ms": 45_000, "max_messages": 20},
@@ -73,7 +74,8 @@ class _Combination(NamedTuple):
 _COMBINATIONS = (
     _Combination(
         frozenset({"silence_ms", "max_wait_ms"}),
-        # Refuse equal values too, because then only maxWaitMs would ever decide when a batch is due.
+        # Refuse equal values, too, because with them every batch would be due after maxWaitMs, and silence would have
+        # no effect.
         lambda rules: rules["silence_ms"] >= rules["max_wait_ms"],
         "silenceMs: {silence_ms} is not below maxWaitMs ({max_wait_ms}), so no message could reset the timer;"
         " lower silenceMs or raise maxWaitMs",
@@ -120,7 +122,7 @@ def _in_both(stop: Iterable[str], flush: Iterable[str]) -> set[str]:
 
 
 def _conflicts(rules: Mapping[str, RuleValue]) -> list[str]:
-    """Return the problems of each combination whose fields are all set."""
+    """Return the problems of the combinations. A combination is checked only if all its fields are set."""
     return [
         combination.problem.format_map(rules)
         for combination in _COMBINATIONS
@@ -132,7 +134,7 @@ class _Checked(BaseModel):
     """A pydantic model that raises only `InvalidRules`, whichever way it is made."""
 
     model_config = ConfigDict(
-        # Convert nothing, because whoever writes "500" or 1.5 for milliseconds is mistaken about the unit.
+        # Convert nothing, because "500" or 1.5 for milliseconds is probably a mistake.
         strict=True,
         frozen=True,
         extra="forbid",
@@ -176,7 +178,7 @@ class _Checked(BaseModel):
             path[:1] = [wire_names.get(part, part) for part in path[:1]]
             where = ".".join(path)
             cause = detail.get("ctx", {}).get("error")
-            # If the path ends in a position in a list, use the description of the list.
+            # If the value is an element of a list, use the description of the list.
             field = path[:-1] if path and isinstance(detail["loc"][-1], int) else path
             if isinstance(cause, InvalidRules):
                 yield from (f"{where}.{problem}" if where else problem for problem in str(cause).splitlines())
@@ -193,11 +195,11 @@ class _Checked(BaseModel):
 
     @classmethod
     def _model_at(cls, path: Iterable[str]) -> "type[_Checked]":
-        """Return the model to which this path of wire names leads."""
+        """Return the model at the end of this path of wire names."""
         model: type[_Checked] = cls
         for part in path:
             field = next((field for name, field in model.model_fields.items() if part in (name, field.alias)), None)
-            # A part of the path that is no field is a key, such as the platform of an override.
+            # A path part that names no field is a key, such as an override's platform.
             for each in (field.annotation, *get_args(field.annotation)) if field else ():
                 if isinstance(each, type) and issubclass(each, _Checked):
                     model = each
@@ -302,7 +304,7 @@ _Duration = Annotated[
 
 
 class OnHumanReply(_Checked):
-    """The rule that a human agent's reply puts the conversation on hold."""
+    """Puts a conversation on hold when a human agent replies."""
 
     hold: _Duration
 
@@ -367,10 +369,10 @@ class Rules(_RuleFields):
 
     @property
     def timing(self) -> Timing:
-        """Return the rules in the lanes' form. A VIP's own wait replaces the silence to wait for; typing does not
-        extend it.
+        """Return the rules in the lanes' form. For a VIP, `vip_silence_ms` replaces `silence_ms`, and typing does not
+        extend the wait.
 
-        A fixed window has a silence as long as the longest wait, so no message can prolong it.
+        In a fixed window, the silence is as long as the longest wait, so no message can prolong the wait.
         """
         vip = self.priority == "vip"
         if self._has_fixed_window:
@@ -402,8 +404,9 @@ class Rules(_RuleFields):
     ) -> Timing:
         """Return the timing of one message.
 
-        The batch waits longer for the caption of a file and for the transcript of a voice note. After a message that
-        was pressed, not typed, it waits for neither typing nor a caption. With `priority: vip`, every wait is the same.
+        The batch waits longer for the caption of a file and for the transcript of a voice note. After a button press,
+        it waits for neither typing nor a caption. With `priority: vip` or a fixed window, the wait does not depend on
+        the message.
         """
         timing = self.timing
         if in_album:
@@ -428,7 +431,8 @@ class Rules(_RuleFields):
         )
 
     def is_inbox(self, app: str) -> bool:
-        """Return whether human agents type in this app. An Instagram message without an app has `UNNAMED_APP`."""
+        """Return whether human agents type in this app. `UNNAMED_APP` stands for the app of an Instagram message that
+        names none."""
         return app in self.inbox_apps
 
     def _adaptive(self, least_ms: int = 0, rule: RuleName | Literal[""] = "") -> str:
@@ -477,7 +481,7 @@ class Owner(_Checked):
 
 
 class PartialRules(_RuleFields):
-    """A subset of the rules, on top of a preset if there is one.
+    """A subset of the rules, which may build on a preset.
 
     A field that was not set reads as its default and is not serialised. `own` has the fields that were set.
     """
@@ -489,7 +493,8 @@ class PartialRules(_RuleFields):
         return {name: getattr(self, name) for name in RULE_FIELDS if name in self.model_fields_set}
 
     def steps(self, where: str = "") -> Iterator[tuple[str, Mapping[str, RuleValue]]]:
-        """Yield the preset, if there is one, and then the fields that were set, each with a name for `explain`."""
+        """Yield the preset's rules, if there is a preset, and then the fields that were set. Name each step for
+        `explain`."""
         if self.preset:
             yield f"{where} preset {self.preset}".lstrip(), PRESETS[self.preset]
         yield where or "set here", self.own
@@ -510,9 +515,9 @@ class PartialRules(_RuleFields):
 class RuleLayer(PartialRules):
     """The rules that one scope (stage, tenant, agent, conversation) sets.
 
-    The model checks types and bounds. It checks a combination of fields only if this layer sets all of them. It repeats
-    this check for each platform that the layer names. Other combinations depend on the layers beneath: silenceMs 60000
-    is valid above a tenant that raised maxWaitMs, and invalid above the defaults. Code that stores a layer must
+    The model checks types and bounds. It checks a combination of fields only if this layer sets all of them. It checks
+    the combinations again with each platform's override. Other combinations depend on the layers beneath: silenceMs
+    60000 is valid above a tenant that raised maxWaitMs, and invalid above the defaults. Code that stores a layer must
     therefore resolve it on top of the layers beneath it, and refuse the layer if `skipped` names it.
     """
 
@@ -545,8 +550,8 @@ class RuleLayer(PartialRules):
 def check_platform_names(names: Iterable[str]) -> None:
     """Raise InvalidRules if a name is not that of a platform.
 
-    Only code that writes rules should call this. If code that reads rules called this, it would skip an entire layer
-    because of one wrong name.
+    Only code that writes rules should call this. Code that reads rules would skip an entire layer because of one wrong
+    name.
     """
     problems = [f"{name}: {_unknown_platform(name)}" for name in names if name not in PLATFORM_NAMES]
     if problems:

@@ -1,6 +1,6 @@
 """The table of the rules that operators change: an item for each scope, and an item with the table's version.
 
-The version of an item is the table's version when it was written, so two writes never have the same version.
+Each write raises the table's version, and gives the new version to its item. So no two writes have the same version.
 """
 
 import json
@@ -66,8 +66,8 @@ class RulesTable(Table):
         Return the table's version, and whether the item existed.
         """
         for _ in range(MAX_RULES_WRITES):
-            # Read the version before the item. The write below fails if the version has changed, so it never replaces
-            # an item that was written after this read.
+            # Read the table's version before the item. The write below fails if the version has changed since, so it
+            # never replaces an item that this call has not seen.
             head = self._get("write rules", _key(VERSION_SCOPE))
             item = self._get("write rules", _key(scope))
             if expected_version not in (None, number(item, "version")):

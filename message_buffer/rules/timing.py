@@ -22,12 +22,12 @@ class Timing(NamedTuple):
     flush_reason: str
     """The reason why the batch is due at once; empty if it waits."""
     adaptive: str
-    """Four words, separated by spaces: deviations above the mean gap, floor, ceiling, and the rule that set the floor.
-    Empty if the wait is not adaptive."""
+    """The bounds of an adaptive wait, as four words: the deviations above the mean gap, the floor, the ceiling, and the
+    rule that set the floor. Empty if the wait is not adaptive."""
     pressed_ms: int | None = None
-    """The wait of a pressed message, which replaces the silence. None if the message was typed."""
+    """The wait after a press, used instead of `silence_ms`. None if the message was typed."""
     silence_rule: RuleName = "silenceMs"
-    """The rule that set `silence_ms`, or `flush_reason` if that is not empty."""
+    """The rule that set `silence_ms`. If `flush_reason` is not empty, the rule that set that reason."""
 
     @property
     def for_scripts(self) -> dict[str, str | int]:

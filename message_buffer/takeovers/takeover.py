@@ -1,15 +1,15 @@
 """Decides how long a human agent's reply keeps a conversation on hold.
 
-A takeover begins with a human agent's first reply. Each further reply prolongs the hold, which then counts from that
-reply, up to a limit that counts from the first reply. A resume ends the takeover. All times are the times of the
-replies themselves, so a reply that is delivered twice, late or in another order does no harm.
+A takeover begins with a human agent's first reply. After each further reply, the hold begins again. Its latest end
+depends on the first reply alone. A resume ends the takeover. All times are those of the replies, not of their
+deliveries, so a reply that is delivered twice, late or in another order does no harm.
 """
 
 from collections.abc import Sequence
 from hashlib import blake2s
 from typing import NamedTuple
 
-# Further replies prolong the hold. A takeover's latest end is the first reply plus this many times the hold's length.
+# However many replies follow, a takeover ends at the latest this many lengths of a hold after its first reply.
 MAX_HOLDS_IN_A_TAKEOVER = 2
 # A takeover remembers the ids of this many of the agent's latest messages, to recognise a redelivery.
 MAX_REPLIES_REMEMBERED = 50
@@ -23,7 +23,7 @@ class Takeover(NamedTuple):
     began_at_ms: int = 0
     until_ms: int = 0
     resumed_at_ms: int = 0
-    """When an operator last ended a hold. A reply from before that time has no effect."""
+    """When an operator last ended a hold. Replies from before that time have no effect."""
     reply_ids: Sequence[str] = ()
     """Digests of the ids of the latest replies."""
     is_published: bool = False

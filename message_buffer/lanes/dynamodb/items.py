@@ -8,17 +8,18 @@
 
 A message's name is its id, or the hash of a long id. DynamoDB may delete an item after its `expires_at`, so an item
 that contains a message has no `expires_at`. The index `open` contains the open windows, sorted within each of its
-slices by `due_at`. `due_at` is the window's due time or an earlier time, so that most messages need not change it.
+slices by `due_at`. `due_at` is the window's due time or an earlier time, so a message that moves the due time to a
+later time need not change the index.
 """
 
 from hashlib import blake2s
 
 # A window's item contains the names of all messages in its frozen batch, and DynamoDB allows 400 KB per item.
 MAX_NAME_BYTES = 256
-# A query reads a conversation without its `BODY` items, which are sorted after all others.
+# A conversation's items are sorted in this order, so that a query can leave out the bodies.
 WINDOW, MESSAGE, BODY = "!", "m#", "p#"
 OPEN_INDEX = "open"
-# A tombstone's `batch_id` if the message is in no batch.
+# The `batch_id` in the tombstone of a message that was dropped, and so is in no batch.
 DROPPED = "!dropped"
 
 

@@ -1,4 +1,4 @@
-"""The DynamoDB lane. It has the methods of a lane, and more methods for operators' commands."""
+"""The DynamoDB lane. It has all methods of `Lane`, and further methods for operators' commands."""
 
 import time
 from collections.abc import Callable
@@ -21,8 +21,8 @@ from message_buffer.rules.due_time import due_after_typing
 from message_buffer.rules.quota import Charge
 from message_buffer.rules.timing import Timing
 
-# If an instance's clock steps back by less than this, the instance records each message as 1 ms later than the last
-# one. If the clock steps back further, the earlier time was wrong, so the instance uses the new time.
+# If an instance's clock steps back by less than this, the instance records the next message as 1 ms later than the last
+# one. If the clock steps back further, it was wrong before, so the instance uses the new time.
 MAX_CLOCK_STEP_BACK_MS = 1_000
 # At most this many pages of a megabyte are read to show a conversation to an operator. Waiting messages fill at most 20
 # pages; the other pages contain a day's tombstones.
@@ -60,7 +60,7 @@ class DynamoDbLane:
         put = self._messages.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms)
         if put == "finished before":
             return o.MessageDuplicate(None, 0)
-        # Write the facts of a duplicate, too, because the request that stored the message may have failed to open a
+        # Write a note for a duplicate, too, because the earlier request may have stored the message but opened no
         # window.
         note = Note(arrived_at_ms, timing, is_new=put == "new", size=len(payload))
         joined = self._schedule.join(conversation, name, note)
@@ -69,8 +69,8 @@ class DynamoDbLane:
         due, messages = joined
         if put == "new":
             return o.MessageBuffered(due.due_at_ms, messages, due.rule)
-        # The earlier request that stored the message may have failed, and may have removed the message before this
-        # request joined the window. Now no request can remove the message, so store the message if it is missing.
+        # The earlier request may have failed, and may have removed the message before this request joined the window.
+        # After that it cannot, so store the message again if it is missing.
         if self._messages.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms) == "new":
             due, messages = self._schedule.join(conversation, name, note._replace(is_new=True)) or joined
         return o.MessageDuplicate(due.due_at_ms, messages, due.rule)
@@ -127,7 +127,8 @@ class DynamoDbLane:
             max_wait_ms=max_wait_ms,
             now_ms=now_ms,
         )
-        # If a message has arrived since the read, the message's wait replaces the wait after the typing event.
+        # `extend` does nothing if a message has arrived since the read, because that message has begun a wait of its
+        # own.
         if due == before or not self._windows.extend(conversation, window=window, due=due):
             return o.BufferUnmoved(before.due_at_ms)
         return o.BufferExtended(due.due_at_ms)
@@ -175,11 +176,11 @@ class DynamoDbLane:
             self._locks.release(conversation, owner)
 
     def forget_conversation(self, conversation: str) -> o.ConversationForgotten:
-        """Lock the window and erase all of the conversation's items, the window last. A run that works on the window
-        then loses its lock.
+        """Lock the window, and erase all of the conversation's items, the window last. A run that still works on the
+        window then loses its lock.
 
-        A message that arrives before that is erased, too. Raise StoreUnavailable if messages keep arriving, or if a
-        processor locks the window.
+        Messages that arrive meanwhile are erased, too. Raise StoreUnavailable if messages keep arriving, or if a
+        processor keeps the window locked.
         """
         owner, waiting, frozen = uuid4().hex, 0, 0
         arrivals: list[int] = []
@@ -188,7 +189,7 @@ class DynamoDbLane:
                 window = self._lock(conversation, owner)
                 items = self._messages.list_items(conversation)
                 contents = self._messages.read(conversation)
-                # Do not count a message that arrived between the two reads, because the next round erases it.
+                # Do not count a message that arrived after `list_items`, because only the next round erases it.
                 contents = contents._replace(stored=[each for each in contents.stored if MESSAGE + each.name in items])
                 self._messages.erase(conversation, items)
                 arrivals += _arrivals(contents, self._clock())
@@ -224,7 +225,8 @@ class DynamoDbLane:
         found = self._changed(conversation, message_id, edit)
         if not isinstance(found, bool):
             return found
-        # Retime only if no message arrived after this one, because a later message may wait for its own transcript.
+        # Retime only if this message is the newest. A later message may wait for its own transcript, and a retime would
+        # cut that wait short.
         if timing is not None and found:
             self.retime_buffer(conversation, timing=timing)
         return o.MessageEdited(is_newest=found)
@@ -246,7 +248,8 @@ class DynamoDbLane:
         message_id: str,
         change: Callable[[Window, StoredMessage], bool | o.MessageAbsent],
     ) -> bool | o.MessageFrozen | o.MessageAbsent:
-        """Change a waiting message, and return whether it is the newest, or the outcome that says why it is too late.
+        """Change a waiting message. Return whether it is the newest one. If the message no longer waits, return the
+        outcome that says so instead.
 
         Raise StoreUnavailable if other requests keep changing the conversation.
         """
@@ -268,9 +271,9 @@ class DynamoDbLane:
     def _find(
         self, conversation: str, message_id: str
     ) -> tuple[Window, StoredMessage | o.MessageFrozen | o.MessageAbsent]:
-        """Return the window, and the message if it waits.
+        """Return the window, and the message, or the outcome that says where the message is if it does not wait.
 
-        Read only these two items, because there may be a great many tombstones.
+        Read only these two items, because the conversation may have a great many tombstones.
         """
         window, name = self._windows.read(conversation), name_of(message_id)
         if window.frozen and name in window.frozen.names:
@@ -284,8 +287,8 @@ class DynamoDbLane:
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
         """Return the conversation's state, with at most `limit` of the messages that wait.
 
-        Tombstones may fill many pages. After MAX_PAGES_PEEKED pages, return the window's own count of messages, with
-        the messages found by then.
+        Tombstones may fill many pages. If there are more than MAX_PAGES_PEEKED, return the messages on the pages that
+        were read, and take their total number from the window.
         """
         contents = Contents(self._windows.read(conversation))
         if contents.window.is_open:
@@ -332,8 +335,8 @@ class DynamoDbLane:
 
 
 def _arrivals(contents: Contents, now_ms: int) -> list[int]:
-    """Return the messages' known times of arrival. Leave out times that are wrong because they are far in the
-    future."""
+    """Return the known times at which messages arrived. Leave out times far in the future, because they come from a
+    wrong clock."""
     window = contents.window
     known = (window.last_at_ms, window.newest_at_ms, *(each.arrived_at_ms for each in contents.stored))
     return [at for at in known if 0 < at < now_ms + MINUTE_MS]

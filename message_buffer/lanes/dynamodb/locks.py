@@ -1,4 +1,5 @@
-"""The locks of windows, and the requests that only a lock's owner may make. They return False if the lock is lost."""
+"""The locks of windows, and the requests that only the owner of a lock may make. Such a request returns False if the
+owner has lost the lock."""
 
 from message_buffer.aws.dynamodb import Table, Value, Values
 from message_buffer.lanes.dynamodb.items import WINDOW, key_of, seconds
@@ -11,11 +12,12 @@ FIRST_ATTEMPT = 1
 
 class Locks(Table):
     def acquire(self, conversation: str, owner: str, *, window: Window, now_ms: int, until_ms: int) -> Window:
-        """Lock a window that the caller has read and found due. Return the window; its `lock` names the owner.
+        """Lock a window that the caller has read and found due. Return the stored window; its `lock` names `owner` if
+        the call succeeded.
 
-        The due time and the reason are fixed from now on. Messages that have arrived since the read join the batch. The
-        caller does not get the lock if another run has emptied the window meanwhile. While a conversation is on hold,
-        lock its window only if its due time is fixed, or if it has a frozen batch, which a hold does not stop.
+        The lock fixes the due time and the reason. Messages that have arrived since the read join the batch. The call
+        fails if another run has locked or emptied the window meanwhile. It also fails if the conversation is on hold,
+        unless the due time was already fixed, or the window has a frozen batch, which a hold does not stop.
         """
         do, values = "ADD #attempt :one", dict[str, Value](now=now_ms, until=until_ms)
         only_if = " AND attribute_exists(#open)"
@@ -34,8 +36,8 @@ class Locks(Table):
         return self._lock(conversation, owner, do, values, only_if=only_if)
 
     def acquire_to_drop(self, conversation: str, owner: str, *, now_ms: int, until_ms: int) -> Window:
-        """Lock a window, even if it is not due or not open, and raise its generation. Return the window as `acquire`
-        does."""
+        """Lock a window, even if it is closed or not due, and raise its generation. Return the stored window; its
+        `lock` names `owner` if the call succeeded."""
         return self._lock(conversation, owner, "ADD #generation :one", {"now": now_ms, "until": until_ms})
 
     def _lock(self, conversation: str, owner: str, do: str, values: Values, *, only_if: str = "") -> Window:
@@ -76,14 +78,14 @@ class Locks(Table):
         """Freeze a batch. `large_bytes` is the size of the batch's large messages. Return False if `window` is out of
         date.
 
-        `window` is out of date if a stored message was edited or removed, or a hold has begun, since the caller read
-        it. A message that has arrived since then also makes it out of date, unless `may_have_arrived` is true. In that
-        case the item keeps the facts of such messages, and the first of them counts as arrived now.
+        `window` is out of date if, since the caller read it, a stored message was edited or removed, or a hold has
+        begun. It is also out of date if a message has arrived, unless `may_have_arrived` is true. In that case, the
+        facts of messages that have arrived stay in the item, and the first of these messages counts as arrived now.
 
         From now on, the facts of new messages belong to the next batch. Stored messages that did not fit into this
         batch are due now.
         """
-        # Start the count at this run: runs that ended before the freeze are not attempts.
+        # This run is the first attempt. Runs that ended before the freeze do not count.
         do = "SET #frozen = :frozen, #last_at = :last, #attempt = :one"
         remove, add = "#computed, #successor_at" if may_have_arrived else FACTS, "#waiting :less"
         values: dict[str, Value] = {
@@ -123,7 +125,8 @@ class Locks(Table):
         return self._owned("close window", conversation, owner, do=CLOSE, values=values, only_if=NOTHING_NEW)
 
     def delete_window(self, conversation: str, owner: str, *, window: Window) -> bool:
-        """Delete the window's item. Return False if a message or a hold has arrived since the caller's read."""
+        """Delete the window's item. Return False if a message has arrived, or the holds have changed, since the caller
+        read the window."""
         values: Values = {"me": owner, "generation": window.generation, "seen": packed(window.holds)}
         only_if = f"#owner = :me{NOTHING_NEW} AND {same_holds(window)}"
         request = self._delete(key_of(conversation, WINDOW), values, only_if=only_if)["Delete"]
@@ -132,10 +135,11 @@ class Locks(Table):
     def reopen(
         self, conversation: str, owner: str, *, due_at_ms: int, keeps_found: bool, generation: int | None = None
     ) -> bool:
-        """Release the lock, and begin the conversation's next window, which the index lists under `due_at_ms`.
+        """Release the lock, and begin the conversation's next window, which the index lists under `due_at_ms`. Return
+        False, and change nothing, if the lock is lost, or if a message has arrived since `generation`.
 
-        Unless `keeps_found` is true, the next window's due time is not fixed, so messages can still move it. If a
-        generation is given, also return False if a message has arrived since that generation.
+        If `generation` is None, messages that have arrived do not matter. If `keeps_found` is true, the due time stays
+        fixed; otherwise messages can move it again.
         """
         values: dict[str, Value] = {"due": due_at_ms, "slice": slice_of(conversation)}
         do = "SET #due_at = :due, #open = :slice REMOVE #frozen, #owner, #owner_until, #attempt, #successor_at"

@@ -14,8 +14,8 @@ from message_buffer.lanes.dynamodb.windows import UNCHANGED, UNLOCKED, version_o
 from message_buffer.limits import LARGE_MESSAGE_BYTES
 from message_buffer.messages.wire_form import edited_at_ms
 
-# DynamoDB may carry out only some requests of a batch call. The remaining requests are repeated after each of these
-# pauses.
+# DynamoDB may carry out only some requests of a batch call. Send the others again after these pauses, one call after
+# each pause.
 UNDONE_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
 BATCH_WRITES, BATCH_READS = 25, 100
 IS_STORED = "attribute_exists(#arrived_at)"
@@ -33,7 +33,7 @@ class StoredMessage(NamedTuple):
     name: str
     arrived_at_ms: int
     body: bytes | None = None
-    """None if the body was not read yet; `Messages.bodies` reads it."""
+    """None if the query left out the body. `Messages.bodies` reads such a body."""
     large_bytes: int = 0
     """The bytes of a body that is an item of its own, or 0."""
     edited_at_ms: int = 0
@@ -44,7 +44,7 @@ class StoredMessage(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """The items of a conversation."""
+    """A conversation's window and stored messages."""
 
     window: Window
     stored: Sequence[StoredMessage] = ()
@@ -79,11 +79,11 @@ class Messages(Table):
         return "stored before"
 
     def _put_body(self, conversation: str, name: str, body: bytes) -> bool:
-        """Store the body of a new message, unless a redelivery or an edit has done so.
+        """Store the body of a new message, unless a redelivery or an edit has already stored one.
 
-        Return False, and store no body, if the message was emitted or dropped meanwhile. That can happen if this
-        request is slow: a redelivery may have stored the body so that the batch was emitted, or a stop word may have
-        dropped the message.
+        Return False, and store no body, if the message was emitted or dropped meanwhile. Both can happen while this
+        request is slow. A redelivery may store the body, so that the batch is emitted, or a stop word may drop the
+        message.
         """
         key = key_of(conversation, BODY + name)
         self._put("store body", {**key, "body": body}, only_if="attribute_not_exists(#item)")
@@ -104,8 +104,8 @@ class Messages(Table):
         self._transact("store body", [message, missing])
 
     def drop_message(self, conversation: str, name: str, *, window: Window, expires_at_ms: int) -> bool:
-        """Replace a waiting message with a tombstone. If no other message waits, close the window, unless a run has
-        locked it.
+        """Replace a waiting message with a tombstone. If no other message waits, close the window, unless it is locked
+        or has a frozen batch.
 
         Return False if the message no longer waits, or the window has changed since the caller read it.
         """
@@ -121,7 +121,8 @@ class Messages(Table):
         return self._transact("drop stored message", [message, change, body])
 
     def _dropping(self, conversation: str, name: str, window: Window, *, is_last: bool) -> dict[str, Any]:
-        """Return the change to the window when a message is dropped. The window keeps its due time."""
+        """Return the change that dropping a message makes to the window. The due time of the other messages stays the
+        same."""
         do, values, only_if = "ADD #changes :one", dict[str, Value](one=1, name=name), NOT_FROZEN
         if window.is_open:
             values |= version_of(window)
@@ -138,9 +139,10 @@ class Messages(Table):
         return self._change(key_of(conversation, WINDOW), do, values, only_if=only_if)
 
     def edit_message(self, conversation: str, was: StoredMessage, *, body: bytes) -> bool:
-        """Replace a stored message by a version that is no older.
+        """Replace a stored message with an edited version.
 
-        Return False if the message is not stored, was edited since the caller read it, or is already in a batch.
+        Return False if the message is not stored, has a newer edit or was changed since the caller read it, or is
+        already in a batch.
         """
         name = was.name
         key = key_of(conversation, BODY + name)
@@ -154,7 +156,7 @@ class Messages(Table):
         message = self._change(
             key_of(conversation, MESSAGE + name), f"SET #edited_at = :at, {do}", new, only_if=only_if
         )
-        # Count the change, so that a processor cannot freeze the message as it was before.
+        # Raise `changes`, so that a processor that has read the old version cannot freeze it.
         counted: Values = {"one": 1, "name": name, "more": apart - was.large_bytes}
         do = "ADD #changes :one, #large :more"
         window = self._change(key_of(conversation, WINDOW), do, counted, only_if=NOT_FROZEN)
@@ -163,10 +165,12 @@ class Messages(Table):
     def write_tombstones(
         self, conversation: str, names: Iterable[str], *, batch_id: str, expires_at_ms: int, apart: Iterable[str] = ()
     ) -> None:
-        """Replace messages with tombstones, which remain for as long as the platform may deliver the messages again.
+        """Replace messages with tombstones. A tombstone remains for as long as the platform may deliver its message
+        again.
 
-        Messages that are `apart` have a body item. Delete these bodies first, so that no body remains without its
-        message. Delete the bodies again at the end, because a slow request may have stored one in the meantime.
+        The messages in `apart` have a separate item for the body. Delete these items first, so that a crash leaves no
+        body without its message. Delete them again at the end, because a slow request may have stored one in the
+        meantime.
         """
         bodies = [BODY + name for name in apart]
         self.erase(conversation, bodies)
@@ -191,8 +195,8 @@ class Messages(Table):
         return undone
 
     def bodies(self, conversation: str, messages: Iterable[StoredMessage]) -> dict[str, bytes]:
-        """Return the bodies by the messages' names. Leave out messages whose body is not stored yet, or no longer
-        stored."""
+        """Return the bodies by the messages' names. Leave out a message whose body is not stored yet, or is already
+        deleted."""
         items = {(BODY if each.is_apart else MESSAGE) + each.name: each.name for each in messages}
         found: dict[str, Item] = {}
         attributes = expressions(ProjectionExpression="#item, #body")
@@ -223,10 +227,11 @@ class Messages(Table):
         return [text(item, "item") for item in self._pages("list items", "query", request)]
 
     def read(self, conversation: str, *, with_bodies: bool = False, max_pages: int | None = None) -> Contents:
-        """Return a conversation's window and messages, without tombstones and bodies.
+        """Return a conversation's window and messages, without tombstones, and without bodies unless `with_bodies` is
+        true.
 
-        `with_bodies` adds the bodies in the first page of the query, at no further cost. Usually the first page has all
-        bodies. There may be many pages, because the tombstones that are left out count towards a page's limit of a
+        In that case, the bodies on the query's first page are included, which costs nothing more. Usually this page has
+        all bodies. There may be many pages, because the tombstones that are left out count towards a page's limit of a
         megabyte.
         """
         condition = {
@@ -259,10 +264,11 @@ class Messages(Table):
         return text(self._get("find tombstone", key_of(conversation, MESSAGE + name)), "batch_id")
 
     def take_back(self, conversation: str, name: str | None, *, window: Window, expires_at_ms: int) -> bool:
-        """Close a window whose trigger could not be sent, and remove the message that opened the window.
+        """Close a window whose trigger could not be sent, and remove the message `name`, which opened the window. If
+        `name` is None, remove no message.
 
-        If `name` is None, remove no message. Return False, and change nothing, if another request has joined the window
-        since this request opened it, or has edited the message.
+        Return False, and change nothing, if another request has joined the window, or has edited the message, since
+        this request opened the window.
         """
         removal = [] if name is None else self._removal(conversation, name)
         return self._transact("take back message", [self._closing(conversation, window, expires_at_ms), *removal])
@@ -274,7 +280,7 @@ class Messages(Table):
         return self._change(key_of(conversation, WINDOW), f"{CLOSE} ADD #changes :one", values, only_if=only_if)
 
     def remove_message(self, conversation: str, name: str) -> bool:
-        """Remove a stored message whose facts are not in the window. Return False if the message is not stored."""
+        """Remove a stored message that has not joined the window. Return False if the message is not stored."""
         return self._transact("remove message", self._removal(conversation, name))
 
     def _removal(self, conversation: str, name: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The quotas of the DynamoDB lane: a counter in the table for each account or tenant and minute.
+"""The quotas of the DynamoDB lane. For each minute, an item counts the messages of an account or of a tenant.
 
 conversation     item        attributes
 quota:<name>     <minute>    used, expires_at
@@ -19,7 +19,8 @@ MAX_QUOTA_OF_AN_ITEM = 30_000
 
 class Quotas(Table):
     def charge(self, charge: Charge, *, items: int, now_ms: int) -> o.Charged | o.MessageRefused:
-        """Count the items of a webhook, unless a quota is used up. A quota with anything left admits all of them."""
+        """Count the items of a webhook, or refuse them if a quota is used up. If anything is left of the quotas, admit
+        all items."""
         wait_ms = MINUTE_MS - now_ms % MINUTE_MS
         if not self._add(charge.account, charge.account_quota, items, now_ms):
             return o.MessageRefused("account_messages", wait_ms)

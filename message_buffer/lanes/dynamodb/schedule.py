@@ -1,9 +1,9 @@
-"""Sends triggers. For each open window, a trigger arrives when the window is due, or earlier.
+"""Sends triggers. The trigger of an open window arrives when the window is due, or earlier.
 
-The first message of a conversation opens a window. The request that opens a window also sends the window's trigger, and
-fails if it cannot send the trigger. Later messages join the window and write their facts into it. When the trigger
-arrives and the window is not due yet, the DynamoDB processor hides the trigger until then; otherwise the processor
-empties the window. A request that makes the window due earlier sends another trigger.
+The first message of a conversation opens a window, and later messages join it. Each message writes its facts into the
+window. The request that opens the window also sends the trigger, and fails if it cannot send it. If the trigger arrives
+before the window is due, the DynamoDB processor hides the trigger until then. Otherwise the processor empties the
+window. A request that makes the window due earlier sends another trigger.
 """
 
 from message_buffer.clock import Clock
@@ -28,8 +28,8 @@ class Schedule:
     def join(self, conversation: str, name: str, note: Note) -> tuple[Due, int] | None:
         """Let a stored message join the conversation's window, or open one.
 
-        Return the window's due time and the number of its waiting messages. Return None, and remove the message, if too
-        many messages or bytes wait in the conversation.
+        Return the window's due time and the number of its waiting messages. If too many messages or bytes wait already,
+        remove the message and return None.
         """
         done, before = self._note(conversation, note)
         if not done:
@@ -42,39 +42,41 @@ class Schedule:
             try:
                 self._send_trigger(conversation, due.due_at_ms)
             except SendFailed:
-                # This request fails, and the platform may never send the message again. Remove the message, so that no
-                # later window emits it. If another request has joined this window already, leave the window open; the
-                # sweep then sends the window's trigger.
+                # This request fails, and the platform may never send the message again. Remove the message, because
+                # otherwise a later window would emit it too late. If another request has joined the window meanwhile,
+                # leave the window open, because the sweep sends a trigger for it.
                 new, expires_at_ms = name if note.is_new else None, now_ms + REMEMBERED_MS
                 self._messages.take_back(conversation, new, window=after, expires_at_ms=expires_at_ms)
                 raise
         elif before.frozen is not None:
-            # The run that emits the frozen batch sends a trigger for the messages behind it. If that run has died, the
-            # queue delivers the batch's own trigger again, unless the trigger was lost.
+            # The run that emits the frozen batch sends a trigger for the messages behind the batch. If that run has
+            # died, the queue delivers the batch's own trigger again. Send another trigger only if that one seems to be
+            # lost.
             if is_overdue:
                 self._send_trigger(conversation, now_ms)
         elif due.due_at_ms < before.due.due_at_ms:
-            # A trigger may come after the due time. Messages do not move a due time that has passed.
+            # Fix a due time that has already passed, so that messages do not move it before the trigger comes.
             fixed = due.due_at_ms <= max(now_ms, note.at_ms)
             due = due.moved_to(min(due.due_at_ms, now_ms)) if fixed else due
             self.hasten(conversation, window=after, due=due, fixed=fixed)
         elif not (note.is_new and before.timing):
-            # The request that opened the window may have ended before it sent the trigger, or all messages before this
-            # one were deleted. A second trigger does no harm.
+            # The window may have no trigger, because the request that opened it ended too early, or because all earlier
+            # messages were deleted. A second trigger does no harm.
             self._send_trigger(conversation, due.due_at_ms)
         elif is_overdue:
-            # The window's trigger was lost. The window was due long before this message, so the message joins the
-            # overdue batch.
+            # The window was due long before this message, so its trigger must be lost. The message joins the overdue
+            # batch.
             due = before.due
             self.hasten(conversation, window=after, due=due)
         return due, after.waiting
 
     def _note(self, conversation: str, note: Note) -> tuple[bool, Window]:
-        """Write the note. Return what `Windows.note` returns.
+        """Write the note into the window, and return the result of `Windows.note`.
 
-        The due time after a press depends on the window, so first write the press on the condition that the window is
-        closed. If that write fails, it returns the window. Then write the press on the condition that the window has
-        not changed since. Raise StoreUnavailable if other requests keep changing the window.
+        The due time after a press depends on the window, which this request has not read. So first write the press as
+        if the window were closed. If the window is open, this write fails and returns the window. Then write the press
+        again, provided that the window has not changed since. Raise StoreUnavailable if other requests keep changing
+        the window.
         """
         if not (note.is_new and note.is_pressed):
             return self._windows.note(conversation, note)
@@ -88,7 +90,7 @@ class Schedule:
         raise StoreUnavailable("note press: messages keep arriving; try again")
 
     def hasten_now(self, conversation: str, due_for: str, *, rule: RuleName, hold: Held) -> Window:
-        """Make an open window due now, with this flush reason and this rule. Return the window after the change.
+        """Make an open window due now. `due_for` is the flush reason. Return the window after the change.
 
         Raise StoreUnavailable if other requests keep changing the window.
         """
@@ -104,8 +106,8 @@ class Schedule:
         raise StoreUnavailable("hasten window: another request is changing the conversation; try again")
 
     def end_holds(self, conversation: str, holder: Holder | None, cause: str | None) -> o.ResumeOutcome:
-        """End the holds of both holders, or only this holder's hold with this cause. The messages are then due now, or
-        when the remaining hold ends.
+        """End all holds, or only a hold with this holder and this cause. The messages are then due now, or when the
+        remaining hold ends.
 
         Raise StoreUnavailable if other requests keep changing the window.
         """
@@ -140,8 +142,7 @@ class Schedule:
 
 
 def _is_due(window: Window, at_ms: int) -> bool:
-    """Return whether an open window is due. If the window has a frozen batch, the messages that wait behind the batch
-    must be due, too."""
+    """Return whether an open window is due, including any messages that wait behind its frozen batch."""
     return max(window.due.due_at_ms, window.due_of_waiting.due_at_ms) <= at_ms
 
 

@@ -1,6 +1,6 @@
 """The queue of triggers. Each trigger names a conversation, and arrives when the conversation's window may be due.
 
-Another message in the queue asks for a sweep, because EventBridge starts a sweep only once a minute.
+Messages of another kind in this queue ask for a sweep, because EventBridge starts a sweep only once a minute.
 """
 
 import json

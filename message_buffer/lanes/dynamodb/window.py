@@ -31,7 +31,7 @@ T = TypeVar("T", Due, Rhythm, Timing)
 
 
 class FrozenBatch(NamedTuple):
-    """A frozen batch: neither its id nor its messages change."""
+    """A batch whose id and messages no longer change."""
 
     batch_id: str
     names: tuple[str, ...]
@@ -40,7 +40,7 @@ class FrozenBatch(NamedTuple):
     last_at_ms: int
     due: Due
     has_more: bool = False
-    """True if there was no room in this batch for some of the messages that were stored at the freeze."""
+    """True if some of the messages that were stored at the freeze did not fit into this batch."""
 
 
 class Lock(NamedTuple):
@@ -49,16 +49,16 @@ class Lock(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A conversation's state in this lane, and the lock that the DynamoDB processor needs to empty the window.
+    """A conversation's state in this lane. To empty the window, the DynamoDB processor must first acquire its lock.
 
     The fields from `first_at_ms` to `timing` describe the waiting messages that arrived since the last freeze.
     """
 
     generation: int = 0
-    """Grows each time ingest delivers a message, even a repeated one, and with each cancel."""
+    """Grows with each message that ingest receives, even a repeated one, and with each cancel."""
     changes: int = 0
-    """Grows when a stored message is edited or removed, and when the due time is changed by anything but a message. A
-    run that finds this number changed must read the messages again."""
+    """Grows when a stored message is edited or removed, and when anything but a message changes the due time. If it has
+    grown since a run read the messages, the run must read them again."""
     waiting: int = 0
     """The number of stored messages that are in no frozen batch."""
     large_bytes: int = 0
@@ -69,24 +69,24 @@ class Window(NamedTuple):
     previous_at_ms: int = 0
     """When the second newest message arrived; 0 if there is none."""
     timing: Timing | None = None
-    """The rules of the newest typed message. If only presses have arrived, the rules of a press."""
+    """The rules of the newest typed message, or of a press if only presses have arrived."""
     computed: Due | None = None
-    """The due time after a press into an open window, a typing event or a command to emit at once. It is valid until
-    the next message."""
+    """The due time after a press into an open window, after a typing event, or after a command to emit at once. The
+    next message replaces it."""
     listed_at_ms: int = 0
-    """The time under which the index of open windows lists the window: its due time, or an earlier time. For a frozen
-    batch, the time of its next attempt. 0 if the window is closed."""
+    """The time under which the index of open windows lists the window. It is the due time or an earlier time. If a
+    batch is frozen, it is the time of the next attempt. 0 if the window is closed."""
     found: Due | None = None
-    """The due time, once it is fixed. None while messages move it."""
+    """The due time, if it is fixed. None if messages can still move it."""
     successor_at_ms: int = 0
-    """When the successor of the window's trigger arrives; 0 if there is none."""
+    """When the new trigger arrives with which a run has replaced the window's trigger; 0 if it has replaced none."""
     holds: Holds = ()
     lock: Lock = Lock()
     attempt: int = 0
     """How many runs have locked the window since its batch was frozen."""
     frozen: FrozenBatch | None = None
     last_at_ms: int = 0
-    """When the newest message in all of the conversation's frozen or emitted batches of this lane arrived."""
+    """When the newest message of the conversation's frozen and emitted batches arrived in this lane."""
     rhythm: Rhythm | None = None
     """The author's rhythm up to the last batch."""
 
@@ -110,30 +110,32 @@ class Window(NamedTuple):
     def due_of_waiting(self) -> Due:
         """Return the due time of the messages that are not frozen, with its reason."""
         if self.found is None:
-            # If the hold was over when the newest message arrived, the hold has no effect.
+            # A hold that ended before the newest message arrived has no effect.
             is_held = self.held_until_ms > self.newest_at_ms
             due = self.computed or self.due_by(self.timing)
             return due_after_hold(due, self.held_until_ms if is_held else 0, self.last_arrival_ms)
-        # If a run failed before it froze a batch, it has listed the window under a later time than the fixed due time.
+        # A run that fails before it has frozen a batch lists the window under a later time. The window is not due again
+        # before that time.
         return self.found._replace(due_at_ms=max(self.found.due_at_ms, self.listed_at_ms))
 
     @property
     def due_of_batch(self) -> Due:
-        """Return the due time for a batch that is frozen now. Once a run has fixed the due time, later runs keep it."""
+        """Return the due time for a batch that is frozen now. If an earlier run has fixed the due time, return that
+        one."""
         return self.found or self.due_of_waiting
 
     @property
     def last_arrival_ms(self) -> int:
-        """Return the time that counts as the newest message's arrival. It is corrected if the clock of the host
-        lagged."""
+        """Return the time that counts as the newest message's arrival. If the host's clock lagged, it is not the host's
+        time."""
         return arrival_of(self.newest_at_ms, self.previous_at_ms or None).at_ms
 
     def is_locked(self, now_ms: int) -> bool:
         return self.lock.until_ms >= now_ms
 
     def due_by(self, timing: Timing | None, *, before: Due | None = None) -> Due:
-        """Return when the waiting messages are due by these rules. For a new press, `before` is the due time before the
-        press."""
+        """Return when the waiting messages are due by these rules. If the newest message is a press, `before` is the
+        due time before it."""
         if timing is None:
             return Due(self.listed_at_ms, "silence", "silenceMs", 0)
         at_ms = self.last_arrival_ms
@@ -158,7 +160,8 @@ class Note(NamedTuple):
     at_ms: int
     timing: Timing
     is_new: bool
-    """False if the message was stored before. Then the delivery opens a closed window, but moves no due time."""
+    """False if the message was stored before. Such a delivery opens the window if it is closed, but moves no due time.
+    """
     size: int = 0
     """The message's size in bytes."""
 
@@ -172,8 +175,8 @@ class Note(NamedTuple):
 
     @property
     def listed_at_ms(self) -> int:
-        """Return the earliest possible due time of a window that this message opens, whatever the window's item
-        contains."""
+        """Return the earliest time at which a window that this message opens can be due. A rhythm or a hold in the
+        window's item can only make it due later."""
         facts = Facts(self.at_ms, self.at_ms, 1)
         due_at_ms = due_after_message(facts, self.timing, self.at_ms).due_at_ms
         if self.timing.adaptive and not self.is_pressed:
@@ -183,7 +186,7 @@ class Note(NamedTuple):
         return due_at_ms
 
     def in_window(self, before: Window) -> Window:
-        """Return the window `before`, changed by this delivery as `Windows.note` changes the item."""
+        """Return what the window `before` becomes when `Windows.note` writes this note into it."""
         after = before._replace(
             generation=before.generation + 1,
             waiting=before.waiting + self.is_new,

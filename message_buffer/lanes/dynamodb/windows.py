@@ -14,8 +14,8 @@ from message_buffer.limits import REMEMBERED_MS
 from message_buffer.rules.due_time import Due
 from message_buffer.rules.timing import Timing
 
-# At most this many messages, and this many bytes of large messages, may wait in a conversation. The Valkey lane has the
-# same defaults.
+# In one conversation, at most this many messages, and at most this many bytes of large messages, may wait. The Valkey
+# lane has the same defaults.
 MAX_STORED_MESSAGES = 5_000
 MAX_STORED_BYTES = 32 * 1024 * 1024
 # DynamoDB allows 1,000 writes a second per index partition. Each window writes at least twice (open, close), so the
@@ -23,7 +23,7 @@ MAX_STORED_BYTES = 32 * 1024 * 1024
 INDEX_SLICES = 8
 # A condition: no message has arrived since the given generation.
 NOTHING_NEW = " AND #generation = :generation"
-# Two conditions: the window has not changed since it was read (see `version_of`), and no run works on the window.
+# UNCHANGED: the window has not changed since it was read (see `version_of`). UNLOCKED: no run works on the window.
 UNCHANGED = "#generation = :generation AND #changes = :changes"
 UNLOCKED = "attribute_not_exists(#owner) AND attribute_not_exists(#frozen)"
 # A condition: the conversation is not on hold.
@@ -36,7 +36,7 @@ SET_HOLDS = "#held_until = :until, #holds = :holds"
 
 
 def has_room(window: Window, more_bytes: int) -> bool:
-    """Return whether the bytes of large messages that wait may grow by this number."""
+    """Return whether `more_bytes` more bytes of large messages may wait."""
     return window.large_bytes + more_bytes <= MAX_STORED_BYTES
 
 
@@ -50,8 +50,8 @@ class Windows(Table):
         """Write the facts of a delivery into the window, and open the window if it is closed.
 
         Return True, and the window as it was before this call. Return False, and change nothing, if too many messages
-        or bytes wait already, or if the window has changed since the caller has `seen` it. The caller gives `seen` only
-        for a press, because the due time after a press, `computed`, depends on the window.
+        or bytes wait already, or if the window is no longer as the caller has `seen` it. Only a press needs `seen`,
+        because its due time, `computed`, depends on the window.
         """
         values: dict[str, Value] = {
             "one": 1, "none": 0, "at": note.at_ms, "slice": slice_of(conversation), "listed": note.listed_at_ms,
@@ -63,7 +63,7 @@ class Windows(Table):
         values |= {"computed": packed(computed)} if computed else {"timing": packed(note.timing)}
         only_if = ""
         if not note.is_new:
-            # A repeated message moves no due time, unless it is the first message that the window knows of.
+            # A repeated message moves no due time, unless the window has no facts of any message yet.
             do += ", #last = if_not_exists(#last, :at), #timing = if_not_exists(#timing, :timing)"
             do += " REMOVE #expires_at ADD #generation :one"
         else:
@@ -89,14 +89,13 @@ class Windows(Table):
     def hasten(self, conversation: str, *, window: Window, due: Due, fixed: bool = True, hold: Held = "obey") -> bool:
         """Make an open window due earlier than it was when the caller read it.
 
-        If the due time is `fixed`, later messages do not move it. Otherwise the call changes only the time under which
-        the index lists the window. Return False if another run has frozen the batch since the caller read the window,
-        if the window has closed, or if a hold forbids a fixed due time. An ignored hold remains in force for later
-        messages.
+        If the due time is `fixed`, later messages do not move it. Otherwise change only the time under which the index
+        lists the window. Return False if, since the caller read the window, the window has closed or another run has
+        frozen its batch, or if a hold forbids a fixed due time. A hold that is ignored still applies to later messages.
 
-        If `hold` is a tuple, it contains the holds that remain. In that case, also return False if the holds have
-        changed since the read. If any hold remains, the waiting messages are due at `due`, and a frozen batch keeps its
-        next attempt.
+        If `hold` is a tuple, end all holds that are not in it, but return False if the holds have changed since the
+        read. If any hold remains, the waiting messages are due at `due`, and a frozen batch keeps the time of its next
+        attempt.
         """
         sets, is_left = [], isinstance(hold, tuple) and hold != ()
         values: dict[str, Value] = {"one": 1}
@@ -126,7 +125,7 @@ class Windows(Table):
     def list_later(self, conversation: str, *, window: Window, at_ms: int, successor_at_ms: int | None = None) -> bool:
         """List an open window under a later time. Return False if the window has changed since the caller read it.
 
-        If the caller has replaced the window's trigger by a successor, also record when the successor arrives.
+        If the caller has replaced the window's trigger with a successor, also record when that successor arrives.
         """
         values: Values = {"at": at_ms, "seen": window.listed_at_ms, **version_of(window)}
         do = "SET #due_at = :at"
@@ -155,8 +154,8 @@ class Windows(Table):
         """Put the conversation on hold. Return False if the window has opened or closed, or its holds have changed,
         since the caller read it.
 
-        From now on, messages and holds move the due time again, and a run that read the window earlier cannot freeze
-        it.
+        From now on, messages and holds can move the due time, even if it was fixed. A run that read the window before
+        the hold cannot freeze a batch.
         """
         values, same_holds = _leaving(window, holds)
         if window.is_open:
@@ -192,14 +191,15 @@ class Windows(Table):
 
 
 def _leaving(window: Window, holds: Holds) -> tuple[dict[str, Value], str]:
-    """Return the values that SET_HOLDS needs, and the condition that the holds have not changed since the caller's
-    read."""
+    """Return the values for SET_HOLDS, and the condition that the holds have not changed since the caller read
+    `window`."""
     values: dict[str, Value] = {"until": end_of(holds), "holds": packed(holds), "seen": packed(window.holds)}
     return values, same_holds(window)
 
 
 def same_holds(window: Window) -> str:
-    """Return the condition that the stored holds equal `:seen`, whose value must be the holds of `window`."""
+    """Return the condition that the stored holds are still those of `window`. The caller must give these as the value
+    `:seen`."""
     return "#holds = :seen" if window.holds else "(attribute_not_exists(#holds) OR #holds = :seen)"
 
 
@@ -208,8 +208,7 @@ def version_of(window: Window) -> Values:
 
 
 def _still_open(window: Window) -> str:
-    """Return the condition that the window is open, and that it has a frozen batch only if it had one when the caller
-    read it."""
+    """Return the condition that the window is open, and has a frozen batch if and only if `window` has one."""
     return "attribute_exists(#open) AND " + (
         "attribute_exists(#frozen)" if window.frozen else "attribute_not_exists(#frozen)"
     )

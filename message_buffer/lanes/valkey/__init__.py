@@ -10,8 +10,8 @@ from typing import Any
 def _defer_asyncio() -> None:
     """Delay the import of `redis.asyncio` until some code uses it, which ours never does.
 
-    Otherwise redis imports it at once, which takes a twentieth of a function's cold start. The empty module that
-    replaces it has the same path, because redis later imports one of its submodules.
+    Otherwise redis imports it at once, which takes a twentieth of a function's cold start. An empty module replaces it.
+    This module has the path of the real one, because redis later imports a submodule from there.
     """
     redis = PathFinder.find_spec("redis")
     spec = redis and PathFinder.find_spec("redis.asyncio", redis.submodule_search_locations)

@@ -51,8 +51,8 @@ SIGN_IN_LIFE_MS = 11 * HOUR_MS
 # RedisClusterException does not descend from RedisError.
 FAILURES = (RedisError, RedisClusterException)
 
-# Temporary states of a server or a cluster, in which a second try may succeed. A lost reply is in this list, because
-# every script may be repeated, even if the server has already run it.
+# Errors after which a second try may succeed, because they show a temporary state of a server or a cluster. A lost
+# reply is such an error, because every script may be repeated, even if the server has already run it.
 _TRANSIENT = (
     LostConnection, NoAnswer, BusyLoadingError, ReadOnlyError, TryAgainError, AskError,
     ClusterDownError, ClusterError, RedisClusterException, MaxConnectionsError,
@@ -60,9 +60,9 @@ _TRANSIENT = (
 )  # fmt: skip
 
 
-# Open a new client after these errors. A lost connection does not dial again by itself. An answer that arrives after
-# its time-out could be read as the answer to the next call. If the server has become a replica, its address must be
-# resolved again. If the cluster has several nodes, it needs a cluster's client.
+# Open a new client after these errors. LostConnection: a lost connection does not dial again by itself. NoAnswer: a
+# late answer could be read as the answer to the next call. ReadOnlyError: the server has become a replica, so its
+# address must be resolved again. MovedError: the cluster has several nodes, so it needs a cluster's client.
 _ENDS_THE_CLIENT = (LostConnection, NoAnswer, ReadOnlyError, MovedError)
 
 # A function that counts an error which the caller does not see, because a second try follows.
@@ -72,11 +72,12 @@ Swallowed = Callable[[Exception], None]
 # The server's error codes for temporary states for which redis-py has no exception.
 _TRANSIENT_CODES = {"BUSY", "UNKILLABLE", "NOREPLICAS", "MISCONF"}
 
-# ElastiCache's answer to a sign-in that it could not check. A public endpoint gives the same text for every cause:
-# sign-ins are throttled, IAM cannot be reached, or the server is overloaded. A private endpoint names the cause.
+# ElastiCache's answers to a sign-in that it could not check. A private endpoint names the cause. A public endpoint
+# gives the same text if sign-ins are throttled, if IAM cannot be reached, and if the server is overloaded.
 _SIGN_IN_UNAVAILABLE = ("service is not available", "exceeded limit of iam authentication requests")
 
-# The scheme of a URL -> whether it means TLS. Valkey is wire-compatible with Redis, so both names are accepted.
+# The scheme of a URL -> whether it means TLS. The schemes of Redis are accepted, too, because Valkey uses the same
+# protocol.
 TLS_BY_SCHEME = {"redis": False, "rediss": True, "valkey": False, "valkeys": True}
 
 
@@ -89,7 +90,7 @@ class Client(Protocol):
 
 
 def connect(settings: ConnectionSettings, credential_provider: CredentialProvider | None = None) -> Client:
-    """Return a client, which dials with its first command."""
+    """Return a client. Its first command opens the connection."""
     # The error shows neither the URL nor the parser's message, because both may contain a password.
     refusal = InvalidInput("a Valkey URL reads valkey://host:port, or valkeys://host:port for TLS")
     try:
@@ -122,10 +123,10 @@ def connect(settings: ConnectionSettings, credential_provider: CredentialProvide
 
 
 class Connection:
-    """Runs each script in one round trip. Sends a script again if the server has forgotten it, and repeats a call after
-    a fault.
+    """Runs each script in one round trip. If the server does not know the script, sends its text. After a fault,
+    repeats the call.
 
-    Threads may share a connection, but they wait for each other while redis-py reads a cluster's topology again.
+    Threads may share a connection. They wait for each other only while redis-py reads again which nodes a cluster has.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class Connection:
         self._is_doubted = False
         self._attempts = attempts
         self._patience = patience or DialPatience()
-        # If the first try took longer than this, there is no second try, because the caller can use another lane.
+        # If the first try took longer than this, do not try again, because the caller can use the other lane.
         self._retry_within_ms = retry_within_ms
         self._swallowed = swallowed
         self._on_connected = connected
@@ -176,7 +177,7 @@ class Connection:
                 signed_in_anew = True
                 self._swallowed(error)
             except SignInUnavailable:
-                # Another sign-in at once would add to the rate that the cache throttles, so the caller pauses first.
+                # Do not sign in again at once, because the cache may be throttling sign-ins. The caller pauses first.
                 self._on_sign_in_unavailable()
                 raise
             except StoreUnavailable as error:
@@ -247,7 +248,8 @@ class Connection:
                 raise as_store_error(error, "connect") from error
             raise
         if client is None:
-            # This dial may have begun before this call, or this call may already have waited for an earlier dial.
+            # Count from the beginning of the dial or of the call, whichever was earlier, because a call may wait for
+            # more than one dial.
             waited_ms = self._clock() - min(dial.began_ms, called_at_ms)
             raise StoreUnavailable(
                 f"connect: Valkey cannot be reached or did not answer in time (still connecting after {waited_ms} ms)"
@@ -262,8 +264,8 @@ class Connection:
     def _dial_of(self, now_ms: int) -> Dial[Client]:
         """Return the dial that is in progress, or begin one."""
         self._close()
-        # A dial exceeds its time limit only if the instance was suspended or DNS is slow. In that case, begin another
-        # dial.
+        # If a dial has exceeded its time limit, begin another. This happens only if the instance was suspended or DNS
+        # is slow.
         dial = self._dial
         if dial is not None:
             is_open = dial.is_open
@@ -304,7 +306,7 @@ class Connection:
 
 
 def _owner_of(key: bytes, client: Client) -> Client:
-    """Return the client of the key's node, because a cluster's client takes 1.6 times as long for each command."""
+    """Return the client of the node that has the key. A cluster's client takes 1.6 times as long for each command."""
     if not isinstance(client, RedisCluster):
         return client
     return cast(Client, client.get_redis_connection(client.get_node_from_key(key)))

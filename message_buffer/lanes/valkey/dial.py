@@ -21,14 +21,15 @@ from message_buffer.tls import tls_with
 
 T = TypeVar("T")
 
-# A socket with a time-out of 0 would not wait at all, and would fail with another error.
+# The shortest time-out of a socket. With a time-out of 0, a socket does not wait, and fails with an error other than
+# TimeoutError.
 _MIN_SECONDS = 0.001
 
 
 class BoundedConnection(Connection):
     """A connection whose dial takes at most `socket_connect_timeout`, including TLS and the sign-in.
 
-    redis-py would allow that time for TCP alone, and then `socket_timeout` for TLS and again for the sign-in.
+    redis-py would apply that limit to TCP alone. It would apply `socket_timeout` to TLS, and once more to the sign-in.
     """
 
     _ends_at: float | None = None
@@ -36,8 +37,9 @@ class BoundedConnection(Connection):
     _has_dialled = False
 
     def _connect(self) -> Any:
-        # redis-py would dial a lost connection again within a call, even if the caller has too little time for that.
-        # Only a cluster's client sets `redis_connect_func`. It closes and reopens connections on purpose.
+        # During a call, redis-py would dial a lost connection again, even if the caller has too little time for that.
+        # Only a cluster's client may do so, because it closes and reopens connections on purpose. It sets
+        # `redis_connect_func`.
         if self._has_dialled and self.redis_connect_func is None:
             raise LostConnection("the connection was lost")
         self._has_dialled = True
@@ -94,13 +96,13 @@ class Node(Redis):
 
 
 def open_node(host: str, port: int, *, tls: bool, is_cluster: bool, **options: Any) -> Node:
-    """Return a client that dials with its first command, unless `dial` was called before."""
+    """Return a client. Its first command opens the connection, unless `dial` has opened it before."""
     line = TlsLine if tls else BoundedConnection
     node = Node.from_pool(ConnectionPool(connection_class=line, host=host, port=port, **options))
     assert isinstance(node, Node)
     if is_cluster:
         address = f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}"
-        # A cluster's client accepts a class of connections only if it is opened by a URL.
+        # RedisCluster accepts a class of connections only together with a URL.
         node.open_cluster = partial(RedisCluster, url=address, connection_class=line, **options)
     return node
 
@@ -146,7 +148,7 @@ class Dial(Generic[C]):
         try:
             return self._opened.result(max(seconds, 0))
         except TimeoutError:
-            # The dial may have ended just after the wait, or this TimeoutError may be the dial's own.
+            # If the dial is done, it ended just after the wait, or it failed with this TimeoutError itself.
             return self._opened.result() if self._opened.done() else None
 
     @property

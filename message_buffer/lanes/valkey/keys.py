@@ -17,7 +17,8 @@ def shard_of(conversation: str, shards: int) -> int:
 
 
 def shard_of_encoded(conversation: bytes, shards: int) -> int:
-    """Return the number of the conversation's shard, by the id that `encode_conversation` returned."""
+    """Return the number of the conversation's shard. `conversation` is the id in the form that `encode_conversation`
+    returns."""
     return crc32(conversation) % shards
 
 
@@ -33,7 +34,7 @@ def script_keys(kinds: tuple[str, ...], shard: int, conversation: bytes = b"") -
 
 @cache
 def _prefixes(kinds: tuple[str, ...], shard: int) -> tuple[list[bytes], list[int]]:
-    """Return the keys without the conversation's id, and the positions of the keys that end with the id."""
+    """Return the keys without the conversation's id, and the positions of those keys to which the id must be added."""
     tag = f"{{b{shard}}}:"
     prefixes = [(tag + kind.removesuffix("<id>")).encode() for kind in kinds]
     return prefixes, [at for at, kind in enumerate(kinds) if kind.endswith("<id>")]

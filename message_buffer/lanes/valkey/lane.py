@@ -72,7 +72,8 @@ class ValkeyLane:
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
     ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
         edited = self.store.edit_message(conversation, message_id, payload=payload)
-        # Retime only if no message arrived after this one, because a later message may wait for its own transcript.
+        # Retime only if this message is the newest. A later message may wait for its own transcript, and a retime would
+        # cut that wait short.
         if timing is not None and isinstance(edited, o.MessageEdited) and edited.is_newest:
             self.retime_buffer(conversation, timing=timing)
         return edited

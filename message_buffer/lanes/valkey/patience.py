@@ -5,20 +5,22 @@ from message_buffer.limits import VALKEY_ANSWER_MS, VALKEY_CONNECT_MS
 
 
 class DialPatience:
-    """The patience of a caller that has no other lane, so it waits as long as a dial may take."""
+    """How long a caller without another lane waits for a dial: as long as a dial may take."""
 
     def __init__(self, connect_ms: int = VALKEY_CONNECT_MS) -> None:
         self.connect_ms = connect_ms
 
     def left_ms(self, *, is_doubted: bool) -> int:  # noqa: ARG002 - for a webhook's patience
-        """Return how long a call may wait now. `is_doubted` says that Valkey has failed since the last dial."""
+        """Return how many milliseconds a call may still wait. `is_doubted` says that Valkey has failed since it was
+        last reached."""
         return self.connect_ms
 
 
 class WebhookPatience(DialPatience):
-    """The patience of ingest, which has one time budget for all calls of a webhook, because the platform waits.
+    """How long ingest waits for a dial. All calls of a webhook share one time budget, because the platform is waiting.
 
-    After a failure, a call waits no longer than for an answer, because Valkey is probably unavailable.
+    If Valkey has failed, it is probably unavailable. A call then waits for a dial only as long as it would wait for an
+    answer.
     """
 
     def __init__(

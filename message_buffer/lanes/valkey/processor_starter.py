@@ -1,4 +1,4 @@
-"""Starts a shard's processor for a caller whose store call reserved the start."""
+"""Starts a shard's processor after a call of the store has reserved the start."""
 
 from collections.abc import Mapping
 from typing import Protocol

@@ -4,8 +4,8 @@ A header names every key, every argument and every form of the answer. The store
 these names. The store refuses a call or an answer that does not fit the header, so script and caller cannot drift apart
 unnoticed.
 
-A line `-- include name` in a script means the code of include/name.lua, and `-- include name: f, g` for only the
-functions f and g of that file. The loader replaces the line with that code as one line, so the line numbers in the
+A script includes the code of include/name.lua with a line `-- include name`. With `-- include name: f, g`, it includes
+only the functions f and g. The loader puts the included code into this one line, so that the line numbers in the
 server's error messages are those of the script's file.
 """
 
@@ -27,7 +27,7 @@ _WORD = re.compile(r"\"([A-Z_]+)\"")
 _RETURNS_LINES = re.compile(r"^-- Returns +(.+(?:\n--  +.+)*)", re.MULTILINE)
 _RETURNS = re.compile(r"\{[^{}]+\}( \| \{[^{}]+\})*")
 _FIRST_ITEM = re.compile(r"\"[A-Z_]+\"( \| \"[A-Z_]+\")*")
-# A field's name, optionally followed by the value that stands for "unset", or by every value it can have.
+# A field's name. After it may come the value that means "not set", or all values that the field can have.
 _FIELD = re.compile(r"([a-z][a-z_]*)( \| (-1|\"\"|nil)| = \"[A-Z]+\"( \| \"[A-Z]+\")*)?")
 
 _MEANS_INCLUDE = re.compile(r"--\W*include\b")
@@ -97,8 +97,7 @@ def _picker(args: list[str]) -> Callable[[Mapping[str, Argument]], tuple[Argumen
 
 
 def _replies(name: str, returns: str) -> dict[bytes, ReadReply]:
-    """Return a function for each form of the answer, by the form's first word. The function reads answers of that
-    form."""
+    """Return the functions that read the forms of the answer, by the first word of each form."""
     if not _RETURNS.fullmatch(returns):
         raise InvalidHeader(f"{name}.lua: what it Returns must read {{...}} | {{...}}")
     read: dict[bytes, ReadReply] = {}
@@ -171,7 +170,7 @@ def expand_includes(name: str, text: str, directory: Path = LUA_DIRECTORY) -> st
 def on_one_line(name: str, text: str, wanted: Sequence[str] = ()) -> str:
     """Return an include's code, or only the functions that the script wants, on one line without comments.
 
-    Raise InvalidInclude if the joined line could mean something else in Lua than the file.
+    Raise InvalidInclude if Lua could understand the joined line differently from the separate lines.
     """
     where = f"include/{name}.lua"
     if not text.startswith(f"-- {name}: "):

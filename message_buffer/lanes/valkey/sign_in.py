@@ -85,7 +85,7 @@ class Opener:
         self._count_swallowed()
 
     def connected(self, took_ms: int) -> None:
-        """Warn if a dial took longer than an answer may take."""
+        """Warn if a dial took longer than the time-out of an answer."""
         if took_ms > self._settings.answer_timeout_ms:
             self._warn_slow(took_ms)
 
@@ -93,7 +93,7 @@ class Opener:
 def open_store(
     valkey: ValkeySettings, opener: Opener, *, patience: DialPatience | None = None, retry_within_ms: int | None = None
 ) -> Store:
-    """Return a store that opens its client with its first call."""
+    """Return a store. Its first call opens the connection."""
     connection = Connection(
         opener.open,
         patience=patience or DialPatience(valkey.connection.connect_timeout_ms),

@@ -1,7 +1,8 @@
-"""The store has a typed method for each script in lua/, with the script's name. `release_lease` has two methods.
+"""Runs the scripts in lua/. For each script the store has a typed method of the same name, and a second one for
+`release_lease`.
 
-Every script may be repeated with the same arguments. If a reply is lost, the connection makes the same call again,
-with the time and the call id of the first try.
+Every script may be repeated with the same arguments. If a reply is lost, the connection makes the same call again, with
+the time and the call id of the first try.
 """
 
 import re
@@ -28,10 +29,11 @@ from message_buffer.settings import StoreSettings
 
 # For a longer message id, a lane remembers the digest. The ids of WhatsApp, Telegram and Twilio are shorter.
 MAX_REMEMBERED_ID_BYTES = 96
-# The stage's quota and the number of waiting messages are checked only with messages 1, 9, 17, … of a buffer, for eight
-# messages at once, because a check takes several commands. If a rule sets the quota, every message is checked.
+# Checking the stage's quota and the number of waiting messages takes several commands. So they are checked only with
+# messages 1, 9, 17, … of a buffer, each time for eight messages. If a rule sets the quota, every message is checked.
 LOOK_EVERY = 8
-# The changes of one webhook use up a quota for this long at most. The scripts take a later time for a wrong clock's.
+# The changes of one webhook use up a quota for at most this long. If a quota is used up for much longer, the scripts
+# assume that a wrong clock caused this.
 MAX_OVERDRAFT_MS = 2 * MINUTE_MS
 # An instance caches the quotas of this many accounts in the form that it sends to the script.
 MAX_CHARGES_KEPT = 1_024
@@ -111,7 +113,7 @@ class Store:
         return o.MessageDuplicate(_or_none(reply.due_at_ms), reply.count, rule, start_id if reply.start else None)
 
     def charge_changes(self, conversation: str, charge: Charge, *, items: int) -> o.Charged | o.MessageRefused:
-        """Charge changes and control words on the shard of this conversation."""
+        """Charge changes and control words. The quotas are those of this conversation's shard."""
         limits = _limits(self.settings, charge._replace(is_exact=True), items)
         reply = self._run("charge_changes", conversation=conversation, now_ms=self._clock(), limits=limits)
         return o.Charged() if reply.word == b"CHARGED" else o.MessageRefused(reply.reason.decode(), reply.wait_ms)
@@ -175,7 +177,8 @@ class Store:
     ) -> o.BufferCancelled | o.AlreadyCancelled:
         """Drop the conversation's messages.
 
-        If `cancel_id` is the id of the message that asked for the cancel, its redeliveries drop no newer messages.
+        `cancel_id` is the id of the message that asked for the cancel, if there is one. A redelivery of that message
+        drops nothing.
         """
         kept_id = remembered_name(cancel_id or self._new_call_id())
         reply = self._run(
@@ -191,12 +194,12 @@ class Store:
         until_ms = _or_none(reply.leaving_until_ms)
         return o.ConversationForgotten(
             _or_none(reply.last_at_ms), reply.waiting, reply.frozen,
-            # Add the time of one call, because a run may begin a call to the bus until its token ends.
+            # A run may begin a call to the bus just before its token ends, so add the time of that call.
             None if until_ms is None else until_ms + MAX_CALL_MS,
         )  # fmt: skip
 
     def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
-        """Raise TooManyHolds if consumers may not hold another conversation."""
+        """Raise TooManyHolds if so many conversations are on hold that a consumer may not hold another."""
         _whole("hold_ms", hold_ms, 1, MAX_HOLD_MS)
         now_ms = self._clock()
         start = self._start() | {"holder": holder, "cause": cause, "max_held": self.settings.max_held}
@@ -234,8 +237,8 @@ class Store:
                 return o.BufferEmpty()
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.BufferRetimed | o.BufferUnmoved | o.BufferEmpty:
-        """Compute an open buffer's due time again after its rules have changed. Later messages bring the new rules with
-        them."""
+        """Compute an open buffer's due time again, with changed rules. They apply until the next message, which brings
+        its own rules."""
         start = self._start()
         reply = self._run(
             "retime_buffer", conversation=conversation, now_ms=self._clock(), **timing.for_scripts, **start
@@ -365,11 +368,11 @@ class Store:
         )
 
     def list_conversations(self, shard: int, *, cursor: str = FIRST_PAGE, limit: int = 100) -> o.ConversationPage:
-        """Return one page of a shard's conversations. A buffer that is open while all pages are read is on at least one
-        page.
+        """Return one page of a shard's conversations. A buffer that stays open while the caller reads all pages is on
+        at least one page.
 
-        A conversation with only a frozen batch may be on no page if the conversation is claimed or returned between the
-        calls.
+        A conversation with only a frozen batch may be on no page, if a processor claims or returns it between two
+        pages.
         """
         if not re.fullmatch(_CURSOR, cursor):
             raise InvalidInput(f"a cursor must be the next_cursor of an earlier page, not {cursor!r}")
@@ -467,7 +470,7 @@ def remembered_name(message_id: str) -> bytes:
 
 @lru_cache(maxsize=MAX_CHARGES_KEPT)
 def _limits(settings: StoreSettings, charge: Charge | None, items: int = 1) -> str:
-    """Return the bounds of a buffer, and the quotas with the cost of `items`, in the form that the scripts read."""
+    """Return the bounds of a buffer, the quotas, and what `items` cost, as the text that the scripts read."""
     bounds = f"{settings.max_waiting} {settings.max_batch_bytes} {settings.max_waiting_bytes}"
     if charge is None:
         return f"{bounds} 0 0 //"
@@ -480,12 +483,13 @@ def _limits(settings: StoreSettings, charge: Charge | None, items: int = 1) -> s
 
 
 def _costs_us(quota: Quota, shards: int, messages: int) -> str:
-    """Return the cost of these messages and the cost of opening a buffer, in microseconds of a quota's minute.
+    """Return what these messages cost, and what opening a buffer costs, in microseconds.
 
-    Each shard counts alone and has an equal share of the quota, so the minute is multiplied by the number of shards.
+    A quota is spread over a minute, so a message costs its share of that minute. Each shard counts alone and has an
+    equal share of the quota, so the cost is multiplied by the number of shards.
     """
     minute_us = MINUTE_MS * 1_000 * shards
-    # An account whose small quota a webhook has overdrawn by its many changes need not wait for hours.
+    # Limit the cost. Otherwise one webhook with many changes could block an account with a small quota for hours.
     cost_us = minute_us * messages // quota.messages_per_minute
     cost_us = min(cost_us, max(MAX_OVERDRAFT_MS * 1_000, minute_us // quota.messages_per_minute))
     return f"{cost_us} {minute_us // quota.conversations_per_minute}"

@@ -1,9 +1,9 @@
 """Lets a processor sleep until a given time, or until a script wakes it.
 
-The processor keeps one blocking pop outstanding, on a connection of its own, and waits for the reply. It does not use
-the pop's time-out as its timer, because the server checks time-outs only ten times a second. The time-out only ends the
-pop of a processor that has vanished without closing the connection. Otherwise that pop would take the wake that is
-meant for the next processor.
+The processor sends a blocking pop on a connection of its own, and waits for the reply. The pop's time-out is not the
+processor's timer, because the server checks time-outs only ten times a second. It matters only if a processor vanishes
+without closing its connection. It then ends that processor's pop, which would otherwise take the wake that is meant for
+the next processor.
 """
 
 import time
@@ -48,7 +48,8 @@ class _Pop(NamedTuple):
 
 
 class Wake:
-    """Lets one run of a processor sleep until a script wakes it. The connection's sign-in outlasts a run."""
+    """Lets one run of a processor sleep until a script wakes it. The run signs in once, because a sign-in is valid for
+    longer than a run."""
 
     def __init__(
         self,
@@ -70,10 +71,9 @@ class Wake:
         self._is_spread = False
 
     def wait(self, seconds: float) -> bool:
-        """Return whether a script woke the processor within `seconds`.
+        """Return whether a script woke the processor within `seconds`. This time includes opening the connection.
 
-        If the connection fails, sleep for the rest of the time and return False; raise no error. The sleep does not
-        last longer if the connection takes longer to open.
+        If the connection fails, raise no error, but sleep for the rest of the time and return False.
         """
         deadline = self._monotonic() + seconds
         try:
