@@ -146,9 +146,7 @@ class Ours:
         return costs | {"mix": costs["first"] + costs["next"]}
 
     def fragments(self, conversations: int, meter: Meter) -> Cost:
-        """Send a wave without duplicates and flush words. Then advance the clock until the batches are due, and finish
-        them.
-        """
+        """Send a wave without duplicates and flush words. Then let all batches fall due, and complete them."""
         costs = self._send_fragments(conversations, meter)
         self.now_ms += TIMING.max_wait_ms
         self.finish_what_is_due()

@@ -5,7 +5,7 @@ processor, the conversation processor or both with SIGKILL. After the last kind 
 emulator starts a new process at the next invocation.
 
 *Next* is the time from the kill to the first event of a batch that was due after the kill. If there is no such batch,
-it is the time to the first event of any batch. *Last* is the lateness of the latest batch.
+it is the time to the first event after the kill. *Last* is the lateness of the latest batch.
 """
 
 import argparse
@@ -67,9 +67,7 @@ class Scene:
                 each.kill()
 
     def _any_untaken(self) -> bool:
-        """Return whether a batch is claimed but not yet taken. Only then is the conversation's score in Valkey an
-        integer.
-        """
+        """Return whether a batch is claimed but not yet taken. Only then is its score in Valkey an integer."""
         flying = cast(list[tuple[str, float]], self.stage.valkey.zrange("{b0}:inflight", 0, -1, withscores=True))
         return any(score.is_integer() for _, score in flying)
 

@@ -131,9 +131,7 @@ def targets(*names: str) -> str:
 
 
 def shares() -> str:
-    """Return a table of ingest's targets. Each target is a share of another contestant's cost, by message size and
-    clients.
-    """
+    """Return a table of ingest's targets. Each is a share of another contestant's cost, by message size and clients."""
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for each in results("ingest")["targets"]:
         found = re.fullmatch(r"(.+) of (\d+) B, of (.+), (\d+) clients", each["what"])

@@ -128,9 +128,7 @@ def latencies_ms(store: Store, seconds: float) -> list[float]:
 
 
 def beside(store: Store, port: int, kind: str, seconds: float) -> dict[str, float]:
-    """Measure another tenant's messages while all clients send. Return p50 and p99 in ms, and the clients' requests a
-    second.
-    """
+    """Measure another tenant's messages while all clients send. Return p50, p99 in ms and the clients' rate."""
     given = json.dumps({"port": port, "kind": kind, "seconds": seconds + 1})
     with subprocess.Popen(
         [sys.executable, "-m", "tools.bench.editors", given], stdout=subprocess.PIPE, text=True

@@ -32,7 +32,7 @@ CLAIM_CHUNKS = {5: 50, 100: 200, 300: 300}
 
 
 class BullMqWaiting:
-    """Makes requests from the one that BullMQ's own client sent for one message. Only the ids are replaced."""
+    """Makes all requests from one that BullMQ's own client sent. Only the ids are replaced."""
 
     name = "bullmq"
 
@@ -41,9 +41,7 @@ class BullMqWaiting:
         ((self._request,),) = recorded(port, [planned(0, 0, len(payload(0, 0)))], keep_all=False)
 
     def request(self, conversation: int, number: int, _timing: object = None) -> bytes:
-        """Return the request for another message. It is valid because all ids have the same length. Its times are those
-        of the recording.
-        """
+        """Return the request for another message. It has the recorded times. All ids have the same length."""
         named = self._request.replace(conversation_id(0).encode(), conversation_id(conversation).encode())
         return named.replace(message_id(0, 0).encode(), message_id(conversation, number).encode())
 
