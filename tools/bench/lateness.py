@@ -125,9 +125,9 @@ class QueueRound:
     achieved_per_second: float
     due_to_event: Figures
     second_to_event: Figures
-    """The same time, but from the next whole second on, because the lane emits only at whole seconds."""
+    """Like `due_to_event`, but from the next whole second on, because the lane emits only at whole seconds."""
     bare_delivery: Figures
-    """Like `Probes.deliveries`."""
+    """The same times as `Probes.deliveries`."""
     bare_request: Figures
     cpu_ms: dict[str, float]
     """The CPU time per batch, by process: emulator, ingest, DynamoDB processor. The probes use the emulator, too."""
