@@ -1,1 +1,1 @@
-"""The benchmarks. Each module is a program, and may import every other package."""
+"""The benchmarks. They may import every other package of this repository."""

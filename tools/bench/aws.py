@@ -19,7 +19,7 @@ from tests.support.ingest_scene import SECRETS
 
 JSON = "application/x-amz-json-1.1"
 
-# The response to each of AWS's operations that a first message and a batch need, as if all tables were empty.
+# The responses to a message and its batch, by AWS operation. All tables are empty.
 ANSWERS: dict[str, Any] = {
     "GetSecretValue": {"SecretString": json.dumps(SECRETS)},
     "GetItem": {},
@@ -31,9 +31,9 @@ ANSWERS: dict[str, Any] = {
 
 class Aws(NamedTuple):
     addresses: Mapping[str, str]
-    """Environment variables that make a function call this server instead of AWS."""
+    """Environment variables that direct a function's AWS requests to this server."""
     events: Connection
-    """Receives the time at which the server answers each PutEvents, on the machine's monotonic clock."""
+    """For each PutEvents, the server sends the time of its answer (`time.monotonic()`) through this connection."""
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -78,7 +78,7 @@ def answering_as_aws(*, delay_ms: float = 0) -> Iterator[Aws]:
     with tempfile.TemporaryDirectory(prefix="bench-aws-") as folder:
         certificate, trusted = Path(folder, "server.pem"), Path(folder, "trusted.pem")
         authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(certificate))
-        # Trust as many certificates as a real system, because reading them takes CPU time.
+        # Also trust the usual public certificates, because a real function spends CPU time on loading them.
         trusted.write_bytes(Path(botocore.__file__).with_name("cacert.pem").read_bytes() + authority.cert_pem.bytes())
         heard, shown = get_context("spawn").Pipe()
         process = get_context("spawn").Process(target=_serve, args=(shown, str(certificate), delay_ms), daemon=True)
@@ -87,7 +87,7 @@ def answering_as_aws(*, delay_ms: float = 0) -> Iterator[Aws]:
             yield Aws(
                 {
                     "AWS_ENDPOINT_URL": f"https://127.0.0.1:{heard.recv()}",
-                    # Python reads the first variable, and the SDK reads the second.
+                    # Python reads SSL_CERT_FILE, and the AWS SDK reads AWS_CA_BUNDLE.
                     "SSL_CERT_FILE": str(trusted),
                     "AWS_CA_BUNDLE": str(trusted),
                 },

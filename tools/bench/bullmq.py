@@ -1,4 +1,4 @@
-"""Runs BullMQ, whose package is pinned in package-lock.json and installed when it is first needed."""
+"""Runs BullMQ. Its version is pinned in package-lock.json, and it is installed when it is first needed."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def install() -> None:
 
 
 def versions() -> dict[str, str]:
-    """Return the pinned versions."""
+    """Return the pinned versions of BullMQ and of its client, and the installed version of Node.js."""
     packages = json.loads((HERE / "package-lock.json").read_text("utf-8"))["packages"]
     found = {name: packages[f"node_modules/{name}"]["version"] for name in ("bullmq", "ioredis")}
     node = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout.strip()
@@ -38,7 +38,7 @@ def command(role: str, **options: Any) -> list[str]:
 
 
 def ask(role: str, messages: Iterable[dict[str, Any]], **options: Any) -> list[Any]:
-    """Run a role of the program with these messages, and return the lines that it printed."""
+    """Run `bullmq.mjs` in this role, with the messages as its input. Return the values that it printed."""
     given = "".join(json.dumps(message) + "\n" for message in messages)
     done = subprocess.run(command(role, **options), input=given, stdout=subprocess.PIPE, text=True, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]

@@ -1,4 +1,4 @@
-"""Draws medians as bars, with the interquartile range of the rounds as a line."""
+"""Draws bar charts. A bar shows the median of the rounds, and the line on it shows their interquartile range."""
 
 from html import escape
 from math import log10

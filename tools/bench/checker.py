@@ -1,4 +1,4 @@
-"""Check the batches of a workload, in the same way for every system."""
+"""Compare the batches that a system emitted with the bursts that were sent to it."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tools.bench.workload import Sending
 
 Message = tuple[int, int]
-"""Conversation and number."""
+"""The numbers of the conversation and of the message."""
 
 
 @dataclass(frozen=True)
@@ -16,13 +16,13 @@ class Verdict:
     bursts: int
     batches: int
     lost: int
-    """Messages in no batch."""
+    """The number of messages that no batch contains."""
     sent_twice: int
-    """Messages in more than one batch, or more than once in one."""
+    """The number of messages that were emitted more than once."""
     merged: int
-    """Batches with messages of two bursts, or of two conversations."""
+    """The number of batches that contain messages of several bursts or conversations."""
     split: int
-    """Bursts whose messages were all emitted, but in several batches."""
+    """The number of bursts whose messages are in several batches."""
 
 
 def check(sent: Iterable[Sending], batches: Iterable[list[Message]]) -> Verdict:

@@ -1,9 +1,9 @@
 """Compare, for two checkouts, the time from the claim of a batch in the Valkey lane to its event.
 
-For each checkout, a process of its own runs the conversation processor's handler as deployed, and warm. The two take
-turns. Valkey runs on this machine. A local server answers each of AWS's requests after 5 ms. The time runs from the
-handler's call for a claimed conversation until PutEvents is answered. It does not include the function's start, which
-depends only on Lambda.
+For each checkout, a separate process runs the deployed code of the conversation processor, already warm. The two
+processes take turns. Valkey runs on this machine, and a local server answers in place of AWS, after 5 ms. The time
+begins when the handler is called for a claimed conversation, and ends when PutEvents is answered. The start of the
+function is not measured, because it depends only on Lambda.
 """
 
 import os
@@ -44,7 +44,7 @@ CONVERSATION_PROCESSOR = ConversationProcessorSettings(
         dead_letter_queue_url="https://queue",
     ),
 )  # fmt: skip
-# These are for an older checkout, which reads single variables instead of SETTINGS.
+# An older checkout reads these variables instead of SETTINGS.
 WITHOUT_SETTINGS = {
     "STAGE": "bench", "SHARDS": "1", "START_MS": "4000", "CLAIM_TIMEOUT_MS": "10000", "TOKEN_MS": "6000",
     "VALKEY_CONNECT_MS": "3200", "VALKEY_ANSWER_MS": "800", "PROCESSOR_FUNCTION_NAME": "processor",
@@ -87,7 +87,7 @@ class _Checkout:
         )  # fmt: skip
 
     def emit(self, conversation: str) -> float:
-        """Make this checkout's process emit a batch. Return when the handler began."""
+        """Make this checkout's process emit a batch. Return the time at which its handler was called."""
         assert self.process.stdin
         assert self.process.stdout
         print(conversation, file=self.process.stdin, flush=True)
@@ -98,7 +98,7 @@ class _Checkout:
 
 
 def compare(other: Path) -> None:
-    """Measure this checkout and the other one in turns, and print the ratio."""
+    """Measure this checkout and the other one in turns. Print the ratio of their times."""
     found: dict[str, list[float]] = {"here": [], "there": []}
     server = ValkeyServer().start()
     try:

@@ -1,12 +1,13 @@
 """Measure cold starts, and how late the first batch of an idle stage is: `python -m tools.bench.cold [--quick]`.
 
-The first part measures the CPU time of ingest's first request in a fresh interpreter, step by step. Valkey runs on this
-machine, without TLS. A local server answers instead of AWS, over TLS. `--against FOLDER` measures another checkout in
-turns with this one.
+The first part measures the CPU time of each step of ingest's first request, in a new Python process. Valkey runs on
+this machine, without TLS. A local server answers in place of AWS, over TLS. `--against FOLDER` also measures another
+checkout, in turns with this one.
 
-The second part deploys a local stage with the preset `assistant`, because a cold start shows best if the wait is short.
-It measures the time from a message to its event, first on a cold stage, then on a warm one. To make the stage cold, it
-changes an environment variable of each function, so that the emulator starts new processes.
+The second part measures the time from a message to its event on a local stage, first when the stage is cold, then when
+it is warm. The stage has the preset `assistant`, because its wait is short. During a longer wait, the functions would
+finish their cold starts before the batch is due. To make the stage cold, the benchmark changes an environment variable
+of each function, because the emulator then starts new processes.
 """
 
 import argparse
@@ -49,7 +50,7 @@ INGEST = IngestSettings(
     rules_table="rules", takeovers_table="takeovers", aliases_table="aliases",
     dead_letter_queue_url="https://dead", whatsapp_queue=None,
 )  # fmt: skip
-# These are for an older checkout, which reads single variables instead of SETTINGS.
+# An older checkout reads these variables instead of SETTINGS.
 WITHOUT_SETTINGS = {
     "LANE": "valkey", "STAGE": "bench", "SHARDS": "1", "START_MS": "10000", "PROCESSOR_FUNCTION_NAME": "processor",
     "WEBHOOK_SECRET_ID": "id", "GENERIC_TIMESTAMP": "optional", "EVENT_BUS_NAME": "bus", "RULES": "{}",
@@ -62,7 +63,7 @@ VARIABLES = WITHOUT_SETTINGS | to_variables(INGEST) | {
     "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "none",
     "AWS_SECRET_ACCESS_KEY": "none",
 }  # fmt: skip
-# The program measures from the import of the handler, because Lambda starts the interpreter before it.
+# Do not measure the start of the interpreter, because our code cannot change it.
 PROGRAM = """
 import sys, time
 began = time.process_time()
@@ -99,7 +100,7 @@ def ingest_cpu(rounds: int, other: Path | None) -> tuple[dict[str, Any], list[Ta
     try:
         with answering_as_aws() as aws:
             addresses = {**aws.addresses, "REDIS_URL": f"valkey://127.0.0.1:{server.port}?cluster=true"}
-            # Do not count the first round, because it compiles the byte code.
+            # Do not count the first round, because Python compiles the modules in it.
             for _ in range(rounds + 1):
                 for name, checkout in checkouts.items():
                     server.admin().flushall()
@@ -118,12 +119,13 @@ def ingest_cpu(rounds: int, other: Path | None) -> tuple[dict[str, Any], list[Ta
 
 
 FUNCTIONS = ("ingest", "processor", "conversation_processor")
-# A short idle time makes the processor end early, so that the stage is soon idle. Warm-ups are logged only at DEBUG.
+# End the processor after one idle second, so that the stage is soon idle. Log at DEBUG, because warm-ups are logged
+# only at that level.
 OVERRIDES = {"rules": {"preset": "assistant"}, "timings": {"processor_idle_ms": 1_000}, "log_level": "DEBUG"}
 AT_REST_SECONDS = 4.0
 LAST_EVENT_SECONDS = 30.0
 WARM_MESSAGES = 3
-# Log lines, each with the function that writes it. Each line marks the end of a step from a message to its event.
+# For each step from a message to its event: the log line that marks its end, and the function that writes the line.
 LINES = {"processor started": "ingest", "processor began": "processor", "warmed up": "conversation_processor",
          "claimed": "processor", "emitted": "conversation_processor"}  # fmt: skip
 
@@ -139,7 +141,7 @@ def make_cold(outputs: Outputs) -> None:
 
 
 def way(outputs: Outputs, inbox: Inbox) -> dict[str, float]:
-    """Send a message. Return how many ms later it was answered, was due, and was in an event."""
+    """Send a message. Return how many ms later the webhook was answered, the batch was due, and its event came."""
     name = uuid.uuid4().hex
     began_ms = time.time() * 1_000
     response = Webhooks(outputs).post("generic", {"account": "bench", "conversation": name, "id": name, "text": "text"})

@@ -1,8 +1,8 @@
-"""The contestants that are measured, and the traffic for them.
+"""The systems that the benchmarks compare (the contestants), and the traffic for them.
 
-Every contestant gets the same conversations, ids and payloads, on the same server, in keys of its own. In a wave every
-conversation sends five fragments, and then its batch is taken. The waves are six hours apart, so from the second day on
-the lane remembers the ids of the last four waves.
+Every contestant gets the same conversations, ids and payloads. All use the same server, each with its own keys. In a
+wave, every conversation sends five fragments, and then its batch is removed. The Valkey lane remembers message ids for
+a day. From the second day on, these are the ids of four waves, because the waves are six hours apart.
 """
 
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ class Contestant(Protocol):
     name: str
 
     def wave(self, conversations: int, meter: Meter) -> dict[str, Cost]:
-        """Send one wave of traffic, and return the cost of its messages by kind."""
+        """Send one wave of traffic. Return the cost of its messages, by kind of message."""
 
 
 class Recorder(Connection):
@@ -65,7 +65,7 @@ class Recorder(Connection):
 
 
 class RecordingSender(Recorder):
-    """Also sends requests; used for the calls that are not measured."""
+    """Keeps the request, as `Recorder` does, and sends it."""
 
     def __init__(self, wire: Wire) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class RecordingSender(Recorder):
 
 
 class Ours:
-    """Our engine, which sends the store's own requests, and claims, takes and completes batches itself."""
+    """Our engine. Its requests come from the product's `Store`. It also claims, takes and completes the batches."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Ours:
         return costs | {"mix": costs["first"] + costs["next"]}
 
     def fragments(self, conversations: int, meter: Meter) -> Cost:
-        """Send a wave of fragments only. Their batches are due because no more messages arrive."""
+        """Send a wave without duplicates and flush words. Then let all batches fall due, and complete them."""
         costs = self._send_fragments(conversations, meter)
         self.now_ms += TIMING.max_wait_ms
         self.finish_what_is_due()
@@ -168,10 +168,10 @@ class Ours:
         return costs
 
 
-# The design that samples and blog posts show: one string key for each fact about a conversation, a list of messages,
-# and a sorted set of waiting conversations. To be fair, it is one script of twelve commands, with all keys in one slot.
-# It does not drop redeliveries. It also reads the processor's lease and heartbeat, because ingest must know whether a
-# processor runs. This costs two more round trips per message.
+# The design that samples and blog posts show. Each fact about a conversation has its own string key. The messages are a
+# list, and the waiting conversations are a sorted set. To be fair to this design, its twelve commands are one script,
+# and all keys are in one slot. It does not drop redeliveries. Before each message, ingest must know whether a processor
+# runs. So it also reads the processor's lease and heartbeat, in two more round trips.
 NAIVE = b"""
 local last, first = redis.call('GET', KEYS[2]), redis.call('GET', KEYS[3])
 local now, silence = tonumber(ARGV[1]), tonumber(ARGV[4])
@@ -271,7 +271,7 @@ class Bare:
 
 
 class BullMq:
-    """BullMQ: the requests that its own client sent for such a wave, recorded once and sent again by our client.
+    """BullMQ. Its own client sent such a wave once, and our client sends the recorded requests again.
 
     The requests contain the times of the recording. The wait is so long that each fragment but the first replaces a job
     that is still waiting.
@@ -294,7 +294,7 @@ class BullMq:
         return costs | {"mix": costs["first"] + costs["next"]}
 
     def _forget(self) -> Iterator[bytes]:
-        """Yield requests that remove the keys that a worker would remove, which excludes the stream of events."""
+        """Yield requests that remove what a worker would remove. Keep the events, the id counter and the metadata."""
         cursor, kept = b"0", {b"{bull}:bench:" + kind for kind in (b"events", b"id", b"meta")}
         while True:
             cursor, keys = self._wire.call("SCAN", cursor, "MATCH", "{bull}:*", "COUNT", 1_000)
@@ -320,6 +320,6 @@ class Ping:
 
 
 def forget(kinds: tuple[str, ...], conversations: int) -> Iterator[bytes]:
-    """Yield the requests that remove a wave's batches for a contestant without a conversation processor."""
+    """Yield requests that remove the batches of a wave, for contestants without a conversation processor."""
     for conversation in range(conversations):
         yield encode("DEL", *script_keys(kinds, 0, conversation_id(conversation).encode()))

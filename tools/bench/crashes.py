@@ -1,9 +1,11 @@
 """Measure how late batches are after functions are killed under load: `python -m tools.bench.crashes [--quick]`.
 
-On a local stage, messages of new conversations arrive at a fixed rate, except after the last kind of kill. Each round
-kills the processes of the processor, the conversation processor or both with SIGKILL. The emulator starts a new process
-at the next invocation. *Next* is the time from the kill to the first event of a batch that was due after the kill. If
-no batch was due after the kill, it is the time to the first event. *Last* is the lateness of the latest batch.
+On a local stage, messages arrive at a fixed rate, each in a new conversation. Each round kills the processes of the
+processor, the conversation processor or both with SIGKILL. After the last kind of kill, no more messages arrive. The
+emulator starts a new process at the next invocation.
+
+*Next* is the time from the kill to the first event of a batch that was due after the kill. If there is no such batch,
+it is the time to the first event after the kill. *Last* is the lateness of the latest batch.
 """
 
 import argparse
@@ -28,8 +30,8 @@ from tools.local.stage import Stage
 
 ROUNDS = 5
 RATE = 2
-# The emulator starts a process for each run that finds none free. To limit the processes, the benchmark sends nothing
-# while this many messages wait for their batch.
+# The emulator starts a new process for a run if all others are busy. To limit the processes, the benchmark sends
+# nothing while this many messages wait for their batch.
 MOST_UNDER_WAY = 20
 BEFORE_SECONDS, AFTER_SECONDS = 3.0, 15.0
 LAST_EVENT_SECONDS = 60.0
@@ -65,7 +67,7 @@ class Scene:
                 each.kill()
 
     def _any_untaken(self) -> bool:
-        """Return whether a conversation is claimed and not taken. Only then is its score in Valkey an integer."""
+        """Return whether a batch is claimed but not yet taken. Only then is its score in Valkey an integer."""
         flying = cast(list[tuple[str, float]], self.stage.valkey.zrange("{b0}:inflight", 0, -1, withscores=True))
         return any(score.is_integer() for _, score in flying)
 
@@ -111,14 +113,15 @@ def send_at_rate(stage: LocalStage, due_at_ms: dict[str, int], seconds: float) -
 
 
 def one_round(scene: Scene, kill: Callable[[Scene], None], *, after_seconds: float) -> dict[str, Any]:
-    """Kill the processes under load. The load continues for `after_seconds`.
+    """Send messages, kill the processes, and continue to send for `after_seconds`.
 
     Return *next* and *last* in seconds, and how many batches were lost or came twice.
     """
     stage, due_at_ms = scene.stage, dict[str, int]()
     send_at_rate(stage, due_at_ms, BEFORE_SECONDS)
     with ThreadPoolExecutor(1) as pool:
-        # Send messages during the kill, because some kills wait until a function reaches a certain step.
+        # Continue to send during the kill, because some kills wait for a step that a function reaches only with new
+        # messages.
         killing = pool.submit(_killed_ms, scene, kill)
         send_at_rate(stage, due_at_ms, after_seconds)
         killed_ms = killing.result()

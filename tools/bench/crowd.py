@@ -1,7 +1,6 @@
-"""Many clients in one process. Each does as little as a `Wire`, and has one open request.
+"""Many clients in one process. Each is as simple as a `Wire`, and has at most one unanswered request.
 
-Every contestant's requests are sent by these clients, so that the adds per second compare servers and not client
-libraries.
+All contestants use these clients, so that the adds per second compare the servers and not the client libraries.
 """
 
 import select

@@ -1,6 +1,6 @@
-"""Write the tables of the documents from tools/bench/results: `python -m tools.bench.document`.
+"""Write the measured tables into the documents, from tools/bench/results: `python -m tools.bench.document`.
 
-A table is between `<!-- bench: name -->` and `<!-- end -->`; the words around it are written by hand.
+Each table replaces the text between `<!-- bench: name -->` and `<!-- end -->`. The other text is written by hand.
 """
 
 import json
@@ -71,7 +71,7 @@ def _figure(row: Any) -> Figure:
 
 
 def _cpu(ingest: Any) -> dict[str, Figure]:
-    """Return the CPU time of small messages by contestant, for the picture and the README."""
+    """Return the CPU time of a 200-byte message, by contestant."""
     return {
         each["contestant"]: _figure(each["server_cpu_us"])
         for each in ingest["contestants"]
@@ -100,7 +100,7 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def conditions() -> str:
-    """Return a table of when and how each file was measured, with a sentence about the common conditions."""
+    """Return a table of each results file's date, commit, machine and load. A sentence states what all files share."""
     heads = ["file", "measured", "machine", "versions", "load, 1 / 15 min", "nice"]
     rows = []
     for path in sorted(RESULTS.glob("*.json")):
@@ -131,7 +131,7 @@ def targets(*names: str) -> str:
 
 
 def shares() -> str:
-    """Return a table of ingest's targets: shares of another contestant's CPU time, by message size and clients."""
+    """Return a table of ingest's targets. Each is a share of another contestant's cost, by message size and clients."""
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for each in results("ingest")["targets"]:
         found = re.fullmatch(r"(.+) of (\d+) B, of (.+), (\d+) clients", each["what"])
@@ -253,7 +253,7 @@ def cold() -> str:
 
 
 def cold_parts(ways: list[Any]) -> dict[str, list[float]]:
-    """Return how many ms each step from a first message to its event took in each round."""
+    """Return how many ms each step from a message to its event took: a list with one number for each round."""
     ends = {
         "ingest: start, connections, message buffered, processor started": "processor started",
         "processor: start": "processor began",
@@ -266,7 +266,7 @@ def cold_parts(ways: list[Any]) -> dict[str, list[float]]:
     for each in ways:
         before = 0.0
         for part, end in ends.items():
-            # If the event came before this step was logged, the step ends with the event.
+            # The line of a step may be logged only after the event. Then the step ends with the event.
             at = min(each["cold"].get(end, each["cold"]["event"]), each["cold"]["event"])
             parts.setdefault(part, []).append(at - before)
             before = at

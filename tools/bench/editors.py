@@ -1,8 +1,8 @@
 """Measure how long one customer can delay all others: `python -m tools.bench.editors [--quick]`.
 
-The benchmark measures the time of another tenant's messages while ten hostile clients edit messages, and while ten
-honest clients send messages at the same rate. It also reads from the server's slow log the longest call of each script
-with the largest allowed content.
+Ten hostile clients edit messages. Meanwhile, the benchmark measures the time of another tenant's messages. For
+comparison, it repeats this with ten honest clients, which send messages at the same rate. It also calls each script
+with the largest allowed content, and reads the time of the longest call from the server's slow log.
 """
 
 import json
@@ -33,7 +33,7 @@ from tools.bench.roles import lean_store
 from tools.bench.wire import Wire
 
 CLIENTS = 10
-# The rate of all clients together. The server can handle it both for edits and for messages.
+# The rate of all clients together. The server can keep up with it, whether they send edits or messages.
 REQUESTS_A_SECOND = 1_000
 TENANTS_REQUESTS_A_SECOND = 500
 WAITING, LARGE_BYTES, SMALL_BYTES = 1_000, 60_000, 200
@@ -57,7 +57,7 @@ def fill(store: Store, conversation: str, count: int, size: int) -> None:
 
 
 def forget(store: Store, conversation: str) -> None:
-    """Buffer and delete a message. A search for its id reads the most, because the lane remembers only the id."""
+    """Buffer and delete a message, so that the lane remembers only its id. A search for such an id reads the most."""
     store.buffer_message(conversation, "left", payload=payload("left", SMALL_BYTES), timing=PATIENT)
     store.delete_message(conversation, "left")
 
@@ -66,11 +66,11 @@ def forget(store: Store, conversation: str) -> None:
 
 
 class Over(Exception):
-    """Raised when a client should stop sending."""
+    """Raised to stop a client when its time is over."""
 
 
 class Paced(RecordingSender):
-    """Sends all requests at an even pace, including the several requests of one search."""
+    """Sends requests at an even pace. If a search makes several requests, the pace applies to each."""
 
     def __init__(self, wire: Wire, *, per_second: float, seconds: float) -> None:
         super().__init__(wire)
@@ -116,7 +116,7 @@ def client(connection: Connection, kind: str, number: int) -> None:
 
 
 def latencies_ms(store: Store, seconds: float) -> list[float]:
-    """Send messages at an even pace. Return the ms from the time at which each should have been sent to its answer."""
+    """Send messages at an even pace. Return how many ms after its planned time each one was answered."""
     found, begin = [], time.monotonic()
     for nth in range(int(seconds * TENANTS_REQUESTS_A_SECOND)):
         at = begin + nth / TENANTS_REQUESTS_A_SECOND
@@ -128,7 +128,7 @@ def latencies_ms(store: Store, seconds: float) -> list[float]:
 
 
 def beside(store: Store, port: int, kind: str, seconds: float) -> dict[str, float]:
-    """Return p50 and p99 of another tenant's messages in ms, and how many requests a second the crowd sent."""
+    """Measure another tenant's messages while all clients send. Return p50, p99 in ms and the clients' rate."""
     given = json.dumps({"port": port, "kind": kind, "seconds": seconds + 1})
     with subprocess.Popen(
         [sys.executable, "-m", "tools.bench.editors", given], stdout=subprocess.PIPE, text=True
@@ -163,7 +163,7 @@ def measure_neighbours(*, rounds: int, seconds: float, seed: int) -> dict[str, d
 
 
 def play_all_scripts(store: Store, clock: ManualClock) -> None:
-    """Call the scripts whose time depends on the waiting messages, with the largest allowed content."""
+    """Fill conversations with the largest allowed content, and call each script whose time depends on that content."""
     for conversation, count, size in (
         ("large", WAITING, MAX_MESSAGE_BYTES),
         ("fits", 1_000, 4 * 1_024),
@@ -217,7 +217,7 @@ def play_a_full_shard(store: Store, clock: ManualClock) -> None:
 
 
 def longest_calls_ms(server: ValkeyServer) -> dict[str, float]:
-    """Call all scripts in these ways once, and return the time of each script's longest call."""
+    """Run `play_all_scripts` and `play_a_full_shard` once. Return the time of each script's longest call."""
     admin: Redis = server.admin()
     admin.config_set("slowlog-log-slower-than", -1)
     admin.config_set("slowlog-max-len", 5_000)

@@ -1,8 +1,8 @@
 """Measure one tenant's lateness while another exceeds its quota: `python -m tools.bench.fairness [--quick]`.
 
-Both tenants send one message per conversation, on one shard. In alternate rounds, the second tenant sends at the rate
-of its quota, or at ten times that rate. In the latter, its quota is used up when the measurement begins, so that both
-buffer equally many messages. The benchmark measures how late the first tenant's batches are.
+Both tenants send one message per conversation, on one shard. In half of the rounds, the second tenant sends at the rate
+of its quota. In the other rounds, it sends ten times as fast, and its quota is used up at the beginning. So the lane
+accepts equally many of its messages in every round. The benchmark measures how late the first tenant's batches are.
 """
 
 import random

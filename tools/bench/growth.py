@@ -1,8 +1,8 @@
 """Measure the cost of many waiting conversations: `python -m tools.bench.growth [--quick]`.
 
-It measures memory, the buffering of one more message, and claims. Each number of conversations has a server of its own.
-All servers run at the same time, so that they take turns in each round. A million conversations of all contestants take
-4 GB.
+It measures the memory, the time to buffer one more message, and the time of claims. Each number of conversations has a
+server of its own. All servers run at the same time, so that they can take turns in each round. A million conversations,
+stored for each contestant, take 4 GB.
 """
 
 import random
@@ -21,17 +21,18 @@ from tools.bench.wire import Wire
 # The waits are so long that all conversations still wait when the last one has been loaded.
 PATIENT = TIMING._replace(silence_ms=3_600_000, max_wait_ms=86_400_000)
 ARRIVALS_MS = 1_800_000
-# The number of conversations that are due first. Each has sent a second message, as most conversations do.
+# The first conversations to arrive, which the benchmark claims at the end. Each of them has sent a second message, as
+# most conversations do.
 CLAIMED_LATER = 6_100
 SECOND_AFTER_MS = 60_000
 INGEST_MESSAGES = 1_500
-# Conversations per claim -> conversations claimed in a round. A processor that wakes at each due time claims only a
-# few.
+# How many conversations one claim may return, and how many are claimed in a round. A processor that wakes at each due
+# time claims only a few at a time.
 CLAIM_CHUNKS = {5: 50, 100: 200, 300: 300}
 
 
 class BullMqWaiting:
-    """Makes requests from the one that BullMQ's own client made for one message, by replacing the ids."""
+    """Makes all requests from one that BullMQ's own client sent. Only the ids are replaced."""
 
     name = "bullmq"
 
@@ -40,7 +41,7 @@ class BullMqWaiting:
         ((self._request,),) = recorded(port, [planned(0, 0, len(payload(0, 0)))], keep_all=False)
 
     def request(self, conversation: int, number: int, _timing: object = None) -> bytes:
-        """Return the request for another message. All ids have the same length. The recorded times remain unchanged."""
+        """Return the request for another message. It has the recorded times. All ids have the same length."""
         named = self._request.replace(conversation_id(0).encode(), conversation_id(conversation).encode())
         return named.replace(message_id(0, 0).encode(), message_id(conversation, number).encode())
 
@@ -49,7 +50,7 @@ Contestant = Ours | Naive | BullMqWaiting
 
 
 def nth(arrival: int, size: int) -> int:
-    """Return the number of the n-th conversation to arrive. A prime factor visits each number once, in mixed order."""
+    """Return the number of the n-th conversation to arrive. The prime factor mixes the order, and repeats no number."""
     return arrival * 2_654_435_761 % size
 
 
@@ -93,7 +94,7 @@ class Size:
             yield self.ours.request(nth(arrival, self.size), 1, PATIENT)
 
     def ingest(self, contestant: Contestant, order: random.Random) -> None:
-        """Send another message to each of some conversations, picked at random."""
+        """Send more messages to conversations that are picked at random, and add their cost to `costs`."""
         self._number += 1
         warm_up, measured = INGEST_MESSAGES // 10, INGEST_MESSAGES
         requests = [
@@ -110,13 +111,13 @@ class Size:
         self.costs.setdefault(f"ingest {contestant.name}", []).append(cost)
 
     def fall_due(self) -> None:
-        """Advance the clock until the first conversations are due."""
+        """Advance the clock until the first conversations are due, and claim those."""
         self.ours.now_ms = START_MS + PATIENT.silence_ms + SECOND_AFTER_MS
         while self.ours.claim():
             pass
 
     def claim(self, chunk: int) -> None:
-        """Claim the next due conversations, `chunk` at a time, and finish them as conversation processors would."""
+        """Claim the next due conversations, `chunk` at a time, and complete their batches."""
         cost = Cost()
         wanted = CLAIM_CHUNKS[chunk]
         step_ms = max(1, ARRIVALS_MS * chunk // self.size)

@@ -1,11 +1,11 @@
 """Measure the CPU time of a warm ingest handler: `python -m tools.bench.handler [--quick]`.
 
-The handler runs as deployed, with Powertools and redis-py, on a Valkey of this machine. Secrets and rules come from
-memory, as in Lambda while they are cached. The CPU time that redis-py spends in a command is subtracted. Each request
-contains one message.
+The handler runs as deployed, with Powertools and redis-py, and calls a Valkey on this machine. Secrets and rules come
+from memory, as they do on Lambda while they are cached. The CPU time that redis-py spends on commands is subtracted.
+Each request contains one message.
 
-It also measures forged requests of each platform's largest size on a stage with many secrets. It compares them with
-genuine requests of that size, on the same stage and on a stage with one secret.
+The benchmark also measures forged requests of each platform's largest size, on a stage with many secrets. It compares
+them with genuine requests of the same size, once on the same stage and once on a stage with one secret.
 """
 
 import argparse
@@ -49,7 +49,7 @@ FORGED = ("generic", "whatsapp", "messenger", "twilio")
 MANY_SECRETS = 200
 # Twilio's limit of 64 KB, less the other fields of its form.
 TWILIO_TEXT = 60_000
-# These functions take most of a request's time. Each is counted without the others that it calls.
+# These functions take most of a request's time. The time of each includes the functions that it calls.
 PARTS = {
     "log line": "telemetry.py:info",
     "metrics, added": "telemetry.py:count",
@@ -63,7 +63,7 @@ Handler = Callable[[dict[str, Any], None], dict[str, Any]]
 
 
 class Commands:
-    """Measures the CPU time that redis-py itself takes."""
+    """Measures the CPU time of redis-py's commands."""
 
     def __init__(self) -> None:
         self.cpu_ns = 0
@@ -108,7 +108,7 @@ def warm_handler(port: int, commands: Commands, secrets: Mapping[str, Any] = SEC
 
 
 def events(platform: str, count: int) -> list[dict[str, Any]]:
-    """Return requests of many conversations, with one message each."""
+    """Return `count` requests of many conversations, with one message each."""
     made = []
     for number in range(count):
         body = _body(platform, number)
@@ -141,7 +141,7 @@ def _body(platform: str, number: int) -> bytes:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Write the log to /dev/null while the block runs, because on Lambda it also leaves the process."""
+    """Send the log to /dev/null while the block runs. The handler still spends the time to write it, as on Lambda."""
     kept, null = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     sys.stdout.flush()
     os.dup2(null, 1)
@@ -167,7 +167,7 @@ def cpu_us(
 
 
 def profiled(handler: Handler, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return each part's share of the time. Return no times, because the profiler makes everything slower."""
+    """Return each part's share of the time. Do not return the times, because the profiler makes all of them longer."""
     profile = cProfile.Profile(time.thread_time)
     profile.enable()
     for each in requests:
@@ -188,7 +188,7 @@ def profiled(handler: Handler, requests: list[dict[str, Any]]) -> list[dict[str,
 
 
 def forgeries(port: int, *, rounds: int, count: int) -> tuple[dict[str, Any], list[Target]]:
-    """Compare forged requests of each platform with genuine ones, with many secrets and with one."""
+    """Compare the CPU time of forged and genuine requests, for each platform, with many secrets and with one."""
     commands, result, targets = Commands(), {}, []
     for platform in FORGED:
         few, many = (
@@ -202,8 +202,8 @@ def forgeries(port: int, *, rounds: int, count: int) -> tuple[dict[str, Any], li
         found: dict[str, list[float]] = {"forged": [], "true": [], "true, one secret": []}
         with silent():
             for _ in range(rounds + 1):
-                # Genuine requests that repeat are duplicates, which cost less than new messages. So the measured ratio
-                # is too high.
+                # The genuine request is always the same. So it is a duplicate, which costs less than a new message. The
+                # measured ratio of forged to genuine is therefore too high.
                 found["forged"].append(cpu_us(many, [forged] * count, commands, status=401)[0])
                 found["true"].append(cpu_us(many, [true] * count, commands)[0])
                 found["true, one secret"].append(cpu_us(few, [true_of_one] * count, commands)[0])
@@ -228,7 +228,7 @@ def _largest(platform: str, to: str) -> bytes:
 
 
 def measure(*, rounds: int, count: int, forged: int) -> tuple[dict[str, Any], list[Target]]:
-    """Measure `count` genuine and `forged` forged requests a round."""
+    """Measure `count` requests a round, and `forged` requests a round to compare forged with genuine ones."""
     os.environ |= ENVIRONMENT
     server, targets, result = ValkeyServer().start(), [], {}
     try:

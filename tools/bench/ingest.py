@@ -1,8 +1,9 @@
 """Measure the buffering of messages from 1, 16 and 256 clients: `python -m tools.bench.ingest [--quick]`.
 
-All contestants take turns on one server, and the same simple clients call them. For BullMQ these send the requests that
-its own client made. Compare the server's CPU time per message, because the adds per second also depend on the clients,
-which run on the same machine. The benchmark also measures each contestant's own client, in one process.
+All contestants take turns on one server. The same simple clients send the requests of all of them. BullMQ's requests
+were recorded from its own client. Compare the server's CPU time per message. The adds per second also depend on the
+clients, because they run on the same machine. The benchmark also measures redis-py and BullMQ's own client, each in one
+process.
 """
 
 import base64
@@ -127,7 +128,7 @@ def _mix(contestant: Contestant, conversations: int, meter: Meter) -> Cost:
 
 
 def _record(port: int, conversations: int, size: int, *, keep_all: bool) -> list[list[list[bytes]]]:
-    """Return the recorded requests by fragment and conversation."""
+    """Return the requests that BullMQ sends for each conversation, in one list for each fragment."""
     messages = [planned(each, number, size) for number in range(FRAGMENTS) for each in range(conversations)]
     requests = recorded(port, messages, keep_all=keep_all)
     return [requests[start : start + conversations] for start in range(0, len(requests), conversations)]
@@ -140,7 +141,7 @@ def recorded(port: int, messages: list[dict[str, Any]], *, keep_all: bool) -> li
 
 
 def bytes_waiting(conversations: int, size: int) -> dict[str, int]:
-    """Return the memory of a conversation with one waiting message, measured with a server for each contestant."""
+    """Return the bytes of a conversation with one waiting message, by contestant. Each has its own server."""
     found = {}
     for name in ("ours", "naive", *(variant for variant, _ in _VARIANTS)):
         server = ValkeyServer().start()
@@ -177,7 +178,7 @@ def planned(conversation: int, number: int, size: int) -> dict[str, Any]:
 
 
 def own_clients(messages: int, *, rounds: int) -> dict[str, dict[str, Figure]]:
-    """Measure a process with redis-py, one call at a time as in ingest, and a process with BullMQ, many at a time."""
+    """Measure redis-py with one call at a time, as in ingest, and BullMQ's own client with one and with 256."""
     turns: dict[str, Callable[[int], tuple[float, float]]] = {
         "ours, 1": lambda port: _our_client(port, messages),
         "BullMQ, 1": lambda port: _bullmq_client(port, messages, clients=1),

@@ -1,13 +1,16 @@
-"""Measure how late an event is, from when its batch was due until it was on the bus, on a local stage of each lane.
+"""Measure how late events are on a local stage, in each lane.
 
-In the same run, at the same rates, it measures the time that the emulator itself takes for the same steps. In the
-Valkey lane these are an asynchronous invocation of a function that only calls PutEvents, and that call. In the DynamoDB
-lane they are the delivery of a queue's message, which is delayed and then hidden once, and a PutEvents. These are
-measured while the lane emits its batches. Our own code causes the rest of the lateness.
+The lateness is the time from a batch's due time until its event is on the bus. The emulator causes a part of it, and
+our code causes the rest. To separate them, the benchmark also measures how long the emulator takes for the same steps
+without our code, in the same run and at the same rates. In the Valkey lane, these steps are an asynchronous invocation
+of a function, and the PutEvents that the function calls. In the DynamoDB lane, they are the delivery of a queue's
+message, which is delayed and then hidden once, and a PutEvents. The steps of the DynamoDB lane are measured while the
+lane emits its batches.
 
     python -m tools.bench.lateness [--lane valkey|dynamodb] [--seconds 6] [--rates 1 10]
 
-With `--against FOLDER`, another checkout, it only compares the time from claim to event: see `claim_to_event.py`.
+`--against FOLDER` names another checkout. Then the benchmark only compares the time from claim to event, as
+`claim_to_event.py` describes.
 """
 
 import argparse
@@ -57,14 +60,15 @@ BARE_TYPE = "handled"
 # The DynamoDB lane emits a batch at the next whole second after its due time.
 MAX_DYNAMODB_MS = 1_200
 SILENCE_MS = 1_000
-# The second message of a burst comes after a random time between these, so that due times are spread over the second.
+# The second message of a burst comes after a random time between these two, so that the due times are spread over a
+# second.
 MIN_GAP_SECONDS, MAX_GAP_SECONDS = 0.1, 1.0
 DYNAMODB_OVERRIDES = {"lane": "dynamodb", "rules": {"silenceMs": SILENCE_MS, "typingInferenceMs": 0}}
 DYNAMODB_SENDERS = 8
-# A burst waits for up to two seconds. One more second later its event is on the bus.
+# A burst waits for up to two seconds, and its event comes within one more second. One second is a reserve.
 MAX_SECONDS_UNDER_WAY = 4
-# Lambda begins with five deliveries of a queue at a time, and adds more while messages wait. The emulator adds none, so
-# the benchmark allows this many from the beginning. The emulator starts a process for each.
+# Lambda begins with five deliveries at a time from a queue, and adds more while messages wait. The emulator adds none,
+# so the benchmark allows this many from the beginning. The emulator starts a process for each.
 DELIVERIES_AT_ONCE = 10
 PROBES_A_BATCH, MAX_PROBES_A_SECOND = 0.2, 5
 WAKE_SECONDS, AGAIN_SECONDS = 0.05, 0.2
@@ -121,12 +125,12 @@ class QueueRound:
     achieved_per_second: float
     due_to_event: Figures
     second_to_event: Figures
-    """The time from the first whole second at which the lane may emit the batch to the event."""
+    """Like `due_to_event`, but from the next whole second on, because the lane emits only at whole seconds."""
     bare_delivery: Figures
-    """The same time for a queue whose function only hides the message once, and puts an event."""
+    """The same times as `Probes.deliveries`."""
     bare_request: Figures
     cpu_ms: dict[str, float]
-    """The CPU time per batch of the emulator, ingest and the DynamoDB processor, including the probes' CPU time."""
+    """The CPU time per batch, by process: emulator, ingest, DynamoDB processor. The probes use the emulator, too."""
     lost: int
 
 
@@ -166,7 +170,7 @@ def _rounds(outputs: Outputs, rates: Sequence[int], seconds: float) -> Iterator[
     print(f"{'batches/s':>9}  {'due → event':^21}  {'bare invoke':^21}  {'bare PutEvents':^21}  (p50, p99 in ms)")
     with _bare_function(outputs) as invoke_bare:
         for rate in rates:
-            # Start all processes that will run at the same time, so that their starts are not measured.
+            # Warm up at rising rates, so that the emulator starts all processes before the measurement.
             for warm_up_rate in (rate / 4, rate / 2, rate):
                 _measure_product(outputs, warm_up_rate, WARM_UP_SECONDS)
                 _measure_bare(outputs, invoke_bare, warm_up_rate, WARM_UP_SECONDS)
@@ -179,7 +183,7 @@ def _rounds(outputs: Outputs, rates: Sequence[int], seconds: float) -> Iterator[
 
 
 def _measure_product(outputs: Outputs, rate: float, seconds: float) -> tuple[list[float], int, float]:
-    """Send one message per conversation, so that each message is a batch of its own."""
+    """Send messages, each as a batch of its own. Return how late the batches were, how many were lost, and the rate."""
     webhooks, due_at_ms = Webhooks(outputs), {}
 
     def send(number: int) -> None:
@@ -240,7 +244,7 @@ def _queue_rounds(outputs: Outputs, rates: Sequence[int], seconds: float) -> Ite
 
 
 def _cpu_ms(outputs: Outputs) -> dict[str, dict[int, float]]:
-    """Return the CPU times in ms of the emulator's and the functions' processes, by process id."""
+    """Return the CPU time in ms of the emulator's, ingest's and the processor's processes, by part and process id."""
     found: dict[str, dict[int, float]] = {"emulator": {}, "ingest": {}, "processor": {}}
     parts = {outputs.Functions["ingest"]: "ingest", outputs.Functions["dynamodb_processor"]: "processor"}
     for process in psutil.process_iter():
@@ -259,9 +263,10 @@ def _cpu_ms_since(before: dict[int, float], now: dict[int, float]) -> float:
 
 
 def _measure_bursts(outputs: Outputs, rate: float, seconds: float) -> tuple[list[float], list[float], int, float]:
-    """Send two messages per conversation. Return two lists of lateness, the number of lost messages, and the rate.
+    """Send bursts of two messages. Return two lists of lateness, the number of lost messages, and the rate.
 
-    The first list is measured from the due time, the second from the next whole second, at which the lane may emit.
+    The first list counts from the due time. The second counts from the next whole second after the first message,
+    because the lane emits only then.
     """
     chance, run = random.Random(1), uuid.uuid4().hex
     webhooks, begins = Webhooks(outputs), _evenly(rate, seconds)
@@ -293,7 +298,7 @@ def _measure_bursts(outputs: Outputs, rate: float, seconds: float) -> tuple[list
     lost = 0 if came else under_way()
     late: list[float] = []
     whole: list[float] = []
-    # On a busy machine a burst may become two batches.
+    # Measure batches instead of bursts, because on a busy machine a burst may become two batches.
     for batch in {str(each.batch["batchId"]): each for each in reversed(inbox.arrivals)}.values():
         due = max(due_at_ms[str(message["id"])] for message in batch.batch["messages"])
         first = batch.batch["metadata"]["firstMessageAt"]
@@ -318,7 +323,7 @@ class Probes:
     """The times that the emulator itself takes, in ms."""
 
     deliveries: list[float]
-    """From the time at which a queue's message should be delivered until its function has put an event."""
+    """The times from the planned delivery of a queue's message to the event that the bare function puts."""
     requests: list[float]
     """The times of requests to the lane's table."""
 
@@ -345,7 +350,7 @@ def _probed(outputs: Outputs, send_bare: Callable[[str], None], rate: float) -> 
             done.set()
             probing.result()
         arrived = _wait(inbox, lambda arrival: str(arrival.batch["id"]), set(sent))
-    # A message is delayed for a second, and then hidden for another.
+    # Subtract the two seconds for which a message is first delayed and then hidden.
     found.deliveries += [each.at_ms - sent[name] - 2_000 for name, each in arrived.items()]
 
 
@@ -373,7 +378,7 @@ def _awake(outputs: Outputs) -> Iterator[None]:
 
 
 def _at_rate(send: Callable[[int], None], rate: float, seconds: float, *, under_way: Callable[[], int]) -> float:
-    """Call `send` at even intervals, with `_at_times`. Return the number of calls a second."""
+    """Call `send` at even intervals. Return the number of calls a second."""
     most_under_way = max(MAX_UNDER_WAY, round(2 * rate))
     return _at_times(send, _evenly(rate, seconds), most_under_way=most_under_way, under_way=under_way)
 
@@ -392,8 +397,8 @@ def _at_times(
 ) -> float:
     """Call `send` at these times, even if earlier calls have not been answered. Return the number of calls a second.
 
-    Wait while too many calls are unfinished. The emulator starts a process for each call that finds none free. So
-    without a limit, a busy machine would get more and more processes.
+    Pause while more than `most_under_way` messages wait for their event. The emulator starts a process for each call
+    that finds none free, so without a limit a busy machine would get more and more processes.
     """
     began = time.monotonic()
     with ThreadPoolExecutor(senders) as pool:
@@ -423,7 +428,7 @@ def _figures(times_ms: list[float]) -> Figures:
 
 @contextmanager
 def _bare_function(outputs: Outputs) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Deploy a function that only puts one event, and yield how to invoke it."""
+    """Deploy a function that only puts one event, and yield a callable that invokes the function."""
     with deployed_function(outputs, BARE_HANDLER, BUS=outputs.EventBusName) as function:
         client = outputs.client("lambda")
 
@@ -435,7 +440,7 @@ def _bare_function(outputs: Outputs) -> Iterator[Callable[[dict[str, Any]], None
 
 @contextmanager
 def _bare_queue(outputs: Outputs) -> Iterator[Callable[[str], None]]:
-    """Deploy a queue whose function hides each message once, then puts one event. Yield how to send a message."""
+    """Deploy a queue whose function hides a message once, then puts an event. Yield a callable that sends one."""
     sqs, functions = outputs.client("sqs"), outputs.client("lambda")
     url = sqs.create_queue(QueueName=f"bench-{uuid.uuid4().hex[:8]}", Attributes={"VisibilityTimeout": "30"})[
         "QueueUrl"
@@ -496,7 +501,7 @@ def _policy(action: str, **more: Any) -> str:
 
 @contextmanager
 def own_stage(overrides: dict[str, Any]) -> Iterator[Outputs]:
-    """Yield the outputs of a new stage in a folder of its own, so that no other local stage is measured."""
+    """Yield the outputs of a new stage. It is in a folder of its own, apart from the developer's local stage."""
     with tempfile.TemporaryDirectory(prefix="bench-lateness-") as folder:
         home = Path(folder) / "home"
         share_emulator(home)

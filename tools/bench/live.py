@@ -1,9 +1,9 @@
 """Measure systems at work: lateness, idle commands, losses and recovery: `python -m tools.bench.live [--quick]`.
 
-Each system has its own server and processes, the same messages at the same times, and the same checker. The systems
-take turns. Lateness is the time from a batch's due time until its system begins to handle it. At that time our
-processor starts a conversation processor, BullMQ's worker calls its function, and the naive poll has read the
-conversation's id.
+Each system has its own server and processes. All systems get the same messages at the same times, and the same checker
+checks their batches. The systems take turns. Lateness is the time from a batch's due time until its system begins to
+handle it. For our system, that is the start of a conversation processor. For BullMQ, it is the call of the worker's
+function. For the naive design, it is the poll that reads the conversation's id.
 """
 
 import random
@@ -49,7 +49,7 @@ def lateness(kind: type[System], *, rate: int, seconds: float, delay_ms: int) ->
 
 
 def timer(*, rate: int, seconds: float) -> Json:
-    """Return how late a process is that only sleeps until the same times. The machine and its load cause this part."""
+    """Return how late a process wakes that only sleeps. Every system's lateness includes this delay by the machine."""
     began, late = time.time(), []
     for number in range(int(rate * seconds)):
         due = began + number / rate
@@ -69,7 +69,7 @@ def _spread(late_ms: list[float]) -> Json:
 
 
 def idle(kind: type[System], *, seconds: float) -> Json:
-    """Count a worker's requests while no batch is due for a minute. For our system, also count them after its end."""
+    """Return how many commands a waiting worker sends a second. For our system, also count them after its exit."""
     with kind() as system:
         system.send([Planned(0, 1, 0, 60_000)])
         system.sent()
@@ -112,8 +112,8 @@ def correctness(kind: type[System], *, conversations: int, bursts: int, seed: in
 def recovery(kind: type[System], *, rate: int, before: float, after: float) -> Json:
     """Kill the worker with SIGKILL while it works, and return how long batches were delayed.
 
-    The benchmark starts other systems' workers again at once, as a supervisor would. In our system, the next message or
-    watchdog pass finds no live processor and starts one.
+    The benchmark starts the workers of other systems again at once, as a supervisor would. Our system starts its own
+    worker again when the next message or the watchdog's next pass finds that none runs.
     """
     count = int(rate * (before + after))
     plan = [Planned(number * 1_000 / rate, number, 0, DELAY_MS) for number in range(count)]
@@ -189,7 +189,7 @@ def main() -> None:
     wanted = arguments("tools.bench.live", __doc__, quick="a look: one round, fewer rates, no recovery")
     bullmq.install()
     quick = wanted.quick
-    # The target is for the highest rate, so measure that rate in all rounds.
+    # Only the highest rate has targets, so measure only that rate more than once.
     rates = RATES[-1:] if quick else (*RATES[:-1], *RATES[-1:] * ROUNDS)
     found = measure_lateness(rates=rates, seconds=1 if quick else 2, seed=wanted.seed)
     result: Json = {
@@ -202,7 +202,8 @@ def main() -> None:
     targets: list[Target] = lateness_targets(found)
     conversations, bursts, idle_seconds = (40, 1, 3) if quick else (400, 2, 5)
     with ThreadPoolExecutor(max_workers=2 * len(SYSTEMS)) as pool:
-        # Run these measurements beside the others, because they mostly wait, and measure counts or whole seconds.
+        # These measurements can run at the same time, because they mostly wait, and their results are counts or whole
+        # seconds.
         aside = {"idle": {kind.name: pool.submit(idle, kind, seconds=idle_seconds) for kind in SYSTEMS}}
         if not quick:
             aside["recovery"] = {

@@ -21,7 +21,7 @@ NOISY_ABOVE = 0.15
 
 @dataclass
 class Cost:
-    """The server's cost of some messages, added up over all measured parts."""
+    """The server's total cost of a number of messages."""
 
     messages: int = 0
     requests: int = 0
@@ -45,7 +45,7 @@ class Cost:
 
     @property
     def script_us_per_message(self) -> float:
-        """Return the time of EVALSHA alone, which the server measures."""
+        """Return the time that the server itself reports for EVALSHA."""
         return self.script_us / self.messages
 
     @property
@@ -129,5 +129,5 @@ def figure(values: list[float]) -> Figure:
 
 
 def ratio(of: list[float], to: list[float]) -> Figure:
-    """Return `of` / `to`, computed round by round, because in a round the same disturbances affect both."""
+    """Return `of` / `to`. Divide round by round, because both figures of a round suffer from the same disturbances."""
     return figure([a / b for a, b in zip(of, to, strict=True)])

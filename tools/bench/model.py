@@ -1,10 +1,10 @@
 """Find the first limit that traffic reaches, and a month's cost: `python -m tools.bench.model [--seed N] [--seconds
 N]`.
 
-It simulates the busiest time of a day, with random numbers from a seed and the traffic of the cost model: conversations
-begin, write their fragments, are due, and are answered. It counts the demand on each limit of AWS in every second, and
-compares the busiest second with the default quota. Times and ECPUs are those of bufferctl/cost/usage.toml, some
-measured and some assumed.
+It simulates the busiest time of a day, with the traffic of the cost model and random numbers from a seed. Conversations
+begin, write their fragments, are due, and are answered. It counts the demand on each AWS limit for every second, and
+compares the busiest second with the default quota. Times and ECPUs come from bufferctl/cost/usage.toml. Some of them
+are measured, and some are assumed.
 """
 
 import argparse
@@ -42,7 +42,7 @@ class Limit(NamedTuple):
 
 @dataclass
 class Load:
-    """The demand by second, and also by shard if the limit applies to each shard."""
+    """The demand by second, or by second and shard if each shard has its own limit."""
 
     requests: Counter[int] = field(default_factory=Counter)
     busy: Counter[int] = field(default_factory=Counter)
@@ -56,7 +56,7 @@ def limits(config: StageConfig, region: str) -> dict[str, Limit]:
     shown = tomllib.loads((HERE / "quotas.toml").read_text("utf-8"))
     regions = shown["put_events"]["regions"]
     start_ms = json.loads((HERE / "results" / "starts.json").read_text("utf-8"))["cpu_ms"]
-    # A noisy run has no median, so use the worse end of its range.
+    # A noisy run has no median, so use the slow end of the interquartile range.
     cpu_ms = start_ms.get("median", start_ms["q3"])
     values = {
         "put_events": regions.get(region, regions["other"]),
@@ -69,7 +69,7 @@ def limits(config: StageConfig, region: str) -> dict[str, Limit]:
 
 
 def simulate(traffic: Traffic, *, shards: int, seconds: int, seed: int) -> Load:
-    """Return the load of the busiest seconds. Begin earlier, so that conversations are already in progress."""
+    """Return the load of the busiest seconds. Start earlier, so that conversations are already in progress."""
     drawn, load = random.Random(seed), Load()
     rate = traffic.batches / traffic.active_seconds * traffic.peak
     lead = traffic.wait_seconds + STATUS_SECONDS
@@ -123,7 +123,7 @@ def busiest(load: Load, *, seconds: int, shards: int) -> dict[str, float]:
     return {
         "api_requests": requests,
         "ingest_requests": requests,
-        # Each shard has a processor, and for a short time also its successor.
+        # Each shard has one processor, and during a handover also the next one.
         "lambda_concurrency": ceil(most(load.busy) / 1e6) + 2 * shards,
         "slot_ecpu": most(load.ecpus),
         "conversation_processor_starts": most(load.starts),
@@ -153,7 +153,7 @@ def row(config: StageConfig, messages_per_day: int, *, region: str, seconds: int
 
 
 def reached_at(config: StageConfig, *, region: str, seconds: int, seed: int) -> dict[str, int]:
-    """Return, for each quota, the messages a day at which one shard reaches it in the busiest second, to two digits."""
+    """Return how many messages a day use up each quota in the busiest second, with one shard. Round to two digits."""
     volume = VOLUMES[-2]
     traffic = Traffic(messages_per_day=volume)
     asked = busiest(simulate(traffic, shards=1, seconds=seconds, seed=seed), seconds=seconds, shards=1)

@@ -1,7 +1,7 @@
 """Measure how long webhooks wait for an answer while Valkey does not reply: `python -m tools.bench.outage [--quick]`.
 
-Clients on a local stage send one signed webhook after the other. In each round Valkey is first healthy, and then
-accepts connections but does not reply. A round begins when every instance of ingest uses Valkey again.
+Each client sends signed webhooks to a local stage, one after the other. At the beginning of a round, Valkey is healthy.
+Then it accepts connections but does not reply. The next round begins when all instances of ingest use Valkey again.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from tools.bench.stage import Send, product, step, warm_up
 from tools.local.outputs import Outputs
 
 CLIENTS = 4
-# The second number is the length of the outage in tests/chaos/test_fallback.py.
+# `SILENT_SECONDS` is as long as the outage in tests/chaos/test_fallback.py.
 HEALTHY_SECONDS, SILENT_SECONDS = 5.0, 20.0
 MOST_MS = 3_000
 # No batch is due during the measurement, in either lane.
@@ -47,7 +47,7 @@ def measure(outputs: Outputs, send: Send) -> dict[str, Any]:
     with silent_valkey(outputs):
         silent = step(send, clients=CLIENTS, seconds=SILENT_SECONDS)
     time.sleep(MAX_BREAKER_PAUSE_MS / 1_000)
-    # An instance calls Valkey again only when it handles a request, so send some with all clients.
+    # An instance of ingest tries Valkey again only when it gets a request, so send some requests with all clients.
     warm_up(send, CLIENTS)
     for name, found in (("healthy", healthy), ("silent", silent)):
         shown = "{per_second:>8} a second  p50 {p50_ms} ms, p99 {p99_ms} ms, slowest {most_ms} ms, errors {errors:.2%}"

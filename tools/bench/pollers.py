@@ -1,8 +1,9 @@
 """Model how late windows are that are due at once in the DynamoDB lane: `python -m tools.bench.pollers [--quick]`.
 
-Lambda's pollers decide that: five receive triggers at once, and five more begin each second. The CPU time of a window
-is measured: the processor and the clients run as deployed, against a server of this process that answers at once. The
-times of a run with one window and of a cold start are those of bufferctl/cost/usage.toml.
+Lambda's pollers cause this lateness: five begin to receive triggers at once, and five more each second. The benchmark
+measures the CPU time of a window. For this, the processor and its clients run as deployed, with a server in this
+process that answers at once. The times of a run with one window and of a cold start come from
+bufferctl/cost/usage.toml.
 """
 
 import os
@@ -42,7 +43,7 @@ ENVIRONMENT = {
 
 
 def late_ms(windows: int, *, at_once: int, run_ms: Callable[[int], float], cold_ms: float) -> list[float]:
-    """Return how late each window is, in order. Each poller's first run starts a new instance of the function."""
+    """Return how late each window is, in ascending order. The first run of each poller is a cold start."""
     runs = -(-windows // at_once)
     free: list[tuple[float, float]] = [(max(n + 1 - POLLERS, 0) * MS_UNTIL_THE_NEXT, cold_ms) for n in range(runs)]
     heapify(free)
@@ -70,7 +71,7 @@ def stored_items() -> list[dict[str, Any]]:
 
 
 class Table:
-    """Answers the requests of a processor that empties any number of windows, each as `stored_items` says."""
+    """Answers a processor's requests in place of DynamoDB. Every window contains the items of `stored_items`."""
 
     def __init__(self) -> None:
         self._items = stored_items()
@@ -95,7 +96,7 @@ class Table:
 
 
 def window_cpu_ms(*, rounds: int) -> list[float]:
-    """Return the CPU time of a window in each round, in which some threads empty a window each."""
+    """Return the CPU time of a window, for each round. In a round, several threads empty one window each."""
     with ExitStack() as stack:
         table, server = Table(), stack.enter_context(web_server())
         server.answer = table.answer
@@ -128,7 +129,7 @@ def window_cpu_ms(*, rounds: int) -> list[float]:
 def main() -> None:
     wanted = arguments("tools.bench.pollers", __doc__, quick="a look: writes nothing")
     cpu_ms = figure(window_cpu_ms(rounds=5 if wanted.quick else 40))
-    # A noisy run has no median: take the worse end of its range.
+    # A noisy run has no median, so use the slow end of the interquartile range.
     one_more_ms = (cpu_ms.high if cpu_ms.too_noisy else cpu_ms.median) / (
         MemoryConfig().dynamodb_processor / MB_OF_A_CPU
     )

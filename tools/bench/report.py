@@ -25,7 +25,8 @@ class Target(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        # A target can be kept or missed even if the figure is noisy: its whole range may be on one side.
+        # A target can be kept or missed even if the figure is noisy, because the whole range may be on one side of the
+        # target.
         if self.found.too_noisy and self.found.low <= self.at_most < self.found.high:
             return "NOISY"
         return "PASS" if self.found.median <= self.at_most else "MISS"
@@ -42,7 +43,7 @@ def arguments(module: str, description: str | None, *, quick: str) -> argparse.N
 
 
 def machine() -> dict[str, Any]:
-    """Return the properties of the machine on which the figures depend, without names and paths."""
+    """Return what the figures depend on: the processor, the system and the versions."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -83,7 +84,7 @@ def save(name: str, result: dict[str, Any], targets: Iterable[Target] = (), *, q
         "date": datetime.now(UTC).date().isoformat(),
         "commit": commit(),
         "machine": machine(),
-        # A number below zero means a raised priority, used while other programs ran on the machine.
+        # Below zero if the benchmark had a raised priority, because other programs used the machine.
         "nice": os.getpriority(os.PRIO_PROCESS, 0),
         "load": [round(load, 1) for load in os.getloadavg()],
     }

@@ -1,8 +1,8 @@
 """Run a part of our engine or of the naive design in a process of its own: `python -m tools.bench.roles <role> <JSON>`.
 
-`send` sends messages at their planned times. `process` is our processor. `execute` is the conversation processors that
-our processor starts, which take batches, work and complete them. `poll` is the naive processor. Each role prints JSON
-lines, with all times in ms.
+`send` and `send_naive` send messages at their planned times. `process` is our processor. `execute` runs the
+conversation processors that our processor starts: they take batches, work, and complete the batches. `poll` is the
+naive processor. Each role prints JSON lines. All times in them are in ms.
 """
 
 import json
@@ -89,7 +89,7 @@ def send_naive(given: Given) -> None:
 
 
 class _Pipe:
-    """A stand-in for Lambda that sends each start to the process that runs the conversation processors."""
+    """Stands in for Lambda. It prints each invocation, so that the process with the role `execute` can read it."""
 
     def prepare(self) -> None:
         return

@@ -1,8 +1,9 @@
 """Measure the requests a second that a local stage can answer: `python -m tools.bench.stage [--quick]`.
 
-Clients send one signed webhook after the other, through the API to ingest and Valkey. Each step has more clients, until
-one in a hundred requests fails or takes more than a second. The same run measures a function that does nothing, behind
-an API of its own. This shows how much the emulator, and the clients on the same machine, limit the result.
+Each client sends signed webhooks one after the other, through the API to ingest and Valkey. Each step has more clients
+than the one before, until one in a hundred requests fails or takes more than a second. The benchmark also measures a
+function that does nothing, behind an API of its own. This shows how much of the limit comes from the emulator and the
+clients, which run on the same machine.
 """
 
 import argparse
@@ -28,7 +29,7 @@ CLIENTS = (1, 2, 4, 8, 16, 32, 64)
 MOST_ERRORS = 0.01
 MOST_P99_MS = 1_000
 CONVERSATIONS = 200
-# No buffer is due during the measurement, because the emulator would start a process for each conversation processor.
+# No buffer is due during the measurement. Otherwise the emulator would start a process for each conversation processor.
 OVERRIDES = {"rules": {"silenceMs": 600_000, "maxWaitMs": 3_600_000}}
 ACCOUNT = "bench"
 QUOTA = {
@@ -77,7 +78,7 @@ def is_too_much(found: dict[str, Any]) -> bool:
 
 
 def ramp(sends: dict[str, Send], *, clients: tuple[int, ...], seconds: float) -> dict[str, list[dict[str, Any]]]:
-    """Measure the systems in turns, each until it cannot handle the load."""
+    """Measure the systems in turns, with more and more clients, each until it cannot handle the load."""
     steps: dict[str, list[dict[str, Any]]] = {name: [] for name in sends}
     for number in clients:
         for name, send in sends.items():

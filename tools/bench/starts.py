@@ -1,8 +1,8 @@
 """Measure the processor's CPU time for the start of a conversation processor: `python -m tools.bench.starts [--quick]`.
 
-It measures the processor's own `ConversationProcessors` and the SDK with a server on this machine that accepts
-everything. The connection has no TLS, which would cost more. A processor has 256 MB and therefore a seventh of a CPU.
-From both follows how many batches a second one shard can start.
+It measures the processor's own `ConversationProcessors` and the AWS SDK. A server on this machine accepts all requests.
+The connection has no TLS, which would cost more. A processor has 256 MB and therefore a seventh of a CPU. This share
+and the CPU time of a start determine how many batches a second one shard can start.
 """
 
 import argparse

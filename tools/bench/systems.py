@@ -184,7 +184,7 @@ def _role(name: str, **options: Any) -> list[str]:
 
 
 def send_beside(system: System, plan: Iterable[Planned], began_ms: float, **options: Any) -> None:
-    """Send a second plan from another process. Its times count from the beginning of the first plan."""
+    """Send a second plan from another process. Its times are relative to the beginning of the first plan."""
     with tempfile.TemporaryFile() as lines:
         for each in plan:
             lines.write(json.dumps(_require_setting(each, began_ms)).encode() + b"\n")
@@ -205,6 +205,6 @@ def _require_setting(planned: Planned, began_ms: float) -> dict[str, Any]:
 
 
 def _message(body: str) -> Message:
-    """Return the numbers of conversation and message, which are in the id at the beginning of the body."""
+    """Return the conversation's and the message's number. The id at the beginning of the body contains both."""
     shown = json.loads(body.partition("\n")[0])
     return int(shown[-20:-12], 16), int(shown[-12:-2], 16)

@@ -1,4 +1,4 @@
-"""A minimal client. It sends requests that are already encoded on one socket, and never retries.
+"""A minimal client with one socket. Its requests are already encoded, and it never retries.
 
 All contestants use the same client, so that only the server's work differs.
 """
@@ -57,7 +57,7 @@ class Wire:
                 raise ServerRefused(str(reply))
 
     def pipe(self, requests: Iterable[bytes], *, at_once: int = 200) -> None:
-        """Send up to `at_once` requests in a round trip, to load data, or to exclude the socket's cost from a figure.
+        """Send up to `at_once` requests in a round trip. This is faster, and keeps the socket's cost out of a figure.
 
         The next requests are encoded while the server works.
         """

@@ -21,7 +21,7 @@ class Shape:
     """The median of the gaps between fragments. The gaps are lognormal, and at most three fifths of `silence_ms`."""
     gap_sigma: float = 0.8
     pause_ms: float = 1_500.0
-    """The mean of a random, exponential time. A pause between bursts is that time plus one and a half `silence_ms`."""
+    """The mean of an exponential random time. A pause between bursts is this time plus 1.5 `silence_ms`."""
     redelivered_share: float = 0.02
     """The share of messages that are sent again, as platforms do when a response is lost."""
 
@@ -54,7 +54,8 @@ def _conversation(conversation: int, bursts: int, shape: Shape, drawn: random.Ra
                 at_ms += gap_ms(shape, drawn)
             sendings.append(Sending(at_ms, conversation, burst, number))
             if drawn.random() < shape.redelivered_share:
-                # Redeliver the message within its burst, so that an effect on the wait does not look like a merge.
+                # Redeliver the message within its burst, because a later redelivery could change the wait and so merge
+                # two bursts.
                 sendings.append(Sending(at_ms + shape.silence_ms / 20, conversation, burst, number))
             number += 1
         at_ms += 1.5 * shape.silence_ms + drawn.expovariate(1 / shape.pause_ms)

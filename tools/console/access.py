@@ -1,8 +1,8 @@
-"""Refuses requests from other pages than the console's own, and sets the headers that limit what that page may load.
+"""Refuses requests that do not come from the console's own page, and limits what that page may load.
 
 Any web page that is open in the same browser can send requests to a server on this machine. Therefore the path must
 begin with a random token. The Host header must name this server, because the domain of a foreign page may resolve to
-this machine. The Origin header, if the browser sends one, must name this server, too.
+this machine. The Origin header, if the browser sends one, must also name this server.
 """
 
 import hmac
@@ -76,7 +76,7 @@ class Access:
         is_ours = origin == f"http://{host}"
         is_foreign = headers.get("sec-fetch-site", "none") not in ("same-origin", "none")
         only_reads = scope["method"] in ("GET", "HEAD")
-        # Browsers send Origin with every request except plain navigations and reads.
+        # Only reads may come without an Origin header, because browsers send one with all other requests.
         if is_foreign or not (is_ours or (only_reads and origin is None)):
             return PlainTextResponse("Only the console's own page may call this.", 403)
         return None if only_reads else _refusal_of_body(headers)

@@ -45,7 +45,7 @@ class TemporaryChanges:
             raise ChangeFailed(f"{NOT_TAKEN_BACK} {problem}".strip())
 
     def order(self, **order: Any) -> None:
-        """Let the process carry out an order. If the stage refuses it, the process ends. Then raise ChangeFailed."""
+        """Make the process carry out an order. It ends if the stage refuses the order. Then raise ChangeFailed."""
         assert self._process.stdin
         try:
             self._process.stdin.write(json.dumps(order) + "\n")

@@ -54,7 +54,7 @@ class BusListener:
                 pause = PAUSE_AFTER_A_PROBLEM_SECONDS
             self._report(self.problem or "The console does not see events.")
             self._ended.wait(pause)
-            # Restart less and less often: without delete rights, each listener leaves a queue.
+            # Pause longer after each failure, because a listener without the right to delete leaves its queue behind.
             pause = min(2 * pause, MAX_PAUSE_BETWEEN_LISTENERS_SECONDS)
 
     def end(self) -> None:

@@ -16,11 +16,11 @@ VOICE = "https://example.com/voice.ogg"
 
 
 class CannotDo(Exception):
-    """Raised if the customer's platform has no such webhook, or if a change names no earlier message."""
+    """Raised if the platform has no such webhook, or if the customer has not sent the message that it is about."""
 
 
 class Customer(NamedTuple):
-    """A person who writes on a platform, to an account. Only the generic platform names a tenant."""
+    """A person who writes to an account on a platform. Only a webhook of the generic platform can name a tenant."""
 
     platform: str
     account: str
@@ -29,7 +29,7 @@ class Customer(NamedTuple):
 
     @property
     def conversation(self) -> str:
-        """Return the conversation's id, unless the stage's rules assign the account to a tenant."""
+        """Return the conversation's id. The stage uses another id if its rules assign the account to a tenant."""
         parts = (self.tenant or "default", self.platform, self.account, self.user)
         return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)
 
@@ -129,7 +129,7 @@ def _telegram(customer: Customer, kind: str, message_id: str, text: str) -> Any:
     return update
 
 
-# The kinds of webhooks of each platform. `again` repeats the newest body, as a platform does without an answer.
+# The kinds of webhooks of each platform. `again` sends a body a second time, as a platform does if it gets no answer.
 # `human_reply` reports a message that a human agent wrote.
 KINDS: dict[str, tuple[str, ...]] = {
     "generic": ("text", "file", "voice", "typing", "edit", "delete", "again"),
@@ -157,8 +157,7 @@ class Customers:
         self._sent: OrderedDict[Customer, OrderedDict[str, PostedWebhook]] = OrderedDict()
 
     def webhook(self, customer: Customer, kind: str, *, text: str = "", message_id: str | None = None) -> PostedWebhook:
-        """Return the platform's webhook. Raise CannotDo if the platform has none of this kind, or without such a
-        message.
+        """Return the webhook. Raise CannotDo if the platform has none of this kind, or there is no such message.
 
         Without a `message_id`, an edit, a deletion and a redelivery are about the customer's newest message.
         """

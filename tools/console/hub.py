@@ -69,7 +69,7 @@ class Hub:
             self._readers.discard(reader)
 
     def end(self) -> None:
-        """Close the connections of all pages properly before the server ends."""
+        """End the streams of all pages before the server ends."""
         with self._changed:
             for reader in self._readers:
                 reader.close()

@@ -90,7 +90,7 @@ def _listen(place: ShownStage, output: Output, ended: threading.Event) -> None:
 
 
 def _wait_for_the_end(ended: threading.Event) -> None:
-    # Do not use `sys.stdin.buffer`, because Python crashes if it ends while another thread reads from that.
+    # Do not read from `sys.stdin.buffer`, because Python crashes if it ends while another thread reads from that.
     while os.read(sys.stdin.fileno(), 1024):
         continue
     ended.set()

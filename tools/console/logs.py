@@ -8,7 +8,7 @@ from tools.console.polls import now_ms
 
 LOG_LINES_SHOWN = 200
 LOGS_LOOK_BACK_MS = 10 * 60_000
-# The admin function logs every operation. Leave these out, because the page requests them every few seconds.
+# The admin function logs every operation. Leave out these operations, because the page requests them every few seconds.
 ONLY_LOOKS = ("conversation.show", "conversation.list", "rules.explain", "rules.list", "status", "dead.list")
 
 
@@ -17,10 +17,10 @@ class Logs:
         self._place = place
 
     def of(self, conversation: str) -> list[Json]:
-        """Return the newest lines that contain the conversation's id, oldest first. Return none unless the stage is
-        local.
+        """Return the newest log lines that contain the conversation's id, oldest first.
 
-        The lines of a run appear when the run has ended. Leave out the console's own polls.
+        The lines of a run appear only when the run has ended. Lines about the console's own polls are left out.
+        If the stage is not local, the list is empty.
         """
         return [each for each in self._lines_with(conversation) if each["line"].get("operation") not in ONLY_LOOKS]
 

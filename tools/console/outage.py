@@ -1,4 +1,4 @@
-"""Says in plain words what an outage of Valkey means, because errors of the stage name only the call that failed."""
+"""Explains an outage of Valkey in plain words, because the stage's errors name only the call that failed."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Finds the stage, and finds it again after each start of the local stage, which changes its address."""
+"""Finds the stage. It searches again after each start of the local stage, because a start changes the address."""
 
 import json
 import sys
@@ -61,7 +61,7 @@ class ShownStage:
 
     @property
     def empty_since_ms(self) -> int | None:
-        """Return when the local stage was last started again, or None if it was not while the console ran.
+        """Return when the local stage was started again while the console ran. Return None if it was not.
 
         A start changes the address and removes all data. A deployment to the running stage keeps both.
         """
@@ -87,7 +87,7 @@ class ShownStage:
 
     @property
     def changer(self) -> list[str]:
-        """Return the command that changes the stage for as long as a scenario plays."""
+        """Return the command that changes the stage temporarily, for one scenario."""
         return self._command("tools.console.temporary_changes")
 
     def _command(self, module: str) -> list[str]:

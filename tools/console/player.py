@@ -15,7 +15,7 @@ from tools.console.customers import CannotDo, Customer
 from tools.console.hub import Hub
 from tools.console.scenarios import Scenario, ScenarioStep
 
-# After a crash, a batch comes at the latest after the watchdog's pass, a lease and the starts of two functions.
+# After a crash, a batch may have to wait for the watchdog's next pass, a lease, and the starts of two functions.
 MAX_WAIT_FOR_BATCH_SECONDS = 60.0
 # The types of events, besides batches, that a scenario may expect. It cannot expect replies of a responder.
 EVENTS = ("messages.amended", "messages.buffer.cancelled", "messages.conversation.taken_over")
@@ -71,7 +71,7 @@ class _PlayRecord:
             Customer(each.platform, each.account, each.user + run, each.tenant) for each in scenario.customers
         ]
         self.conversations = {each.conversation: who for who, each in enumerate(self.customers)}
-        """The customer of each conversation, by its name. The stage may answer with another name than the first one."""
+        """The customer's number, by conversation id. The stage may answer with another id than the console assumed."""
         self.batches_came_at: list[float] = []
         self.is_over = False
         """True if later events no longer belong to the play."""
@@ -95,7 +95,7 @@ class _PlayRecord:
         }
 
     def conversation_of(self, who: int) -> str:
-        """Return the id of the customer's conversation, from the stage's response if there was one."""
+        """Return the id of the customer's conversation. The stage's response may have corrected it."""
         return next(name for name, whose in reversed(self.conversations.items()) if whose == who)
 
     def take(self, kind: str, detail: Json) -> bool:
@@ -189,7 +189,7 @@ class Player:
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Stop the scenario, and wait a short time for the undoing of its changes."""
+        """Stop the scenario, and wait a short time until its changes are undone."""
         self.stop()
         if self._playing:
             self._playing.join(SHUT_DOWN_SECONDS)
@@ -207,7 +207,7 @@ class Player:
                 self._changed.notify_all()
 
     def note_reader(self, customer: Customer) -> None:
-        """End the record of a finished play if the page's reader writes as one of its customers."""
+        """Record no more events of a finished play if the page's reader now writes as one of its customers."""
         with self._changed:
             play = self._play
             if play and customer in play.customers and play.progress["state"] in ("ended", "stopped"):

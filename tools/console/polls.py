@@ -1,4 +1,4 @@
-"""Polls the stage while a page is open, for its counts, its next conversations by due time, and its dead letters."""
+"""Polls the stage while a page is open, for its counts, the conversations that are due next, and its dead letters."""
 
 import threading
 import time
@@ -106,7 +106,7 @@ class Polls:
                 self._time_lines.note_absence(gone[1], self.clock())
 
     def _pages(self) -> Iterator[tuple[int, Json]]:
-        """Yield each response with the time before its request, because it may be out of date when it arrives."""
+        """Yield each response with the time of its request, because the conversations may have changed since then."""
         cursor = None
         for _ in range(MAX_REQUESTS_IN_A_SWEEP):
             at_ms = self.clock()
@@ -147,9 +147,9 @@ class Polls:
         }
 
     def _completed(self, row: Json) -> Json:
-        """Return the row with the reason for the due time, and with the agent that owns the conversation's account.
+        """Return the row, with the reason for its due time and with the agent that owns the conversation's account.
 
-        A generic webhook may have named a different agent.
+        A generic webhook may have named a different agent, which the row does not show.
         """
         agent = self._agents.get(tuple(row["conversation"].split("/")[:3]))
         return row | {"agent": agent, "why": why_due(row)}

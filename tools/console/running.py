@@ -28,7 +28,7 @@ TOKEN_BYTES = 24
 
 @contextmanager
 def running(place: ShownStage, *, port: int = 0) -> Iterator[str]:
-    """Serve the page, and yield its address. At the end, remove the rule and the queue that listen to the stage."""
+    """Serve the page, and yield its address. At the end, remove the rule and queue that receive the stage's events."""
     parts = make_parts(place)
     token = secrets.token_urlsafe(TOKEN_BYTES)
     with socket.socket() as listening:

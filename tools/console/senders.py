@@ -51,7 +51,7 @@ class GenericSender:
 
     def __init__(self, stage: StageClient) -> None:
         self._stage = stage
-        # The typing route has an address of its own, which `GenericWebhook` does not know.
+        # Leave out typing, because `GenericWebhook` cannot post to the address of the typing route.
         self.kinds = {"generic": tuple(kind for kind in KINDS["generic"] if kind != "typing")}
 
     def send(self, platform: str, posted: PostedWebhook) -> SenderResponse:

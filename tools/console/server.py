@@ -161,7 +161,7 @@ class _Answers:
         return StreamingResponse(messages(), media_type="text/event-stream")
 
     def hello(self, _wish: Nothing) -> Json:
-        """Return the data with which the page begins. The page asks again when an unreachable stage is back."""
+        """Return the data that a page needs first. The page requests it again when an unreachable stage is back."""
         options = self._parts.place.options
         try:
             platforms, scenarios, problem = self._parts.simulator.kinds, self._parts.player.offered(), None

@@ -43,7 +43,7 @@ class Simulator:
             return dict(self._refused)
 
     def act(self, customer: Customer, kind: str, *, text: str = "", message_id: str | None = None) -> Json:
-        """Post the customer's webhook. Raise CannotDo if the platform has no such webhook, Failed without an answer."""
+        """Post the webhook. Raise CannotDo if the platform has no such webhook, Failed if the stage does not answer."""
         if kind not in self._place.sender.kinds.get(customer.platform, ()):
             raise CannotDo(f"This stage's simulator cannot send '{kind}' by {customer.platform}.")
         with self._lock:
@@ -88,7 +88,7 @@ class Simulator:
         self._publish_buffers_soon()
 
     def _publish_buffers_soon(self) -> None:
-        """Publish the buffers from another thread, because `PacedStage` may delay that, but not the customer."""
+        """Publish the buffers from another thread, because `PacedStage` may wait, but the customer must not."""
         with self._lock:
             if self._is_publishing:
                 return
@@ -112,7 +112,7 @@ class Simulator:
             shown = self._stage.ask("conversation.show", conversation=conversation, messages=False)
         except Failed as error:
             if is_outage(error):
-                # The page already shows the outage, so publish only that the reason for the due time is unknown.
+                # The page already shows the outage. Publish only a text in place of the reason for the due time.
                 self._hub.publish("buffer", {"conversation": conversation, "why": {"text": NO_REASON}})
             else:
                 self._hub.publish("notice", {"text": str(error)})
@@ -127,7 +127,7 @@ class Simulator:
 
 
 def waiting_part(shown: Json) -> Json:
-    """Return the state in the lane where messages wait. After an outage, they may wait only in the DynamoDB lane."""
+    """Return the state in the lane where messages wait, because after an outage that may be only the DynamoDB lane."""
     waits_in_valkey = shown.get("count") or shown.get("batch")
     return shown if waits_in_valkey else shown.get("dynamodb") or shown
 

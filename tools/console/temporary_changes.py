@@ -29,7 +29,7 @@ class Asks(Protocol):
 
 
 class StageChanges:
-    """Changes the stage. The end of `stack` undoes the changes."""
+    """Changes the stage. The changes are undone when `stack` is closed."""
 
     def __init__(self, stage: Asks, local_stage: LocalStage, stack: ExitStack) -> None:
         self._stage = stage

@@ -13,7 +13,7 @@ METADATA = ("platform", "firstMessageAt", "lastMessageAt", "waitMs", "rule", "ap
 
 
 def shown(detail: Json, *, words: bool) -> Json:
-    """Return the part of the event's detail that the page may show."""
+    """Return the event's detail, without people's words unless `words` is true."""
     if words:
         return detail
     seen = {name: detail[name] for name in SHOWN if name in detail}

@@ -22,7 +22,7 @@ try:
 except ModuleNotFoundError as missing:
     sys.exit(cli.missing_package(missing))
 
-# `make logs` begins this far in the past, so that it also shows the run that made the developer look.
+# `make logs` begins this far in the past, because developers often look only after something has happened.
 MAX_PAST_LOGS_MS = 60_000
 # A closed terminal or a `kill` ends the command as Ctrl-C does, so that the command still stops everything it started.
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -92,7 +92,7 @@ def _json_object(text: str) -> dict[str, Any]:
 
 
 def _agree_to_replace(stage: Stage, overrides: dict[str, Any]) -> None:
-    """Ask before `up` replaces the running stage. Raise LocalError if the answer is no, or without a terminal."""
+    """Ask before `up` replaces the running stage. Raise LocalError if the answer is no, or if there is no terminal."""
     lane = stage.lane()
     if lane is None or overrides.get("lane", lane) == lane:
         return

@@ -44,8 +44,7 @@ class Cdk:
         self._instance = instance
 
     def bootstrap(self) -> None:
-        # Run the CLI in a folder without cdk.json. Otherwise it would synthesize the app, which bootstrapping does not
-        # need.
+        # Run the CLI in a folder without cdk.json, because with that file it would also synthesize the app.
         self._run("bootstrap", f"aws://{emulator.ACCOUNT}/{self._region}", folder=self._folder)
 
     def deploy(self, *, context: Mapping[str, str]) -> Mapping[str, str]:
@@ -70,8 +69,8 @@ class Cdk:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
             **cli.environment(),
-            # The CLI caches account numbers by access key. The emulator's must not be in the cache of the real
-            # accounts.
+            # The CLI caches account numbers by access key. Use a cache of its own, so that the developer's cache does
+            # not get the emulator's account.
             "CDK_HOME": str(self._folder / "home" / ".cdk"),
             **sessions.CREDENTIALS,
             "AWS_ENDPOINT_URL": self._endpoint_url,
@@ -90,7 +89,7 @@ class Cdk:
         try:
             failed = process.wait()
         except BaseException:
-            # Ctrl-C does not reach the CLI, which runs in a session of its own. Without this it would continue to
+            # Ctrl-C does not reach the CLI, which runs in a session of its own. If it is not killed, it continues to
             # deploy.
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -100,7 +99,7 @@ class Cdk:
 
 
 def _api_endpoint(deployed: str, endpoint_url: str) -> str:
-    """Return the address at which this machine reaches the API, because the API's own name does not resolve."""
+    """Return the API's address on this machine. Do not return the name from CDK, because it does not resolve."""
     name = deployed.removeprefix("https://")
     if ".lambda-url." in name:
         return f"{endpoint_url}{FUNCTION_URL_PATH}{name.partition('.')[0]}"
@@ -115,14 +114,14 @@ def read_back(
     valkey_url: str | None,
     previous: Mapping[str, str],
 ) -> Outputs:
-    """Set what the emulator's CloudFormation ignores, write the webhook secrets, and return the outputs."""
+    """Set what the emulator's CloudFormation has ignored, and write the webhook secrets. Return the stage's outputs."""
 
     def client(service: str) -> Any:
         return sessions.emulator_client(service, endpoint_url=endpoint_url, region=region)
 
     roles = [role for role in ROLES if f"{_camel(role)}Function" in deployed]
     functions = {role: deployed[f"{_camel(role)}Function"] for role in roles}
-    # The template also contains this setting, but the emulator accepts the setting only through this call.
+    # Allow these functions to run in a loop. The template allows it, too, but the emulator needs this call.
     for role in IN_A_LOOP & functions.keys():
         client("lambda").put_function_recursion_config(FunctionName=functions[role], RecursiveLoop="Allow")
     api_endpoint = _api_endpoint(deployed["ApiEndpoint"], endpoint_url)

@@ -24,7 +24,7 @@ ACCOUNT = "000000000000"
 
 
 def ensure_installed(folder: Path) -> Path:
-    """Return the interpreter of the emulator's environment. Rebuild that if its requirements or Python changed."""
+    """Build the emulator's environment again if its requirements or Python changed. Return its interpreter."""
     python = folder / "bin" / "python"
     stamp = folder / "installed"
     wanted = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()
@@ -32,7 +32,7 @@ def ensure_installed(folder: Path) -> Path:
         return python
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, with_pip=False)
-    # Use the pip of this process's environment, because `venv` takes ten times as long if it also installs pip.
+    # Use the pip of this process's environment, because `venv` takes ten times as long if it also installs pip there.
     command = [
         sys.executable,
         "-m",

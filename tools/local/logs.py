@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from tools.local.outputs import Outputs
 
 LOGS_POLL_SECONDS = 0.5
-# The logs may show an earlier line of one function after a later line of another function. The delay is at most this.
+# A line of one function may appear later than newer lines of the other functions, by at most this time.
 MAX_LATE_LINE_MS = 2_000
 Line = tuple[int, str, str, str]
 

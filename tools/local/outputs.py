@@ -31,7 +31,7 @@ class Outputs:
     OversizeBucketName: str
     RulesTableName: str
     HoldingTableName: str | None = None
-    """None in a stage without the DynamoDB lane, as is `TriggerQueueUrl`."""
+    """None in a stage without the DynamoDB lane. The same is true of `TriggerQueueUrl`."""
     TriggerQueueUrl: str | None = None
     CacheEndpoint: str | None = None
     """`host:port` of Valkey. In AWS the stack has an output of the same name."""

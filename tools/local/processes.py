@@ -1,4 +1,4 @@
-"""Starts, finds and stops the processes of one instance of the local stage, which have a mark in their environment.
+"""Starts, finds and stops the processes of one instance of the local stage. Each has a mark in its environment.
 
 Children inherit the mark, even in another session. An unrelated process that reuses an old process id does not have the
 mark.
@@ -66,7 +66,7 @@ def belonging_to(instance: str, *, program: str | None = None) -> list[psutil.Pr
 def stop(instance: str, *, program: str | None = None, grace_seconds: float = MAX_ENDING_SECONDS) -> int:
     """Stop all processes of the instance, or only those of one program. Return how many ran.
 
-    A process gets SIGTERM, and after `grace_seconds` SIGKILL.
+    Each process gets SIGTERM. If it still runs after `grace_seconds`, it gets SIGKILL.
     """
     stopped = set()
     deadline = time.monotonic() + grace_seconds

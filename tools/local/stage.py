@@ -1,4 +1,4 @@
-"""Starts, updates and stops a local stage, which has a folder. A record there tells which processes are its own."""
+"""Starts, updates and stops a local stage. A file in the stage's folder records which processes belong to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tools.local.errors import LocalError
 from tools.local.outputs import Outputs
 from tools.local.progress import Progress
 
-# The first answer of ingest includes the start of its process.
+# The first answer takes long, because the emulator must start a process of ingest.
 MAX_FIRST_ANSWER_SECONDS = 30.0
 # The pause between two requests to ingest, each of which runs the function.
 FIRST_ANSWER_POLL_SECONDS = 0.2
@@ -61,8 +61,8 @@ class Stage:
     def up(self, progress: Progress, *, overrides: Mapping[str, Any] | None = None) -> Outputs:
         """Start and deploy the stage, or deploy changes to the running stage. Return its outputs.
 
-        If a start fails, stop every process again. If `overrides` names another lane than the running stage's, replace
-        that stage by a new one.
+        If a start fails, stop every process again. If the running stage has another lane than `overrides` names,
+        replace the stage by a new one.
         """
         with self._lock(), ExitStack() as on_failure:
             instance = self._running()
@@ -96,7 +96,7 @@ class Stage:
 
     @contextmanager
     def without_valkey(self) -> Iterator[None]:
-        """Stop Valkey while the block runs, then start it again with its data, unless the stage has been replaced."""
+        """Stop Valkey while the block runs. Then start it again with its data, unless the stage was replaced."""
         instance = self._recorded()
         assert instance, "the stage is up"
         try:
@@ -106,7 +106,7 @@ class Stage:
             self._start_valkey_again(instance)
 
     def _start_valkey_again(self, instance: Instance) -> None:
-        """Start Valkey, unless the instance has ended, because no later command would then stop the server."""
+        """Start Valkey if the instance is still recorded. Otherwise no later command would stop the server."""
         while self._recorded() == instance:
             with ExitStack() as locked:
                 try:

@@ -15,7 +15,7 @@ from infra.settings_and_defaults import LOCAL_API_ID
 from message_buffer.json_object import Json
 from tools.local.outputs import FUNCTION_URL_PATH, Outputs
 
-# If no process of ingest is free, the emulator starts one for the request.
+# Long enough for the start of a process of ingest, which the emulator needs if no process is free.
 MAX_WEBHOOK_ANSWER_SECONDS = 30.0
 SIGNATURE_HEADER = {
     "generic": "X-Signature-256",
@@ -73,7 +73,7 @@ class Webhooks:
         return f"{self._outputs.ApiEndpoint}/{route}/{platform}"
 
     def signature(self, platform: str, raw: bytes) -> dict[str, str]:
-        """Return the headers that prove the body's origin, or an empty object for a platform without a secret."""
+        """Return the headers that prove the body's origin, or an empty dict for a platform without a secret."""
         secret = self._outputs.WebhookSecrets.get(platform)
         if secret is None:
             return {}
@@ -93,7 +93,7 @@ class Webhooks:
 
 
 def _domain_in_events(outputs: Outputs) -> str:
-    """Return the domain that the emulator puts into all its events, even if the caller used another address."""
+    """Return the API's domain in the emulator's events. It does not depend on the address that the caller used."""
     address = urlsplit(outputs.ApiEndpoint)
     if address.path.startswith(FUNCTION_URL_PATH):
         return f"{address.path.removeprefix(FUNCTION_URL_PATH)}.lambda-url.{outputs.Region}.on.aws"

@@ -12,7 +12,7 @@ MAX_KILL_SECONDS = 5.0
 
 
 def workers(outputs: Outputs, role: str) -> list[psutil.Process]:
-    """Return the processes in which the function runs or waits for its next invocation."""
+    """Return the function's processes, including those that wait for an invocation."""
     name = outputs.Functions[role]
     return [each for each in psutil.process_iter() if _runs(each, name, outputs.AwsEndpointUrl)]
 
@@ -30,8 +30,7 @@ def kill(outputs: Outputs, *roles: str) -> int:
 def _runs(process: psutil.Process, function: str, endpoint_url: str) -> bool:
     try:
         environment = process.environ()
-        # The mark excludes processes that do not belong to a local stage. The port excludes those of other local
-        # stages.
+        # The mark shows that the process belongs to a local stage. The port shows to which one.
         return (
             MARK in environment
             and environment.get("AWS_LAMBDA_FUNCTION_NAME") == function
