@@ -12,6 +12,7 @@ from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.dial import Dial
 from message_buffer.lanes.valkey.patience import DialPatience, WebhookPatience
 from message_buffer.lanes.valkey.scripts import load_script
+from message_buffer.limits import MAX_IDLE_MS
 from tests.support.engine import ManualClock
 
 CONNECT_MS = 5_000
@@ -80,15 +81,20 @@ def test_a_prepared_dial_continues_before_the_first_call(scene: Scene) -> None:
     assert len(scene.dialled) == 1
 
 
-def test_a_connection_that_opened_before_the_instance_was_suspended_is_used_after_it(scene: Scene) -> None:
+@pytest.mark.parametrize(("suspended_ms", "dials"), [(MAX_IDLE_MS, 1), (MAX_IDLE_MS + 1, 2)])
+def test_a_connection_that_opened_before_a_suspension_is_used_after_it_unless_it_was_idle_for_long(
+    scene: Scene, suspended_ms: int, dials: int
+) -> None:
     scene.leave_a_dial()
     dial = scene.connection._dial
     assert dial
-    scene.clients[0].may_open.set()
+    for client in scene.clients[:2]:
+        client.may_open.set()
     assert dial.wait(30)
-    scene.clock.advance(HOUR_MS)
+    scene.clock.advance(suspended_ms)
     assert scene.call() == [b"LOST"]
-    assert len(scene.dialled) == 1
+    assert len(scene.dialled) == dials
+    assert scene.clients[0].closed.is_set() == (dials == 2)
 
 
 def test_an_overdue_dial_is_abandoned_and_closed_once_it_ends(scene: Scene) -> None:
