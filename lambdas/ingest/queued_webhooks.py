@@ -24,8 +24,6 @@ from message_buffer.telemetry import Telemetry
 # minimum to the maximum. So a webhook is delivered at most five minutes after the end of an outage.
 MIN_QUEUED_WEBHOOK_PAUSE_SECONDS = 2
 MAX_QUEUED_WEBHOOK_PAUSE_SECONDS = 300
-# A webhook takes milliseconds, or a few seconds if Valkey does not answer. If less time than this is left, the queue
-# delivers the remaining webhooks of the batch again at once.
 # A webhook takes milliseconds, but may take ten seconds. With less time left than this, the others of a batch are
 # delivered again at once.
 MIN_MS_LEFT_FOR_A_QUEUED_WEBHOOK = 12_000

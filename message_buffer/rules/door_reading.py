@@ -20,9 +20,6 @@ from message_buffer.messages.message import MAX_ATTACHMENTS, Message, encode, pr
 from message_buffer.messages.wire_form import mend_id
 from message_buffer.rules.doors import MISSING, AttachmentFields, Door, Kind, Place, Pointer, Value, part_of
 
-# A body for a door may contain as many items as a body of the generic platform.
-# The largest webhook could contain a million attachments, too many for a function's memory. Albums of the known
-# products have up to 30.
 _T = TypeVar("_T")
 
 PLATFORM = "custom"
