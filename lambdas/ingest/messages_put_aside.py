@@ -5,9 +5,9 @@ the queue until an operator redrives it. This module then buffers it.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2s
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from lambdas.ingest.preparation import PreparedMessage, timing_of
 from message_buffer.clock import Clock
@@ -24,9 +24,15 @@ from message_buffer.rules.rule_book import RuleBook
 MAX_PUT_ASIDE = Quota(messages_per_minute=60, conversations_per_minute=60)
 LETTER_VERSION = 1
 
+T = TypeVar("T")
+
 
 class TakesDeadLetters(Protocol):
     def put(self, body: str) -> None: ...
+
+
+class InTime(Protocol):
+    def __call__(self, items: Iterable[T], /) -> Iterator[T]: ...
 
 
 class MessagesPutAside:
@@ -36,17 +42,17 @@ class MessagesPutAside:
         self._book = book
         self._clock = clock
 
-    def put(self, refused: Iterable[tuple[PreparedMessage, o.RefusalReason]]) -> bool:
+    def put(self, refused: Iterable[tuple[PreparedMessage, o.RefusalReason]], in_time: InTime) -> bool:
         """Put all of these messages into the queue. Return False, and put none, if an account has put too many aside.
 
         Raise StoreError or SendFailed.
         """
         letters = []
-        for message, reason in refused:
+        for message, reason in in_time(refused):
             if not self._is_allowed(message):
                 return False
             letters.append(self._letter(message, reason))
-        for letter in letters:
+        for letter in in_time(letters):
             self._queue.put(json.dumps(letter, separators=(",", ":")))
         return True
 

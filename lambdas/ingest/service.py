@@ -196,7 +196,8 @@ class Ingest:
             self._changes.apply_all(in_time(changes), done)
             replies = (each for each in prepared.human_replies if self._may(each.conversation, done, refusals))
             self._human_replies.hold_all(in_time(replies), done)
-            if puts_aside and refusals.messages and not refusals.has_others and self._put_aside.put(refusals.messages):
+            may_put_aside = puts_aside and refusals.messages and not refusals.has_others
+            if may_put_aside and self._put_aside.put(refusals.messages, in_time):
                 done.put_aside = len(refusals.messages)
         finally:
             report(self._telemetry, platform.full_name, done)

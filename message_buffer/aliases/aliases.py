@@ -72,7 +72,9 @@ class Aliases:
 
     def _look_up(self, by_id: ConversationId, number: str | None, *, learn: bool) -> _Copy | None:
         """Return a new copy of the author's alias, or None if the table does not answer in time."""
-        if self._breaker.should_skip or self._spent_ms >= MAX_LOOK_UP_MS_IN_A_WEBHOOK:
+        # Learn however long the look-ups took, because a message under another name than the one that was looked up
+        # would split its conversation.
+        if self._breaker.should_skip or (not learn and self._spent_ms >= MAX_LOOK_UP_MS_IN_A_WEBHOOK):
             return None
         began_ms = self._clock()
         try:

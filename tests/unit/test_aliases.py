@@ -9,6 +9,7 @@ import pytest
 from message_buffer.aliases.aliases import ALIAS_COPY_LIFE_MS, MAX_ALIASES_KEPT, MAX_LOOK_UP_MS_IN_A_WEBHOOK
 from message_buffer.aliases.aliases_table import ALIAS_LIFE_MS
 from message_buffer.lanes.circuit_breaker import MAX_BREAKER_PAUSE_MS
+from message_buffer.messages.author_ids import AuthorIds
 from tests.support.aliases import ACCOUNT, AliasScene
 from tests.support.window import failing
 
@@ -208,7 +209,8 @@ def test_a_slow_table_takes_a_bounded_time_of_a_webhook(scene: AliasScene) -> No
     scene.instance.begin_webhook()
     began_ms = scene.clock()
     for number in range(1_000):
-        scene.user(f"49{number}", f"US.{number}", instance=scene.instance)
+        ids = AuthorIds(f"49{number}", f"US.{number}")
+        scene.instance.conversation_of(ACCOUNT._replace(user=f"49{number}"), ids, learn=False)
     assert scene.clock() - began_ms <= MAX_LOOK_UP_MS_IN_A_WEBHOOK + 3 * 900
     scene.wire.before = lambda _: None
     scene.instance.begin_webhook()

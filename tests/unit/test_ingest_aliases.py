@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from message_buffer.aliases.aliases import MAX_LOOK_UP_MS_IN_A_WEBHOOK
+from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.json_object import Json
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import MINUTE_MS
@@ -228,3 +230,17 @@ def test_a_reaction_of_an_unknown_author_teaches_nothing(scene: Scene, aliases: 
     assert scene.post("whatsapp", whatsapp(item | {"type": "reaction"}))[0] == 200
     assert len(scene.amended()) == 1
     assert aliases.items() == []
+
+
+def test_authors_whose_look_ups_were_slow_are_learned_under_the_names_that_were_found(
+    scene: Scene, aliases: AliasScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get = AliasesTable.get
+
+    def slowly(self: AliasesTable, *args: Any, **kwargs: Any) -> str | None:
+        aliases.clock.advance(MAX_LOOK_UP_MS_IN_A_WEBHOOK // 4)
+        return get(self, *args, **kwargs)
+
+    monkeypatch.setattr(AliasesTable, "get", slowly)
+    body = whatsapp(said("m1", "491", ADA), said("m2", "492", BO))
+    assert conversations(scene, body) == [BY_NUMBER, "default/whatsapp/555/492"]

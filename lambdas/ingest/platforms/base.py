@@ -210,6 +210,10 @@ class Intake:
         self.accounts.add(update.conversation.account)
         self._require_few()
 
+    def add_reply(self, reply: HumanReply) -> None:
+        self.human_replies.append(reply)
+        self._require_few()
+
     def _require_few(self) -> None:
         if len(self.updates) + len(self.human_replies) > MAX_ITEMS_IN_A_WEBHOOK:
             raise TooManyItems(f"A webhook has at most {MAX_ITEMS_IN_A_WEBHOOK} messages, changes and human replies.")

@@ -76,8 +76,10 @@ class Messenger(MetaPlatform):
             # Ignore threads that another app of the page controls, except the replies of people who type in that app.
             standby = list_of(entry.get("standby"))
             intake.ignored["standby"] += len(standby)
-            seen = [_Event(object_of(event), self.name, account, received_at_ms).read_echo() for event in standby]
-            intake.human_replies += [reply for reply in seen if isinstance(reply, HumanReply)]
+            seen = (_Event(object_of(event), self.name, account, received_at_ms).read_echo() for event in standby)
+            for reply in seen:
+                if isinstance(reply, HumanReply):
+                    intake.add_reply(reply)
         return intake
 
 

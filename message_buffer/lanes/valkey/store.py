@@ -113,8 +113,13 @@ class Store:
         return o.MessageDuplicate(_or_none(reply.due_at_ms), reply.count, rule, start_id if reply.start else None)
 
     def charge_changes(self, conversation: str, charge: Charge, *, items: int) -> o.Charged | o.MessageRefused:
-        """Charge changes and control words. The quotas are those of this conversation's shard."""
-        limits = _limits(self.settings, charge._replace(is_exact=True), items)
+        """Charge changes and control words. The quotas are those of this conversation's shard.
+
+        Their quotas are as large as those of messages, but counted apart. Otherwise the changes of a webhook would use
+        up the quota of its messages with each delivery, and the messages would be refused for ever.
+        """
+        account, tenant = f"changes:{charge.account}", charge.tenant and f"changes:{charge.tenant}"
+        limits = _limits(self.settings, charge._replace(account=account, tenant=tenant, is_exact=True), items)
         reply = self._run("charge_changes", conversation=conversation, now_ms=self._clock(), limits=limits)
         return o.Charged() if reply.word == b"CHARGED" else o.MessageRefused(reply.reason.decode(), reply.wait_ms)
 
