@@ -239,7 +239,7 @@ class DynamoDbProcessor:
     def _empty(self, locked: _Locked, heartbeat: Heartbeat, time: TimeLeft) -> None:
         """Emit the window's messages."""
         with ExitStack() as turn:
-            batch = self._batch(locked, turn)
+            batch = self._batch(locked, turn, time)
             if batch is None:
                 return
             conversation, frozen = locked.conversation, batch.frozen
@@ -266,7 +266,7 @@ class DynamoDbProcessor:
         ):
             raise LockLost("the lock ran out while the batch was emitted, and another call has the window now")
 
-    def _batch(self, locked: _Locked, turn: ExitStack) -> _BatchToEmit | None:
+    def _batch(self, locked: _Locked, turn: ExitStack, time: TimeLeft) -> _BatchToEmit | None:
         """Return the frozen batch, or freeze a new one. If no message waits, close the window and return None.
 
         If the window is large, first wait until no other thread has such a window. `turn` then contains the turn, which
@@ -285,6 +285,7 @@ class DynamoDbProcessor:
             bodies = [each.body for each in contents.stored]
             if None in bodies or sum(len(each or b"") for each in bodies) > LARGE_WINDOW_BYTES:
                 turn.enter_context(self._large_window)
+                time.require_a_call()  # the wait for the turn may have used up the time
             if window.frozen is not None:
                 # An earlier attempt has frozen the batch, or this attempt has, but DynamoDB's response was lost.
                 return self._again(conversation, window.frozen, contents)
