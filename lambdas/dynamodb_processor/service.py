@@ -143,8 +143,11 @@ class DynamoDbProcessor:
             return False
         return self._work(trigger, _Locked(trigger.conversation, owner, window), time)
 
-    def sweep(self, *, is_second: bool = False) -> None:
+    def sweep(self, time: TimeLeft, *, is_second: bool = False) -> None:
         """Send another trigger for each window whose trigger was lost. If this is the first sweep, request a second.
+
+        Leave the other windows to the next sweep if too little time is left, because a sweep that is killed ends the
+        run of the triggers in the same delivery, and is delivered again.
 
         In the index, the time of a window is never later than its due time. So read each window whose time in the index
         has passed.
@@ -157,6 +160,8 @@ class DynamoDbProcessor:
         for conversation, listed_at_ms in windows:
             if listed_at_ms > now_ms:
                 continue
+            if not time.has_a_call():
+                break
             window = self._windows.read(conversation)
             if not window.is_open:
                 continue  # the index lags behind the table
