@@ -33,7 +33,6 @@ def types_of(templates: Mapping[str, Synthesized]) -> set[str]:
     return {resource["Type"] for each in templates.values() for resource in each.to_json()["Resources"].values()}
 
 
-@pytest.mark.xfail(strict=True, reason="nine regions lack a schema registry, five more function URLs: not left out yet")
 def test_a_stage_has_only_types_of_resources_that_its_region_has(synthesize: Synthesize) -> None:
     """Regions that lack the same types are tried once. A region that the settings refuse needs no types."""
     used = {kind for name in IN_AWS for kind in types_of(synthesize(VARIANTS[name].stage, **VARIANTS[name].overrides))}
