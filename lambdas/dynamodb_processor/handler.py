@@ -51,7 +51,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any] | None:
                 done = list(threads.map(lambda record: _process(record, time, processor, telemetry), records))
             failed = [record["messageId"] for record, is_done in zip(records, done, strict=True) if not is_done]
             return {"batchItemFailures": [{"itemIdentifier": each} for each in failed]}
-        processor.sweep()
+        processor.sweep(time)
     finally:
         telemetry.flush()
     return None
@@ -60,7 +60,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any] | None:
 def _process(record: dict[str, Any], time: TimeLeft, processor: DynamoDbProcessor, telemetry: Telemetry) -> bool:
     if is_sweep(record["body"]):
         try:
-            processor.sweep(is_second=True)
+            processor.sweep(time, is_second=True)
         except Exception as error:  # noqa: BLE001 - the triggers of the same delivery must not fail with the sweep
             # Do not repeat the sweep, because the next one starts in half a minute anyway. Otherwise all sweeps that
             # fail in an outage of the table would run together when the outage ends.

@@ -144,11 +144,22 @@ class DynamoDbProcessor:
             return False
         return self._work(trigger, _Locked(trigger.conversation, owner, window), time)
 
-    def sweep(self, *, is_second: bool = False) -> None:
+    def sweep(self, time: TimeLeft, *, is_second: bool = False) -> None:
         """Send another trigger for each window whose trigger was lost. If this is the first sweep, request a second.
 
-        The index has a time for each window, which is never later than the window's due time. So the sweep reads only
-        the windows whose time in the index has passed.
+        <<<<<<< ours
+                The index has a time for each window, which is never later than the window's due time. So the sweep reads only
+                the windows whose time in the index has passed.
+        ||||||| base
+                In the index, the time of a window is never later than its due time. So read each window whose time in the index
+                has passed.
+        =======
+                Leave the other windows to the next sweep if too little time is left, because a sweep that is killed ends the
+                run of the triggers in the same delivery, and is delivered again.
+
+                In the index, the time of a window is never later than its due time. So read each window whose time in the index
+                has passed.
+        >>>>>>> theirs
         """
         if not is_second:
             self._triggers.send_sweep(delay_ms=SECOND_SWEEP_DELAY_MS)
@@ -158,6 +169,8 @@ class DynamoDbProcessor:
         for conversation, listed_at_ms in windows:
             if listed_at_ms > now_ms:
                 continue
+            if not time.has_a_call():
+                break
             window = self._windows.read(conversation)
             if not window.is_open:
                 continue  # the index lags behind the table
@@ -242,7 +255,7 @@ class DynamoDbProcessor:
     def _empty(self, locked: _Locked, heartbeat: Heartbeat, time: TimeLeft) -> None:
         """Emit the window's messages."""
         with ExitStack() as turn:
-            batch = self._batch(locked, turn)
+            batch = self._batch(locked, turn, time)
             if batch is None:
                 return
             conversation, frozen = locked.conversation, batch.frozen
@@ -269,7 +282,7 @@ class DynamoDbProcessor:
         ):
             raise LockLost("the lock ran out while the batch was emitted, and another call has the window now")
 
-    def _batch(self, locked: _Locked, turn: ExitStack) -> _BatchToEmit | None:
+    def _batch(self, locked: _Locked, turn: ExitStack, time: TimeLeft) -> _BatchToEmit | None:
         """Return the frozen batch, or freeze a new one. If no message waits, close the window and return None.
 
         If the window is large, first wait until no other thread has such a window. `turn` then contains the turn, which
@@ -288,6 +301,7 @@ class DynamoDbProcessor:
             bodies = [each.body for each in contents.stored]
             if None in bodies or sum(len(each or b"") for each in bodies) > LARGE_WINDOW_BYTES:
                 turn.enter_context(self._large_window)
+                time.require_a_call()  # the wait for the turn may have used up the time
             if window.frozen is not None:
                 # An earlier attempt froze the batch. Or this attempt froze it, and DynamoDB's response was lost.
                 return self._again(conversation, window.frozen, contents)

@@ -41,8 +41,11 @@ class TimeLeft:
         self._remaining_ms = remaining_ms
         self._needed_ms = min(MAX_CALL_MS + RELEASE_MS, remaining_ms() // 2)
 
+    def has_a_call(self) -> bool:
+        return self._remaining_ms() >= self._needed_ms
+
     def require_a_call(self) -> None:
-        if self._remaining_ms() < self._needed_ms:
+        if not self.has_a_call():
             raise TooLittleTime("too little time is left for another call")
 
 

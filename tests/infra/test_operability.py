@@ -101,6 +101,7 @@ def test_the_responders_alarms_tell_the_same_topic_by_its_name(
         "throttles-responder",
         "reply-dead-letters",
         "processing-errors",
+        "replies-of-a-tenant",
         "unconfirmed-sends",
     }
     for alarm in alarms.values():

@@ -356,7 +356,7 @@ class TwoLanes:
             for message_id in sorted(self.unanswered):
                 self._deliver(0, message_id)
             if turn % 7 == 6:
-                self.scene.processor.sweep()
+                self.scene.processor.sweep(AMPLE)
             self.recover()
             self.execute()
             self.empty_windows()

@@ -230,7 +230,7 @@ class WindowScene:
         while self.clock() < until_ms:
             self.clock.advance(min(step_ms, until_ms - self.clock()))
             if sweep and self.clock() % 60_000 < step_ms:
-                self.processor.sweep()
+                self.processor.sweep(AMPLE)
             self.run()
 
     def events(self) -> list[dict[str, Any]]:

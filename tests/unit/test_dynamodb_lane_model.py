@@ -243,7 +243,7 @@ class WindowMachine(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
-        self._act("sweep", self.scene.processor.sweep, TO_THE_END)
+        self._act("sweep", lambda: self.scene.processor.sweep(AMPLE), TO_THE_END)
 
     # -- how -----------------------------------------------------------------------------------------------------
 
@@ -308,7 +308,7 @@ class WindowMachine(RuleBasedStateMachine):
             if not scene.triggers.waiting and all(map(scene.is_idle, CONVERSATIONS)):
                 break
             with suppress(SendFailed):
-                scene.processor.sweep()
+                scene.processor.sweep(AMPLE)
         assert not self.frozen_on_hold, "frozen in spite of a hold"
         for name in CONVERSATIONS:
             self.judge(name)

@@ -358,3 +358,14 @@ def test_a_message_that_is_held_but_not_yet_told_of_when_its_window_closes_opens
         window.send("m2")
     settle(window)
     assert [each for batch in window.batches() for each in batch] == ["m1", "m2"]
+
+
+@pytest.mark.promise("P1")
+def test_a_deletion_leaves_a_message_that_the_window_has_not_counted(window: WindowScene) -> None:
+    with window.wire.at("update_item", killed), pytest.raises(Killed):
+        window.send("m1")  # stored, but the window does not know it
+    window.send("m1")
+    window.send("m2")
+    assert window.lane.delete_message(CONVERSATION, "m2") == o.MessageDeleted()
+    settle(window)
+    assert window.batches() == [["m1"]]

@@ -506,10 +506,10 @@ def test_a_lost_trigger_is_made_good_within_a_minute(window: WindowScene, phase_
             window.triggers.waiting.clear()
         window.clock.advance(1_000)
         if window.clock() % MINUTE_MS < SECOND_MS:
-            window.processor.sweep()
+            window.processor.sweep(AMPLE)
         for at_ms in [each for each in window.triggers.sweeps_at_ms if each <= window.clock()]:
             window.triggers.sweeps_at_ms.remove(at_ms)
-            window.processor.sweep(is_second=True)
+            window.processor.sweep(AMPLE, is_second=True)
         window.run()
         if window.batches():
             break
@@ -518,9 +518,9 @@ def test_a_lost_trigger_is_made_good_within_a_minute(window: WindowScene, phase_
 
 
 def test_a_sweep_asks_for_one_more_and_that_one_for_none(window: WindowScene) -> None:
-    window.processor.sweep()
+    window.processor.sweep(AMPLE)
     assert window.triggers.sweeps_at_ms == [window.clock() + SECOND_SWEEP_DELAY_MS]
-    window.processor.sweep(is_second=True)
+    window.processor.sweep(AMPLE, is_second=True)
     assert len(window.triggers.sweeps_at_ms) == 1
 
 
@@ -532,7 +532,7 @@ def test_the_sweep_asks_the_window_and_not_the_index(window: WindowScene) -> Non
         window.pass_time(20_000)
         send(window, f"m{number}", rules.timing)
     assert window.table.windows.read(CONVERSATION).listed_at_ms < window.clock() - WINDOW_GRACE_MS
-    window.processor.sweep()
+    window.processor.sweep(AMPLE)
     assert window.telemetry.counts["TriggersResent"] == 0
     assert window.telemetry.counts["OldestWindowOverdueMs"] == 0
     assert window.table.windows.read(CONVERSATION).listed_at_ms == window.clock() + 30_000, (
@@ -547,7 +547,7 @@ def test_a_sweep_lists_no_window_later_than_a_message_that_comes_meanwhile_wants
         CONVERSATION, window=window.table.windows.read(CONVERSATION), at_ms=window.clock() - WINDOW_GRACE_MS - 1
     )
     with window.wire.at("get_item", lambda: send(window, "m2"), after=True):
-        window.processor.sweep()
+        window.processor.sweep(AMPLE)
     seen = window.table.windows.read(CONVERSATION)
     assert seen.listed_at_ms <= seen.due.due_at_ms
 
@@ -565,7 +565,7 @@ def test_windows_on_hold_do_not_hide_an_overdue_one_from_the_sweep(
     window.triggers.waiting.clear()
     window.clock.advance(MINUTE_MS)
     for _ in range(2):
-        window.processor.sweep()
+        window.processor.sweep(AMPLE)
     window.run()
     assert window.batches() == [["m1"]]
 
@@ -577,7 +577,7 @@ def test_a_resume_that_dies_half_way_lets_the_sweep_find_the_window(window: Wind
     with window.wire.at("send_message", failing()), pytest.raises(SendFailed):
         window.lane.resume_buffer(CONVERSATION)
     window.clock.advance(WINDOW_GRACE_MS + 1)
-    window.processor.sweep()
+    window.processor.sweep(AMPLE)
     window.run()
     assert window.batches() == [["m1"]]
 

@@ -71,7 +71,7 @@ def test_a_batch_has_at_most_so_many_bytes_but_always_a_message(
 def test_the_sweep_leaves_alone_what_is_not_overdue(window: WindowScene) -> None:
     window.send("m1")
     window.clock.advance(SILENCE_MS + WINDOW_GRACE_MS)
-    window.processor.sweep()
+    window.processor.sweep(AMPLE)
     assert window.telemetry.counts["TriggersResent"] == 0
     assert window.telemetry.counts["OpenWindows"] == 1
     assert window.telemetry.counts["OldestWindowOverdueMs"] == WINDOW_GRACE_MS

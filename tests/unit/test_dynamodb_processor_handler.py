@@ -1,6 +1,7 @@
 """The triggers of one delivery are processed side by side, and each ends by itself."""
 
 import json
+import time
 from itertools import product
 from threading import Barrier, Event, get_ident
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from lambdas.dynamodb_processor import handler as dynamodb_processor
 from lambdas.dynamodb_processor import service
 from message_buffer.errors import SendFailed
 from message_buffer.lanes.dynamodb.triggers import SWEEP
-from message_buffer.limits import LARGE_MESSAGE_BYTES
+from message_buffer.limits import LARGE_MESSAGE_BYTES, WINDOW_GRACE_MS
 from tests.support.window import CONVERSATION, WINDOW_MS, WindowScene, settle
 
 CONTEXT = SimpleNamespace(get_remaining_time_in_millis=lambda: 30_000)
@@ -152,7 +153,7 @@ def test_a_sweep_that_fails_leaves_the_windows_of_its_delivery_alone(
     scene.send("m1")
     scene.clock.advance(WINDOW_MS)
 
-    def fail(**_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise KeyError("a bug")
 
     monkeypatch.setattr(scene.processor, "sweep", fail)
@@ -168,3 +169,42 @@ def test_a_sweep_that_fails_leaves_the_windows_of_its_delivery_alone(
     ]
     assert end(scene, {trigger.receipt: trigger}, records) == []
     assert scene.batches() == [["m1"]]
+
+
+def test_a_large_window_whose_turn_comes_too_late_is_put_back(
+    scene: WindowScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "LARGE_WINDOW_BYTES", 10_000)
+    for name, number in product(CONVERSATIONS[:3], range(4)):
+        scene.send(f"m{number}", conversation=name, text="x" * 3_000)
+    scene.clock.advance(WINDOW_MS)
+    left_ms = 30_000
+
+    def publish(request: str) -> None:
+        nonlocal left_ms
+        if request == "put_events":
+            time.sleep(MOMENT_SECONDS)  # until the other windows wait for their turn
+            left_ms = 5_000
+
+    scene.wire.after = publish
+    monkeypatch.setattr(CONTEXT, "get_remaining_time_in_millis", lambda: left_ms)
+    assert len(deliver(scene)) == 2
+    frozen = [scene.table.windows.read(name).frozen for name in CONVERSATIONS[:3]]
+    assert frozen == [None] * 3, "a window was worked on with too little time"
+
+
+def test_a_sweep_ends_before_its_run_is_killed(scene: WindowScene, monkeypatch: pytest.MonkeyPatch) -> None:
+    all_due(scene)
+    scene.triggers.waiting.clear()
+    scene.clock.advance(WINDOW_GRACE_MS + 1)
+    left_ms = 30_000
+
+    def run_out(request: str) -> None:
+        nonlocal left_ms
+        if request == "send_message" and len(scene.triggers.waiting) == 2:
+            left_ms = 5_000
+
+    scene.wire.after = run_out
+    monkeypatch.setattr(CONTEXT, "get_remaining_time_in_millis", lambda: left_ms)
+    assert end(scene, {}, [{"messageId": "sweep", "body": json.dumps(SWEEP), "receiptHandle": "r"}]) == []
+    assert len(scene.triggers.waiting) == 2

@@ -16,7 +16,6 @@ from message_buffer.limits import MAX_IDLE_MS
 from tests.support.engine import ManualClock
 
 CONNECT_MS = 5_000
-HOUR_MS = 3_600_000
 
 
 class Client:
@@ -81,17 +80,17 @@ def test_a_prepared_dial_continues_before_the_first_call(scene: Scene) -> None:
     assert len(scene.dialled) == 1
 
 
-@pytest.mark.parametrize(("suspended_ms", "dials"), [(MAX_IDLE_MS, 1), (MAX_IDLE_MS + 1, 2)])
-def test_a_connection_that_opened_before_a_suspension_is_used_after_it_unless_it_was_idle_for_long(
-    scene: Scene, suspended_ms: int, dials: int
+@pytest.mark.parametrize(("idle_ms", "dials"), [(MAX_IDLE_MS, 1), (MAX_IDLE_MS + 1, 2)])
+def test_a_connection_that_no_call_waited_for_is_used_unless_it_was_idle_for_long(
+    scene: Scene, idle_ms: int, dials: int
 ) -> None:
     scene.leave_a_dial()
     dial = scene.connection._dial
     assert dial
-    for client in scene.clients[:2]:
+    for client in scene.clients:
         client.may_open.set()
     assert dial.wait(30)
-    scene.clock.advance(suspended_ms)
+    scene.clock.advance(idle_ms)
     assert scene.call() == [b"LOST"]
     assert len(scene.dialled) == dials
     assert scene.clients[0].closed.is_set() == (dials == 2)
@@ -139,3 +138,36 @@ def test_a_call_that_dialled_twice_reports_how_long_it_waited() -> None:
         connection.run(load_script("renew_lease"), [b"{b0}:processor"], (1, "l", 2))
     may_end.set()
     connection.close()
+
+
+def test_a_call_that_read_the_clock_before_another_call_uses_the_same_client(scene: Scene) -> None:
+    scene.clients[0].may_open.set()
+    scene.call()
+    was_ms = scene.clock()
+    scene.clock.advance(1)
+    scene.call()  # another thread's
+    scene.clock.now_ms = was_ms
+    scene.call()
+    assert len(scene.dialled) == 1
+    assert not scene.clients[0].closed.is_set()
+
+
+def test_a_client_that_another_call_has_just_opened_is_used() -> None:
+    now, dialled = ManualClock(), list[Client]()
+
+    def open_it() -> Client:
+        dialled.append(Client())
+        return dialled[-1]
+
+    def clock() -> int:
+        if connection._client and not calls:
+            calls.append("another thread's, after the dial and before the first use")
+            connection.run(*renewal)
+        return now()
+
+    calls: list[str] = []
+    renewal = load_script("renew_lease"), [b"{b0}:processor"], (1, "l", 2)
+    connection = Connection(open_it, clock=clock)
+    connection.run(*renewal)
+    assert calls
+    assert len(dialled) == 1

@@ -103,7 +103,7 @@ def test_every_error_tells_whether_to_come_again() -> None:
     ours = [error for error in tree(MessageBufferError) if error.__module__ == MessageBufferError.__module__]
     assert {error.__name__ for error in ours if error.retryable} == {
         "StoreUnavailable", "SignInUnavailable", "StoreOutOfMemory", "StoreThrottled", "StoreSignInRefused",
-        "SendFailed", "LockLost", "TooLittleTime",
+        "SendFailed", "LockLost", "TooLittleTime", "TooManyHolds",
     }  # fmt: skip
 
 

@@ -109,7 +109,7 @@ class Messages(Table):
 
         Return False if the message no longer waits, or the window has changed since the caller read it.
         """
-        is_last = window.waiting <= 1
+        is_last = window.waiting <= 1 and self._is_alone(conversation, name)
         if window.is_open and is_last and not (window.frozen or window.lock.owner):
             change = self._closing(conversation, window, expires_at_ms)
         else:
@@ -119,6 +119,14 @@ class Messages(Table):
         message = self._change(key_of(conversation, MESSAGE + name), do, left, only_if=IS_STORED)
         body = self._delete(key_of(conversation, BODY + name))
         return self._transact("drop stored message", [message, change, body])
+
+    def _is_alone(self, conversation: str, name: str) -> bool:
+        """Return whether no other message waits, or False if that would take more than a page to find out.
+
+        The window does not count a message if the request that stored it died before it wrote the message's facts.
+        """
+        contents = self.read(conversation, max_pages=1)
+        return contents.is_whole and all(each.name == name for each in contents.waiting)
 
     def _dropping(self, conversation: str, name: str, window: Window, *, is_last: bool) -> dict[str, Any]:
         """Return the change that dropping a message makes to the window. The due time of the other messages stays the

@@ -191,7 +191,9 @@ class Connection:
 
     def _is_fresh(self, now_ms: int) -> bool:
         """Return whether the open client's sign-in is valid and its connections were used lately."""
-        return 0 <= now_ms - self._opened_at_ms < SIGN_IN_LIFE_MS and 0 <= now_ms - self._used_at_ms <= MAX_IDLE_MS
+        # Another thread may have used the client after this one read the clock.
+        is_idle = abs(now_ms - self._used_at_ms) > MAX_IDLE_MS
+        return 0 <= now_ms - self._opened_at_ms < SIGN_IN_LIFE_MS and not is_idle
 
     def _is_late(self, began_ms: int) -> bool:
         return self._retry_within_ms is not None and self._clock() - began_ms > self._retry_within_ms
@@ -231,9 +233,9 @@ class Connection:
         Raise StoreUnavailable if the dial takes longer than the caller's patience. The dial continues, and a later call
         uses its connection.
         """
-        now_ms = self._clock()
-        patience_ms = self._patience.left_ms(is_doubted=self._is_doubted) - max(now_ms - called_at_ms, 0)
         with self._dials:
+            now_ms = self._clock()
+            patience_ms = self._patience.left_ms(is_doubted=self._is_doubted) - max(now_ms - called_at_ms, 0)
             if self._client is not None and self._is_fresh(now_ms):
                 return self._client  # another thread has opened it
             dial = self._dial_of(now_ms)
@@ -257,6 +259,7 @@ class Connection:
         with self._dials:
             if self._dial is dial:
                 self._client, self._opened_at_ms, self._dial = client, dial.began_ms, None
+                self._used_at_ms = now_ms
                 self._is_doubted = False
                 self._on_connected(dial.took_ms)
         return client
