@@ -147,19 +147,9 @@ class DynamoDbProcessor:
     def sweep(self, time: TimeLeft, *, is_second: bool = False) -> None:
         """Send another trigger for each window whose trigger was lost. If this is the first sweep, request a second.
 
-        <<<<<<< ours
-                The index has a time for each window, which is never later than the window's due time. So the sweep reads only
-                the windows whose time in the index has passed.
-        ||||||| base
-                In the index, the time of a window is never later than its due time. So read each window whose time in the index
-                has passed.
-        =======
-                Leave the other windows to the next sweep if too little time is left, because a sweep that is killed ends the
-                run of the triggers in the same delivery, and is delivered again.
-
-                In the index, the time of a window is never later than its due time. So read each window whose time in the index
-                has passed.
-        >>>>>>> theirs
+        The index has a time for each window, which is never later than the window's due time. So the sweep reads only
+        the windows whose time in the index has passed. It leaves the others to the next sweep if too little time is
+        left, because a sweep that is killed ends the run of the triggers in the same delivery, too.
         """
         if not is_second:
             self._triggers.send_sweep(delay_ms=SECOND_SWEEP_DELAY_MS)

@@ -1,7 +1,6 @@
 """The triggers of one delivery are processed side by side, and each ends by itself."""
 
 import json
-import time
 from itertools import product
 from threading import Barrier, Event, get_ident
 from types import SimpleNamespace
@@ -183,7 +182,7 @@ def test_a_large_window_whose_turn_comes_too_late_is_put_back(
     def publish(request: str) -> None:
         nonlocal left_ms
         if request == "put_events":
-            time.sleep(MOMENT_SECONDS)  # until the other windows wait for their turn
+            Event().wait(MOMENT_SECONDS)  # until the other windows wait for their turn
             left_ms = 5_000
 
     scene.wire.after = publish
