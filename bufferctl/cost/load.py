@@ -1,4 +1,4 @@
-"""What a load of `bufferctl verify` adds to a stage's bill."""
+"""Computes what a load of `bufferctl verify` adds to a stage's bill."""
 
 import json
 
