@@ -1,10 +1,4 @@
-<<<<<<< ours
 """Computes what the messages of `bufferctl verify --load` add to a stage's bill."""
-||||||| base
-"""What a load of `bufferctl verify` adds to a stage's bill."""
-=======
-"""Computes what a load of `bufferctl verify` adds to a stage's bill."""
->>>>>>> theirs
 
 import json
 
