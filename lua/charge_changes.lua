@@ -14,6 +14,9 @@ local now_ms, limits = tonumber(ARGV[1]), ARGV[2]
 local every, buffer, refused, wait_ms = '1', true, nil, 0 -- charge as for one message of an open buffer
 local max_waiting, due_bytes, max_bytes, account_us, opening_us, account, of_tenant
 -- include limits
+-- A full server refuses a script whose first write might need memory, and stop words and deletions free memory. So begin
+-- with a command that only removes.
+call('HDEL', quota_key, '')
 -- include charge_quota
 if refused then return {'REFUSED', refused, wait_ms} end
 return {'CHARGED'}

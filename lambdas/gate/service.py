@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from lambdas.operations import MAX_CALLER_CHARACTERS, MAX_ID_CHARACTERS, Operation
-from message_buffer.errors import InvalidInput, StoreError
+from message_buffer.errors import InvalidInput, StoreError, TooManyHolds
 from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.holds import longest, shown
@@ -51,10 +51,19 @@ class Gate:
         return {"current": current, "newer": current > generation, **response}
 
     def hold(self, fields: Json) -> Json:
-        """Put the conversation on hold for a consumer, in all lanes. Return the time at which the hold ends."""
+        """Put the conversation on hold for a consumer, in all lanes. Return the time at which the hold ends.
+
+        Raise TooManyHolds, and leave a hold in no lane, if consumers may not hold another conversation.
+        """
         name, by = _conversation(fields, "holdMs"), mend_id(fields["by"])
         hold_ms = _whole(fields, "holdMs", at_most=MAX_HOLD_MS)
-        held = [lane.hold_buffer(name, holder="consumers", cause=by, hold_ms=hold_ms) for lane in self._lanes]
+        try:
+            held = [lane.hold_buffer(name, holder="consumers", cause=by, hold_ms=hold_ms) for lane in self._lanes]
+        except TooManyHolds:
+            # Only the Valkey lane, which is last, raises this, and only if it has no hold of consumers.
+            for lane in self._lanes[:-1]:
+                lane.resume_buffer(name, holder="consumers", cause=by)
+            raise
         return {"heldUntil": held[-1].held_until_ms}  # the other lane's hold ends a moment earlier
 
     def resume(self, fields: Json) -> Json:

@@ -5,7 +5,8 @@ the queue until an operator redrives it. This module then buffers it.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from hashlib import blake2s
 from typing import Any, Protocol, TypeVar
 
@@ -42,11 +43,16 @@ class MessagesPutAside:
         self._book = book
         self._clock = clock
 
-    def put(self, refused: Iterable[tuple[PreparedMessage, o.RefusalReason]], in_time: InTime) -> bool:
+    def put(self, refused: Collection[tuple[PreparedMessage, o.RefusalReason]], in_time: InTime) -> bool:
         """Put all of these messages into the queue. Return False, and put none, if an account has put too many aside.
 
         Raise StoreError or SendFailed.
         """
+        of_accounts = Counter(message.charge.account for message, _ in refused if message.charge)
+        # Charge nothing for a webhook that can never be put aside, because its redeliveries would leave nothing for the
+        # account's other customers.
+        if max(of_accounts.values(), default=0) > MAX_PUT_ASIDE.messages_per_minute:
+            return False
         letters = []
         for message, reason in in_time(refused):
             if not self._is_allowed(message):

@@ -8,15 +8,19 @@ from message_buffer.errors import StoreOutOfMemory
 from message_buffer.lanes.outcomes import (
     BatchCompleted,
     BatchRetried,
+    BufferCancelled,
+    Charged,
     ClaimReturned,
     LeaseAcquired,
     LeaseReleased,
     MessageBuffered,
+    MessageDeleted,
     Renewed,
     ShardRecovered,
 )
 from message_buffer.lanes.valkey.connection import connect
 from message_buffer.limits import MIN_RETRY_MS
+from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.settings import ConnectionSettings
 from tests.support.emission import Bus, claim_and_take, ids_of, run_until_idle, take
@@ -124,6 +128,16 @@ def test_with_no_byte_left_a_batch_still_goes_its_whole_way(tight: Engine) -> No
     assert (ids_of(again.payloads), again.attempt) == (["m1", "m2"], 3)
     assert isinstance(tight.store.complete_batch("c", "t3"), BatchCompleted)
     assert_invariants(tight)
+
+
+def test_with_no_byte_left_stop_words_and_deletions_are_charged_and_carried_out(tight: Engine) -> None:
+    for conversation in "cd":
+        tight.send(conversation, "m1")
+    exhaust(tight)
+    charge = Charge("generic/shop", Quota(1, 1))
+    assert isinstance(tight.store.charge_changes("c", charge, items=2), Charged)
+    assert isinstance(tight.store.cancel_buffer("c"), BufferCancelled)
+    assert isinstance(tight.store.delete_message("d", "m1"), MessageDeleted)
 
 
 def test_with_no_byte_left_a_batch_larger_than_the_limit_still_goes_in_parts(tight: Engine) -> None:

@@ -167,6 +167,7 @@ def quota_spent(engine: Engine) -> None:
     open_buffer(engine)
     for n in range(2):
         engine.store.buffer_message("d", f"m{n}", payload=payload(f"m{n}"), timing=ADAPTIVE.timing, charge=SPENT)
+    engine.store.charge_changes("d", SPENT, items=2)
 
 
 def held(engine: Engine) -> None:

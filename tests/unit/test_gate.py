@@ -205,6 +205,13 @@ def test_a_hold_that_a_resume_at_the_same_time_left_in_one_lane_is_told(
     assert (hold["holder"], hold["cause"]) == ("people", "operator")
 
 
+def test_a_hold_that_is_refused_stays_in_no_lane(both: Function, fake: Engine) -> None:
+    fake.store.settings = fake.store.settings._replace(max_held=1)
+    assert both.ask("conversation.hold", conversation="default/generic/shop/ben", holdMs=HOLD_MS)["ok"]
+    assert not both.ask("conversation.hold", holdMs=HOLD_MS)["ok"]
+    assert both.ask("gate")["result"] == {"holds": []}
+
+
 @pytest.mark.parametrize("only_in", ["valkey", "dynamodb"])
 def test_a_hold_that_has_ended_is_not_told(both: Function, window: WindowScene, fake: Engine, only_in: str) -> None:
     lane, clock = (fake.store, fake.clock) if only_in == "valkey" else (window.lane, window.clock)

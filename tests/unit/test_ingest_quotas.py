@@ -189,6 +189,19 @@ def test_an_account_that_has_put_too_many_messages_aside_is_refused_aloud(scene:
     assert scene.post("whatsapp", bodies[-1])[0] == 200
 
 
+def test_a_webhook_with_too_many_messages_to_put_aside_leaves_room_for_those_of_others(scene: Scene) -> None:
+    scene.engine.store.settings = scene.engine.store.settings._replace(max_waiting=8)
+    for user in ("491701", "491702"):
+        conversation = f"default/whatsapp/1/{user}"
+        scene.engine.store.hold_buffer(conversation, holder="people", cause="operator", hold_ms=3_600_000)
+    many = whatsapp(*map(str, range(8 + MAX_PUT_ASIDE.messages_per_minute + 1)))
+    assert [scene.post("whatsapp", many)[0] for _ in range(3)] == [503] * 3
+    each = {"from": "491702", "timestamp": "1749416383", "type": "text", "text": {"body": "Hey"}}
+    few = whatsapp(messages=[each | {"id": f"m{n}"} for n in range(10)])
+    assert scene.post("whatsapp", few)[0] == 200
+    assert len(scene.dead_letters.bodies) == 2
+
+
 def test_changes_and_control_words_are_never_put_aside(scene: Scene) -> None:
     scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
     assert [scene.post("whatsapp", reactions(1))[0] for _ in range(2)] == [200, 429]
