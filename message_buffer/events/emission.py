@@ -32,7 +32,7 @@ class EmissionLimits(NamedTuple):
 class TimeLeft:
     """The time left until Lambda kills a processor. The processor must put its batch back before then.
 
-    Even the slowest two AWS calls fit into the default time-out of 20 seconds. A third call may have to wait for the
+    Even the slowest two AWS calls fit into the default time-out of 24 seconds. A third call may have to wait for the
     next attempt. If the time-out is shorter, as in tests, a call may begin while at least half of the time-out is left.
     """
 
