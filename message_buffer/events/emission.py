@@ -32,7 +32,7 @@ class EmissionLimits(NamedTuple):
 class TimeLeft:
     """The time left until Lambda kills a processor. Before then, the processor must put its batch back.
 
-    Even the slowest two AWS calls fit into the default time-out of 20 seconds. If a third call does not fit, it waits
+    Even the slowest two AWS calls fit into the default time-out of 24 seconds. If a third call does not fit, it waits
     for the next attempt to emit the batch. If the time-out is shorter, as in tests, a call may begin while at least
     half of the time-out is left.
     """

@@ -415,6 +415,12 @@ def test_a_quota_that_is_used_up_is_said_before(
     assert all(sentence in each for each in found)
 
 
+def test_a_quota_whose_value_aws_does_not_tell_is_no_problem(prod: StageConfig) -> None:
+    untold: Answer = ("service-quotas", "get_service_quota", "NoSuchResourceException")
+    left = [quota(9), quota(9), untold, vpcs(5), addresses(5)]
+    assert not in_account(prod, BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED, *left)
+
+
 def test_what_the_stage_has_already_needs_no_quota(prod: StageConfig) -> None:
     deployed: Answer = (
         "resourcegroupstaggingapi",
