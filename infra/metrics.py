@@ -95,7 +95,7 @@ class Metrics:
         return cloudwatch.MathExpression(expression=query, label=name, period=period)
 
     def custom_by_reason(self, name: str, service: str) -> cloudwatch.MathExpression:
-        """Return one line for each reason that occurred. Only graphs accept such a search, alarms do not."""
+        """Return a search that finds a line for each reason that occurred. Graphs accept a search, alarms do not."""
         search = f'{{{self._namespace},reason,service}} MetricName="{name}" service="{service}"'
         return cloudwatch.MathExpression(
             expression=f"SEARCH('{search}', 'Sum', {MINUTE.to_seconds()})",

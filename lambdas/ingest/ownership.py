@@ -50,7 +50,7 @@ def _of_author(named: ConversationId, update: Update, aliases: Aliases | None, *
 
 
 def _author_in_group(update: Update) -> str | None:
-    # A reaction belongs to the group's conversation, because its author need not be the author of the message.
+    # Anyone in the group may react to a message, so a reaction goes to the conversation of the whole group.
     if isinstance(update, Reacted) or not update.group:
         return None
     return update.message.author if isinstance(update, Incoming | Edited) else update.author

@@ -200,7 +200,7 @@ class ConversationsTable(Table):
     # -- the outbox --------------------------------------------------------------------------------
 
     def outbox(self, conversation: str, batch_id: str) -> Outbox | None:
-        """Return the outbox of a batch. Return None if the batch is not finished and no reply to it is planned."""
+        """Return the outbox of a batch that is finished or has a planned reply, and None for other batches."""
         item = self._get("read outbox", _key(conversation, _outbox_key(batch_id)))
         return _to_outbox(item) if item.keys() & {"outcome", "carriedBy", "states"} else None
 

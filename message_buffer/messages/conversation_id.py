@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from message_buffer.errors import InvalidId
 
-# An id has four parts of a few hundred bytes each, with escapes. Many keys in Valkey contain the id.
+# This is enough for an id's four escaped parts. It is not more, because many keys in Valkey contain the id.
 MAX_CONVERSATION_ID_BYTES = 1_024
 DEFAULT_TENANT = "default"
 # Every platform that ingest knows; a test compares these names with its modules.

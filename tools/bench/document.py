@@ -131,7 +131,7 @@ def targets(*names: str) -> str:
 
 
 def shares() -> str:
-    """Return a table of ingest's targets. Each is a share of another contestant's cost, by message size and clients."""
+    """Return a table of ingest's targets: its cost as a share of a rival's, by message size and number of clients."""
     cells: dict[tuple[str, str], dict[str, str]] = {}
     for each in results("ingest")["targets"]:
         found = re.fullmatch(r"(.+) of (\d+) B, of (.+), (\d+) clients", each["what"])

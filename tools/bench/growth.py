@@ -41,7 +41,7 @@ class BullMqWaiting:
         ((self._request,),) = recorded(port, [planned(0, 0, len(payload(0, 0)))], keep_all=False)
 
     def request(self, conversation: int, number: int, _timing: object = None) -> bytes:
-        """Return the request for another message. It has the recorded times. All ids have the same length."""
+        """Return the request for another message: the recorded request with other ids of the same length."""
         named = self._request.replace(conversation_id(0).encode(), conversation_id(conversation).encode())
         return named.replace(message_id(0, 0).encode(), message_id(conversation, number).encode())
 

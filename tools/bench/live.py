@@ -49,7 +49,7 @@ def lateness(kind: type[System], *, rate: int, seconds: float, delay_ms: int) ->
 
 
 def timer(*, rate: int, seconds: float) -> Json:
-    """Return how late a process wakes that only sleeps. Every system's lateness includes this delay by the machine."""
+    """Return how late the machine wakes a process that only sleeps. Every system's lateness includes this delay."""
     began, late = time.time(), []
     for number in range(int(rate * seconds)):
         due = began + number / rate

@@ -25,7 +25,7 @@ from tools.local.progress import Progress
 
 # The first answer takes long, because the emulator must start a process of ingest.
 MAX_FIRST_ANSWER_SECONDS = 30.0
-# The pause between two requests to ingest, each of which runs the function.
+# The pause between two requests to ingest. Each request runs a function, so the pause is not shorter.
 FIRST_ANSWER_POLL_SECONDS = 0.2
 LOCK_POLL_SECONDS = 0.2
 ROOT = Path(__file__).parents[2]

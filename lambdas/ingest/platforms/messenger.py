@@ -107,7 +107,7 @@ class _Event:
     def read_echo(self) -> HumanReply | str:
         """Read a message of the business, which a human agent may have typed.
 
-        Instagram sometimes omits the app, so a message of Instagram without an app counts as sent by an unnamed app.
+        Instagram sometimes does not name the app that sent a message. Such a message counts as an app's, too.
         """
         content = object_of(self._event.get("message"))
         user = _id_or_none(object_of(self._event.get("recipient")).get("id"))

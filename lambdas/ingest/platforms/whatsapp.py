@@ -207,7 +207,8 @@ class _Contacts:
     def find(self, number: Any, user_id: Any, *, among: int) -> Json:
         """Return the contact with this number or id. If only one contact and one item exist, return that contact.
 
-        The number of a single contact may be written differently from the item's, or the item may not name its author.
+        A single contact belongs to a single item, even if their numbers are written differently, or the item does not
+        name its author.
         """
         for name in (("wa_id", word_of(number)), ("user_id", word_of(user_id))):
             if name in self._by_name:

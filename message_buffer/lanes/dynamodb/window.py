@@ -186,7 +186,7 @@ class Note(NamedTuple):
         return due_at_ms
 
     def in_window(self, before: Window) -> Window:
-        """Return what the window `before` becomes when `Windows.note` writes this note into it."""
+        """Return the window that results when `Windows.note` writes this note into the window `before`."""
         after = before._replace(
             generation=before.generation + 1,
             waiting=before.waiting + self.is_new,

@@ -162,8 +162,8 @@ class Windows(Table):
             do, only_if = " REMOVE #found ADD #changes :one", "attribute_exists(#open)"
             values["one"] = 1
         else:
-            # Set an expiry, because the window is closed, and its item may not exist yet. The item of an open window
-            # never expires.
+            # The window is closed, and this write may create its item. So set an expiry, which the item of an open
+            # window does not have.
             do, only_if = ", #expires_at = :expires", "attribute_not_exists(#open)"
             values["expires"] = seconds(end_of(holds) + REMEMBERED_MS)
         key, do = key_of(conversation, WINDOW), f"SET {SET_HOLDS}{do}"

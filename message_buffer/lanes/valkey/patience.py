@@ -5,7 +5,7 @@ from message_buffer.limits import VALKEY_ANSWER_MS, VALKEY_CONNECT_MS
 
 
 class DialPatience:
-    """How long a caller without another lane waits for a dial: as long as a dial may take."""
+    """Lets a caller that has no other lane wait for a dial until the dial's own time limit."""
 
     def __init__(self, connect_ms: int = VALKEY_CONNECT_MS) -> None:
         self.connect_ms = connect_ms
