@@ -312,9 +312,6 @@ class ResponderConfig(Settings):
     max_history_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 8_000
     """How much of the conversation's history the assistant receives. Lower it to limit the bill of the model. Raise it
     if the AI must remember more."""
-    max_question_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 32_000
-    """The responder does not answer a longer batch, because it never shortens one. Twenty of WhatsApp's longest
-    messages have 27,000 tokens. Raise it if your customers paste documents. Lower it if your model accepts less."""
     max_replies_an_hour: Annotated[int, Field(ge=1, le=100_000)] = 60
     """How many replies the assistant writes at most in one conversation in an hour. The hour begins with the first
     reply. This limit stops two bots that answer each other. Raise it if your customers write much more. Lower it to

@@ -199,7 +199,6 @@ class ResponderOptions(NamedTuple):
     assistant_seconds: int
     max_reply_tokens: int
     max_history_tokens: int
-    max_question_tokens: int
     max_replies_an_hour: int
     max_tenant_replies_an_hour: int
     gate: str
@@ -218,6 +217,9 @@ class ResponderOptions(NamedTuple):
     hidden_seconds: int
     """How long the queue hides a delivery from other runs. If a run crashes, the queue delivers the batch again after
     this time."""
+    max_question_tokens: int = 32_000
+    """The responder does not answer a longer batch, because it never shortens one. Twenty of WhatsApp's longest
+    messages have 27,000 tokens."""
     max_attempts: int = 12
     """After this many attempts a batch becomes a reply dead letter. Each delivery by the queue counts, even if its run
     only waited for an earlier batch."""

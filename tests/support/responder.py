@@ -49,7 +49,6 @@ OPTIONS = ResponderOptions(
     assistant_seconds=30,
     max_reply_tokens=100,
     max_history_tokens=1_000,
-    max_question_tokens=32_000,
     max_replies_an_hour=60,
     max_tenant_replies_an_hour=3_000,
     gate="deliver",

@@ -27,9 +27,7 @@ def new_table() -> Iterator[Tables]:
 
 @pytest.fixture
 def world(new_table: Tables) -> Callable[..., World]:
-    limits = {
-        name: getattr(DEFAULTS, name) for name in ("max_history_tokens", "max_question_tokens", "max_replies_an_hour")
-    }
+    limits = {name: getattr(DEFAULTS, name) for name in ("max_history_tokens", "max_replies_an_hour")}
     return lambda **options: World(new_table(), **{**limits, **options})
 
 
