@@ -7,7 +7,7 @@ arrived.
 
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -121,14 +121,14 @@ def judge_load(bursts: Iterable[Burst], emitted: Iterable[Emitted]) -> LoadResul
         due_at_ms = accepted.setdefault(burst.conversation, {})
         due_at_ms |= {fragment.id: fragment.due_at_ms for fragment in burst.fragments}
     # EventBridge may deliver an event twice. Recognize the second one by its batchId, as consumers do.
-    firsts: dict[str, Emitted] = {}
+    firsts: dict[str, dict[str, Emitted]] = defaultdict(dict)
     for each in sorted(emitted, key=lambda each: each.at_ms):
-        firsts.setdefault(each.batch_id, each)
+        firsts[each.conversation].setdefault(each.batch_id, each)
     found = LoadResult(sum(map(len, accepted.values())), len(accepted))
     for conversation, due_at_ms in accepted.items():
         places, due = {message_id: place for place, message_id in enumerate(due_at_ms)}, [*due_at_ms.values()]
         seen, newest = set[int](), -1
-        for batch in (each for each in firsts.values() if each.conversation == conversation):
+        for batch in firsts[conversation].values():
             # Leave out messages that the webhook did not answer, because nobody knows whether the stage accepted them.
             batch_places = [places[message_id] for message_id in batch.ids if message_id in places]
             if batch_places:

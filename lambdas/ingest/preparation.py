@@ -80,9 +80,7 @@ def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, s
     prepared = Prepared([], [], [])
     for update in intake.updates:
         try:
-            if intake.only_agents_of_rules:
-                _require_agent_of_rules(update, book)
-            _prepare_one(update, book, aliases, prepared)
+            _prepare_one(update, book, aliases, prepared, only_agents_of_rules=intake.only_agents_of_rules)
         except InvalidInput:
             if not skip_invalid:
                 raise
@@ -93,15 +91,18 @@ def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, s
     return prepared
 
 
-def _require_agent_of_rules(update: Update, book: RuleBook) -> None:
-    owner = book.owner_of(update.conversation.platform, update.conversation.account)
+def _require_agent_of_rules(update: Update, owner: Owner | None) -> None:
     named = update.agent if isinstance(update, Incoming | Edited) else None
     if named not in (None, owner and owner.agent):
         raise InvalidInput("agent may not be named here: the rules say which agent serves the account.")
 
 
-def _prepare_one(update: Update, book: RuleBook, aliases: Aliases | None, prepared: Prepared) -> None:
+def _prepare_one(
+    update: Update, book: RuleBook, aliases: Aliases | None, prepared: Prepared, *, only_agents_of_rules: bool
+) -> None:
     owner = book.owner_of(update.conversation.platform, update.conversation.account)
+    if only_agents_of_rules:
+        _require_agent_of_rules(update, owner)
     conversation, agent = update_belongs(update, owner, aliases=aliases)
     encode_conversation(str(conversation))
     charge = book.charge_for(conversation)

@@ -4,11 +4,10 @@ that no longer waits.
 `docs/schema/messages.amended.json` is its schema.
 """
 
-import json
 from typing import Any
 
 from message_buffer.events.message_fields import message_fields
-from message_buffer.json_object import Json
+from message_buffer.json_object import Json, to_json
 from message_buffer.lanes.outcomes import LaneName
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.message import Message, encode
@@ -32,8 +31,7 @@ def amended_event(change: Change, *, batch_id: str | None, lane: LaneName, agent
         "metadata": {"platform": change.conversation.platform},
         **_fields_of(change),
     }
-    # Replace lone surrogates, which UTF-8 cannot encode.
-    return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace").decode()
+    return to_json(event).decode()
 
 
 def _fields_of(change: Change) -> dict[str, Any]:

@@ -5,7 +5,6 @@ All of their content comes from the batch, except the time of the emission in an
 `docs/schema/messages.batch.ready.json` is the event's schema.
 """
 
-import json
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 from message_buffer.errors import InvalidInput
 from message_buffer.events.dead_letters import DeadLetter, ObjectReference
 from message_buffer.events.message_fields import message_fields
-from message_buffer.json_object import Json
+from message_buffer.json_object import Json, to_json
 from message_buffer.lanes.outcomes import BatchTaken, lane_of
 from message_buffer.lanes.valkey.keys import batch_prefix
 from message_buffer.messages.conversation_id import parse_conversation_id
@@ -177,8 +176,3 @@ def taken_from_letter(letter: Mapping[str, Any], payloads: list[Any]) -> tuple[s
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidInput("this is not the body of a dead letter") from error
-
-
-def to_json(value: Any) -> bytes:
-    # Replace lone surrogates, which UTF-8 cannot encode. Ingest stores none, but other code might.
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

@@ -14,6 +14,7 @@ from message_buffer.errors import InvalidInput, SendFailed, TooLittleTime
 from message_buffer.events import batch_ready as batch
 from message_buffer.events.dead_letters import DeadLetterQueue, ObjectReference
 from message_buffer.events.event_bus import EventBus, Publishes, entry_bytes
+from message_buffer.json_object import to_json
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, RELEASE_MS
 from message_buffer.messages.conversation_id import is_trial
@@ -121,7 +122,7 @@ class Emission:
 
     def _emit(self, conversation: str, taken: BatchTaken, time: TimeLeft) -> None:
         content, now_ms = batch.content_of(taken.payloads), self._clock()
-        detail = batch.to_json(batch.event_of(conversation, taken, content, emitted_at_ms=now_ms))
+        detail = to_json(batch.event_of(conversation, taken, content, emitted_at_ms=now_ms))
         oversize = entry_bytes(batch.DETAIL_TYPE, detail) > self._limits.max_event_bytes
         if oversize:
             key, body = batch.object_key(conversation, taken), content.wire
@@ -129,7 +130,7 @@ class Emission:
             self._objects.put(key, body)
             reference = ObjectReference(bucket=self._objects.bucket, key=key, bytes=len(body))
             event = batch.event_by_reference(conversation, taken, content, emitted_at_ms=now_ms, reference=reference)
-            detail = batch.to_json(event)
+            detail = to_json(event)
         time.require_a_call()
         self._bus.publish(batch.DETAIL_TYPE, detail.decode())
         self._report_emitted(conversation, taken, oversize=oversize)

@@ -3,8 +3,7 @@
 `docs/schema/messages.conversation.taken_over.json` is its schema.
 """
 
-import json
-
+from message_buffer.json_object import to_json
 from message_buffer.messages.conversation_id import ConversationId
 
 DETAIL_TYPE = "messages.conversation.taken_over"
@@ -26,5 +25,4 @@ def taken_over_event(
         "until": until_ms,
         "metadata": {"platform": conversation.platform},
     }
-    # Replace lone surrogates, which UTF-8 cannot encode.
-    return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace").decode()
+    return to_json(event).decode()

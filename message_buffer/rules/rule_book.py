@@ -215,8 +215,9 @@ class RuleBook:
             return None
         snapshot = self._current()
         platform, account, tenant = conversation.platform, conversation.account, tenant_scope(conversation.tenant)
-        if not snapshot.has_quota(platform, account):
-            account = _door_of(platform, account)
+        door = _door_of(platform, account)
+        if account != door and not snapshot.has_quota(platform, account):
+            account = door
         owner, layer = snapshot.owner(platform, account), snapshot.layer(tenant)
         of_account, of_tenant = owner and owner.quota, layer and layer.quota
         return Charge(

@@ -30,6 +30,7 @@ from message_buffer.events.emission import (
     longest_pause_ms,
 )
 from message_buffer.events.event_bus import entry_bytes
+from message_buffer.json_object import to_json
 from message_buffer.lanes.outcomes import BatchBusy, BatchTaken, Renewed, RunStale
 from message_buffer.limits import DAY_MS, MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, MINUTE_MS, RELEASE_MS
 from message_buffer.messages.conversation_id import TRIAL_TENANT
@@ -733,7 +734,7 @@ def test_whatever_people_write_the_event_is_valid(texts: list[str], oversize: bo
         if oversize
         else batch.event_of(CONVERSATION, taken, content, emitted_at_ms=4)
     )
-    VALIDATOR.validate(json.loads(batch.to_json(event)))
+    VALIDATOR.validate(json.loads(to_json(event)))
 
 
 def test_no_message_text_is_logged(scene: Scene) -> None:

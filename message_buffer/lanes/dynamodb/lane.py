@@ -53,9 +53,8 @@ class DynamoDbLane:
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
     ) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
-        del (
-            charge
-        )  # `charge` has charged the whole webhook, because each write to a counter costs as much as a message's
+        # `charge` has charged the whole webhook, because each write to a counter costs as much as a message's.
+        del charge
         name, arrived_at_ms = name_of(message_id), self._arrival()
         put = self._messages.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms)
         if put == "finished before":
