@@ -21,7 +21,7 @@ class Heartbeat:
         self._thread = Thread(target=self._run, name="heartbeat", daemon=True)
 
     def check(self) -> None:
-        """If a beat has failed, raise its error."""
+        """Raise the error of a beat that failed, if there is one."""
         if self._error is not None:
             raise self._error
 

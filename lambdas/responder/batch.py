@@ -55,7 +55,7 @@ class Batch(NamedTuple):
 def read_batch(body: str, objects: ReadsObjects) -> Batch:
     """Return the batch in a delivery's body. Fetch its messages from S3 if the event refers to them.
 
-    Raises MalformedEvent if the body is not such an event, and SendFailed if S3 does not answer.
+    Raise MalformedEvent if the body is not such an event, and SendFailed if S3 does not answer.
     """
     try:
         event = json.loads(body)
@@ -94,7 +94,7 @@ def _whatsapp_address(conversation: ConversationId, message: Any) -> str | None:
 def read_forgotten(body: str) -> Forgotten | None:
     """Return the content of `messages.conversation.forgotten`, or None if the delivery's body is another event.
 
-    Raises MalformedEvent if such an event cannot be read.
+    Raise MalformedEvent if such an event cannot be read.
     """
     if FORGOTTEN not in body:  # the common case, without parsing a batch twice
         return None

@@ -39,7 +39,7 @@ class Http:
     def post(self, url: str, body: bytes, *, headers: Mapping[str, str], seconds: float) -> Json:
         """Return the JSON object of a 2xx response, or an empty object if its body is something else.
 
-        Raises CallRefused, CallBusy or CallUnconfirmed.
+        Raise CallRefused, CallBusy or CallUnconfirmed.
         """
         deadline = time.monotonic() + seconds
         try:

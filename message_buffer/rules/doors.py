@@ -139,7 +139,7 @@ class AttachmentFields(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """Where to find an item's values and attachments."""
+    """The places of an item's values and attachments."""
 
     values: Mapping[str, Value]
     attachments: tuple[AttachmentFields, ...]

@@ -13,7 +13,7 @@ from message_buffer.rules.rules_and_defaults import RULE_FIELDS, OnHumanReply, R
 
 
 class Origin(NamedTuple):
-    """Where the value of a field comes from."""
+    """The layer from which a field has its value."""
 
     layer: str
     via: str

@@ -25,5 +25,5 @@ class Assistant(Protocol):
     def answer(self, prompt: Prompt) -> Reply:
         """Ask the assistant and return its reply, whose text is never empty.
 
-        Raises CallRefused, CallBusy or CallUnconfirmed.
+        Raise CallRefused, CallBusy or CallUnconfirmed.
         """

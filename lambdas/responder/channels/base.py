@@ -21,7 +21,7 @@ class Channel(Protocol):
     """A longer reply is sent in parts (`reply_parts.py`)."""
 
     def send(self, to: ConversationId, text: str) -> None:
-        """Send one part. Raises CallRefused, CallBusy or CallUnconfirmed."""
+        """Send one part. Raise CallRefused, CallBusy or CallUnconfirmed."""
 
     def show_typing(self, to: ConversationId, message_id: str) -> None:
         """Show the customer that a reply is being written. `message_id` is the id of the customer's last message."""

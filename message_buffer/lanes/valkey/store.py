@@ -204,7 +204,7 @@ class Store:
         )  # fmt: skip
 
     def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
-        """Raise TooManyHolds if so many conversations are on hold that a consumer may not hold another."""
+        """Hold the conversation. Raise TooManyHolds if a consumer asks, and too many conversations are on hold."""
         _whole("hold_ms", hold_ms, 1, MAX_HOLD_MS)
         now_ms = self._clock()
         start = self._start() | {"holder": holder, "cause": cause, "max_held": self.settings.max_held}
