@@ -119,7 +119,9 @@ def _install(requirements: Path, *, into: Path, platform: LayerPlatform) -> None
     command += ["--requirement", str(pins)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - no part of it is input
     if result.returncode:
-        raise LayerError(f"pip could not build the {platform.value} layer from {requirements}:\n{result.stderr}")
+        raise LayerError(
+            f"pip could not build {requirements} for {platform.value}. It must reach a package index.\n{result.stderr}"
+        )
 
 
 def lambda_pins(requirements: Path) -> Iterator[str]:

@@ -467,6 +467,9 @@ class StageConfig(Settings):
         """Return how many batches of a shard may be emitted at once."""
         return (self.concurrency.conversation_processor or max(DEFAULT_SLOTS, self.shards)) // self.shards
 
+    def name_of_stack(self, word: str) -> str:
+        return f"MessageBuffer-{self.name}-{word}"
+
     @property
     def stacks(self) -> tuple[str, ...]:
         """Return the last words of the names of this stage's stacks, in the order of deployment."""
