@@ -189,15 +189,15 @@ def zone_problems(config: StageConfig, client: Clients) -> Iterator[str]:
         )
     if existing or config.network.egress != "endpoints":
         return
+    # CloudFormation takes the first two zones if the stage names none.
+    zones = ec2.describe_availability_zones(Filters=[{"Name": "state", "Values": ["available"]}])["AvailabilityZones"]
+    wanted = named or sorted(zone["ZoneName"] for zone in zones)[: config.network.zones]
     services = {*ENDPOINT_SERVICES, *([TRACING_SERVICE] if config.tracing else [])}
     # In China some names begin with "cn.".
     names = [f"{prefix}com.amazonaws.{config.region}.{name}" for name in services for prefix in ("", "cn.")]
     found = ec2.describe_vpc_endpoint_services(Filters=[{"Name": "service-name", "Values": names}])["ServiceDetails"]
     offered = {each["ServiceName"].rpartition(".")[2]: set(each["AvailabilityZones"]) for each in found}
     everywhere = set.intersection(*(offered.get(name, set()) for name in services))
-    # CloudFormation takes the first two zones if the stage names none.
-    zones = ec2.describe_availability_zones(Filters=[{"Name": "state", "Values": ["available"]}])["AvailabilityZones"]
-    wanted = named or sorted(zone["ZoneName"] for zone in zones)[: config.network.zones]
     for name in sorted(services):
         if lacking := sorted(set(wanted) - offered.get(name, set())):
             yield (
