@@ -12,8 +12,8 @@ from aws_cdk import aws_logs as logs
 from aws_cdk.aws_apigatewayv2_integrations import HttpLambdaIntegration
 from constructs import Construct
 
-from .firewall import Firewall
-from .function import Function, keep_identity, removal_policy, suppress_finding
+from . import firewall
+from .function import Function, keep_identity, make_log_group, suppress_finding
 from .metrics import ApiMetrics, FunctionUrlApi
 from .settings_and_defaults import LOCAL_API_ID, DomainConfig, StageConfig
 
@@ -76,15 +76,7 @@ def _access_log(scope: Construct, config: StageConfig) -> logs.LogGroup:
     # An account has one log-delivery policy, of limited size. Log groups below this path need no statement in it. The
     # stack's id distinguishes this group from the retained group of an earlier stage of the same name.
     stack_id = cdk.Fn.select(2, cdk.Fn.split("/", cdk.Stack.of(scope).stack_id))
-    log_group = logs.LogGroup(
-        scope,
-        "ApiAccess",
-        log_group_name=f"/aws/vendedlogs/message-buffer/{config.name}/{stack_id}",
-        retention=logs.RetentionDays[config.log_retention.upper()],
-        removal_policy=removal_policy(config),
-    )
-    keep_identity(log_group, "ApiAccess")
-    return log_group
+    return make_log_group(scope, "ApiAccess", config, f"/aws/vendedlogs/message-buffer/{config.name}/{stack_id}")
 
 
 def _open_http(
@@ -176,7 +168,7 @@ def _open_rest(
         for method in methods:
             resource.add_method(method, apigateway.LambdaIntegration(ingest, allow_test_invoke=False))
     stage = api.deployment_stage
-    Firewall(scope, "Firewall", config=config).protect(stage.stage_arn)
+    firewall.protect(scope, stage.stage_arn, config=config)
     _suppress_findings(api)
     if domain is None:
         stack = cdk.Stack.of(api)

@@ -17,6 +17,7 @@ from message_buffer.settings import IamAccess
 
 from .function import keep_identity, removal_policy, suppress_finding
 from .settings_and_defaults import StageConfig
+from .stack import StageStack
 
 # In UTC. At this time it is early morning in Europe and night in America.
 SNAPSHOT_TIME = "06:00"
@@ -54,20 +55,12 @@ def cache_name(config: StageConfig) -> str:
     return f"message-buffer-{config.name}" if config.has_network else f"public-buffer-{config.name}"
 
 
-class CacheStack(cdk.Stack):
+class CacheStack(StageStack):
     """The cache, its user and its key."""
 
-    def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        config: StageConfig,
-        env: cdk.Environment,
-        placement: CachePlacement | None,
-    ) -> None:
+    def __init__(self, scope: Construct, config: StageConfig, placement: CachePlacement | None) -> None:
         """Create the cache in the network of `placement`, or with a public endpoint if there is none."""
-        super().__init__(scope, construct_id, env=env)
+        super().__init__(scope, "Cache" if placement else "PublicCache", config=config)
         # A sign-in token contains the names of the cache and the user. Both names must be in lower case.
         self.name = name = cache_name(config)
         self._user = elasticache.CfnUser(

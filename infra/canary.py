@@ -13,7 +13,7 @@ from message_buffer.settings import CanarySettings
 
 from .bus import SOURCE, TRIAL_TENANT, BatchBus
 from .function import Function, Runtime, grant
-from .storage import QueueConstruct, WebhookSecretsConstruct
+from .storage import QueueConstruct, SecretConstruct
 
 # This time is longer than the longest default wait of a buffer plus the time to repair any single crash.
 CANARY_TIMEOUT_SECONDS = 120
@@ -31,7 +31,7 @@ class CanaryResources:
         runtime: Runtime,
         bus: BatchBus,
         api_url: str,
-        webhook_secrets: WebhookSecretsConstruct,
+        webhook_secrets: SecretConstruct,
     ) -> None:
         config, self._stack = runtime.config, cdk.Stack.of(scope)
         rate = cdk.Duration.millis(CANARY_RUN_MS)
@@ -47,7 +47,6 @@ class CanaryResources:
             scope,
             "canary",
             runtime=replace(runtime, placement=None),
-            memory_mb=config.memory.canary,
             timeout=cdk.Duration.seconds(CANARY_TIMEOUT_SECONDS),
             settings=CanarySettings(
                 log=runtime.log,

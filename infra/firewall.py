@@ -32,25 +32,20 @@ COUNTED_OF_GROUP = {
 Acl = waf.CfnWebACL
 
 
-class Firewall(Acl):
-    """A web ACL with a rate limit and AWS's managed rules."""
-
-    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
-        super().__init__(
-            scope,
-            construct_id,
-            scope="REGIONAL",
-            default_action=Acl.DefaultActionProperty(allow={}),
-            visibility_config=_visibility("MessageBuffer"),
-            rules=[
-                _rate_rule(config),
-                *(_managed_rule(group, priority=priority) for priority, group in enumerate(COUNTED_OF_GROUP, start=1)),
-            ],
-        )
-
-    def protect(self, stage_arn: str) -> None:
-        """Put the firewall in front of a stage of a REST API."""
-        waf.CfnWebACLAssociation(self, "Association", resource_arn=stage_arn, web_acl_arn=self.attr_arn)
+def protect(scope: Construct, stage_arn: str, *, config: StageConfig) -> None:
+    """Put a web ACL with a rate limit and AWS's managed rules in front of a stage of a REST API."""
+    acl = Acl(
+        scope,
+        "Firewall",
+        scope="REGIONAL",
+        default_action=Acl.DefaultActionProperty(allow={}),
+        visibility_config=_visibility("MessageBuffer"),
+        rules=[
+            _rate_rule(config),
+            *(_managed_rule(group, priority=priority) for priority, group in enumerate(COUNTED_OF_GROUP, start=1)),
+        ],
+    )
+    waf.CfnWebACLAssociation(acl, "Association", resource_arn=stage_arn, web_acl_arn=acl.attr_arn)
 
 
 def _rate_rule(config: StageConfig) -> Acl.RuleProperty:

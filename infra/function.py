@@ -77,7 +77,6 @@ class Function(lambda_.Function):
         role: str,
         *,
         runtime: Runtime,
-        memory_mb: int,
         timeout: cdk.Duration,
         settings: tuple[Any, ...],
         name: str | None = None,
@@ -95,13 +94,7 @@ class Function(lambda_.Function):
         """
         construct_id = CONSTRUCT_IDS.get(role) or "".join(word.capitalize() for word in role.split("_"))
         config, placement = runtime.config, runtime.placement
-        log_group = logs.LogGroup(
-            scope,
-            f"{construct_id}Logs",
-            retention=logs.RetentionDays[config.log_retention.upper()],
-            removal_policy=removal_policy(config),
-        )
-        keep_identity(log_group, f"{construct_id}Logs")
+        log_group = make_log_group(scope, f"{construct_id}Logs", config)
         variables = {
             "POWERTOOLS_SERVICE_NAME": role,
             "POWERTOOLS_METRICS_NAMESPACE": f"MessageBuffer/{config.name}",
@@ -126,7 +119,7 @@ class Function(lambda_.Function):
             handler=f"lambdas.{role}.handler.handler",
             code=runtime.code,
             layers=[runtime.layer],
-            memory_size=memory_mb,
+            memory_size=getattr(config.memory, role),
             timeout=timeout,
             environment=variables,
             role=_execution_role(scope, f"{construct_id}Role", log_group=log_group, in_network=placement is not None),
@@ -228,6 +221,14 @@ def _execution_role(scope: Construct, construct_id: str, *, log_group: logs.ILog
 def source_code(repository: Path) -> lambda_.Code:
     """Return the one asset of all functions: the folders in ROOMS."""
     return lambda_.Code.from_asset(str(repository), exclude=ONLY_SOURCE, ignore_mode=cdk.IgnoreMode.GIT)
+
+
+def make_log_group(scope: Construct, construct_id: str, config: StageConfig, name: str | None = None) -> logs.LogGroup:
+    log_group = logs.LogGroup(scope, construct_id, log_group_name=name, removal_policy=removal_policy(config))
+    # CDK's own property takes only the names of the possible numbers of days.
+    _resource(log_group).add_property_override("RetentionInDays", config.log_retention_days)
+    keep_identity(log_group, construct_id)
+    return log_group
 
 
 def removal_policy(config: StageConfig) -> cdk.RemovalPolicy:

@@ -41,9 +41,9 @@ def grant_to_entrances(stack: BufferStack) -> None:
     if dynamodb := stack.dynamodb_lane:
         dynamodb.grant_store_messages(stack.ingest)
         dynamodb.grant_end_windows(stack.admin)
-        dynamodb.windows.table.grant_forget(stack.admin)
-        dynamodb.windows.table.grant_hold(stack.gate)
-        dynamodb.windows.triggers.grant_send(stack.gate)
+        dynamodb.table.grant_forget(stack.admin)
+        dynamodb.table.grant_hold(stack.gate)
+        dynamodb.triggers.grant_send(stack.gate)
 
 
 def grant_to_lanes(stack: BufferStack) -> None:

@@ -18,7 +18,7 @@ try:
     from botocore.exceptions import BotoCoreError, ClientError
 
     from .layer import lambda_interpreter
-    from .settings_and_defaults import STACKS, ConfigError, StageConfig, load_stage, without_profile
+    from .settings_and_defaults import STACKS, ConfigError, StageConfig, load_stage, stage_tags, without_profile
 except ModuleNotFoundError as missing:
     sys.exit(cli.missing_package(missing))
 
@@ -112,11 +112,6 @@ def concurrency_problems(config: StageConfig, client: Clients) -> Iterator[str]:
             f"{MIN_UNRESERVED_EXECUTIONS} unreserved. Lower the stage's `concurrency` in cdk.json, or ask for more "
             f"(Service Quotas, Lambda, Concurrent executions)."
         )
-
-
-def stage_tags(config: StageConfig) -> Mapping[str, str]:
-    """Return the tags that every resource of a stage has."""
-    return {"product": "message-buffer", "stage": config.name}
 
 
 def _deployed(config: StageConfig, client: Clients, kind: str) -> list[str]:

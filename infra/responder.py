@@ -23,30 +23,28 @@ from .buffer import BufferStack
 from .bus import SOURCE, TRIAL_TENANT, bus_name
 from .function import Function, Runtime, grant, source_code, suppress_finding
 from .settings_and_defaults import ResponderConfig, StageConfig, without_profile
-from .storage import ConversationsTableConstruct, QueueConstruct, ResponderSecretsConstruct
+from .stack import StageStack
+from .storage import ConversationsTableConstruct, QueueConstruct, SecretConstruct
 
 # How long a queue hides a delivery from other runs. While the responder works on the delivery, it extends this time.
 HIDDEN_SECONDS = 30
 CONSUMED = ["messages.batch.ready", "messages.conversation.forgotten"]
 
 
-class ResponderStack(cdk.Stack):
+class ResponderStack(StageStack):
     """The responder with its queue, table and secret."""
 
     def __init__(
         self,
         scope: Construct,
-        construct_id: str,
-        *,
         config: StageConfig,
         responder: ResponderConfig,
-        env: cdk.Environment,
+        *,
         source: Path,
         layer: Path,
         buffer: BufferStack,
     ) -> None:
-        synthesizer = cdk.CliCredentialsStackSynthesizer() if config.is_local else None
-        super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
+        super().__init__(scope, "Responder", config=config)
         # Weak references to the buffer stack are read only during a deployment. So the buffer stack can remove an
         # output that an older responder stack has used.
         cdk.CrossStackReferences.of(self).consume(cdk.ReferenceStrength.WEAK)
@@ -67,7 +65,13 @@ class ResponderStack(cdk.Stack):
             dead_letters=sqs.DeadLetterQueue(queue=self.dead_letters, max_receive_count=100),
         )
         self.table = ConversationsTableConstruct(self, "Conversations", config=config)
-        self.secrets = ResponderSecretsConstruct(self, "ResponderSecrets", config=config)
+        self.secrets = SecretConstruct(
+            self,
+            "ResponderSecrets",
+            config=config,
+            description="JSON: keys of the AI and of the channels; lambdas/responder/credentials.py says which.",
+            not_rotated_because="The AI and the channels issue these keys, so only a person can rotate them there.",
+        )
         # Import the secret's ARN, because CloudFormation can then resolve the secret. Whether it can resolve a secret
         # behind a weak reference is not known.
         log = buffer.log
@@ -86,7 +90,6 @@ class ResponderStack(cdk.Stack):
                 placement=None,
                 log=log,
             ),
-            memory_mb=config.memory.responder,
             timeout=timeout,
             settings=ResponderSettings(
                 log=log,

@@ -57,20 +57,6 @@ WITHOUT_FUNCTION_URLS = WITHOUT_SCHEMAS | {
 PROFILES = ("us.", "us-gov.", "eu.", "apac.", "jp.", "au.", "ca.", "global.")
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
-LogRetention = Literal[
-    "one_day", "one_week", "two_weeks", "one_month", "three_months", "six_months", "one_year", "ten_years"
-]
-# A stage can choose only these times, because the CDK names no others.
-LOG_RETENTION_DAYS: dict[LogRetention, int] = {
-    "one_day": 1,
-    "one_week": 7,
-    "two_weeks": 14,
-    "one_month": 30,
-    "three_months": 90,
-    "six_months": 180,
-    "one_year": 365,
-    "ten_years": 3_653,
-}
 MemoryMb = Annotated[int, Field(ge=128, le=10_240)]
 Instances = Annotated[int, Field(ge=1, le=10_000)]
 ApiKind = Literal["http", "rest", "url"]
@@ -95,23 +81,14 @@ class MemoryConfig(Settings):
     """
 
     ingest: MemoryMb = 512
-    """Receives the webhooks."""
     processor: MemoryMb = 256
-    """Claims due conversations. While messages wait in a shard, one processor runs for the shard."""
     conversation_processor: MemoryMb = 256
-    """Emits one batch at a time in the Valkey lane."""
     watchdog: MemoryMb = 256
-    """Repairs what a crash left behind."""
     dynamodb_processor: MemoryMb = 256
-    """Empties windows in the DynamoDB lane."""
     admin: MemoryMb = 256
-    """Executes the commands of operators."""
     gate: MemoryMb = 256
-    """Answers consumers' requests about conversations."""
     responder: MemoryMb = 256
-    """Answers batches, in a stage that has a responder."""
     canary: MemoryMb = 256
-    """Tries the stage, if it has a canary."""
 
 
 class ConcurrencyConfig(Settings):
@@ -385,7 +362,7 @@ class StageConfig(Settings):
     log_level: LogLevel = "INFO"
     """The functions write log lines of this level and of more severe ones. Choose `DEBUG` during development, and
     `WARNING` if your bill for logs is too high."""
-    log_retention: LogRetention = "two_weeks"
+    log_retention_days: Literal[1, 7, 14, 30, 90, 180, 365, 3_653] = 14
     """How long CloudWatch keeps the logs. Set it if your auditors or privacy rules name a time."""
     log_ids: Literal["plain", "hashed"] = "plain"
     """How log lines name conversations and batches. Conversation ids contain phone numbers; `hashed` replaces ids with
@@ -573,6 +550,11 @@ class StageConfig(Settings):
             if reserved is not None and instances > reserved:
                 raise ValueError(f"warmth.{role} must not exceed concurrency.{role}, which includes it")
         return self
+
+
+def stage_tags(config: StageConfig) -> Mapping[str, str]:
+    """Return the tags that every resource of a stage has."""
+    return {"product": "message-buffer", "stage": config.name}
 
 
 def without_profile(model: str) -> str:

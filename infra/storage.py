@@ -15,7 +15,7 @@ from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from message_buffer.limits import DEAD_LETTER_RETENTION_DAYS
-from message_buffer.settings import DynamoDbLaneSettings, EmissionSettings
+from message_buffer.settings import EmissionSettings
 
 from .bus import BatchBus
 from .function import Function, grant, keep_identity, removal_policy, suppress_finding
@@ -172,22 +172,17 @@ class TableConstruct(dynamodb.Table):
     protection, because CloudFormation could not delete a protected table after a failed first deployment.
     """
 
-    def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        config: StageConfig,
-        partition_key: str,
-        sort_key: str | None = None,
-        expires_by: str | None = None,
-    ) -> None:
+    PARTITION_KEY = "conversation"
+    SORT_KEY: str | None = None
+    EXPIRES_BY: str | None = None
+
+    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
         super().__init__(
             scope,
             construct_id,
-            partition_key=_text(partition_key),
-            sort_key=_text(sort_key) if sort_key else None,
-            time_to_live_attribute=expires_by,
+            partition_key=_text(self.PARTITION_KEY),
+            sort_key=_text(self.SORT_KEY) if self.SORT_KEY else None,
+            time_to_live_attribute=self.EXPIRES_BY,
             billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
             point_in_time_recovery_specification=dynamodb.PointInTimeRecoverySpecification(
                 point_in_time_recovery_enabled=not config.is_local
@@ -203,8 +198,7 @@ class TableConstruct(dynamodb.Table):
 class RulesTableConstruct(TableConstruct):
     """The rules that operators change. The table is small, so a function reads all of it."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
-        super().__init__(scope, construct_id, config=config, partition_key="scope")
+    PARTITION_KEY = "scope"
 
     def grant_read_rules(self, grantee: iam.IGrantable) -> iam.Grant:
         return self._grant(grantee, "GetItem", "Scan")
@@ -216,8 +210,7 @@ class RulesTableConstruct(TableConstruct):
 class AliasesTableConstruct(TableConstruct):
     """The ids of authors who have more than one. `message_buffer/aliases/aliases_table.py` defines the items."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
-        super().__init__(scope, construct_id, config=config, partition_key="conversation", expires_by="expiresAt")
+    EXPIRES_BY = "expiresAt"
 
     def grant_learn(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` look up the ids of an author, and add new ones."""
@@ -231,13 +224,13 @@ class AliasesTableConstruct(TableConstruct):
 class MessageTableConstruct(TableConstruct):
     """The DynamoDB lane's table: the messages of each conversation in order, and the state of its window."""
 
+    SORT_KEY = "item"
+    EXPIRES_BY = "expires_at"
     # The index in which the sweep finds open windows, sorted by `due_at`.
     OPEN = "open"
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
-        super().__init__(
-            scope, construct_id, config=config, partition_key="conversation", sort_key="item", expires_by="expires_at"
-        )
+        super().__init__(scope, construct_id, config=config)
         self.add_global_secondary_index(
             index_name=self.OPEN,
             partition_key=_text("open"),
@@ -263,19 +256,6 @@ class MessageTableConstruct(TableConstruct):
         grant(grantee, "dynamodb:Query", on=f"{self.table_arn}/index/{self.OPEN}")
 
 
-@dataclass(frozen=True)
-class WindowStorage:
-    """The table in which the DynamoDB lane stores messages, and the queue whose delayed messages end windows."""
-
-    table: MessageTableConstruct
-    triggers: QueueConstruct
-
-    @property
-    def settings(self) -> DynamoDbLaneSettings:
-        """Return the settings of a function that uses the lane."""
-        return DynamoDbLaneSettings(table=self.table.table_name, queue_url=self.triggers.queue_url)
-
-
 def _text(name: str) -> dynamodb.Attribute:
     return dynamodb.Attribute(name=name, type=dynamodb.AttributeType.STRING)
 
@@ -283,8 +263,7 @@ def _text(name: str) -> dynamodb.Attribute:
 class TakeoversTableConstruct(TableConstruct):
     """The conversations that human agents answer. `message_buffer/takeovers/` defines the items."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
-        super().__init__(scope, construct_id, config=config, partition_key="conversation", expires_by="expires_at")
+    EXPIRES_BY = "expires_at"
 
     def grant_record_replies(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` read and change takeovers, as ingest does."""
@@ -298,17 +277,39 @@ class TakeoversTableConstruct(TableConstruct):
 class ConversationsTableConstruct(TableConstruct):
     """The responder's records, outboxes and turns. `lambdas/responder/conversations_table.py` defines the items."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
-        super().__init__(
-            scope, construct_id, config=config, partition_key="id", sort_key="part", expires_by="expiresAt"
-        )
+    PARTITION_KEY = "id"
+    SORT_KEY = "part"
+    EXPIRES_BY = "expiresAt"
 
     def grant_read_write(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` read, write and erase items, as the responder does."""
         return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "Query", "BatchWriteItem")
 
 
-class _SecretConstruct(secretsmanager.Secret):
+class SecretConstruct(secretsmanager.Secret):
+    """A secret that only people rotate. Without a generator, a deployment creates it as an empty object."""
+
+    def __init__(
+        self,
+        scope: Construct,
+        construct_id: str,
+        *,
+        config: StageConfig,
+        description: str,
+        not_rotated_because: str,
+        generator: secretsmanager.SecretStringGenerator | None = None,
+    ) -> None:
+        super().__init__(
+            scope,
+            construct_id,
+            description=description,
+            generate_secret_string=generator,
+            secret_string_value=None if generator else cdk.SecretValue.unsafe_plain_text("{}"),
+            removal_policy=removal_policy(config),
+        )
+        keep_identity(self, construct_id)
+        suppress_finding(self, "AwsSolutions-SMG4", not_rotated_because)
+
     @property
     def policy_arn(self) -> str:
         """Return the ARN for policies.
@@ -323,51 +324,6 @@ class _SecretConstruct(secretsmanager.Secret):
         return grant(grantee, "secretsmanager:GetSecretValue", on=self.policy_arn)
 
 
-class ResponderSecretsConstruct(_SecretConstruct):
-    """The keys of the AI and of the channels.
-
-    A deployment creates the secret empty. A person then enters the keys, and no later deployment removes them.
-    """
-
-    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
-        super().__init__(
-            scope,
-            construct_id,
-            description="JSON: keys of the AI and of the channels; lambdas/responder/credentials.py says which.",
-            secret_string_value=cdk.SecretValue.unsafe_plain_text("{}"),
-            removal_policy=removal_policy(config),
-        )
-        keep_identity(self, construct_id)
-        suppress_finding(
-            self,
-            "AwsSolutions-SMG4",
-            "The AI and the channels issue these keys, so only a person can rotate them there.",
-        )
-
-
-class WebhookSecretsConstruct(_SecretConstruct):
-    """The secrets with which platforms sign their webhooks. A deployment generates only the one for `generic`."""
-
-    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
-        super().__init__(
-            scope,
-            construct_id,
-            description='JSON: platform -> webhook secret, or {"secret", "verifyToken"}. A platform not listed is off.',
-            generate_secret_string=secretsmanager.SecretStringGenerator(
-                secret_string_template="{}",  # noqa: S106 - an empty object, not a secret
-                generate_string_key="generic",
-                exclude_punctuation=True,
-            ),
-            removal_policy=removal_policy(config),
-        )
-        keep_identity(self, construct_id)
-        suppress_finding(
-            self,
-            "AwsSolutions-SMG4",
-            "The platforms issue these secrets, so only a person can rotate them there; a platform may have two.",
-        )
-
-
 def key_of_logged_ids(scope: Construct, config: StageConfig) -> secretsmanager.Secret | None:
     """Return the key under which ids are hashed in logs, or None if the stage needs none.
 
@@ -377,13 +333,11 @@ def key_of_logged_ids(scope: Construct, config: StageConfig) -> secretsmanager.S
     """
     if config.log_ids == "plain" and not config.responder:
         return None
-    secret = _SecretConstruct(
+    return SecretConstruct(
         scope,
         "LogIdKey",
+        config=config,
         description="The key under which ids are hashed in the logs.",
-        generate_secret_string=secretsmanager.SecretStringGenerator(exclude_punctuation=True),
-        removal_policy=removal_policy(config),
+        generator=secretsmanager.SecretStringGenerator(exclude_punctuation=True),
+        not_rotated_because="With a new key, operators could not find an id's older log lines.",
     )
-    keep_identity(secret, "LogIdKey")
-    suppress_finding(secret, "AwsSolutions-SMG4", "With a new key, operators could not find an id's older log lines.")
-    return secret

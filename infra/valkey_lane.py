@@ -98,7 +98,6 @@ class ValkeyLaneResources:
             "processor",
             name=_processor_name(self._config),
             runtime=self._runtime,
-            memory_mb=self._config.memory.processor,
             timeout=cdk.Duration.seconds(PROCESSOR_LIFE_SECONDS),
             settings=ProcessorSettings(
                 log=self._runtime.log,
@@ -116,7 +115,6 @@ class ValkeyLaneResources:
             self._scope,
             "conversation_processor",
             runtime=self._runtime,
-            memory_mb=self._config.memory.conversation_processor,
             timeout=cdk.Duration.seconds(CONVERSATION_PROCESSOR_TIMEOUT_SECONDS),
             settings=ConversationProcessorSettings(
                 log=self._runtime.log,
@@ -131,7 +129,6 @@ class ValkeyLaneResources:
             self._scope,
             "watchdog",
             runtime=self._runtime,
-            memory_mb=self._config.memory.watchdog,
             timeout=cdk.Duration.seconds(WATCHDOG_TIMEOUT_SECONDS),
             settings=WatchdogSettings(log=self._runtime.log, valkey=self._valkey),
             # The watchdog starts processors, and is invoked when one of them has failed.

@@ -21,7 +21,7 @@ from botocore.stub import Stubber
 from infra import cli, preflight
 from infra.composition import compose
 from infra.preflight import Advice, Stuck, identify, problems, problems_there
-from infra.settings_and_defaults import STACKS, NetworkConfig, StageConfig
+from infra.settings_and_defaults import STACKS, NetworkConfig, StageConfig, stage_tags
 
 # One process synthesizes for all tests of this file.
 pytestmark = pytest.mark.xdist_group("synth")
@@ -453,7 +453,7 @@ def test_the_functions_of_a_stage_are_found_by_their_tags(
     layer = tmp_path / "layer"
     (layer / "python").mkdir(parents=True)
     buffer = compose(cdk.App(outdir=str(tmp_path / "out")), config, source=ROOT, layer=layer)
-    tags = [{"Key": key, "Value": value} for key, value in preflight.stage_tags(config).items()]
+    tags = [{"Key": key, "Value": value} for key, value in stage_tags(config).items()]
     Template.from_stack(buffer).all_resources_properties("AWS::Lambda::Function", {"Tags": Match.array_with(tags)})
 
 
