@@ -18,7 +18,7 @@ from constructs import Construct, IConstruct
 
 from message_buffer.settings import LogSettings, to_variables
 
-from .settings_and_defaults import ConfigError, StageConfig, WarmRole
+from .settings_and_defaults import ConfigError, Role, StageConfig, WarmRole
 
 # ONLY_SOURCE excludes everything except these folders, which form the one code asset that all functions share.
 ROOMS = ("message_buffer", "lambdas", "lua")
@@ -74,7 +74,7 @@ class Function(lambda_.Function):
     def __init__(  # noqa: PLR0913 - the callers decide each of them
         self,
         scope: Construct,
-        role: str,
+        role: Role,
         *,
         runtime: Runtime,
         timeout: cdk.Duration,
@@ -119,13 +119,13 @@ class Function(lambda_.Function):
             handler=f"lambdas.{role}.handler.handler",
             code=runtime.code,
             layers=[runtime.layer],
-            memory_size=getattr(config.memory, role),
+            memory_size=config.memory[role],
             timeout=timeout,
             environment=variables,
             role=_execution_role(scope, f"{construct_id}Role", log_group=log_group, in_network=placement is not None),
             log_group=log_group,
             tracing=lambda_.Tracing.ACTIVE if config.tracing else lambda_.Tracing.DISABLED,
-            reserved_concurrent_executions=config.concurrency.reserved.get(role),
+            reserved_concurrent_executions=config.concurrency.get(role),
             **asynchronous,
             recursive_loop=lambda_.RecursiveLoop.ALLOW if in_a_loop else lambda_.RecursiveLoop.TERMINATE,
             vpc=placement.vpc if placement else None,

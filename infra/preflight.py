@@ -97,7 +97,7 @@ def concurrency_problems(config: StageConfig, client: Clients) -> Iterator[str]:
     functions = client("lambda")
     limit = functions.get_account_settings()["AccountLimit"]
     # If a function has reserved concurrency, its provisioned instances are a part of that, so do not count them again.
-    reserved = dict(config.warmth) | config.concurrency.reserved
+    reserved = config.warmth | config.concurrency
     wanted = sum(instances for role, instances in reserved.items() if role in config.roles)
     if not wanted:
         return

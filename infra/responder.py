@@ -101,7 +101,7 @@ class ResponderStack(StageStack):
                 event_bus=buffer.bus.event_bus_name,
                 oversize_bucket=buffer.oversize.bucket_name,
                 options=ResponderOptions(
-                    **responder.model_dump(),
+                    **responder.model_dump(exclude={"max_parallel_batches"}),
                     outbox_days=config.outbox_days,
                     # A lock outlasts the function that holds it, even if two hosts' clocks differ by five seconds.
                     lock_ms=(int(timeout.to_seconds()) + 5) * 1_000,
@@ -117,7 +117,7 @@ class ResponderStack(StageStack):
                 self.queue,
                 batch_size=1,
                 report_batch_item_failures=True,
-                max_concurrency=config.concurrency.responder,
+                max_concurrency=responder.max_parallel_batches,
             )
         )
         events.Rule(

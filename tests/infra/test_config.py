@@ -62,8 +62,10 @@ def test_no_stage_is_answered_with_the_valid_ones() -> None:
 def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"memory\.ingset is unknown; valid there: admin, canary, conversation_processor, dynamodb_processor, g",
+        match=r"limits\.max_event_byte is unknown; valid there: max_attempts, max_event_bytes, max_waiting_messages",
     ):
+        load_stage({"dev": {"limits": {"max_event_byte": 1024}}}, stage="dev")
+    with pytest.raises(ConfigError, match=r"memory\.ingset: should be 'ingest', 'processor', .* \(given: 'ingset'\)"):
         load_stage({"dev": {"memory": {"ingset": 1024}}}, stage="dev")
 
 
@@ -251,7 +253,7 @@ def test_a_network_has_as_many_zones_as_it_names() -> None:
 
 def test_overrides_change_only_what_they_name() -> None:
     config = load_stage(STAGES, stage="prod", overrides='{"memory": {"watchdog": 512}, "shards": 2}')
-    assert (config.memory.ingest, config.memory.watchdog, config.shards) == (1024, 512, 2)
+    assert (config.memory["ingest"], config.memory["watchdog"], config.shards) == (1024, 512, 2)
 
 
 @pytest.mark.parametrize("overrides", ["{", "[]", "7"])
