@@ -8,7 +8,14 @@ from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
 
 from message_buffer.limits import DEAD_LETTER_RETENTION_DAYS, INGEST_TIMEOUT_SECONDS
-from message_buffer.settings import AdminSettings, GateSettings, IngestSettings, LogSettings, ValkeySettings
+from message_buffer.settings import (
+    AdminSettings,
+    EmissionSettings,
+    GateSettings,
+    IngestSettings,
+    LogSettings,
+    ValkeySettings,
+)
 
 from . import permissions
 from .api import open_webhooks
@@ -20,13 +27,10 @@ from .function import Function, Placement, Runtime, keep_identity, source_code
 from .settings_and_defaults import StageConfig
 from .stack import StageStack
 from .storage import (
-    AliasesTableConstruct,
-    EventDestinations,
     OversizeBucket,
     QueueConstruct,
-    RulesTableConstruct,
     SecretConstruct,
-    TakeoversTableConstruct,
+    TableConstruct,
     key_of_logged_ids,
 )
 from .valkey_lane import ValkeyLaneResources
@@ -83,20 +87,25 @@ class BufferStack(StageStack):
             not_rotated_because="The platforms issue these secrets, so only a person can rotate them there; a platform "
             "may have two.",
         )
-        self.rules_table = RulesTableConstruct(self, "Rules", config=config)
-        self.takeovers_table = TakeoversTableConstruct(self, "Takeovers", config=config)
-        self.aliases_table = AliasesTableConstruct(self, "Aliases", config=config)
-        self.destinations = EventDestinations(self.bus, self.oversize, self.dead_letters)
+        # The rules that operators change. The table is small, so a function reads all of it.
+        self.rules_table = TableConstruct(self, "Rules", config=config, partition_key="scope")
+        # The conversations that human agents answer. `message_buffer/takeovers/` defines the items.
+        self.takeovers_table = TableConstruct(self, "Takeovers", config=config, expires_by="expires_at")
+        # The ids of authors who have more than one. `message_buffer/aliases/aliases_table.py` defines the items.
+        self.aliases_table = TableConstruct(self, "Aliases", config=config, expires_by="expiresAt")
+        emission = EmissionSettings(
+            event_bus=self.bus.event_bus_name,
+            max_event_bytes=config.limits.max_event_bytes,
+            oversize_bucket=self.oversize.bucket_name,
+            max_attempts=config.limits.max_attempts,
+            dead_letter_queue_url=self.dead_letters.queue_url,
+        )
 
         self.dynamodb_lane = (
-            DynamoDbLaneResources(self, runtime=self._runtime, destinations=self.destinations)
-            if config.has_dynamodb_lane
-            else None
+            DynamoDbLaneResources(self, runtime=self._runtime, emission=emission) if config.has_dynamodb_lane else None
         )
         self.valkey_lane = (
-            ValkeyLaneResources(self, runtime=self._runtime, valkey=valkey, destinations=self.destinations)
-            if valkey
-            else None
+            ValkeyLaneResources(self, runtime=self._runtime, valkey=valkey, emission=emission) if valkey else None
         )
         self.whatsapp_queues = (
             WhatsAppQueues(self, config=config, topic_arn=config.end_user_messaging_topic)

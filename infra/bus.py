@@ -9,7 +9,7 @@ from aws_cdk import aws_eventschemas as eventschemas
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
-from .function import grant, keep_identity, removal_policy
+from .function import keep_identity, removal_policy
 from .settings_and_defaults import WITHOUT_SCHEMAS, StageConfig
 
 SOURCE = "message-buffer"
@@ -61,9 +61,6 @@ class BatchBus(events.EventBus):
             self._let_consume(config.bus.consumer_accounts)
         if not config.is_local and config.region not in WITHOUT_SCHEMAS:
             self._publish_schemas(config)
-
-    def grant_publish(self, grantee: iam.IGrantable) -> iam.Grant:
-        return grant(grantee, "events:PutEvents", on=self.event_bus_arn)
 
     def _keep_events(self, config: StageConfig) -> None:
         archive = events.Archive(

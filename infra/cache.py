@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import aws_cdk as cdk
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_elasticache as elasticache
-from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from constructs import Construct
 
@@ -122,6 +121,7 @@ class CacheStack(StageStack):
         # network.
         cdk.CfnOutput(self, "CacheEndpoint", value=endpoint)
         self.url = f"valkeys://{endpoint}?cluster=true"
+        self.arns = (self._cache.attr_arn, self._user.attr_arn)
         self.iam = IamAccess(user=name, cache_name=name, region=config.region)
 
     def _accept_public_endpoint(self) -> None:
@@ -132,14 +132,6 @@ class CacheStack(StageStack):
             "ElastiCache has public endpoints since 2026; the schema that CDK and cfn-lint contain is older.",
         )
         self._cache.add_metadata("cfn-lint", {"config": {"ignore_checks": ["E3002"]}})
-
-    def grant_connect(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` sign in to the cache as its user."""
-        return iam.Grant.add_to_principal(
-            grantee=grantee,
-            actions=["elasticache:Connect"],
-            resource_arns=[self._cache.attr_arn, self._user.attr_arn],
-        )
 
 
 def _part_of_id(stack: cdk.Stack) -> str:

@@ -5,14 +5,13 @@ from dataclasses import replace
 import aws_cdk as cdk
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
-from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from message_buffer.limits import CANARY_RUN_MS
 from message_buffer.settings import CanarySettings
 
 from .bus import SOURCE, TRIAL_TENANT, BatchBus
-from .function import Function, Runtime, grant
+from .function import Function, Runtime
 from .storage import QueueConstruct, SecretConstruct
 
 # This time is longer than the longest default wait of a buffer plus the time to repair any single crash.
@@ -33,7 +32,7 @@ class CanaryResources:
         api_url: str,
         webhook_secrets: SecretConstruct,
     ) -> None:
-        config, self._stack = runtime.config, cdk.Stack.of(scope)
+        config = runtime.config
         rate = cdk.Duration.millis(CANARY_RUN_MS)
         self.queue = QueueConstruct(
             scope,
@@ -53,7 +52,7 @@ class CanaryResources:
                 api_endpoint=api_url,
                 webhook_secret_id=webhook_secrets.secret_arn,
                 queue_url=self.queue.queue_url,
-                stack=self._stack.stack_id,
+                stack=cdk.Stack.of(scope).stack_id,
             ),
         )
         events.Rule(
@@ -73,7 +72,3 @@ class CanaryResources:
             schedule=events.Schedule.rate(rate),
             targets=[targets.LambdaFunction(self.function, retry_attempts=0, max_event_age=rate)],
         )
-
-    def grant_ask_whether_it_is_deployed(self) -> iam.Grant:
-        """Let the function read the state of its own stack, which shows whether a deployment is running."""
-        return grant(self.function, "cloudformation:DescribeStacks", on=self._stack.stack_id)

@@ -8,15 +8,14 @@ from dataclasses import replace
 import aws_cdk as cdk
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
-from aws_cdk import aws_iam as iam
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
 
 from message_buffer.limits import RULE_SECONDS
-from message_buffer.settings import DynamoDbLaneSettings, DynamoDbProcessorSettings
+from message_buffer.settings import DynamoDbLaneSettings, DynamoDbProcessorSettings, EmissionSettings
 
 from .function import Function, Runtime
-from .storage import EventDestinations, MessageTableConstruct, QueueConstruct
+from .storage import MessageTableConstruct, QueueConstruct
 
 TIMEOUT = cdk.Duration.seconds(30)
 # The most that Lambda accepts without a batching window. A batching window would delay each batch.
@@ -32,7 +31,7 @@ class DynamoDbLaneResources:
     In a scope of their own they would get new ids, and CloudFormation would replace them.
     """
 
-    def __init__(self, scope: Construct, *, runtime: Runtime, destinations: EventDestinations) -> None:
+    def __init__(self, scope: Construct, *, runtime: Runtime, emission: EmissionSettings) -> None:
         config = runtime.config
         self.table = MessageTableConstruct(scope, "Holding", config=config)
         self.triggers = QueueConstruct(
@@ -57,23 +56,13 @@ class DynamoDbLaneResources:
             settings=DynamoDbProcessorSettings(
                 log=runtime.log,
                 dynamodb_lane=self.settings,
-                emission=destinations.settings(config.limits),
+                emission=emission,
             ),
             # Messages that arrive while the processor empties a window are stored in the next window, so a lively
             # conversation causes a chain of triggers without end, which Lambda would mistake for a loop.
             in_a_loop=True,
         )
         self._invoke_processor(scope)
-
-    def grant_store_messages(self, grantee: iam.IGrantable) -> None:
-        """Let `grantee` store messages and open windows, as ingest does."""
-        self.table.grant_store_messages(grantee)
-        self.triggers.grant_send(grantee)
-
-    def grant_end_windows(self, grantee: iam.IGrantable) -> None:
-        """Let `grantee` find, change and end windows, as the processor and admin do."""
-        self.table.grant_end_windows(grantee)
-        self.triggers.grant_send(grantee)
 
     def _invoke_processor(self, scope: Construct) -> None:
         # A run receives several triggers. Lambda begins with five runs at once and adds five a second, so with one

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -149,10 +149,6 @@ class Function(lambda_.Function):
             )
         self._suppress_findings(traced=config.tracing)
 
-    def grant_invoke_function(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` invoke this function, but only through its alias if it has one."""
-        return grant(grantee, "lambda:InvokeFunction", on=self.entrance.function_arn)
-
     def depend_on_role_of(self, other: Function) -> None:
         """Let CloudFormation create this function after the role of `other`, and delete it before that role."""
         assert other.role is not None
@@ -251,9 +247,10 @@ def _resource(construct: IConstruct) -> cdk.CfnResource:
     return resource
 
 
-def grant(grantee: iam.IGrantable, *actions: str, on: str) -> iam.Grant:
-    """Allow `grantee` exactly these actions on one resource. The constructs' `grant_…` methods call this function."""
-    return iam.Grant.add_to_principal(grantee=grantee, actions=list(actions), resource_arns=[on])
+def grant(grantee: iam.IGrantable, *actions: str, on: str | Sequence[str]) -> iam.Grant:
+    """Allow `grantee` exactly these actions on these resources."""
+    arns = [on] if isinstance(on, str) else list(on)
+    return iam.Grant.add_to_principal(grantee=grantee, actions=list(actions), resource_arns=arns)
 
 
 def suppress_finding(construct: IConstruct, finding: str, reason: str) -> None:

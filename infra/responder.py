@@ -21,10 +21,10 @@ from message_buffer.settings import ResponderOptions, ResponderSettings
 from . import permissions
 from .buffer import BufferStack
 from .bus import SOURCE, TRIAL_TENANT, bus_name
-from .function import Function, Runtime, grant, source_code, suppress_finding
-from .settings_and_defaults import ResponderConfig, StageConfig, without_profile
+from .function import Function, Runtime, source_code
+from .settings_and_defaults import ResponderConfig, StageConfig
 from .stack import StageStack
-from .storage import ConversationsTableConstruct, QueueConstruct, SecretConstruct
+from .storage import QueueConstruct, SecretConstruct, TableConstruct
 
 # How long a queue hides a delivery from other runs. While the responder works on the delivery, it extends this time.
 HIDDEN_SECONDS = 30
@@ -64,7 +64,10 @@ class ResponderStack(StageStack):
             # time reaches this number.
             dead_letters=sqs.DeadLetterQueue(queue=self.dead_letters, max_receive_count=100),
         )
-        self.table = ConversationsTableConstruct(self, "Conversations", config=config)
+        # `lambdas/responder/conversations_table.py` defines the items.
+        self.table = TableConstruct(
+            self, "Conversations", config=config, partition_key="id", sort_key="part", expires_by="expiresAt"
+        )
         self.secrets = SecretConstruct(
             self,
             "ResponderSecrets",
@@ -109,8 +112,8 @@ class ResponderStack(StageStack):
                 ),
             ),
         )
-        self._model = responder.model if responder.assistant == "bedrock" else None
-        permissions.grant_to_responder(self, buffer)
+        model = responder.model if responder.assistant == "bedrock" else None
+        permissions.grant_to_responder(self, buffer, model=model)
         # A reply takes as long as the assistant, so several deliveries in one run would wait for each other.
         self.function.add_event_source(
             SqsEventSource(
@@ -133,20 +136,6 @@ class ResponderStack(StageStack):
         )
         self._export()
 
-    def grant_model(self) -> None:
-        """Let the function call the model, if the assistant is Amazon Bedrock."""
-        if self._model is None:
-            return
-        assert self.function.role is not None
-        for arn in _model_arns(self, self._model):
-            grant(self.function, "bedrock:InvokeModel", on=arn)
-            if "*" in arn:
-                suppress_finding(
-                    self.function.role,
-                    f"AwsSolutions-IAM5[Resource::{arn}]",
-                    "An inference profile forwards a request to any of its regions, so only the model can be named.",
-                )
-
     def _export(self) -> None:
         outputs = {
             "ResponderFunction": self.function.function_name,
@@ -158,17 +147,3 @@ class ResponderStack(StageStack):
         }
         for name, value in outputs.items():
             cdk.CfnOutput(self, name, value=value)
-
-
-def _model_arns(stack: cdk.Stack, model: str) -> list[str]:
-    """Return the ARNs to allow: a model in this region, or an inference profile and its model in all regions."""
-    if model.startswith("arn:"):
-        name = model.partition(":inference-profile/")[2]
-        return [model, *(_model_arns(stack, name)[1:] if name else [])]
-    target = without_profile(model)
-    if target == model:
-        return [f"arn:{stack.partition}:bedrock:{stack.region}::foundation-model/{model}"]
-    return [
-        stack.format_arn(service="bedrock", resource="inference-profile", resource_name=model),
-        f"arn:{stack.partition}:bedrock:*::foundation-model/{target}",
-    ]

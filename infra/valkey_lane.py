@@ -7,7 +7,6 @@ import math
 import aws_cdk as cdk
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
-from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
@@ -16,6 +15,7 @@ from message_buffer.limits import PROCESSOR_LIFE_SECONDS, RULE_SECONDS, SECOND_M
 from message_buffer.settings import (
     ConnectionSettings,
     ConversationProcessorSettings,
+    EmissionSettings,
     ProcessorSettings,
     StoreSettings,
     ValkeySettings,
@@ -23,9 +23,9 @@ from message_buffer.settings import (
 )
 
 from .cache import CacheStack
-from .function import ALIAS, Function, Runtime, grant
+from .function import ALIAS, Function, Runtime
 from .settings_and_defaults import StageConfig
-from .storage import EventDestinations, QueueConstruct
+from .storage import QueueConstruct
 
 # Less than the time between two passes, so that passes rarely overlap.
 WATCHDOG_TIMEOUT_SECONDS = 25
@@ -73,24 +73,22 @@ class ValkeyLaneResources:
         *,
         runtime: Runtime,
         valkey: ValkeySettings,
-        destinations: EventDestinations,
+        emission: EmissionSettings,
     ) -> None:
         self._scope, self._runtime, self._config, self._valkey = scope, runtime, runtime.config, valkey
         # After a processor has failed, start a pass of the watchdog a second after the lease has expired.
         self._failures = self._passes_after(
             "ProcessorFailures", seconds=math.ceil(self._config.timings.lease_ms / 1_000) + 1
         )
-        self._startable = lambda_.Function.from_function_name(scope, "StartableProcessor", valkey.processor_function)
-        self.conversation_processor = self._make_conversation_processor(destinations)
+        startable = lambda_.Function.from_function_name(scope, "StartableProcessor", valkey.processor_function)
+        self.startable_arn = startable.function_arn
+        self.conversation_processor = self._make_conversation_processor(emission)
         self.processor = self._make_processor()
         self.watchdog = self._make_watchdog()
         # The watchdog refers to the processor by a fixed name, in which CloudFormation sees no dependency. Without this
         # line, CloudFormation might create the watchdog first.
         self.watchdog.node.add_dependency(self.processor)
         self._schedule_watchdog()
-
-    def grant_start_processor(self, grantee: iam.IGrantable) -> iam.Grant:
-        return grant(grantee, "lambda:InvokeFunction", on=self._startable.function_arn)
 
     def _make_processor(self) -> Function:
         return Function(
@@ -110,7 +108,7 @@ class ValkeyLaneResources:
             failures=self._failures,
         )
 
-    def _make_conversation_processor(self, destinations: EventDestinations) -> Function:
+    def _make_conversation_processor(self, emission: EmissionSettings) -> Function:
         return Function(
             self._scope,
             "conversation_processor",
@@ -119,7 +117,7 @@ class ValkeyLaneResources:
             settings=ConversationProcessorSettings(
                 log=self._runtime.log,
                 valkey=self._valkey,
-                emission=destinations.settings(self._config.limits),
+                emission=emission,
             ),
             in_a_loop=True,
         )
