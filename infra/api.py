@@ -53,10 +53,7 @@ class WebhookApi(NamedTuple):
 
 
 def open_webhooks(scope: Construct, *, config: StageConfig, ingest: Function) -> WebhookApi:
-    """Create the stage's API.
-
-    Platforms know the API's address, so the API remains the same resource unless its kind changes.
-    """
+    """Create the stage's API, which remains the same resource unless its kind changes: platforms know its address."""
     if config.api.kind == "url":
         return _open_url(ingest)
     open_gateway = _open_rest if config.api.kind == "rest" else _open_http
@@ -169,26 +166,19 @@ def _open_rest(
             resource.add_method(method, apigateway.LambdaIntegration(ingest, allow_test_invoke=False))
     stage = api.deployment_stage
     firewall.protect(scope, stage.stage_arn, config=config)
-    _suppress_findings(api)
+    for finding, reason in {
+        "APIG4": NO_AUTHORIZER,
+        "COG4": NO_AUTHORIZER,
+        "APIG2": "Each platform has a format of its own, which ingest checks after the signature.",
+        "APIG6": "Execution logs contain the parameters of requests, among them verify tokens. Access logs do not.",
+    }.items():
+        suppress_finding(api, f"AwsSolutions-{finding}", reason)
     if domain is None:
         stack = cdk.Stack.of(api)
         host = f"{api.rest_api_id}.execute-api.{stack.region}.{stack.url_suffix}"
         return WebhookApi(api, f"https://{host}/{REST_STAGE}", None)
     return WebhookApi(
         api, f"https://{domain.name}", _map_domain(scope, domain, api_id=api.rest_api_id, stage=stage.stage_name)
-    )
-
-
-def _suppress_findings(api: apigateway.RestApi) -> None:
-    suppress_finding(api, "AwsSolutions-APIG4", NO_AUTHORIZER)
-    suppress_finding(api, "AwsSolutions-COG4", NO_AUTHORIZER)
-    suppress_finding(
-        api, "AwsSolutions-APIG2", "Each platform has a format of its own, which ingest checks after the signature."
-    )
-    suppress_finding(
-        api,
-        "AwsSolutions-APIG6",
-        "Execution logs contain the parameters of requests, among them verify tokens. Access logs do not.",
     )
 
 

@@ -116,7 +116,18 @@ class BufferStack(StageStack):
         if self.whatsapp_queues:
             self.whatsapp_queues.invoke(self.ingest.entrance)
         self.admin = self._make_admin()
-        self.gate = self._make_gate()
+        # As with admin, only IAM's `lambda:InvokeFunction` lets a caller invoke it.
+        self.gate = Function(
+            self,
+            "gate",
+            runtime=self._runtime,
+            timeout=cdk.Duration.seconds(GATE_TIMEOUT_SECONDS),
+            settings=GateSettings(
+                log=self.log,
+                valkey=valkey,
+                dynamodb_lane=self.dynamodb_lane.settings if self.dynamodb_lane else None,
+            ),
+        )
         permissions.grant_to_entrances(self)
         permissions.grant_to_lanes(self)
         if self.valkey_lane:
@@ -124,7 +135,11 @@ class BufferStack(StageStack):
             # line, CloudFormation might create ingest before the processor.
             self.ingest.node.add_dependency(self.valkey_lane.processor)
         self.webhooks = open_webhooks(self, config=config, ingest=self.ingest)
-        self.canary = self._make_canary() if config.canary else None
+        self.canary = (
+            CanaryResources(self, self._runtime, self.bus, api_url=self.webhooks.url, secrets=self.webhook_secrets)
+            if config.canary
+            else None
+        )
         permissions.grant_to_canary(self)
         self._delete_functions_before_roles()
         self._export()
@@ -138,15 +153,13 @@ class BufferStack(StageStack):
     def functions(self) -> dict[str, Function]:
         """Return the stack's functions by role."""
         found = {"ingest": self.ingest}
-        if self.valkey_lane:
-            found["processor"] = self.valkey_lane.processor
-            found["conversation_processor"] = self.valkey_lane.conversation_processor
-            found["watchdog"] = self.valkey_lane.watchdog
+        if valkey := self.valkey_lane:
+            found |= {"processor": valkey.processor, "conversation_processor": valkey.conversation_processor}
+            found["watchdog"] = valkey.watchdog
         if self.dynamodb_lane:
             found["dynamodb_processor"] = self.dynamodb_lane.processor
-        return (
-            found | {"admin": self.admin, "gate": self.gate} | ({"canary": self.canary.function} if self.canary else {})
-        )
+        found |= {"admin": self.admin, "gate": self.gate}
+        return found | ({"canary": self.canary.function} if self.canary else {})
 
     def _delete_functions_before_roles(self) -> None:
         """Let CloudFormation delete the functions' roles only after the last function in the network.
@@ -217,29 +230,6 @@ class BufferStack(StageStack):
                 oversize_bucket=self.oversize.bucket_name,
                 ages_out=_ages_out(self._config),
             ),
-        )
-
-    def _make_gate(self) -> Function:
-        """Create the function for consumers. Only IAM's `lambda:InvokeFunction` lets a caller invoke it."""
-        return Function(
-            self,
-            "gate",
-            runtime=self._runtime,
-            timeout=cdk.Duration.seconds(GATE_TIMEOUT_SECONDS),
-            settings=GateSettings(
-                log=self.log,
-                valkey=self._valkey,
-                dynamodb_lane=self.dynamodb_lane.settings if self.dynamodb_lane else None,
-            ),
-        )
-
-    def _make_canary(self) -> CanaryResources:
-        return CanaryResources(
-            self,
-            runtime=self._runtime,
-            bus=self.bus,
-            api_url=self.webhooks.url,
-            webhook_secrets=self.webhook_secrets,
         )
 
     def _export(self) -> None:

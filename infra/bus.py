@@ -27,18 +27,9 @@ EVENTS = {
     "messages.reply.withheld": "ReplyWithheld",
 }
 SCHEMAS = Path(__file__).parents[1] / "docs" / "schema"
-RULE_UPKEEP = [
-    f"events:{action}"
-    for action in (
-        "DescribeRule",
-        "EnableRule",
-        "DisableRule",
-        "DeleteRule",
-        "PutTargets",
-        "RemoveTargets",
-        "ListTargetsByRule",
-    )
-]
+# The actions with which an account keeps its rules.
+RULE_UPKEEP = [f"events:{verb}Rule" for verb in ("Describe", "Enable", "Disable", "Delete")]
+RULE_UPKEEP += [f"events:{action}" for action in ("PutTargets", "RemoveTargets", "ListTargetsByRule")]
 
 
 def bus_name(config: StageConfig) -> str:

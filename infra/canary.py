@@ -24,13 +24,7 @@ class CanaryResources:
     """The canary. Its function is not in the stage's network, because it calls the API by its public address."""
 
     def __init__(
-        self,
-        scope: Construct,
-        *,
-        runtime: Runtime,
-        bus: BatchBus,
-        api_url: str,
-        webhook_secrets: SecretConstruct,
+        self, scope: Construct, runtime: Runtime, bus: BatchBus, *, api_url: str, secrets: SecretConstruct
     ) -> None:
         config = runtime.config
         rate = cdk.Duration.millis(CANARY_RUN_MS)
@@ -50,7 +44,7 @@ class CanaryResources:
             settings=CanarySettings(
                 log=runtime.log,
                 api_endpoint=api_url,
-                webhook_secret_id=webhook_secrets.secret_arn,
+                webhook_secret_id=secrets.secret_arn,
                 queue_url=self.queue.queue_url,
                 stack=cdk.Stack.of(scope).stack_id,
             ),

@@ -62,9 +62,6 @@ class DynamoDbLaneResources:
             # conversation causes a chain of triggers without end, which Lambda would mistake for a loop.
             in_a_loop=True,
         )
-        self._invoke_processor(scope)
-
-    def _invoke_processor(self, scope: Construct) -> None:
         # A run receives several triggers. Lambda begins with five runs at once and adds five a second, so with one
         # trigger a run, many windows that are due at the same time would wait for more runs.
         self.processor.add_event_source(

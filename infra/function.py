@@ -86,11 +86,8 @@ class Function(lambda_.Function):
     ) -> None:
         """Create the function. `settings` is an object of its class in `message_buffer/settings.py`.
 
-        Pass `has_url` if the function gets an address of its own.
-
         Pass `in_a_loop` to turn off Lambda's loop detection, if functions or queues invoke this function in a loop on
-        purpose. The queue `failures` receives Lambda's records of asynchronous invocations that failed or were given
-        up.
+        purpose. The queue `failures` receives Lambda's records of failed asynchronous invocations.
         """
         construct_id = CONSTRUCT_IDS.get(role) or "".join(word.capitalize() for word in role.split("_"))
         config, placement = runtime.config, runtime.placement
@@ -147,14 +144,6 @@ class Function(lambda_.Function):
                 provisioned_concurrent_executions=warm,
                 **asynchronous,
             )
-        self._suppress_findings(traced=config.tracing)
-
-    def depend_on_role_of(self, other: Function) -> None:
-        """Let CloudFormation create this function after the role of `other`, and delete it before that role."""
-        assert other.role is not None
-        _resource(self).add_resource_dependency(_resource(other.role))
-
-    def _suppress_findings(self, *, traced: bool) -> None:
         suppress_finding(
             self,
             "AwsSolutions-L1",
@@ -162,13 +151,18 @@ class Function(lambda_.Function):
         )
         # Let cfn-lint accept that CDK adds a dependency on the role, although the function already refers to the role.
         _resource(self).add_metadata("cfn-lint", {"config": {"ignore_checks": ["W3005"]}})
-        if traced:
+        if config.tracing:
             assert self.role
             suppress_finding(
                 self.role.node.find_child("DefaultPolicy"),
                 "AwsSolutions-IAM5[Resource::*]",
                 "X-Ray has no resource that a policy could name for sending trace segments.",
             )
+
+    def depend_on_role_of(self, other: Function) -> None:
+        """Let CloudFormation create this function after the role of `other`, and delete it before that role."""
+        assert other.role is not None
+        _resource(self).add_resource_dependency(_resource(other.role))
 
 
 def _check_size(role: str, variables: Mapping[str, Any]) -> None:

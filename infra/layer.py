@@ -138,19 +138,15 @@ def lambda_pins(requirements: Path) -> Iterator[str]:
 
 
 def _strip(packages: Path) -> None:
-    for folder, subfolders, files in os.walk(packages):
-        for name in [name for name in subfolders if name in UNUSED_FOLDERS]:
-            shutil.rmtree(Path(folder, name))
-            subfolders.remove(name)
-        in_dist_info = ".dist-info" in folder
-        for name in files:
-            unwanted = name not in KEPT_OF_DIST_INFO if in_dist_info else name.endswith(UNUSED_SUFFIXES)
-            if unwanted:
-                Path(folder, name).unlink()
-        if in_dist_info:
-            for name in list(subfolders):
-                shutil.rmtree(Path(folder, name))
-                subfolders.remove(name)
+    for path in list(packages.rglob("*")):
+        if path.parent.suffix == ".dist-info":
+            unused = path.name not in KEPT_OF_DIST_INFO
+        else:
+            unused = path.suffix in UNUSED_SUFFIXES or (path.name in UNUSED_FOLDERS and path.is_dir())
+        if unused and path.is_dir():
+            shutil.rmtree(path)
+        elif unused:
+            path.unlink(missing_ok=True)
 
 
 def _compile(layer: Path, *, interpreter: str) -> None:

@@ -65,10 +65,8 @@ class NetworkStack(StageStack):
         keep_identity(vpc, "Vpc")
         if self._zones:
             suppress_finding(vpc, "CloudFormation-Validate::W3010", "The stage names its zones in cdk.json.")
-        for name, service in {
-            "S3": ec2.GatewayVpcEndpointAwsService.S3,
-            "DynamoDb": ec2.GatewayVpcEndpointAwsService.DYNAMODB,
-        }.items():
+        gateways = {"S3": ec2.GatewayVpcEndpointAwsService.S3, "DynamoDb": ec2.GatewayVpcEndpointAwsService.DYNAMODB}
+        for name, service in gateways.items():
             vpc.add_gateway_endpoint(name, service=service).add_to_policy(self._only_this_account())
         return vpc
 
@@ -119,17 +117,10 @@ def _subnets(*, by_nat: bool) -> list[ec2.SubnetConfiguration]:
     subnets = [
         ec2.SubnetConfiguration(name="functions", subnet_type=private, cidr_mask=22),
         ec2.SubnetConfiguration(name="cache", subnet_type=ec2.SubnetType.PRIVATE_ISOLATED, cidr_mask=26),
+        # Keep this subnet at the end, because CDK assigns addresses in this order. So the other subnets keep their
+        # addresses if a stage adds or removes NAT gateways. Only these are in it, with their own public addresses.
+        ec2.SubnetConfiguration(
+            name="public", subnet_type=ec2.SubnetType.PUBLIC, cidr_mask=26, map_public_ip_on_launch=False
+        ),
     ]
-    if by_nat:
-        # Append this subnet at the end, because CDK assigns addresses in this order. So the other subnets keep their
-        # addresses if a stage adds or removes NAT gateways.
-        subnets.append(
-            ec2.SubnetConfiguration(
-                # Only the NAT gateways are in this subnet, and they have their own public addresses.
-                name="public",
-                subnet_type=ec2.SubnetType.PUBLIC,
-                cidr_mask=26,
-                map_public_ip_on_launch=False,
-            )
-        )
-    return subnets
+    return subnets if by_nat else subnets[:-1]

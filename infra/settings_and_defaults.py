@@ -1,8 +1,6 @@
 """The settings of a stage: everything that operators may change, read from `stages` in cdk.json.
 
-This is the reference of the product's settings. In cdk.json a stage is an object whose fields have the names below. A
-field that a stage leaves out has the default below. `load_stage` validates a stage before anything is built. Its error
-messages name the valid settings.
+In cdk.json a stage is an object whose fields have the names below. A field that it leaves out has the default below.
 """
 
 from __future__ import annotations
@@ -171,15 +169,9 @@ class TimingsConfig(Settings):
     def _one_outlives_the_other(self) -> TimingsConfig:
         working_ms = 1_000 * PROCESSOR_LIFE_SECONDS - self.processor_handover_ms
         if self.processor_handover_ms < self.lease_ms:
-            raise ValueError(
-                "processor_handover_ms must not be less than lease_ms: a processor that hands over must wait for the"
-                " conversation processors it started, and start its successor, within one lease"
-            )
+            raise ValueError("processor_handover_ms must not be less than lease_ms: a handover takes that long")
         if self.processor_idle_ms >= working_ms:
-            raise ValueError(
-                "processor_idle_ms must be less than 15 minutes minus processor_handover_ms: otherwise no"
-                " processor ever ends because it has no work"
-            )
+            raise ValueError("processor_idle_ms must be less than 15 minutes minus processor_handover_ms")
         return self
 
 
@@ -438,16 +430,9 @@ class StageConfig(Settings):
             raise ValueError("only the local stage takes valkeyUrl: the others have a cache of their own")
         if self.account and self.has_network and not self.network.availability_zones:
             raise ValueError("a stage with an account must name its network.availability_zones")
-        return self
-
-    @model_validator(mode="after")
-    def _can_respond(self) -> StageConfig:
-        if self.responder is None:
-            return self
-        if not self.is_local and not self.responder.assistant_url.startswith("https:"):
-            raise ValueError(
-                "responder.assistant_url must begin with https: the API key and customers' messages are sent there"
-            )
+        url = self.responder.assistant_url if self.responder else "https:"
+        if not self.is_local and not url.startswith("https:"):
+            raise ValueError("responder.assistant_url must begin with https: it receives the key and the messages")
         return self
 
     @model_validator(mode="after")
@@ -464,9 +449,7 @@ class StageConfig(Settings):
             raise ValueError(f"AWS offers no addresses of functions in {self.region}: choose api.kind `http` or `rest`")
         domain = self.api.domain
         if domain and f":acm:{self.region}:" not in domain.certificate_arn:
-            raise ValueError(
-                f"api.domain.certificate_arn must name a certificate in {self.region}, the region of the API"
-            )
+            raise ValueError(f"api.domain.certificate_arn must name a certificate in {self.region}, the API's region")
         return self
 
     @model_validator(mode="after")
@@ -476,14 +459,9 @@ class StageConfig(Settings):
             raise ValueError(f"concurrency.processor must be at least {needed}, twice the shards: successors overlap")
         slots = self.concurrency.get("conversation_processor")
         if self.has_valkey_lane and slots is not None and slots < self.shards:
-            raise ValueError(
-                f"concurrency.conversation_processor must be at least {self.shards}: each shard needs a conversation"
-                " processor"
-            )
+            raise ValueError(f"concurrency.conversation_processor must be at least {self.shards}: one for each shard")
         if self.api.kind == "url" and "ingest" not in self.concurrency and not self.is_local:
-            raise ValueError(
-                "api.kind `url` needs concurrency.ingest: nothing else limits how many functions a flood can start"
-            )
+            raise ValueError("api.kind `url` needs concurrency.ingest: nothing else limits what a flood can start")
         for role, instances in self.warmth.items():
             if instances > self.concurrency.get(role, instances):
                 raise ValueError(f"warmth.{role} must not exceed concurrency.{role}, which includes it")
@@ -528,12 +506,9 @@ def load_stage(
 
 def _parse(overrides: str | None) -> dict[str, Any]:
     try:
-        parsed = json.loads(overrides or "{}")
-    except json.JSONDecodeError as error:
+        return dict(**json.loads(overrides or "{}"))
+    except (TypeError, ValueError) as error:
         raise ConfigError(f'`-c overrides=` takes a JSON object such as {{"shards": 2}}: {error}.') from error
-    if not isinstance(parsed, dict):
-        raise ConfigError('`-c overrides=` takes a JSON object such as {"shards": 2}.')
-    return parsed
 
 
 def _merge(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,38 +68,32 @@ class ValkeyLaneResources:
     """
 
     def __init__(
-        self,
-        scope: Construct,
-        *,
-        runtime: Runtime,
-        valkey: ValkeySettings,
-        emission: EmissionSettings,
+        self, scope: Construct, *, runtime: Runtime, valkey: ValkeySettings, emission: EmissionSettings
     ) -> None:
-        self._scope, self._runtime, self._config, self._valkey = scope, runtime, runtime.config, valkey
+        self._scope, self._config = scope, runtime.config
         # After a processor has failed, start a pass of the watchdog a second after the lease has expired.
         self._failures = self._passes_after(
             "ProcessorFailures", seconds=math.ceil(self._config.timings.lease_ms / 1_000) + 1
         )
         startable = lambda_.Function.from_function_name(scope, "StartableProcessor", valkey.processor_function)
         self.startable_arn = startable.function_arn
-        self.conversation_processor = self._make_conversation_processor(emission)
-        self.processor = self._make_processor()
-        self.watchdog = self._make_watchdog()
-        # The watchdog refers to the processor by a fixed name, in which CloudFormation sees no dependency. Without this
-        # line, CloudFormation might create the watchdog first.
-        self.watchdog.node.add_dependency(self.processor)
-        self._schedule_watchdog()
-
-    def _make_processor(self) -> Function:
-        return Function(
-            self._scope,
+        self.conversation_processor = Function(
+            scope,
+            "conversation_processor",
+            runtime=runtime,
+            timeout=cdk.Duration.seconds(CONVERSATION_PROCESSOR_TIMEOUT_SECONDS),
+            settings=ConversationProcessorSettings(log=runtime.log, valkey=valkey, emission=emission),
+            in_a_loop=True,
+        )
+        self.processor = Function(
+            scope,
             "processor",
             name=_processor_name(self._config),
-            runtime=self._runtime,
+            runtime=runtime,
             timeout=cdk.Duration.seconds(PROCESSOR_LIFE_SECONDS),
             settings=ProcessorSettings(
-                log=self._runtime.log,
-                valkey=self._valkey,
+                log=runtime.log,
+                valkey=valkey,
                 conversation_processor_function=self.conversation_processor.entrance.function_name,
                 idle_ms=self._config.timings.processor_idle_ms,
                 handover_ms=self._config.timings.processor_handover_ms,
@@ -107,31 +101,19 @@ class ValkeyLaneResources:
             in_a_loop=True,
             failures=self._failures,
         )
-
-    def _make_conversation_processor(self, emission: EmissionSettings) -> Function:
-        return Function(
-            self._scope,
-            "conversation_processor",
-            runtime=self._runtime,
-            timeout=cdk.Duration.seconds(CONVERSATION_PROCESSOR_TIMEOUT_SECONDS),
-            settings=ConversationProcessorSettings(
-                log=self._runtime.log,
-                valkey=self._valkey,
-                emission=emission,
-            ),
-            in_a_loop=True,
-        )
-
-    def _make_watchdog(self) -> Function:
-        return Function(
-            self._scope,
+        self.watchdog = Function(
+            scope,
             "watchdog",
-            runtime=self._runtime,
+            runtime=runtime,
             timeout=cdk.Duration.seconds(WATCHDOG_TIMEOUT_SECONDS),
-            settings=WatchdogSettings(log=self._runtime.log, valkey=self._valkey),
+            settings=WatchdogSettings(log=runtime.log, valkey=valkey),
             # The watchdog starts processors, and is invoked when one of them has failed.
             in_a_loop=True,
         )
+        # The watchdog refers to the processor by a fixed name, in which CloudFormation sees no dependency. Without this
+        # line, CloudFormation might create the watchdog first.
+        self.watchdog.node.add_dependency(self.processor)
+        self._schedule_watchdog()
 
     def _schedule_watchdog(self) -> None:
         """Invoke the watchdog twice a minute, and after each failure of a processor."""

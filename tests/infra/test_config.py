@@ -85,7 +85,7 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
         ),
         (
             {"shards": 3, "concurrency": {"conversation_processor": 2}},
-            "concurrency.conversation_processor must be at least 3: each shard needs a conversation processor",
+            "concurrency.conversation_processor must be at least 3: one for each shard",
         ),
         (
             {"concurrency": {"ingest": 2}, "warmth": {"ingest": 3}},
@@ -116,11 +116,11 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
                 "region": "eu-west-1",
                 "api": {"domain": {"name": "a.example", "certificate_arn": "arn:aws:acm:us-east-1:1:certificate/c"}},
             },
-            "api.domain.certificate_arn must name a certificate in eu-west-1, the region of the API",
+            "api.domain.certificate_arn must name a certificate in eu-west-1, the API's region",
         ),
         ({"api": {"domain": {"name": "nodots", "certificate_arn": "arn:aws:acm:x"}}}, "api.domain.name: "),
         ({"account": "123456789012"}, "a stage with an account must name its network.availability_zones"),
-        ({"api": {"kind": "url"}}, "api.kind `url` needs concurrency.ingest: nothing else limits how many"),
+        ({"api": {"kind": "url"}}, "api.kind `url` needs concurrency.ingest: nothing else limits what"),
         (
             {"api": {"kind": "url", "domain": {"name": "a.example", "certificate_arn": "arn:aws:acm:us-east-1:1:c/c"}}},
             "api: an API of the kind `url` cannot have a domain",
