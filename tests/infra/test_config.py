@@ -1,3 +1,5 @@
+"""The settings of a stage: what is accepted, and the sentence about what is not."""
+
 import ast
 from collections.abc import Callable
 from itertools import pairwise
