@@ -7,6 +7,8 @@ function invokes it with `{"redrive": <body of a dead letter>}`; the call then r
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import product
+from math import inf
 from typing import Any, NamedTuple
 
 from lambdas.dynamodb_processor.service import DynamoDbProcessor
@@ -49,6 +51,12 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any] | None:
             # Process all triggers at once, so that a slow window does not delay the others.
             with ThreadPoolExecutor(len(records)) as threads:
                 done = list(threads.map(lambda record: _process(record, time, processor, telemetry), records))
+            # Empty the windows of failed runs after the others, one at a time, and first those that have failed only
+            # once. A window that kills its function then uses up only its own attempts.
+            for max_tries, (number, record) in product((1, inf), enumerate(records)):
+                if done[number] is None:
+                    trigger = read_trigger(record["body"], record["receiptHandle"])
+                    done[number] = processor.process(trigger, time, max_tries=max_tries)
             failed = [record["messageId"] for record, is_done in zip(records, done, strict=True) if not is_done]
             return {"batchItemFailures": [{"itemIdentifier": each} for each in failed]}
         processor.sweep(time)
@@ -57,7 +65,7 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any] | None:
     return None
 
 
-def _process(record: dict[str, Any], time: TimeLeft, processor: DynamoDbProcessor, telemetry: Telemetry) -> bool:
+def _process(record: dict[str, Any], time: TimeLeft, processor: DynamoDbProcessor, telemetry: Telemetry) -> bool | None:
     if is_sweep(record["body"]):
         try:
             processor.sweep(time, is_second=True)
@@ -72,4 +80,4 @@ def _process(record: dict[str, Any], time: TimeLeft, processor: DynamoDbProcesso
         # Let the queue delete the trigger, which would stay unreadable. The sweep sends its window a new trigger.
         telemetry.warn("unreadable trigger", reason=str(error))
         return True
-    return processor.process(trigger, time)
+    return processor.process(trigger, time, max_tries=0)

@@ -15,6 +15,7 @@ import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from hashlib import blake2s
+from math import inf
 from random import SystemRandom
 from threading import RLock
 from typing import NamedTuple
@@ -116,8 +117,11 @@ class DynamoDbProcessor:
         self._beat_seconds = beat_seconds
         self._large_window = RLock()
 
-    def process(self, trigger: Trigger, time: TimeLeft) -> bool:
-        """Empty the trigger's window. Return False if the queue must deliver the trigger again."""
+    def process(self, trigger: Trigger, time: TimeLeft, *, max_tries: float = inf) -> bool | None:
+        """Empty the trigger's window. Return False if the queue must deliver the trigger again.
+
+        Return None, and do nothing, if more than `max_tries` earlier runs have failed to empty the window, or died.
+        """
         owner = uuid4().hex
         try:
             time.require_a_call()
@@ -125,6 +129,8 @@ class DynamoDbProcessor:
             now_ms = self._clock()
             if not window.is_open or window.is_locked(now_ms) or window.due.due_at_ms > now_ms:
                 return self._not_ours(trigger, window)
+            if window.attempt > max_tries:
+                return None
             window = self._locks.acquire(
                 trigger.conversation,
                 owner,

@@ -345,7 +345,7 @@ class MessageEdited:
     """The waiting message was replaced, or has a newer edit already. Nothing has to be published."""
 
     is_newest: bool
-    """True if no message arrived after this one."""
+    """True if the message was replaced, and no message arrived after it."""
 
 
 @outcome

@@ -130,11 +130,24 @@ def test_an_older_edit_never_replaces_a_newer_one(running: RunningLane) -> None:
     send(running, "m1")
     for text, edited_at_ms in (("second", 2_000), ("first", 1_999), ("again", 2_000)):
         edited = payload("m1", text, edited_at_ms=edited_at_ms)
-        assert running.lane.edit_message(C, "m1", payload=edited) == o.MessageEdited(is_newest=True)
+        is_newest = edited_at_ms == 2_000
+        assert running.lane.edit_message(C, "m1", payload=edited) == o.MessageEdited(is_newest=is_newest)
         if text == "first":
             assert b'"second"' in running.lane.peek_conversation(C, limit=1).payloads[0]
     running.pass_time(LONG_MS)
     assert events_of(running)[0]["text"] == "again"
+
+
+def test_an_older_edit_moves_no_due_time(running: RunningLane) -> None:
+    """A platform may deliver an edit again when a newer one has already changed the message and its wait."""
+    send(running, "m1")
+    due = []
+    for edited_at_ms, silence_ms in ((2_000, 3_000), (1_999, 7_000), (2_000, 4_000)):
+        timing = RULES.timing._replace(silence_ms=silence_ms)
+        edited = payload("m1", "edited", edited_at_ms=edited_at_ms)
+        assert isinstance(running.lane.edit_message(C, "m1", payload=edited, timing=timing), o.MessageEdited)
+        due.append((running.lane.peek_conversation(C).due_at_ms or 0) - running.clock())
+    assert due == [3_000, 3_000, 4_000]
 
 
 def test_a_text_that_looks_like_an_edits_time_is_none(running: RunningLane) -> None:

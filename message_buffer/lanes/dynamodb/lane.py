@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
 from uuid import uuid4
 
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import StoreUnavailable
+from message_buffer.errors import StoreUnavailable, TooManyHolds
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.items import DROPPED, MESSAGE, name_of
 from message_buffer.lanes.dynamodb.messages import Contents, StoredMessage, bytes_apart
@@ -32,6 +33,8 @@ MAX_PAGES_PEEKED = 50
 CANCEL_LOCK_MS = 10_000
 MAX_CANCEL_LOCK_TRIES = 5
 CANCEL_LOCK_PAUSE_SECONDS = 0.1
+
+T = TypeVar("T")
 
 
 class DynamoDbLane:
@@ -61,7 +64,7 @@ class DynamoDbLane:
             return o.MessageDuplicate(None, 0)
         # Write a note for a duplicate, too, because the earlier request may have stored the message but opened no
         # window.
-        note = Note(arrived_at_ms, timing, is_new=put == "new", size=len(payload))
+        note = Note(arrived_at_ms, timing, is_new=put == "new", id=uuid4().hex, size=len(payload))
         joined = self._schedule.join(conversation, name, note)
         if joined is None:
             return o.MessageRefused("waiting", 0)
@@ -133,9 +136,15 @@ class DynamoDbLane:
         return o.BufferExtended(due.due_at_ms)
 
     def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
-        hold = Hold(holder, self._clock() + hold_ms, cause)
+        """Hold the conversation. Raise TooManyHolds if consumers have begun too many holds, and have none here."""
+        now_ms, is_counted = self._clock(), holder == "people"
+        hold = Hold(holder, now_ms + hold_ms, cause)
         for _ in range(MAX_WINDOW_TRIES):
             window = self._windows.read(conversation)
+            if not is_counted and all(each.holder != holder for each in unexpired(window.holds, now_ms)):
+                if not self._quotas.count_hold(now_ms):
+                    raise TooManyHolds("consumers have begun too many holds in this hour; try again later")
+                is_counted = True
             holds = longest(hold, *window.holds)
             # No new trigger is needed: when the pending one arrives, the DynamoDB processor finds the hold in the
             # window.
@@ -155,9 +164,9 @@ class DynamoDbLane:
         owner = uuid4().hex
         window = self._lock(conversation, owner)
         try:
-            contents = self._messages.read(conversation)
             if cancel_id is not None and self._messages.tombstone(conversation, name_of(cancel_id)):
                 return o.AlreadyCancelled(window.generation, lane="dynamodb")
+            contents = self._messages.read(conversation)
             dropped = [each.name for each in contents.stored]
             apart = [each.name for each in contents.stored if each.is_apart]
             marks = [name_of(cancel_id)] if cancel_id is not None else []
@@ -213,54 +222,46 @@ class DynamoDbLane:
     def edit_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
     ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
-        def edit(window: Window, was: StoredMessage) -> bool | o.MessageAbsent:
+        def edit(window: Window, was: StoredMessage) -> o.MessageEdited | o.MessageAbsent | None:
             if edited_at_ms(payload) < was.edited_at_ms:
-                return True
+                return o.MessageEdited(is_newest=False)
             more_bytes = bytes_apart(payload) - was.large_bytes
             if more_bytes > 0 and not has_room(window, more_bytes):
                 return o.MessageAbsent(known=True, batch_id=None, lane="dynamodb")
-            return self._messages.edit_message(conversation, was, body=payload)
+            done = self._messages.edit_message(conversation, was, body=payload)
+            return o.MessageEdited(is_newest=was.arrived_at_ms >= window.newest_at_ms) if done else None
 
-        found = self._changed(conversation, message_id, edit)
-        if not isinstance(found, bool):
-            return found
+        edited = self._changed(conversation, message_id, edit)
         # Retime only if this message is the newest. A later message may wait for its own transcript, and a retime would
         # cut that wait short.
-        if timing is not None and found:
+        if timing is not None and isinstance(edited, o.MessageEdited) and edited.is_newest:
             self.retime_buffer(conversation, timing=timing)
-        return o.MessageEdited(is_newest=found)
+        return edited
 
     def delete_message(
         self, conversation: str, message_id: str
     ) -> o.MessageDeleted | o.MessageFrozen | o.MessageAbsent:
         expires_at_ms = self._clock() + REMEMBERED_MS
 
-        def drop(window: Window, was: StoredMessage) -> bool:
-            return self._messages.drop_message(conversation, was.name, window=window, expires_at_ms=expires_at_ms)
+        def drop(window: Window, was: StoredMessage) -> o.MessageDeleted | None:
+            done = self._messages.drop_message(conversation, was.name, window=window, expires_at_ms=expires_at_ms)
+            return o.MessageDeleted() if done else None
 
-        found = self._changed(conversation, message_id, drop)
-        return o.MessageDeleted() if isinstance(found, bool) else found
+        return self._changed(conversation, message_id, drop)
 
     def _changed(
-        self,
-        conversation: str,
-        message_id: str,
-        change: Callable[[Window, StoredMessage], bool | o.MessageAbsent],
-    ) -> bool | o.MessageFrozen | o.MessageAbsent:
-        """Change a waiting message. Return whether it is the newest one. If the message no longer waits, return the
-        outcome that says so instead.
+        self, conversation: str, message_id: str, change: Callable[[Window, StoredMessage], T | None]
+    ) -> T | o.MessageFrozen | o.MessageAbsent:
+        """Change a waiting message, and return the outcome of the change, or the outcome that says where the message is.
 
-        Raise StoreUnavailable if other requests keep changing the conversation.
+        Repeat the change if it returns None, because another request has changed the conversation. Raise
+        StoreUnavailable if that goes on.
         """
         for _ in range(MAX_WINDOW_TRIES):
             window, found = self._find(conversation, message_id)
-            if not isinstance(found, StoredMessage):
-                return found
-            changed = change(window, found)
-            if isinstance(changed, o.MessageAbsent):
+            changed = change(window, found) if isinstance(found, StoredMessage) else found
+            if changed is not None:
                 return changed
-            if changed:
-                return found.arrived_at_ms >= window.newest_at_ms
         raise StoreUnavailable("change message: another request is changing the conversation; try again")
 
     def find_message(self, conversation: str, message_id: str) -> o.MessageWaiting | o.MessageFrozen | o.MessageAbsent:

@@ -32,6 +32,10 @@ class Schedule:
         remove the message and return None.
         """
         done, before = self._note(conversation, note)
+        if not done and before.noted == note.id:
+            # The response to the write was lost, and the client has sent the write again. So the message is counted.
+            note = note._replace(is_new=False)
+            done, before = self._note(conversation, note)
         if not done:
             self._messages.remove_message(conversation, name)
             return None

@@ -89,6 +89,8 @@ class Window(NamedTuple):
     """When the newest message of the conversation's frozen and emitted batches arrived in this lane."""
     rhythm: Rhythm | None = None
     """The author's rhythm up to the last batch."""
+    noted: str = ""
+    """The id of the newest message's note."""
 
     @property
     def is_open(self) -> bool:
@@ -162,6 +164,7 @@ class Note(NamedTuple):
     is_new: bool
     """False if the message was stored before. Such a delivery opens the window if it is closed, but moves no due time.
     """
+    id: str
     size: int = 0
     """The message's size in bytes."""
 
@@ -242,6 +245,7 @@ def window_of(item: Item) -> Window:
         lock=Lock(text(item, "owner"), number(item, "owner_until")),
         frozen=_frozen(item["frozen"]["M"]) if "frozen" in item else None,
         rhythm=_unpacked(Rhythm, text(item, "rhythm")),
+        noted=text(item, "noted"),
     )
 
 

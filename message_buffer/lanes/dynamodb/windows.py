@@ -50,8 +50,8 @@ class Windows(Table):
         """Write the facts of a delivery into the window, and open the window if it is closed.
 
         Return True, and the window as it was before this call. Return False, and change nothing, if too many messages
-        or bytes wait already, or if the window is no longer as the caller has `seen` it. Only a press needs `seen`,
-        because its due time, `computed`, depends on the window.
+        or bytes wait already, if the window has this note already, or if it is no longer as the caller has `seen` it.
+        Only a press needs `seen`, because its due time, `computed`, depends on the window.
         """
         values: dict[str, Value] = {
             "one": 1, "none": 0, "at": note.at_ms, "slice": slice_of(conversation), "listed": note.listed_at_ms,
@@ -70,9 +70,10 @@ class Windows(Table):
             # Let DynamoDB copy the time of the last arrival, so that ingest need not read the window before this write.
             do += ", #last = :at, #prev = if_not_exists(#last, :none), "
             do += "#computed = :computed REMOVE" if computed else "#timing = :timing REMOVE #computed,"
-            do += " #expires_at ADD #generation :one, #waiting :one"
+            do = do.replace("SET", "SET #noted = :noted,") + " #expires_at ADD #generation :one, #waiting :one"
             only_if = "(attribute_not_exists(#waiting) OR #waiting < :most)"
-            values["most"] = MAX_STORED_MESSAGES
+            only_if += " AND (attribute_not_exists(#noted) OR #noted <> :noted)"
+            values |= {"most": MAX_STORED_MESSAGES, "noted": note.id}
         if seen is not None and not seen.is_open:
             only_if += " AND attribute_not_exists(#open)"
         elif seen is not None:
