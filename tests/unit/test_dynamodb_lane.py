@@ -441,7 +441,7 @@ def test_a_short_list_has_the_most_overdue_of_all_slices_of_the_index(window: Wi
 
 
 def test_each_webhook_of_an_account_is_one_update_and_its_messages_count(window: WindowScene) -> None:
-    charge = Charge("generic/shop", Quota(messages_per_minute=5, conversations_per_minute=5))
+    charge = Charge((("generic/shop", Quota(messages_per_minute=5, conversations_per_minute=5)),))
     found = [window.lane.charge(CONVERSATION, charge, messages=2, others=1) for _ in range(3)]
     assert [type(each) for each in found] == [o.Charged, o.Charged, o.MessageRefused]
     assert window.wire.made == ["update_item"] * 3
@@ -450,6 +450,7 @@ def test_each_webhook_of_an_account_is_one_update_and_its_messages_count(window:
 def test_a_high_quota_is_divided_into_counters_that_together_admit_no_more(window: WindowScene) -> None:
     quota = Quota(2 * MAX_QUOTA_OF_AN_ITEM, 1)
     found = [
-        window.lane.charge(CONVERSATION, Charge("generic/shop", quota), messages=1_000, others=0) for _ in range(200)
+        window.lane.charge(CONVERSATION, Charge((("generic/shop", quota),)), messages=1_000, others=0)
+        for _ in range(200)
     ]
     assert sum(isinstance(each, o.Charged) for each in found) == 2 * MAX_QUOTA_OF_AN_ITEM // 1_000
