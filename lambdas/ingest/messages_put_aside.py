@@ -48,7 +48,7 @@ class MessagesPutAside:
 
         Raise StoreError or SendFailed.
         """
-        of_accounts = Counter(message.charge.account for message, _ in refused if message.charge)
+        of_accounts = Counter(message.charge.quotas[0][0] for message, _ in refused if message.charge)
         # Charge nothing for a webhook that can never be put aside, because its redeliveries would leave nothing for the
         # account's other customers.
         if max(of_accounts.values(), default=0) > MAX_PUT_ASIDE.messages_per_minute:

@@ -16,14 +16,13 @@ class Quota(NamedTuple):
 
 
 class Charge(NamedTuple):
-    """The quotas that a message is charged to."""
+    """The quotas that a message is charged to: to all of them, or, if one is used up, to none."""
 
-    account: str
-    """`platform/account`, with each part escaped."""
-    account_quota: Quota
-    tenant: str = ""
-    """The tenant's escaped name, or empty if no rule sets the tenant's quota."""
-    tenant_quota: Quota | None = None
+    quotas: tuple[tuple[str, Quota], ...]
+    """Each quota with its name: an account's or door's is `platform/account`, a tenant's has no slash. Each part is
+    escaped."""
+    is_of_one_shard: bool = False
+    """True if the Valkey lane charges all of it in one shard, which so has the whole quota instead of a share."""
     is_exact: bool = False
     """True if a rule sets one of the quotas. If so, each message is charged alone; otherwise several messages are
     charged at once."""

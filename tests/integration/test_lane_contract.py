@@ -104,7 +104,7 @@ def test_a_message_that_comes_again_is_a_duplicate_while_it_waits_and_after_it_l
 
 def test_what_a_quota_refuses_was_not_taken_and_a_repeat_is_a_duplicate_in_spite_of_it(running: RunningLane) -> None:
     """The DynamoDB lane charges a webhook as a whole, with `charge`."""
-    charge = Charge("generic/shop", Quota(messages_per_minute=2, conversations_per_minute=2), is_exact=True)
+    charge = Charge((("generic/shop", Quota(messages_per_minute=2, conversations_per_minute=2)),), is_exact=True)
 
     def charged(message_id: str) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
         return running.lane.buffer_message(
@@ -888,8 +888,8 @@ def frozen_batch(running: RunningLane) -> str:
 
 # -- what a webhook is charged -----------------------------------------------------------------------------------------
 
-FIVE = Charge("generic/shop", Quota(messages_per_minute=5, conversations_per_minute=5), is_exact=True)
-OF_TENANT = Charge("generic/other", Quota(10_000_000, 10_000_000), "acme", Quota(5, 5), is_exact=True)
+FIVE = Charge((("generic/shop", Quota(messages_per_minute=5, conversations_per_minute=5)),), is_exact=True)
+OF_TENANT = Charge((("generic/other", Quota(10_000_000, 10_000_000)), ("acme", Quota(5, 5))), is_exact=True)
 
 
 @pytest.mark.parametrize(
@@ -910,6 +910,20 @@ def test_a_webhook_is_charged_whole_or_refused_whole_and_a_full_quota_admits_any
     assert isinstance(ask(), o.Charged)
 
 
+def test_a_webhook_that_one_quota_refuses_is_charged_to_none(running: RunningLane) -> None:
+    account, door, tenant = ("custom/shop:1", Quota(10, 10)), ("custom/shop", Quota(10, 10)), ("acme", Quota(5, 5))
+
+    def ask(*quotas: tuple[str, Quota]) -> o.Charged | o.MessageRefused:
+        return running.lane.charge(C, Charge(quotas, is_exact=True), messages=0, others=9)
+
+    assert isinstance(ask(tenant), o.Charged)
+    assert [ask(account, door, tenant).reason for _ in range(2)] == ["tenant_messages"] * 2  # type: ignore[union-attr]
+    assert isinstance(ask(account, door), o.Charged)
+    assert isinstance(ask(door, tenant), o.MessageRefused)
+
+
 def test_accounts_are_charged_apart(running: RunningLane) -> None:
     for account in ("generic/a", "generic/b"):
-        assert isinstance(running.lane.charge(C, FIVE._replace(account=account), messages=0, others=5), o.Charged)
+        assert isinstance(
+            running.lane.charge(C, FIVE._replace(quotas=((account, Quota(5, 5)),)), messages=0, others=5), o.Charged
+        )

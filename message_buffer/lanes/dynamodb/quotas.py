@@ -25,19 +25,20 @@ class Quotas(Table):
     def charge(self, charge: Charge, *, items: int, now_ms: int) -> o.Charged | o.MessageRefused:
         """Count the items of a webhook, or refuse them if a quota is used up. If anything is left of the quotas, admit
         all items."""
-        wait_ms = MINUTE_MS - now_ms % MINUTE_MS
-        of_account = self._count(charge.account, charge.account_quota.messages_per_minute, items, now_ms)
-        if of_account is None:
-            return o.MessageRefused("account_messages", wait_ms)
-        quota = charge.tenant_quota
-        if quota and not self._count(charge.tenant, quota.messages_per_minute, items, now_ms):
-            self._update("return charge", of_account, "ADD #used :less", {"less": -items})
-            return o.MessageRefused("tenant_messages", wait_ms)
+        charged: list[Values] = []
+        for name, quota in charge.quotas:
+            counter = self._count(name, quota.messages_per_minute, items, now_ms)
+            if counter is None:
+                for each in charged:
+                    self._update("return charge", each, "ADD #used :less", {"less": -items})
+                reason: o.RefusalReason = "account_messages" if "/" in name else "tenant_messages"
+                return o.MessageRefused(reason, MINUTE_MS - now_ms % MINUTE_MS)
+            charged.append(counter)
         return o.Charged()
 
     def count_hold(self, now_ms: int) -> bool:
         """Count a hold that a consumer begins. Return False if consumers have begun too many in this hour."""
-        return self._count("consumers' holds", MAX_CONSUMERS_HOLDS_IN_AN_HOUR, 1, now_ms, HOUR_MS) is not None
+        return self._count("holds/consumers", MAX_CONSUMERS_HOLDS_IN_AN_HOUR, 1, now_ms, HOUR_MS) is not None
 
     def _count(self, name: str, most: int, items: int, now_ms: int, period_ms: int = MINUTE_MS) -> Values | None:
         """Return the key of the item that has counted these items, or None if as many as `most` were counted before."""

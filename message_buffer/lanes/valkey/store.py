@@ -118,8 +118,8 @@ class Store:
         Their quotas are as large as those of messages, but counted apart. Otherwise the changes of a webhook would use
         up the quota of its messages with each delivery, and the messages would be refused for ever.
         """
-        account, tenant = f"changes:{charge.account}", charge.tenant and f"changes:{charge.tenant}"
-        limits = _limits(self.settings, charge._replace(account=account, tenant=tenant, is_exact=True), items)
+        quotas = tuple((f"changes:{name}", quota) for name, quota in charge.quotas)
+        limits = _limits(self.settings, charge._replace(quotas=quotas, is_exact=True), items)
         reply = self._run("charge_changes", conversation=conversation, now_ms=self._clock(), limits=limits)
         return o.Charged() if reply.word == b"CHARGED" else o.MessageRefused(reply.reason.decode(), reply.wait_ms)
 
@@ -476,15 +476,12 @@ def remembered_name(message_id: str) -> bytes:
 @lru_cache(maxsize=MAX_CHARGES_KEPT)
 def _limits(settings: StoreSettings, charge: Charge | None, items: int = 1) -> str:
     """Return the bounds of a buffer, the quotas, and what `items` cost, as the text that the scripts read."""
-    bounds = f"{settings.max_waiting} {settings.max_batch_bytes} {settings.max_waiting_bytes}"
+    bounds = f"{settings.max_waiting} {settings.max_batch_bytes} {settings.max_waiting_bytes} "
     if charge is None:
-        return f"{bounds} 0 0 //"
+        return bounds
     messages = items if charge.is_exact else LOOK_EVERY
-    of_account = _costs_us(charge.account_quota, settings.shards, messages)
-    of_tenant = ""
-    if charge.tenant_quota is not None:
-        of_tenant = f"{_costs_us(charge.tenant_quota, settings.shards, messages)} {charge.tenant}"
-    return f"{bounds} {of_account} {charge.account}/{of_tenant}"
+    shards = 1 if charge.is_of_one_shard else settings.shards
+    return bounds + "".join(f"{_costs_us(quota, shards, messages)} {name}//" for name, quota in charge.quotas)
 
 
 def _costs_us(quota: Quota, shards: int, messages: int) -> str:
