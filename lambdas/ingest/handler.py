@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import urlencode
 
 from lambdas.ingest.platforms.base import Webhook
+from lambdas.ingest.progress import ProgressTable
 from lambdas.ingest.queued_webhooks import QueuedWebhooks, SqsWebhookQueues
 from lambdas.ingest.responses import Response, WebhookCall, refuse
 from lambdas.ingest.service import Ingest
@@ -70,6 +71,7 @@ def _ingest() -> Ingest:
         telemetry=telemetry,
         book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry, quota=ACCOUNT_QUOTA),
         takeovers=TakeoversTable(settings.takeovers_table),
+        progress=ProgressTable(settings.takeovers_table),
         dead_letters=DeadLetterQueue(settings.dead_letter_queue_url),
         aliases=Aliases(AliasesTable(settings.aliases_table), telemetry),
         time_is_required=settings.time_is_required,

@@ -20,6 +20,7 @@ from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Platform, Signer, TooManyItems, Webhook, to_json
 from lambdas.ingest.platforms.doors import platform_of_door
 from lambdas.ingest.preparation import prepare
+from lambdas.ingest.progress import Progress, ProgressTable
 from lambdas.ingest.refusals import Refusals
 from lambdas.ingest.report import Done, report, report_refusal
 from lambdas.ingest.responses import Response, WebhookCall, in_form_of, refuse, refuse_for_now, refuse_over_quota
@@ -43,7 +44,7 @@ T = TypeVar("T")
 
 
 class OutOfTime(SendFailed):
-    """The webhook takes too long. The platform sends it again, and the finished items then take less time."""
+    """The webhook takes too long. When the platform sends it again, ingest goes on with the next item."""
 
 
 class Ingest:
@@ -57,6 +58,7 @@ class Ingest:
         book: RuleBook,
         takeovers: StoresTakeovers,
         dead_letters: TakesDeadLetters,
+        progress: ProgressTable,
         aliases: Aliases | None = None,
         clock: Clock = system_clock,
         time_is_required: bool = False,
@@ -75,6 +77,7 @@ class Ingest:
         self._telemetry = telemetry
         self._book = book
         self._aliases = aliases
+        self._progress = progress
         self._clock = clock
         self._began_ms = 0
 
@@ -187,18 +190,27 @@ class Ingest:
         except InvalidInput as error:
             return self._refuse_body(platform, 400, str(error))
         done = Done(ignored=Counter(intake.ignored), left_out_value=intake.left_out_value)
-        in_time = self._while_time_is_left
+        count = len(prepared.messages) + len(prepared.changes)
+        progress = Progress(self._progress, platform.full_name, webhook.body, count=count, clock=self._clock)
+        in_time, refusals = self._while_time_is_left, Refusals()
         try:
             refusals = charge_all(self._lane, prepared, done, comes_again=platform.comes_again)
-            self._buffering.buffer_all(in_time(prepared.messages), done, refusals, comes_again=platform.comes_again)
+            messages = progress.undone(in_time(prepared.messages))
+            self._buffering.buffer_all(messages, done, refusals, comes_again=platform.comes_again)
             # Apply changes after all messages, because a body may contain a change before the message that it changes.
-            changes = (each for each in prepared.changes if self._may(each.change.conversation, done, refusals))
-            self._changes.apply_all(in_time(changes), done)
+            changes = progress.undone(in_time(prepared.changes))
+            self._changes.apply_all(
+                (each for each in changes if self._may(each.change.conversation, done, refusals)), done
+            )
             replies = (each for each in prepared.human_replies if self._may(each.conversation, done, refusals))
             self._human_replies.hold_all(in_time(replies), done)
             may_put_aside = puts_aside and refusals.messages and not refusals.has_others
             if may_put_aside and self._put_aside.put(refusals.messages, in_time):
                 done.put_aside = len(refusals.messages)
+        except OutOfTime:
+            if not refusals:
+                progress.save()
+            raise
         finally:
             report(self._telemetry, platform.full_name, done)
         if refusals and not done.put_aside:

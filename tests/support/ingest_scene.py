@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from lambdas.ingest import handler as handler_module
+from lambdas.ingest.progress import ProgressTable
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aliases.aliases import Aliases
@@ -148,6 +149,17 @@ def function_url(
     return event
 
 
+class FakeProgress(ProgressTable):
+    def __init__(self) -> None:
+        self._marks: dict[str, int] = {}
+
+    def read(self, webhook: str, *, now_ms: int) -> int:
+        return self._marks.get(webhook, 0)
+
+    def save(self, webhook: str, done: int, *, now_ms: int) -> None:
+        self._marks[webhook] = done
+
+
 class Scene:
     def __init__(
         self,
@@ -175,6 +187,7 @@ class Scene:
             telemetry=self.telemetry,
             book=RuleBook(self.rules, stage_rules or {}, self.telemetry, quota=quota, clock=engine.clock),
             takeovers=self.takeovers,
+            progress=FakeProgress(),
             dead_letters=self.dead_letters,
             clock=engine.clock,
             aliases=aliases,

@@ -434,6 +434,47 @@ def test_a_webhook_that_takes_too_long_keeps_what_is_done_and_comes_again(
     assert len(scene.amended()) == 4 + 6
 
 
+def reactions(count: int) -> list[dict[str, Any]]:
+    sent = [{**message(f"m{n}"), "reaction": "👍"} for n in range(count)]
+    for each in sent:
+        del each["text"]
+    return sent
+
+
+@pytest.mark.parametrize("of_messages", [False, True])
+def test_a_large_webhook_that_takes_too_long_goes_on_where_the_delivery_before_has_ended(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, of_messages: bool
+) -> None:
+    """Each delivery began again with the first change, so the webhook was never done, and others waited behind it."""
+    wait = {"silenceMs": 900_000, "maxWaitMs": 900_000}
+    scene = Scene(engine, monkeypatch, lane=SlowLane(engine), stage_rules=wait)
+    body = fragments(0, 29) if of_messages else reactions(30)
+    statuses = []
+    while 200 not in statuses and len(statuses) < 10:
+        statuses.append(scene.post("generic", body)[0])
+        assert len(texts(scene)) + len(scene.amended()) == min(4 * len(statuses), 30)
+    assert statuses == [503] * 7 + [200]
+    # The platform sends it again, or another sender sends the same.
+    assert scene.post("generic", body)[0] == 200
+    assert scene.post("generic", reactions(31))[0] == 503
+
+
+def test_of_a_large_webhook_with_refused_items_no_item_is_left_out(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane = SlowLane(engine)
+    scene = Scene(engine, monkeypatch, lane=lane, stage_rules={"silenceMs": 900_000, "maxWaitMs": 900_000})
+    scene.rules.write(TENANT, {"quota": {"messagesPerMinute": 2, "conversationsPerMinute": 2}})
+    body = [*fragments(0, 19), *fragments(20, 30, tenant="other")]
+    assert scene.post("generic", body)[0] == 503
+    lane.call_ms = 0
+    for _ in range(10):
+        engine.clock.advance(60_000)
+        scene.post("generic", body)
+    assert scene.post("generic", body)[0] == 200
+    assert texts(scene) == [f"fragment {n}" for n in range(20)]
+
+
 def test_a_webhook_of_which_too_much_is_put_aside_comes_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue that is slow must not keep the function until it is killed."""
     scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
