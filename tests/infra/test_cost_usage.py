@@ -85,7 +85,7 @@ OF_THE_RESPONDER = {
     "Replies", "PartsSent", "RepliesParked", "RepliesWithheld", "InputTokens", "OutputTokens", "ProcessingMs",
 }  # fmt: skip
 WHEN_SOMETHING_IS_WRONG = {
-    "OverQuota", "OverQuotaTaken", "PutAside", "ConversationsFull", "IdsForgotten",
+    "OverQuota", "OverQuotaTaken", "PutAside", "Dropped", "ConversationsFull", "IdsForgotten",
     "Refused", "BodiesRefused", "Unauthentic", "NoSecret", "RulesSkipped", "RulesUnreachable", "Crashes",
     "AliasesUnreachable",
     "ConversationProcessorStartFailures", "ProcessorStartFailures",

@@ -71,7 +71,14 @@ def test_what_fits_is_buffered_and_the_rest_is_refused(scene: Scene) -> None:
     assert scene.telemetry.counts["Messages"] == 5
     assert scene.telemetry.counts["OverQuota"] == 3
     assert scene.telemetry.said("over quota") == [
-        {"platform": "generic", "taken": 0, "put_aside": 0, "accounts": ["default/generic/shop"], "account_messages": 3}
+        {
+            "platform": "generic",
+            "taken": 0,
+            "put_aside": 0,
+            "dropped": 0,
+            "accounts": ["default/generic/shop"],
+            "account_messages": 3,
+        }  # fmt: skip
     ]
 
 

@@ -21,7 +21,7 @@ class Quotas(Table):
     def charge(self, charge: Charge, *, items: int, now_ms: int) -> o.Charged | o.MessageRefused:
         """Count the items of a webhook, or refuse them if a quota is used up. If anything is left of the quotas, admit
         all items."""
-        charged = []
+        charged: list[Values] = []
         for name, quota in charge.quotas:
             shares = ceil(quota.messages_per_minute / MAX_QUOTA_OF_AN_ITEM)
             key = key_of(f"quota:{name}", f"{now_ms // MINUTE_MS}.{randrange(shares)}")  # noqa: S311 - no secret
