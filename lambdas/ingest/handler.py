@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 from lambdas.ingest.platforms.base import Webhook
 from lambdas.ingest.progress import ProgressTable
-from lambdas.ingest.queued_webhooks import QueuedWebhooks, SqsWebhookQueues
+from lambdas.ingest.queued_webhooks import QueuedWebhooks, WebhookQueues
 from lambdas.ingest.responses import Response, WebhookCall, refuse
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
@@ -109,7 +109,7 @@ def _lane(settings: IngestSettings, telemetry: Telemetry, patience: WebhookPatie
 def _queued_webhooks() -> QueuedWebhooks:
     settings = _settings()
     assert settings.whatsapp_queue is not None, "only a stage with this queue invokes ingest with its batches"
-    return QueuedWebhooks(_ingest(), SqsWebhookQueues(*settings.whatsapp_queue), _telemetry())
+    return QueuedWebhooks(_ingest(), WebhookQueues(*settings.whatsapp_queue), _telemetry())
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 So ingest can still refuse the whole body because of one wrong update.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -69,6 +69,15 @@ class Prepared(NamedTuple):
     messages: list[PreparedMessage]
     changes: list[PreparedChange]
     human_replies: list[PreparedReply]
+
+    def items(self) -> Iterator[tuple[ConversationId, Charge | None, bool]]:
+        """Yield each item's conversation and charge, and whether it is a message to buffer."""
+        for message in self.messages:
+            yield message.conversation, message.charge, message.control_word is None
+        for change in self.changes:
+            yield change.change.conversation, change.charge, False
+        for reply in self.human_replies:
+            yield reply.conversation, reply.charge, False
 
 
 def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, skip_invalid: bool) -> Prepared:

@@ -9,7 +9,7 @@ unreadable webhooks.
 import json
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from lambdas.ingest.platforms.base import Signer, Webhook, object_in, object_of
 from lambdas.ingest.report import report_refusal
@@ -45,13 +45,7 @@ class Receipt(NamedTuple):
     """How often the queue has delivered this webhook, including this delivery."""
 
 
-class WebhookQueues(Protocol):
-    def pause(self, receipt: Receipt, *, seconds: int) -> None: ...
-
-    def put_aside(self, receipt: Receipt, *, problem: str) -> None: ...
-
-
-class SqsWebhookQueues:
+class WebhookQueues:
     def __init__(self, queue_url: str, unreadable_url: str) -> None:
         self._queue_url = queue_url
         self._unreadable_url = unreadable_url

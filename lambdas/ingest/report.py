@@ -10,30 +10,30 @@ from message_buffer.telemetry import Telemetry
 MAX_ACCOUNTS_LOGGED = 10
 
 
+# The metrics of which the response tells the sender the count, and their names there.
+IN_RESPONSE = {
+    "accepted": "Messages",
+    "duplicates": "Duplicates",
+    "changed": "Changed",
+    "amended": "Amended",
+    "stopped": "Stopped",
+    "flushed": "Flushed",
+}
+
+
 @dataclass
 class Done:
     """The counts of a webhook's messages and changes, and the response's entry for each conversation."""
 
-    ignored: Counter[str]
+    ignored: Counter[str] = field(default_factory=Counter)
     """Items that are not messages to us, counted by kind."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """What became of the other items, counted by metric (docs/observability.md)."""
     conversations: dict[str, dict[str, int | str | None]] = field(default_factory=dict)
-    accepted: int = 0
-    duplicates: int = 0
-    stopped: int = 0
-    flushed: int = 0
-    changed: int = 0
-    """Messages that were edited or deleted in their buffer."""
     refused: Counter[str] = field(default_factory=Counter)
     """Messages and changes that were refused for now, counted by reason."""
     limited: set[str] = field(default_factory=set)
     """The tenant and account of each message that was refused, or buffered over a quota."""
-    over_quota: int = 0
-    """Messages that were buffered over a quota, because their platform would not send them again."""
-    put_aside: int = 0
-    """Refused messages that were put into the dead-letter queue, because their platform punishes refusals."""
-    amended: int = 0
-    """Changes that were published, because the message was not waiting, or because the change was a reaction."""
-
     taken_over: list[str] = field(default_factory=list)
     """Conversations that a human agent has begun to answer."""
     left_out_value: str | None = None
@@ -41,18 +41,12 @@ class Done:
     left_out_replies: int = 0
     """Replies that were left out, because one webhook may put only a limited number of conversations on hold."""
 
+    def totals(self) -> dict[str, int]:
+        return {name: self.counts[metric] for name, metric in IN_RESPONSE.items()} | {"ignored": self.ignored.total()}
+
     def summary(self) -> dict[str, object]:
         """Return the response's body, which says what became of the messages and changes, and when buffers are due."""
-        return {
-            "accepted": self.accepted,
-            "duplicates": self.duplicates,
-            "changed": self.changed,
-            "amended": self.amended,
-            "stopped": self.stopped,
-            "flushed": self.flushed,
-            "ignored": self.ignored.total(),
-            "conversations": self.conversations,
-        }
+        return self.totals() | {"conversations": self.conversations}
 
     def note_refused(self, conversation: ConversationId, reason: o.RefusalReason) -> None:
         """Count a message, change or human reply that was refused because another message was refused."""
@@ -75,35 +69,25 @@ class Done:
 
 
 def report(telemetry: Telemetry, platform: str, done: Done) -> None:
-    """Publish the metrics and the log line of a webhook. Omit most counts of zero, since each metric costs money.
+    """Publish the metrics and the log lines of a webhook. Omit counts of zero, since each metric costs money.
 
     Do not count the messages of trials.
     """
-    if not (done.conversations and all(map(is_trial, done.conversations))):
-        telemetry.count("Messages", done.accepted)
-        if done.duplicates:
-            telemetry.count("Duplicates", done.duplicates)
-    if ignored := done.ignored.total():
-        telemetry.count("Ignored", ignored)
-    for kind, count in done.ignored.items():
-        if count:
-            telemetry.count_by("IgnoredKinds", count, reason=kind)
-    if done.changed or done.amended:
-        telemetry.count("Changed", done.changed)
-        telemetry.count("Amended", done.amended)
-    if done.stopped or done.flushed:
-        telemetry.count("Stopped", done.stopped)
-        telemetry.count("Flushed", done.flushed)
+    counts = done.counts | Counter(Ignored=done.ignored.total(), TakenOver=len(done.taken_over))
+    if done.conversations and all(map(is_trial, done.conversations)):
+        del counts["Messages"], counts["Duplicates"]
+    for metric, count in (+counts).items():
+        telemetry.count(metric, count)
+    for kind, count in (+done.ignored).items():
+        telemetry.count_by("IgnoredKinds", count, reason=kind)
     if done.left_out_value:
         telemetry.warn("value left out", platform=platform, reason=done.left_out_value)
-    _report_takeovers(telemetry, platform, done)
-    _report_refusals(telemetry, platform, done)
-    telemetry.info(
-        "buffered",
-        platform=platform, accepted=done.accepted, duplicates=done.duplicates, changed=done.changed,
-        amended=done.amended, stopped=done.stopped, flushed=done.flushed, ignored=done.ignored.total(),
-        conversations=list(done.conversations),
-    )  # fmt: skip
+    if done.taken_over:
+        telemetry.info("taken over", platform=platform, conversations=done.taken_over)
+    if done.left_out_replies:
+        telemetry.warn("too many conversations taken over at once", platform=platform, replies=done.left_out_replies)
+    report_refused_items(telemetry, platform, done)
+    telemetry.info("buffered", platform=platform, **done.totals(), conversations=list(done.conversations))
 
 
 def report_refusal(telemetry: Telemetry, platform: str, *, status: int, problem: str) -> None:
@@ -112,30 +96,17 @@ def report_refusal(telemetry: Telemetry, platform: str, *, status: int, problem:
     telemetry.warn("body refused", platform=platform, status=status, reason=problem)
 
 
-def _report_takeovers(telemetry: Telemetry, platform: str, done: Done) -> None:
-    if done.taken_over:
-        telemetry.count("TakenOver", len(done.taken_over))
-        telemetry.info("taken over", platform=platform, conversations=done.taken_over)
-    if done.left_out_replies:
-        telemetry.warn("too many conversations taken over at once", platform=platform, replies=done.left_out_replies)
-
-
-def _report_refusals(telemetry: Telemetry, platform: str, done: Done) -> None:
-    if over_quota := done.refused.total() - done.refused["waiting"]:
-        telemetry.count("OverQuota", over_quota)
-    if done.refused["waiting"]:
-        telemetry.count("ConversationsFull", done.refused["waiting"])
-    if done.over_quota:
-        telemetry.count("OverQuotaTaken", done.over_quota)
-    if done.put_aside:
-        telemetry.count("PutAside", done.put_aside)
-    if done.refused or done.over_quota:
-        accounts = sorted(done.limited)[:MAX_ACCOUNTS_LOGGED]
+def report_refused_items(telemetry: Telemetry, platform: str, done: Done) -> None:
+    full = done.refused["waiting"]
+    for metric, count in (+Counter(OverQuota=done.refused.total() - full, ConversationsFull=full)).items():
+        telemetry.count(metric, count)
+    if done.refused or done.counts["OverQuotaTaken"]:
         telemetry.warn(
             "over quota",
             platform=platform,
-            taken=done.over_quota,
-            put_aside=done.put_aside,
-            accounts=accounts,
+            taken=done.counts["OverQuotaTaken"],
+            put_aside=done.counts["PutAside"],
+            dropped=done.counts["Dropped"],
+            accounts=sorted(done.limited)[:MAX_ACCOUNTS_LOGGED],
             **done.refused,
         )

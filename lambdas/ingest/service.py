@@ -11,30 +11,31 @@ from typing import Any, TypeVar
 
 from lambdas.ingest.authentication import Authentication, Unauthentic, require_authority
 from lambdas.ingest.buffering import Buffering
-from lambdas.ingest.changes import Changes
-from lambdas.ingest.charging import charge_all
-from lambdas.ingest.control_word_actions import ControlWordActions
-from lambdas.ingest.human_replies import HumanReplies, StoresTakeovers
-from lambdas.ingest.messages_put_aside import MessagesPutAside, TakesDeadLetters
+from lambdas.ingest.changes import apply_changes
+from lambdas.ingest.charging import Refusals, charge_all
+from lambdas.ingest.human_replies import HumanReplies
+from lambdas.ingest.messages_put_aside import MessagesPutAside
+from lambdas.ingest.ownership import Belongs, belongs
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Platform, Signer, TooManyItems, Webhook, to_json
 from lambdas.ingest.platforms.doors import platform_of_door
 from lambdas.ingest.preparation import prepare
 from lambdas.ingest.progress import Progress, ProgressTable
-from lambdas.ingest.refusals import Refusals
-from lambdas.ingest.report import Done, report, report_refusal
+from lambdas.ingest.report import Done, report, report_refusal, report_refused_items
 from lambdas.ingest.responses import Response, WebhookCall, in_form_of, refuse, refuse_for_now, refuse_over_quota
-from lambdas.ingest.typing_events import extend_waits
 from lambdas.ingest.unauthenticated import UnauthenticatedLog
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aliases.aliases import Aliases
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MessageBufferError, MessageTooLarge, SendFailed, StoreError
+from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import Publishes
+from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.valkey.patience import WebhookPatience
 from message_buffer.messages.conversation_id import ConversationId, encode_conversation
 from message_buffer.rules.rule_book import RuleBook
+from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
 
 # Ingest begins no further item of a webhook after this time, which leaves time for the item that it works on.
@@ -56,8 +57,8 @@ class Ingest:
         bus: Publishes,
         telemetry: Telemetry,
         book: RuleBook,
-        takeovers: StoresTakeovers,
-        dead_letters: TakesDeadLetters,
+        takeovers: TakeoversTable,
+        dead_letters: DeadLetterQueue,
         progress: ProgressTable,
         aliases: Aliases | None = None,
         clock: Clock = system_clock,
@@ -70,8 +71,8 @@ class Ingest:
         self._authentication = Authentication(
             secrets, telemetry, self._unauthenticated, clock=clock, time_is_required=time_is_required
         )
-        self._buffering = Buffering(lane, ControlWordActions(lane, bus, clock))
-        self._changes = Changes(lane, bus)
+        self._bus = bus
+        self._buffering = Buffering(lane, bus, clock)
         self._human_replies = HumanReplies(lane, bus, takeovers, clock)
         self._put_aside = MessagesPutAside(lane, dead_letters, book, clock)
         self._telemetry = telemetry
@@ -194,37 +195,36 @@ class Ingest:
         progress = Progress(self._progress, platform.full_name, webhook.body, count=count, clock=self._clock)
         in_time, refusals = self._while_time_is_left, Refusals()
         try:
-            refusals = charge_all(self._lane, prepared, done, comes_again=platform.comes_again)
+            refusals = charge_all(self._lane, prepared.items(), done, comes_again=platform.comes_again)
             messages = progress.undone(in_time(prepared.messages))
             self._buffering.buffer_all(messages, done, refusals, comes_again=platform.comes_again)
             # Apply changes after all messages, because a body may contain a change before the message that it changes.
             changes = progress.undone(in_time(prepared.changes))
-            self._changes.apply_all(
-                (each for each in changes if self._may(each.change.conversation, done, refusals)), done
-            )
+            allowed = (each for each in changes if self._may(each.change.conversation, done, refusals))
+            apply_changes(self._lane, self._bus, allowed, done)
             replies = (each for each in prepared.human_replies if self._may(each.conversation, done, refusals))
             self._human_replies.hold_all(in_time(replies), done)
-            may_put_aside = puts_aside and refusals.messages and not refusals.has_others
-            if may_put_aside and self._put_aside.put(refusals.messages, in_time):
-                done.put_aside = len(refusals.messages)
+            is_refused = bool(refusals) and not (puts_aside and self._put_aside.put(refusals.messages, in_time))
+            if refusals and not is_refused:
+                done.counts["PutAside"] = len(refusals.messages)
+                done.counts["Dropped"] = done.refused.total() - len(refusals.messages)
         except OutOfTime:
             if not refusals:
                 progress.save()
             raise
         finally:
             report(self._telemetry, platform.full_name, done)
-        if refusals and not done.put_aside:
+        if is_refused:
             return refuse_over_quota(refusals.wait_ms) if refusals.are_by_quota else self._refuse_for_now()
         body, content_type = platform.acknowledge(done.summary())
         return Response(200, body, content_type, unreadable=intake.ignored["unreadable"])
 
     @staticmethod
     def _may(conversation: ConversationId, done: Done, refusals: Refusals) -> bool:
-        """Return whether a change may be made. Count it as refused if messages of its conversation are refused."""
+        """Return whether a change may be made. Count it as refused if its quota or a message before it is refused."""
         reason = refusals.around(conversation)
         if reason:
             done.note_refused(conversation, reason)
-            refusals.has_others = True
         return reason is None
 
     def _refuse_for_now(self) -> Response:
@@ -234,16 +234,38 @@ class Ingest:
     def _keep_waiting(self, platform: Platform, webhook: Webhook) -> Response:
         signer = self._authentication.signer_of(platform, webhook)
         try:
-            typing = platform.read_typing(webhook, signer=signer)
-            for conversation in typing:
-                encode_conversation(str(conversation))
+            typing = dict.fromkeys(platform.read_typing(webhook, signer=signer))
+            for named in typing:
+                encode_conversation(str(named))
         except InvalidInput as error:
             return self._refuse_body(platform, 400, str(error))
-        require_authority(signer, (conversation.account for conversation in typing))
-        conversations = extend_waits(self._while_time_is_left(dict.fromkeys(typing)), self._book, self._lane)
+        require_authority(signer, (named.account for named in typing))
+        found = [belongs(named, self._book.owner_of(named.platform, named.account)) for named in typing]
+        # Typing has a quota of its own. Otherwise the authors' typing would use up that of their stop words.
+        charges = (
+            (each.conversation, charge and charge.under("typing"), False)
+            for each in found
+            for charge in [self._book.charge_for(each.conversation)]
+        )
+        done = Done()
+        refusals = charge_all(self._lane, charges, done)
+        allowed = (each for each in found if self._may(each.conversation, done, refusals))
+        conversations = dict(map(self._extend_wait, self._while_time_is_left(allowed)))
+        report_refused_items(self._telemetry, platform.full_name, done)
         self._telemetry.count("TypingEvents", len(conversations))
         self._telemetry.info("typing", platform=platform.full_name, conversations=list(conversations))
+        if refusals:
+            return refuse_over_quota(refusals.wait_ms)
         return Response(200, to_json({"conversations": conversations}))
+
+    def _extend_wait(self, typing: Belongs) -> tuple[str, dict[str, int | None]]:
+        """Let a buffer wait a little longer, but not beyond the maximum wait of the rules. Return its due time."""
+        timing = self._book.for_conversation(*typing).rules.timing
+        # A VIP's wait may be 0, but the store refuses an extension of 0, so extend by at least 1 ms.
+        extend_ms = max(timing.typing_ms, timing.silence_ms, 1)
+        name = str(typing.conversation)
+        outcome = self._lane.extend_wait(name, extend_ms=extend_ms, max_wait_ms=timing.max_wait_ms)
+        return name, {"dueAt": None if isinstance(outcome, o.BufferEmpty) else outcome.due_at_ms}
 
     def _refuse_unread(self, platform: str, status: int, problem: str) -> Response:
         """Refuse a body before its signature is checked."""

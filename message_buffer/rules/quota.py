@@ -26,3 +26,7 @@ class Charge(NamedTuple):
     is_exact: bool = False
     """True if a rule sets one of the quotas. If so, each message is charged alone; otherwise several messages are
     charged at once."""
+
+    def under(self, kind: str) -> "Charge":
+        """Return the charge to quotas of the same sizes that count only items of this kind, each alone."""
+        return self._replace(quotas=tuple((f"{kind}:{name}", quota) for name, quota in self.quotas), is_exact=True)

@@ -71,7 +71,14 @@ def test_what_fits_is_buffered_and_the_rest_is_refused(scene: Scene) -> None:
     assert scene.telemetry.counts["Messages"] == 5
     assert scene.telemetry.counts["OverQuota"] == 3
     assert scene.telemetry.said("over quota") == [
-        {"platform": "generic", "taken": 0, "put_aside": 0, "accounts": ["default/generic/shop"], "account_messages": 3}
+        {
+            "platform": "generic",
+            "taken": 0,
+            "put_aside": 0,
+            "dropped": 0,
+            "accounts": ["default/generic/shop"],
+            "account_messages": 3,
+        }
     ]
 
 
@@ -434,7 +441,7 @@ def test_a_webhook_that_takes_too_long_keeps_what_is_done_and_comes_again(
     assert len(scene.amended()) == 4 + 6
 
 
-def reactions(count: int) -> list[dict[str, Any]]:
+def many_reactions(count: int) -> list[dict[str, Any]]:
     sent = [{**message(f"m{n}"), "reaction": "👍"} for n in range(count)]
     for each in sent:
         del each["text"]
@@ -448,15 +455,15 @@ def test_a_large_webhook_that_takes_too_long_goes_on_where_the_delivery_before_h
     """Each delivery began again with the first change, so the webhook was never done, and others waited behind it."""
     wait = {"silenceMs": 900_000, "maxWaitMs": 900_000}
     scene = Scene(engine, monkeypatch, lane=SlowLane(engine), stage_rules=wait)
-    body = fragments(0, 29) if of_messages else reactions(30)
-    statuses = []
+    body = fragments(0, 29) if of_messages else many_reactions(30)
+    statuses: list[int] = []
     while 200 not in statuses and len(statuses) < 10:
         statuses.append(scene.post("generic", body)[0])
         assert len(texts(scene)) + len(scene.amended()) == min(4 * len(statuses), 30)
     assert statuses == [503] * 7 + [200]
     # The platform sends it again, or another sender sends the same.
     assert scene.post("generic", body)[0] == 200
-    assert scene.post("generic", reactions(31))[0] == 503
+    assert scene.post("generic", many_reactions(31))[0] == 503
 
 
 def test_of_a_large_webhook_with_refused_items_no_item_is_left_out(

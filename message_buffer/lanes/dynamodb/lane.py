@@ -231,7 +231,7 @@ class DynamoDbLane:
             done = self._messages.edit_message(conversation, was, body=payload)
             return o.MessageEdited(is_newest=was.arrived_at_ms >= window.newest_at_ms) if done else None
 
-        edited = self._changed(conversation, message_id, edit)
+        edited: o.MessageEdited | o.MessageFrozen | o.MessageAbsent = self._changed(conversation, message_id, edit)
         # Retime only if this message is the newest. A later message may wait for its own transcript, and a retime would
         # cut that wait short.
         if timing is not None and isinstance(edited, o.MessageEdited) and edited.is_newest:
@@ -252,7 +252,7 @@ class DynamoDbLane:
     def _changed(
         self, conversation: str, message_id: str, change: Callable[[Window, StoredMessage], T | None]
     ) -> T | o.MessageFrozen | o.MessageAbsent:
-        """Change a waiting message, and return the outcome of the change, or the outcome that says where the message is.
+        """Change a waiting message, and return the change's outcome, or the outcome that says where the message is.
 
         Repeat the change if it returns None, because another request has changed the conversation. Raise
         StoreUnavailable if that goes on.

@@ -27,7 +27,7 @@ class Quotas(Table):
         all items."""
         charged: list[Values] = []
         for name, quota in charge.quotas:
-            counter = self._count(name, quota.messages_per_minute, items, now_ms)
+            counter = self._count(name, items, most=quota.messages_per_minute, now_ms=now_ms)
             if counter is None:
                 for each in charged:
                     self._update("return charge", each, "ADD #used :less", {"less": -items})
@@ -38,9 +38,10 @@ class Quotas(Table):
 
     def count_hold(self, now_ms: int) -> bool:
         """Count a hold that a consumer begins. Return False if consumers have begun too many in this hour."""
-        return self._count("holds/consumers", MAX_CONSUMERS_HOLDS_IN_AN_HOUR, 1, now_ms, HOUR_MS) is not None
+        most = MAX_CONSUMERS_HOLDS_IN_AN_HOUR
+        return self._count("holds/consumers", 1, most=most, now_ms=now_ms, period_ms=HOUR_MS) is not None
 
-    def _count(self, name: str, most: int, items: int, now_ms: int, period_ms: int = MINUTE_MS) -> Values | None:
+    def _count(self, name: str, items: int, *, most: int, now_ms: int, period_ms: int = MINUTE_MS) -> Values | None:
         """Return the key of the item that has counted these items, or None if as many as `most` were counted before."""
         shares = ceil(most / MAX_QUOTA_OF_AN_ITEM)
         key = key_of(f"quota:{name}", f"{now_ms // period_ms}.{randrange(shares)}")  # noqa: S311 - no secret

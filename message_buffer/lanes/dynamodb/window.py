@@ -199,7 +199,7 @@ class Note(NamedTuple):
         )
         if not self.is_new:
             return after if before.timing else after._replace(newest_at_ms=self.at_ms, timing=self.timing)
-        after = after._replace(newest_at_ms=self.at_ms, previous_at_ms=before.newest_at_ms)
+        after = after._replace(newest_at_ms=self.at_ms, previous_at_ms=before.newest_at_ms, noted=self.id)
         if self.is_pressed and before.is_open and before.timing:
             return after._replace(computed=after.due_by(self.timing, before=before.due_of_waiting))
         return after._replace(timing=self.timing, computed=None)

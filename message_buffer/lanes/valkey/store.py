@@ -118,8 +118,7 @@ class Store:
         Their quotas are as large as those of messages, but counted apart. Otherwise the changes of a webhook would use
         up the quota of its messages with each delivery, and the messages would be refused for ever.
         """
-        quotas = tuple((f"changes:{name}", quota) for name, quota in charge.quotas)
-        limits = _limits(self.settings, charge._replace(quotas=quotas, is_exact=True), items)
+        limits = _limits(self.settings, charge.under("changes"), items)
         reply = self._run("charge_changes", conversation=conversation, now_ms=self._clock(), limits=limits)
         return o.Charged() if reply.word == b"CHARGED" else o.MessageRefused(reply.reason.decode(), reply.wait_ms)
 
