@@ -78,7 +78,7 @@ def test_what_fits_is_buffered_and_the_rest_is_refused(scene: Scene) -> None:
             "dropped": 0,
             "accounts": ["default/generic/shop"],
             "account_messages": 3,
-        }  # fmt: skip
+        }
     ]
 
 
