@@ -15,6 +15,7 @@ from message_buffer.events.cancelled import cancelled_event
 from message_buffer.events.event_bus import Publishes
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.lane import Lane
+from message_buffer.rules.quota import Charge
 
 
 class Buffering:
@@ -80,11 +81,11 @@ class Buffering:
             # Another instance may have stored this author's aliases after our look-up. So use the conversation that is
             # stored now.
             message = message._replace(conversation=message.learn_author().conversation)
-        outcome = self._store(message)
+        outcome = self._store(message, charge=message.charge)
         if isinstance(outcome, o.MessageRefused):
             done.note_limited(message.conversation)
             if outcome.reason != "waiting" and not comes_again:
-                outcome = self._store(message._replace(charge=None))
+                outcome = self._store(message, charge=None)
                 done.counts["OverQuotaTaken"] += isinstance(outcome, o.MessageBuffered)
         if isinstance(outcome, o.MessageRefused):
             done.note_refused(message.conversation, outcome.reason)
@@ -94,11 +95,9 @@ class Buffering:
         done.counts["Messages" if isinstance(outcome, o.MessageBuffered) else "Duplicates"] += 1
         done.note_wait(message.conversation, outcome)
 
-    def _store(self, message: PreparedMessage) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
+    def _store(
+        self, message: PreparedMessage, *, charge: Charge | None
+    ) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
         return self._lane.buffer_message(
-            str(message.conversation),
-            message.id,
-            payload=message.payload,
-            timing=message.timing,
-            charge=message.charge,
+            str(message.conversation), message.id, payload=message.payload, timing=message.timing, charge=charge
         )

@@ -70,7 +70,7 @@ class Refusals:
 
 
 def charge_all(
-    lane: Lane, items: Iterable[tuple[ConversationId, Charge | None, bool]], done: Done, *, comes_again: bool = True
+    lane: Lane, items: Iterable[tuple[ConversationId, Charge, bool]], done: Done, *, comes_again: bool = True
 ) -> Refusals:
     """Charge the items, and return the refusals by quotas. Raise StoreError or SendFailed.
 
@@ -80,8 +80,7 @@ def charge_all(
     refusals = Refusals()
     work = defaultdict(list)
     for conversation, charge, is_message in items:
-        if charge is not None:
-            work[charge].append((conversation, is_message))
+        work[charge].append((conversation, is_message))
     for charge, charged in work.items():
         messages = sum(is_message for _, is_message in charged)
         outcome = lane.charge(str(charged[0][0]), charge, messages=messages, others=len(charged) - messages)

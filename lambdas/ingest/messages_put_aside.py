@@ -40,7 +40,7 @@ class MessagesPutAside:
 
         Raise StoreError or SendFailed.
         """
-        of_accounts = Counter(message.charge.quotas[0][0] for message, _ in refused if message.charge)
+        of_accounts = Counter(message.charge.quotas[0][0] for message, _ in refused)
         # An unused quota admits any number, so the number itself must be bounded.
         if max(of_accounts.values(), default=0) > MAX_PUT_ASIDE.messages_per_minute:
             return False

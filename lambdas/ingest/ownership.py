@@ -33,24 +33,17 @@ def update_belongs(
     conversation of an author to whom the platform gives several ids, and can `learn` new ones.
     """
     agent = update.agent if isinstance(update, Incoming | Edited) else None
-    found = belongs(update.conversation, owner, agent=agent)
-    author = _author_in_group(update)
-    if author is None or owner is None or not owner.per_author:
-        is_of_author = isinstance(update, Reacted) or not update.group
-        by_author = _of_author(found.conversation, update, aliases, learn=learn) if is_of_author else found.conversation
-        return found._replace(conversation=by_author)
-    author = _of_author(found.conversation._replace(user=author), update, aliases, learn=learn).user
-    # The author is escaped, so the last slash separates group and author.
-    user = f"{found.conversation.user}/{escape_part(author)}"
-    return found._replace(conversation=found.conversation._replace(user=user))
-
-
-def _of_author(named: ConversationId, update: Update, aliases: Aliases | None, *, learn: bool) -> ConversationId:
-    return aliases.conversation_of(named, update.author_ids, learn=learn) if aliases and update.author_ids else named
-
-
-def _author_in_group(update: Update) -> str | None:
+    conversation, agent = belongs(update.conversation, owner, agent=agent)
     # Anyone in the group may react to a message, so a reaction goes to the conversation of the whole group.
-    if isinstance(update, Reacted) or not update.group:
-        return None
-    return update.message.author if isinstance(update, Incoming | Edited) else update.author
+    in_group, group = not isinstance(update, Reacted) and update.group, conversation.user
+    if in_group:
+        author = update.message.author if isinstance(update, Incoming | Edited) else update.author
+        if author is None or owner is None or not owner.per_author:
+            return Belongs(conversation, agent)
+        conversation = conversation._replace(user=author)
+    if aliases and update.author_ids:
+        conversation = aliases.conversation_of(conversation, update.author_ids, learn=learn)
+    if in_group:
+        # The author is escaped, so the last slash separates group and author.
+        conversation = conversation._replace(user=f"{group}/{escape_part(conversation.user)}")
+    return Belongs(conversation, agent)

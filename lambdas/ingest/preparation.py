@@ -17,7 +17,7 @@ from message_buffer.messages.conversation_id import ConversationId, encode_conve
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.quota import Charge
 from message_buffer.rules.rule_book import RuleBook
-from message_buffer.rules.rules_and_defaults import Owner, Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.rules.timing import Timing
 
 # Attachments that come without a caption.
@@ -35,7 +35,7 @@ class PreparedMessage(NamedTuple):
     payload: bytes
     timing: Timing
     control_word: Literal["stop", "flush"] | None
-    charge: Charge | None = None
+    charge: Charge
     agent: str | None = None
     learn_author: Callable[[], Belongs] | None = None
     """Stores a new author's aliases, and returns the conversation. None if the author has no aliases to store."""
@@ -45,13 +45,13 @@ class PreparedChange(NamedTuple):
     """An edit or a deletion of a message that was sent earlier, or a reaction to one."""
 
     change: Change
+    charge: Charge
+    agent: str | None
     payload: bytes = b""
     """The new wire form, if the message was edited."""
     timing: Timing | None = None
     """How long the buffer waits after the edit. None if the message has no attachments, because only a message with
     attachments may wait for a caption or transcript."""
-    charge: Charge | None = None
-    agent: str | None = None
 
 
 class PreparedReply(NamedTuple):
@@ -62,7 +62,7 @@ class PreparedReply(NamedTuple):
     id: str
     at_ms: int
     hold_ms: int
-    charge: Charge | None = None
+    charge: Charge
 
 
 class Prepared(NamedTuple):
@@ -70,7 +70,7 @@ class Prepared(NamedTuple):
     changes: list[PreparedChange]
     human_replies: list[PreparedReply]
 
-    def items(self) -> Iterator[tuple[ConversationId, Charge | None, bool]]:
+    def items(self) -> Iterator[tuple[ConversationId, Charge, bool]]:
         """Yield each item's conversation and charge, and whether it is a message to buffer."""
         for message in self.messages:
             yield message.conversation, message.charge, message.control_word is None
@@ -100,56 +100,38 @@ def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, s
     return prepared
 
 
-def _require_agent_of_rules(update: Update, owner: Owner | None) -> None:
-    named = update.agent if isinstance(update, Incoming | Edited) else None
-    if named not in (None, owner and owner.agent):
-        raise InvalidInput("agent may not be named here: the rules say which agent serves the account.")
-
-
 def _prepare_one(
     update: Update, book: RuleBook, aliases: Aliases | None, prepared: Prepared, *, only_agents_of_rules: bool
 ) -> None:
     owner = book.owner_of(update.conversation.platform, update.conversation.account)
-    if only_agents_of_rules:
-        _require_agent_of_rules(update, owner)
+    named = update.agent if isinstance(update, Incoming | Edited) else None
+    if only_agents_of_rules and named not in (None, owner and owner.agent):
+        raise InvalidInput("agent may not be named here: the rules say which agent serves the account.")
     conversation, agent = update_belongs(update, owner, aliases=aliases)
     encode_conversation(str(conversation))
     charge = book.charge_for(conversation)
     match update:
         case Incoming(_, message):
             rules = book.for_conversation(conversation, agent).rules
-            word = rules.control_words.control_word_in(message.text) if _is_typed(message) else None
+            # A caption belongs to its file. A button's title is the bot's text, and the bot waits for this answer.
+            is_typed = not message.attachments and message.type not in PRESSED
+            word = rules.control_words.control_word_in(message.text) if is_typed else None
+            learn = None
+            if aliases and update.author_ids and aliases.is_new(conversation, update.author_ids):
+                learn = partial(update_belongs, update, owner, aliases=aliases, learn=True)
+            payload, timing = encode(_with_agent(message, agent)), timing_of(message, rules)
             prepared.messages.append(
-                PreparedMessage(
-                    conversation,
-                    message.id,
-                    encode(_with_agent(message, agent)),
-                    timing_of(message, rules),
-                    word,
-                    charge,
-                    agent,
-                    _learner(update, conversation, owner, aliases),
-                )
+                PreparedMessage(conversation, message.id, payload, timing, word, charge, agent, learn)
             )
         case Edited(_, message):
             rules = book.for_conversation(conversation, agent).rules
             # The edit may bring the caption or transcript that the buffer waits for, and so end that wait.
-            timing = timing_of(message, rules) if message.attachments else None
+            new_timing = timing_of(message, rules) if message.attachments else None
             change, payload = update._replace(conversation=conversation), encode(_with_agent(message, agent))
-            prepared.changes.append(PreparedChange(change, payload, timing, charge, agent))
+            prepared.changes.append(PreparedChange(change, charge, agent, payload, new_timing))
         case _:
             _require_short(update)
-            prepared.changes.append(
-                PreparedChange(update._replace(conversation=conversation), charge=charge, agent=agent)
-            )
-
-
-def _learner(
-    update: Incoming, conversation: ConversationId, owner: Owner | None, aliases: Aliases | None
-) -> Callable[[], Belongs] | None:
-    if aliases is None or update.author_ids is None or not aliases.is_new(conversation, update.author_ids):
-        return None
-    return partial(update_belongs, update, owner, aliases=aliases, learn=True)
+            prepared.changes.append(PreparedChange(update._replace(conversation=conversation), charge, agent))
 
 
 def _require_short(change: Deleted | Reacted) -> None:
@@ -174,7 +156,7 @@ def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -
     try:
         encode_conversation(str(conversation))
         if aliases and reply.customer_ids:
-            # Find the conversation first, because it may have rules of its own.
+            # Do this before reading the rules, because the conversation may have rules of its own.
             conversation = aliases.conversation_of(conversation, reply.customer_ids, learn=False)
     except InvalidInput:
         return None
@@ -183,14 +165,6 @@ def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -
         return None
     hold_ms, charge = rules.on_human_reply.hold_ms, book.charge_for(conversation)
     return PreparedReply(conversation, agent, reply.id, reply.at_ms, hold_ms, charge)
-
-
-def _is_typed(message: Message) -> bool:
-    """Return True for a text that the author typed, but False for a caption or a button's title.
-
-    A caption belongs to its file. A button's title is the bot's text, and the bot is waiting for this answer.
-    """
-    return not message.attachments and message.type not in PRESSED
 
 
 def timing_of(message: Message, rules: Rules) -> Timing:

@@ -1,6 +1,7 @@
 """The request to a route and its response, independent of the gateway's formats, and functions that build refusals."""
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Literal, NamedTuple
 
 from lambdas.ingest.platforms.base import Platform, Webhook, to_json
@@ -10,7 +11,6 @@ RETRY_AFTER_SECONDS = 5
 # A 429 asks the platform to wait until the quota allows messages again, but no longer than this, because a quota is
 # full again after a minute.
 MAX_RETRY_AFTER_SECONDS = 60
-HTTP_BAD_REQUEST, HTTP_SERVER_ERROR = 400, 500
 
 
 class WebhookCall(NamedTuple):
@@ -46,7 +46,7 @@ def in_form_of(platform: Platform | None, response: Response) -> Response:
     if (
         platform is None
         or platform.empty_refusal is None
-        or not HTTP_BAD_REQUEST <= response.status < HTTP_SERVER_ERROR
+        or not HTTPStatus.BAD_REQUEST <= response.status < HTTPStatus.INTERNAL_SERVER_ERROR
     ):
         return response
     body, content_type = platform.empty_refusal

@@ -91,31 +91,22 @@ class Ingest:
         """Return the response to any request, even an invalid one, and even if the lanes cannot be reached."""
         self._unauthenticated.write_counts()
         self._begin()
+        # Do not log the name of a door that is not known: anybody may send a long one.
+        platform, name = None, request.platform
         try:
             platform = self._platform_of(request)
-        except SendFailed as error:
-            # Do not log the door's name: anybody may send a long one.
-            return self._refuse_after(error, request.platform)
-        if platform is None or (request.route == "typing" and not platform.reports_typing):
-            return in_form_of(platform, refuse(404, "There is no such platform."))
-        return in_form_of(platform, self._answer_or_refuse(platform, request))
-
-    def _answer_or_refuse(self, platform: Platform, request: WebhookCall) -> Response:
-        try:
-            return self._answer(platform, request)
+            if platform is None or (request.route == "typing" and not platform.reports_typing):
+                response = refuse(404, "There is no such platform.")
+            else:
+                name = platform.full_name
+                response = self._answer(platform, request)
         except Unauthentic as error:
             self._unauthenticated.count("Unauthentic")
-            self._unauthenticated.warn("signature refused", platform=platform.full_name, reason=str(error))
-            return refuse(401, str(error))
+            self._unauthenticated.warn("signature refused", platform=name, reason=str(error))
+            response = refuse(401, str(error))
         except (StoreError, SendFailed) as error:
-            return self._refuse_after(error, platform.full_name)
-
-    def refuse_undecodable(self, platform: str, problem: str) -> Response:
-        """Return the 400 for a body whose base64 cannot be decoded."""
-        self._unauthenticated.write_counts()
-        known = PLATFORMS.get(platform)
-        # Do not log an unknown platform's name: anybody may send a long one.
-        return in_form_of(known, self._refuse_unread(known.full_name if known else "", 400, problem))
+            response = self._refuse_after(error, name)
+        return in_form_of(platform, response)
 
     def answer_proven(self, platform: str, webhook: Webhook, *, signer: Signer) -> Response:
         """Return the response to a webhook whose sender was authenticated by other means than a signature."""
@@ -160,19 +151,18 @@ class Ingest:
             # Check the size first, because checking the signature takes longer for a larger body.
             case "POST", _ if len(request.webhook.body) > platform.max_body_bytes:
                 problem = f"A webhook has at most {platform.max_body_bytes} bytes."
-                return self._refuse_unread(platform.full_name, 413, problem)
+                self._unauthenticated.count("BodiesRefused")
+                self._unauthenticated.warn("body refused", platform=platform.full_name, status=413, reason=problem)
+                return refuse(413, problem)
             case "GET", "webhook":
-                return self._challenge(platform, request.webhook)
+                echo = self._authentication.pass_challenge(platform, request.webhook)
+                return refuse(403, "The challenge is not passed.") if echo is None else Response(200, echo, "text/plain")
             case "POST", "webhook":
                 signer = self._authentication.signer_of(platform, request.webhook)
                 return self._take(platform, request.webhook, signer, puts_aside=platform.punishes_refusals)
             case "POST", "typing":
                 return self._keep_waiting(platform, request.webhook)
         return refuse(405, "Use POST.", {"Allow": "POST" if request.route == "typing" else "GET, POST"})
-
-    def _challenge(self, platform: Platform, webhook: Webhook) -> Response:
-        echo = self._authentication.pass_challenge(platform, webhook)
-        return refuse(403, "The challenge is not passed.") if echo is None else Response(200, echo, "text/plain")
 
     def _take(self, platform: Platform, webhook: Webhook, signer: Signer, *, puts_aside: bool) -> Response:
         try:
@@ -242,11 +232,7 @@ class Ingest:
         require_authority(signer, (named.account for named in typing))
         found = [belongs(named, self._book.owner_of(named.platform, named.account)) for named in typing]
         # Typing has a quota of its own. Otherwise the authors' typing would use up that of their stop words.
-        charges = (
-            (each.conversation, charge and charge.under("typing"), False)
-            for each in found
-            for charge in [self._book.charge_for(each.conversation)]
-        )
+        charges = ((name, self._book.charge_for(name).under("typing"), False) for name, _ in found)
         done = Done()
         refusals = charge_all(self._lane, charges, done)
         allowed = (each for each in found if self._may(each.conversation, done, refusals))
@@ -266,12 +252,6 @@ class Ingest:
         name = str(typing.conversation)
         outcome = self._lane.extend_wait(name, extend_ms=extend_ms, max_wait_ms=timing.max_wait_ms)
         return name, {"dueAt": None if isinstance(outcome, o.BufferEmpty) else outcome.due_at_ms}
-
-    def _refuse_unread(self, platform: str, status: int, problem: str) -> Response:
-        """Refuse a body before its signature is checked."""
-        self._unauthenticated.count("BodiesRefused")
-        self._unauthenticated.warn("body refused", platform=platform, status=status, reason=problem)
-        return refuse(status, problem)
 
     def _refuse_body(self, platform: Platform, status: int, problem: str) -> Response:
         report_refusal(self._telemetry, platform.full_name, status=status, problem=problem)

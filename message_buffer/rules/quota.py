@@ -15,6 +15,10 @@ class Quota(NamedTuple):
     """How many buffers its messages may open in a minute."""
 
 
+# The quota of an account for which the rules set none.
+ACCOUNT_QUOTA = Quota(messages_per_minute=30_000, conversations_per_minute=3_000)
+
+
 class Charge(NamedTuple):
     """The quotas that a message is charged to: to all of them, or, if one is used up, to none."""
 

@@ -17,7 +17,7 @@ from message_buffer.errors import InvalidRules, SendFailed
 from message_buffer.limits import MAX_QUOTA, MIN_MS_BETWEEN_RULES_CHECKS
 from message_buffer.messages.conversation_id import ConversationId, escape_part
 from message_buffer.rules.layers import ResolvedRules, resolve_rules
-from message_buffer.rules.quota import Charge, Quota
+from message_buffer.rules.quota import ACCOUNT_QUOTA, Charge, Quota
 from message_buffer.rules.rules_and_defaults import Owner, PartialQuota, RuleLayer
 from message_buffer.telemetry import Telemetry
 
@@ -162,13 +162,12 @@ class RuleBook:
         stage_rules: Mapping[str, Any],
         telemetry: Telemetry,
         *,
-        quota: Quota | None = None,
+        quota: Quota = ACCOUNT_QUOTA,
         clock: Clock = system_clock,
     ) -> None:
         self._table = table
         self._stage_rules = stage_rules
         self._telemetry = telemetry
-        # The quota of every account for which the rules set no quota.
         self._quota = quota
         # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but rules still age.
         self._clock = clock
@@ -201,13 +200,11 @@ class RuleBook:
         """
         return self._current_of_table("the doors are not known").door(name)
 
-    def charge_for(self, conversation: ConversationId) -> Charge | None:
-        """Return the quotas of the conversation's account, door and tenant, or None if this book has no default quota.
+    def charge_for(self, conversation: ConversationId) -> Charge:
+        """Return the quotas of the conversation's account, door and tenant.
 
         A sender may choose among the accounts of a door, or invent them. So the door is charged whatever the account.
         """
-        if self._quota is None:
-            return None
         snapshot = self._current()
         platform, account = conversation.platform, conversation.account
         door = account_scope(platform, _door_of(platform, account))

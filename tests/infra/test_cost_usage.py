@@ -34,7 +34,7 @@ from message_buffer.rules.rule_book import RuleBook
 from message_buffer.telemetry import Telemetry
 from tests.support.engine import Engine
 from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeObjects, FakeQueue, FakeSecrets
-from tests.support.ingest_scene import ACCOUNT_QUOTA, FakeProgress
+from tests.support.ingest_scene import FakeProgress
 from tests.support.table_service import weather
 from tests.support.takeovers import FakeTakeovers
 from tests.support.window import TABLE, WINDOW_MS, WindowScene
@@ -111,7 +111,7 @@ class Scene:
             secrets=WebhookSecrets(FakeSecrets(json.dumps({"whatsapp": SECRET})), "id", self.telemetry),
             bus=self.bus,
             telemetry=self.telemetry,
-            book=RuleBook(None, {}, self.telemetry, quota=ACCOUNT_QUOTA),
+            book=RuleBook(None, {}, self.telemetry),
             takeovers=FakeTakeovers(),
             progress=FakeProgress(),
             dead_letters=FakeQueue(),

@@ -21,7 +21,7 @@ from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.messages.message import decode
-from message_buffer.rules.quota import Quota
+from message_buffer.rules.quota import ACCOUNT_QUOTA, Quota
 from message_buffer.rules.rule_book import RuleBook
 from tests.support.engine import Engine
 from tests.support.fakes import (
@@ -46,8 +46,6 @@ SECRETS = {
     "telegram": {"accounts": {"shopbot": {"secret": SECRET}}},
 }
 HEADERS = {"generic": "x-signature-256", "whatsapp": "x-hub-signature-256"}
-# The quota on a stage that does not set one.
-ACCOUNT_QUOTA = Quota(messages_per_minute=30_000, conversations_per_minute=3_000)
 
 
 def signature(body: bytes, secret: str = SECRET) -> str:
