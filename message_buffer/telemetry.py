@@ -89,6 +89,13 @@ class Telemetry:
             decision, extra={**self._logged(fields), "error": type(error).__name__, "reason": reason, "place": place}
         )
 
+    def failed(self, decision: str, error: Exception, **fields: Value) -> None:
+        """Log a warning if a retry may help, otherwise a crash."""
+        if isinstance(error, MessageBufferError) and error.retryable:
+            self.warn(decision, **fields, reason=str(error))
+        else:
+            self.crash(decision, error, **fields)
+
     def count(self, metric: str, value: int = 1) -> None:
         with self._lock:
             self._metrics.add_metric(metric, MetricUnit.Count, value)

@@ -22,13 +22,13 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import LockLost, MessageBufferError, SendFailed
+from message_buffer.errors import LockLost, SendFailed
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms, longest_pause_ms
 from message_buffer.heartbeat import Heartbeat
 from message_buffer.lanes.dynamodb.locks import FIRST_ATTEMPT
 from message_buffer.lanes.dynamodb.messages import Contents, StoredMessage
 from message_buffer.lanes.dynamodb.table import MessageTable
-from message_buffer.lanes.dynamodb.triggers import Trigger, Triggers
+from message_buffer.lanes.dynamodb.triggers import Trigger, TriggerQueue
 from message_buffer.lanes.dynamodb.window import FrozenBatch, Window, rhythm_of_batch
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import (
@@ -101,7 +101,7 @@ class DynamoDbProcessor:
         self,
         *,
         table: MessageTable,
-        triggers: Triggers,
+        triggers: TriggerQueue,
         emission: Emission,
         telemetry: Telemetry,
         clock: Clock = system_clock,
@@ -141,10 +141,7 @@ class DynamoDbProcessor:
             if window.lock.owner != owner:
                 return self._not_ours(trigger, window)
         except Exception as error:  # noqa: BLE001 - the triggers of the same delivery must not fail with this one
-            if isinstance(error, MessageBufferError):
-                self._telemetry.warn("window not locked", conversation=trigger.conversation, reason=str(error))
-            else:
-                self._telemetry.crash("window not locked", error, conversation=trigger.conversation)
+            self._telemetry.failed("window not locked", error, conversation=trigger.conversation)
             # Locking fails for a moment while a stored message is edited, and for longer while the table is busy.
             self._hide(trigger, MAX_TRIGGER_REST_MS)
             return False
@@ -406,11 +403,7 @@ class DynamoDbProcessor:
     def _try_later(self, trigger: Trigger, locked: _Locked, error: Exception) -> None:
         conversation, attempt = locked.conversation, locked.window.attempt
         wait_ms = back_off_ms(attempt, self._random)
-        fields: dict[str, str | int] = {"conversation": conversation, "attempt": attempt, "retry_in_ms": wait_ms}
-        if isinstance(error, MessageBufferError):
-            self._telemetry.warn("window failed", **fields, reason=str(error))
-        else:
-            self._telemetry.crash("window failed", error, **fields)
+        self._telemetry.failed("window failed", error, conversation=conversation, attempt=attempt, retry_in_ms=wait_ms)
         self._telemetry.count("Retries")
         try:
             due_at_ms = self._clock() + wait_ms

@@ -156,7 +156,9 @@ class Ingest:
                 return refuse(413, problem)
             case "GET", "webhook":
                 echo = self._authentication.pass_challenge(platform, request.webhook)
-                return refuse(403, "The challenge is not passed.") if echo is None else Response(200, echo, "text/plain")
+                return (
+                    refuse(403, "The challenge is not passed.") if echo is None else Response(200, echo, "text/plain")
+                )
             case "POST", "webhook":
                 signer = self._authentication.signer_of(platform, request.webhook)
                 return self._take(platform, request.webhook, signer, puts_aside=platform.punishes_refusals)

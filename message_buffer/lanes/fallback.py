@@ -38,7 +38,7 @@ class LaneWithFallback:
 
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
-    ) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
+    ) -> o.Buffered:
         # `bufferctl verify` tries the fallback while Valkey is available.
         is_trial = conversation.startswith(TRIAL_OF_FALLBACK)
         outcome = None if is_trial else self._tried(
@@ -67,9 +67,7 @@ class LaneWithFallback:
             return outcome or self._dynamodb_lane.charge(conversation, charge, messages=messages, others=others)
         return o.Charged()
 
-    def cancel_buffer(
-        self, conversation: str, *, cancel_id: str | None = None
-    ) -> o.BufferCancelled | o.AlreadyCancelled:
+    def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled:
         """Cancel in both lanes.
 
         Raise StoreUnavailable, and drop nothing, if the Valkey lane cannot be reached. The platform then sends the stop
@@ -83,7 +81,7 @@ class LaneWithFallback:
             return outcome
         return o.cancelled_in_both(outcome, self._dynamodb_lane.cancel_buffer(conversation, cancel_id=cancel_id))
 
-    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.BufferRetimed | o.BufferUnmoved | o.BufferEmpty:
+    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed:
         outcome = self._tried(conversation, lambda: self._valkey_lane.retime_buffer(conversation, timing=timing))
         in_valkey = None if isinstance(outcome, o.BufferEmpty) else outcome
         read = self._dynamodb_lane.generation_and_holds
@@ -120,9 +118,7 @@ class LaneWithFallback:
         both = (resumed, in_dynamodb)
         return next(each for kind in (o.OnHold, o.HoldEnded, o.NotOnHold) for each in both if isinstance(each, kind))
 
-    def extend_wait(
-        self, conversation: str, *, extend_ms: int, max_wait_ms: int
-    ) -> o.BufferExtended | o.BufferUnmoved | o.BufferEmpty:
+    def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended:
         outcome = self._tried(
             conversation,
             lambda: self._valkey_lane.extend_wait(conversation, extend_ms=extend_ms, max_wait_ms=max_wait_ms),
@@ -131,17 +127,15 @@ class LaneWithFallback:
 
     def edit_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
-    ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
+    ) -> o.Edited:
         return self._changed(
             conversation, lambda lane: lane.edit_message(conversation, message_id, payload=payload, timing=timing)
         )
 
-    def delete_message(
-        self, conversation: str, message_id: str
-    ) -> o.MessageDeleted | o.MessageFrozen | o.MessageAbsent:
+    def delete_message(self, conversation: str, message_id: str) -> o.Deleted:
         return self._changed(conversation, lambda lane: lane.delete_message(conversation, message_id))
 
-    def find_message(self, conversation: str, message_id: str) -> o.MessageWaiting | o.MessageFrozen | o.MessageAbsent:
+    def find_message(self, conversation: str, message_id: str) -> o.Found:
         return self._where_it_is(conversation, lambda lane: lane.find_message(conversation, message_id))[1]
 
     def _changed(self, conversation: str, change: Callable[[Lane], T]) -> T:

@@ -66,6 +66,9 @@ class MessageRefused:
     wait_ms: int
 
 
+Buffered = MessageBuffered | MessageDuplicate | MessageRefused
+
+
 @outcome
 class Charged:
     """The quotas are charged. Do the work."""
@@ -251,6 +254,9 @@ class AlreadyCancelled:
     lane: LaneName = "valkey"
 
 
+Cancelled = BufferCancelled | AlreadyCancelled
+
+
 @outcome
 class ConversationForgotten:
     """The conversation is erased in this lane."""
@@ -263,9 +269,7 @@ class ConversationForgotten:
     """Until this time, a conversation processor that already had the `frozen` messages may emit them once."""
 
 
-def cancelled_in_both(
-    in_valkey: BufferCancelled | AlreadyCancelled, in_dynamodb: BufferCancelled | AlreadyCancelled
-) -> BufferCancelled | AlreadyCancelled:
+def cancelled_in_both(in_valkey: Cancelled, in_dynamodb: Cancelled) -> Cancelled:
     """Return the Valkey lane's outcome. Add the DynamoDB lane's counts, unless one of the lanes had already carried out
     the cancel, and so knows no counts."""
     if isinstance(in_valkey, AlreadyCancelled) or isinstance(in_dynamodb, AlreadyCancelled):
@@ -340,6 +344,10 @@ class BufferUnmoved:
     due_at_ms: int
 
 
+Extended = BufferExtended | BufferUnmoved | BufferEmpty
+Retimed = BufferRetimed | BufferUnmoved | BufferEmpty
+
+
 @outcome
 class MessageEdited:
     """The waiting message was replaced, or has a newer edit already. Nothing has to be published."""
@@ -350,13 +358,10 @@ class MessageEdited:
 
 @outcome
 class MessageWaiting:
-    """The message waits in its buffer."""
+    """The message waits in its buffer, and so is in no batch yet."""
 
     lane: LaneName = "valkey"
-
-    @property
-    def batch_id(self) -> None:
-        """Return None, since a waiting message is in no batch yet."""
+    batch_id: None = None
 
 
 @outcome
@@ -385,6 +390,11 @@ class MessageAbsent:
     known: bool
     batch_id: str | None
     lane: LaneName = "valkey"
+
+
+Found = MessageWaiting | MessageFrozen | MessageAbsent
+Edited = MessageEdited | MessageFrozen | MessageAbsent
+Deleted = MessageDeleted | MessageFrozen | MessageAbsent
 
 
 @outcome

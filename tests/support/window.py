@@ -28,7 +28,7 @@ from message_buffer.lanes.dynamodb.locks import Locks
 from message_buffer.lanes.dynamodb.messages import Messages
 from message_buffer.lanes.dynamodb.quotas import Quotas
 from message_buffer.lanes.dynamodb.table import MessageTable
-from message_buffer.lanes.dynamodb.triggers import Trigger
+from message_buffer.lanes.dynamodb.triggers import Trigger, TriggerQueue
 from message_buffer.lanes.dynamodb.window import Window
 from message_buffer.lanes.dynamodb.windows import Windows
 from message_buffer.lanes.outcomes import MessageBuffered, MessageDuplicate
@@ -133,7 +133,7 @@ class Waiting:
 
 
 @dataclass
-class Triggers:
+class Triggers(TriggerQueue):
     """The queue: it delivers each trigger when its delay is over, and again until it is deleted."""
 
     clock: ManualClock

@@ -12,7 +12,7 @@ from message_buffer.lanes.dynamodb.items import DROPPED, MESSAGE, name_of
 from message_buffer.lanes.dynamodb.messages import Contents, StoredMessage, bytes_apart
 from message_buffer.lanes.dynamodb.schedule import Schedule
 from message_buffer.lanes.dynamodb.table import MessageTable
-from message_buffer.lanes.dynamodb.triggers import Triggers
+from message_buffer.lanes.dynamodb.triggers import TriggerQueue
 from message_buffer.lanes.dynamodb.window import Note, Window
 from message_buffer.lanes.dynamodb.windows import has_room
 from message_buffer.lanes.holds import Hold, Holder, end_of, longest, unexpired
@@ -41,7 +41,7 @@ class DynamoDbLane:
     def __init__(
         self,
         table: MessageTable,
-        triggers: Triggers,
+        triggers: TriggerQueue,
         *,
         clock: Clock = system_clock,
         sleep: Callable[[float], None] = time.sleep,
@@ -55,7 +55,7 @@ class DynamoDbLane:
 
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
-    ) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
+    ) -> o.Buffered:
         # `charge` has charged the whole webhook, because each write to a counter costs as much as a message's.
         del charge
         name, arrived_at_ms = name_of(message_id), self._arrival()
@@ -91,7 +91,7 @@ class DynamoDbLane:
         window = self._schedule.hasten_now(conversation, "flush", rule="flush", hold="ignore")
         return o.BufferFlushed(window.due.due_at_ms, window.waiting) if window.is_open else o.BufferEmpty()
 
-    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.BufferRetimed | o.BufferUnmoved | o.BufferEmpty:
+    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed:
         if timing.flush_reason:
             reason, rule = timing.flush_reason, timing.silence_rule
             window = self._schedule.hasten_now(conversation, reason, rule=rule, hold="obey")
@@ -114,9 +114,7 @@ class DynamoDbLane:
                 return o.BufferRetimed(due.due_at_ms, window.waiting, due.rule)
         raise StoreUnavailable("retime window: messages keep arriving; try again")
 
-    def extend_wait(
-        self, conversation: str, *, extend_ms: int, max_wait_ms: int
-    ) -> o.BufferExtended | o.BufferUnmoved | o.BufferEmpty:
+    def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended:
         window, now_ms = self._windows.read(conversation), self._clock()
         before = window.due_of_waiting
         if not window.timing or window.found:
@@ -157,9 +155,7 @@ class DynamoDbLane:
     ) -> o.ResumeOutcome:
         return self._schedule.end_holds(conversation, holder, cause)
 
-    def cancel_buffer(
-        self, conversation: str, *, cancel_id: str | None = None
-    ) -> o.BufferCancelled | o.AlreadyCancelled:
+    def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled:
         """Lock the window and drop all messages. Raise StoreUnavailable if a processor keeps the window locked."""
         owner = uuid4().hex
         window = self._lock(conversation, owner)
@@ -221,7 +217,7 @@ class DynamoDbLane:
 
     def edit_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
-    ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
+    ) -> o.Edited:
         def edit(window: Window, was: StoredMessage) -> o.MessageEdited | o.MessageAbsent | None:
             if edited_at_ms(payload) < was.edited_at_ms:
                 return o.MessageEdited(is_newest=False)
@@ -231,16 +227,14 @@ class DynamoDbLane:
             done = self._messages.edit_message(conversation, was, body=payload)
             return o.MessageEdited(is_newest=was.arrived_at_ms >= window.newest_at_ms) if done else None
 
-        edited: o.MessageEdited | o.MessageFrozen | o.MessageAbsent = self._changed(conversation, message_id, edit)
+        edited: o.Edited = self._changed(conversation, message_id, edit)
         # Retime only if this message is the newest. A later message may wait for its own transcript, and a retime would
         # cut that wait short.
         if timing is not None and isinstance(edited, o.MessageEdited) and edited.is_newest:
             self.retime_buffer(conversation, timing=timing)
         return edited
 
-    def delete_message(
-        self, conversation: str, message_id: str
-    ) -> o.MessageDeleted | o.MessageFrozen | o.MessageAbsent:
+    def delete_message(self, conversation: str, message_id: str) -> o.Deleted:
         expires_at_ms = self._clock() + REMEMBERED_MS
 
         def drop(window: Window, was: StoredMessage) -> o.MessageDeleted | None:
@@ -264,7 +258,7 @@ class DynamoDbLane:
                 return changed
         raise StoreUnavailable("change message: another request is changing the conversation; try again")
 
-    def find_message(self, conversation: str, message_id: str) -> o.MessageWaiting | o.MessageFrozen | o.MessageAbsent:
+    def find_message(self, conversation: str, message_id: str) -> o.Found:
         _, found = self._find(conversation, message_id)
         return o.MessageWaiting(lane="dynamodb") if isinstance(found, StoredMessage) else found
 

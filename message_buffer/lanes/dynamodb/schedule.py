@@ -10,7 +10,7 @@ from message_buffer.clock import Clock
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.table import MessageTable
-from message_buffer.lanes.dynamodb.triggers import Triggers
+from message_buffer.lanes.dynamodb.triggers import TriggerQueue
 from message_buffer.lanes.dynamodb.window import Note, Window
 from message_buffer.lanes.dynamodb.windows import Held
 from message_buffer.lanes.holds import Holder, end_of, unexpired
@@ -20,7 +20,7 @@ from message_buffer.rules.timing import RuleName
 
 
 class Schedule:
-    def __init__(self, table: MessageTable, triggers: Triggers, clock: Clock) -> None:
+    def __init__(self, table: MessageTable, triggers: TriggerQueue, clock: Clock) -> None:
         self._messages, self._windows = table.messages, table.windows
         self._triggers = triggers
         self._clock = clock

@@ -79,7 +79,7 @@ class Store:
 
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
-    ) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
+    ) -> o.Buffered:
         # On this hot path each argument is named, because merging dictionaries takes longer than the rest of the call.
         start_id = self._new_call_id()
         reply = self._run(
@@ -176,9 +176,7 @@ class Store:
             else o.BufferFlushed(reply.due_at_ms, reply.count, _reserved(start, reply.start))
         )
 
-    def cancel_buffer(
-        self, conversation: str, *, cancel_id: str | None = None
-    ) -> o.BufferCancelled | o.AlreadyCancelled:
+    def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled:
         """Drop the conversation's messages.
 
         `cancel_id` is the id of the message that asked for the cancel, if there is one. A redelivery of that message
@@ -224,9 +222,7 @@ class Store:
         outcome = o.HoldEnded if reply.word == b"RESUMED" else o.NotOnHold
         return outcome(_or_none(reply.due_at_ms), _reserved(start, reply.start))
 
-    def extend_wait(
-        self, conversation: str, *, extend_ms: int, max_wait_ms: int
-    ) -> o.BufferExtended | o.BufferUnmoved | o.BufferEmpty:
+    def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended:
         _whole("extend_ms", extend_ms, 1, DAY_MS)
         _whole("max_wait_ms", max_wait_ms, 1, DAY_MS)
         reply = self._run(
@@ -240,7 +236,7 @@ class Store:
             case _:
                 return o.BufferEmpty()
 
-    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.BufferRetimed | o.BufferUnmoved | o.BufferEmpty:
+    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed:
         """Compute an open buffer's due time again, with changed rules. They apply until the next message, which brings
         its own rules."""
         start = self._start()
@@ -257,21 +253,17 @@ class Store:
             case _:
                 return o.BufferEmpty()
 
-    def edit_message(
-        self, conversation: str, message_id: str, *, payload: bytes
-    ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
+    def edit_message(self, conversation: str, message_id: str, *, payload: bytes) -> o.Edited:
         max_bytes = self.settings.max_waiting_bytes
         reply = self._search("edit_message", conversation, message_id, payload=payload, max_bytes=max_bytes)
         return o.MessageEdited(reply.behind == 0) if reply.word == b"EDITED" else _not_waiting(reply)
 
-    def delete_message(
-        self, conversation: str, message_id: str
-    ) -> o.MessageDeleted | o.MessageFrozen | o.MessageAbsent:
+    def delete_message(self, conversation: str, message_id: str) -> o.Deleted:
         s = self.settings
         reply = self._search("delete_message", conversation, message_id, seen_ms=s.seen_ms, max_seen=s.max_seen)
         return o.MessageDeleted() if reply.word == b"DELETED" else _not_waiting(reply)
 
-    def find_message(self, conversation: str, message_id: str) -> o.MessageWaiting | o.MessageFrozen | o.MessageAbsent:
+    def find_message(self, conversation: str, message_id: str) -> o.Found:
         reply = self._search("find_message", conversation, message_id)
         return o.MessageWaiting() if reply.word == b"WAITING" else _not_waiting(reply)
 
