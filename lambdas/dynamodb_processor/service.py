@@ -12,13 +12,13 @@ A run may be killed after any step. The queue then delivers the trigger again.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from hashlib import blake2s
 from math import inf
 from random import SystemRandom
 from threading import RLock
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from uuid import uuid4
 
 from message_buffer.clock import Clock, system_clock
@@ -26,7 +26,7 @@ from message_buffer.errors import LockLost, SendFailed
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms, longest_pause_ms
 from message_buffer.heartbeat import Heartbeat
 from message_buffer.lanes.dynamodb.locks import FIRST_ATTEMPT
-from message_buffer.lanes.dynamodb.messages import Contents, StoredMessage
+from message_buffer.lanes.dynamodb.messages import Contents, StoredMessage, chunks
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Trigger, TriggerQueue
 from message_buffer.lanes.dynamodb.window import FrozenBatch, Window, rhythm_of_batch
@@ -85,15 +85,6 @@ class _BatchToEmit(NamedTuple):
     """Names of those messages of the batch whose bodies are separate items."""
 
 
-class _Fitting(NamedTuple):
-    """The messages of one batch, and their bodies."""
-
-    messages: list[StoredMessage]
-    bodies: list[bytes]
-    left: bool
-    """True if more messages are stored."""
-
-
 class DynamoDbProcessor:
     """Empties windows. Several threads may share a processor, and each thread processes one trigger."""
 
@@ -131,29 +122,18 @@ class DynamoDbProcessor:
                 return self._not_ours(trigger, window)
             if window.attempt > max_tries:
                 return None
-            window = self._locks.acquire(
-                trigger.conversation,
-                owner,
-                window=window,
-                now_ms=now_ms,
-                until_ms=now_ms + _lock_ms(window.attempt + 1),
-            )
+            until_ms = now_ms + _lock_ms(window.attempt + 1)
+            window = self._locks.acquire(trigger.conversation, owner, window=window, now_ms=now_ms, until_ms=until_ms)
             if window.lock.owner != owner:
                 return self._not_ours(trigger, window)
         except Exception as error:  # noqa: BLE001 - the triggers of the same delivery must not fail with this one
             self._telemetry.failed("window not locked", error, conversation=trigger.conversation)
             # Locking fails for a moment while a stored message is edited, and for longer while the table is busy.
-            self._hide(trigger, MAX_TRIGGER_REST_MS)
-            return False
+            return self._hide(trigger, MAX_TRIGGER_REST_MS)
         return self._work(trigger, _Locked(trigger.conversation, owner, window), time)
 
     def sweep(self, time: TimeLeft, *, is_second: bool = False) -> None:
-        """Send another trigger for each window whose trigger was lost. If this is the first sweep, request a second.
-
-        The index has a time for each window, which is never later than the window's due time. So the sweep reads only
-        the windows whose time in the index has passed. It leaves the others to the next sweep if too little time is
-        left, because a sweep that is killed ends the run of the triggers in the same delivery, too.
-        """
+        """Send another trigger for each window whose trigger was lost. If this is the first sweep, request a second."""
         if not is_second:
             self._triggers.send_sweep(delay_ms=SECOND_SWEEP_DELAY_MS)
         now_ms = self._clock()
@@ -161,9 +141,9 @@ class DynamoDbProcessor:
         overdue_ms, resent = 0, 0
         for conversation, listed_at_ms in windows:
             if listed_at_ms > now_ms:
-                continue
+                continue  # no window is due before its time in the index
             if not time.has_a_call():
-                break
+                break  # a sweep that is killed would end the run of the triggers in the same delivery, too
             window = self._windows.read(conversation)
             if not window.is_open:
                 continue  # the index lags behind the table
@@ -197,8 +177,7 @@ class DynamoDbProcessor:
         elif hidden_ms > MAX_TRIGGER_HIDDEN_MS:
             return self._send_successor(trigger, window, hidden_ms)
         self._telemetry.info("trigger returned", conversation=conversation, hidden_ms=hidden_ms)
-        self._hide(trigger, max(hidden_ms, MIN_TRIGGER_REST_MS))
-        return False
+        return self._hide(trigger, max(hidden_ms, MIN_TRIGGER_REST_MS))
 
     def _send_successor(self, trigger: Trigger, window: Window, hidden_ms: int) -> bool:
         """Send a delayed trigger instead of hiding this one, because SQS limits how many messages a queue hides."""
@@ -213,8 +192,7 @@ class DynamoDbProcessor:
             self._triggers.send(conversation, delay_ms=delay_ms)
         except SendFailed as error:
             self._telemetry.warn("no successor sent", conversation=conversation, reason=str(error))
-            self._hide(trigger, MAX_TRIGGER_HIDDEN_MS)
-            return False
+            return self._hide(trigger, MAX_TRIGGER_HIDDEN_MS)
         # Record that this window's next trigger was sent, so that no other run sends it again.
         self._windows.list_later(
             conversation, window=window, at_ms=due_at_ms, successor_at_ms=now_ms + -(-delay_ms // 1_000) * 1_000
@@ -238,11 +216,9 @@ class DynamoDbProcessor:
             self._telemetry.warn("lock lost", conversation=locked.conversation, reason=str(error))
             return False
         except _PutOnHold:
-            self._hide(trigger, MIN_TRIGGER_REST_MS)
-            return False
+            return self._hide(trigger, MIN_TRIGGER_REST_MS)
         except Exception as error:  # noqa: BLE001 - the window is tried again after any error
-            self._try_later(trigger, locked, error)
-            return False
+            return self._try_later(trigger, locked, error)
         return True
 
     def _empty(self, locked: _Locked, heartbeat: Heartbeat, time: TimeLeft) -> None:
@@ -264,11 +240,8 @@ class DynamoDbProcessor:
         self._close(locked, generation=frozen.generation, left=frozen.has_more)
 
     def _require_lock(self, locked: _Locked, *, until_ms: int) -> None:
-        """Renew the lock if its end `until_ms` has passed. Raise LockLost if another run has the window now.
-
-        Without this check, a run that was paused for long would write tombstones of a conversation that was forgotten
-        meanwhile.
-        """
+        """Renew the lock if its end `until_ms` has passed. Raise LockLost if another run has the window now."""
+        # Without this check, a run that was paused for long would write tombstones of a forgotten conversation.
         now_ms = self._clock()
         if now_ms >= until_ms and not self._locks.keep(
             locked.conversation, locked.owner, until_ms=now_ms + _lock_ms(locked.window.attempt)
@@ -278,8 +251,7 @@ class DynamoDbProcessor:
     def _batch(self, locked: _Locked, turn: ExitStack, time: TimeLeft) -> _BatchToEmit | None:
         """Return the frozen batch, or freeze a new one. If no message waits, close the window and return None.
 
-        If the window is large, first wait until no other thread has such a window. `turn` then contains the turn, which
-        the caller ends.
+        If the window is large, first wait for a turn, and add it to `turn`, with which the caller ends it.
         """
         conversation, owner = locked.conversation, locked.owner
         for read in range(MAX_READS_OF_A_WINDOW):
@@ -298,28 +270,26 @@ class DynamoDbProcessor:
             if window.frozen is not None:
                 # An earlier attempt froze the batch. Or this attempt froze it, and DynamoDB's response was lost.
                 return self._again(conversation, window.frozen, contents)
-            fitting = self._fitting(conversation, list(contents.stored))
-            if not fitting.messages:
+            messages, payloads, left = self._fitting(conversation, contents.stored)
+            if not messages:
                 self._telemetry.info("nothing stored", conversation=conversation)
                 self._close(locked, generation=window.generation)
                 return None
-            frozen = _freeze(conversation, fitting.messages, window, left=fitting.left)
-            large = [len(body) for each, body in zip(fitting.messages, fitting.bodies, strict=True) if each.is_apart]
+            frozen = _freeze(conversation, messages, window, left=left)
             if self._locks.freeze(
                 conversation,
                 owner,
                 frozen,
                 window=window,
-                large_bytes=sum(large),
-                rhythm=rhythm_of_batch(window, [each.arrived_at_ms for each in fitting.messages]),
+                large_bytes=sum(each.large_bytes for each in messages),
+                rhythm=rhythm_of_batch(window, [each.arrived_at_ms for each in messages]),
                 # If a message arrived during the read, the freeze fails, and the run reads again, so that the message
                 # joins the batch. The last try freezes the batch without such messages.
                 now_ms=now_ms,
                 may_have_arrived=read + 1 == MAX_READS_OF_A_WINDOW,
             ):
                 first = window._replace(attempt=FIRST_ATTEMPT)
-                apart = [each.name for each in fitting.messages if each.is_apart]
-                return _BatchToEmit(frozen, first, fitting.bodies, apart)
+                return _BatchToEmit(frozen, first, payloads, [each.name for each in messages if each.is_apart])
         raise SendFailed("the window could not be frozen: its messages keep being edited")
 
     def _again(self, conversation: str, frozen: FrozenBatch, contents: Contents) -> _BatchToEmit:
@@ -328,56 +298,48 @@ class DynamoDbProcessor:
         # Leave out messages that have arrived since the freeze. They belong to the next window, which has its own due
         # time.
         messages = [stored[name] for name in frozen.names if name in stored]
-        apart = [each.name for each in messages if each.is_apart]
         bodies = self._bodies(conversation, messages)
-        if any(name not in bodies for name in frozen.names):
-            # Some messages are already marked as emitted, so an earlier run has emitted the batch.
-            return _BatchToEmit(frozen, contents.window, None, apart)
-        return _BatchToEmit(frozen, contents.window, [bodies[name] for name in frozen.names], apart)
+        # If some messages are already marked as emitted, an earlier run has emitted the batch.
+        payloads = [bodies[name] for name in frozen.names] if bodies.keys() >= set(frozen.names) else None
+        return _BatchToEmit(frozen, contents.window, payloads, [each.name for each in messages if each.is_apart])
 
-    def _fitting(self, conversation: str, stored: list[StoredMessage]) -> _Fitting:
-        """Return as many messages as fit into one batch, but at least one, and none whose body is not stored yet.
-
-        Read the bodies in portions, because it is a waste to read bodies that do not fit.
-        """
+    def _fitting(
+        self, conversation: str, stored: Sequence[StoredMessage]
+    ) -> tuple[list[StoredMessage], list[bytes], bool]:
+        """Return as many messages as fit into one batch, but at least one, and none whose body is not stored yet. Also
+        return their bodies, and whether more messages are stored."""
         messages: list[StoredMessage] = []
         found: list[bytes] = []
         size = 0
-        for start in range(0, len(stored), MAX_BODIES_READ_AT_ONCE):
-            piece = stored[start : start + MAX_BODIES_READ_AT_ONCE]
+        # Read the bodies in portions, because it is a waste to read bodies that do not fit.
+        for piece in chunks(stored, MAX_BODIES_READ_AT_ONCE):
             bodies = self._bodies(conversation, piece)
             for each in piece:
                 if each.name not in bodies:
                     continue
                 size += len(bodies[each.name])
                 if messages and (size > MAX_BYTES_IN_A_BATCH or len(messages) >= MAX_MESSAGES_IN_A_BATCH):
-                    return _Fitting(messages, found, left=True)
+                    return messages, found, True
                 messages.append(each)
                 found.append(bodies[each.name])
-        return _Fitting(messages, found, left=False)
+        return messages, found, False
 
-    def _bodies(self, conversation: str, messages: list[StoredMessage]) -> dict[str, bytes]:
+    def _bodies(self, conversation: str, messages: Iterable[StoredMessage]) -> dict[str, bytes]:
         """Return each message's body by the message's name. Read the bodies that were not read with the messages."""
         known = {each.name: each.body for each in messages if each.body is not None}
         unread = [each for each in messages if each.body is None]
         return known | (self._messages.bodies(conversation, unread) if unread else {})
 
     def _close(self, locked: _Locked, *, generation: int, left: bool = False) -> None:
-        """Close the window, or begin the next one if messages remain.
-
-        If messages did not fit into the batch (`left`), they are due at once. If messages arrived after the freeze, the
-        first of them begins the next window, which is due by the usual rules.
-        """
+        """Close the window, or begin the next one if messages did not fit into the batch (`left`), or arrived after the
+        freeze."""
         conversation, owner, _ = locked
         expires_at_ms = self._clock() + REMEMBERED_MS
         if left or not self._locks.close(conversation, owner, generation=generation, expires_at_ms=expires_at_ms):
             self._reopen(locked)
 
     def _reopen(self, locked: _Locked) -> None:
-        """Release the lock and begin the next window, with the due time of its messages.
-
-        Raise LockLost if another run has the window now.
-        """
+        """Release the lock and begin the next window. Raise LockLost if another run has the window now."""
         conversation, owner, _ = locked
         for attempt in range(MAX_WINDOW_TRIES):
             now_ms, window = self._clock(), self._windows.read(conversation)
@@ -400,24 +362,25 @@ class DynamoDbProcessor:
                 return
         raise LockLost("the lock ran out before the window could be closed")
 
-    def _try_later(self, trigger: Trigger, locked: _Locked, error: Exception) -> None:
+    def _try_later(self, trigger: Trigger, locked: _Locked, error: Exception) -> Literal[False]:
         conversation, attempt = locked.conversation, locked.window.attempt
         wait_ms = back_off_ms(attempt, self._random)
         self._telemetry.failed("window failed", error, conversation=conversation, attempt=attempt, retry_in_ms=wait_ms)
         self._telemetry.count("Retries")
         try:
-            due_at_ms = self._clock() + wait_ms
-            self._locks.retry(conversation, locked.owner, due_at_ms=due_at_ms)
+            self._locks.retry(conversation, locked.owner, due_at_ms=self._clock() + wait_ms)
         except SendFailed as failed:
             self._telemetry.warn("window not released", conversation=conversation, reason=str(failed))
-        self._hide(trigger, wait_ms)
+        return self._hide(trigger, wait_ms)
 
-    def _hide(self, trigger: Trigger, for_ms: int) -> None:
+    def _hide(self, trigger: Trigger, for_ms: int) -> Literal[False]:
+        """Let the queue deliver the trigger again after this time. Return False, as `process` then does."""
         try:
             self._triggers.hide(trigger, for_ms=for_ms)
         except SendFailed as error:
             # The queue delivers the trigger again anyway, once it is no longer hidden.
             self._telemetry.warn("trigger not put back", conversation=trigger.conversation, reason=str(error))
+        return False
 
 
 def _lock_ms(attempt: int) -> int:
@@ -445,17 +408,10 @@ def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, l
 
 
 def _taken(batch: _BatchToEmit, payloads: list[bytes]) -> BatchTaken:
-    frozen = batch.frozen
+    frozen, due = batch.frozen, batch.frozen.due
     return BatchTaken(
-        batch_id=frozen.batch_id,
-        attempt=batch.window.attempt,
-        generation=frozen.generation,
-        first_at_ms=frozen.first_at_ms,
-        last_at_ms=frozen.last_at_ms,
-        due_at_ms=frozen.due.due_at_ms,
-        flush_reason=frozen.due.reason,
-        rule=frozen.due.rule,
-        applied_wait_ms=frozen.due.wait_ms,
-        payloads=payloads,
-        lane="dynamodb",
-    )
+        batch_id=frozen.batch_id, attempt=batch.window.attempt, generation=frozen.generation,
+        first_at_ms=frozen.first_at_ms, last_at_ms=frozen.last_at_ms,
+        due_at_ms=due.due_at_ms, flush_reason=due.reason, rule=due.rule, applied_wait_ms=due.wait_ms,
+        payloads=payloads, lane="dynamodb",
+    )  # fmt: skip

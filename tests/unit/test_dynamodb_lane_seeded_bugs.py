@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from lambdas.dynamodb_processor import service
-from message_buffer.lanes.dynamodb import lane, locks, messages, schedule, windows
+from message_buffer.lanes.dynamodb import lane, locks, messages, windows
 from tests.support.actors import GO, KILL, LOSE
 from tests.support.table_service import weather
 from tests.support.window import dynamodb
@@ -85,7 +85,7 @@ BUGS = (
         Crossing("cross_processor", 3, "hold", GO),
     ),
     Bug(
-        "a consumer ends people's hold", schedule,
+        "a consumer ends people's hold", lane,
         "if holder not in (None, one.holder) or cause not in (None, one.cause))", "if False)",
         Crossing("cross_processor", 2, "two hold, one resumes", GO),
     ),

@@ -1,4 +1,9 @@
-"""The DynamoDB lane. It has all methods of `Lane`, and further methods for operators' commands."""
+"""The DynamoDB lane. It has all methods of `Lane`, and further methods for operators' commands.
+
+The first message of a conversation opens a window, and later messages join it. Each message writes its facts into the
+window. The request that opens the window also sends the trigger, and fails if it cannot send it. A request that makes
+the window due earlier sends another trigger.
+"""
 
 import time
 from collections.abc import Callable
@@ -6,21 +11,20 @@ from typing import TypeVar
 from uuid import uuid4
 
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import StoreUnavailable, TooManyHolds
+from message_buffer.errors import SendFailed, StoreUnavailable, TooManyHolds
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.items import DROPPED, MESSAGE, name_of
 from message_buffer.lanes.dynamodb.messages import Contents, StoredMessage, bytes_apart
-from message_buffer.lanes.dynamodb.schedule import Schedule
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import TriggerQueue
 from message_buffer.lanes.dynamodb.window import Note, Window
-from message_buffer.lanes.dynamodb.windows import has_room
+from message_buffer.lanes.dynamodb.windows import Held, has_room
 from message_buffer.lanes.holds import Hold, Holder, end_of, longest, unexpired
-from message_buffer.limits import MAX_WINDOW_TRIES, MINUTE_MS, REMEMBERED_MS
+from message_buffer.limits import MAX_WINDOW_TRIES, MINUTE_MS, REMEMBERED_MS, WINDOW_GRACE_MS
 from message_buffer.messages.wire_form import edited_at_ms
-from message_buffer.rules.due_time import due_after_typing
+from message_buffer.rules.due_time import Due, due_after_typing
 from message_buffer.rules.quota import Charge
-from message_buffer.rules.timing import Timing
+from message_buffer.rules.timing import RuleName, Timing
 
 # If an instance's clock steps back by less than this, the instance records the next message as 1 ms later than the last
 # one. If the clock steps back further, it was wrong before, so the instance uses the new time.
@@ -48,7 +52,7 @@ class DynamoDbLane:
     ) -> None:
         self._messages, self._windows, self._locks = table.messages, table.windows, table.locks
         self._quotas = table.quotas
-        self._schedule = Schedule(table, triggers, clock)
+        self._triggers = triggers
         self._clock = clock
         self._sleep = sleep
         self._last_arrival_ms = 0
@@ -65,7 +69,7 @@ class DynamoDbLane:
         # Write a note for a duplicate, too, because the earlier request may have stored the message but opened no
         # window.
         note = Note(arrived_at_ms, timing, is_new=put == "new", id=uuid4().hex, size=len(payload))
-        joined = self._schedule.join(conversation, name, note)
+        joined = self._join(conversation, name, note)
         if joined is None:
             return o.MessageRefused("waiting", 0)
         due, messages = joined
@@ -74,8 +78,76 @@ class DynamoDbLane:
         # The earlier request may have failed, and may have removed the message before this request joined the window.
         # After that it cannot, so store the message again if it is missing.
         if self._messages.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms) == "new":
-            due, messages = self._schedule.join(conversation, name, note._replace(is_new=True)) or joined
+            due, messages = self._join(conversation, name, note._replace(is_new=True)) or joined
         return o.MessageDuplicate(due.due_at_ms, messages, due.rule)
+
+    def _join(self, conversation: str, name: str, note: Note) -> tuple[Due, int] | None:
+        """Let a stored message join the conversation's window, or open one.
+
+        Return the window's due time and the number of its waiting messages. If too many messages or bytes wait already,
+        remove the message and return None.
+        """
+        done, before = self._note(conversation, note)
+        if not done and before.noted == note.id:
+            # The response to the write was lost, and the client has sent the write again. So the message is counted.
+            note = note._replace(is_new=False)
+            done, before = self._note(conversation, note)
+        if not done:
+            self._messages.remove_message(conversation, name)
+            return None
+        after, now_ms = note.in_window(before), self._clock()
+        due = after.due_of_waiting
+        is_overdue = before.due.due_at_ms < now_ms - WINDOW_GRACE_MS and not before.is_locked(now_ms)
+        if not before.is_open:
+            try:
+                self._send_trigger(conversation, due.due_at_ms)
+            except SendFailed:
+                # This request fails, and the platform may never send the message again. Remove the message, because
+                # otherwise a later window would emit it too late. If another request has joined the window meanwhile,
+                # leave the window open, because the sweep sends a trigger for it.
+                new, expires_at_ms = name if note.is_new else None, now_ms + REMEMBERED_MS
+                self._messages.take_back(conversation, new, window=after, expires_at_ms=expires_at_ms)
+                raise
+        elif before.frozen is not None:
+            # The run that emits the frozen batch sends a trigger for the messages behind the batch. If that run has
+            # died, the queue delivers the batch's own trigger again. Send another trigger only if that one seems to be
+            # lost.
+            if is_overdue:
+                self._send_trigger(conversation, now_ms)
+        elif due.due_at_ms < before.due.due_at_ms:
+            # Fix a due time that has already passed, so that messages do not move it before the trigger comes.
+            fixed = due.due_at_ms <= max(now_ms, note.at_ms)
+            due = due.moved_to(min(due.due_at_ms, now_ms)) if fixed else due
+            self._hasten(conversation, window=after, due=due, fixed=fixed)
+        elif not (note.is_new and before.timing):
+            # The window may have no trigger, because the request that opened it ended too early, or because all earlier
+            # messages were deleted. A second trigger does no harm.
+            self._send_trigger(conversation, due.due_at_ms)
+        elif is_overdue:
+            # The window was due long before this message, so its trigger must be lost. The message joins the overdue
+            # batch.
+            due = before.due
+            self._hasten(conversation, window=after, due=due)
+        return due, after.waiting
+
+    def _note(self, conversation: str, note: Note) -> tuple[bool, Window]:
+        """Write the note into the window, and return the result of `Windows.note`.
+
+        The due time after a press depends on the window, which this request has not read. So first write the press as
+        if the window were closed. If the window is open, this write fails and returns the window. Then write the press
+        again, provided that the window has not changed since. Raise StoreUnavailable if other requests keep changing
+        the window.
+        """
+        if not (note.is_new and note.is_pressed):
+            return self._windows.note(conversation, note)
+        seen = Window()
+        for _ in range(MAX_WINDOW_TRIES):
+            computed = note.in_window(seen).computed
+            done, before = self._windows.note(conversation, note, seen=seen, computed=computed)
+            if done or before == seen:
+                return done, before
+            seen = before
+        raise StoreUnavailable("note press: messages keep arriving; try again")
 
     def charge(self, conversation: str, charge: Charge, *, messages: int, others: int) -> o.Charged | o.MessageRefused:
         del conversation  # this lane does not divide quotas by conversations
@@ -88,13 +160,13 @@ class DynamoDbLane:
         return self._last_arrival_ms
 
     def flush_buffer(self, conversation: str) -> o.BufferFlushed | o.BufferEmpty:
-        window = self._schedule.hasten_now(conversation, "flush", rule="flush", hold="ignore")
+        window = self._hasten_now(conversation, "flush", rule="flush", hold="ignore")
         return o.BufferFlushed(window.due.due_at_ms, window.waiting) if window.is_open else o.BufferEmpty()
 
     def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed:
         if timing.flush_reason:
             reason, rule = timing.flush_reason, timing.silence_rule
-            window = self._schedule.hasten_now(conversation, reason, rule=rule, hold="obey")
+            window = self._hasten_now(conversation, reason, rule=rule, hold="obey")
             if not window.is_open:
                 return o.BufferEmpty()
             if window.held_until_ms > self._clock():
@@ -110,9 +182,35 @@ class DynamoDbLane:
                 due = after.due_of_waiting
                 if due.due_at_ms < before.due_at_ms and window.frozen is None:
                     due = due.moved_to(max(due.due_at_ms, now_ms))
-                    self._schedule.hasten(conversation, window=after, due=due, fixed=due.due_at_ms <= now_ms)
+                    self._hasten(conversation, window=after, due=due, fixed=due.due_at_ms <= now_ms)
                 return o.BufferRetimed(due.due_at_ms, window.waiting, due.rule)
         raise StoreUnavailable("retime window: messages keep arriving; try again")
+
+    def _hasten_now(self, conversation: str, due_for: str, *, rule: RuleName, hold: Held) -> Window:
+        """Make an open window due now. `due_for` is the flush reason. Return the window after the change.
+
+        Raise StoreUnavailable if other requests keep changing the window.
+        """
+        for _ in range(MAX_WINDOW_TRIES):
+            window, now_ms = self._windows.read(conversation), self._clock()
+            obeys_hold = hold == "obey" and window.held_until_ms > now_ms
+            if not window.is_open or _is_due(window, now_ms) or obeys_hold:
+                return window
+            due, fixed = Due(now_ms, due_for, rule, now_ms - window.last_arrival_ms), _has_waiting(window)
+            if self._hasten(conversation, window=window, due=due, fixed=fixed, hold=hold):
+                listed_at_ms = min(window.listed_at_ms, now_ms)
+                return window._replace(found=due if fixed else window.found, listed_at_ms=listed_at_ms)
+        raise StoreUnavailable("hasten window: another request is changing the conversation; try again")
+
+    def _hasten(self, conversation: str, *, window: Window, due: Due, fixed: bool = True, hold: Held = "obey") -> bool:
+        """Make an open window due earlier, as `Windows.hasten` does, and send its trigger."""
+        done = self._windows.hasten(conversation, window=window, due=due, fixed=fixed, hold=hold)
+        if done:
+            self._send_trigger(conversation, due.due_at_ms)
+        return done
+
+    def _send_trigger(self, conversation: str, due_at_ms: int) -> None:
+        self._triggers.send(conversation, delay_ms=max(due_at_ms - self._clock(), 0))
 
     def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended:
         window, now_ms = self._windows.read(conversation), self._clock()
@@ -153,14 +251,32 @@ class DynamoDbLane:
     def resume_buffer(
         self, conversation: str, *, holder: Holder | None = None, cause: str | None = None
     ) -> o.ResumeOutcome:
-        return self._schedule.end_holds(conversation, holder, cause)
+        for _ in range(MAX_WINDOW_TRIES):
+            window, now_ms = self._windows.read(conversation), self._clock()
+            due_at_ms = window.due.due_at_ms if window.is_open else None
+            before = unexpired(window.holds, now_ms)
+            left = tuple(one for one in before if holder not in (None, one.holder) or cause not in (None, one.cause))
+            if left == before:
+                return o.OnHold(end_of(left)) if left else o.NotOnHold(due_at_ms)
+            end_ms, moves = end_of(left) or now_ms, window.is_open and (not left or _has_waiting(window))
+            if moves and end_ms < window.held_until_ms and not _is_due(window, end_ms):
+                rule: RuleName = "hold" if left else "resume"
+                due = Due(end_ms, rule, rule, end_ms - window.last_arrival_ms)
+                fixed, due_at_ms = not left and _has_waiting(window), end_ms
+                done = self._hasten(conversation, window=window, due=due, fixed=fixed, hold=left)
+            else:
+                done = self._windows.end_holds(conversation, window=window, holds=left)
+            if done:
+                return o.OnHold(end_ms) if left else o.HoldEnded(due_at_ms)
+        raise StoreUnavailable("resume window: another request is changing the conversation; try again")
 
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled:
         """Lock the window and drop all messages. Raise StoreUnavailable if a processor keeps the window locked."""
         owner = uuid4().hex
         window = self._lock(conversation, owner)
         try:
-            if cancel_id is not None and self._messages.tombstone(conversation, name_of(cancel_id)):
+            before = self._messages.find(conversation, name_of(cancel_id)) if cancel_id is not None else ""
+            if before and isinstance(before, str):
                 return o.AlreadyCancelled(window.generation, lane="dynamodb")
             contents = self._messages.read(conversation)
             dropped = [each.name for each in contents.stored]
@@ -334,3 +450,13 @@ def _arrivals(contents: Contents, now_ms: int) -> list[int]:
     window = contents.window
     known = (window.last_at_ms, window.newest_at_ms, *(each.arrived_at_ms for each in contents.stored))
     return [at for at in known if 0 < at < now_ms + MINUTE_MS]
+
+
+def _is_due(window: Window, at_ms: int) -> bool:
+    """Return whether an open window is due, including any messages that wait behind its frozen batch."""
+    return max(window.due.due_at_ms, window.due_of_waiting.due_at_ms) <= at_ms
+
+
+def _has_waiting(window: Window) -> bool:
+    """Return whether any messages wait outside the frozen batch."""
+    return window.frozen is None or window.timing is not None or (window.frozen.has_more and window.waiting > 0)
