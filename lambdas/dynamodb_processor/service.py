@@ -25,11 +25,11 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import LockLost, SendFailed
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms, longest_pause_ms
 from message_buffer.heartbeat import Heartbeat
-from message_buffer.lanes.dynamodb.locks import FIRST_ATTEMPT
 from message_buffer.lanes.dynamodb.messages import Contents, StoredMessage, chunks
 from message_buffer.lanes.dynamodb.table import MessageTable
 from message_buffer.lanes.dynamodb.triggers import Trigger, TriggerQueue
 from message_buffer.lanes.dynamodb.window import FrozenBatch, Window, rhythm_of_batch
+from message_buffer.lanes.dynamodb.windows import FIRST_ATTEMPT
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import (
     MAX_BYTES_IN_A_BATCH,
@@ -99,7 +99,7 @@ class DynamoDbProcessor:
         random: Callable[[], float] = _random,
         beat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
-        self._messages, self._windows, self._locks = table.messages, table.windows, table.locks
+        self._messages, self._windows = table.messages, table.windows
         self._triggers = triggers
         self._emission = emission
         self._telemetry = telemetry
@@ -123,7 +123,7 @@ class DynamoDbProcessor:
             if window.attempt > max_tries:
                 return None
             until_ms = now_ms + _lock_ms(window.attempt + 1)
-            window = self._locks.acquire(trigger.conversation, owner, window=window, now_ms=now_ms, until_ms=until_ms)
+            window = self._windows.acquire(trigger.conversation, owner, window=window, now_ms=now_ms, until_ms=until_ms)
             if window.lock.owner != owner:
                 return self._not_ours(trigger, window)
         except Exception as error:  # noqa: BLE001 - the triggers of the same delivery must not fail with this one
@@ -204,7 +204,7 @@ class DynamoDbProcessor:
         lock_ms = _lock_ms(locked.window.attempt)
 
         def beat() -> None:
-            if not self._locks.keep(locked.conversation, locked.owner, until_ms=self._clock() + lock_ms):
+            if not self._windows.keep(locked.conversation, locked.owner, until_ms=self._clock() + lock_ms):
                 raise LockLost("the lock ran out, and another run has the window now")
             self._triggers.hide(trigger, for_ms=WINDOW_LOCK_MS)
 
@@ -243,7 +243,7 @@ class DynamoDbProcessor:
         """Renew the lock if its end `until_ms` has passed. Raise LockLost if another run has the window now."""
         # Without this check, a run that was paused for long would write tombstones of a forgotten conversation.
         now_ms = self._clock()
-        if now_ms >= until_ms and not self._locks.keep(
+        if now_ms >= until_ms and not self._windows.keep(
             locked.conversation, locked.owner, until_ms=now_ms + _lock_ms(locked.window.attempt)
         ):
             raise LockLost("the lock ran out while the batch was emitted, and another call has the window now")
@@ -261,7 +261,7 @@ class DynamoDbProcessor:
             if window.lock.owner != owner:
                 raise LockLost("the lock ran out, and another run has the window now")
             if window.frozen is None and window.found is None:
-                self._locks.release(conversation, owner)
+                self._windows.release(conversation, owner)
                 raise _PutOnHold
             bodies = [each.body for each in contents.stored]
             if None in bodies or sum(len(each or b"") for each in bodies) > LARGE_WINDOW_BYTES:
@@ -276,7 +276,7 @@ class DynamoDbProcessor:
                 self._close(locked, generation=window.generation)
                 return None
             frozen = _freeze(conversation, messages, window, left=left)
-            if self._locks.freeze(
+            if self._windows.freeze(
                 conversation,
                 owner,
                 frozen,
@@ -335,7 +335,7 @@ class DynamoDbProcessor:
         freeze."""
         conversation, owner, _ = locked
         expires_at_ms = self._clock() + REMEMBERED_MS
-        if left or not self._locks.close(conversation, owner, generation=generation, expires_at_ms=expires_at_ms):
+        if left or not self._windows.close(conversation, owner, generation=generation, expires_at_ms=expires_at_ms):
             self._reopen(locked)
 
     def _reopen(self, locked: _Locked) -> None:
@@ -352,7 +352,7 @@ class DynamoDbProcessor:
             due_at_ms = rest.due.due_at_ms
             # Send the trigger before reopening, because a window without a trigger would wait for the sweep.
             self._triggers.send(conversation, delay_ms=max(due_at_ms - now_ms, 0))
-            if self._locks.reopen(
+            if self._windows.reopen(
                 conversation,
                 owner,
                 due_at_ms=due_at_ms,
@@ -368,7 +368,7 @@ class DynamoDbProcessor:
         self._telemetry.failed("window failed", error, conversation=conversation, attempt=attempt, retry_in_ms=wait_ms)
         self._telemetry.count("Retries")
         try:
-            self._locks.retry(conversation, locked.owner, due_at_ms=self._clock() + wait_ms)
+            self._windows.retry(conversation, locked.owner, due_at_ms=self._clock() + wait_ms)
         except SendFailed as failed:
             self._telemetry.warn("window not released", conversation=conversation, reason=str(failed))
         return self._hide(trigger, wait_ms)

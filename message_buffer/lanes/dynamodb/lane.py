@@ -50,7 +50,7 @@ class DynamoDbLane:
         clock: Clock = system_clock,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._messages, self._windows, self._locks = table.messages, table.windows, table.locks
+        self._messages, self._windows = table.messages, table.windows
         self._quotas = table.quotas
         self._triggers = triggers
         self._clock = clock
@@ -289,11 +289,11 @@ class DynamoDbLane:
             # Write the tombstone of the cancel's id last: if a repeated cancel finds it, all messages are already
             # dropped.
             self._messages.write_tombstones(conversation, marks, batch_id=DROPPED, expires_at_ms=expires_at_ms)
-            self._locks.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
+            self._windows.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
             frozen = len(window.frozen.names) if window.frozen else 0
             return o.BufferCancelled(window.generation, len(contents.waiting), frozen, leaving=False, lane="dynamodb")
         finally:
-            self._locks.release(conversation, owner)
+            self._windows.release(conversation, owner)
 
     def forget_conversation(self, conversation: str) -> o.ConversationForgotten:
         """Lock the window, and erase all of the conversation's items, the window last. A run that still works on the
@@ -315,16 +315,16 @@ class DynamoDbLane:
                 arrivals += _arrivals(contents, self._clock())
                 waiting += len(contents.waiting)
                 frozen += len(contents.stored) - len(contents.waiting)
-                if self._locks.delete_window(conversation, owner, window=window):
+                if self._windows.delete_window(conversation, owner, window=window):
                     return o.ConversationForgotten(max(arrivals, default=None), waiting, frozen, leaving_until_ms=None)
             raise StoreUnavailable("forget conversation: messages keep arriving; try again")
         finally:
-            self._locks.release(conversation, owner)
+            self._windows.release(conversation, owner)
 
     def _lock(self, conversation: str, owner: str) -> Window:
         for attempt in range(MAX_CANCEL_LOCK_TRIES):
             now_ms = self._clock()
-            window = self._locks.acquire_to_drop(conversation, owner, now_ms=now_ms, until_ms=now_ms + CANCEL_LOCK_MS)
+            window = self._windows.acquire_to_drop(conversation, owner, now_ms=now_ms, until_ms=now_ms + CANCEL_LOCK_MS)
             if window.lock.owner == owner:
                 return window
             if attempt + 1 < MAX_CANCEL_LOCK_TRIES:
