@@ -281,8 +281,8 @@ def _text(name: str) -> dynamodb.Attribute:
 
 
 class TakeoversTableConstruct(TableConstruct):
-    """The conversations that human agents answer, as `message_buffer/takeovers/` defines them, and the progress of large
-    webhooks."""
+    """The conversations that human agents answer, and the progress of large webhooks. `message_buffer/takeovers/`
+    and `lambdas/ingest/progress.py` define the items."""
 
     def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
         super().__init__(scope, construct_id, config=config, partition_key="conversation", expires_by="expires_at")

@@ -81,8 +81,8 @@ class _BatchToEmit(NamedTuple):
     window: Window
     payloads: list[bytes] | None
     """None if the batch was already emitted."""
-    apart: list[str]
-    """Names of those messages of the batch whose bodies are separate items."""
+    messages: list[StoredMessage]
+    """Those messages of the batch that are not yet marked as emitted."""
 
 
 class DynamoDbProcessor:
@@ -233,9 +233,8 @@ class DynamoDbProcessor:
                 self._emission.send(conversation, _taken(batch, batch.payloads), time)
         heartbeat.check()
         self._require_lock(locked, until_ms=batch.window.lock.until_ms)
-        expires_at_ms = self._clock() + REMEMBERED_MS
         self._messages.write_tombstones(
-            conversation, frozen.names, batch_id=frozen.batch_id, expires_at_ms=expires_at_ms, apart=batch.apart
+            conversation, batch.messages, batch_id=frozen.batch_id, expires_at_ms=self._clock() + REMEMBERED_MS
         )
         self._close(locked, generation=frozen.generation, left=frozen.has_more)
 
@@ -289,7 +288,7 @@ class DynamoDbProcessor:
                 may_have_arrived=read + 1 == MAX_READS_OF_A_WINDOW,
             ):
                 first = window._replace(attempt=FIRST_ATTEMPT)
-                return _BatchToEmit(frozen, first, payloads, [each.name for each in messages if each.is_apart])
+                return _BatchToEmit(frozen, first, payloads, messages)
         raise SendFailed("the window could not be frozen: its messages keep being edited")
 
     def _again(self, conversation: str, frozen: FrozenBatch, contents: Contents) -> _BatchToEmit:
@@ -301,7 +300,7 @@ class DynamoDbProcessor:
         bodies = self._bodies(conversation, messages)
         # If some messages are already marked as emitted, an earlier run has emitted the batch.
         payloads = [bodies[name] for name in frozen.names] if bodies.keys() >= set(frozen.names) else None
-        return _BatchToEmit(frozen, contents.window, payloads, [each.name for each in messages if each.is_apart])
+        return _BatchToEmit(frozen, contents.window, payloads, messages)
 
     def _fitting(
         self, conversation: str, stored: Sequence[StoredMessage]
@@ -384,10 +383,8 @@ class DynamoDbProcessor:
 
 
 def _lock_ms(attempt: int) -> int:
-    """Return the milliseconds for which a run locks the window.
-
-    Each attempt locks it for longer, so that the pauses between attempts grow even if every run is killed.
-    """
+    """Return for how long a run locks the window: longer with each attempt, so that the pauses between attempts grow
+    even if every run is killed."""
     return WINDOW_LOCK_MS + longest_pause_ms(attempt - 1)
 
 

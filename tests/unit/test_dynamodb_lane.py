@@ -16,7 +16,7 @@ from message_buffer.errors import SendFailed, TooManyHolds
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb import messages, quotas
 from message_buffer.lanes.dynamodb.items import MAX_NAME_BYTES, name_of
-from message_buffer.lanes.dynamodb.messages import Messages
+from message_buffer.lanes.dynamodb.messages import Messages, StoredMessage
 from message_buffer.lanes.dynamodb.quotas import MAX_QUOTA_OF_AN_ITEM
 from message_buffer.limits import HOUR_MS, MAX_MESSAGE_ID_BYTES, REMEMBERED_MS, WINDOW_GRACE_MS
 from message_buffer.rules.quota import Charge, Quota
@@ -344,9 +344,9 @@ CROWDED = "default/generic/shop/" + "x" * 900
 
 
 def leave_many(window: WindowScene, count: int) -> None:
-    names = [f"a{number:05}" for number in range(count)]
+    left = [StoredMessage(f"a{number:05}", 0) for number in range(count)]
     expires_at_ms = window.clock() + REMEMBERED_MS
-    window.table.messages.write_tombstones(CROWDED, names, batch_id="w-1", expires_at_ms=expires_at_ms)
+    window.table.messages.write_tombstones(CROWDED, left, batch_id="w-1", expires_at_ms=expires_at_ms)
 
 
 @contextmanager

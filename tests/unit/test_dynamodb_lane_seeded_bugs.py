@@ -40,7 +40,7 @@ BUGS = (
     Bug(
         "a batch of which half is marked as emitted is emitted again, by half", service,
         "[bodies[name] for name in frozen.names] if bodies.keys() >= set(frozen.names) else None",
-        "[bodies[name] for name in frozen.names if name in bodies]",
+        "[bodies[name] for name in frozen.names] if stored else None",
         Crossing("cross_processor", 6, "deliver", KILL),
     ),
     Bug(
@@ -72,7 +72,7 @@ BUGS = (
     ),
     Bug(
         "the facts of a message that came before the freeze are removed", windows,
-        "            only_if += NOTHING_NEW\n", "            only_if += ' AND #generation >= :generation'\n",
+        "only_if += NOTHING_NEW\n            values", "only_if += ' AND #generation >= :generation'\n            values",
         Crossing("cross_processor", 3, "deliver", LOSE),
     ),
     Bug(

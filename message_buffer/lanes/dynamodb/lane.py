@@ -82,11 +82,8 @@ class DynamoDbLane:
         return o.MessageDuplicate(due.due_at_ms, messages, due.rule)
 
     def _join(self, conversation: str, name: str, note: Note) -> tuple[Due, int] | None:
-        """Let a stored message join the conversation's window, or open one.
-
-        Return the window's due time and the number of its waiting messages. If too many messages or bytes wait already,
-        remove the message and return None.
-        """
+        """Let a stored message join the conversation's window, or open one. Return the window's due time and the number
+        of its messages. If too many messages or bytes wait already, remove the message and return None."""
         done, before = self._note(conversation, note)
         if not done and before.noted == note.id:
             # The response to the write was lost, and the client has sent the write again. So the message is counted.
@@ -187,10 +184,7 @@ class DynamoDbLane:
         raise StoreUnavailable("retime window: messages keep arriving; try again")
 
     def _hasten_now(self, conversation: str, due_for: str, *, rule: RuleName, hold: Held) -> Window:
-        """Make an open window due now. `due_for` is the flush reason. Return the window after the change.
-
-        Raise StoreUnavailable if other requests keep changing the window.
-        """
+        """Make an open window due now. `due_for` is the flush reason. Return the window after the change."""
         for _ in range(MAX_WINDOW_TRIES):
             window, now_ms = self._windows.read(conversation), self._clock()
             obeys_hold = hold == "obey" and window.held_until_ms > now_ms
@@ -279,16 +273,12 @@ class DynamoDbLane:
             if before and isinstance(before, str):
                 return o.AlreadyCancelled(window.generation, lane="dynamodb")
             contents = self._messages.read(conversation)
-            dropped = [each.name for each in contents.stored]
-            apart = [each.name for each in contents.stored if each.is_apart]
-            marks = [name_of(cancel_id)] if cancel_id is not None else []
-            expires_at_ms = self._clock() + REMEMBERED_MS
-            self._messages.write_tombstones(
-                conversation, dropped, batch_id=DROPPED, expires_at_ms=expires_at_ms, apart=apart
-            )
             # Write the tombstone of the cancel's id last: if a repeated cancel finds it, all messages are already
             # dropped.
-            self._messages.write_tombstones(conversation, marks, batch_id=DROPPED, expires_at_ms=expires_at_ms)
+            mark = [StoredMessage(name_of(cancel_id), 0)] if cancel_id is not None else []
+            expires_at_ms = self._clock() + REMEMBERED_MS
+            for each in (contents.stored, mark):
+                self._messages.write_tombstones(conversation, each, batch_id=DROPPED, expires_at_ms=expires_at_ms)
             self._windows.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
             frozen = len(window.frozen.names) if window.frozen else 0
             return o.BufferCancelled(window.generation, len(contents.waiting), frozen, leaving=False, lane="dynamodb")
@@ -296,12 +286,8 @@ class DynamoDbLane:
             self._windows.release(conversation, owner)
 
     def forget_conversation(self, conversation: str) -> o.ConversationForgotten:
-        """Lock the window, and erase all of the conversation's items, the window last. A run that still works on the
-        window then loses its lock.
-
-        Messages that arrive meanwhile are erased, too. Raise StoreUnavailable if messages keep arriving, or if a
-        processor keeps the window locked.
-        """
+        """Lock the window, and erase all of the conversation's items, also messages that arrive meanwhile. Raise
+        StoreUnavailable if messages keep arriving, or if a processor keeps the window locked."""
         owner, waiting, frozen = uuid4().hex, 0, 0
         arrivals: list[int] = []
         try:
@@ -362,11 +348,8 @@ class DynamoDbLane:
     def _changed(
         self, conversation: str, message_id: str, change: Callable[[Window, StoredMessage], T | None]
     ) -> T | o.MessageFrozen | o.MessageAbsent:
-        """Change a waiting message, and return the change's outcome, or the outcome that says where the message is.
-
-        Repeat the change if it returns None, because another request has changed the conversation. Raise
-        StoreUnavailable if that goes on.
-        """
+        """Change a waiting message, and return the change's outcome, or the outcome that says where the message is. If
+        `change` returns None, repeat it, because another request has changed the conversation."""
         for _ in range(MAX_WINDOW_TRIES):
             window, found = self._find(conversation, message_id)
             changed = change(window, found) if isinstance(found, StoredMessage) else found
@@ -381,10 +364,8 @@ class DynamoDbLane:
     def _find(
         self, conversation: str, message_id: str
     ) -> tuple[Window, StoredMessage | o.MessageFrozen | o.MessageAbsent]:
-        """Return the window, and the message, or the outcome that says where the message is if it does not wait.
-
-        Read only these two items, because the conversation may have a great many tombstones.
-        """
+        """Return the window, and the message, or the outcome that says where the message is if it does not wait."""
+        # Read only these two items, because the conversation may have a great many tombstones.
         window, name = self._windows.read(conversation), name_of(message_id)
         if window.frozen and name in window.frozen.names:
             return window, o.MessageFrozen(window.frozen.batch_id, lane="dynamodb")
@@ -395,11 +376,8 @@ class DynamoDbLane:
         return window, o.MessageAbsent(known=bool(found), batch_id=batch_id, lane="dynamodb")
 
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
-        """Return the conversation's state, with at most `limit` of the messages that wait.
-
-        Tombstones may fill many pages. If there are more than MAX_PAGES_PEEKED, return the messages on the pages that
-        were read, and take their total number from the window.
-        """
+        """Return the conversation's state, with at most `limit` of the messages that wait. If its items fill more than
+        MAX_PAGES_PEEKED pages, take the number of messages from the window."""
         contents = Contents(self._windows.read(conversation))
         if contents.window.is_open:
             contents = self._messages.read(conversation, max_pages=MAX_PAGES_PEEKED if limit else 1)

@@ -158,15 +158,15 @@ class Messages(Table):
         return self._transact("edit stored message", [message, window, change])
 
     def write_tombstones(
-        self, conversation: str, names: Iterable[str], *, batch_id: str, expires_at_ms: int, apart: Iterable[str] = ()
+        self, conversation: str, messages: Sequence[StoredMessage], *, batch_id: str, expires_at_ms: int
     ) -> None:
-        """Replace messages with tombstones. The messages in `apart` have a separate item for the body."""
+        """Replace messages with tombstones."""
         # Delete the bodies first, so that a crash leaves no body without its message. Delete them again at the end,
         # because a slow request may have stored one in the meantime.
-        bodies = [BODY + name for name in apart]
+        bodies = [BODY + each.name for each in messages if each.is_apart]
         self.erase(conversation, bodies)
         left: Values = {"batch_id": batch_id, "expires_at": seconds(expires_at_ms)}
-        tombstones = ({**key_of(conversation, MESSAGE + name), **left} for name in names)
+        tombstones = ({**key_of(conversation, MESSAGE + each.name), **left} for each in messages)
         self._write_all({"PutRequest": {"Item": encode(item)}} for item in tombstones)
         self.erase(conversation, bodies)
 
