@@ -72,7 +72,8 @@ BUGS = (
     ),
     Bug(
         "the facts of a message that came before the freeze are removed", windows,
-        "only_if += NOTHING_NEW\n            values", "only_if += ' AND #generation >= :generation'\n            values",
+        "only_if += NOTHING_NEW\n            values",
+        "only_if += ' AND #generation >= :generation'\n            values",
         Crossing("cross_processor", 3, "deliver", LOSE),
     ),
     Bug(
