@@ -8,17 +8,11 @@ from message_buffer.messages.conversation_id import ConversationId, is_trial
 from message_buffer.telemetry import Telemetry
 
 MAX_ACCOUNTS_LOGGED = 10
-
-
 # The metrics of which the response tells the sender the count, and their names there.
 IN_RESPONSE = {
-    "accepted": "Messages",
-    "duplicates": "Duplicates",
-    "changed": "Changed",
-    "amended": "Amended",
-    "stopped": "Stopped",
-    "flushed": "Flushed",
-}
+    "accepted": "Messages", "duplicates": "Duplicates", "changed": "Changed", "amended": "Amended",
+    "stopped": "Stopped", "flushed": "Flushed",
+}  # fmt: skip
 
 
 @dataclass
@@ -36,8 +30,6 @@ class Done:
     """The tenant and account of each message that was refused, or buffered over a quota."""
     taken_over: list[str] = field(default_factory=list)
     """Conversations that a human agent has begun to answer."""
-    left_out_value: str | None = None
-    """The reason why a door left out a value, with the pointer to it. Only the first such reason is kept."""
     left_out_replies: int = 0
     """Replies that were left out, because one webhook may put only a limited number of conversations on hold."""
 
@@ -49,7 +41,7 @@ class Done:
         return self.totals() | {"conversations": self.conversations}
 
     def note_refused(self, conversation: ConversationId, reason: o.RefusalReason) -> None:
-        """Count a message, change or human reply that was refused because another message was refused."""
+        """Count a message, change or human reply that was refused."""
         self.refused[reason] += 1
         self.note_limited(conversation)
 
@@ -61,11 +53,8 @@ class Done:
         self, conversation: ConversationId, outcome: o.MessageBuffered | o.MessageDuplicate | o.BufferRetimed
     ) -> None:
         """Write into the response when the conversation's buffer is due, by which rule, and its message count."""
-        self.conversations[str(conversation)] = {
-            "dueAt": outcome.due_at_ms,
-            "count": outcome.count,
-            "rule": outcome.rule,
-        }
+        wait = {"dueAt": outcome.due_at_ms, "count": outcome.count, "rule": outcome.rule}
+        self.conversations[str(conversation)] = wait
 
 
 def report(telemetry: Telemetry, platform: str, done: Done) -> None:
@@ -80,8 +69,6 @@ def report(telemetry: Telemetry, platform: str, done: Done) -> None:
         telemetry.count(metric, count)
     for kind, count in (+done.ignored).items():
         telemetry.count_by("IgnoredKinds", count, reason=kind)
-    if done.left_out_value:
-        telemetry.warn("value left out", platform=platform, reason=done.left_out_value)
     if done.taken_over:
         telemetry.info("taken over", platform=platform, conversations=done.taken_over)
     if done.left_out_replies:
