@@ -42,8 +42,10 @@ class Authentication:
         echo = platform.challenge(webhook.query, self._secrets.of(platform.full_name))
         if echo is None:
             echo = platform.challenge(webhook.query, self._secrets.after_a_refusal(platform.full_name))
-        log = self._unauthenticated if echo is None else self._telemetry
-        log.info("challenge", platform=platform.full_name, passed=echo is not None)
+        if echo is None:
+            self._unauthenticated.info("challenge", platform=platform.full_name, passed=False)
+        else:
+            self._telemetry.info("challenge", platform=platform.full_name, passed=True)
         return echo
 
     def signer_of(self, platform: Platform, webhook: Webhook) -> Signer:

@@ -91,7 +91,7 @@ def charge_all(
             if comes_again:
                 refusals.add(conversation, outcome)
             else:
-                done.counts["OverQuotaTaken"] += 1
+                done.count("OverQuotaTaken")
     return refusals
 
 

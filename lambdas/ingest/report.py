@@ -33,6 +33,9 @@ class Done:
     left_out_replies: int = 0
     """Replies that were left out, because one webhook may put only a limited number of conversations on hold."""
 
+    def count(self, metric: str, value: int = 1) -> None:
+        self.counts[metric] += value
+
     def totals(self) -> dict[str, int]:
         return {name: self.counts[metric] for name, metric in IN_RESPONSE.items()} | {"ignored": self.ignored.total()}
 
@@ -58,15 +61,13 @@ class Done:
 
 
 def report(telemetry: Telemetry, platform: str, done: Done) -> None:
-    """Publish the metrics and the log lines of a webhook. Omit counts of zero, since each metric costs money.
-
-    Do not count the messages of trials.
-    """
-    counts = done.counts | Counter(Ignored=done.ignored.total(), TakenOver=len(done.taken_over))
+    """Publish the metrics and the log lines of a webhook. Do not count the messages of trials."""
+    done.count("Ignored", done.ignored.total())
+    done.count("TakenOver", len(done.taken_over))
+    counts = done.counts.copy()
     if done.conversations and all(map(is_trial, done.conversations)):
         del counts["Messages"], counts["Duplicates"]
-    for metric, count in (+counts).items():
-        telemetry.count(metric, count)
+    telemetry.count_all(counts)
     for kind, count in (+done.ignored).items():
         telemetry.count_by("IgnoredKinds", count, reason=kind)
     if done.taken_over:
@@ -84,9 +85,10 @@ def report_refusal(telemetry: Telemetry, platform: str, *, status: int, problem:
 
 
 def report_refused_items(telemetry: Telemetry, platform: str, done: Done) -> None:
-    full = done.refused["waiting"]
-    for metric, count in (+Counter(OverQuota=done.refused.total() - full, ConversationsFull=full)).items():
-        telemetry.count(metric, count)
+    if over_quota := done.refused.total() - done.refused["waiting"]:
+        telemetry.count("OverQuota", over_quota)
+    if done.refused["waiting"]:
+        telemetry.count("ConversationsFull", done.refused["waiting"])
     if done.refused or done.counts["OverQuotaTaken"]:
         telemetry.warn(
             "over quota",

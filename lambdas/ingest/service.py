@@ -189,8 +189,8 @@ class Ingest:
             self._human_replies.hold_all(in_time(replies), done)
             is_refused = bool(refusals) and not (puts_aside and self._put_aside.put(refusals.messages, in_time))
             if refusals and not is_refused:
-                done.counts["PutAside"] = len(refusals.messages)
-                done.counts["Dropped"] = done.refused.total() - len(refusals.messages)
+                done.count("PutAside", len(refusals.messages))
+                done.count("Dropped", done.refused.total() - len(refusals.messages))
         finally:
             report(self._telemetry, platform.full_name, done)
         if is_refused:

@@ -42,7 +42,8 @@ class UnauthenticatedLog:
         self._metrics[metric] += 1
         count = self._metrics[metric]
         if count <= MAX_LINES_A_MINUTE or count == 2 * self._written[metric]:
-            self._write_count(metric)
+            self._telemetry.count_all({metric: count - self._written[metric]})
+            self._written[metric] = count
 
     def write_counts(self) -> None:
         """Write the counts of the last minute that are not written yet, if that minute is over."""
@@ -51,17 +52,11 @@ class UnauthenticatedLog:
         for (write, decision, platform), count in self._counts.items():
             if count > MAX_LINES_A_MINUTE:
                 write(decision, platform=platform, more=count - MAX_LINES_A_MINUTE)
-        for metric in self._metrics:
-            self._write_count(metric)
+        self._telemetry.count_all(self._metrics - self._written)
         self._counts.clear()
         self._metrics.clear()
         self._written.clear()
         self._minute_began_ms = self._clock()
-
-    def _write_count(self, metric: str) -> None:
-        if more := self._metrics[metric] - self._written[metric]:
-            self._telemetry.count(metric, more)
-            self._written[metric] = self._metrics[metric]
 
     def _write(self, write: Write, decision: str, platform: str, fields: dict[str, str | int]) -> None:
         line = (write, decision, platform)
