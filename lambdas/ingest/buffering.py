@@ -89,8 +89,7 @@ class Buffering:
                 done.count("OverQuotaTaken", isinstance(outcome, o.MessageBuffered))
         if isinstance(outcome, o.MessageRefused):
             done.note_refused(message.conversation, outcome.reason)
-            refusals.add(message.conversation, outcome)
-            refusals.messages.append((message, outcome.reason))
+            refusals.add_message(message, outcome)
             return
         if isinstance(outcome, o.MessageBuffered):
             done.count("Messages")

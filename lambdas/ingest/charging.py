@@ -37,8 +37,15 @@ class Refusals:
         return any(reason != "waiting" for reason in self._conversations.values())
 
     def add(self, conversation: ConversationId, refused: o.MessageRefused) -> None:
+        """Record that items of this conversation are refused."""
         self._conversations[conversation] = refused.reason
         self.wait_ms = max(self.wait_ms, refused.wait_ms)
+
+    def add_message(self, message: PreparedMessage, refused: o.MessageRefused) -> None:
+        """Record a message that the lane refused, and that it would refuse others like it."""
+        conversation = message.conversation
+        self.messages.append((message, refused.reason))
+        self.add(conversation, refused)
         if refused.reason == "account_messages":
             self._others[_account_of(conversation)] = refused.reason
         elif refused.reason == "tenant_messages":
@@ -82,11 +89,13 @@ def charge_all(
     for conversation, charge, is_message in items:
         work[charge].append((conversation, is_message))
     for charge, charged in work.items():
-        messages = sum(is_message for _, is_message in charged)
-        outcome = lane.charge(str(charged[0][0]), charge, messages=messages, others=len(charged) - messages)
+        first, messages = str(charged[0][0]), sum(is_message for _, is_message in charged)
+        outcome = lane.charge(first, charge, messages=messages, others=len(charged) - messages)
         if isinstance(outcome, o.Charged):
             continue
-        for conversation, _ in charged:
+        # A lane that charges each message when it buffers the message has refused only the others.
+        fit = messages and isinstance(lane.charge(first, charge, messages=messages, others=0), o.Charged)
+        for conversation in (name for name, is_message in charged if not (fit and is_message)):
             done.note_limited(conversation)
             if comes_again:
                 refusals.add(conversation, outcome)
