@@ -100,6 +100,12 @@ class Telemetry:
         with self._lock:
             self._metrics.add_metric(metric, MetricUnit.Count, value)
 
+    def count_all(self, counts: Mapping[str, int]) -> None:
+        """Count each of these metrics, but none that is zero, since each metric costs money."""
+        for metric, value in counts.items():
+            if value:
+                self.count(metric, value)
+
     def measure_ms(self, metric: str, value: int) -> None:
         with self._lock:
             self._metrics.add_metric(metric, MetricUnit.Milliseconds, max(value, 0))

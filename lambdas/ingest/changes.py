@@ -14,11 +14,11 @@ from message_buffer.messages.changes import Deleted, Edited
 
 def apply_changes(lane: Lane, bus: Publishes, changes: Iterable[PreparedChange], done: Done) -> None:
     """Make or publish the changes and count them in `done`. Raise StoreError or SendFailed."""
-    with Outbox(bus, DETAIL_TYPE, done.counts, "Amended") as outbox:
+    with Outbox(bus, DETAIL_TYPE, lambda sent: done.count("Amended", sent)) as outbox:
         for each in changes:
             found = _apply(lane, each)
             if isinstance(found, o.MessageEdited | o.MessageDeleted):
-                done.counts["Changed"] += 1
+                done.count("Changed")
             else:
                 outbox.add(amended_event(each.change, batch_id=found.batch_id, lane=found.lane, agent=each.agent))
 

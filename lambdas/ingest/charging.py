@@ -10,8 +10,6 @@ from message_buffer.lanes.lane import Lane
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.rules.quota import Charge
 
-NEW_AUTHORS = {"account_conversations", "tenant_conversations"}
-
 
 class Refusals:
     """The messages of one webhook that were refused, and those that must be refused because of them.
@@ -37,14 +35,18 @@ class Refusals:
         return any(reason != "waiting" for reason in self._conversations.values())
 
     def add(self, conversation: ConversationId, refused: o.MessageRefused) -> None:
+        """Record that items of this conversation are refused."""
         self._conversations[conversation] = refused.reason
         self.wait_ms = max(self.wait_ms, refused.wait_ms)
-        if refused.reason == "account_messages":
-            self._others[_account_of(conversation)] = refused.reason
-        elif refused.reason == "tenant_messages":
-            self._others[conversation.tenant,] = refused.reason
-        elif refused.reason in NEW_AUTHORS:
-            self._others["new", *_account_of(conversation)] = refused.reason
+
+    def add_message(self, message: PreparedMessage, refused: o.MessageRefused) -> None:
+        """Record a message that the lane refused, and that it would refuse others like it."""
+        self.messages.append((message, refused.reason))
+        self.add(message.conversation, refused)
+        account = _account_of(message.conversation)
+        others = {"account_messages": account, "tenant_messages": (message.conversation.tenant,)}
+        if refused.reason != "waiting":
+            self._others[others.get(refused.reason, ("new", *account))] = refused.reason
 
     def of_message(self, message: PreparedMessage) -> o.RefusalReason | None:
         """Return why this message is refused without asking the lane, or None.
@@ -82,16 +84,18 @@ def charge_all(
     for conversation, charge, is_message in items:
         work[charge].append((conversation, is_message))
     for charge, charged in work.items():
-        messages = sum(is_message for _, is_message in charged)
-        outcome = lane.charge(str(charged[0][0]), charge, messages=messages, others=len(charged) - messages)
+        first, messages = str(charged[0][0]), sum(is_message for _, is_message in charged)
+        outcome = lane.charge(first, charge, messages=messages, others=len(charged) - messages)
         if isinstance(outcome, o.Charged):
             continue
-        for conversation, _ in charged:
+        # A lane that charges each message when it buffers the message has refused only the others.
+        fit = messages and isinstance(lane.charge(first, charge, messages=messages, others=0), o.Charged)
+        for conversation in (name for name, is_message in charged if not (fit and is_message)):
             done.note_limited(conversation)
             if comes_again:
                 refusals.add(conversation, outcome)
             else:
-                done.counts["OverQuotaTaken"] += 1
+                done.count("OverQuotaTaken")
     return refusals
 
 

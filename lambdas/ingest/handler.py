@@ -1,10 +1,9 @@
 """Lambda entry of ingest: `GET` and `POST /webhook/{platform}`, `POST /webhook/{platform}/{door}`,
 `POST /typing/{platform}`.
 
-Events have payload format 1.0 (proxy integration) if a REST API invokes ingest, and format 2.0 if an HTTP API or the
-function's own URL does. Only the APIs check the path. On a stage with AWS End User Messaging Social, a queue also
-invokes ingest, with batches of webhooks. The admin function invokes ingest with `{"redrive": <dead letter of a
-message>}`; the call then returns `{"redriven": id}` or fails.
+A REST API sends events in payload format 1.0 (proxy integration), an HTTP API or the function's own URL in format 2.0.
+A queue sends batches of webhooks from AWS End User Messaging Social. The admin function sends `{"redrive": <dead letter
+of a message>}`; this call returns `{"redriven": id}` or fails.
 """
 
 import re
@@ -18,7 +17,7 @@ from urllib.parse import urlencode
 from lambdas.ingest.platforms.base import Webhook
 from lambdas.ingest.progress import ProgressTable
 from lambdas.ingest.queued_webhooks import QueuedWebhooks, WebhookQueues
-from lambdas.ingest.responses import Response, WebhookCall, refuse
+from lambdas.ingest.responses import WebhookCall, refuse
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aliases.aliases import Aliases
@@ -128,7 +127,8 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
         telemetry.crash("ingest failed", error)
         response = refuse(500, "Something went wrong here; send it again.")
     telemetry.flush()
-    return _to_gateway(response)
+    headers = {"Content-Type": response.content_type, **response.headers}
+    return {"statusCode": response.status, "headers": headers, "body": response.body}
 
 
 # Matches the paths of ingest's routes. A path that does not match names no platform and no door.
@@ -139,18 +139,14 @@ def _request(event: dict[str, Any]) -> WebhookCall:
     context = event["requestContext"]
     headers = {name.lower(): value or "" for name, value in (event.get("headers") or {}).items()}
     route, platform, door = _path(event)
-    return WebhookCall(
-        platform,
-        route=route,
-        door=door,
-        webhook=Webhook(
-            method=context["http"]["method"] if "http" in context else context["httpMethod"],
-            url=_public_url(event, headers),
-            headers=headers,
-            query=event.get("queryStringParameters") or {},
-            body=_body(event),
-        ),
+    webhook = Webhook(
+        method=context["http"]["method"] if "http" in context else context["httpMethod"],
+        url=_public_url(event, headers),
+        headers=headers,
+        query=event.get("queryStringParameters") or {},
+        body=_body(event),
     )
+    return WebhookCall(platform, webhook, route, door)
 
 
 def _path(event: Mapping[str, Any]) -> tuple[Literal["webhook", "typing"], str, str | None]:
@@ -191,14 +187,6 @@ def _public_url(event: dict[str, Any], headers: Mapping[str, str]) -> str:
         path = context.get("path") or event.get("path", "")
         query = urlencode(event.get("multiValueQueryStringParameters") or {}, doseq=True, errors="surrogatepass")
     return f"{scheme}://{host}{path}{'?' if query else ''}{query}"
-
-
-def _to_gateway(response: Response) -> dict[str, Any]:
-    return {
-        "statusCode": response.status,
-        "headers": {"Content-Type": response.content_type, **response.headers},
-        "body": response.body,
-    }
 
 
 if is_provisioned():

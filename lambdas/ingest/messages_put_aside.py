@@ -4,12 +4,12 @@ Meta may unsubscribe an app that often refuses webhooks, and Telegram delivers u
 the queue until an operator redrives it. This module then buffers it.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from hashlib import blake2s
 from typing import Any
 
+from lambdas.ingest.platforms.base import to_json
 from lambdas.ingest.preparation import PreparedMessage, timing_of
 from message_buffer.clock import Clock
 from message_buffer.errors import InvalidInput, SendFailed
@@ -49,7 +49,7 @@ class MessagesPutAside:
             if not isinstance(self._lane.charge(account, charge, messages=0, others=count), o.Charged):
                 return False
         for message, reason in in_time(refused):
-            self._queue.put(json.dumps(self._letter(message, reason), separators=(",", ":")))
+            self._queue.put(to_json(self._letter(message, reason)))
         return True
 
     def _letter(self, message: PreparedMessage, reason: o.RefusalReason) -> dict[str, Any]:

@@ -1,22 +1,18 @@
 """Publishes the events of a webhook in as few calls as EventBridge allows."""
 
-from collections import Counter
+from collections.abc import Callable
 from typing import Self
 
 from message_buffer.events.event_bus import MAX_ENTRIES_IN_A_CALL, Publishes
 
 
 class Outbox:
-    """Publishes events of one type when there are enough for a call, and the others at the end, even after an error.
+    """Publishes events of one type when there are enough for a call, and the others at the end, even after an error."""
 
-    Counts the published events under their metric.
-    """
-
-    def __init__(self, bus: Publishes, detail_type: str, counts: Counter[str], metric: str) -> None:
+    def __init__(self, bus: Publishes, detail_type: str, count: Callable[[int], None]) -> None:
         self._bus = bus
         self._detail_type = detail_type
-        self._counts = counts
-        self._metric = metric
+        self._count = count
         self._events: list[str] = []
 
     def __enter__(self) -> Self:
@@ -34,4 +30,4 @@ class Outbox:
     def _publish(self) -> None:
         events, self._events = self._events, []
         self._bus.publish_all(self._detail_type, events)
-        self._counts[self._metric] += len(events)
+        self._count(len(events))

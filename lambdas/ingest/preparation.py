@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal, NamedTuple
 
-from lambdas.ingest.ownership import Belongs, belongs, update_belongs
 from lambdas.ingest.platforms.base import HumanReply, Incoming, Intake, Update
 from message_buffer.aliases.aliases import Aliases
 from message_buffer.errors import InvalidInput
 from message_buffer.limits import MAX_MESSAGE_ID_BYTES
-from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
-from message_buffer.messages.conversation_id import ConversationId, encode_conversation
+from message_buffer.messages.changes import Change, Edited, Reacted
+from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId, encode_conversation, escape_part
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.quota import Charge
 from message_buffer.rules.rule_book import RuleBook
-from message_buffer.rules.rules_and_defaults import Rules
+from message_buffer.rules.rules_and_defaults import Owner, Rules
 from message_buffer.rules.timing import Timing
 
 # Attachments that come without a caption.
@@ -25,6 +24,11 @@ WITHOUT_CAPTION = {"contact", "location", "sticker"}
 # Types of messages that the author chose and did not type: a button, a list's row, a quick reply, a flow's answer, an
 # order.
 PRESSED = {"button", "interactive", "order"}
+
+
+class Belongs(NamedTuple):
+    conversation: ConversationId
+    agent: str | None
 
 
 class PreparedMessage(NamedTuple):
@@ -130,15 +134,46 @@ def _prepare_one(
             change, payload = update._replace(conversation=conversation), encode(_with_agent(message, agent))
             prepared.changes.append(PreparedChange(change, charge, agent, payload, new_timing))
         case _:
-            _require_short(update)
+            texts = (update.message_id, update.author, update.emoji if isinstance(update, Reacted) else None)
+            # The event of the change could otherwise be larger than the bus accepts.
+            if any(len(each) > MAX_MESSAGE_ID_BYTES for each in texts if each):
+                raise InvalidInput(f"an id, an author and a reaction have at most {MAX_MESSAGE_ID_BYTES} characters")
             prepared.changes.append(PreparedChange(update._replace(conversation=conversation), charge, agent))
 
 
-def _require_short(change: Deleted | Reacted) -> None:
-    """Raise InvalidInput if the change's event could be larger than the bus accepts."""
-    texts = (change.message_id, change.author, change.emoji if isinstance(change, Reacted) else None)
-    if any(len(each) > MAX_MESSAGE_ID_BYTES for each in texts if each):
-        raise InvalidInput(f"an id, an author and a reaction have at most {MAX_MESSAGE_ID_BYTES} characters")
+def belongs(conversation: ConversationId, owner: Owner | None, *, agent: str | None = None) -> Belongs:
+    """Return the conversation under its owner's tenant, and the agent that serves it.
+
+    If the message names a tenant or an agent, ignore that of the account. The default tenant counts as no tenant.
+    """
+    if owner is None or conversation.tenant not in (DEFAULT_TENANT, owner.tenant):
+        return Belongs(conversation, agent)
+    return Belongs(conversation._replace(tenant=owner.tenant), agent or owner.agent)
+
+
+def update_belongs(
+    update: Update, owner: Owner | None, *, aliases: Aliases | None = None, learn: bool = False
+) -> Belongs:
+    """Return an update's conversation and agent.
+
+    If the owner has `per_author`, each author in a group has a conversation of their own. `aliases` finds the
+    conversation of an author to whom the platform gives several ids, and can `learn` new ones.
+    """
+    agent = update.agent if isinstance(update, Incoming | Edited) else None
+    conversation, agent = belongs(update.conversation, owner, agent=agent)
+    # Anyone in the group may react to a message, so a reaction goes to the conversation of the whole group.
+    in_group, group = not isinstance(update, Reacted) and update.group, conversation.user
+    if in_group:
+        author = update.message.author if isinstance(update, Incoming | Edited) else update.author
+        if author is None or owner is None or not owner.per_author:
+            return Belongs(conversation, agent)
+        conversation = conversation._replace(user=author)
+    if aliases and update.author_ids:
+        conversation = aliases.conversation_of(conversation, update.author_ids, learn=learn)
+    if in_group:
+        # The author is escaped, so the last slash separates group and author.
+        conversation = conversation._replace(user=f"{group}/{escape_part(conversation.user)}")
+    return Belongs(conversation, agent)
 
 
 def _with_agent(message: Message, agent: str | None) -> Message:

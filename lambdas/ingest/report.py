@@ -8,17 +8,11 @@ from message_buffer.messages.conversation_id import ConversationId, is_trial
 from message_buffer.telemetry import Telemetry
 
 MAX_ACCOUNTS_LOGGED = 10
-
-
 # The metrics of which the response tells the sender the count, and their names there.
 IN_RESPONSE = {
-    "accepted": "Messages",
-    "duplicates": "Duplicates",
-    "changed": "Changed",
-    "amended": "Amended",
-    "stopped": "Stopped",
-    "flushed": "Flushed",
-}
+    "accepted": "Messages", "duplicates": "Duplicates", "changed": "Changed", "amended": "Amended",
+    "stopped": "Stopped", "flushed": "Flushed",
+}  # fmt: skip
 
 
 @dataclass
@@ -36,10 +30,11 @@ class Done:
     """The tenant and account of each message that was refused, or buffered over a quota."""
     taken_over: list[str] = field(default_factory=list)
     """Conversations that a human agent has begun to answer."""
-    left_out_value: str | None = None
-    """The reason why a door left out a value, with the pointer to it. Only the first such reason is kept."""
     left_out_replies: int = 0
     """Replies that were left out, because one webhook may put only a limited number of conversations on hold."""
+
+    def count(self, metric: str, value: int = 1) -> None:
+        self.counts[metric] += value
 
     def totals(self) -> dict[str, int]:
         return {name: self.counts[metric] for name, metric in IN_RESPONSE.items()} | {"ignored": self.ignored.total()}
@@ -49,7 +44,7 @@ class Done:
         return self.totals() | {"conversations": self.conversations}
 
     def note_refused(self, conversation: ConversationId, reason: o.RefusalReason) -> None:
-        """Count a message, change or human reply that was refused because another message was refused."""
+        """Count a message, change or human reply that was refused."""
         self.refused[reason] += 1
         self.note_limited(conversation)
 
@@ -61,27 +56,20 @@ class Done:
         self, conversation: ConversationId, outcome: o.MessageBuffered | o.MessageDuplicate | o.BufferRetimed
     ) -> None:
         """Write into the response when the conversation's buffer is due, by which rule, and its message count."""
-        self.conversations[str(conversation)] = {
-            "dueAt": outcome.due_at_ms,
-            "count": outcome.count,
-            "rule": outcome.rule,
-        }
+        wait = {"dueAt": outcome.due_at_ms, "count": outcome.count, "rule": outcome.rule}
+        self.conversations[str(conversation)] = wait
 
 
 def report(telemetry: Telemetry, platform: str, done: Done) -> None:
-    """Publish the metrics and the log lines of a webhook. Omit counts of zero, since each metric costs money.
-
-    Do not count the messages of trials.
-    """
-    counts = done.counts | Counter(Ignored=done.ignored.total(), TakenOver=len(done.taken_over))
+    """Publish the metrics and the log lines of a webhook. Do not count the messages of trials."""
+    done.count("Ignored", done.ignored.total())
+    done.count("TakenOver", len(done.taken_over))
+    counts = done.counts.copy()
     if done.conversations and all(map(is_trial, done.conversations)):
         del counts["Messages"], counts["Duplicates"]
-    for metric, count in (+counts).items():
-        telemetry.count(metric, count)
+    telemetry.count_all(counts)
     for kind, count in (+done.ignored).items():
         telemetry.count_by("IgnoredKinds", count, reason=kind)
-    if done.left_out_value:
-        telemetry.warn("value left out", platform=platform, reason=done.left_out_value)
     if done.taken_over:
         telemetry.info("taken over", platform=platform, conversations=done.taken_over)
     if done.left_out_replies:
@@ -97,9 +85,10 @@ def report_refusal(telemetry: Telemetry, platform: str, *, status: int, problem:
 
 
 def report_refused_items(telemetry: Telemetry, platform: str, done: Done) -> None:
-    full = done.refused["waiting"]
-    for metric, count in (+Counter(OverQuota=done.refused.total() - full, ConversationsFull=full)).items():
-        telemetry.count(metric, count)
+    if over_quota := done.refused.total() - done.refused["waiting"]:
+        telemetry.count("OverQuota", over_quota)
+    if done.refused["waiting"]:
+        telemetry.count("ConversationsFull", done.refused["waiting"])
     if done.refused or done.counts["OverQuotaTaken"]:
         telemetry.warn(
             "over quota",

@@ -1,8 +1,9 @@
 """Ingest: authenticates a webhook, reads it, buffers its messages, and applies or publishes its edits and deletions.
 
-The status is 2xx only if every message is buffered, every control word carried out, and every change made or published.
-Otherwise the platform sends the whole webhook again. Messages and stop words that were handled before are recognised by
-their ids, but changes are made or published again.
+The status is 2xx only if every message is buffered, every control word carried out, and every change made or published;
+or if the platform punishes refusals, and the refused messages are put aside. Otherwise the platform sends the whole
+webhook again. Messages and stop words that were handled before are recognised by their ids, but changes are made or
+published again.
 """
 
 from collections import Counter
@@ -15,14 +16,13 @@ from lambdas.ingest.changes import apply_changes
 from lambdas.ingest.charging import Refusals, charge_all
 from lambdas.ingest.human_replies import HumanReplies
 from lambdas.ingest.messages_put_aside import MessagesPutAside
-from lambdas.ingest.ownership import Belongs, belongs
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Platform, Signer, TooManyItems, Webhook, to_json
 from lambdas.ingest.platforms.doors import platform_of_door
-from lambdas.ingest.preparation import prepare
+from lambdas.ingest.preparation import Belongs, belongs, prepare
 from lambdas.ingest.progress import Progress, ProgressTable
 from lambdas.ingest.report import Done, report, report_refusal, report_refused_items
-from lambdas.ingest.responses import Response, WebhookCall, in_form_of, refuse, refuse_for_now, refuse_over_quota
+from lambdas.ingest.responses import Response, WebhookCall, in_form_of, refuse, refuse_over_quota
 from lambdas.ingest.unauthenticated import UnauthenticatedLog
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aliases.aliases import Aliases
@@ -40,6 +40,8 @@ from message_buffer.telemetry import Telemetry
 
 # Ingest begins no further item of a webhook after this time, which leaves time for the item that it works on.
 MAX_WORK_MS_IN_A_WEBHOOK = 10_000
+# A 503 asks the platform to wait this long. A lost connection to Valkey is usually open again by then.
+RETRY_AFTER_SECONDS = 5
 
 T = TypeVar("T")
 
@@ -94,7 +96,8 @@ class Ingest:
         # Do not log the name of a door that is not known: anybody may send a long one.
         platform, name = None, request.platform
         try:
-            platform = self._platform_of(request)
+            door = request.door
+            platform = PLATFORMS.get(name) if door is None else platform_of_door(self._book, name, door)
             if platform is None or (request.route == "typing" and not platform.reports_typing):
                 response = refuse(404, "There is no such platform.")
             else:
@@ -140,12 +143,6 @@ class Ingest:
         self._telemetry.warn("refused for now", platform=platform, reason=str(error))
         return self._refuse_for_now()
 
-    def _platform_of(self, request: WebhookCall) -> Platform | None:
-        """Return the platform of the request's path. Raise SendFailed if the doors were never read."""
-        if request.door is None:
-            return PLATFORMS.get(request.platform)
-        return platform_of_door(self._book, request.platform, request.door)
-
     def _answer(self, platform: Platform, request: WebhookCall) -> Response:
         match request.webhook.method, request.route:
             # Check the size first, because checking the signature takes longer for a larger body.
@@ -182,7 +179,9 @@ class Ingest:
             return self._refuse_body(platform, 413, f"A message is too large: {error}.")
         except InvalidInput as error:
             return self._refuse_body(platform, 400, str(error))
-        done = Done(ignored=Counter(intake.ignored), left_out_value=intake.left_out_value)
+        done = Done(ignored=Counter(intake.ignored))
+        if intake.left_out_value:
+            self._telemetry.warn("value left out", platform=platform.full_name, reason=intake.left_out_value)
         count = len(prepared.messages) + len(prepared.changes)
         progress = Progress(self._progress, platform.full_name, webhook.body, count=count, clock=self._clock)
         in_time, refusals = self._while_time_is_left, Refusals()
@@ -198,8 +197,8 @@ class Ingest:
             self._human_replies.hold_all(in_time(replies), done)
             is_refused = bool(refusals) and not (puts_aside and self._put_aside.put(refusals.messages, in_time))
             if refusals and not is_refused:
-                done.counts["PutAside"] = len(refusals.messages)
-                done.counts["Dropped"] = done.refused.total() - len(refusals.messages)
+                done.count("PutAside", len(refusals.messages))
+                done.count("Dropped", done.refused.total() - len(refusals.messages))
         except OutOfTime:
             if not refusals:
                 progress.save()
@@ -220,8 +219,9 @@ class Ingest:
         return reason is None
 
     def _refuse_for_now(self) -> Response:
+        """Return the 503 after which a platform sends the webhook again."""
         self._telemetry.count("Refused")
-        return refuse_for_now()
+        return refuse(503, "Not everything could be kept; send it again.", {"Retry-After": str(RETRY_AFTER_SECONDS)})
 
     def _keep_waiting(self, platform: Platform, webhook: Webhook) -> Response:
         signer = self._authentication.signer_of(platform, webhook)

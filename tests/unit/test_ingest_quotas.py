@@ -219,6 +219,16 @@ def test_a_platform_that_punishes_refusals_is_not_told_that_changes_over_a_quota
     assert (said["dropped"], said["put_aside"]) == (3, 0)
 
 
+def test_changes_over_their_quota_keep_no_message_of_another_conversation_out(scene: Scene) -> None:
+    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
+    scene.post("whatsapp", reactions(3))
+    body = whatsapp("a")
+    body["entry"] += reactions(1)["entry"]
+    assert scene.post("whatsapp", body)[0] == 200
+    assert texts(scene, "default/whatsapp/1/491701") == ["a"]
+    assert (len(scene.dead_letters.bodies), scene.telemetry.counts["Dropped"]) == (0, 1)
+
+
 def test_changes_and_control_words_that_follow_a_message_that_is_put_aside_are_dropped(scene: Scene) -> None:
     scene.rules.write("stage", {"stopWords": ["stop"]})
     scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})

@@ -14,7 +14,7 @@ from lambdas.ingest.queued_webhooks import (
     Receipt,
     WebhookQueues,
 )
-from lambdas.ingest.responses import RETRY_AFTER_SECONDS
+from lambdas.ingest.service import RETRY_AFTER_SECONDS
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.json_object import Json
 from message_buffer.rules.quota import Quota
