@@ -89,7 +89,8 @@ class BufferStack(StageStack):
         )
         # The rules that operators change. The table is small, so a function reads all of it.
         self.rules_table = TableConstruct(self, "Rules", config=config, partition_key="scope")
-        # The conversations that human agents answer. `message_buffer/takeovers/` defines the items.
+        # The conversations that human agents answer (`message_buffer/takeovers/`), and the progress of large webhooks
+        # (`lambdas/ingest/progress.py`).
         self.takeovers_table = TableConstruct(self, "Takeovers", config=config, expires_by="expires_at")
         # The ids of authors who have more than one. `message_buffer/aliases/aliases_table.py` defines the items.
         self.aliases_table = TableConstruct(self, "Aliases", config=config, expires_by="expiresAt")

@@ -89,9 +89,22 @@ class Telemetry:
             decision, extra={**self._logged(fields), "error": type(error).__name__, "reason": reason, "place": place}
         )
 
+    def failed(self, decision: str, error: Exception, **fields: Value) -> None:
+        """Log a warning if a retry may help, otherwise a crash."""
+        if isinstance(error, MessageBufferError) and error.retryable:
+            self.warn(decision, **fields, reason=str(error))
+        else:
+            self.crash(decision, error, **fields)
+
     def count(self, metric: str, value: int = 1) -> None:
         with self._lock:
             self._metrics.add_metric(metric, MetricUnit.Count, value)
+
+    def count_all(self, counts: Mapping[str, int]) -> None:
+        """Count each of these metrics, but none that is zero, since each metric costs money."""
+        for metric, value in counts.items():
+            if value:
+                self.count(metric, value)
 
     def measure_ms(self, metric: str, value: int) -> None:
         with self._lock:

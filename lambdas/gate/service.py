@@ -60,7 +60,8 @@ class Gate:
         try:
             held = [lane.hold_buffer(name, holder="consumers", cause=by, hold_ms=hold_ms) for lane in self._lanes]
         except TooManyHolds:
-            # Only the Valkey lane, which is last, raises this, and only if it has no hold of consumers.
+            # A lane raises this only if it has no hold of consumers, and the DynamoDB lane, which is first, has by now
+            # at most the hold that this call has begun.
             for lane in self._lanes[:-1]:
                 lane.resume_buffer(name, holder="consumers", cause=by)
             raise

@@ -13,24 +13,18 @@ from message_buffer.errors import MessageBufferError
 from message_buffer.limits import MINUTE_MS
 from message_buffer.telemetry import Telemetry
 
+WRONG_SIGNATURE = "The signature is missing or wrong."
+
 
 class Unauthentic(MessageBufferError):
     """Raised if a signature is too old, or was not made with a secret that is valid for the webhook's accounts."""
 
-    def __init__(self, problem: str = "The signature is missing or wrong.") -> None:
-        super().__init__(problem)
-
 
 class Authentication:
     def __init__(
-        self,
-        secrets: WebhookSecrets,
-        telemetry: Telemetry,
-        unauthenticated: UnauthenticatedLog,
-        *,
-        clock: Clock,
-        time_is_required: bool = False,
-    ) -> None:
+        self, secrets: WebhookSecrets, telemetry: Telemetry, unauthenticated: UnauthenticatedLog, *,
+        clock: Clock, time_is_required: bool,
+    ) -> None:  # fmt: skip
         self._secrets = secrets
         self._telemetry = telemetry
         self._unauthenticated = unauthenticated
@@ -66,7 +60,7 @@ class Authentication:
         if signer is None and credentials.are_missing:
             self._unauthenticated.count("NoSecret")
         if signer is None:
-            raise Unauthentic
+            raise Unauthentic(WRONG_SIGNATURE)
         if not platform.is_fresh(webhook, now_ms=self._clock(), time_is_required=self._time_is_required):
             minutes = MAX_SIGNATURE_AGE_MS // MINUTE_MS
             raise Unauthentic(f"The time in the signature is missing, or not within {minutes} minutes of ours.")
@@ -76,4 +70,4 @@ class Authentication:
 def require_authority(signer: Signer, accounts: Iterable[str]) -> None:
     """Raise Unauthentic unless the signer's secret is valid for all of these accounts."""
     if not all(signer.speaks_for(account) for account in accounts):
-        raise Unauthentic
+        raise Unauthentic(WRONG_SIGNATURE)

@@ -1,7 +1,6 @@
 """Puts a conversation on hold after a human agent has answered in it, and publishes the takeover when it begins."""
 
 from collections.abc import Iterable
-from typing import Protocol
 
 from lambdas.ingest.preparation import PreparedReply
 from lambdas.ingest.report import Done
@@ -12,6 +11,7 @@ from message_buffer.events.taken_over import DETAIL_TYPE, taken_over_event
 from message_buffer.lanes.lane import Lane
 from message_buffer.limits import MAX_HOLD_MS
 from message_buffer.takeovers.takeover import Takeover
+from message_buffer.takeovers.takeovers_table import TakeoversTable
 
 # A human agent writes to one customer after the other, so platforms report few human agents' replies at once.
 MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK = 50
@@ -20,16 +20,8 @@ MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK = 50
 MAX_SAVES_OF_A_TAKEOVER = 5
 
 
-class StoresTakeovers(Protocol):
-    def read(self, conversation: str) -> Takeover: ...
-
-    def save(self, conversation: str, takeover: Takeover, *, now_ms: int) -> bool: ...
-
-    def mark_published(self, conversation: str, *, began_at_ms: int) -> bool: ...
-
-
 class HumanReplies:
-    def __init__(self, lane: Lane, bus: Publishes, table: StoresTakeovers, clock: Clock) -> None:
+    def __init__(self, lane: Lane, bus: Publishes, table: TakeoversTable, clock: Clock) -> None:
         self._lane = lane
         self._bus = bus
         self._table = table

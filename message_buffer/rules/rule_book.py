@@ -17,8 +17,8 @@ from message_buffer.errors import InvalidRules, SendFailed
 from message_buffer.limits import MAX_QUOTA, MIN_MS_BETWEEN_RULES_CHECKS
 from message_buffer.messages.conversation_id import ConversationId, escape_part
 from message_buffer.rules.layers import ResolvedRules, resolve_rules
-from message_buffer.rules.quota import Charge, Quota
-from message_buffer.rules.rules_and_defaults import Owner, RuleLayer
+from message_buffer.rules.quota import ACCOUNT_QUOTA, Charge, Quota
+from message_buffer.rules.rules_and_defaults import Owner, PartialQuota, RuleLayer
 from message_buffer.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -120,13 +120,9 @@ class _Snapshot:
                 return owner
         return None
 
-    def has_quota(self, platform: str, account: str) -> bool:
-        own = self._of(account_scope(platform, account))
-        return isinstance(own, Owner) and own.quota is not None
-
-    def layer(self, scope: str) -> RuleLayer | None:
-        layer = self._of(scope)
-        return layer if isinstance(layer, RuleLayer) else None
+    def quota(self, scope: str) -> PartialQuota | None:
+        found = self._of(scope)
+        return found.quota if isinstance(found, RuleLayer | Owner) else None
 
     def door(self, name: str) -> "Door | None":
         door = self._of(f"{DOOR}{name}")
@@ -166,13 +162,12 @@ class RuleBook:
         stage_rules: Mapping[str, Any],
         telemetry: Telemetry,
         *,
-        quota: Quota | None = None,
+        quota: Quota = ACCOUNT_QUOTA,
         clock: Clock = system_clock,
     ) -> None:
         self._table = table
         self._stage_rules = stage_rules
         self._telemetry = telemetry
-        # The quota of every account for which the rules set no quota.
         self._quota = quota
         # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but rules still age.
         self._clock = clock
@@ -205,28 +200,26 @@ class RuleBook:
         """
         return self._current_of_table("the doors are not known").door(name)
 
-    def charge_for(self, conversation: ConversationId) -> Charge | None:
-        """Return the quotas of the conversation's account and tenant, or None if this book has no default quota.
+    def charge_for(self, conversation: ConversationId) -> Charge:
+        """Return the quotas of the conversation's account, door and tenant.
 
-        A sender may invent accounts of a door. So if the rules set no quota for such an account, its messages are
-        charged to the door.
+        A sender may choose among the accounts of a door, or invent them. So the door is charged whatever the account.
         """
-        if self._quota is None:
-            return None
         snapshot = self._current()
-        platform, account, tenant = conversation.platform, conversation.account, tenant_scope(conversation.tenant)
-        door = _door_of(platform, account)
-        if account != door and not snapshot.has_quota(platform, account):
-            account = door
-        owner, layer = snapshot.owner(platform, account), snapshot.layer(tenant)
-        of_account, of_tenant = owner and owner.quota, layer and layer.quota
-        return Charge(
-            account_scope(platform, account).removeprefix("account:"),
-            of_account.on_top_of(self._quota) if of_account else self._quota,
-            tenant.removeprefix("tenant:") if of_tenant else "",
-            of_tenant.on_top_of(Quota(MAX_QUOTA, MAX_QUOTA)) if of_tenant else None,
-            is_exact=bool(of_account or of_tenant),
+        platform, account = conversation.platform, conversation.account
+        door = account_scope(platform, _door_of(platform, account))
+        defaults = {
+            account_scope(platform, account): self._quota,
+            door: self._quota,
+            tenant_scope(conversation.tenant): Quota(MAX_QUOTA, MAX_QUOTA),
+        }
+        own = {scope: quota for scope in defaults if (quota := snapshot.quota(scope))}
+        quotas = (
+            (scope.partition(":")[2], own[scope].on_top_of(default) if scope in own else default)
+            for scope, default in defaults.items()
+            if scope in own or scope == door
         )
+        return Charge(tuple(quotas), is_exact=bool(own))
 
     def _current_of_table(self, otherwise: str) -> _Snapshot:
         snapshot = self._current()

@@ -25,7 +25,7 @@ from infra.settings_and_defaults import (
 )
 from infra.valkey_lane import CONVERSATION_PROCESSOR_TIMEOUT_SECONDS, WATCHDOG_TIMEOUT_SECONDS
 from lambdas.admin.rules import MIN_MS_LEFT_TO_RETIME
-from lambdas.conversation_processor.token import TOKEN_RENEWALS
+from lambdas.conversation_processor.service import TOKEN_RENEWALS
 from lambdas.ingest.handler import MAX_WEBHOOK_WAIT_MS
 from lambdas.processor.service import MIN_PAUSE_MS
 from lambdas.watchdog.handler import MAX_PROCESSOR_START_MS

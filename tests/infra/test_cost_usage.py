@@ -34,7 +34,7 @@ from message_buffer.rules.rule_book import RuleBook
 from message_buffer.telemetry import Telemetry
 from tests.support.engine import Engine
 from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeObjects, FakeQueue, FakeSecrets
-from tests.support.ingest_scene import ACCOUNT_QUOTA
+from tests.support.ingest_scene import FakeProgress
 from tests.support.table_service import weather
 from tests.support.takeovers import FakeTakeovers
 from tests.support.window import TABLE, WINDOW_MS, WindowScene
@@ -85,7 +85,7 @@ OF_THE_RESPONDER = {
     "Replies", "PartsSent", "RepliesParked", "RepliesWithheld", "InputTokens", "OutputTokens", "ProcessingMs",
 }  # fmt: skip
 WHEN_SOMETHING_IS_WRONG = {
-    "OverQuota", "OverQuotaTaken", "PutAside", "ConversationsFull", "IdsForgotten",
+    "OverQuota", "OverQuotaTaken", "PutAside", "Dropped", "ConversationsFull", "IdsForgotten",
     "Refused", "BodiesRefused", "Unauthentic", "NoSecret", "RulesSkipped", "RulesUnreachable", "Crashes",
     "AliasesUnreachable",
     "ConversationProcessorStartFailures", "ProcessorStartFailures",
@@ -111,8 +111,9 @@ class Scene:
             secrets=WebhookSecrets(FakeSecrets(json.dumps({"whatsapp": SECRET})), "id", self.telemetry),
             bus=self.bus,
             telemetry=self.telemetry,
-            book=RuleBook(None, {}, self.telemetry, quota=ACCOUNT_QUOTA),
+            book=RuleBook(None, {}, self.telemetry),
             takeovers=FakeTakeovers(),
+            progress=FakeProgress(),
             dead_letters=FakeQueue(),
             clock=engine.clock,
         )

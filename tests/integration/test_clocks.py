@@ -2,7 +2,7 @@
 
 import pytest
 
-from lambdas.conversation_processor.token import TOKEN_RENEWALS
+from lambdas.conversation_processor.service import TOKEN_RENEWALS
 from message_buffer.lanes.outcomes import (
     ConversationsClaimed,
     LeaseAcquired,

@@ -134,7 +134,7 @@ def test_with_no_byte_left_stop_words_and_deletions_are_charged_and_carried_out(
     for conversation in "cd":
         tight.send(conversation, "m1")
     exhaust(tight)
-    charge = Charge("generic/shop", Quota(1, 1))
+    charge = Charge((("generic/shop", Quota(1, 1)),))
     assert isinstance(tight.store.charge_changes("c", charge, items=2), Charged)
     assert isinstance(tight.store.cancel_buffer("c"), BufferCancelled)
     assert isinstance(tight.store.delete_message("d", "m1"), MessageDeleted)

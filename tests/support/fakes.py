@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from message_buffer.errors import SendFailed
+from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.store import Store
@@ -131,7 +132,7 @@ class FakeObjects:
             self.kept.pop(key, None)
 
 
-class FakeQueue:
+class FakeQueue(DeadLetterQueue):
     def __init__(self) -> None:
         self.bodies: list[str] = []
         self.failures: list[Exception] = []

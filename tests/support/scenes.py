@@ -12,7 +12,7 @@ from tests.support.outcomes import changed, parts
 
 NOW = Rules(priority="vip")
 ADAPTIVE = Rules(adaptive=True)
-SPENT = Charge("generic/shop", Quota(messages_per_minute=1, conversations_per_minute=1), is_exact=True)
+SPENT = Charge((("generic/shop", Quota(messages_per_minute=1, conversations_per_minute=1)),), is_exact=True)
 
 Answer = object
 # Computes the answer of a repeated call from the first answer.

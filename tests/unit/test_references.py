@@ -101,7 +101,7 @@ def calls_of_telemetry() -> Iterator[ast.Call]:
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not call.args:
                 continue
             if ast.unparse(call.func.value).endswith(
-                ("telemetry", "unauthenticated")
+                ("telemetry", "unauthenticated", "done")
             ) and call.func.attr in COUNTS | set(LEVELS):
                 yield call
 

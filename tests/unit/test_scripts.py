@@ -318,7 +318,7 @@ class Recorder:
 TIMING = Rules(adaptive=True).timing
 CALLS: dict[str, dict[str, Any]] = {
     "buffer_message": {"message_id": "m", "payload": b"p", "timing": TIMING},
-    "charge_changes": {"charge": Charge("generic/shop", Quota(1, 1)), "items": 2},
+    "charge_changes": {"charge": Charge((("generic/shop", Quota(1, 1)),)), "items": 2},
     "take_batch": {"token": "t"},
     "renew_token": {"token": "t"},
     "complete_batch": {"token": "t"},

@@ -25,7 +25,7 @@ class ValkeyLane:
 
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
-    ) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
+    ) -> o.Buffered:
         outcome = self.store.buffer_message(conversation, message_id, payload=payload, timing=timing, charge=charge)
         return self._started(conversation, outcome)
 
@@ -43,9 +43,7 @@ class ValkeyLane:
     def flush_buffer(self, conversation: str) -> o.BufferFlushed | o.BufferEmpty:
         return self._started(conversation, self.store.flush_buffer(conversation))
 
-    def cancel_buffer(
-        self, conversation: str, *, cancel_id: str | None = None
-    ) -> o.BufferCancelled | o.AlreadyCancelled:
+    def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled:
         return self.store.cancel_buffer(conversation, cancel_id=cancel_id)
 
     def forget_conversation(self, conversation: str) -> o.ConversationForgotten:
@@ -60,17 +58,15 @@ class ValkeyLane:
     ) -> o.ResumeOutcome:
         return self._started(conversation, self.store.resume_buffer(conversation, holder=holder, cause=cause))
 
-    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.BufferRetimed | o.BufferUnmoved | o.BufferEmpty:
+    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed:
         return self._started(conversation, self.store.retime_buffer(conversation, timing=timing))
 
-    def extend_wait(
-        self, conversation: str, *, extend_ms: int, max_wait_ms: int
-    ) -> o.BufferExtended | o.BufferUnmoved | o.BufferEmpty:
+    def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended:
         return self.store.extend_wait(conversation, extend_ms=extend_ms, max_wait_ms=max_wait_ms)
 
     def edit_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
-    ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
+    ) -> o.Edited:
         edited = self.store.edit_message(conversation, message_id, payload=payload)
         # Retime only if this message is the newest. A later message may wait for its own transcript, and a retime would
         # cut that wait short.
@@ -78,12 +74,10 @@ class ValkeyLane:
             self.retime_buffer(conversation, timing=timing)
         return edited
 
-    def delete_message(
-        self, conversation: str, message_id: str
-    ) -> o.MessageDeleted | o.MessageFrozen | o.MessageAbsent:
+    def delete_message(self, conversation: str, message_id: str) -> o.Deleted:
         return self.store.delete_message(conversation, message_id)
 
-    def find_message(self, conversation: str, message_id: str) -> o.MessageWaiting | o.MessageFrozen | o.MessageAbsent:
+    def find_message(self, conversation: str, message_id: str) -> o.Found:
         return self.store.find_message(conversation, message_id)
 
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:

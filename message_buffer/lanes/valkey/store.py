@@ -79,7 +79,7 @@ class Store:
 
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
-    ) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
+    ) -> o.Buffered:
         # On this hot path each argument is named, because merging dictionaries takes longer than the rest of the call.
         start_id = self._new_call_id()
         reply = self._run(
@@ -118,8 +118,7 @@ class Store:
         Their quotas are as large as those of messages, but counted apart. Otherwise the changes of a webhook would use
         up the quota of its messages with each delivery, and the messages would be refused for ever.
         """
-        account, tenant = f"changes:{charge.account}", charge.tenant and f"changes:{charge.tenant}"
-        limits = _limits(self.settings, charge._replace(account=account, tenant=tenant, is_exact=True), items)
+        limits = _limits(self.settings, charge.under("changes"), items)
         reply = self._run("charge_changes", conversation=conversation, now_ms=self._clock(), limits=limits)
         return o.Charged() if reply.word == b"CHARGED" else o.MessageRefused(reply.reason.decode(), reply.wait_ms)
 
@@ -177,9 +176,7 @@ class Store:
             else o.BufferFlushed(reply.due_at_ms, reply.count, _reserved(start, reply.start))
         )
 
-    def cancel_buffer(
-        self, conversation: str, *, cancel_id: str | None = None
-    ) -> o.BufferCancelled | o.AlreadyCancelled:
+    def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled:
         """Drop the conversation's messages.
 
         `cancel_id` is the id of the message that asked for the cancel, if there is one. A redelivery of that message
@@ -225,9 +222,7 @@ class Store:
         outcome = o.HoldEnded if reply.word == b"RESUMED" else o.NotOnHold
         return outcome(_or_none(reply.due_at_ms), _reserved(start, reply.start))
 
-    def extend_wait(
-        self, conversation: str, *, extend_ms: int, max_wait_ms: int
-    ) -> o.BufferExtended | o.BufferUnmoved | o.BufferEmpty:
+    def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended:
         _whole("extend_ms", extend_ms, 1, DAY_MS)
         _whole("max_wait_ms", max_wait_ms, 1, DAY_MS)
         reply = self._run(
@@ -241,7 +236,7 @@ class Store:
             case _:
                 return o.BufferEmpty()
 
-    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.BufferRetimed | o.BufferUnmoved | o.BufferEmpty:
+    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed:
         """Compute an open buffer's due time again, with changed rules. They apply until the next message, which brings
         its own rules."""
         start = self._start()
@@ -258,21 +253,17 @@ class Store:
             case _:
                 return o.BufferEmpty()
 
-    def edit_message(
-        self, conversation: str, message_id: str, *, payload: bytes
-    ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
+    def edit_message(self, conversation: str, message_id: str, *, payload: bytes) -> o.Edited:
         max_bytes = self.settings.max_waiting_bytes
         reply = self._search("edit_message", conversation, message_id, payload=payload, max_bytes=max_bytes)
         return o.MessageEdited(reply.behind == 0) if reply.word == b"EDITED" else _not_waiting(reply)
 
-    def delete_message(
-        self, conversation: str, message_id: str
-    ) -> o.MessageDeleted | o.MessageFrozen | o.MessageAbsent:
+    def delete_message(self, conversation: str, message_id: str) -> o.Deleted:
         s = self.settings
         reply = self._search("delete_message", conversation, message_id, seen_ms=s.seen_ms, max_seen=s.max_seen)
         return o.MessageDeleted() if reply.word == b"DELETED" else _not_waiting(reply)
 
-    def find_message(self, conversation: str, message_id: str) -> o.MessageWaiting | o.MessageFrozen | o.MessageAbsent:
+    def find_message(self, conversation: str, message_id: str) -> o.Found:
         reply = self._search("find_message", conversation, message_id)
         return o.MessageWaiting() if reply.word == b"WAITING" else _not_waiting(reply)
 
@@ -476,15 +467,12 @@ def remembered_name(message_id: str) -> bytes:
 @lru_cache(maxsize=MAX_CHARGES_KEPT)
 def _limits(settings: StoreSettings, charge: Charge | None, items: int = 1) -> str:
     """Return the bounds of a buffer, the quotas, and what `items` cost, as the text that the scripts read."""
-    bounds = f"{settings.max_waiting} {settings.max_batch_bytes} {settings.max_waiting_bytes}"
+    bounds = f"{settings.max_waiting} {settings.max_batch_bytes} {settings.max_waiting_bytes} "
     if charge is None:
-        return f"{bounds} 0 0 //"
+        return bounds
     messages = items if charge.is_exact else LOOK_EVERY
-    of_account = _costs_us(charge.account_quota, settings.shards, messages)
-    of_tenant = ""
-    if charge.tenant_quota is not None:
-        of_tenant = f"{_costs_us(charge.tenant_quota, settings.shards, messages)} {charge.tenant}"
-    return f"{bounds} {of_account} {charge.account}/{of_tenant}"
+    shards = 1 if charge.is_of_one_shard else settings.shards
+    return bounds + "".join(f"{_costs_us(quota, shards, messages)} {name}//" for name, quota in charge.quotas)
 
 
 def _costs_us(quota: Quota, shards: int, messages: int) -> str:
