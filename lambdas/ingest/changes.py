@@ -5,21 +5,21 @@ from collections.abc import Iterable
 from lambdas.ingest.outbox import Outbox
 from lambdas.ingest.preparation import PreparedChange
 from lambdas.ingest.report import Done
-from message_buffer.events.amended import DETAIL_TYPE, amended_event
-from message_buffer.events.event_bus import Publishes
+from message_buffer.events.conversation_events import AMENDED, amended_event
+from message_buffer.events.event_bus import EventBus
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.lane import Lane
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 
 
 class Changes:
-    def __init__(self, lane: Lane, bus: Publishes) -> None:
+    def __init__(self, lane: Lane, bus: EventBus) -> None:
         self._lane = lane
         self._bus = bus
 
     def apply_all(self, changes: Iterable[PreparedChange], done: Done) -> None:
         """Make or publish the changes and count them in `done`. Raise StoreError or SendFailed."""
-        outbox = Outbox(self._bus, DETAIL_TYPE)
+        outbox = Outbox(self._bus, AMENDED)
         try:
             with outbox:
                 for change in changes:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from lambdas.ingest.preparation import PreparedMessage, timing_of
 from message_buffer.clock import Clock
 from message_buffer.errors import InvalidInput, SendFailed
-from message_buffer.events.dead_letters import MESSAGE_LETTER
+from message_buffer.events.dead_letters import MESSAGE_LETTER, DeadLetterQueue
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.lane import Lane
 from message_buffer.messages.conversation_id import parse_conversation_id
@@ -28,16 +28,12 @@ LETTER_VERSION = 1
 T = TypeVar("T")
 
 
-class TakesDeadLetters(Protocol):
-    def put(self, body: str) -> None: ...
-
-
 class InTime(Protocol):
     def __call__(self, items: Iterable[T], /) -> Iterator[T]: ...
 
 
 class MessagesPutAside:
-    def __init__(self, lane: Lane, queue: TakesDeadLetters, book: RuleBook, clock: Clock) -> None:
+    def __init__(self, lane: Lane, queue: DeadLetterQueue, book: RuleBook, clock: Clock) -> None:
         self._lane = lane
         self._queue = queue
         self._book = book

@@ -15,7 +15,7 @@ from lambdas.ingest.changes import Changes
 from lambdas.ingest.charging import charge_all
 from lambdas.ingest.control_word_actions import ControlWordActions
 from lambdas.ingest.human_replies import HumanReplies, StoresTakeovers
-from lambdas.ingest.messages_put_aside import MessagesPutAside, TakesDeadLetters
+from lambdas.ingest.messages_put_aside import MessagesPutAside
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Platform, Signer, TooManyItems, Webhook, to_json
 from lambdas.ingest.platforms.doors import platform_of_door
@@ -29,7 +29,8 @@ from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aliases.aliases import Aliases
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MessageBufferError, MessageTooLarge, SendFailed, StoreError
-from message_buffer.events.event_bus import Publishes
+from message_buffer.events.dead_letters import DeadLetterQueue
+from message_buffer.events.event_bus import EventBus
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.valkey.patience import WebhookPatience
 from message_buffer.messages.conversation_id import ConversationId, encode_conversation
@@ -52,11 +53,11 @@ class Ingest:
         *,
         lane: Lane,
         secrets: WebhookSecrets,
-        bus: Publishes,
+        bus: EventBus,
         telemetry: Telemetry,
         book: RuleBook,
         takeovers: StoresTakeovers,
-        dead_letters: TakesDeadLetters,
+        dead_letters: DeadLetterQueue,
         aliases: Aliases | None = None,
         clock: Clock = system_clock,
         time_is_required: bool = False,
