@@ -10,7 +10,7 @@ RETRY_AFTER_SECONDS = 5
 # A 429 asks the platform to wait until the quota allows messages again, but no longer than this, because a quota is
 # full again after a minute.
 MAX_RETRY_AFTER_SECONDS = 60
-HTTP_BAD_REQUEST, HTTP_SERVER_ERROR = 400, 500
+HTTP_SERVER_ERROR = 500
 
 
 class WebhookCall(NamedTuple):
@@ -39,17 +39,13 @@ def refuse(status: int, problem: str, headers: Mapping[str, str] | None = None) 
 
 
 def in_form_of(platform: Platform | None, response: Response) -> Response:
-    """Return the response in the form that the platform expects. For some platforms, a 4xx has an empty body.
+    """Return the response in the form that the platform expects. For some platforms, it has an empty body.
 
     The status is unchanged, because the platform shows it to its users, and calls another URL after some statuses.
     """
-    if (
-        platform is None
-        or platform.empty_refusal is None
-        or not HTTP_BAD_REQUEST <= response.status < HTTP_SERVER_ERROR
-    ):
+    if platform is None or platform.empty_response is None or response.status >= HTTP_SERVER_ERROR:
         return response
-    body, content_type = platform.empty_refusal
+    body, content_type = platform.empty_response
     return response._replace(body=body, content_type=content_type)
 
 

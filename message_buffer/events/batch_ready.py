@@ -12,8 +12,7 @@ from message_buffer.errors import InvalidInput, MalformedMessage
 from message_buffer.json_object import Json, to_json
 from message_buffer.lanes.outcomes import BatchTaken, lane_of
 from message_buffer.lanes.valkey.keys import batch_prefix
-from message_buffer.messages.conversation_id import parse_conversation_id
-from message_buffer.messages.reply_window import reply_until_ms
+from message_buffer.messages.conversation_id import parse_conversation_id, reply_until_ms
 from message_buffer.messages.wire_form import decode_fields, sent_at_ms
 
 DETAIL_TYPE = "messages.batch.ready"

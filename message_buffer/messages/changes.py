@@ -2,8 +2,7 @@
 
 from typing import NamedTuple
 
-from message_buffer.messages.author_ids import AuthorIds
-from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.messages.conversation_id import AuthorIds, ConversationId
 from message_buffer.messages.message import Message
 
 

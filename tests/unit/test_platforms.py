@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Credentials, Signer, Webhook
-from lambdas.ingest.platforms.doors import DOORS
 from message_buffer.messages.conversation_id import PLATFORM_NAMES
+from message_buffer.rules.door_reading import PLATFORM
 from tests.support.platforms import (
     FORM,
     RECEIVED_AT_MS,
@@ -245,4 +245,4 @@ def test_no_bytes_and_no_header_get_past_the_signature(platform: str, body: byte
 
 
 def test_the_names_that_rules_may_use_are_those_of_the_platforms() -> None:
-    assert set(PLATFORM_NAMES) == {*PLATFORMS, DOORS}
+    assert set(PLATFORM_NAMES) == {*PLATFORMS, PLATFORM}

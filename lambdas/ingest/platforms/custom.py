@@ -10,7 +10,6 @@ from base64 import b64encode
 from functools import partial
 
 from lambdas.ingest.platforms.base import (
-    MAX_SIGNATURE_AGE_MS,
     Credentials,
     Incoming,
     Intake,
@@ -19,7 +18,6 @@ from lambdas.ingest.platforms.base import (
     Update,
     Webhook,
     is_same,
-    ms_of_time,
     parse_json,
 )
 from message_buffer.rules.door_reading import PLATFORM, DoorItem, Sent, items_of
@@ -33,6 +31,7 @@ class Custom(Platform):
         self._door = door
         self.skips_invalid = door.unreadable == "ignore"
         self.comes_again = door.comes_again
+        self.time_header, self.requires_time = door.proof.time_header, True
 
     @property
     def full_name(self) -> str:
@@ -50,18 +49,11 @@ class Custom(Platform):
             scheme, _, password = given.partition(" ")
             given = f"{scheme.capitalize()} {password.strip()}"
         signed = webhook.body
-        if proof.time_header:
-            signed = webhook.headers.get(proof.time_header, "").encode("utf-8", "surrogatepass") + b"." + signed
+        if self.time_header:
+            signed = webhook.headers.get(self.time_header, "").encode("utf-8", "surrogatepass") + b"." + signed
         return credentials.signer(
             lambda secret: is_same(given, self._expected(secret, signed)), among=credentials.candidates(())
         )
-
-    def is_fresh(self, webhook: Webhook, *, now_ms: int, time_is_required: bool) -> bool:  # noqa: ARG002 - the protocol's
-        """Return False if the door's webhooks have a signed time, and this webhook's is too far from now."""
-        if not self._door.proof.time_header:
-            return True
-        at_ms = ms_of_time(webhook.headers.get(self._door.proof.time_header))
-        return at_ms is not None and abs(now_ms - at_ms) <= MAX_SIGNATURE_AGE_MS
 
     def _expected(self, secret: str, signed: bytes) -> str:
         """Return the header that a sender with this secret would send."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from lambdas.ingest.platforms.base import (
     Credentials,
+    Fields,
     InvalidWebhook,
     Platform,
     Query,
@@ -12,10 +13,8 @@ from lambdas.ingest.platforms.base import (
     accounts_under,
     hmac_signer,
     is_same,
-    object_of,
-    parse_json,
+    parse_object,
 )
-from message_buffer.json_object import Json
 
 
 class MetaPlatform(Platform):
@@ -37,14 +36,11 @@ class MetaPlatform(Platform):
             return None
         return query.get("hub.challenge")
 
-    def entries_of(self, body: bytes) -> Iterator[Json]:
+    def entries_of(self, body: bytes) -> Iterator[Fields]:
         """Yield the body's entries. Raise InvalidWebhook."""
-        parsed = parse_json(body)
-        if not isinstance(parsed, dict):
-            raise InvalidWebhook("The body must be a JSON object.")
+        parsed = parse_object(body)
         if parsed.get("object") != self.object_name:
             raise InvalidWebhook(f"object must be {self.object_name}.")
-        entries = parsed.get("entry")
-        if not isinstance(entries, list):
+        if not isinstance(parsed.get("entry"), list):
             raise InvalidWebhook("entry is missing, or is not a list.")
-        yield from map(object_of, entries)
+        yield from parsed.parts("entry")
