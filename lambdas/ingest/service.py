@@ -101,17 +101,17 @@ class Ingest:
             return self._answer(platform, request)
         except Unauthentic as error:
             self._unauthenticated.count("Unauthentic")
-            self._unauthenticated.warn("signature refused", platform=platform.full_name, reason=str(error))
+            self._unauthenticated.warn("signature refused", platform=platform.name, reason=str(error))
             return refuse(401, str(error))
         except (StoreError, SendFailed) as error:
-            return self._refuse_after(error, platform.full_name)
+            return self._refuse_after(error, platform.name)
 
     def refuse_undecodable(self, platform: str, problem: str) -> Response:
         """Return the 400 for a body whose base64 cannot be decoded."""
         self._unauthenticated.write_counts()
         known = PLATFORMS.get(platform)
         # Do not log an unknown platform's name: anybody may send a long one.
-        return in_form_of(known, self._refuse_unread(known.full_name if known else "", 400, problem))
+        return in_form_of(known, self._refuse_unread(known.name if known else "", 400, problem))
 
     def answer_proven(self, platform: str, webhook: Webhook, *, signer: Signer) -> Response:
         """Return the response to a webhook whose sender was authenticated by other means than a signature."""
@@ -161,7 +161,7 @@ class Ingest:
             # Check the size first, because checking the signature takes longer for a larger body.
             case "POST", _ if len(request.webhook.body) > platform.max_body_bytes:
                 problem = f"A webhook has at most {platform.max_body_bytes} bytes."
-                return self._refuse_unread(platform.full_name, 413, problem)
+                return self._refuse_unread(platform.name, 413, problem)
             case "GET", "webhook":
                 return self._challenge(platform, request.webhook)
             case "POST", "webhook":
@@ -205,7 +205,7 @@ class Ingest:
             if may_put_aside and self._put_aside.put(refusals.messages, in_time):
                 done.put_aside = len(refusals.messages)
         finally:
-            report(self._telemetry, platform.full_name, done)
+            report(self._telemetry, platform.name, done)
         if refusals and not done.put_aside:
             return refuse_over_quota(refusals.wait_ms) if refusals.are_by_quota else self._refuse_for_now()
         return Response(200, to_json(done.summary()), unreadable=intake.ignored["unreadable"])
@@ -234,7 +234,7 @@ class Ingest:
         require_authority(signer, (conversation.account for conversation in typing))
         conversations = extend_waits(self._while_time_is_left(dict.fromkeys(typing)), self._book, self._lane)
         self._telemetry.count("TypingEvents", len(conversations))
-        self._telemetry.info("typing", platform=platform.full_name, conversations=list(conversations))
+        self._telemetry.info("typing", platform=platform.name, conversations=list(conversations))
         return Response(200, to_json({"conversations": conversations}))
 
     def _refuse_unread(self, platform: str, status: int, problem: str) -> Response:
@@ -244,5 +244,5 @@ class Ingest:
         return refuse(status, problem)
 
     def _refuse_body(self, platform: Platform, status: int, problem: str) -> Response:
-        report_refusal(self._telemetry, platform.full_name, status=status, problem=problem)
+        report_refusal(self._telemetry, platform.name, status=status, problem=problem)
         return refuse(status, problem)

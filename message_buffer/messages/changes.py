@@ -16,7 +16,6 @@ class Edited(NamedTuple):
     agent: str | None = None
     """The agent who serves the conversation, if the webhook names one."""
     author_ids: AuthorIds | None = None
-    """The ids of the author, if the platform may name an author by several ids."""
 
 
 class Deleted(NamedTuple):

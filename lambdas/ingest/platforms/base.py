@@ -36,10 +36,6 @@ MAX_ACCOUNTS_CLAIMED = 16
 MAX_DIGITS_OF_A_TIME_IN_SECONDS = 11
 # A time with more digits than MAX_DIGITS_OF_A_TIME_IN_SECONDS, up to this many, is in milliseconds.
 MAX_DIGITS_OF_A_TIME_IN_MS = 15
-Headers = Mapping[str, str]
-Query = Mapping[str, str]
-
-
 # WhatsApp's ids begin with a country's code.
 _USER_ID = re.compile(r"[A-Za-z]{2}\.")
 
@@ -56,9 +52,9 @@ class Webhook(NamedTuple):
     method: str
     url: str
     """The whole public URL that the platform called, since some platforms sign it."""
-    headers: Headers
+    headers: Mapping[str, str]
     """Names in lower case."""
-    query: Query
+    query: Mapping[str, str]
     body: bytes
 
 
@@ -85,10 +81,6 @@ class Credentials:
     accounts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Account -> the secrets that are valid for this account only."""
     verify_token: str | None = None
-
-    @property
-    def are_missing(self) -> bool:
-        return not self.every_secret
 
     @cached_property
     def every_secret(self) -> tuple[str, ...]:
@@ -234,6 +226,7 @@ class Intake:
 
 class Platform(Protocol):
     name: str
+    """The name by which the webhook secrets and the logs call the platform."""
     skips_invalid: bool = True
     """Leave out invalid updates, because the platform would send a refused webhook again for days."""
     reports_typing: bool = False
@@ -251,11 +244,6 @@ class Platform(Protocol):
     """The body and the content type of all responses with a status below 500. Set only for a platform that interprets
     the bodies of responses."""
 
-    @property
-    def full_name(self) -> str:
-        """Return the name by which the webhook secrets and the logs call the platform."""
-        return self.name
-
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         """Return the accounts for which the signature is valid, or None if none of our secrets made it."""
 
@@ -272,7 +260,7 @@ class Platform(Protocol):
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:
         """Return the webhook's contents. Raise InvalidWebhook if it cannot be read."""
 
-    def challenge(self, _query: Query, _credentials: Credentials) -> str | None:
+    def challenge(self, _query: Mapping[str, str], _credentials: Credentials) -> str | None:
         """Return the body of the response to a GET by which the platform checks this endpoint, or None to refuse it."""
         return None
 

@@ -1,8 +1,7 @@
 """Doors: webhooks of any other product, which ingest reads by a mapping that operators wrote.
 
-docs/doors.md describes mappings.
-
-Their addresses are `/webhook/custom/<door>`. Their secrets are in the webhook secrets under `custom/<door>`.
+docs/doors.md describes the mappings. A door's address is `/webhook/custom/<door>`. Its secrets are in the webhook
+secrets under `custom/<door>`.
 """
 
 import hmac
@@ -25,17 +24,12 @@ from message_buffer.rules.doors import Door
 
 
 class Custom(Platform):
-    name = PLATFORM
-
     def __init__(self, door: Door) -> None:
         self._door = door
+        self.name = f"{PLATFORM}/{door.name}"
         self.skips_invalid = door.unreadable == "ignore"
         self.comes_again = door.comes_again
         self.time_header, self.requires_time = door.proof.time_header, True
-
-    @property
-    def full_name(self) -> str:
-        return f"{PLATFORM}/{self._door.name}"
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         proof = self._door.proof

@@ -58,16 +58,7 @@ _FILES = {
 
 # Kinds of content, besides texts and files, that a person sends. Service messages, for example about a new member, are
 # of other kinds.
-_NO_TEXT = (
-    "story",
-    "paid_media",
-    "game",
-    "invoice",
-    "giveaway",
-    "giveaway_winners",
-    "unique_gift",
-    "passport_data",
-)
+_NO_TEXT = ("story", "paid_media", "game", "invoice", "giveaway", "giveaway_winners", "unique_gift", "passport_data")
 
 _NO_MESSAGES = {
     "channel_post": "channel",

@@ -6,12 +6,13 @@ WhatsApp to the same number have two accounts: `15558675310`, `whatsapp:15558675
 
 import hmac
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from lambdas.ingest.platforms.base import (
     Credentials,
+    Fields,
     Incoming,
     Intake,
     InvalidWebhook,
@@ -31,8 +32,6 @@ from message_buffer.messages.wire_form import mend_id
 
 # Twilio accepts at most this many files in one message.
 MAX_MEDIA_IN_A_TWILIO_FORM = 10
-# A number with more digits cannot be a count of files, and Python refuses to parse a number with very many digits.
-MAX_DIGITS_OF_A_MEDIA_COUNT = 3
 # TwiML that sends nothing to the author.
 NO_REPLY = ("<Response></Response>", "text/xml")
 SMS = "sms"
@@ -76,12 +75,12 @@ class Twilio(Platform):
         return credentials.signer(
             # Try both texts, even if the first one matches, so that the response time does not show which text matched.
             lambda secret: True in [is_same(given, _signature(secret, text)) for text in texts],
-            among=credentials.candidates(_named_accounts(dict(form))),
+            among=credentials.candidates(_named_accounts(Fields(form))),
         )
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:  # noqa: ARG002 - the protocol's
         intake = Intake()
-        form = dict(_form(webhook))
+        form = Fields(_form(webhook))
         intake.take(lambda: _read(form, received_at_ms))
         return intake
 
@@ -104,10 +103,8 @@ def _form(webhook: Webhook) -> list[tuple[str, str]]:
 def _urls(url: str) -> tuple[str, str]:
     """Return the URL without its port, and with it, because Twilio may sign either of them."""
     parts = urlsplit(url)
-    host, port = parts.netloc, parts.port
-    if port is not None:
-        host = host.rpartition(":")[0]
-    port = port or DEFAULT_PORTS.get(parts.scheme)
+    host = parts.netloc if parts.port is None else parts.netloc.rpartition(":")[0]
+    port = parts.port or DEFAULT_PORTS.get(parts.scheme)
     return parts._replace(netloc=host).geturl(), parts._replace(netloc=f"{host}:{port}").geturl()
 
 
@@ -115,7 +112,7 @@ def _signature(secret: str, text: bytes) -> str:
     return b64encode(hmac.digest(secret.encode(), text, "sha1")).decode()
 
 
-def _named_accounts(form: Mapping[str, str]) -> Iterator[str]:
+def _named_accounts(form: Fields) -> Iterator[str]:
     """Yield the receiver's and the sender's number. Ours is the receiver of a message, but the sender in a status."""
     for name in ("To", "From"):
         try:
@@ -127,7 +124,7 @@ def _named_accounts(form: Mapping[str, str]) -> Iterator[str]:
 # -- the message -----------------------------------------------------------------------------------
 
 
-def _read(form: Mapping[str, str], received_at_ms: int) -> Update | str:
+def _read(form: Fields, received_at_ms: int) -> Update | str:
     if any(form.get(name) not in (None, "", "received") for name in ("MessageStatus", "SmsStatus")):
         return "status"
     message_id = form.get("MessageSid") or form.get("SmsMessageSid") or form.get("SmsSid")
@@ -148,9 +145,9 @@ def _read(form: Mapping[str, str], received_at_ms: int) -> Update | str:
     }
     details = {
         "profile": profile_of(name=form.get("ProfileName"), user_id=user_id, country=form.get("FromCountry")),
-        "referral": drop_empty({name: form.get(theirs) for name, theirs in REFERRAL.items()}),
+        "referral": form.renamed(REFERRAL),
         "forwarded": "true" in (form.get("Forwarded"), form.get("FrequentlyForwarded")),
-        "quoted": drop_empty({"author": form.get("OriginalRepliedMessageSender")}),
+        "quoted": form.renamed({"author": "OriginalRepliedMessageSender"}),
         "form": object_in(form.get("InteractiveData")),
     }
     message = Message.model_validate(fields | _choice(form) | drop_empty(details))
@@ -183,7 +180,7 @@ def _account(to: str) -> str:
     return address if channel == SMS else f"{channel}:{address}"
 
 
-def _type(form: Mapping[str, str], attachments: list[dict[str, Any]]) -> str:
+def _type(form: Fields, attachments: list[dict[str, Any]]) -> str:
     if _choice(form) or form.get("InteractiveData"):
         return "interactive"
     if not attachments:
@@ -193,19 +190,14 @@ def _type(form: Mapping[str, str], attachments: list[dict[str, Any]]) -> str:
     return "contacts" if kind == "contact" else kind
 
 
-def _choice(form: Mapping[str, str]) -> dict[str, Any]:
+def _choice(form: Fields) -> dict[str, Any]:
     chosen = {name: form[name] for name in CHOICE if form.get(name)}
     return {"interactive": chosen} if chosen else {}
 
 
-def _media(form: Mapping[str, str]) -> list[dict[str, Any]]:
-    given = form.get("NumMedia", "0")
-    count = (
-        min(int(given), MAX_MEDIA_IN_A_TWILIO_FORM)
-        if given.isascii() and given.isdigit() and len(given) <= MAX_DIGITS_OF_A_MEDIA_COUNT
-        else 0
-    )
-    kinds = [(form.get(f"MediaContentType{n}"), form.get(f"MediaUrl{n}")) for n in range(count)]
+def _media(form: Fields) -> list[dict[str, Any]]:
+    files = range(MAX_MEDIA_IN_A_TWILIO_FORM)
+    kinds = [(form.get(f"MediaContentType{n}"), form.get(f"MediaUrl{n}")) for n in files]
     return [drop_nones({"type": _kind(mime), "url": url, "mimeType": mime}) for mime, url in kinds if url]
 
 
@@ -216,7 +208,7 @@ def _kind(mime_type: str | None) -> str:
     return family if family in ("image", "audio", "video") else "document"
 
 
-def _place(form: Mapping[str, str]) -> list[dict[str, Any]]:
+def _place(form: Fields) -> list[dict[str, Any]]:
     if not form.get("Latitude") or not form.get("Longitude"):
         return []
     place: dict[str, Any] = {ours: form[theirs] for theirs, ours in PLACE.items() if form.get(theirs)}
