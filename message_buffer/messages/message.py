@@ -49,12 +49,6 @@ def _legal_id(value: Any) -> Any:
     return mended
 
 
-def _few_attachments(value: Any) -> Any:
-    if isinstance(value, list) and len(value) > MAX_ATTACHMENTS:
-        raise ValueError(f"a message has at most {MAX_ATTACHMENTS} attachments")
-    return value
-
-
 _Text = Annotated[str, BeforeValidator(_mend_text)]
 _Id = Annotated[str, BeforeValidator(_legal_id)]
 _TimeMs = Annotated[int, Field(strict=True, ge=0, le=MAX_TIME_MS)]
@@ -108,9 +102,8 @@ class Message(_Open):
     text: _Text = ""
     type: Annotated[_Text, Field(min_length=1)] = "text"
     author: _Text | None = None
-    # Count the attachments before pydantic validates them, because their validation takes far more memory than the
-    # body.
-    attachments: Annotated[list[Attachment], Field(fail_fast=True), BeforeValidator(_few_attachments)] = []
+    # Fail fast, because the validation of further attachments takes far more memory than the body.
+    attachments: Annotated[list[Attachment], Field(fail_fast=True, max_length=MAX_ATTACHMENTS)] = []
     reply_to: _Id | None = None
     group_id: _Text | None = None
     """The id of the album that the message is a part of."""
