@@ -16,8 +16,8 @@ from lambdas.admin.requests import (
 from lambdas.operations import OperationRefused, SubjectNotFound
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import MalformedMessage, SendFailed
-from message_buffer.events.cancelled import DETAIL_TYPE, cancelled_event
-from message_buffer.events.event_bus import Publishes
+from message_buffer.events.conversation_events import CANCELLED, cancelled_event
+from message_buffer.events.event_bus import EventBus
 from message_buffer.json_object import Json
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
@@ -40,7 +40,7 @@ class Conversations:
     def __init__(
         self,
         valkey_lane: ValkeyLane | None,
-        bus: Publishes,
+        bus: EventBus,
         takeovers: EndsTakeovers,
         *,
         dynamodb_lane: DynamoDbLane | None = None,
@@ -153,7 +153,7 @@ class Conversations:
             conversation, outcome, reason="operator", at_ms=self._clock(), agent=self._agent_of(conversation)
         )
         try:
-            self._bus.publish(DETAIL_TYPE, detail)
+            self._bus.publish(CANCELLED, detail)
         except SendFailed as error:
             raise OperationRefused(
                 f"The buffer is cancelled, but the event was not published ({error}); cancel again to publish it."

@@ -13,9 +13,9 @@ from lambdas.operations import OperationRefused
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed
 from message_buffer.events.batch_ready import BATCHES, DEAD_LETTERS, is_newer
+from message_buffer.events.conversation_events import FORGOTTEN, forgotten_event
 from message_buffer.events.dead_letters import Letter
-from message_buffer.events.event_bus import Publishes
-from message_buffer.events.forgotten import DETAIL_TYPE, forgotten_event
+from message_buffer.events.event_bus import EventBus
 from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.valkey.keys import batch_prefix
@@ -74,7 +74,7 @@ class Forgetting:
         lanes: Sequence[ValkeyLane | DynamoDbLane],
         places: Places,
         *,
-        bus: Publishes,
+        bus: EventBus,
         telemetry: Telemetry,
         time_left: TimeLeft,
         clock: Clock = system_clock,
@@ -161,7 +161,7 @@ class Forgetting:
 
     def _publish(self, name: str, at_ms: int) -> None:
         try:
-            self._bus.publish(DETAIL_TYPE, forgotten_event(parse_conversation_id(name), at_ms=at_ms))
+            self._bus.publish(FORGOTTEN, forgotten_event(parse_conversation_id(name), at_ms=at_ms))
         except SendFailed as error:
             raise OperationRefused(
                 f"The lanes are erased, but the event was not published ({error}), and copies remain; forget again."

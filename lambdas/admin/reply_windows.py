@@ -3,8 +3,7 @@
 from message_buffer.errors import MalformedMessage
 from message_buffer.json_object import Json
 from message_buffer.lanes.outcomes import Conversation
-from message_buffer.messages.conversation_id import parse_conversation_id
-from message_buffer.messages.reply_window import reply_until_ms
+from message_buffer.messages.conversation_id import parse_conversation_id, reply_until_ms
 from message_buffer.messages.wire_form import decode_fields, sent_at_ms
 
 OUTLASTS_REPLY_WINDOW = (

@@ -39,13 +39,13 @@ class Authentication:
 
         Raise SendFailed if the secrets were never read.
         """
-        echo = platform.challenge(webhook.query, self._secrets.of(platform.full_name))
+        echo = platform.challenge(webhook.query, self._secrets.of(platform.name))
         if echo is None:
-            echo = platform.challenge(webhook.query, self._secrets.after_a_refusal(platform.full_name))
+            echo = platform.challenge(webhook.query, self._secrets.after_a_refusal(platform.name))
         if echo is None:
-            self._unauthenticated.info("challenge", platform=platform.full_name, passed=False)
+            self._unauthenticated.info("challenge", platform=platform.name, passed=False)
         else:
-            self._telemetry.info("challenge", platform=platform.full_name, passed=True)
+            self._telemetry.info("challenge", platform=platform.name, passed=True)
         return echo
 
     def signer_of(self, platform: Platform, webhook: Webhook) -> Signer:
@@ -53,11 +53,11 @@ class Authentication:
 
         Raise Unauthentic, or SendFailed if the secrets were never read.
         """
-        credentials = self._secrets.of(platform.full_name)
+        credentials = self._secrets.of(platform.name)
         signer = platform.authenticate(webhook, credentials)
-        if signer is None and (renewed := self._secrets.after_a_refusal(platform.full_name)) != credentials:
+        if signer is None and (renewed := self._secrets.after_a_refusal(platform.name)) != credentials:
             credentials, signer = renewed, platform.authenticate(webhook, renewed)
-        if signer is None and credentials.are_missing:
+        if signer is None and not credentials.every_secret:
             self._unauthenticated.count("NoSecret")
         if signer is None:
             raise Unauthentic(WRONG_SIGNATURE)

@@ -10,16 +10,15 @@ from lambdas.ingest.outbox import Outbox
 from lambdas.ingest.preparation import PreparedMessage
 from lambdas.ingest.report import Done
 from message_buffer.clock import Clock
-from message_buffer.events.cancelled import DETAIL_TYPE as CANCELLED
-from message_buffer.events.cancelled import cancelled_event
-from message_buffer.events.event_bus import Publishes
+from message_buffer.events.conversation_events import CANCELLED, cancelled_event
+from message_buffer.events.event_bus import EventBus
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.lane import Lane
 from message_buffer.rules.quota import Charge
 
 
 class Buffering:
-    def __init__(self, lane: Lane, bus: Publishes, clock: Clock) -> None:
+    def __init__(self, lane: Lane, bus: EventBus, clock: Clock) -> None:
         self._lane = lane
         self._bus = bus
         self._clock = clock

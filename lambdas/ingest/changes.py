@@ -5,16 +5,16 @@ from collections.abc import Iterable
 from lambdas.ingest.outbox import Outbox
 from lambdas.ingest.preparation import PreparedChange
 from lambdas.ingest.report import Done
-from message_buffer.events.amended import DETAIL_TYPE, amended_event
-from message_buffer.events.event_bus import Publishes
+from message_buffer.events.conversation_events import AMENDED, amended_event
+from message_buffer.events.event_bus import EventBus
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.lane import Lane
 from message_buffer.messages.changes import Deleted, Edited
 
 
-def apply_changes(lane: Lane, bus: Publishes, changes: Iterable[PreparedChange], done: Done) -> None:
+def apply_changes(lane: Lane, bus: EventBus, changes: Iterable[PreparedChange], done: Done) -> None:
     """Make or publish the changes and count them in `done`. Raise StoreError or SendFailed."""
-    with Outbox(bus, DETAIL_TYPE, lambda sent: done.count("Amended", sent)) as outbox:
+    with Outbox(bus, AMENDED, lambda sent: done.count("Amended", sent)) as outbox:
         for each in changes:
             found = _apply(lane, each)
             if isinstance(found, o.MessageEdited | o.MessageDeleted):

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Self
 
-from message_buffer.events.event_bus import MAX_ENTRIES_IN_A_CALL, Publishes
+from message_buffer.events.event_bus import MAX_ENTRIES_IN_A_CALL, EventBus
 
 
 class Outbox:
     """Publishes events of one type when there are enough for a call, and the others at the end, even after an error."""
 
-    def __init__(self, bus: Publishes, detail_type: str, count: Callable[[int], None]) -> None:
+    def __init__(self, bus: EventBus, detail_type: str, count: Callable[[int], None]) -> None:
         self._bus = bus
         self._detail_type = detail_type
         self._count = count

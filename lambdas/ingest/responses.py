@@ -37,14 +37,13 @@ def refuse(status: int, problem: str, headers: Mapping[str, str] | None = None) 
 
 
 def in_form_of(platform: Platform | None, response: Response) -> Response:
-    """Return the response in the form that the platform expects. For some platforms, a 4xx has an empty body.
+    """Return the response in the form that the platform expects. For some platforms, it has an empty body.
 
     The status is unchanged, because the platform shows it to its users, and calls another URL after some statuses.
     """
-    is_4xx = HTTPStatus.BAD_REQUEST <= response.status < HTTPStatus.INTERNAL_SERVER_ERROR
-    if platform is None or platform.empty_refusal is None or not is_4xx:
+    if platform is None or platform.empty_response is None or response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return response
-    body, content_type = platform.empty_refusal
+    body, content_type = platform.empty_response
     return response._replace(body=body, content_type=content_type)
 
 

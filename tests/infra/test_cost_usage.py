@@ -25,7 +25,7 @@ from lambdas.ingest import handler as ingest_handler
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.events.batch_ready import DETAIL_TYPE
-from message_buffer.events.emission import Emission, EmissionDestinations, EmissionLimits, TimeLeft
+from message_buffer.events.emission import Emission, TimeLeft
 from message_buffer.events.event_bus import entry_bytes
 from message_buffer.lanes.dynamodb.items import MESSAGE, WINDOW
 from message_buffer.lanes.valkey.lane import ValkeyLane
@@ -153,9 +153,12 @@ class Scene:
         conversation_processor = ConversationProcessor(
             lane=self.lane,
             emission=Emission(
-                EmissionDestinations(self.bus, FakeObjects(), FakeQueue()),
+                self.bus,
+                FakeObjects(),
+                FakeQueue(),
                 self.telemetry,
-                EmissionLimits(256_000, 20),
+                max_event_bytes=256_000,
+                max_attempts=20,
                 clock=self.engine.clock,
             ),
             telemetry=self.telemetry,

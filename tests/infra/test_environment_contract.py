@@ -17,8 +17,9 @@ from lambdas.responder import batch as responder_batch
 from lambdas.responder import events as responder_events
 from lambdas.responder.channels.base import MAX_SEND_SECONDS
 from lambdas.responder.owned_batch import MIN_TIME_TO_FINISH_MS
-from message_buffer.events import amended, cancelled, event_bus, forgotten, taken_over
 from message_buffer.events import batch_ready as batch
+from message_buffer.events import event_bus
+from message_buffer.events.conversation_events import AMENDED, CANCELLED, FORGOTTEN, TAKEN_OVER
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.lanes.valkey.connection import connect
 from message_buffer.messages import conversation_id
@@ -159,8 +160,7 @@ def test_a_stages_url_is_one_that_the_store_can_open(functions: Functions) -> No
 def test_what_the_bus_lets_consumers_ask_for_is_what_is_published() -> None:
     assert bus.SOURCE == event_bus.SOURCE
     by_responder = {responder_events.REPLY_SENT, responder_events.REPLY_WITHHELD}
-    published = {batch.DETAIL_TYPE, amended.DETAIL_TYPE, cancelled.DETAIL_TYPE, forgotten.DETAIL_TYPE}
-    published |= {taken_over.DETAIL_TYPE} | by_responder
+    published = {batch.DETAIL_TYPE, AMENDED, CANCELLED, FORGOTTEN, TAKEN_OVER} | by_responder
     assert set(bus.EVENTS) == published
 
 
@@ -187,12 +187,12 @@ def test_the_canary_has_time_for_the_longest_wait_and_the_repair_of_a_crash() ->
 
 
 def test_the_responder_listens_for_what_the_buffer_publishes() -> None:
-    assert responder.CONSUMED == [batch.DETAIL_TYPE, forgotten.DETAIL_TYPE]
+    assert responder.CONSUMED == [batch.DETAIL_TYPE, FORGOTTEN]
     assert responder.CONSUMED == [responder_batch.DETAIL_TYPE, responder_batch.FORGOTTEN]
     assert storage.BATCHES.removesuffix("*") == responder_batch.BATCHES
 
 
 def test_the_folders_that_a_function_may_write_to_are_those_it_writes_to() -> None:
     taken = BatchTaken("b-1", 1, 1, 1, 2, 3, "silence", "silenceMs", 0, [])
-    keys = (batch.object_key("c", taken), batch.letter_key("c", taken))
+    keys = [batch.object_key(folder, "c", taken) for folder in (batch.BATCHES, batch.DEAD_LETTERS)]
     assert tuple(f"{key.partition('/')[0]}/*" for key in keys) == (storage.BATCHES, storage.DEAD_LETTERS)

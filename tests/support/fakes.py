@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from message_buffer.aws.object_store import ObjectStore
 from message_buffer.errors import SendFailed
 from message_buffer.events.dead_letters import DeadLetterQueue
+from message_buffer.events.event_bus import EventBus
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.store import Store
@@ -84,7 +86,7 @@ def valkey_lane(store: Store, functions: FakeFunctions | None = None, telemetry:
     return ValkeyLane(store, starter)
 
 
-class FakeBus:
+class FakeBus(EventBus):
     """EventBridge: records the details, and raises each of `failures` once."""
 
     def __init__(self) -> None:
@@ -107,7 +109,7 @@ class FakeBus:
             self.publish(detail_type, detail)
 
 
-class FakeObjects:
+class FakeObjects(ObjectStore):
     bucket = "the-bucket"
 
     def __init__(self) -> None:

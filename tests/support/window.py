@@ -21,7 +21,7 @@ from moto import mock_aws
 from lambdas.dynamodb_processor.service import DynamoDbProcessor
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
-from message_buffer.events.emission import Emission, EmissionDestinations, EmissionLimits, TimeLeft
+from message_buffer.events.emission import Emission, TimeLeft
 from message_buffer.lanes.dynamodb.items import OPEN_INDEX
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.dynamodb.messages import Messages
@@ -196,11 +196,13 @@ class WindowScene:
         return DynamoDbLane(self.table, self.triggers, clock=self.clock, sleep=lambda _: None, **options)
 
     def new_processor(self, **options: Any) -> DynamoDbProcessor:
-        destinations = EmissionDestinations(self.bus, self.objects, self.letters)
+        destinations = (self.bus, self.objects, self.letters)
         return DynamoDbProcessor(
             table=self.table,
             triggers=self.triggers,
-            emission=Emission(destinations, self.telemetry, EmissionLimits(256_000, MAX_ATTEMPTS), clock=self.clock),
+            emission=Emission(
+                *destinations, self.telemetry, max_event_bytes=256_000, max_attempts=MAX_ATTEMPTS, clock=self.clock
+            ),
             telemetry=self.telemetry,
             clock=self.clock,
             random=lambda: 0.0,

@@ -38,7 +38,7 @@ def keys_of(desk: Desk, conversation: str) -> list[str]:
 
 def key_of(conversation: str, last_at_ms: int, *, folder: str = "batches") -> str:
     taken = BatchTaken(f"b-{last_at_ms}", 1, 1, last_at_ms, last_at_ms, last_at_ms, "silence", "silenceMs", 0, [])
-    return {"batches": batch.object_key, "dead-letters": batch.letter_key}[folder](conversation, taken)
+    return batch.object_key(folder, conversation, taken)
 
 
 def fill(desk: Desk) -> None:
