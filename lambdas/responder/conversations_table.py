@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 
 from lambdas.responder.gate import ParkedBatch
 from lambdas.responder.history import Turn
-from lambdas.responder.outbox import Outbox, Part
 from message_buffer.aws import clients as aws
 from message_buffer.aws.dynamodb import Item, Table, Value, Values, encode, expressions, number, text, texts
 from message_buffer.errors import SendFailed
@@ -36,6 +35,36 @@ DAY_SECONDS = 86_400
 RECORD = "!"
 # DynamoDB accepts at most this many writes in a call.
 DELETES = 25
+PLANNED, SENDING, SENT, UNCONFIRMED = "planned", "sending", "sent", "unconfirmed"
+"""The states of a part. It becomes `planned`, `sending`, and then `sent`.
+
+If the channel certainly did not accept it, it becomes `planned` again. If that is unknown, it becomes `unconfirmed`,
+and is never sent again.
+"""
+
+
+class Part(NamedTuple):
+    """One message to the customer, with its state."""
+
+    text: str
+    state: str = PLANNED
+
+
+class Outbox(NamedTuple):
+    """The parts of a batch's reply, stored before any of them is sent."""
+
+    parts: Sequence[Part] = ()
+    """Their texts are removed when the batch is finished, because the conversation's turns then contain the reply."""
+    also_answers: Sequence[str] = ()
+    """Ids of the parked batches that this reply also answers."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    answered_by: str | None = None
+    """Id of the later batch whose reply also answers this batch."""
+    withheld: str | None = None
+    """The detail of `messages.reply.withheld`, set before it is published. No later run sends a part."""
+    outcome: str | None = None
+    """Set when the batch is finished. A run that sees it does nothing more."""
 
 
 class ReplyCount(NamedTuple):
@@ -47,9 +76,6 @@ class ReplyCount(NamedTuple):
     def at(self, now_ms: int) -> "ReplyCount":
         """Return the count at this time. After an hour the count begins again at zero."""
         return self if now_ms - self.began_at_ms < HOUR_MS else ReplyCount(now_ms, 0)
-
-    def with_one_more(self) -> "ReplyCount":
-        return self._replace(replies=self.replies + 1)
 
 
 class ConversationRecord(NamedTuple):
@@ -77,28 +103,16 @@ class UnknownConversation(NamedTuple):
     """Returned if the conversation has no record, and the caller did not let `acquire` create one."""
 
 
-class Erased(NamedTuple):
-    turns: int
-    outboxes: int
-    finished: bool = True
-    """False if some items are left for another call."""
-
-
 class FinishedBatch(NamedTuple):
     """The content of the transaction that finishes a batch."""
 
-    batch_id: str
+    batch_ids: Sequence[str]
+    """The batch, and the parked batches that its reply also answers."""
     outcome: str
-    status: str
     reason: str
-    turns: Sequence[Turn]
+    record: ConversationRecord
     leaving_turns: Sequence[Turn]
     """The turns to move out of the record, to items of their own."""
-    older_turn_count: int
-    """The number of turns that earlier batches moved out of the record."""
-    parked: Sequence[ParkedBatch]
-    also_answered: Sequence[str]
-    answered: Mapping[str, int]
     input_tokens: int
     output_tokens: int
     processing_ms: int
@@ -178,31 +192,35 @@ class ConversationsTable(Table):
         )
         newest_first = self._pages("read turns", "query", {"ScanIndexForward": False, "Limit": limit, **query})
         alive = (item for item in newest_first if not _has_expired(item, now_ms))
-        turns = [_to_turn(_json(item, "turn", {})) for item in islice(alive, limit)]
+        turns = [Turn(**_json(item, "turn", {})) for item in islice(alive, limit)]
         return turns[::-1]
 
     def release(self, conversation: str, owner: str, *, status: str, reason: str) -> None:
         """Release the conversation, unless another run owns it by now."""
         do = "SET #conversationStatus = :status, #reason = :reason REMOVE #owner, #ownerUntil"
-        values = {"me": owner, "status": status, "reason": reason}
-        self._update("release conversation", _key(conversation, RECORD), do, values, only_if="#owner = :me")
+        self._update_own("release conversation", conversation, owner, do, status=status, reason=reason)
 
     def park(self, conversation: str, owner: str, parked: Sequence[ParkedBatch]) -> bool:
         """Store the parked batches and release the conversation. Return False if another run owns it."""
-        record = self._change(
-            _key(conversation, RECORD),
-            "SET #parked = :parked, #conversationStatus = :status, #reason = :reason REMOVE #owner, #ownerUntil",
-            {"me": owner, "parked": _from_parked(parked), "status": "reply_parked", "reason": "newer messages"},
-            only_if="#owner = :me",
+        do = "SET #parked = :parked, #conversationStatus = :status, #reason = :reason REMOVE #owner, #ownerUntil"
+        batches = _to_json(_as_dicts(parked))
+        return self._update_own(
+            "park reply", conversation, owner, do, parked=batches, status="reply_parked", reason="newer messages"
         )
-        return self._transact("park reply", [record])
+
+    def _update_own(self, doing: str, conversation: str, owner: str, do: str, **values: Value) -> bool:
+        return self._asked(doing, "update_item", self._change_own(conversation, owner, do, **values)["Update"]).done
+
+    def _change_own(self, conversation: str, owner: str, do: str, **values: Value) -> Json:
+        """Return an update of the record that fails if another run owns the conversation."""
+        return self._change(_key(conversation, RECORD), do, {"me": owner, **values}, only_if="#owner = :me")
 
     # -- the outbox --------------------------------------------------------------------------------
 
     def outbox(self, conversation: str, batch_id: str) -> Outbox | None:
-        """Return the outbox of a batch that is finished or has a planned reply, and None for other batches."""
+        """Return the outbox of a batch, or None if no run has planned, withheld or finished its reply."""
         item = self._get("read outbox", _key(conversation, _outbox_key(batch_id)))
-        return _to_outbox(item) if item.keys() & {"outcome", "carriedBy", "states"} else None
+        return _to_outbox(item) if item.keys() & {"outcome", "carriedBy", "states", "withheld"} else None
 
     def plan(
         self, conversation: str, owner: str, batch_id: str, outbox: Outbox, *, reply_count: ReplyCount, now_ms: int
@@ -210,19 +228,21 @@ class ConversationsTable(Table):
         """Store the planned parts before the first is sent. Return False if another run owns the conversation."""
         expires_at = _expires_at(now_ms, self._outbox_days)
         plan: Values = {
-            **_key(conversation, _outbox_key(batch_id)), **_from_outbox(outbox), "expiresAt": expires_at,
-        }  # fmt: skip
-        do = "SET #carriedBy = :by, #expiresAt = :at"
+            **_key(conversation, _outbox_key(batch_id)),
+            "parts": _to_json([part.text for part in outbox.parts]),
+            "states": [part.state for part in outbox.parts],
+            "carried": _to_json(outbox.also_answers),
+            "inputTokens": outbox.input_tokens,
+            "outputTokens": outbox.output_tokens,
+            "expiresAt": expires_at,
+        }
+        values: Values = {"by": batch_id, "at": expires_at}
         others = [
-            self._change(_key(conversation, _outbox_key(each)), do, {"by": batch_id, "at": expires_at})
+            self._change(_key(conversation, _outbox_key(each)), "SET #carriedBy = :by, #expiresAt = :at", values)
             for each in outbox.also_answers
         ]
-        record = self._change(
-            _key(conversation, RECORD),
-            "SET #repliesSince = :since, #replies = :replies",
-            {"me": owner, "since": reply_count.began_at_ms, "replies": reply_count.replies},
-            only_if="#owner = :me",
-        )
+        do = "SET #repliesSince = :since, #replies = :replies"
+        record = self._change_own(conversation, owner, do, since=reply_count.began_at_ms, replies=reply_count.replies)
         return self._transact("plan reply", [record, self._new(plan), *others])
 
     def mark(self, conversation: str, owner: str, batch_id: str, *, part: int, before: str, after: str) -> bool:
@@ -236,6 +256,14 @@ class ConversationsTable(Table):
             {"before": before, "mine": mine},
             only_if=f"begins_with(#states[{part}], :before) OR #states[{part}] = :mine",
         ).done
+
+    def withhold(self, conversation: str, owner: str, batch_id: str, detail: str, *, now_ms: int) -> bool:
+        """Store the event before it is published. Return False if another run owns the conversation."""
+        record = self._change_own(conversation, owner, "SET #ownerUntil = #ownerUntil")
+        values: Values = {"detail": detail, "at": _expires_at(now_ms, self._outbox_days)}
+        do = "SET #withheld = :detail, #expiresAt = :at"
+        outbox = self._change(_key(conversation, _outbox_key(batch_id)), do, values)
+        return self._transact("withhold reply", [record, outbox])
 
     def clear_answered_by(self, conversation: str, batch_id: str) -> None:
         """Remove the note that this batch's reply answers parked batches too. They are then answered separately."""
@@ -252,34 +280,30 @@ class ConversationsTable(Table):
         Return False if another run owns the conversation.
         """
         f, expires_at = finished, _expires_at(finished.now_ms, self._turn_days)
-        record = self._change(
-            _key(conversation, RECORD),
+        record = self._change_own(
+            conversation,
+            owner,
             "SET #turns = :turns, #rolled = :rolled, #parked = :parked, #conversationStatus = :status, "
             "#reason = :reason, #answered = :answered, #processingMs = :ms, #updatedAt = :now, #expiresAt = :at"
-            " REMOVE #owner, #ownerUntil ADD #inputTokens :in, #outputTokens :out",
-            {
-                "me": owner,
-                "turns": _to_json([_from_turn(turn) for turn in f.turns]),
-                "rolled": f.older_turn_count + len(f.leaving_turns),
-                "parked": _from_parked(f.parked),
-                "status": f.status,
-                "reason": f.reason,
-                "answered": _to_json(dict(f.answered)),
-                "ms": f.processing_ms,
-                "now": f.now_ms,
-                "at": expires_at,
-                "in": f.input_tokens,
-                "out": f.output_tokens,
-            },
-            only_if="#owner = :me",
+            " REMOVE #owner, #ownerUntil ADD #inputTokens :input, #outputTokens :output",
+            turns=_to_json(_as_dicts(f.record.turns)),
+            rolled=f.record.older_turn_count + len(f.leaving_turns),
+            parked=_to_json(_as_dicts(f.record.parked)),
+            status=f.outcome,
+            reason=f.reason,
+            answered=_to_json(f.record.answered),
+            ms=f.processing_ms,
+            now=f.now_ms,
+            at=expires_at,
+            input=f.input_tokens,
+            output=f.output_tokens,
         )
-        batches = [f.batch_id, *f.also_answered]
-        outboxes = [self._close_outbox(conversation, each, f.outcome, now_ms=f.now_ms) for each in batches]
+        outboxes = [self._close_outbox(conversation, each, f.outcome, now_ms=f.now_ms) for each in f.batch_ids]
         turns = [
             self._new(
                 {
-                    **_key(conversation, f"t#{f.older_turn_count + n:010}"),
-                    "turn": _to_json(_from_turn(turn)),
+                    **_key(conversation, f"t#{f.record.older_turn_count + n:010}"),
+                    "turn": _to_json(turn._asdict()),
                     "expiresAt": expires_at,
                 }
             )
@@ -293,7 +317,7 @@ class ConversationsTable(Table):
 
     def _close_outbox(self, conversation: str, batch_id: str, outcome: str, *, now_ms: int) -> Json:
         # The texts of the parts are removed, because the conversation's turns now contain the reply.
-        do = "SET #outcome = :outcome, #expiresAt = :at REMOVE #parts"
+        do = "SET #outcome = :outcome, #expiresAt = :at REMOVE #parts, #withheld"
         values: Values = {"outcome": outcome, "at": _expires_at(now_ms, self._outbox_days)}
         return self._change(_key(conversation, _outbox_key(batch_id)), do, values)
 
@@ -312,11 +336,11 @@ class ConversationsTable(Table):
         request = self._new(tombstone, {"forgotten": at_ms}, only_if=to_do)["Put"]
         return self._asked("forget conversation", "put_item", request).done
 
-    def count(self, conversation: str) -> Erased:
-        """Count the items that `erase` would delete, and the record's turns."""
+    def count(self, conversation: str) -> tuple[int, int]:
+        """Return how many turns and outboxes the conversation has."""
         record, parts = self.read(conversation), self._parts(conversation)
-        turns = len(record.turns) if record else 0
-        return Erased(turns + _count(parts, "t#"), _count(parts, "o#"))
+        turns = (len(record.turns) if record else 0) + sum(part.startswith("t#") for part in parts)
+        return turns, sum(part.startswith("o#") for part in parts)
 
     def erase(self, conversation: str, *, has_time: Callable[[], bool]) -> bool:
         """Delete all items except the record. Return False if time ran out before all were deleted."""
@@ -333,22 +357,17 @@ class ConversationsTable(Table):
         return True
 
     def end_forget(self, conversation: str, owner: str) -> None:
-        do = "REMOVE #owner, #ownerUntil, #erasing"
-        self._update("forget conversation", _key(conversation, RECORD), do, {"me": owner}, only_if="#owner = :me")
+        self._update_own("forget conversation", conversation, owner, "REMOVE #owner, #ownerUntil, #erasing")
 
     def release_tombstone(self, conversation: str, owner: str, *, now_ms: int) -> None:
         """Release a conversation whose record was only a tombstone when it was acquired, and restore the tombstone."""
         do = "SET #expiresAt = :at REMOVE #owner, #ownerUntil, #createdAt, #conversationStatus"
-        values: Values = {"me": owner, "at": _expires_at(now_ms, self._outbox_days)}
-        self._update("release conversation", _key(conversation, RECORD), do, values, only_if="#owner = :me")
+        expires_at = _expires_at(now_ms, self._outbox_days)
+        self._update_own("release conversation", conversation, owner, do, at=expires_at)
 
     def _parts(self, conversation: str) -> list[str]:
         query = expressions({"id": conversation}, KeyConditionExpression="#id = :id", ProjectionExpression="#part")
         return [text(item, "part") for item in self._pages("read conversation", "query", query)]
-
-
-def _count(parts: Sequence[str], prefix: str) -> int:
-    return sum(part.startswith(prefix) for part in parts)
 
 
 def _expires_at(now_ms: int, days: int) -> int:
@@ -356,7 +375,7 @@ def _expires_at(now_ms: int, days: int) -> int:
 
 
 def _has_expired(item: Item, now_ms: int) -> bool:
-    """Return whether the item has expired. DynamoDB may take days to delete an expired item."""
+    """Return whether the item has expired. DynamoDB deletes it days later."""
     return "expiresAt" in item and number(item, "expiresAt") < now_ms // 1_000
 
 
@@ -364,17 +383,13 @@ def _key(conversation: str, part: str) -> dict[str, str]:
     return {"id": conversation, "part": part}
 
 
-# -- items and their JSON --------------------------------------------------------------------------
-# Existing tables contain these names of attributes and fields, so keep them even if a name in Python changes.
-
-
 def _to_record(item: Item) -> ConversationRecord:
     return ConversationRecord(
         status=text(item, "conversationStatus") or None,
         settings=_json(item, "settings", {}),
-        turns=[_to_turn(each) for each in _json(item, "turns", [])],
+        turns=[Turn(**each) for each in _json(item, "turns", [])],
         older_turn_count=number(item, "rolled"),
-        parked=[_to_parked(each) for each in _json(item, "parked", [])],
+        parked=[ParkedBatch(**each) for each in _json(item, "parked", [])],
         answered=_json(item, "answered", {}),
         reply_count=ReplyCount(number(item, "repliesSince"), number(item, "replies")),
         forgotten_at_ms=number(item, "forgottenAt"),
@@ -396,51 +411,13 @@ def _to_outbox(item: Item) -> Outbox:
         input_tokens=number(item, "inputTokens"),
         output_tokens=number(item, "outputTokens"),
         answered_by=text(item, "carriedBy") or None,
+        withheld=text(item, "withheld") or None,
         outcome=text(item, "outcome") or None,
     )
 
 
-def _from_outbox(outbox: Outbox) -> dict[str, Value]:
-    return {
-        "parts": _to_json([part.text for part in outbox.parts]),
-        "states": [part.state for part in outbox.parts],
-        "carried": _to_json(list(outbox.also_answers)),
-        "inputTokens": outbox.input_tokens,
-        "outputTokens": outbox.output_tokens,
-    }
-
-
-def _to_turn(value: Json) -> Turn:
-    return Turn(role=value["role"], text=value["text"], at_ms=value["at_ms"], batch_id=value["batch_id"])
-
-
-def _from_turn(turn: Turn) -> Json:
-    return {"role": turn.role, "text": turn.text, "at_ms": turn.at_ms, "batch_id": turn.batch_id}
-
-
-def _to_parked(value: Json) -> ParkedBatch:
-    return ParkedBatch(
-        batch_id=value["batch_id"],
-        generation=value["generation"],
-        lane=value["lane"],
-        text=value["text"],
-        sent_text=value["said"],
-    )
-
-
-def _from_parked(parked: Sequence[ParkedBatch]) -> str:
-    return _to_json(
-        [
-            {
-                "batch_id": each.batch_id,
-                "generation": each.generation,
-                "lane": each.lane,
-                "text": each.text,
-                "said": each.sent_text,
-            }
-            for each in parked
-        ]
-    )
+def _as_dicts(values: Sequence[Turn] | Sequence[ParkedBatch]) -> list[Json]:
+    return [each._asdict() for each in values]
 
 
 def _to_json(value: Any) -> str:

@@ -17,12 +17,24 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lambdas.responder.batch import Batch
-from lambdas.responder.gate_client import Buffer, OthersHold
+from lambdas.responder.errors import CallBusy
+from message_buffer.aws.functions import Functions
+from message_buffer.json_object import Json
 
+# The function `gate` may need a cold start, and then calls Valkey or DynamoDB.
+MAX_GATE_ANSWER_SECONDS = 6.0
 # If this many batches are parked, the next batch is answered at once, so that customers who never stop writing get a
 # reply, too.
 MAX_PARKED_BATCHES = 5
 DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE = "deliver", "discard_and_merge", "interrupt", "queue"
+
+
+class OthersHold(NamedTuple):
+    """A hold by people or by another consumer. If it is a consumer's, `cause` is the consumer's name."""
+
+    holder: str
+    cause: str
+    until_ms: int
 
 
 class ParkedBatch(NamedTuple):
@@ -40,21 +52,55 @@ class GateCheck(NamedTuple):
     """The buffer's response to the question whether a part may be sent."""
 
     hold: OthersHold | None
-    """A hold by people or by another consumer. While there is one, nothing may be sent."""
     newer: bool
     """The customer has written messages after the batch, and the policy lets them close the gate."""
 
 
+class BufferClient:
+    """Calls the function `gate`, the only function of the message buffer that consumers may call.
+
+    Raises CallBusy if the function refuses, and SendFailed if it cannot be reached.
+    """
+
+    def __init__(self, functions: Functions, gate_function: str, *, by: str) -> None:
+        self._functions = functions
+        self._gate_function = gate_function
+        self._by = by
+
+    def newest_generation(self, batch: Batch) -> tuple[int, OthersHold | None]:
+        """Return the conversation's present generation in the batch's lane, and a hold that is not ours, or None."""
+        fields = {"conversation": str(batch.conversation), "generation": batch.generation, "lane": batch.lane}
+        seen = self._ask("gate", **fields)
+        return int(seen["current"]), self._of_another(seen)
+
+    def hold_of_another(self, batch: Batch) -> OthersHold | None:
+        """Return a hold that is not ours, or None. Unlike `newest_generation`, this works in an outage of Valkey."""
+        return self._of_another(self._ask("gate", conversation=str(batch.conversation)))
+
+    def _of_another(self, seen: Json) -> OthersHold | None:
+        for each in seen["holds"]:
+            if (each["holder"], each["cause"]) != ("consumers", self._by):
+                return OthersHold(each["holder"], each["cause"], int(each["until"]))
+        return None
+
+    def hold(self, conversation: str, hold_ms: int) -> None:
+        self._ask("conversation.hold", conversation=conversation, holdMs=hold_ms)
+
+    def _ask(self, operation: str, **fields: object) -> Json:
+        event = {"operation": operation, "by": self._by, **fields}
+        response = self._functions.call(self._gate_function, event, response_seconds=MAX_GATE_ANSWER_SECONDS)
+        if response.get("ok"):
+            result: Json = response["result"]
+            return result
+        raise CallBusy(f"{operation}: {response.get('error', {}).get('code', 'failed')}")
+
+
 class ReplyGate:
-    def __init__(self, policy: str, buffer: Buffer) -> None:
-        self._policy = policy
+    def __init__(self, policy: str, buffer: BufferClient) -> None:
         self._buffer = buffer
-
-    def merges(self) -> bool:
-        return self._policy in (DISCARD_AND_MERGE, INTERRUPT)
-
-    def queues(self) -> bool:
-        return self._policy == QUEUE
+        self._policy = policy
+        self.queues = policy == QUEUE
+        self.merges = policy in (DISCARD_AND_MERGE, INTERRUPT)
 
     def check(self, batch: Batch, *, parked: Sequence[ParkedBatch], answered: int, parts_sent: int) -> GateCheck:
         """Ask the buffer whether the next part may be sent. The result may be outdated at once.

@@ -60,10 +60,15 @@ def trim(turns: Sequence[Turn]) -> TrimmedTurns:
 def fit_into_budget(earlier: Sequence[Turn], question: Sequence[Turn], *, max_tokens: int) -> list[Turn]:
     """Return the whole question, preceded by as many of the newest earlier turns as the tokens allow."""
     left = max_tokens - sum(estimate_tokens(turn.text) for turn in question)
-    first = len(earlier)
-    while first and (left := left - estimate_tokens(earlier[first - 1].text)) >= 0:
+    return [*earlier[first_that_fits([estimate_tokens(turn.text) for turn in earlier], left) :], *question]
+
+
+def first_that_fits(tokens: Sequence[int], left: int) -> int:
+    """Return the first index from which on all tokens together are at most `left`."""
+    first = len(tokens)
+    while first and (left := left - tokens[first - 1]) >= 0:
         first -= 1
-    return [*earlier[first:], *question]
+    return first
 
 
 def estimate_tokens(text: str) -> int:

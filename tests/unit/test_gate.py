@@ -15,7 +15,7 @@ from lambdas.gate import handler
 from lambdas.gate.service import Gate, operations_of
 from lambdas.operations import MAX_ID_CHARACTERS, Operations
 from lambdas.responder.batch import read_batch
-from lambdas.responder.gate_client import BufferClient
+from lambdas.responder.gate import BufferClient
 from message_buffer.aws.dynamodb import Table
 from message_buffer.errors import StoreUnavailable
 from message_buffer.json_object import Json

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from lambdas.responder.assistants.base import Prompt, Reply
+from lambdas.responder.assistants import Prompt, Reply
 from lambdas.responder.conversations_table import DAY_SECONDS
 from lambdas.responder.errors import CallBusy
-from lambdas.responder.forgetting import MIN_TIME_TO_ERASE_MS
-from lambdas.responder.operator_commands import OperatorCommands
+from lambdas.responder.forgetting import MIN_TIME_TO_ERASE_MS, OperatorCommands
 from message_buffer.aws import clients as aws
 from tests.support.fakes import RecordedTelemetry
 from tests.support.responder import NAME, OPTIONS, Tables, World, event, tables

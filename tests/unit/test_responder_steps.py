@@ -10,7 +10,7 @@ import pytest
 
 from lambdas.responder.errors import CallRefused
 from lambdas.responder.owned_batch import MIN_TIME_TO_FINISH_MS
-from lambdas.responder.part_sender import MIN_TIME_TO_SEND_MS
+from lambdas.responder.service import MIN_TIME_TO_SEND_MS
 from tests.support.responder import NAME, PARTS, Tables, World, tables
 
 SCHEMAS = Path(__file__).parents[2] / "docs/schema"
@@ -239,8 +239,8 @@ def test_a_withheld_batch_is_published_and_kept_in_the_history(
 
 @pytest.mark.parametrize("kills", [False, True], ids=["error", "kill"])
 @pytest.mark.parametrize("when", ["before", "after"])
-# acquire, outbox, tenant_settings, hold, publish, finish
-@pytest.mark.parametrize("number", range(6))
+# acquire, outbox, tenant_settings, hold, withhold, publish, finish
+@pytest.mark.parametrize("number", range(7))
 def test_whatever_step_fails_a_withheld_batch_is_published_and_kept_once(
     number: int, when: str, kills: bool, world: Callable[..., World]
 ) -> None:
