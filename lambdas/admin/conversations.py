@@ -1,11 +1,10 @@
 """Shows conversations and shards to operators, and carries out their commands on a conversation."""
 
 import json
+import re
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple
 
-from lambdas.admin.listing import MAX_CONVERSATIONS_IN_A_PAGE, list_conversations
-from lambdas.admin.reply_windows import OUTLASTS_REPLY_WINDOW, reply_until
 from lambdas.admin.requests import (
     HoldConversation,
     ListConversations,
@@ -15,7 +14,7 @@ from lambdas.admin.requests import (
 )
 from lambdas.operations import OperationRefused, SubjectNotFound
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import MalformedMessage, SendFailed
+from message_buffer.errors import InvalidInput, MalformedMessage, SendFailed
 from message_buffer.events.cancelled import DETAIL_TYPE, cancelled_event
 from message_buffer.events.event_bus import Publishes
 from message_buffer.json_object import Json
@@ -23,15 +22,27 @@ from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.holds import shown as shown_holds
 from message_buffer.lanes.valkey.lane import ValkeyLane
-from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
-from message_buffer.messages.wire_form import decode_fields
+from message_buffer.lanes.valkey.store import FIRST_PAGE
+from message_buffer.messages.conversation_id import ConversationId, escape_part, parse_conversation_id
+from message_buffer.messages.reply_window import reply_until_ms
+from message_buffer.messages.wire_form import decode_fields, sent_at_ms
+from message_buffer.takeovers.takeovers_table import TakeoversTable
 
 # Lambda limits a response to 6 MB. Even 60 messages of the maximum size are smaller than 6 MB.
 MAX_MESSAGES_SHOWN = 60
-
-
-class EndsTakeovers(Protocol):
-    def resume(self, conversation: str, *, now_ms: int) -> None: ...
+# A page is small, because the script that reads it blocks Valkey.
+MAX_CONVERSATIONS_IN_A_PAGE = 500
+# The index of open windows has no cursor for operators, so a listing has only the 5,000 most overdue windows.
+MAX_WINDOWS_IN_A_LISTING = 5_000
+# If a filter matches few conversations, a call returns after this many pages, with a cursor, before its time-out.
+MAX_PAGES_IN_A_LISTING = 200
+# The cursor of the page of open windows. The cursor of a shard's page is `<shard>/<the store's cursor>`.
+WINDOWS = "windows"
+_SHARD_CURSOR = re.compile(r"([0-9]{1,5})/([a-z]+:[0-9]+)")
+OUTLASTS_REPLY_WINDOW = (
+    "The hold ends after the platform's reply window (replyUntil). From then on the platform refuses ordinary replies "
+    "until the customer writes again."
+)
 
 
 class Conversations:
@@ -41,7 +52,7 @@ class Conversations:
         self,
         valkey_lane: ValkeyLane | None,
         bus: Publishes,
-        takeovers: EndsTakeovers,
+        takeovers: TakeoversTable,
         *,
         dynamodb_lane: DynamoDbLane | None = None,
         agent_of: Callable[[ConversationId], str | None] = lambda _conversation: None,
@@ -94,8 +105,35 @@ class Conversations:
         }
 
     def list(self, request: ListConversations) -> Json:
-        """Return a page of the conversations that have messages in any lane, and the cursor of the next page."""
-        return list_conversations(request, self._valkey_lane, self._dynamodb_lane)
+        """Return a page of `conversations` with their state: those of the shards first, then those of open windows.
+
+        `next` is the cursor of the next page, or None. `more` is True if the page does not show all conversations.
+
+        The list may be longer than `limit`, because the last page of a shard is returned whole. It may be shorter if
+        many pages had few matches. Raise InvalidInput if the request names a shard that the stage does not have, or a
+        cursor that no earlier call returned.
+        """
+        valkey_lane, dynamodb_lane = self._valkey_lane, self._dynamodb_lane
+        found: dict[tuple[str, str], Json] = {}
+        cursor, next_cursor, more = request.cursor or _first_cursor(request, valkey_lane), None, False
+        for _ in range(MAX_PAGES_IN_A_LISTING):
+            lane: ValkeyLane | DynamoDbLane
+            if cursor == WINDOWS and dynamodb_lane:
+                lane, kind = dynamodb_lane, "dynamodb"
+                page = _windows(dynamodb_lane, request, room=request.limit - len(found))
+            elif valkey_lane:
+                lane, kind = valkey_lane, "valkey"
+                page = _page_of_shard(valkey_lane, cursor, request, then=WINDOWS if dynamodb_lane else None)
+            else:
+                raise InvalidInput(f"cursor: no earlier call returned {cursor!r}; leave it out to begin again")
+            next_cursor, more = page.next_cursor, page.more
+            for name in page.names:
+                if row := _row(lane, kind, name):
+                    found[kind, name] = row
+            if next_cursor is None or len(found) >= request.limit:
+                break
+            cursor = next_cursor
+        return {"conversations": [*found.values()], "next": next_cursor, "more": more or next_cursor is not None}
 
     def show(self, request: ShowConversation) -> Json:
         """Return the state of a conversation.
@@ -123,7 +161,7 @@ class Conversations:
             "generation": seen.generation,
             "heldUntil": seen.held_until_ms,
             "holds": shown_holds(seen.holds),
-            **reply_until(name, seen),
+            **_reply_until(name, seen),
             "batch": seen.batch_id and {"batchId": seen.batch_id, "attempt": seen.attempt, "count": seen.frozen},
         }
         return shown | ({"messages": [_readable(payload) for payload in seen.payloads]} if request.messages else {})
@@ -176,7 +214,7 @@ class Conversations:
         # the other lane ends a moment earlier.
         held: Json = {"heldUntil": last.held_until_ms}
         peeked = [lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN) for lane in self._lanes]
-        ends: list[int] = [end for seen in peeked for end in reply_until(name, seen).values()]
+        ends: list[int] = [end for seen in peeked for end in _reply_until(name, seen).values()]
         if not ends or held["heldUntil"] <= max(ends):
             return held | ({"replyUntil": max(ends)} if ends else {})
         return held | {"replyUntil": max(ends), "warning": OUTLASTS_REPLY_WINDOW}
@@ -204,3 +242,86 @@ def _readable(payload: bytes) -> Json:
         return decode_fields(payload)
     except MalformedMessage as error:
         return {"unreadable": str(error)}
+
+
+class _WindowPage(NamedTuple):
+    names: list[str]
+    next_cursor: str | None
+    more: bool = False
+    """True if windows were left out. No later call returns these windows."""
+
+
+def _first_cursor(request: ListConversations, valkey_lane: ValkeyLane | None) -> str:
+    if request.shard is None:
+        return f"0/{FIRST_PAGE}" if valkey_lane else WINDOWS
+    if valkey_lane is None:
+        raise InvalidInput("shard: this stage has no shards, since it has no Valkey lane; leave it out")
+    return f"{request.shard}/{FIRST_PAGE}"
+
+
+def _page_of_shard(
+    valkey_lane: ValkeyLane, cursor: str, request: ListConversations, *, then: str | None
+) -> _WindowPage:
+    given = _SHARD_CURSOR.fullmatch(cursor)
+    if not given:
+        raise InvalidInput(f"cursor: no earlier call returned {cursor!r}; leave it out to begin again")
+    shard, shards = int(given[1]), valkey_lane.store.settings.shards
+    if shard >= shards:
+        raise InvalidInput(f"shard: this stage has the shards 0 to {shards - 1}, not {shard}")
+    page = valkey_lane.store.list_conversations(shard, cursor=given[2], limit=MAX_CONVERSATIONS_IN_A_PAGE)
+    names = [each.conversation for each in page.conversations if _matches(each.conversation, request)]
+    if page.next_cursor:
+        return _WindowPage(names, f"{shard}/{page.next_cursor}")
+    if request.shard is not None:
+        return _WindowPage(names, None)
+    return _WindowPage(names, f"{shard + 1}/{FIRST_PAGE}" if shard + 1 < shards else then)
+
+
+def _windows(dynamodb_lane: DynamoDbLane, request: ListConversations, *, room: int) -> _WindowPage:
+    opened = dynamodb_lane.open_windows(limit=MAX_WINDOWS_IN_A_LISTING)
+    names = [name for name, _ in opened if _matches(name, request)]
+    return _WindowPage(names[:room], None, more=len(names) > room or len(opened) >= MAX_WINDOWS_IN_A_LISTING)
+
+
+def _matches(name: str, request: ListConversations) -> bool:
+    parts = name.split("/")
+    wanted = (request.tenant, request.platform)
+    return all(each is None or part == escape_part(each) for part, each in zip(parts, wanted, strict=False))
+
+
+def _row(lane: ValkeyLane | DynamoDbLane, kind: str, name: str) -> Json | None:
+    """Return the conversation's state, or None if its batch was completed after the page was read."""
+    seen = lane.peek_conversation(name)
+    if seen.state == "IDLE":
+        return None
+    return {
+        "conversation": name,
+        "lane": kind,
+        "shard": lane.store.shard_of(name) if isinstance(lane, ValkeyLane) else None,
+        "state": seen.state.lower(),
+        "count": seen.count,
+        "frozen": seen.frozen,
+        "reason": seen.flush_reason,
+        "rule": seen.rule,
+        "appliedWaitMs": seen.applied_wait_ms,
+        "dueAt": seen.due_at_ms,
+        **_reply_until(name, seen),
+    }
+
+
+def _reply_until(name: str, seen: o.Conversation) -> Json:
+    """Return the field `replyUntil`, or no field if the platform has no reply window, or if no message is known.
+
+    The reply window begins when the last message was sent. If the payload of that message was not read, use the time of
+    its arrival instead.
+    """
+    at_ms = _last_sent_at_ms(seen) if seen.payloads and len(seen.payloads) == seen.count else seen.last_at_ms
+    until_ms = None if at_ms is None else reply_until_ms(parse_conversation_id(name), at_ms)
+    return {} if until_ms is None else {"replyUntil": until_ms}
+
+
+def _last_sent_at_ms(seen: o.Conversation) -> int | None:
+    try:
+        return max(sent_at_ms(decode_fields(payload)) for payload in seen.payloads)
+    except MalformedMessage:
+        return seen.last_at_ms

@@ -3,9 +3,8 @@
 The API has no route to it. IAM decides who may invoke it. For events and responses see `lambdas/operations.py`.
 """
 
-from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.dead_letters import DeadLetters
@@ -27,22 +26,17 @@ from message_buffer.telemetry import Telemetry
 
 
 class _Call:
-    """Knows how much time the current call has left. A Lambda instance works on only one call at a time."""
+    """The current call. A Lambda instance works on only one call at a time."""
 
-    def __init__(self) -> None:
-        self.time_left: Callable[[], int] = lambda: 0
+    context: Any = None
 
-
-class _AdminParts(NamedTuple):
-    """The parts that an instance keeps from one call to the next."""
-
-    operations: Operations
-    telemetry: Telemetry
-    call: _Call
+    def time_left(self) -> int:
+        left: int = self.context.get_remaining_time_in_millis()
+        return left
 
 
 @cache
-def _parts() -> _AdminParts:
+def _parts() -> tuple[Operations, Telemetry, _Call]:
     settings = read_settings(AdminSettings)
     telemetry, call = Telemetry(settings.log), _Call()
     valkey_lane = open_valkey_lane(settings.valkey, telemetry) if settings.valkey else None
@@ -51,21 +45,18 @@ def _parts() -> _AdminParts:
     takeovers = TakeoversTable(settings.takeovers_table, patience=aws.PATIENT)
     dead_letters = DeadLetterQueue(settings.dead_letter_queue_url)
 
-    def time_left() -> int:
-        return call.time_left()
-
     rules = RulesAdmin(
         table=rules_table,
         stage_rules=settings.rules,
         valkey_lane=valkey_lane,
         dynamodb_lane=dynamodb_lane,
         telemetry=telemetry,
-        time_left=time_left,
+        time_left=call.time_left,
     )
     operations = operations_of(
         Conversations(valkey_lane, bus, takeovers, dynamodb_lane=dynamodb_lane, agent_of=rules.agent_of),
         rules,
-        DeadLetters(dead_letters, Functions(), (settings.redrive_function, settings.ingest_function), time_left),
+        DeadLetters(dead_letters, Functions(), (settings.redrive_function, settings.ingest_function), call.time_left),
         forgetting=Forgetting(
             [lane for lane in (valkey_lane, dynamodb_lane) if lane is not None],
             Places(
@@ -78,16 +69,16 @@ def _parts() -> _AdminParts:
             ),
             bus=bus,
             telemetry=telemetry,
-            time_left=time_left,
+            time_left=call.time_left,
         ),
         telemetry=telemetry,
     )
-    return _AdminParts(Operations(operations, telemetry), telemetry, call)
+    return Operations(operations, telemetry), telemetry, call
 
 
 def handler(event: Any, context: Any) -> dict[str, Any]:
     operations, telemetry, call = _parts()
-    call.time_left = context.get_remaining_time_in_millis
+    call.context = context
     try:
         return operations.answer(event, request_id=context.aws_request_id)
     finally:

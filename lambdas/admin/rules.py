@@ -5,9 +5,9 @@ A change also applies to buffers that are already open: those in its scope are r
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
-from lambdas.admin.listing import MAX_CONVERSATIONS_IN_A_PAGE, MAX_WINDOWS_IN_A_LISTING
+from lambdas.admin.conversations import MAX_CONVERSATIONS_IN_A_PAGE, MAX_WINDOWS_IN_A_LISTING
 from lambdas.admin.requests import DeleteRules, ExplainRules, ListRules, OfScope, SetRules
 from lambdas.operations import SubjectNotFound
 from message_buffer.clock import Clock, system_clock
@@ -23,7 +23,7 @@ from message_buffer.rules.due_time import Facts, due_after_message
 from message_buffer.rules.layers import resolve_rules
 from message_buffer.rules.rule_book import DOOR, RuleBook, Stored, account_scope, read_scope, scopes_of
 from message_buffer.rules.rules_and_defaults import RuleLayer, Rules, check_platform_names
-from message_buffer.rules.rules_table import StoredRules
+from message_buffer.rules.rules_table import RulesTable, StoredRules
 from message_buffer.telemetry import Telemetry
 
 # The number of doors has a limit, because each instance reads the mappings of all doors with the rules.
@@ -39,22 +39,6 @@ _PART = "(?:[^%/]|%25|%2F)+"
 _SCOPE = re.compile(
     f"stage|tenant:{_PART}|(?:agent|account):{_PART}/{_PART}|conversation:{_PART}(?:/{_PART}){{3}}|door:[^/%]+"
 )
-
-
-class StoresRules(Protocol):
-    def read_all(self) -> list[StoredRules]: ...
-    def put(
-        self, scope: str, rules: Mapping[str, Any], *, by: str, at_ms: int, expected_version: int | None
-    ) -> int: ...
-    def delete(self, scope: str, *, by: str, at_ms: int, expected_version: int | None) -> bool: ...
-
-
-class _Candidate(NamedTuple):
-    """New rules, in the form in which the table would return them."""
-
-    scope: str
-    rules: Any
-    version: int
 
 
 class _FixedTable:
@@ -74,7 +58,7 @@ class RulesAdmin:
     def __init__(
         self,
         *,
-        table: StoresRules,
+        table: RulesTable,
         stage_rules: Mapping[str, Any],
         valkey_lane: ValkeyLane | None,
         dynamodb_lane: DynamoDbLane | None,
@@ -106,7 +90,7 @@ class RulesAdmin:
         others = [each for each in self._table.read_all() if each.scope != scope]
         if scope.startswith(DOOR):
             _require_room_for_door(request.rules, others)
-        self._check(scope, [*others, _Candidate(scope, request.rules, 0)])
+        self._check(scope, [*others, StoredRules(scope, request.rules, 0, "", None)])
         version = self._table.put(
             scope, request.rules, by=request.by, at_ms=self._clock(), expected_version=request.expected_version
         )

@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 from uuid import uuid4
 
-from lambdas.operations import Operations
+from lambdas.operations import Operation, Operations
 from lambdas.responder.conversations_table import ConversationsTable
 from lambdas.responder.history import Turn
 from message_buffer.clock import Clock, system_clock
@@ -116,7 +116,7 @@ class OperatorCommands:
         self._clock = clock
 
     def run(self, event: Json, *, request_id: str, time_left_ms: TimeLeft) -> Json:
-        operations = {"history": self._history, "forget": partial(self._forget, time_left_ms)}
+        operations: dict[str, Operation] = {"history": self._history, "forget": partial(self._forget, time_left_ms)}
         return Operations(operations, self._telemetry).answer(event, request_id=request_id)
 
     def _history(self, event: Json) -> Json:

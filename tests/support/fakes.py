@@ -3,7 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from message_buffer.aws.functions import Functions
+from message_buffer.aws.object_store import ObjectStore
 from message_buffer.errors import SendFailed
+from message_buffer.events.event_bus import EventBus
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.store import Store
@@ -50,10 +53,11 @@ class RecordedTelemetry(Telemetry):
         return [fields for _, told, fields in self.lines if told == decision]
 
 
-class FakeFunctions:
+class FakeFunctions(Functions):
     """Lambda: records which functions were started, and refuses `refusals` times."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.started: list[tuple[str, Mapping[str, object]]] = []
         self.refusals = 0
         self.prepared = False
@@ -83,10 +87,11 @@ def valkey_lane(store: Store, functions: FakeFunctions | None = None, telemetry:
     return ValkeyLane(store, starter)
 
 
-class FakeBus:
+class FakeBus(EventBus):
     """EventBridge: records the details, and raises each of `failures` once."""
 
     def __init__(self) -> None:
+        super().__init__("the-bus")
         self.published: list[tuple[str, str]] = []
         self.connections = 0
         self.failures: list[Exception] = []
@@ -106,10 +111,9 @@ class FakeBus:
             self.publish(detail_type, detail)
 
 
-class FakeObjects:
-    bucket = "the-bucket"
-
+class FakeObjects(ObjectStore):
     def __init__(self) -> None:
+        super().__init__("the-bucket")
         self.kept: dict[str, bytes] = {}
         self.failures: list[Exception] = []
 

@@ -17,6 +17,7 @@ from lambdas.operations import MAX_ID_CHARACTERS, Operations
 from lambdas.responder.batch import read_batch
 from lambdas.responder.gate import BufferClient
 from message_buffer.aws.dynamodb import Table
+from message_buffer.aws.functions import Functions
 from message_buffer.errors import StoreUnavailable
 from message_buffer.json_object import Json
 from message_buffer.limits import MAX_HOLD_MS
@@ -38,10 +39,11 @@ OF_OPERATORS = {
 CONTEXT = SimpleNamespace(aws_request_id="r-1")
 
 
-class Function:
+class Function(Functions):
     """The function `gate`, called in this process."""
 
     def __init__(self, gate: Gate) -> None:
+        super().__init__()
         self.telemetry = RecordedTelemetry()
         self._operations = Operations(operations_of(gate), self.telemetry)
 
