@@ -320,10 +320,10 @@ class ResponderConfig(Settings):
     """How many replies the assistant writes at most for one tenant in an hour of the clock, such as 2 pm to 3 pm. This
     bounds the bill if someone writes under many invented names. Lower it if you pay by the token. Raise it if you have
     more customers."""
-    gate: Literal["deliver", "discard_and_merge", "interrupt", "queue"] = "discard_and_merge"
+    gate: Literal["deliver", "discard_and_merge", "interrupt"] = "discard_and_merge"
     """The policy for a reply if the customer writes again before it is sent (docs/responder.md). `discard_and_merge`
-    suits most teams. Choose `deliver` if customers rarely write again, `interrupt` if replies have several parts, and
-    `queue` if the AI must answer each batch by itself."""
+    suits most teams. Choose `deliver` if the AI must answer each batch by itself, and `interrupt` if replies have
+    several parts."""
     gate_wait_seconds: Annotated[int, Field(ge=4, le=900)] = 60
     """If the gate has stopped the reply to a batch, how long that batch waits for the customer's next one. Raise it if
     your rules have a longer `maxWaitMs`."""
@@ -335,15 +335,6 @@ class ResponderConfig(Settings):
     platforms only."""
     typing_indicator: bool = False
     """Show the customer that a reply is being written. Set it if your model takes more than a few seconds."""
-    unknown_conversation: Literal["create", "drop"] = "create"
-    """How to treat a batch from a conversation of which the responder has no record. Choose `drop` if a system of yours
-    enters the conversations that the AI may answer."""
-    inactive_project: Literal["drop", "hold"] = "drop"
-    """How to treat a batch if the responder's table gives its tenant or conversation a `projectStatus` other than
-    `active`. Use that status to pause the AI of a tenant."""
-    channel_not_allowed: Literal["drop", "hold"] = "drop"
-    """How to treat a batch from a platform that is not in `allowed_channels`. Choose `hold` if people answer on the
-    other platforms."""
     turn_days: Annotated[int, Field(ge=1, le=4_000)] = 365
     """How many days after a conversation's last batch the responder keeps the conversation's turns and settings. Set it
     if your privacy rules name a time."""

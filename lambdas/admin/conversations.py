@@ -5,13 +5,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lambdas.admin.requests import (
-    HoldConversation,
-    ListConversations,
-    OfConversation,
-    Request,
-    ShowConversation,
-)
+from lambdas.admin import requests as r
 from lambdas.operations import OperationRefused, SubjectNotFound
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MalformedMessage, SendFailed
@@ -66,11 +60,8 @@ class Conversations:
         self._takeovers = takeovers
         self._agent_of = agent_of
 
-    def status(self, _request: Request) -> Json:
-        """Return the state of the shards and open windows.
-
-        First put back the conversations whose claim has expired, as the watchdog does.
-        """
+    def status(self, _request: r.Request) -> Json:
+        """Return the state of the shards and open windows, after putting back conversations whose claim has expired."""
         lane = self._valkey_lane
         shards = [self._shard(lane, shard) for shard in range(lane.store.settings.shards)] if lane else []
         due = [shard["nextDueAt"] for shard in shards if shard["nextDueAt"] is not None]
@@ -104,14 +95,13 @@ class Conversations:
             "heartbeatAt": seen.heartbeat_at_ms,
         }
 
-    def list(self, request: ListConversations) -> Json:
+    def list(self, request: r.ListConversations) -> Json:
         """Return a page of `conversations` with their state: those of the shards first, then those of open windows.
 
         `next` is the cursor of the next page, or None. `more` is True if the page does not show all conversations.
 
         The list may be longer than `limit`, because the last page of a shard is returned whole. It may be shorter if
-        many pages had few matches. Raise InvalidInput if the request names a shard that the stage does not have, or a
-        cursor that no earlier call returned.
+        many pages had few matches.
         """
         valkey_lane, dynamodb_lane = self._valkey_lane, self._dynamodb_lane
         found: dict[tuple[str, str], Json] = {}
@@ -135,17 +125,13 @@ class Conversations:
             cursor = next_cursor
         return {"conversations": [*found.values()], "next": next_cursor, "more": more or next_cursor is not None}
 
-    def show(self, request: ShowConversation) -> Json:
-        """Return the state of a conversation.
-
-        If the stage has both lanes, this is the state in the Valkey lane. If messages of the conversation also wait in
-        the DynamoDB lane, the field `dynamodb` has its state there.
-        """
+    def show(self, request: r.ShowConversation) -> Json:
+        """Return the state in the first lane, and in `dynamodb` the state there, if messages also wait there."""
         first, *behind = [self._seen(lane, request) for lane in self._lanes]
         waiting = [seen for seen in behind if seen["state"] != "idle"]
         return {"conversation": _name(request), **first, **({"dynamodb": waiting[0]} if waiting else {})}
 
-    def _seen(self, lane: ValkeyLane | DynamoDbLane, request: ShowConversation) -> Json:
+    def _seen(self, lane: ValkeyLane | DynamoDbLane, request: r.ShowConversation) -> Json:
         name = _name(request)
         seen = lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN)
         shown: Json = {
@@ -166,7 +152,7 @@ class Conversations:
         }
         return shown | ({"messages": [_readable(payload) for payload in seen.payloads]} if request.messages else {})
 
-    def flush(self, request: OfConversation) -> Json:
+    def flush(self, request: r.OfConversation) -> Json:
         """Make the conversation's messages due now, in all lanes. Raise SubjectNotFound if it has none."""
         name = _name(request)
         outcomes = [lane.flush_buffer(name) for lane in self._lanes]
@@ -175,12 +161,10 @@ class Conversations:
             raise SubjectNotFound("Nothing waits in this conversation.")
         return {"dueAt": min(each.due_at_ms for each in flushed), "count": sum(each.count for each in flushed)}
 
-    def cancel(self, request: OfConversation) -> Json:
+    def cancel(self, request: r.OfConversation) -> Json:
         """Drop the conversation's messages, in all lanes, and publish the cancel.
 
-        Raise OperationRefused if the cancel could not be published. If Valkey's response was lost, the call was
-        repeated. The counts of dropped messages are then null, because the repeated call cannot know what the first
-        call dropped.
+        If Valkey's response was lost, the call was repeated, and the counts of dropped messages are null.
         """
         name = _name(request)
         outcome, *others = [lane.cancel_buffer(name) for lane in self._lanes]
@@ -199,11 +183,10 @@ class Conversations:
         published = json.loads(detail)
         return {name: published[name] for name in ("generation", "dropped", "frozen", "leaving")}
 
-    def hold(self, request: HoldConversation) -> Json:
+    def hold(self, request: r.HoldConversation) -> Json:
         """Put the conversation on hold for human agents, in all lanes. Return the time at which the hold ends.
 
-        Add a warning if the hold ends later than the platform's reply window. After that window, the platform refuses
-        ordinary replies until the customer writes again.
+        Add a warning if the platform refuses ordinary replies when the hold ends.
         """
         name = _name(request)
         *_, last = [
@@ -219,7 +202,7 @@ class Conversations:
             return held | ({"replyUntil": max(ends)} if ends else {})
         return held | {"replyUntil": max(ends), "warning": OUTLASTS_REPLY_WINDOW}
 
-    def resume(self, request: OfConversation) -> Json:
+    def resume(self, request: r.OfConversation) -> Json:
         """End all holds, in all lanes. Return the messages' due time. Raise SubjectNotFound if there was no hold."""
         name = _name(request)
         # End the takeover first. Otherwise a late delivery of a human agent's earlier reply could hold the conversation
@@ -232,7 +215,7 @@ class Conversations:
         return {"dueAt": min(due, default=None)}
 
 
-def _name(request: OfConversation) -> str:
+def _name(request: r.OfConversation) -> str:
     """Return the conversation's id in the form that ingest uses. Raise InvalidId."""
     return str(parse_conversation_id(request.conversation))
 
@@ -251,7 +234,7 @@ class _WindowPage(NamedTuple):
     """True if windows were left out. No later call returns these windows."""
 
 
-def _first_cursor(request: ListConversations, valkey_lane: ValkeyLane | None) -> str:
+def _first_cursor(request: r.ListConversations, valkey_lane: ValkeyLane | None) -> str:
     if request.shard is None:
         return f"0/{FIRST_PAGE}" if valkey_lane else WINDOWS
     if valkey_lane is None:
@@ -260,7 +243,7 @@ def _first_cursor(request: ListConversations, valkey_lane: ValkeyLane | None) ->
 
 
 def _page_of_shard(
-    valkey_lane: ValkeyLane, cursor: str, request: ListConversations, *, then: str | None
+    valkey_lane: ValkeyLane, cursor: str, request: r.ListConversations, *, then: str | None
 ) -> _WindowPage:
     given = _SHARD_CURSOR.fullmatch(cursor)
     if not given:
@@ -277,13 +260,13 @@ def _page_of_shard(
     return _WindowPage(names, f"{shard + 1}/{FIRST_PAGE}" if shard + 1 < shards else then)
 
 
-def _windows(dynamodb_lane: DynamoDbLane, request: ListConversations, *, room: int) -> _WindowPage:
+def _windows(dynamodb_lane: DynamoDbLane, request: r.ListConversations, *, room: int) -> _WindowPage:
     opened = dynamodb_lane.open_windows(limit=MAX_WINDOWS_IN_A_LISTING)
     names = [name for name, _ in opened if _matches(name, request)]
     return _WindowPage(names[:room], None, more=len(names) > room or len(opened) >= MAX_WINDOWS_IN_A_LISTING)
 
 
-def _matches(name: str, request: ListConversations) -> bool:
+def _matches(name: str, request: r.ListConversations) -> bool:
     parts = name.split("/")
     wanted = (request.tenant, request.platform)
     return all(each is None or part == escape_part(each) for part, each in zip(parts, wanted, strict=False))
@@ -310,11 +293,8 @@ def _row(lane: ValkeyLane | DynamoDbLane, kind: str, name: str) -> Json | None:
 
 
 def _reply_until(name: str, seen: o.Conversation) -> Json:
-    """Return the field `replyUntil`, or no field if the platform has no reply window, or if no message is known.
-
-    The reply window begins when the last message was sent. If the payload of that message was not read, use the time of
-    its arrival instead.
-    """
+    """Return the field `replyUntil`, or no field if the platform has no reply window, or if no message is known."""
+    # The window begins when the last message was sent. If its payload was not read, use the time of its arrival.
     at_ms = _last_sent_at_ms(seen) if seen.payloads and len(seen.payloads) == seen.count else seen.last_at_ms
     until_ms = None if at_ms is None else reply_until_ms(parse_conversation_id(name), at_ms)
     return {} if until_ms is None else {"replyUntil": until_ms}

@@ -57,11 +57,7 @@ class DeadLetters:
         return _head(found) | (payloads if request.payloads else {})
 
     def redrive(self, request: OfDeadLetter) -> Json:
-        """Send the batch again, and then remove its dead letter from the queue.
-
-        Raise SubjectNotFound if the queue does not have the dead letter. Raise OperationRefused if the batch was not
-        sent; the dead letter then stays in the queue.
-        """
+        """Send the batch again, and then remove its dead letter. Raise OperationRefused if the batch was not sent."""
         with HiddenLetters(self._queue, self._time_left) as letters:
             letter = _find(letters, request.batch_id)
             parsed = parse_letter(letter)

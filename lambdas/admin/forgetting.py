@@ -137,10 +137,9 @@ class Forgetting:
             ) from error
 
     def _copies(self, name: str, *, until_ms: int | None, erase: bool) -> tuple[dict[str, int], bool]:
-        """Count objects and dead letters, and erase them if `erase`.
+        """Count objects and dead letters, and erase them if `erase`. Do not count messages in objects.
 
-        Return their counts, and whether the dead letters were read to the end. Messages that are in an object of the
-        bucket are not counted.
+        Return the counts, and whether the dead letters were read to the end.
         """
         count = messages = 0
         with HiddenLetters(self._places.dead_letters, self._time_left) as letters:

@@ -1,7 +1,4 @@
-"""Shows, checks, stores and explains the rules that operators change.
-
-A change also applies to buffers that are already open: those in its scope are retimed.
-"""
+"""Shows, checks, stores and explains the rules that operators change, and retimes the open buffers in their scope."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -145,17 +142,14 @@ class RulesAdmin:
                     raise InvalidRules(f"with the layers beneath, {platform or 'on any platform'}: {skipped.reason}")
 
     def _retime(self, scope: str) -> Json:
-        """Retime the open buffers in the scope. Return the counts, and whether every open buffer was checked.
-
-        The change is already stored, so return a failure as `problem` instead of raising it.
-        """
+        """Retime the open buffers in the scope. Return the counts, whether all buffers were checked, and a failure."""
         counts = {"looked": 0, "retimed": 0}
         if scope.startswith(DOOR):
             return {**counts, "complete": True}  # a mapping affects only later messages
         try:
             complete = self._retime_all(scope, self._book(self._table.read_all()), counts)
         except (StoreError, SendFailed, InvalidId) as error:
-            return {**counts, "complete": False, "problem": str(error)}
+            return {**counts, "complete": False, "problem": str(error)}  # do not raise: the change is stored
         return {**counts, "complete": complete}
 
     def _retime_all(self, scope: str, book: RuleBook, counts: dict[str, int]) -> bool:

@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from enum import StrEnum
 from time import monotonic_ns, sleep
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from uuid import uuid4
 
+from message_buffer.aws.functions import Functions
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreError
 from message_buffer.lanes.outcomes import ConversationsClaimed, LeaseLost, LeaseReleased, LeaseTaken, WorkIsNear
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter, StartsFunctions
+from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.store import Store
+from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.limits import LEASE_RENEWALS, METRICS_EVERY_MS
 from message_buffer.messages.conversation_id import is_trial
 from message_buffer.telemetry import Telemetry
@@ -59,20 +61,10 @@ class Time(NamedTuple):
     sleep: Callable[[float], None] = sleep
 
 
-class Sleeper(Protocol):
-    def wait(self, seconds: float) -> bool: ...
-
-    def close(self) -> None: ...
-
-
-class PreparedFunctions(StartsFunctions, Protocol):
-    def prepare(self) -> None: ...
-
-
 class ConversationProcessors:
     """Starts conversation processors in parallel, and reports which starts failed."""
 
-    def __init__(self, functions: PreparedFunctions, function: str, *, clock: Clock = system_clock) -> None:
+    def __init__(self, functions: Functions, function: str, *, clock: Clock = system_clock) -> None:
         self._functions = functions
         self._function = function
         self._clock = clock
@@ -127,7 +119,7 @@ class Processor:
         self,
         *,
         store: Store,
-        wake: Sleeper,
+        wake: Wake,
         conversation_processors: ConversationProcessors,
         starter: ProcessorStarter,
         telemetry: Telemetry,

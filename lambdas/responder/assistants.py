@@ -39,10 +39,7 @@ class Reply(NamedTuple):
 
 class Assistant(Protocol):
     def answer(self, prompt: Prompt) -> Reply:
-        """Ask the assistant and return its reply, whose text is never empty.
-
-        Raise CallRefused, CallBusy or CallUnconfirmed.
-        """
+        """Return the reply, whose text is never empty. Raise CallRefused, CallBusy or CallUnconfirmed."""
 
 
 class Echo:

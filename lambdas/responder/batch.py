@@ -43,18 +43,12 @@ class Batch(NamedTuple):
 
     @property
     def recipient(self) -> ConversationId:
-        """Return the conversation to which the reply is sent, with the number or id under which the author last wrote.
-
-        The conversation's id contains the author's first number, which may belong to another person by now.
-        """
+        """Return the conversation with the number or id under which the author last wrote, as numbers change hands."""
         return self.conversation._replace(user=self.address) if self.address else self.conversation
 
 
 def read_batch(body: str, objects: ObjectStore) -> Batch:
-    """Return the batch in a delivery's body. Fetch its messages from S3 if the event refers to them.
-
-    Raise MalformedEvent if the body is not such an event, and SendFailed if S3 does not answer.
-    """
+    """Return the batch in a delivery's body. Fetch its messages from S3 if the event refers to them."""
     with _errors_as_malformed():
         detail = _detail(json.loads(body), DETAIL_TYPE)
         messages = detail["messages"] or _fetch_messages(detail["messagesRef"], objects)
@@ -74,10 +68,7 @@ def read_batch(body: str, objects: ObjectStore) -> Batch:
 
 
 def read_forgotten(body: str) -> Forgotten | None:
-    """Return the content of `messages.conversation.forgotten`, or None if the delivery's body is another event.
-
-    Raise MalformedEvent if such an event cannot be read.
-    """
+    """Return the content of `messages.conversation.forgotten`, or None if the body is another event."""
     if FORGOTTEN not in body:  # the common case, without parsing a batch twice
         return None
     with _errors_as_malformed():

@@ -27,7 +27,7 @@ from lambdas.responder.gate import ParkedBatch
 from lambdas.responder.history import Turn
 from message_buffer.aws import clients as aws
 from message_buffer.aws.dynamodb import Item, Table, Value, Values, encode, expressions, number, text, texts
-from message_buffer.errors import SendFailed
+from message_buffer.errors import LockLost, SendFailed
 from message_buffer.json_object import Json
 from message_buffer.limits import HOUR_MS
 
@@ -99,10 +99,6 @@ class OwnedByAnother(NamedTuple):
     until_ms: int
 
 
-class UnknownConversation(NamedTuple):
-    """Returned if the conversation has no record, and the caller did not let `acquire` create one."""
-
-
 class FinishedBatch(NamedTuple):
     """The content of the transaction that finishes a batch."""
 
@@ -120,6 +116,8 @@ class FinishedBatch(NamedTuple):
 
 
 class ConversationsTable(Table):
+    """A write that requires the ownership raises LockLost if another run has taken the conversation over."""
+
     def __init__(self, name: str, *, outbox_days: int, turn_days: int) -> None:
         super().__init__(name)
         self._outbox_days = outbox_days
@@ -128,14 +126,9 @@ class ConversationsTable(Table):
     # -- the record --------------------------------------------------------------------------------
 
     def acquire(
-        self, conversation: str, owner: str, *, now_ms: int, until_ms: int, create: bool
-    ) -> ConversationRecord | OwnedByAnother | UnknownConversation:
+        self, conversation: str, owner: str, *, now_ms: int, until_ms: int
+    ) -> ConversationRecord | OwnedByAnother:
         """Acquire the conversation until `until_ms`, or extend this run's ownership to that time. Return the record."""
-        known = "(attribute_exists(#id) AND (attribute_not_exists(#forgottenAt) OR attribute_exists(#createdAt)))"
-        free = (
-            "(attribute_not_exists(#owner) OR #ownerUntil < :now OR #owner = :me)"
-            " AND (attribute_not_exists(#expiresAt) OR #expiresAt >= :seconds)"
-        )
         updated = self._update(
             "acquire conversation",
             _key(conversation, RECORD),
@@ -145,16 +138,17 @@ class ConversationsTable(Table):
                 "me": owner, "now": now_ms, "until": until_ms, "status": "processing_reply",
                 "at": _expires_at(now_ms, self._turn_days), "seconds": now_ms // 1_000,
             },
-            only_if=free if create else f"{known} AND {free}",
+            only_if="(attribute_not_exists(#owner) OR #ownerUntil < :now OR #owner = :me)"
+            " AND (attribute_not_exists(#expiresAt) OR #expiresAt >= :seconds)",
             returns="ALL_OLD",
         )  # fmt: skip
         if updated.done:
             return _to_record(updated.item)
-        if _has_expired(updated.item, now_ms) and (create or not _to_record(updated.item).is_tombstone):
-            if self._replace_expired(conversation, owner, now_ms=now_ms, until_ms=until_ms):
-                return _to_record({})
-            return self.acquire(conversation, owner, now_ms=now_ms, until_ms=until_ms, create=create)
-        return OwnedByAnother(number(updated.item, "ownerUntil")) if "owner" in updated.item else UnknownConversation()
+        if not _has_expired(updated.item, now_ms):
+            return OwnedByAnother(number(updated.item, "ownerUntil"))
+        if self._replace_expired(conversation, owner, now_ms=now_ms, until_ms=until_ms):
+            return _to_record({})
+        return self.acquire(conversation, owner, now_ms=now_ms, until_ms=until_ms)
 
     def _replace_expired(self, conversation: str, owner: str, *, now_ms: int, until_ms: int) -> bool:
         """Replace an expired record with an empty one that this run owns. Return False if another run has done so."""
@@ -200,12 +194,14 @@ class ConversationsTable(Table):
         do = "SET #conversationStatus = :status, #reason = :reason REMOVE #owner, #ownerUntil"
         self._update_own("release conversation", conversation, owner, do, status=status, reason=reason)
 
-    def park(self, conversation: str, owner: str, parked: Sequence[ParkedBatch]) -> bool:
-        """Store the parked batches and release the conversation. Return False if another run owns it."""
+    def park(self, conversation: str, owner: str, parked: Sequence[ParkedBatch]) -> None:
+        """Store the parked batches and release the conversation."""
         do = "SET #parked = :parked, #conversationStatus = :status, #reason = :reason REMOVE #owner, #ownerUntil"
-        batches = _to_json(_as_dicts(parked))
-        return self._update_own(
-            "park reply", conversation, owner, do, parked=batches, status="reply_parked", reason="newer messages"
+        batches, reason = _to_json(_as_dicts(parked)), "newer messages"
+        _require_ownership(
+            self._update_own(
+                "park reply", conversation, owner, do, parked=batches, status="reply_parked", reason=reason
+            )
         )
 
     def _update_own(self, doing: str, conversation: str, owner: str, do: str, **values: Value) -> bool:
@@ -224,8 +220,8 @@ class ConversationsTable(Table):
 
     def plan(
         self, conversation: str, owner: str, batch_id: str, outbox: Outbox, *, reply_count: ReplyCount, now_ms: int
-    ) -> bool:
-        """Store the planned parts before the first is sent. Return False if another run owns the conversation."""
+    ) -> None:
+        """Store the planned parts before the first is sent."""
         expires_at = _expires_at(now_ms, self._outbox_days)
         plan: Values = {
             **_key(conversation, _outbox_key(batch_id)),
@@ -243,27 +239,28 @@ class ConversationsTable(Table):
         ]
         do = "SET #repliesSince = :since, #replies = :replies"
         record = self._change_own(conversation, owner, do, since=reply_count.began_at_ms, replies=reply_count.replies)
-        return self._transact("plan reply", [record, self._new(plan), *others])
+        _require_ownership(self._transact("plan reply", [record, self._new(plan), *others]))
 
-    def mark(self, conversation: str, owner: str, batch_id: str, *, part: int, before: str, after: str) -> bool:
-        """Change a part's state from `before` to `after`. Return False if the part is in another state."""
+    def mark(self, conversation: str, owner: str, batch_id: str, *, part: int, before: str, after: str) -> None:
+        """Change a part's state from `before` to `after`."""
         # The stored state names its owner. So if a response was lost, the repeated call recognises its own mark.
         mine = f"{after}:{owner}"
-        return self._update(
+        marked = self._update(
             "mark part",
             _key(conversation, _outbox_key(batch_id)),
             f"SET #states[{part}] = :mine",
             {"before": before, "mine": mine},
             only_if=f"begins_with(#states[{part}], :before) OR #states[{part}] = :mine",
-        ).done
+        )
+        _require_ownership(marked.done)
 
-    def withhold(self, conversation: str, owner: str, batch_id: str, detail: str, *, now_ms: int) -> bool:
-        """Store the event before it is published. Return False if another run owns the conversation."""
+    def withhold(self, conversation: str, owner: str, batch_id: str, detail: str, *, now_ms: int) -> None:
+        """Store the event before it is published."""
         record = self._change_own(conversation, owner, "SET #ownerUntil = #ownerUntil")
         values: Values = {"detail": detail, "at": _expires_at(now_ms, self._outbox_days)}
         do = "SET #withheld = :detail, #expiresAt = :at"
         outbox = self._change(_key(conversation, _outbox_key(batch_id)), do, values)
-        return self._transact("withhold reply", [record, outbox])
+        _require_ownership(self._transact("withhold reply", [record, outbox]))
 
     def clear_answered_by(self, conversation: str, batch_id: str) -> None:
         """Remove the note that this batch's reply answers parked batches too. They are then answered separately."""
@@ -274,11 +271,8 @@ class ConversationsTable(Table):
 
     # -- the end of a batch ------------------------------------------------------------------------
 
-    def finish(self, conversation: str, owner: str, finished: FinishedBatch) -> bool:
-        """Store the batch's turns, outcome and counts, and release the conversation, in one transaction.
-
-        Return False if another run owns the conversation.
-        """
+    def finish(self, conversation: str, owner: str, finished: FinishedBatch) -> None:
+        """Store the batch's turns, outcome and counts, and release the conversation, in one transaction."""
         f, expires_at = finished, _expires_at(finished.now_ms, self._turn_days)
         record = self._change_own(
             conversation,
@@ -298,7 +292,10 @@ class ConversationsTable(Table):
             input=f.input_tokens,
             output=f.output_tokens,
         )
-        outboxes = [self._close_outbox(conversation, each, f.outcome, now_ms=f.now_ms) for each in f.batch_ids]
+        # The texts of the parts are removed, because the conversation's turns now contain the reply.
+        do = "SET #outcome = :outcome, #expiresAt = :at REMOVE #parts, #withheld"
+        values: Values = {"outcome": f.outcome, "at": _expires_at(f.now_ms, self._outbox_days)}
+        outboxes = [self._change(_key(conversation, _outbox_key(each)), do, values) for each in f.batch_ids]
         turns = [
             self._new(
                 {
@@ -309,17 +306,7 @@ class ConversationsTable(Table):
             )
             for n, turn in enumerate(f.leaving_turns)
         ]
-        return self._transact("finish batch", [record, *outboxes, *turns])
-
-    def finish_unknown(self, conversation: str, batch_id: str, outcome: str, *, now_ms: int) -> None:
-        """Store the outcome of a batch whose conversation has no record."""
-        self._transact("finish batch", [self._close_outbox(conversation, batch_id, outcome, now_ms=now_ms)])
-
-    def _close_outbox(self, conversation: str, batch_id: str, outcome: str, *, now_ms: int) -> Json:
-        # The texts of the parts are removed, because the conversation's turns now contain the reply.
-        do = "SET #outcome = :outcome, #expiresAt = :at REMOVE #parts, #withheld"
-        values: Values = {"outcome": outcome, "at": _expires_at(now_ms, self._outbox_days)}
-        return self._change(_key(conversation, _outbox_key(batch_id)), do, values)
+        _require_ownership(self._transact("finish batch", [record, *outboxes, *turns]))
 
     # -- the end of a conversation -----------------------------------------------------------------
 
@@ -368,6 +355,11 @@ class ConversationsTable(Table):
     def _parts(self, conversation: str) -> list[str]:
         query = expressions({"id": conversation}, KeyConditionExpression="#id = :id", ProjectionExpression="#part")
         return [text(item, "part") for item in self._pages("read conversation", "query", query)]
+
+
+def _require_ownership(is_owner: bool) -> None:  # noqa: FBT001 - the result of a write
+    if not is_owner:
+        raise LockLost("another run owns the conversation")
 
 
 def _expires_at(now_ms: int, days: int) -> int:

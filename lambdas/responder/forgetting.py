@@ -1,8 +1,4 @@
-"""Forgets a conversation, and runs operators' commands, for which `bufferctl` invokes the function.
-
-Batches of the conversation that still wait in the queue are dropped when they are delivered, because the tombstone is
-newer.
-"""
+"""Forgets a conversation, and runs operators' commands, for which `bufferctl` invokes the function."""
 
 import json
 from collections.abc import Callable

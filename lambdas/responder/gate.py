@@ -7,7 +7,6 @@ While the conversation is on hold by anyone but the responder, nothing is sent, 
 | deliver | never | |
 | discard_and_merge | before the first part | is discarded; the next batch's reply answers both |
 | interrupt | before any part | is discarded; the parts that were sent stay in the history |
-| queue | before the first part | waits, and is sent before the next batch is answered |
 
 If the gate closes, the batch is parked for a bounded time. If no newer batch has been answered by then,
 the reply is sent after all, because the newer messages may have been cancelled.
@@ -26,7 +25,7 @@ MAX_GATE_ANSWER_SECONDS = 6.0
 # If this many batches are parked, the next batch is answered at once, so that customers who never stop writing get a
 # reply, too.
 MAX_PARKED_BATCHES = 5
-DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE = "deliver", "discard_and_merge", "interrupt", "queue"
+DELIVER, DISCARD_AND_MERGE, INTERRUPT = "deliver", "discard_and_merge", "interrupt"
 
 
 class OthersHold(NamedTuple):
@@ -70,12 +69,12 @@ class BufferClient:
     def newest_generation(self, batch: Batch) -> tuple[int, OthersHold | None]:
         """Return the conversation's present generation in the batch's lane, and a hold that is not ours, or None."""
         fields = {"conversation": str(batch.conversation), "generation": batch.generation, "lane": batch.lane}
-        seen = self._ask("gate", **fields)
+        seen = self._ask(**fields)
         return int(seen["current"]), self._of_another(seen)
 
     def hold_of_another(self, batch: Batch) -> OthersHold | None:
         """Return a hold that is not ours, or None. Unlike `newest_generation`, this works in an outage of Valkey."""
-        return self._of_another(self._ask("gate", conversation=str(batch.conversation)))
+        return self._of_another(self._ask(conversation=str(batch.conversation)))
 
     def _of_another(self, seen: Json) -> OthersHold | None:
         for each in seen["holds"]:
@@ -83,24 +82,19 @@ class BufferClient:
                 return OthersHold(each["holder"], each["cause"], int(each["until"]))
         return None
 
-    def hold(self, conversation: str, hold_ms: int) -> None:
-        self._ask("conversation.hold", conversation=conversation, holdMs=hold_ms)
-
-    def _ask(self, operation: str, **fields: object) -> Json:
-        event = {"operation": operation, "by": self._by, **fields}
+    def _ask(self, **fields: object) -> Json:
+        event = {"operation": "gate", "by": self._by, **fields}
         response = self._functions.call(self._gate_function, event, response_seconds=MAX_GATE_ANSWER_SECONDS)
         if response.get("ok"):
             result: Json = response["result"]
             return result
-        raise CallBusy(f"{operation}: {response.get('error', {}).get('code', 'failed')}")
+        raise CallBusy(f"gate: {response.get('error', {}).get('code', 'failed')}")
 
 
 class ReplyGate:
     def __init__(self, policy: str, buffer: BufferClient) -> None:
         self._buffer = buffer
         self._policy = policy
-        self.queues = policy == QUEUE
-        self.merges = policy in (DISCARD_AND_MERGE, INTERRUPT)
 
     def check(self, batch: Batch, *, parked: Sequence[ParkedBatch], answered: int, parts_sent: int) -> GateCheck:
         """Ask the buffer whether the next part may be sent. The result may be outdated at once.

@@ -42,10 +42,7 @@ def shorten(text: str, max_bytes: int = MAX_TURN_BYTES) -> str:
 
 
 def trim(turns: Sequence[Turn]) -> TrimmedTurns:
-    """Return the turns that stay in the record, and those that are moved out of it.
-
-    When the turns no longer fit into the record, the older half is moved at once. So not every later turn needs a move.
-    """
+    """Return the turns that stay in the record, and those that are moved out of it: the older half at once."""
     sizes = [len(json.dumps(turn, ensure_ascii=False).encode("utf-8", "replace")) for turn in turns]
     if sum(sizes) <= MAX_RECORDED_TURNS_BYTES and len(turns) <= MAX_RECORDED_TURNS:
         return TrimmedTurns(list(turns), [])

@@ -33,10 +33,7 @@ class Http:
         self._pool = urllib3.PoolManager(retries=False)
 
     def post(self, url: str, body: bytes, *, headers: Mapping[str, str], seconds: float) -> Json:
-        """Return the JSON object of a 2xx response, or an empty object if its body is something else.
-
-        Raise CallRefused, CallBusy or CallUnconfirmed.
-        """
+        """Return the JSON object of a 2xx response, or an empty object if its body is something else."""
         deadline = time.monotonic() + seconds
         try:
             response = self._pool.request(

@@ -17,7 +17,6 @@ from lambdas.responder.deliveries import Delivery
 from lambdas.responder.errors import CallBusy
 from lambdas.responder.gate import ParkedBatch
 from lambdas.responder.history import ASSISTANT, USER, Turn
-from message_buffer.errors import LockLost
 from message_buffer.json_object import Json
 
 # Enough time for the last write of a batch, or for the release of its conversation after a failure.
@@ -28,8 +27,6 @@ MAX_PARKED_TEXT_BYTES = 12_288
 
 @dataclass
 class OwnedBatch:
-    """Each write raises LockLost if another run has taken the conversation over."""
-
     table: ConversationsTable
     batch: Batch
     delivery: Delivery
@@ -45,22 +42,18 @@ class OwnedBatch:
         return str(self.batch.conversation)
 
     @property
-    def earlier(self) -> list[ParkedBatch]:
-        """Return the parked batches of the same lane with lower generations, the lowest first."""
+    def also_answers(self) -> list[ParkedBatch]:
+        """Return the parked batches that this batch's reply also answers. Once the reply is planned, they are fixed.
+
+        They are the newest of the same lane with lower generations that fit into this batch's question. Older ones are
+        answered separately.
+        """
         lane, generation = self.batch.lane, self.batch.generation
         earlier = [each for each in self.record.parked if each.lane == lane and each.generation < generation]
-        return sorted(earlier, key=lambda each: each.generation)
-
-    @property
-    def also_answers(self) -> list[ParkedBatch]:
-        """Return the parked batches that this batch's reply also answers. Once the reply is planned, they are fixed."""
-        if self.outbox is None:
-            return self._newest_that_fit()
-        return [each for each in self.earlier if each.batch_id in self.outbox.also_answers]
-
-    def _newest_that_fit(self) -> list[ParkedBatch]:
-        """Return the newest parked batches that fit into this batch's question. Older ones are answered separately."""
-        earlier, left = self.earlier, self.max_question_tokens - history.estimate_tokens(self.batch.text)
+        earlier.sort(key=lambda each: each.generation)
+        if self.outbox:
+            return [each for each in earlier if each.batch_id in self.outbox.also_answers]
+        left = self.max_question_tokens - history.estimate_tokens(self.batch.text)
         tokens = [history.estimate_tokens(each.text) + history.estimate_tokens(each.sent_text) for each in earlier]
         return earlier[history.first_that_fits(tokens, left) :]
 
@@ -90,38 +83,23 @@ class OwnedBatch:
     def plan(self, outbox: Outbox, *, now_ms: int) -> None:
         since_ms, replies = self.record.reply_count.at(now_ms)
         count = ReplyCount(since_ms, replies + 1)
-        _require_ownership(
-            self.table.plan(
-                self.conversation, self.owner, self.batch.batch_id, outbox, reply_count=count, now_ms=now_ms
-            )
-        )
+        self.table.plan(self.conversation, self.owner, self.batch.batch_id, outbox, reply_count=count, now_ms=now_ms)
         self.outbox = outbox
 
     def mark(self, part: int, *, before: str, after: str) -> None:
         assert self.outbox is not None
-        _require_ownership(
-            self.table.mark(self.conversation, self.owner, self.batch.batch_id, part=part, before=before, after=after)
-        )
+        self.table.mark(self.conversation, self.owner, self.batch.batch_id, part=part, before=before, after=after)
         parts = [each._replace(state=after) if n == part else each for n, each in enumerate(self.outbox.parts)]
         self.outbox = self.outbox._replace(parts=parts)
 
     def park(self) -> None:
-        """Park the batch, so that it waits for the next batch.
-
-        The outbox keeps the planned parts. They are sent after a bounded wait if no newer batch has been answered by
-        then.
-        """
+        """Park the batch. Its planned parts are sent later if no newer batch has been answered by then."""
         text, sent_text = (history.shorten(each, MAX_PARKED_TEXT_BYTES) for each in (self.batch.text, self.sent_text))
         parked = ParkedBatch(self.batch.batch_id, self.batch.generation, self.batch.lane, text, sent_text)
-        _require_ownership(self.table.park(self.conversation, self.owner, [*self.record.parked, parked]))
+        self.table.park(self.conversation, self.owner, [*self.record.parked, parked])
 
     def release(self, *, reason: str) -> None:
         self.table.release(self.conversation, self.owner, status=self.record.status or "waiting", reason=reason)
-
-    def withhold(self, detail: str, *, now_ms: int) -> None:
-        _require_ownership(
-            self.table.withhold(self.conversation, self.owner, self.batch.batch_id, detail, now_ms=now_ms)
-        )
 
     def finish(
         self,
@@ -152,10 +130,5 @@ class OwnedBatch:
             processing_ms=now_ms - self.began_at_ms,
             now_ms=now_ms,
         )
-        _require_ownership(self.table.finish(self.conversation, self.owner, finished))
+        self.table.finish(self.conversation, self.owner, finished)
         return finished.processing_ms
-
-
-def _require_ownership(is_owner: bool) -> None:  # noqa: FBT001 - the result of a write
-    if not is_owner:
-        raise LockLost("another run owns the conversation")

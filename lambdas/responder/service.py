@@ -25,7 +25,6 @@ from lambdas.responder.conversations_table import (
     Outbox,
     OwnedByAnother,
     Part,
-    UnknownConversation,
 )
 from lambdas.responder.deliveries import Deliveries, Delivery
 from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed
@@ -37,7 +36,6 @@ from message_buffer.aws.object_store import ObjectStore
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import MessageBufferError, SendFailed
 from message_buffer.events.event_bus import Publishes
-from message_buffer.json_object import Json
 from message_buffer.limits import MAX_CALL_MS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.settings import ResponderOptions
@@ -48,7 +46,6 @@ REPLY_WITHHELD_VERSION = 1
 # The outcomes of a batch.
 ANSWERED, WITHHELD = "reply_sent", "reply_withheld"
 # The reasons to withhold a reply.
-UNKNOWN_CONVERSATION = "unknown_conversation"
 ON_HOLD = "on_hold"
 INACTIVE_PROJECT = "inactive_project"
 CHANNEL_NOT_ALLOWED = "channel_not_allowed"
@@ -58,9 +55,6 @@ TOO_MANY_OF_TENANT = "too_many_replies_of_tenant"
 # The maximum pause for a batch that only waits because another run owns its conversation. After a failure the pause may
 # be longer.
 MAX_RETRY_SECONDS_WHILE_OWNED = 32
-# While a batch waits for the queued reply to an earlier batch, the responder checks at least this many times within
-# `gate_wait_seconds` whether that reply was sent.
-MIN_CHECKS_IN_A_GATE_WAIT = 4
 # If a run ends after it has recorded `sending`, the part is never sent again. So there must be time to send the part,
 # and also to write to the table.
 MIN_TIME_TO_SEND_MS = int(MAX_SEND_SECONDS * 1_000) + MAX_CALL_MS
@@ -101,7 +95,7 @@ class Responder:
     def respond(self, delivery: Delivery) -> int | None:
         """Answer the delivery's batch. Return None if the delivery is finished, otherwise the seconds to wait.
 
-        A delivery is also finished if it was dead-lettered. After a failure, return the pause instead of raising.
+        A delivery is also finished if it was dead-lettered.
         """
         batch = None
         try:
@@ -144,23 +138,13 @@ class Responder:
     def _own_and_answer(self, batch: Batch, delivery: Delivery) -> int | None:
         conversation, owner, now_ms = str(batch.conversation), self._new_owner(), self._clock()
         try:
-            record = self._table.acquire(
-                conversation,
-                owner,
-                now_ms=now_ms,
-                until_ms=now_ms + self._options.lock_ms,
-                create=self._options.unknown_conversation == "create",
-            )
+            record = self._table.acquire(conversation, owner, now_ms=now_ms, until_ms=now_ms + self._options.lock_ms)
             if isinstance(record, OwnedByAnother):
                 self._telemetry.info(
                     "another run owns the conversation", conversation=conversation, batch=batch.batch_id
                 )
                 owned_seconds = (record.until_ms - now_ms) // 1_000
                 return max(1, min(owned_seconds, delivery.retry_seconds, MAX_RETRY_SECONDS_WHILE_OWNED))
-            if isinstance(record, UnknownConversation):
-                self._publish_withheld(_withheld_event(batch, UNKNOWN_CONVERSATION, "drop"))
-                self._table.finish_unknown(conversation, batch.batch_id, WITHHELD, now_ms=self._clock())
-                return None
             if record.forgotten_at_ms and batch.last_message_at_ms <= record.forgotten_at_ms:
                 self._drop_forgotten(batch, owner, record)
                 return None
@@ -213,16 +197,12 @@ class Responder:
         if channel is None:
             self._withhold(owned, reason or CHANNEL_NOT_ALLOWED)
             return None
-        is_last_attempt = owned.delivery.receives >= self._options.max_attempts
-        if self._gate.queues and owned.earlier and not is_last_attempt:
-            owned.release(reason="an earlier reply goes first")
-            return max(1, self._options.gate_wait_seconds // MIN_CHECKS_IN_A_GATE_WAIT)
         return self._reply(owned, channel)
 
     def _reply(self, owned: OwnedBatch, channel: Channel) -> int | None:
         if owned.outbox is None:
             check = self._check_gate(owned, parts_sent=0)
-            if self._gate.merges and check.newer and not check.hold:
+            if check.newer and not check.hold:
                 return self._park(owned)
             if check.hold or not self._count_for_tenant(owned):
                 self._withhold(owned, ON_HOLD if check.hold else TOO_MANY_OF_TENANT, check.hold)
@@ -241,10 +221,7 @@ class Responder:
         return self._options.gate_wait_seconds
 
     def _count_for_tenant(self, owned: OwnedBatch) -> bool:
-        """Count the reply even if the assistant fails afterwards, because a failed call may also cost money.
-
-        Return False if the tenant has already reached the limit of replies for this hour.
-        """
+        """Count the reply, even if the assistant then fails. Return False if the tenant has reached its limit."""
         tenant, at_most = owned.batch.conversation.tenant, self._options.max_tenant_replies_an_hour
         return self._table.count_reply(tenant, now_ms=self._clock(), at_most=at_most)
 
@@ -358,18 +335,18 @@ class Responder:
 
     def _withhold(self, owned: OwnedBatch, reason: str, hold: OthersHold | None = None) -> None:
         """Finish the batch without sending a reply or the rest of one."""
-        outcomes = {
-            ON_HOLD: "hold",
-            INACTIVE_PROJECT: self._options.inactive_project,
-            CHANNEL_NOT_ALLOWED: self._options.channel_not_allowed,
-        }
-        outcome = outcomes.get(reason, "drop")
         # An earlier run may have ended while it was sending a part.
         self._give_up_interrupted(owned)
-        if outcome == "hold" and hold is None:
-            self._collaborators.buffer.hold(owned.conversation, self._options.hold_seconds * 1_000)
-        detail = json.dumps(_withheld_event(owned.batch, reason, outcome, hold))
-        owned.withhold(detail, now_ms=self._clock())
+        event = {
+            "version": REPLY_WITHHELD_VERSION,
+            "batchId": owned.batch.batch_id,
+            "conversationId": owned.conversation,
+            "tenant": owned.batch.conversation.tenant,
+            "reason": reason,
+            **({"hold": {"holder": hold.holder, "cause": hold.cause, "until": hold.until_ms}} if hold else {}),
+        }
+        detail = json.dumps(event)
+        self._table.withhold(owned.conversation, owned.owner, owned.batch.batch_id, detail, now_ms=self._clock())
         self._finish_withheld(owned, detail)
 
     def _finish_withheld(self, owned: OwnedBatch, detail: str) -> None:
@@ -385,26 +362,10 @@ class Responder:
         elif owned.outbox:
             self._table.clear_answered_by(owned.conversation, owned.batch.batch_id)
         for batch_id in batch_ids:
-            self._publish_withheld(event | {"batchId": batch_id})
+            self._collaborators.bus.publish(REPLY_WITHHELD, json.dumps(event | {"batchId": batch_id}))
+            self._telemetry.count_by("RepliesWithheld", reason=event["reason"])
+            self._telemetry.info("reply withheld", conversation=owned.conversation, reason=event["reason"])
         processing_ms = owned.finish(
             turns, outcome=WITHHELD, reason=event["reason"], also_answered=also_answered, now_ms=now_ms
         )
         self._telemetry.measure_ms("ProcessingMs", processing_ms)
-
-    def _publish_withheld(self, event: Json) -> None:
-        self._collaborators.bus.publish(REPLY_WITHHELD, json.dumps(event))
-        reason, outcome = event["reason"], event["outcome"]
-        self._telemetry.count_by("RepliesWithheld", reason=reason)
-        self._telemetry.info("reply withheld", conversation=event["conversationId"], reason=reason, outcome=outcome)
-
-
-def _withheld_event(batch: Batch, reason: str, outcome: str, hold: OthersHold | None = None) -> Json:
-    return {
-        "version": REPLY_WITHHELD_VERSION,
-        "batchId": batch.batch_id,
-        "conversationId": str(batch.conversation),
-        "tenant": batch.conversation.tenant,
-        "reason": reason,
-        "outcome": outcome,
-        **({"hold": {"holder": hold.holder, "cause": hold.cause, "until": hold.until_ms}} if hold else {}),
-    }

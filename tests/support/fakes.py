@@ -10,6 +10,7 @@ from message_buffer.events.event_bus import EventBus
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.store import Store
+from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.rules.rules_table import StoredRules
 from message_buffer.telemetry import Telemetry, Value
 from tests.support.engine import ManualClock
@@ -159,7 +160,7 @@ class FakeSecrets:
         return self.text
 
 
-class FakeWake:
+class FakeWake(Wake):
     """A sleep that takes no time: it advances the clock, unless `meanwhile` returns True."""
 
     def __init__(self, clock: ManualClock) -> None:

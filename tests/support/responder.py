@@ -56,9 +56,6 @@ OPTIONS = ResponderOptions(
     channel="platform",
     allowed_channels=(),
     typing_indicator=False,
-    unknown_conversation="create",
-    inactive_project="drop",
-    channel_not_allowed="drop",
     outbox_days=35,
     turn_days=365,
     lock_ms=LOCK_MS,
@@ -154,7 +151,6 @@ class FakeBuffer(BufferClient):
         self._clock = clock
         self.generation = 1
         self.window_generation = 1
-        self.held_ms: list[int] = []
         self.others: OthersHold | None = None
         """A hold by anyone but the responder."""
 
@@ -166,9 +162,6 @@ class FakeBuffer(BufferClient):
 
     def take_over(self, for_ms: int, *, cause: str = "answer") -> None:
         self.others = OthersHold("people", cause, self._clock() + for_ms)
-
-    def hold(self, conversation: str, hold_ms: int) -> None:
-        self.held_ms.append(hold_ms)
 
 
 class FakeObjects(ObjectStore):

@@ -223,7 +223,7 @@ def test_a_hold_that_has_ended_is_not_told(both: Function, window: WindowScene, 
 
 
 @pytest.mark.parametrize("has_valkey", [True, False])
-def test_the_responder_sees_and_holds_the_window_that_its_batch_came_from(
+def test_the_responder_sees_the_window_that_its_batch_came_from(
     window: WindowScene, fake: Engine, has_valkey: bool
 ) -> None:
     gate = Gate(valkey_lane(fake.store) if has_valkey else None, dynamodb_lane=window.lane)
@@ -236,7 +236,7 @@ def test_the_responder_sees_and_holds_the_window_that_its_batch_came_from(
     assert buffer.newest_generation(batch) == (batch.generation, None)
     window.send("m2")
     assert buffer.newest_generation(batch)[0] > batch.generation
-    buffer.hold(CONVERSATION, HOLD_MS)
+    gate.hold({"conversation": CONVERSATION, "by": "responder", "holdMs": HOLD_MS})
     assert buffer.hold_of_another(batch) is None, "it is the responder's own"
     window.pass_time(2 * WINDOW_MS)
     assert window.batches() == [["m1"]]

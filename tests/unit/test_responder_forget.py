@@ -192,16 +192,6 @@ def test_an_event_that_cannot_be_read_is_given_up(world: World, detail: object) 
     assert [body for body, _ in world.dead_lettered] == [body]
 
 
-def test_on_a_stage_that_drops_unknown_conversations_a_tombstone_makes_none_known(new_table: Tables) -> None:
-    world = World(new_table(), unknown_conversation="drop")
-    world.forget()
-    world.run()
-    world.now_ms += 1
-    world.emit("b-1", 1)
-    world.run()
-    assert world.sender.sent == []
-
-
 # -- what is kept no longer than the stage says ----------------------------------------------------
 
 
