@@ -305,7 +305,7 @@ class ConversationsTableConstruct(TableConstruct):
 
     def grant_read_write(self, grantee: iam.IGrantable) -> iam.Grant:
         """Let `grantee` read, write and erase items, as the responder does."""
-        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "Query", "BatchWriteItem")
+        return self._grant(grantee, "GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query")
 
 
 class _SecretConstruct(secretsmanager.Secret):

@@ -76,24 +76,15 @@ class Conversations:
 
     def _windows(self, dynamodb_lane: DynamoDbLane) -> Json:
         seen = dynamodb_lane.open_windows(limit=MAX_CONVERSATIONS_IN_A_PAGE)
-        due_at_ms = seen[0][1] if seen else None
-        return {
-            "open": len(seen),
-            "nextDueAt": due_at_ms,
-            "overdueMs": 0 if due_at_ms is None else max(self._clock() - due_at_ms, 0),
-        }
+        return {"open": len(seen), **self._next(seen[0][1] if seen else None)}
 
     def _shard(self, valkey_lane: ValkeyLane, shard: int) -> Json:
         seen = valkey_lane.recover_expired(shard, limit=MAX_CONVERSATIONS_IN_A_PAGE)
-        due_at_ms = seen.oldest_due_at_ms
-        return {
-            "shard": shard,
-            "pending": seen.pending,
-            "inflight": seen.inflight,
-            "nextDueAt": due_at_ms,
-            "overdueMs": 0 if due_at_ms is None else max(self._clock() - due_at_ms, 0),
-            "heartbeatAt": seen.heartbeat_at_ms,
-        }
+        counts = {"shard": shard, "pending": seen.pending, "inflight": seen.inflight}
+        return {**counts, **self._next(seen.oldest_due_at_ms), "heartbeatAt": seen.heartbeat_at_ms}
+
+    def _next(self, due_at_ms: int | None) -> Json:
+        return {"nextDueAt": due_at_ms, "overdueMs": max(self._clock() - due_at_ms, 0) if due_at_ms is not None else 0}
 
     def list(self, request: r.ListConversations) -> Json:
         """Return a page of `conversations` with their state: those of the shards first, then those of open windows.
@@ -135,19 +126,12 @@ class Conversations:
         name = _name(request)
         seen = lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN)
         shown: Json = {
-            **({"shard": lane.store.shard_of(name)} if isinstance(lane, ValkeyLane) else {}),
-            "state": seen.state.lower(),
-            "count": seen.count,
-            "dueAt": seen.due_at_ms,
-            "reason": seen.flush_reason,
-            "rule": seen.rule,
-            "appliedWaitMs": seen.applied_wait_ms,
+            **_in_short(lane, name, seen),
             "firstAt": seen.first_at_ms,
             "lastAt": seen.last_at_ms,
             "generation": seen.generation,
             "heldUntil": seen.held_until_ms,
             "holds": shown_holds(seen.holds),
-            **_reply_until(name, seen),
             "batch": seen.batch_id and {"batchId": seen.batch_id, "attempt": seen.attempt, "count": seen.frozen},
         }
         return shown | ({"messages": [_readable(payload) for payload in seen.payloads]} if request.messages else {})
@@ -277,17 +261,18 @@ def _row(lane: ValkeyLane | DynamoDbLane, kind: str, name: str) -> Json | None:
     seen = lane.peek_conversation(name)
     if seen.state == "IDLE":
         return None
+    return {"conversation": name, "lane": kind, "shard": None, "frozen": seen.frozen, **_in_short(lane, name, seen)}
+
+
+def _in_short(lane: ValkeyLane | DynamoDbLane, name: str, seen: o.Conversation) -> Json:
     return {
-        "conversation": name,
-        "lane": kind,
-        "shard": lane.store.shard_of(name) if isinstance(lane, ValkeyLane) else None,
+        **({"shard": lane.store.shard_of(name)} if isinstance(lane, ValkeyLane) else {}),
         "state": seen.state.lower(),
         "count": seen.count,
-        "frozen": seen.frozen,
+        "dueAt": seen.due_at_ms,
         "reason": seen.flush_reason,
         "rule": seen.rule,
         "appliedWaitMs": seen.applied_wait_ms,
-        "dueAt": seen.due_at_ms,
         **_reply_until(name, seen),
     }
 

@@ -14,7 +14,15 @@ from uuid import uuid4
 from message_buffer.aws.functions import Functions
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreError
-from message_buffer.lanes.outcomes import ConversationsClaimed, LeaseLost, LeaseReleased, LeaseTaken, WorkIsNear
+from message_buffer.lanes.outcomes import (
+    BatchBusy,
+    ConversationsClaimed,
+    LeaseLost,
+    LeaseReleased,
+    LeaseTaken,
+    RunStale,
+    WorkIsNear,
+)
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.lanes.valkey.wake import Wake
@@ -265,8 +273,10 @@ class Processor:
                 self._failures_in_a_row = 0
                 continue
             wait_ms = min(MIN_RETURN_MS << min(self._failures_in_a_row, 10), MAX_RETURN_MS)
-            self._failures_in_a_row += 1
             outcome = self._store.return_claim(conversation, self._lease_id, due_at_ms=self._clock() + wait_ms)
+            if isinstance(outcome, BatchBusy | RunStale):
+                continue  # the conversation processor was started after all, and only Lambda's answer was late or lost
+            self._failures_in_a_row += 1
             self._telemetry.count("ConversationProcessorStartFailures")
             self._telemetry.warn(
                 "conversation processor could not be started",

@@ -8,14 +8,12 @@
 | `tenant:<tenant>` | `!` | settings of all conversations of a tenant |
 | `tenant:<tenant>` | `h#<hour>` | the number of its replies in an hour of the clock; it expires |
 
-A run that works on a conversation owns the record. It writes a token of its own into the record, and the time at which
-the ownership ends. Each later write requires that token, so a run that has lost the conversation changes nothing. Lists
-are stored as JSON.
+A run that works on a conversation owns the record: it writes a token of its own into it, which each later write
+requires. Lists are stored as JSON. All items expire.
 
 The command `forget` replaces the record with a tombstone, which contains the time up to which batches are dropped. A
 tombstone is kept as long as an outbox, so that a replay of the bus does not restore the person's words. The next newer
-batch turns the tombstone into a record again. All items expire. A record expires some time after its last batch. A turn
-that has an item of its own is kept for the same time.
+batch turns the tombstone into a record again.
 """
 
 import json
@@ -25,16 +23,13 @@ from typing import Any, NamedTuple
 
 from lambdas.responder.gate import ParkedBatch
 from lambdas.responder.history import Turn
-from message_buffer.aws import clients as aws
-from message_buffer.aws.dynamodb import Item, Table, Value, Values, encode, expressions, number, text, texts
-from message_buffer.errors import LockLost, SendFailed
+from message_buffer.aws.dynamodb import Item, Table, Value, Values, expressions, number, text, texts
+from message_buffer.errors import LockLost
 from message_buffer.json_object import Json
 from message_buffer.limits import HOUR_MS
 
 DAY_SECONDS = 86_400
 RECORD = "!"
-# DynamoDB accepts at most this many writes in a call.
-DELETES = 25
 PLANNED, SENDING, SENT, UNCONFIRMED = "planned", "sending", "sent", "unconfirmed"
 """The states of a part. It becomes `planned`, `sending`, and then `sent`.
 
@@ -144,13 +139,11 @@ class ConversationsTable(Table):
         )  # fmt: skip
         if updated.done:
             return _to_record(updated.item)
-        if not _has_expired(updated.item, now_ms):
-            return OwnedByAnother(number(updated.item, "ownerUntil"))
-        if self._replace_expired(conversation, owner, now_ms=now_ms, until_ms=until_ms):
+        if _has_expired(updated.item, now_ms) and self._replace_expired(conversation, owner, now_ms, until_ms):
             return _to_record({})
-        return self.acquire(conversation, owner, now_ms=now_ms, until_ms=until_ms)
+        return OwnedByAnother(number(updated.item, "ownerUntil"))
 
-    def _replace_expired(self, conversation: str, owner: str, *, now_ms: int, until_ms: int) -> bool:
+    def _replace_expired(self, conversation: str, owner: str, now_ms: int, until_ms: int) -> bool:
         """Replace an expired record with an empty one that this run owns. Return False if another run has done so."""
         fresh: Values = {
             **_key(conversation, RECORD), "owner": owner, "ownerUntil": until_ms, "createdAt": now_ms,
@@ -298,13 +291,9 @@ class ConversationsTable(Table):
         outboxes = [self._change(_key(conversation, _outbox_key(each)), do, values) for each in f.batch_ids]
         turns = [
             self._new(
-                {
-                    **_key(conversation, f"t#{f.record.older_turn_count + n:010}"),
-                    "turn": _to_json(turn._asdict()),
-                    "expiresAt": expires_at,
-                }
+                {**_key(conversation, f"t#{number:010}"), "turn": _to_json(turn._asdict()), "expiresAt": expires_at}
             )
-            for n, turn in enumerate(f.leaving_turns)
+            for number, turn in enumerate(f.leaving_turns, f.record.older_turn_count)
         ]
         _require_ownership(self._transact("finish batch", [record, *outboxes, *turns]))
 
@@ -331,16 +320,11 @@ class ConversationsTable(Table):
 
     def erase(self, conversation: str, *, has_time: Callable[[], bool]) -> bool:
         """Delete all items except the record. Return False if time ran out before all were deleted."""
-        parts = [part for part in self._parts(conversation) if part != RECORD]
-        for start in range(0, len(parts), DELETES):
+        for part in self._parts(conversation):
             if not has_time():
                 return False
-            some = parts[start : start + DELETES]
-            requests = [{"DeleteRequest": {"Key": encode(_key(conversation, part))}} for part in some]
-            with aws.errors_as_ours("erase conversation"):
-                response = self._client.batch_write_item(RequestItems={self.name: requests})
-            if response.get("UnprocessedItems"):
-                raise SendFailed("erase conversation: the table is too busy")
+            if part != RECORD:
+                self._asked("erase conversation", "delete_item", self._delete(_key(conversation, part))["Delete"])
         return True
 
     def end_forget(self, conversation: str, owner: str) -> None:
