@@ -3,21 +3,24 @@
 The API has no route to it. IAM decides who may invoke it. For events and responses see `lambdas/operations.py`.
 """
 
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
+from lambdas.admin import requests as r
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.forgetting import Forgetting, Places
+from lambdas.admin.requests import R, read_request
 from lambdas.admin.rules import RulesAdmin
-from lambdas.admin.service import operations_of
-from lambdas.operations import Operations
+from lambdas.operations import Operation, Operations
 from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws import clients as aws
 from message_buffer.aws.functions import Functions
 from message_buffer.aws.object_store import ObjectStore
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
+from message_buffer.json_object import Json
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
 from message_buffer.rules.rules_table import RulesTable
 from message_buffer.settings import AdminSettings, read_settings
@@ -74,6 +77,39 @@ def _parts() -> tuple[Operations, Telemetry, _Call]:
         telemetry=telemetry,
     )
     return Operations(operations, telemetry), telemetry, call
+
+
+def operations_of(
+    conversations: Conversations,
+    rules: RulesAdmin,
+    dead_letters: DeadLetters,
+    *,
+    forgetting: Forgetting,
+    telemetry: Telemetry,
+) -> Mapping[str, Operation]:
+    return {
+        "status": _on(r.Request, conversations.status),
+        "conversation.list": _on(r.ListConversations, conversations.list),
+        "conversation.show": _on(r.ShowConversation, conversations.show),
+        "conversation.flush": _on(r.OfConversation, conversations.flush),
+        "conversation.cancel": _on(r.OfConversation, conversations.cancel),
+        "conversation.hold": _on(r.HoldConversation, conversations.hold),
+        "conversation.resume": _on(r.OfConversation, conversations.resume),
+        "conversation.forget": _on(r.ForgetConversation, forgetting.forget),
+        "id.look_up": _on(r.LookUpId, lambda request: {"logged": telemetry.logged_id(request.id)}),
+        "rules.list": _on(r.ListRules, rules.list),
+        "rules.get": _on(r.OfScope, rules.get),
+        "rules.set": _on(r.SetRules, rules.set),
+        "rules.delete": _on(r.DeleteRules, rules.delete),
+        "rules.explain": _on(r.ExplainRules, rules.explain),
+        "dead.list": _on(r.ListDeadLetters, dead_letters.list),
+        "dead.show": _on(r.ShowDeadLetter, dead_letters.show),
+        "dead.redrive": _on(r.OfDeadLetter, dead_letters.redrive),
+    }
+
+
+def _on(model: type[R], run: Callable[[R], Json]) -> Operation:
+    return lambda fields: run(read_request(model, fields))
 
 
 def handler(event: Any, context: Any) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class ForgetResult(NamedTuple):
     """False if the caller must call again."""
 
 
-class Forgetting:
+class ResponderForgetting:
     def __init__(
         self,
         *,
@@ -102,7 +102,7 @@ class OperatorCommands:
         self,
         *,
         table: ConversationsTable,
-        forgetting: Forgetting,
+        forgetting: ResponderForgetting,
         telemetry: Telemetry,
         clock: Clock = system_clock,
     ) -> None:

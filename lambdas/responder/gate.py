@@ -1,6 +1,6 @@
 """Decides whether a reply may still be sent. A human agent may have taken over, or the customer may have written again.
 
-While the conversation is on hold by anyone but the responder, nothing is sent, whatever the policy. Otherwise:
+While the conversation is on hold, nothing is sent, whatever the policy. Otherwise:
 
 | policy | the gate may close | then an unsent reply |
 |---|---|---|
@@ -28,8 +28,8 @@ MAX_PARKED_BATCHES = 5
 DELIVER, DISCARD_AND_MERGE, INTERRUPT = "deliver", "discard_and_merge", "interrupt"
 
 
-class OthersHold(NamedTuple):
-    """A hold by people or by another consumer. If it is a consumer's, `cause` is the consumer's name."""
+class ActiveHold(NamedTuple):
+    """A hold by people or by a consumer. If it is a consumer's, `cause` is the consumer's name."""
 
     holder: str
     cause: str
@@ -50,7 +50,7 @@ class ParkedBatch(NamedTuple):
 class GateCheck(NamedTuple):
     """The buffer's response to the question whether a part may be sent."""
 
-    hold: OthersHold | None
+    hold: ActiveHold | None
     newer: bool
     """The customer has written messages after the batch, and the policy lets them close the gate."""
 
@@ -66,21 +66,15 @@ class BufferClient:
         self._gate_function = gate_function
         self._by = by
 
-    def newest_generation(self, batch: Batch) -> tuple[int, OthersHold | None]:
-        """Return the conversation's present generation in the batch's lane, and a hold that is not ours, or None."""
+    def newest_generation(self, batch: Batch) -> tuple[int, ActiveHold | None]:
+        """Return the conversation's present generation in the batch's lane, and a hold, or None."""
         fields = {"conversation": str(batch.conversation), "generation": batch.generation, "lane": batch.lane}
         seen = self._ask(**fields)
-        return int(seen["current"]), self._of_another(seen)
+        return int(seen["current"]), _hold(seen)
 
-    def hold_of_another(self, batch: Batch) -> OthersHold | None:
-        """Return a hold that is not ours, or None. Unlike `newest_generation`, this works in an outage of Valkey."""
-        return self._of_another(self._ask(conversation=str(batch.conversation)))
-
-    def _of_another(self, seen: Json) -> OthersHold | None:
-        for each in seen["holds"]:
-            if (each["holder"], each["cause"]) != ("consumers", self._by):
-                return OthersHold(each["holder"], each["cause"], int(each["until"]))
-        return None
+    def current_hold(self, batch: Batch) -> ActiveHold | None:
+        """Return a hold, or None. Unlike `newest_generation`, this works in an outage of Valkey."""
+        return _hold(self._ask(conversation=str(batch.conversation)))
 
     def _ask(self, **fields: object) -> Json:
         event = {"operation": "gate", "by": self._by, **fields}
@@ -89,6 +83,10 @@ class BufferClient:
             result: Json = response["result"]
             return result
         raise CallBusy(f"gate: {response.get('error', {}).get('code', 'failed')}")
+
+
+def _hold(seen: Json) -> ActiveHold | None:
+    return next((ActiveHold(each["holder"], each["cause"], int(each["until"])) for each in seen["holds"]), None)
 
 
 class ReplyGate:
@@ -103,7 +101,7 @@ class ReplyGate:
         will arrive in a later batch.
         """
         if not self._obeys_newer_messages(batch, parked, parts_sent):
-            return GateCheck(self._buffer.hold_of_another(batch), newer=False)
+            return GateCheck(self._buffer.current_hold(batch), newer=False)
         newest, hold = self._buffer.newest_generation(batch)
         # If `answered` is higher than `newest`, ignore it, because the buffer has forgotten the conversation since then
         # and counts from 1 again.

@@ -12,7 +12,7 @@ from lambdas.responder.channels import CHANNELS, Channel, FakeChannel, require_c
 from lambdas.responder.conversations_table import ConversationsTable
 from lambdas.responder.credentials import CredentialStore
 from lambdas.responder.deliveries import Deliveries, Delivery
-from lambdas.responder.forgetting import Forgetting, OperatorCommands
+from lambdas.responder.forgetting import OperatorCommands, ResponderForgetting
 from lambdas.responder.gate import BufferClient
 from lambdas.responder.http_client import Http
 from lambdas.responder.service import Collaborators, Responder
@@ -54,7 +54,7 @@ def _components() -> _Components:
     deliveries = Deliveries(settings.queue_url, settings.dead_letter_queue_url)
     bus = EventBus(settings.event_bus)
     credentials = CredentialStore(Secrets(), settings.secret_id)
-    forgetting = Forgetting(
+    forgetting = ResponderForgetting(
         table=table, dead_letters=DeadLetterQueue(settings.dead_letter_queue_url), lock_ms=options.lock_ms
     )
     collaborators = Collaborators(

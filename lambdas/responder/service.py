@@ -28,8 +28,8 @@ from lambdas.responder.conversations_table import (
 )
 from lambdas.responder.deliveries import Deliveries, Delivery
 from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed
-from lambdas.responder.forgetting import Forgetting
-from lambdas.responder.gate import BufferClient, GateCheck, OthersHold, ParkedBatch, ReplyGate
+from lambdas.responder.forgetting import ResponderForgetting
+from lambdas.responder.gate import ActiveHold, BufferClient, GateCheck, ParkedBatch, ReplyGate
 from lambdas.responder.history import ASSISTANT, USER, Turn
 from lambdas.responder.owned_batch import OwnedBatch
 from message_buffer.aws.object_store import ObjectStore
@@ -68,7 +68,7 @@ class Collaborators(NamedTuple):
     objects: ObjectStore
     buffer: BufferClient
     deliveries: Deliveries
-    forgetting: Forgetting
+    forgetting: ResponderForgetting
     assistant: Callable[[], Assistant]
     channel: Callable[[ConversationId], Channel | None]
     """Returns None if there is no channel for the conversation's platform."""
@@ -333,7 +333,7 @@ class Responder:
         replies = owned.record.reply_count.at(self._clock()).replies
         return TOO_MANY_REPLIES if replies >= self._options.max_replies_an_hour else None
 
-    def _withhold(self, owned: OwnedBatch, reason: str, hold: OthersHold | None = None) -> None:
+    def _withhold(self, owned: OwnedBatch, reason: str, hold: ActiveHold | None = None) -> None:
         """Finish the batch without sending a reply or the rest of one."""
         # An earlier run may have ended while it was sending a part.
         self._give_up_interrupted(owned)

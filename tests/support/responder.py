@@ -15,8 +15,8 @@ from lambdas.responder.channels import Channel
 from lambdas.responder.conversations_table import ConversationsTable
 from lambdas.responder.deliveries import Delivery
 from lambdas.responder.errors import CallBusy, CallUnconfirmed
-from lambdas.responder.forgetting import Forgetting
-from lambdas.responder.gate import BufferClient, OthersHold, ParkedBatch
+from lambdas.responder.forgetting import ResponderForgetting
+from lambdas.responder.gate import ActiveHold, BufferClient, ParkedBatch
 from lambdas.responder.service import Collaborators, Responder
 from message_buffer.aws import clients as aws
 from message_buffer.aws.object_store import ObjectStore
@@ -151,17 +151,17 @@ class FakeBuffer(BufferClient):
         self._clock = clock
         self.generation = 1
         self.window_generation = 1
-        self.others: OthersHold | None = None
-        """A hold by anyone but the responder."""
+        self.others: ActiveHold | None = None
+        """A hold by people or by a consumer."""
 
-    def newest_generation(self, batch: Batch) -> tuple[int, OthersHold | None]:
-        return self.generation if batch.lane == "valkey" else self.window_generation, self.hold_of_another(batch)
+    def newest_generation(self, batch: Batch) -> tuple[int, ActiveHold | None]:
+        return self.generation if batch.lane == "valkey" else self.window_generation, self.current_hold(batch)
 
-    def hold_of_another(self, batch: Batch) -> OthersHold | None:
+    def current_hold(self, batch: Batch) -> ActiveHold | None:
         return self.others if self.others and self.others.until_ms > self._clock() else None
 
     def take_over(self, for_ms: int, *, cause: str = "answer") -> None:
-        self.others = OthersHold("people", cause, self._clock() + for_ms)
+        self.others = ActiveHold("people", cause, self._clock() + for_ms)
 
 
 class FakeObjects(ObjectStore):
@@ -199,7 +199,7 @@ class World:
         self._hidden: set[str] = set()
         self._erased: list[str] = []
         deliveries: Any = self
-        self.forgetting = Forgetting(
+        self.forgetting = ResponderForgetting(
             table=table, dead_letters=deliveries, lock_ms=LOCK_MS, clock=lambda: self.now_ms, new_owner=self._new_owner
         )
         self.responder = Responder(

@@ -15,8 +15,8 @@ from lambdas.admin.conversations import (
 )
 from lambdas.admin.dead_letters import DEAD_LETTER_HIDDEN_SECONDS, MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS, DeadLetters
 from lambdas.admin.forgetting import Forgetting, Places
+from lambdas.admin.handler import operations_of
 from lambdas.admin.rules import MAX_DOORS, MIN_MS_LEFT_TO_RETIME, RulesAdmin
-from lambdas.admin.service import operations_of
 from lambdas.operations import Operations
 from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws.functions import Functions

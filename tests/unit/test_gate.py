@@ -9,8 +9,8 @@ import pytest
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.forgetting import Forgetting
+from lambdas.admin.handler import operations_of as operators_operations_of
 from lambdas.admin.rules import RulesAdmin
-from lambdas.admin.service import operations_of as operators_operations_of
 from lambdas.gate import handler
 from lambdas.gate.service import Gate, operations_of
 from lambdas.operations import MAX_ID_CHARACTERS, Operations
@@ -236,8 +236,11 @@ def test_the_responder_sees_the_window_that_its_batch_came_from(
     assert buffer.newest_generation(batch) == (batch.generation, None)
     window.send("m2")
     assert buffer.newest_generation(batch)[0] > batch.generation
-    gate.hold({"conversation": CONVERSATION, "by": "responder", "holdMs": HOLD_MS})
-    assert buffer.hold_of_another(batch) is None, "it is the responder's own"
+    assert buffer.current_hold(batch) is None
+    gate.hold({"conversation": CONVERSATION, "by": "another", "holdMs": HOLD_MS})
+    hold = buffer.current_hold(batch)
+    assert hold
+    assert (hold.holder, hold.cause) == ("consumers", "another")
     window.pass_time(2 * WINDOW_MS)
     assert window.batches() == [["m1"]]
     window.pass_time(HOLD_MS)

@@ -14,7 +14,7 @@ from lambdas.responder.credentials import CredentialStore
 from lambdas.responder.deliveries import Deliveries, Delivery
 from lambdas.responder.errors import CallBusy, MalformedEvent
 from lambdas.responder.forgetting import OperatorCommands
-from lambdas.responder.gate import MAX_PARKED_BATCHES, BufferClient, OthersHold
+from lambdas.responder.gate import MAX_PARKED_BATCHES, ActiveHold, BufferClient
 from lambdas.responder.history import MAX_TURN_BYTES, Turn, alternate, fit_into_budget, shorten, trim
 from lambdas.responder.owned_batch import MAX_PARKED_TEXT_BYTES
 from message_buffer.aws.functions import Functions
@@ -294,12 +294,11 @@ class FakeGate(Functions):
 
 
 def test_the_gate_is_asked_of_its_function() -> None:
-    own, anothers = ({"holder": "consumers", "cause": name, "until": 9} for name in ("responder", "another"))
-    gate = FakeGate({"ok": True, "result": {"current": 3, "newer": True, "holds": [own]}})
+    gate = FakeGate({"ok": True, "result": {"current": 3, "newer": True, "holds": []}})
     buffer = BufferClient(gate, "gate", by="responder")
-    assert buffer.newest_generation(BATCH) == (3, None), "its own hold is no reason to be silent"
-    gate.answer["result"]["holds"] = [own, anothers]
-    assert buffer.hold_of_another(BATCH) == OthersHold("consumers", "another", 9)
+    assert buffer.newest_generation(BATCH) == (3, None)
+    gate.answer["result"]["holds"] = [{"holder": "consumers", "cause": "another", "until": 9}]
+    assert buffer.current_hold(BATCH) == ActiveHold("consumers", "another", 9)
     asked = {"operation": "gate", "by": "responder", "conversation": NAME}
     assert gate.asked == [("gate", asked | {"generation": 2, "lane": "dynamodb"}), ("gate", asked)]
 

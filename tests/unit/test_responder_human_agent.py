@@ -9,13 +9,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, OthersHold
+from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, ActiveHold
 from message_buffer.errors import SendFailed
 from tests.support.responder import PARTS, Killed, Tables, World, tables
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.reply.withheld.json").read_text())
 POLICIES = [DELIVER, DISCARD_AND_MERGE, INTERRUPT]
-LOOKS = ("newest_generation", "hold_of_another")
+LOOKS = ("newest_generation", "current_hold")
 QUESTION = "Where is it?"
 MOST_STEPS = 24
 HOUR_MS = 3_600_000
@@ -147,7 +147,7 @@ def test_a_parked_batch_is_not_answered_again_if_the_rest_of_its_common_reply_is
 
 def test_the_assistant_is_not_asked_while_somebody_else_holds(new_table: Tables) -> None:
     world = World(new_table())
-    world.buffer.others = OthersHold("consumers", "another-agent", world.now_ms + HOUR_MS)
+    world.buffer.others = ActiveHold("consumers", "another-agent", world.now_ms + HOUR_MS)
     world.emit("b-1", 1, QUESTION)
     world.run()
     assert (world.assistant.prompts, world.sender.sent) == ([], [])

@@ -19,7 +19,7 @@ ANSWERED = [("user", QUESTION), ("assistant", "\n".join(PARTS))]
 # In the order in which a reply of two parts takes them, with a gate that asks.
 STEPS = [
     "acquire", "outbox", "tenant_settings", "newest_generation", "count_reply", "answer", "plan",
-    "newest_generation", "mark", "send", "mark", "hold_of_another", "mark", "send", "mark", "finish",
+    "newest_generation", "mark", "send", "mark", "current_hold", "mark", "send", "mark", "finish",
 ]  # fmt: skip
 
 
