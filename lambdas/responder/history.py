@@ -46,11 +46,7 @@ def trim(turns: Sequence[Turn]) -> TrimmedTurns:
     sizes = [len(json.dumps(turn, ensure_ascii=False).encode("utf-8", "replace")) for turn in turns]
     if sum(sizes) <= MAX_RECORDED_TURNS_BYTES and len(turns) <= MAX_RECORDED_TURNS:
         return TrimmedTurns(list(turns), [])
-    first = 0
-    while first < len(turns) and (
-        sum(sizes[first:]) > MAX_RECORDED_TURNS_BYTES // 2 or len(turns) - first > MAX_RECORDED_TURNS // 2
-    ):
-        first += 1
+    first = max(first_that_fits(sizes, MAX_RECORDED_TURNS_BYTES // 2), len(turns) - MAX_RECORDED_TURNS // 2)
     return TrimmedTurns(list(turns[first:]), list(turns[:first]))
 
 
@@ -60,10 +56,10 @@ def fit_into_budget(earlier: Sequence[Turn], question: Sequence[Turn], *, max_to
     return [*earlier[first_that_fits([estimate_tokens(turn.text) for turn in earlier], left) :], *question]
 
 
-def first_that_fits(tokens: Sequence[int], left: int) -> int:
-    """Return the first index from which on all tokens together are at most `left`."""
-    first = len(tokens)
-    while first and (left := left - tokens[first - 1]) >= 0:
+def first_that_fits(sizes: Sequence[int], left: int) -> int:
+    """Return the first index from which on all sizes together are at most `left`."""
+    first = len(sizes)
+    while first and (left := left - sizes[first - 1]) >= 0:
         first -= 1
     return first
 
