@@ -177,8 +177,7 @@ class Conversations:
             lane.hold_buffer(name, holder="people", cause=request.cause, hold_ms=request.hold_ms)
             for lane in reversed(self._lanes)  # hold in the DynamoDB lane even if Valkey is unavailable
         ]
-        # Return the end of the hold in the lane that `show` reads, so that `show` returns the same time. The hold in
-        # the other lane ends a moment earlier.
+        # Return the end in the lane that `show` reads. The hold in the other lane ends a moment earlier.
         held: Json = {"heldUntil": last.held_until_ms}
         peeked = [lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN) for lane in self._lanes]
         ends: list[int] = [end for seen in peeked for end in _reply_until(name, seen).values()]
@@ -189,8 +188,7 @@ class Conversations:
     def resume(self, request: r.OfConversation) -> Json:
         """End all holds, in all lanes. Return the messages' due time. Raise SubjectNotFound if there was no hold."""
         name = _name(request)
-        # End the takeover first. Otherwise a late delivery of a human agent's earlier reply could hold the conversation
-        # again.
+        # End the takeover first, or a late delivery of a human agent's earlier reply could hold the conversation again.
         self._takeovers.resume(name, now_ms=self._clock())
         outcomes = [lane.resume_buffer(name) for lane in reversed(self._lanes)]
         if not any(isinstance(each, o.HoldEnded) for each in outcomes):

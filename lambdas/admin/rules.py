@@ -27,8 +27,7 @@ from message_buffer.telemetry import Telemetry
 MAX_DOORS = 50
 # Rules are mostly short, so the rules of 5,000 scopes fit into a response, unless they are all huge.
 MAX_RULES_LISTED = 5_000
-# Retiming stops when less time than this is left, which is enough for the response and one call to Valkey with the
-# longest time-outs.
+# Retiming stops when less time than this is left, which is enough for the response and the slowest call to Valkey.
 MIN_MS_LEFT_TO_RETIME = 13_000
 # The id of an example conversation has this in each part that the scope does not name.
 ANY = "*"
@@ -163,8 +162,7 @@ class RulesAdmin:
             if scope in (*scopes_of(conversation, agent), account):
                 timing = book.for_conversation(conversation, agent).rules.timing
                 outcome = lane.retime_buffer(name, timing=timing)
-                # If the scope is one conversation, both lanes are tried. But the conversation may have no window in the
-                # DynamoDB lane, so count a window only if it exists.
+                # If the scope is one conversation, both lanes are tried, so count a window only if it exists.
                 counts["looked"] += lane is self._valkey_lane or not isinstance(outcome, BufferEmpty)
                 counts["retimed"] += isinstance(outcome, BufferRetimed)
         return True

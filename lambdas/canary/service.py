@@ -10,8 +10,7 @@ from message_buffer.clock import Clock, system_clock
 from message_buffer.limits import CANARY_FRAGMENTS, CANARY_RUN_MS
 from message_buffer.telemetry import Telemetry
 
-# Each run of a day uses another conversation, so that all shards are tried in turn. The next day uses the same
-# conversations.
+# Each run of a day uses another conversation, so that all shards are tried in turn.
 CANARY_CONVERSATIONS = 288
 # The function stops waiting this long before its time-out, so that it can still log what is missing.
 MIN_MS_LEFT_TO_REPORT = 5_000

@@ -37,15 +37,13 @@ MAX_STARTS_UNDER_WAY = 200
 # A start may wait for a free thread. If less than this share of the claim's time is left after the wait, the processor
 # puts the claim back instead, because the conversation processor could begin after the claim's end.
 CLAIM_LEFT_FOR_A_START = 0.5
-# If no conversation processor could be started, the conversation is due again after this pause, which doubles with each
-# failure in a row.
+# The pause before a conversation is due again if a start failed. It doubles with each failure in a row.
 MIN_RETURN_MS = 250
 MAX_RETURN_MS = 5_000
 # While Valkey fails, the processor pauses between its tries. The pause doubles each time, up to MAX_PAUSE_MS.
 MIN_PAUSE_MS = 50
 MAX_PAUSE_MS = 1_000
-# A processor without Valkey ends after this time. In a shorter outage it keeps running, because it can resume sooner
-# than a new one could start.
+# A processor without Valkey ends after this time. Until then it could resume sooner than a new one could start.
 MAX_MS_WITHOUT_VALKEY = 30_000
 
 

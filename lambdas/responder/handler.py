@@ -125,7 +125,6 @@ def _is_finished(record: Json, components: _Components, context: Any) -> bool:
             hide(seconds=retry_seconds)
         return retry_seconds is None
     except SendFailed as error:
-        # The queue may deliver the batch again although it was answered. The outbox then shows the next run what was
-        # sent.
+        # If the queue delivers the batch again although it was answered, the outbox shows what was sent.
         components.telemetry.warn("delivery could not be hidden", reason=str(error))
         return False

@@ -6,12 +6,10 @@ from typing import NamedTuple
 
 # DynamoDB limits an item to 400 KB. Besides these turns, the record contains parked batches and settings.
 MAX_RECORDED_TURNS_BYTES = 98_304
-# DynamoDB limits a transaction to 100 writes, and the transaction that ends a batch may move all turns out of the
-# record.
+# DynamoDB limits a transaction to 100 writes, and the last one of a batch may move all turns out of the record.
 MAX_RECORDED_TURNS = 60
 MAX_TURN_BYTES = 32_768
-# A token of English has about four bytes, and a token of other scripts has fewer. So the estimated number of tokens is
-# usually higher than the true one.
+# A token of English has about four bytes, so the estimated number of tokens is usually higher than the true one.
 MIN_BYTES_IN_A_TOKEN = 3
 CUT_MARK = " […]"
 CONTROLS = {code: None for code in range(32) if chr(code) not in "\n\t"}

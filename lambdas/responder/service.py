@@ -52,8 +52,7 @@ CHANNEL_NOT_ALLOWED = "channel_not_allowed"
 QUESTION_TOO_LONG = "question_too_long"
 TOO_MANY_REPLIES = "too_many_replies"
 TOO_MANY_OF_TENANT = "too_many_replies_of_tenant"
-# The maximum pause for a batch that only waits because another run owns its conversation. After a failure the pause may
-# be longer.
+# The maximum pause for a batch that only waits because another run owns its conversation.
 MAX_RETRY_SECONDS_WHILE_OWNED = 32
 # If a run ends after it has recorded `sending`, the part is never sent again. So there must be time to send the part,
 # and also to write to the table.
@@ -176,8 +175,7 @@ class Responder:
         try:
             self._table.release(conversation, owner, status="processing_error", reason=reason)
         except SendFailed as failed:
-            # The ownership ends by itself. Raise nothing here, because the caller re-raises the first error, which says
-            # more.
+            # The ownership ends by itself. Raise nothing, because the caller re-raises the first error.
             self._telemetry.warn("conversation was not released", conversation=conversation, reason=str(failed))
 
     # -- the steps of a batch ----------------------------------------------------------------------
