@@ -87,7 +87,7 @@ def grant_to_canary(stack: BufferStack) -> None:
 def grant_to_responder(stack: ResponderStack, buffer: BufferStack, *, model: str | None) -> None:
     """Grant the responder its own storage, its model, and the access to the buffer that any consumer could have."""
     function = stack.function
-    _grant_table(function, stack.table, "GetItem", "PutItem", "UpdateItem", "Query", "BatchWriteItem")
+    _grant_table(function, stack.table, "GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query")
     grant(function, READ_SECRET, on=stack.secrets.policy_arn)
     grant(function, SEND, *INSPECT, on=stack.dead_letters.queue_arn)
     grant(function, INVOKE, on=buffer.gate.entrance.function_arn)

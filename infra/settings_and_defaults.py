@@ -232,9 +232,9 @@ class ResponderConfig(Settings):
     max_tenant_replies_an_hour: Annotated[int, Field(ge=1, le=10_000_000)] = 3_000
     """How many replies the assistant writes at most for one tenant in an hour of the clock. This bounds the bill if
     someone writes under many invented names. Raise it if you have more customers."""
-    gate: Literal["deliver", "discard_and_merge", "interrupt", "queue"] = "discard_and_merge"
+    gate: Literal["deliver", "discard_and_merge", "interrupt"] = "discard_and_merge"
     """What happens to a reply if the customer writes again before it is sent (docs/responder.md). Choose `deliver` if
-    customers rarely do, `interrupt` if replies have several parts, and `queue` if the AI must answer each batch."""
+    the AI must answer each batch by itself, and `interrupt` if replies have several parts."""
     gate_wait_seconds: Annotated[int, Field(ge=4, le=900)] = 60
     """How long a batch whose reply was stopped waits for the next one. Raise it for a longer `maxWaitMs`."""
     channel: Literal["platform", "fake"] = "platform"
@@ -244,15 +244,9 @@ class ResponderConfig(Settings):
     """Set it if the AI should answer on some platforms only."""
     typing_indicator: bool = False
     """Show the customer that a reply is being written. Set it if your model takes more than a few seconds."""
-    unknown_conversation: Literal["create", "drop"] = "create"
-    """Choose `drop` if a system of yours enters the conversations that the AI may answer into the responder's table."""
     max_parallel_batches: Annotated[int, Field(ge=2, le=1_000)] = 100
     """How many batches are answered at the same time. Without a limit, answers that take minutes could use all of the
     account's concurrency. Choose 2 in an account whose quota is 10."""
-    inactive_project: Literal["drop", "hold"] = "drop"
-    """How to treat a batch whose tenant or conversation has a `projectStatus` other than `active` in that table."""
-    channel_not_allowed: Literal["drop", "hold"] = "drop"
-    """Choose `hold` if people answer on the platforms that are not in `allowed_channels`."""
     turn_days: Annotated[int, Field(ge=1, le=4_000)] = 365
     """How many days the responder keeps a conversation's turns and settings after its last batch."""
 

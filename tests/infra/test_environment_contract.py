@@ -14,8 +14,9 @@ from lambdas.canary import service as canary_service
 from lambdas.canary.burst import MAX_LATE_SECONDS, Burst
 from lambdas.canary.webhook import GenericWebhook
 from lambdas.responder import batch as responder_batch
-from lambdas.responder import events as responder_events
-from lambdas.responder.channels.base import MAX_SEND_SECONDS
+from lambdas.responder import channels as responder_channels
+from lambdas.responder import service as responder_service
+from lambdas.responder.channels import MAX_SEND_SECONDS
 from lambdas.responder.owned_batch import MIN_TIME_TO_FINISH_MS
 from message_buffer.events import batch_ready as batch
 from message_buffer.events import event_bus
@@ -159,7 +160,7 @@ def test_a_stages_url_is_one_that_the_store_can_open(functions: Functions) -> No
 
 def test_what_the_bus_lets_consumers_ask_for_is_what_is_published() -> None:
     assert bus.SOURCE == event_bus.SOURCE
-    by_responder = {responder_events.REPLY_SENT, responder_events.REPLY_WITHHELD}
+    by_responder = {responder_channels.REPLY_SENT, responder_service.REPLY_WITHHELD}
     published = {batch.DETAIL_TYPE, AMENDED, CANCELLED, FORGOTTEN, TAKEN_OVER} | by_responder
     assert set(bus.EVENTS) == published
 

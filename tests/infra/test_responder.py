@@ -94,7 +94,7 @@ def test_conversations_outlive_their_stack_and_can_be_brought_back(template: Tem
 def test_it_may_do_what_it_does_and_no_more(template: Template) -> None:
     allowed = _statements(template)
     assert {action for action in allowed if not action.startswith(("xray:", "sqs:"))} == {
-        "dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:Query", "dynamodb:BatchWriteItem",
+        "dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem", "dynamodb:Query",
         "secretsmanager:GetSecretValue", "lambda:InvokeFunction", "events:PutEvents", "s3:GetObject",
         "bedrock:InvokeModel",
     }  # fmt: skip

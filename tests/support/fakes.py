@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from message_buffer.aws.object_store import ObjectStore
+from message_buffer.aws.functions import Functions
 from message_buffer.errors import SendFailed
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.store import Store
+from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.rules.rules_table import StoredRules
 from message_buffer.telemetry import Telemetry, Value
 from tests.support.engine import ManualClock
@@ -53,10 +55,11 @@ class RecordedTelemetry(Telemetry):
         return [fields for _, told, fields in self.lines if told == decision]
 
 
-class FakeFunctions:
+class FakeFunctions(Functions):
     """Lambda: records which functions were started, and refuses `refusals` times."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.started: list[tuple[str, Mapping[str, object]]] = []
         self.refusals = 0
         self.prepared = False
@@ -90,6 +93,7 @@ class FakeBus(EventBus):
     """EventBridge: records the details, and raises each of `failures` once."""
 
     def __init__(self) -> None:
+        super().__init__("the-bus")
         self.published: list[tuple[str, str]] = []
         self.connections = 0
         self.failures: list[Exception] = []
@@ -110,9 +114,8 @@ class FakeBus(EventBus):
 
 
 class FakeObjects(ObjectStore):
-    bucket = "the-bucket"
-
     def __init__(self) -> None:
+        super().__init__("the-bucket")
         self.kept: dict[str, bytes] = {}
         self.failures: list[Exception] = []
 
@@ -158,7 +161,7 @@ class FakeSecrets:
         return self.text
 
 
-class FakeWake:
+class FakeWake(Wake):
     """A sleep that takes no time: it advances the clock, unless `meanwhile` returns True."""
 
     def __init__(self, clock: ManualClock) -> None:

@@ -7,6 +7,7 @@ from message_buffer.takeovers.takeovers_table import TakeoversTable
 
 class FakeTakeovers(TakeoversTable):
     def __init__(self) -> None:
+        super().__init__("takeovers")
         self.states: dict[str, Takeover] = {}
         self.calls: list[str] = []
         self.failures: list[str] = []

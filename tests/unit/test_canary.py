@@ -10,7 +10,7 @@ import pytest
 
 from lambdas.canary import handler
 from lambdas.canary.burst import Burst, WebhookRefused
-from lambdas.canary.listening import ArrivedEvent
+from lambdas.canary.listening import ArrivedEvent, Subscription
 from lambdas.canary.service import Canary
 from lambdas.canary.webhook import GenericWebhook, WebhookResponse, WebhookUnreachable, generic_secret
 from lambdas.ingest.report import Done, report
@@ -43,10 +43,11 @@ class FakeWebhook(GenericWebhook):
         return WebhookResponse(self._status, json.dumps({"conversations": {conversation: waits}, "error": "no"}))
 
 
-class Bus:
+class Bus(Subscription):
     """Delivers one batch for each list of ids."""
 
     def __init__(self, *batches: list[str], at_ms: int = DUE_MS + 40) -> None:
+        super().__init__(None, "queue")
         self._arrivals = [arrival(ids, f"b{place}", at_ms=at_ms) for place, ids in enumerate(batches)]
 
     def poll(self, *, wait_seconds: int) -> list[ArrivedEvent]:

@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 
 from lambdas.responder.batch import read_batch
+from message_buffer.aws.object_store import ObjectStore
 from message_buffer.errors import InvalidInput
 from message_buffer.events import batch_ready as batch
 from message_buffer.events.emission import Emission, TimeLeft
@@ -28,10 +29,11 @@ def read(name: str) -> Any:
     return json.loads((FIXTURES / name).read_text("utf-8"))
 
 
-class StoredBatches:
+class StoredBatches(ObjectStore):
     """The bucket, with the content of event.json as the object of a batch that was too large for an event."""
 
-    bucket = "the-bucket"
+    def __init__(self) -> None:
+        super().__init__("the-bucket")
 
     def get(self, key: str) -> bytes:
         assert key == read("event_by_reference.json")["messagesRef"]["key"]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from lambdas.processor.service import ConversationProcessors, Processor, Timings
+from message_buffer.aws.functions import Functions
 from message_buffer.lanes.outcomes import BatchCompleted, BatchTaken, MessageRefused
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.keys import script_keys
@@ -88,13 +89,13 @@ def send_naive(given: Given) -> None:
         wire.ask(naive.request(message["c"], message["number"], timing(message["delay"])))
 
 
-class _Pipe:
+class _Pipe(Functions):
     """Stands in for Lambda. It prints each invocation, so that the process with the role `execute` can read it."""
 
     def prepare(self) -> None:
         return
 
-    def start(self, _function: str, payload: Mapping[str, object]) -> None:
+    def start(self, function: str, payload: Mapping[str, object]) -> None:  # noqa: ARG002 - there is one function
         sys.stdout.write(json.dumps({"c": payload["conversation"], "claimed": now_ms()}) + "\n")
         sys.stdout.flush()
 
