@@ -514,7 +514,7 @@ class StageConfig(Settings):
         if self.valkey_url and not self.has_valkey_lane:
             raise ValueError("a stage with `lane: dynamodb` has no Valkey: leave valkeyUrl out")
         if self.is_local and self.has_valkey_lane and not self.valkey_url:
-            raise ValueError("the local stage needs `-c valkeyUrl=valkey://host:port?cluster=true`; `make up` sets it")
+            raise ValueError("the local stage needs `-c valkeyUrl=valkey://host:port`; `make up` sets it")
         if not self.is_local and self.valkey_url:
             raise ValueError("only the local stage takes valkeyUrl: the others have a cache of their own")
         if self.account and self.has_network and not self.network.availability_zones:
