@@ -61,7 +61,7 @@ class Conversations:
         First put back the conversations whose claim has expired, as the watchdog does.
         """
         lane = self._valkey_lane
-        shards = [self._shard(lane, shard) for shard in range(lane.store.settings.shards)] if lane else []
+        shards = [self._shard(lane, shard) for shard in range(lane.settings.shards)] if lane else []
         due = [shard["nextDueAt"] for shard in shards if shard["nextDueAt"] is not None]
         shown: Json = {
             "pending": sum(shard["pending"] for shard in shards),
@@ -111,7 +111,7 @@ class Conversations:
         name = _name(request)
         seen = lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN)
         shown: Json = {
-            **({"shard": lane.store.shard_of(name)} if isinstance(lane, ValkeyLane) else {}),
+            **({"shard": lane.shard_of(name)} if isinstance(lane, ValkeyLane) else {}),
             "state": seen.state.lower(),
             "count": seen.count,
             "dueAt": seen.due_at_ms,

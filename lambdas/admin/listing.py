@@ -20,7 +20,7 @@ MAX_WINDOWS_IN_A_LISTING = 5_000
 MAX_PAGES_IN_A_LISTING = 200
 # The cursor of the page of open windows. The cursor of a shard's page is `<shard>/<the store's cursor>`.
 WINDOWS = "windows"
-_SHARD_CURSOR = re.compile(r"([0-9]{1,5})/([a-z]+:[0-9]+)")
+_SHARD_CURSOR = re.compile(r"([0-9]{1,5})/((?:open|inflight|pending):[0-9]{1,20})")
 
 
 class _WindowPage(NamedTuple):
@@ -77,10 +77,10 @@ def _page_of_shard(
     given = _SHARD_CURSOR.fullmatch(cursor)
     if not given:
         raise InvalidInput(f"cursor: no earlier call returned {cursor!r}; leave it out to begin again")
-    shard, shards = int(given[1]), valkey_lane.store.settings.shards
+    shard, shards = int(given[1]), valkey_lane.settings.shards
     if shard >= shards:
         raise InvalidInput(f"shard: this stage has the shards 0 to {shards - 1}, not {shard}")
-    page = valkey_lane.store.list_conversations(shard, cursor=given[2], limit=MAX_CONVERSATIONS_IN_A_PAGE)
+    page = valkey_lane.list_conversations(shard, cursor=given[2], limit=MAX_CONVERSATIONS_IN_A_PAGE)
     names = [each.conversation for each in page.conversations if _matches(each.conversation, request)]
     if page.next_cursor:
         return _WindowPage(names, f"{shard}/{page.next_cursor}")
@@ -109,7 +109,7 @@ def _row(lane: ValkeyLane | DynamoDbLane, kind: str, name: str) -> Json | None:
     return {
         "conversation": name,
         "lane": kind,
-        "shard": lane.store.shard_of(name) if isinstance(lane, ValkeyLane) else None,
+        "shard": lane.shard_of(name) if isinstance(lane, ValkeyLane) else None,
         "state": seen.state.lower(),
         "count": seen.count,
         "frozen": seen.frozen,

@@ -198,7 +198,7 @@ class RulesAdmin:
             yield from ((lane, scope.partition(":")[2]) for lane in lanes if lane)
             return
         if self._valkey_lane:
-            for name in _open_in_valkey(self._valkey_lane.store):
+            for name in _open_in_valkey(self._valkey_lane):
                 yield self._valkey_lane, name
         if self._dynamodb_lane:
             for name, _ in self._dynamodb_lane.open_windows(limit=MAX_WINDOWS_IN_A_LISTING):

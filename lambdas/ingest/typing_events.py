@@ -18,8 +18,7 @@ def extend_waits(typing: Iterable[ConversationId], book: RuleBook, lane: Lane) -
     for named in typing:
         conversation, agent = belongs(named, book.owner_of(named.platform, named.account))
         timing = book.for_conversation(conversation, agent).rules.timing
-        # A VIP's wait may be 0, but the store refuses an extension of 0, so extend by at least 1 ms.
-        extend_ms = max(timing.typing_ms, timing.silence_ms, 1)
+        extend_ms = max(timing.typing_ms, timing.silence_ms)
         name = str(conversation)
         outcome = lane.extend_wait(name, extend_ms=extend_ms, max_wait_ms=timing.max_wait_ms)
         conversations[name] = {"dueAt": None if isinstance(outcome, o.BufferEmpty) else outcome.due_at_ms}

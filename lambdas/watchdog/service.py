@@ -36,7 +36,7 @@ class Watchdog:
 
         Each pass begins at a different shard, so that no shard is always skipped if there is not enough time for all.
         """
-        shards = self._lane.store.settings.shards
+        shards = self._lane.settings.shards
         first = self._clock() // WATCHDOG_PASS_MS % shards
         first_error: StoreError | None = None
         checked: list[_Health] = []
@@ -67,7 +67,7 @@ class Watchdog:
                 self._telemetry.count("Pending", pending)
                 self._telemetry.count("InFlight", inflight)
             self._telemetry.measure_ms("OldestOverdueMs", max(health.overdue_ms for health in checked))
-        if len(checked) == self._lane.store.settings.shards:
+        if len(checked) == self._lane.settings.shards:
             self._telemetry.count("Sweeps")
 
     def _check_shard(self, shard: int, remaining_ms: Callable[[], int]) -> _Health:

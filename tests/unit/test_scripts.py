@@ -27,7 +27,6 @@ NAMES = sorted(path.stem for path in LUA_DIRECTORY.glob("*.lua"))
 NOW_MS = 1_700_000_000_000
 
 # One script, two intentions.
-RELEASES = {"stop_if_idle", "hand_over"}
 
 # Below the header. The hot path does in one round trip what would otherwise take five.
 MAX_LINES = 60
@@ -336,8 +335,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "peek_conversation": {"limit": 5},
     "acquire_lease": {"lease_id": "l"},
     "renew_lease": {"lease_id": "l"},
-    "stop_if_idle": {"lease_id": "l"},
-    "hand_over": {"lease_id": "l"},
+    "release_lease": {"lease_id": "l", "reason": "idle"},
     "claim_due": {"lease_id": "l"},
     "return_claim": {"lease_id": "l", "due_at_ms": NOW_MS},
     "recover_expired": {},
@@ -370,8 +368,7 @@ def methods() -> set[str]:
 
 
 def test_the_store_has_a_method_for_each_script_under_its_name() -> None:
-    assert methods() - RELEASES == set(NAMES) - {"release_lease"}
-    assert methods() == CALLS.keys()
+    assert methods() == set(NAMES) == CALLS.keys()
 
 
 @pytest.mark.parametrize("method", CALLS)
@@ -381,7 +378,7 @@ def test_the_store_sends_what_the_header_asks_for(method: str) -> None:
     of_shard = "shard" in inspect.signature(getattr(Store, method)).parameters
     getattr(store, method)(0 if of_shard else "c", **CALLS[method])
     ((script, keys, args),) = recorder.asked
-    assert script.name == ("release_lease" if method in RELEASES else method)
+    assert script.name == method
     assert keys == [f"{{b0}}:{kind.replace('<id>', 'c')}".encode() for kind in script.keys]
     assert not (of_shard and any("<id>" in kind for kind in script.keys))
     for name, value in zip(script.args, args, strict=True):

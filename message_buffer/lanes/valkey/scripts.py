@@ -49,6 +49,8 @@ class Script(NamedTuple):
     words: frozenset[bytes]
     takes_conversation: bool
     """True if the conversation's id is among the arguments, not only in the names of the keys."""
+    may_start: bool
+    """True if the script may reserve the start of the shard's processor."""
     pick: Callable[[Mapping[str, Argument]], tuple[Argument, ...]]
     """A function that takes the arguments out of a mapping, in the header's order."""
     read: Mapping[bytes, ReadReply]
@@ -85,8 +87,9 @@ def parse_script(name: str, source: str) -> Script:
     # The protocol identifies a script by its SHA-1, which protects nothing here.
     sha = sha1(body, usedforsecurity=False).hexdigest()
     return Script(
-        name, body, sha, tuple(keys), tuple(args), frozenset(read), "conversation" in args, _picker(args), read
-    )
+        name, body, sha, tuple(keys), tuple(args), frozenset(read), "conversation" in args, "start_id" in args,
+        _picker(args), read,
+    )  # fmt: skip
 
 
 def _picker(args: list[str]) -> Callable[[Mapping[str, Argument]], tuple[Argument, ...]]:
