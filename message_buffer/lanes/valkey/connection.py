@@ -206,7 +206,7 @@ class Connection:
                     if self._client is client:
                         self._close()
             raise as_store_error(error, script.name) from error
-        if not (isinstance(reply, list) and reply and isinstance(reply[0], bytes) and reply[0] in script.words):
+        if not (isinstance(reply, list) and reply and isinstance(reply[0], bytes) and reply[0] in script.read):
             raise ScriptInvariantBroken(f"{script.name} returned a word that its header does not name")
         return reply
 
