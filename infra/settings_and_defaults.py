@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from message_buffer.errors import InvalidRules
 from message_buffer.limits import PROCESSOR_LIFE_SECONDS, VALKEY_ANSWER_MS, VALKEY_CONNECT_MS
-from message_buffer.rules.layers import problems_of_deployed
-from message_buffer.rules.rules_and_defaults import RULE_FIELDS, check_platform_names
+from message_buffer.rules.layers import problems_of_deployed, resolve_rules
+from message_buffer.rules.rules_and_defaults import RULE_FIELDS, RuleLayer, check_platform_names
 
 # A stage that reserves no concurrency for the conversation processor may emit this many batches at once. If the
 # account's quota is lower, as in new accounts, the other starts wait in Lambda.
@@ -325,8 +325,8 @@ class ResponderConfig(Settings):
     suits most teams. Choose `deliver` if customers rarely write again, `interrupt` if replies have several parts, and
     `queue` if the AI must answer each batch by itself."""
     gate_wait_seconds: Annotated[int, Field(ge=4, le=900)] = 60
-    """If the gate has stopped the reply to a batch, how long that batch waits for the customer's next one. Raise it if
-    your rules have a longer `maxWaitMs`."""
+    """If the gate has stopped the reply to a batch, how long that batch waits for the customer's next one. It must be
+    above the `maxWaitMs` of `rules`; raise it if a tenant's or an agent's rules have a longer one."""
     channel: Literal["platform", "fake"] = "platform"
     """`platform` sends a reply by the platform of the customer's messages. `fake` publishes it on the bus instead.
     Choose `fake` to try the responder, or to send replies by a system of your own."""
@@ -528,6 +528,14 @@ class StageConfig(Settings):
         if not self.is_local and not self.responder.assistant_url.startswith("https:"):
             raise ValueError(
                 "responder.assistant_url must begin with https: the API key and customers' messages are sent there"
+            )
+        deployed = RuleLayer.model_validate({**self.rules, "name": "deployed"})
+        longest = max(resolve_rules([deployed], each).rules.max_wait_ms for each in ("", *deployed.platform_overrides))
+        parks = self.responder.gate in ("discard_and_merge", "interrupt")
+        if parks and self.responder.gate_wait_seconds * 1_000 <= longest:
+            raise ValueError(
+                f"responder.gate_wait_seconds must be above {longest / 1_000:g}, the rules' longest maxWaitMs in"
+                " seconds, or a stopped reply is sent before the newer messages are due; or choose another gate"
             )
         return self
 

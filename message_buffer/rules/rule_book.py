@@ -19,6 +19,7 @@ from message_buffer.messages.conversation_id import ConversationId, escape_part
 from message_buffer.rules.layers import ResolvedRules, resolve_rules
 from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.rules_and_defaults import Owner, RuleLayer
+from message_buffer.rules.rules_table import StoredRules
 from message_buffer.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -35,18 +36,9 @@ STAGE = "stage"
 DOOR = "door:"
 
 
-class Stored(Protocol):
-    @property
-    def scope(self) -> str: ...
-    @property
-    def rules(self) -> Any: ...
-    @property
-    def version(self) -> int: ...
-
-
 class ReadsRules(Protocol):
     def version(self) -> int: ...
-    def read_all(self) -> Iterable[Stored]: ...
+    def read_all(self) -> Iterable[StoredRules]: ...
 
 
 def scopes_of(conversation: ConversationId, agent: str | None = None) -> tuple[str, ...]:
@@ -90,7 +82,7 @@ def read_scope(scope: str, rules: Any, *, version: int | None = None) -> "RuleLa
 class _Snapshot:
     """The table as it was read at one time. Each item is parsed when it is first needed."""
 
-    def __init__(self, stored: Iterable[Stored], stage_rules: Mapping[str, Any], telemetry: Telemetry) -> None:
+    def __init__(self, stored: Iterable[StoredRules], stage_rules: Mapping[str, Any], telemetry: Telemetry) -> None:
         self._stored = {each.scope: each for each in stored}
         self._stage_rules = stage_rules
         self._telemetry = telemetry

@@ -93,11 +93,11 @@ class Cache:
 
     @property
     def swallowed(self) -> int:
-        return self.telemetry.counts["StoreRetries"]
+        return self.telemetry.counts.get("StoreRetries", 0)
 
     @property
     def unavailable(self) -> int:
-        return self.telemetry.counts["SignInsUnavailable"]
+        return self.telemetry.counts.get("SignInsUnavailable", 0)
 
     def send(self, message_id: str) -> None:
         outcome = self.store.buffer_message("c", message_id, payload=payload(message_id), timing=Rules().timing)

@@ -679,10 +679,6 @@ def test_a_layer_that_needs_a_higher_one_is_kept_with_it() -> None:
     together = Rules(silence_ms=60000, max_wait_ms=120000)
     assert resolve_rules([tenant, agent]) == (together, resolve_rules([tenant, agent]).origins, ())
 
-    resolved = resolve_rules([tenant, agent, layer("conversation:c1", minMessages=50)])
-    assert resolved.rules == together
-    assert [skipped.layer for skipped in resolved.skipped] == ["conversation:c1"]
-
 
 def test_a_layer_is_skipped_only_on_the_platform_where_it_is_wrong() -> None:
     layers = [layer("tenant:acme", maxMessages=3, platformOverrides={"sms": {"maxWaitMs": 1000}})]
