@@ -10,7 +10,7 @@ who owns an account, so it refuses messages.
 
 from collections.abc import Iterable, Mapping
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidRules, SendFailed
@@ -24,6 +24,8 @@ from message_buffer.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from message_buffer.rules.doors import Door
+
+T = TypeVar("T")
 
 # An instance keeps the resolved rules of this many combinations of layers. Without this limit, a sender who names
 # agents could combine every agent with every conversation that has rules of its own.
@@ -102,23 +104,17 @@ class _Snapshot:
         return resolved
 
     def layers(self, scopes: Iterable[str]) -> list[RuleLayer]:
-        found = [self._of(scope) for scope in (DEPLOYED, *scopes)]
-        return [layer for layer in found if isinstance(layer, RuleLayer)]
+        found = [self.get(scope, RuleLayer) for scope in (DEPLOYED, *scopes)]
+        return [layer for layer in found if layer is not None]
 
     def owner(self, platform: str, account: str) -> Owner | None:
         """Return the owner that the table names for the account, or else for the account's door."""
-        for each in dict.fromkeys((account, _door_of(platform, account))):
-            if isinstance(owner := self._of(account_scope(platform, each)), Owner):
-                return owner
-        return None
+        own = self.get(account_scope(platform, account), Owner)
+        return own or self.get(account_scope(platform, _door_of(platform, account)), Owner)
 
-    def has_quota(self, platform: str, account: str) -> bool:
-        own = self._of(account_scope(platform, account))
-        return isinstance(own, Owner) and own.quota is not None
-
-    def layer(self, scope: str) -> RuleLayer | None:
-        layer = self._of(scope)
-        return layer if isinstance(layer, RuleLayer) else None
+    def get(self, scope: str, kind: type[T]) -> T | None:
+        found = self._of(scope)
+        return found if isinstance(found, kind) else None
 
     def door(self, name: str) -> "Door | None":
         door = self._of(f"{DOOR}{name}")
@@ -208,9 +204,10 @@ class RuleBook:
         snapshot = self._current()
         platform, account, tenant = conversation.platform, conversation.account, tenant_scope(conversation.tenant)
         door = _door_of(platform, account)
-        if account != door and not snapshot.has_quota(platform, account):
+        own = snapshot.get(account_scope(platform, account), Owner)
+        if account != door and not (own and own.quota):
             account = door
-        owner, layer = snapshot.owner(platform, account), snapshot.layer(tenant)
+        owner, layer = snapshot.owner(platform, account), snapshot.get(tenant, RuleLayer)
         of_account, of_tenant = owner and owner.quota, layer and layer.quota
         return Charge(
             account_scope(platform, account).removeprefix("account:"),

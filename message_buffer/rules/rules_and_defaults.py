@@ -15,9 +15,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
     ValidationError,
-    model_serializer,
     model_validator,
 )
 
@@ -259,7 +257,6 @@ _Languages = Annotated[
 
 
 _UNITS_MS = {"s": SECOND_MS, "m": MINUTE_MS, "h": HOUR_MS}
-_MAX_DIGITS_OF_A_DURATION = 5
 
 
 def _legal_duration(duration: str) -> str:
@@ -275,7 +272,7 @@ def _duration_ms(duration: str) -> int:
 _Duration = Annotated[
     str,
     Field(
-        pattern=rf"^[0-9]{{1,{_MAX_DIGITS_OF_A_DURATION}}}[smh]$",
+        pattern=r"^[0-9]{1,5}[smh]$",
         description=f"a time such as '30m' or '12h', at most '{MAX_HOLD_MS // HOUR_MS}h'",
     ),
     AfterValidator(_legal_duration),
@@ -462,7 +459,7 @@ class Owner(_Checked):
 class PartialRules(_RuleFields):
     """A subset of the rules, which may build on a preset.
 
-    A field that was not set reads as its default and is not serialised. `own` has the fields that were set.
+    A field that was not set reads as its default. `own` has the fields that were set.
     """
 
     preset: Annotated[PresetName | None, Field(description=f"one of {', '.join(PRESETS)}")] = None
@@ -483,12 +480,6 @@ class PartialRules(_RuleFields):
         if problems := _conflicts(_applied(self.steps())):
             raise InvalidRules("\n".join(problems))
         return self
-
-    @model_serializer(mode="wrap")
-    def _emit_what_was_set(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        names = {name for name in self.model_fields_set if name in RULE_FIELDS or getattr(self, name) is not None}
-        wire_names = {type(self).model_fields[name].alias for name in names}
-        return {key: value for key, value in serialize(self).items() if key in names or key in wire_names}
 
 
 class RuleLayer(PartialRules):

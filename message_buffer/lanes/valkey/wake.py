@@ -8,7 +8,7 @@ the next processor.
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 from redis import RedisError
 
@@ -22,23 +22,11 @@ from message_buffer.lanes.valkey.keys import wake_key
 POP_SECONDS = 20
 
 
-class _WakeConnection(Protocol):
-    """The part of redis-py's connections that we use."""
-
-    def send_command(self, *args: Any) -> None: ...
-
-    def can_read(self, timeout: float) -> bool: ...
-
-    def read_response(self) -> Any: ...
-
-    def disconnect(self) -> None: ...
-
-
 class _Pop(NamedTuple):
     """A connection for one blocking pop, and its client."""
 
     client: Client
-    line: _WakeConnection
+    line: Any  # redis-py's connection
 
     def close(self) -> None:
         self.line.disconnect()
@@ -89,7 +77,7 @@ class Wake:
     def _left(self, deadline: float) -> float:
         return max(deadline - self._monotonic(), 0)
 
-    def _popping_line(self, deadline: float) -> _WakeConnection | None:
+    def _popping_line(self, deadline: float) -> Any:
         """Return a connection on which a pop is waiting, or None if no connection is open before the deadline."""
         if self._pop is None:
             self._dial = self._dial or Dial(self._open)
