@@ -23,13 +23,12 @@ SNAPSHOT_TIME = "06:00"
 MAJOR_VERSION = "8"
 # ElastiCache offers public endpoints from this version on.
 PUBLIC_MAJOR_VERSION = "9"
-# The commands that the functions may send: those of the scripts, `blpop`, in which the processor sleeps, and those that
-# the client library needs in a cluster. Each is named, because a category would allow many more commands, and new ones
-# with each version of Valkey.
+# The commands that the functions may send: those of the scripts, and `blpop`, in which the processor sleeps. Each is
+# named, because a category would allow many more commands, and new ones with each version of Valkey.
 ACCESS = " ".join(
     [
         "on resetchannels ~{b*}:* -@all",
-        "+eval +evalsha +blpop +command +cluster|slots",
+        "+eval +evalsha +blpop",
         "+del +persist +pexpire +rename +unlink",
         "+hdel +hexists +hget +hincrby +hmget +hscan +hset",
         "+llen +lpush +lrange +lrem +lset +ltrim +rpush",
@@ -120,7 +119,7 @@ class CacheStack(StageStack):
         # The output is `host:port`. Clients must use TLS. A cache in a network accepts connections only from that
         # network.
         cdk.CfnOutput(self, "CacheEndpoint", value=endpoint)
-        self.url = f"valkeys://{endpoint}?cluster=true"
+        self.url = f"valkeys://{endpoint}"
         self.arns = (self._cache.attr_arn, self._user.attr_arn)
         self.iam = IamAccess(user=name, cache_name=name, region=config.region)
 

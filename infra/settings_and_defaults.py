@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from message_buffer.errors import InvalidRules
 from message_buffer.limits import PROCESSOR_LIFE_SECONDS, VALKEY_ANSWER_MS, VALKEY_CONNECT_MS
-from message_buffer.rules.layers import problems_of_deployed
-from message_buffer.rules.rules_and_defaults import RULE_FIELDS, check_platform_names
+from message_buffer.rules.layers import problems_of_deployed, resolve_rules
+from message_buffer.rules.rules_and_defaults import RULE_FIELDS, RuleLayer, check_platform_names
 
 # A stage that reserves no concurrency for the conversation processor may emit this many batches at once. If the
 # account's quota is lower, as in new accounts, the other starts wait in Lambda.
@@ -236,7 +236,8 @@ class ResponderConfig(Settings):
     """What happens to a reply if the customer writes again before it is sent (docs/responder.md). Choose `deliver` if
     the AI must answer each batch by itself, and `interrupt` if replies have several parts."""
     gate_wait_seconds: Annotated[int, Field(ge=4, le=900)] = 60
-    """How long a batch whose reply was stopped waits for the next one. Raise it for a longer `maxWaitMs`."""
+    """If the gate has stopped the reply to a batch, how long that batch waits for the customer's next one. It must be
+    above the `maxWaitMs` of `rules`; raise it if a tenant's or an agent's rules have a longer one."""
     channel: Literal["platform", "fake"] = "platform"
     """`platform` sends replies by the customer's platform. Choose `fake`, which publishes them on the bus, to try the
     responder, or to send replies by a system of your own."""
@@ -419,7 +420,7 @@ class StageConfig(Settings):
         if self.valkey_url and not self.has_valkey_lane:
             raise ValueError("a stage with `lane: dynamodb` has no Valkey: leave valkeyUrl out")
         if self.is_local and self.has_valkey_lane and not self.valkey_url:
-            raise ValueError("the local stage needs `-c valkeyUrl=valkey://host:port?cluster=true`; `make up` sets it")
+            raise ValueError("the local stage needs `-c valkeyUrl=valkey://host:port`; `make up` sets it")
         if not self.is_local and self.valkey_url:
             raise ValueError("only the local stage takes valkeyUrl: the others have a cache of their own")
         if self.account and self.has_network and not self.network.availability_zones:
@@ -427,6 +428,14 @@ class StageConfig(Settings):
         url = self.responder.assistant_url if self.responder else "https:"
         if not self.is_local and not url.startswith("https:"):
             raise ValueError("responder.assistant_url must begin with https: it receives the key and the messages")
+        deployed = RuleLayer.model_validate({**self.rules, "name": "deployed"})
+        longest = max(resolve_rules([deployed], each).rules.max_wait_ms for each in ("", *deployed.platform_overrides))
+        responder = self.responder
+        if responder and responder.gate != "deliver" and responder.gate_wait_seconds * 1_000 <= longest:
+            raise ValueError(
+                f"responder.gate_wait_seconds must be above {longest / 1_000:g}, the rules' longest maxWaitMs in"
+                " seconds, or a stopped reply is sent before the newer messages are due; or choose another gate"
+            )
         return self
 
     @model_validator(mode="after")

@@ -68,12 +68,6 @@ DEAD_LETTER_RETENTION_DAYS = 14
 # An instance reads a secret again when its copy is this old.
 SECRET_LIFE_MS = MINUTE_MS
 
-# -- events --------------------------------------------------------------------------------------------------
-
-# The time that a conversation processor needs at its end to complete its batch or to put it back. Both tries of a call
-# on an open connection fit into this time, even with the largest `timings.answer_ms`.
-RELEASE_MS = 2 * SECOND_MS
-
 # -- the Valkey lane -----------------------------------------------------------------------------------------
 
 # The defaults of the settings `timings.connect_ms` and `timings.answer_ms`. A healthy server answers within a few

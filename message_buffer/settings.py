@@ -26,7 +26,7 @@ class LogSettings(NamedTuple):
 class ConnectionSettings(NamedTuple):
     """Valkey's address, and its time-outs."""
 
-    url: str  # valkey://[user:password@]host:port[?cluster=true], valkeys:// for TLS
+    url: str  # valkey://[user:password@]host:port, valkeys:// for TLS
     connect_timeout_ms: int = limits.VALKEY_CONNECT_MS  # for TCP, TLS and the sign-in together
     answer_timeout_ms: int = limits.VALKEY_ANSWER_MS  # for an answer on an open connection
     ca_file: str | None = None

@@ -62,7 +62,7 @@ class Conversations:
     def status(self, _request: r.Request) -> Json:
         """Return the state of the shards and open windows, after putting back conversations whose claim has expired."""
         lane = self._valkey_lane
-        shards = [self._shard(lane, shard) for shard in range(lane.store.settings.shards)] if lane else []
+        shards = [self._shard(lane, shard) for shard in range(lane.settings.shards)] if lane else []
         due = [shard["nextDueAt"] for shard in shards if shard["nextDueAt"] is not None]
         shown: Json = {
             "pending": sum(shard["pending"] for shard in shards),
@@ -229,10 +229,10 @@ def _page_of_shard(
     given = _SHARD_CURSOR.fullmatch(cursor)
     if not given:
         raise InvalidInput(f"cursor: no earlier call returned {cursor!r}; leave it out to begin again")
-    shard, shards = int(given[1]), valkey_lane.store.settings.shards
+    shard, shards = int(given[1]), valkey_lane.settings.shards
     if shard >= shards:
         raise InvalidInput(f"shard: this stage has the shards 0 to {shards - 1}, not {shard}")
-    page = valkey_lane.store.list_conversations(shard, cursor=given[2], limit=MAX_CONVERSATIONS_IN_A_PAGE)
+    page = valkey_lane.list_conversations(shard, cursor=given[2], limit=MAX_CONVERSATIONS_IN_A_PAGE)
     names = [each.conversation for each in page.conversations if _matches(each.conversation, request)]
     if page.next_cursor:
         return _WindowPage(names, f"{shard}/{page.next_cursor}")
@@ -263,7 +263,7 @@ def _row(lane: ValkeyLane | DynamoDbLane, kind: str, name: str) -> Json | None:
 
 def _in_short(lane: ValkeyLane | DynamoDbLane, name: str, seen: o.Conversation) -> Json:
     return {
-        **({"shard": lane.store.shard_of(name)} if isinstance(lane, ValkeyLane) else {}),
+        **({"shard": lane.shard_of(name)} if isinstance(lane, ValkeyLane) else {}),
         "state": seen.state.lower(),
         "count": seen.count,
         "dueAt": seen.due_at_ms,

@@ -18,7 +18,7 @@ from message_buffer.messages.conversation_id import ConversationId, parse_conver
 from message_buffer.rules.doors import is_door_name, require_size
 from message_buffer.rules.due_time import Facts, due_after_message
 from message_buffer.rules.layers import resolve_rules
-from message_buffer.rules.rule_book import DOOR, RuleBook, Stored, account_scope, read_scope, scopes_of
+from message_buffer.rules.rule_book import DOOR, RuleBook, account_scope, read_scope, scopes_of
 from message_buffer.rules.rules_and_defaults import RuleLayer, Rules, check_platform_names
 from message_buffer.rules.rules_table import RulesTable, StoredRules
 from message_buffer.telemetry import Telemetry
@@ -40,13 +40,13 @@ _SCOPE = re.compile(
 class _FixedTable:
     """Stands in for the table, with a fixed list of stored rules."""
 
-    def __init__(self, stored: Iterable[Stored]) -> None:
+    def __init__(self, stored: Iterable[StoredRules]) -> None:
         self._stored = stored
 
     def version(self) -> int:
         return 0
 
-    def read_all(self) -> Iterable[Stored]:
+    def read_all(self) -> Iterable[StoredRules]:
         return self._stored
 
 
@@ -124,7 +124,7 @@ class RulesAdmin:
             self._telemetry.warn("agent not read", conversation=str(conversation), reason=str(error))
             return None
 
-    def _check(self, scope: str, stored: Sequence[Stored]) -> None:
+    def _check(self, scope: str, stored: Sequence[StoredRules]) -> None:
         """Raise InvalidRules unless the rules of `scope` are valid together with the layers beneath them.
 
         A layer may have rules for single platforms, so check every platform that one of these layers names.
@@ -174,13 +174,13 @@ class RulesAdmin:
             yield from ((lane, scope.partition(":")[2]) for lane in lanes if lane)
             return
         if self._valkey_lane:
-            for name in _open_in_valkey(self._valkey_lane.store):
+            for name in _open_in_valkey(self._valkey_lane):
                 yield self._valkey_lane, name
         if self._dynamodb_lane:
             for name, _ in self._dynamodb_lane.open_windows(limit=MAX_WINDOWS_IN_A_LISTING):
                 yield self._dynamodb_lane, name
 
-    def _book(self, stored: Iterable[Stored]) -> RuleBook:
+    def _book(self, stored: Iterable[StoredRules]) -> RuleBook:
         return RuleBook(_FixedTable(stored), self._stage_rules, self._telemetry, clock=self._clock)
 
 
@@ -219,7 +219,7 @@ def _shown(stored: StoredRules) -> Json:
     return shown | ({"problem": problem} if problem else {})
 
 
-def _problem(stored: Stored) -> str | None:
+def _problem(stored: StoredRules) -> str | None:
     """Return why the rules are not valid and so not in force, or None if they are valid."""
     try:
         read_scope(stored.scope, stored.rules)
@@ -239,7 +239,7 @@ def _checked_scope(scope: str) -> str:
     return scope
 
 
-def _require_room_for_door(mapping: Mapping[str, Any], others: Iterable[Stored]) -> None:
+def _require_room_for_door(mapping: Mapping[str, Any], others: Iterable[StoredRules]) -> None:
     require_size(mapping)
     if sum(other.scope.startswith(DOOR) for other in others) >= MAX_DOORS:
         raise InvalidInput(f"A stage has at most {MAX_DOORS} doors: delete one.")

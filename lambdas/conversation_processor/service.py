@@ -89,20 +89,20 @@ class ConversationProcessor:
 
     def warm_up(self) -> None:
         """Open the connections that the first batch needs."""
-        self._lane.store.prepare()
+        self._lane.prepare()
         self._emission.connect()
-        self._lane.store.warm_up("take_batch", "complete_batch")
+        self._lane.warm_up("take_batch", "complete_batch")
 
     def process(self, conversation: str, time: TimeLeft) -> None:
         """Emit and complete the conversation's batch, or put it back for another attempt."""
         token = uuid4().hex
-        taken = self._lane.store.take_batch(conversation, token)
+        taken = self._lane.take_batch(conversation, token)
         if not isinstance(taken, BatchTaken):
             # Another run has the batch or has completed it, because Lambda may deliver one event twice.
             self._telemetry.info("nothing to take", conversation=conversation, outcome=type(taken).__name__)
             return
         held = Token(
-            self._lane.store, conversation, token,
+            self._lane, conversation, token,
             until_ms=taken.until_ms, time=time, telemetry=self._telemetry, clock=self._clock,
         )  # fmt: skip
         try:

@@ -85,7 +85,7 @@ def _patience(settings: IngestSettings) -> WebhookPatience | None:
 def _lane(settings: IngestSettings, telemetry: Telemetry, patience: WebhookPatience | None) -> Lane:
     if settings.valkey is not None and settings.dynamodb_lane is None:
         valkey_lane = open_valkey_lane(settings.valkey, telemetry, patience=patience)
-        valkey_lane.store.prepare()
+        valkey_lane.prepare()
         return valkey_lane
     assert settings.dynamodb_lane is not None
     # Use short time-outs, because the platform waits only a short time for the response, and then sends the webhook
@@ -97,7 +97,7 @@ def _lane(settings: IngestSettings, telemetry: Telemetry, patience: WebhookPatie
         settings.valkey, telemetry, patience=patience, retry_within_ms=RETRY_IF_FAILED_WITHIN_MS
     )
     # Begin to connect now, while ingest reads the secrets and the rules for the first time.
-    valkey_lane.store.prepare()
+    valkey_lane.prepare()
     return LaneWithFallback(valkey_lane, dynamodb_lane, telemetry)
 
 

@@ -256,8 +256,7 @@ class Ingest:
     def _extend_wait(self, typing: Belongs) -> tuple[str, dict[str, int | None]]:
         """Let a buffer wait a little longer, but not beyond the maximum wait of the rules. Return its due time."""
         timing = self._book.for_conversation(*typing).rules.timing
-        # A VIP's wait may be 0, but the store refuses an extension of 0, so extend by at least 1 ms.
-        extend_ms = max(timing.typing_ms, timing.silence_ms, 1)
+        extend_ms = max(timing.typing_ms, timing.silence_ms)
         name = str(typing.conversation)
         outcome = self._lane.extend_wait(name, extend_ms=extend_ms, max_wait_ms=timing.max_wait_ms)
         return name, {"dueAt": None if isinstance(outcome, o.BufferEmpty) else outcome.due_at_ms}

@@ -250,7 +250,7 @@ class Processor:
         if claimed.conversations or near or self._conversation_processors.any_under_way:
             self._busy_at = self._monotonic_ms()
         elif self._monotonic_ms() - self._busy_at >= self._timings.idle_ms:
-            match self._store.stop_if_idle(self._shard, self._lease_id):
+            match self._store.release_lease(self._shard, self._lease_id, reason="idle"):
                 case LeaseReleased():
                     return Exit.IDLE
                 case LeaseLost():
@@ -291,7 +291,7 @@ class Processor:
         # Stop waiting before the lease can expire, because only a processor with the lease can put conversations back.
         self._conversation_processors.wait(self._renew_ms / 1_000, for_all=True)
         self._return_failed_starts()
-        match self._store.hand_over(self._shard, self._lease_id):
+        match self._store.release_lease(self._shard, self._lease_id, reason="handover"):
             case LeaseReleased(start_id=start_id):
                 if start_id is not None:
                     self._starter.start(self._shard)

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 from lambdas.responder.errors import CallRefused, CallUnconfirmed
 from lambdas.responder.http_client import Http
 from message_buffer.errors import SendFailed
-from message_buffer.events.event_bus import Publishes
+from message_buffer.events.event_bus import EventBus
 from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import ConversationId
 
@@ -72,7 +72,7 @@ class FakeChannel:
     # An event may be longer, but replies are divided as they are for WhatsApp.
     max_part_characters = 4_096
 
-    def __init__(self, bus: Publishes) -> None:
+    def __init__(self, bus: EventBus) -> None:
         self._bus = bus
 
     def send(self, to: ConversationId, text: str) -> None:

@@ -35,7 +35,7 @@ from lambdas.responder.owned_batch import OwnedBatch
 from message_buffer.aws.object_store import ObjectStore
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import MessageBufferError, SendFailed
-from message_buffer.events.event_bus import Publishes
+from message_buffer.events.event_bus import EventBus
 from message_buffer.limits import MAX_CALL_MS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.settings import ResponderOptions
@@ -63,7 +63,7 @@ class Collaborators(NamedTuple):
     """Everything that the responder calls."""
 
     table: ConversationsTable
-    bus: Publishes
+    bus: EventBus
     objects: ObjectStore
     buffer: BufferClient
     deliveries: Deliveries

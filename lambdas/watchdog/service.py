@@ -29,7 +29,7 @@ class Watchdog:
 
         Each pass begins at a different shard, so that no shard is always skipped if there is not enough time for all.
         """
-        shards = self._lane.store.settings.shards
+        shards = self._lane.settings.shards
         first = self._clock() // WATCHDOG_PASS_MS % shards
         first_error: StoreError | None = None
         checked: list[tuple[ShardRecovered, int]] = []
@@ -60,7 +60,7 @@ class Watchdog:
             self._telemetry.count("InFlight", inflight)
         if checked:
             self._telemetry.measure_ms("OldestOverdueMs", max(overdue_ms for _, overdue_ms in checked))
-        if len(checked) == self._lane.store.settings.shards:
+        if len(checked) == self._lane.settings.shards:
             self._telemetry.count("Sweeps")
 
     def _check_shard(self, shard: int, remaining_ms: Callable[[], int]) -> tuple[ShardRecovered, int]:

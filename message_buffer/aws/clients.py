@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from message_buffer.aws.json_client import ADDRESS_SECONDS, PROTOCOLS, AwsRefused, JsonClient
 from message_buffer.errors import SendFailed
 
-# The time limit of our own client for connecting and TLS together. The SDK's clients limit the time for each address
+# The time limit of our own client for DNS, TCP and TLS together. The SDK's clients limit the time for each address
 # instead.
 AWS_CONNECT_SECONDS = 2.0
 AWS_ANSWER_SECONDS = 2.5

@@ -16,11 +16,14 @@ from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus, entry_bytes
 from message_buffer.json_object import Json, to_json
 from message_buffer.lanes.outcomes import BatchTaken
-from message_buffer.limits import MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, RELEASE_MS
+from message_buffer.limits import MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, SECOND_MS
 from message_buffer.messages.conversation_id import is_trial
 from message_buffer.settings import EmissionSettings
 from message_buffer.telemetry import Telemetry
 
+# The time that a conversation processor needs at its end to complete its batch or to put it back. Both tries of a call
+# on an open connection fit into this time, even with the largest `timings.answer_ms`.
+RELEASE_MS = 2 * SECOND_MS
 # The largest message that SQS accepts in every account. The payloads of a larger dead letter are stored in the bucket.
 MAX_DEAD_LETTER_BYTES = 256 * 1024
 

@@ -10,7 +10,7 @@ who owns an account, so it refuses messages.
 
 from collections.abc import Iterable, Mapping
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidRules, SendFailed
@@ -19,10 +19,13 @@ from message_buffer.messages.conversation_id import ConversationId, escape_part
 from message_buffer.rules.layers import ResolvedRules, resolve_rules
 from message_buffer.rules.quota import ACCOUNT_QUOTA, Charge, Quota
 from message_buffer.rules.rules_and_defaults import Owner, PartialQuota, RuleLayer
+from message_buffer.rules.rules_table import StoredRules
 from message_buffer.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from message_buffer.rules.doors import Door
+
+T = TypeVar("T")
 
 # An instance keeps the resolved rules of this many combinations of layers. Without this limit, a sender who names
 # agents could combine every agent with every conversation that has rules of its own.
@@ -35,18 +38,9 @@ STAGE = "stage"
 DOOR = "door:"
 
 
-class Stored(Protocol):
-    @property
-    def scope(self) -> str: ...
-    @property
-    def rules(self) -> Any: ...
-    @property
-    def version(self) -> int: ...
-
-
 class ReadsRules(Protocol):
     def version(self) -> int: ...
-    def read_all(self) -> Iterable[Stored]: ...
+    def read_all(self) -> Iterable[StoredRules]: ...
 
 
 def scopes_of(conversation: ConversationId, agent: str | None = None) -> tuple[str, ...]:
@@ -90,7 +84,7 @@ def read_scope(scope: str, rules: Any, *, version: int | None = None) -> "RuleLa
 class _Snapshot:
     """The table as it was read at one time. Each item is parsed when it is first needed."""
 
-    def __init__(self, stored: Iterable[Stored], stage_rules: Mapping[str, Any], telemetry: Telemetry) -> None:
+    def __init__(self, stored: Iterable[StoredRules], stage_rules: Mapping[str, Any], telemetry: Telemetry) -> None:
         self._stored = {each.scope: each for each in stored}
         self._stage_rules = stage_rules
         self._telemetry = telemetry
@@ -110,19 +104,23 @@ class _Snapshot:
         return resolved
 
     def layers(self, scopes: Iterable[str]) -> list[RuleLayer]:
-        found = [self._of(scope) for scope in (DEPLOYED, *scopes)]
-        return [layer for layer in found if isinstance(layer, RuleLayer)]
+        found = [self.get(scope, RuleLayer) for scope in (DEPLOYED, *scopes)]
+        return [layer for layer in found if layer is not None]
 
     def owner(self, platform: str, account: str) -> Owner | None:
         """Return the owner that the table names for the account, or else for the account's door."""
         for each in dict.fromkeys((account, _door_of(platform, account))):
-            if isinstance(owner := self._of(account_scope(platform, each)), Owner):
+            if owner := self.get(account_scope(platform, each), Owner):
                 return owner
         return None
 
-    def quota(self, scope: str) -> PartialQuota | None:
+    def get(self, scope: str, kind: type[T]) -> T | None:
         found = self._of(scope)
-        return found.quota if isinstance(found, RuleLayer | Owner) else None
+        return found if isinstance(found, kind) else None
+
+    def quota(self, scope: str) -> PartialQuota | None:
+        found = self.get(scope, RuleLayer) or self.get(scope, Owner)
+        return found.quota if found else None
 
     def door(self, name: str) -> "Door | None":
         door = self._of(f"{DOOR}{name}")

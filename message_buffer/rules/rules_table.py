@@ -23,8 +23,8 @@ class StoredRules(NamedTuple):
     rules: Any
     """The parsed JSON, or None if the stored text is empty, too long or not valid JSON."""
     version: int
-    updated_by: str | None
-    updated_at_ms: int | None
+    updated_by: str | None = None
+    updated_at_ms: int | None = None
 
 
 class RulesTable(Table):

@@ -30,7 +30,8 @@ from lambdas.ingest.handler import MAX_WEBHOOK_WAIT_MS
 from lambdas.processor.service import MIN_PAUSE_MS
 from lambdas.watchdog.handler import MAX_PROCESSOR_START_MS
 from message_buffer.aws.clients import AWS_ATTEMPTS, AWS_HURRIED_ANSWER_SECONDS
-from message_buffer.limits import INGEST_TIMEOUT_SECONDS, LEASE_RENEWALS, MAX_CALL_MS, RELEASE_MS, VALKEY_ATTEMPTS
+from message_buffer.events.emission import RELEASE_MS
+from message_buffer.limits import INGEST_TIMEOUT_SECONDS, LEASE_RENEWALS, MAX_CALL_MS, VALKEY_ATTEMPTS
 from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.settings import ConnectionSettings
 from tests.support.engine import SETTINGS

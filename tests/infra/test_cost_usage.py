@@ -28,12 +28,11 @@ from message_buffer.events.batch_ready import DETAIL_TYPE
 from message_buffer.events.emission import Emission, TimeLeft
 from message_buffer.events.event_bus import entry_bytes
 from message_buffer.lanes.dynamodb.items import MESSAGE, WINDOW
-from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.telemetry import Telemetry
 from tests.support.engine import Engine
-from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeObjects, FakeQueue, FakeSecrets
+from tests.support.fakes import PROCESSOR, FakeBus, FakeFunctions, FakeObjects, FakeQueue, FakeSecrets, valkey_lane
 from tests.support.ingest_scene import FakeProgress
 from tests.support.table_service import weather
 from tests.support.takeovers import FakeTakeovers
@@ -104,7 +103,7 @@ class Scene:
     def __init__(self, engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
         self.engine, self.telemetry, self._capsys = engine, Telemetry(), capsys
         self.starter = ProcessorStarter(FakeFunctions(), PROCESSOR, self.telemetry)
-        self.lane = ValkeyLane(engine.store, self.starter)
+        self.lane = valkey_lane(engine.store, FakeFunctions(), self.telemetry)
         self.bus = FakeBus()
         self.ingest = Ingest(
             lane=self.lane,

@@ -145,6 +145,12 @@ def test_who_asks_another_ai_may_not_ask_bedrock(synthesize: Callable[..., Stack
         ({"responder": {"gate": "perhaps"}}, "discard_and_merge"),
         ({"responder": {"asistant": "echo"}}, "responder.asistant is unknown; valid there: allowed_channels"),
         ({"responder": {"assistant_url": "http://ai.example.org"}}, "assistant_url must begin with https"),
+        (
+            {"responder": {"gate_wait_seconds": 45}, "rules": {"preset": "customers"}},
+            "responder.gate_wait_seconds must be above 45, the rules' longest maxWaitMs in seconds",
+        ),
+        ({"responder": {"gate": "interrupt"}, "rules": {"maxWaitMs": 60_000}}, "must be above 60"),
+        ({"responder": {}, "rules": {"platformOverrides": {"twilio": {"maxWaitMs": 60_500}}}}, "must be above 60.5"),
     ],
 )
 def test_a_responder_that_cannot_be_is_refused_in_a_sentence(
@@ -152,3 +158,17 @@ def test_a_responder_that_cannot_be_is_refused_in_a_sentence(
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
         stage_config("dev", **overrides)
+
+
+@pytest.mark.parametrize(
+    ("responder", "rules"),
+    [
+        ({"gate_wait_seconds": 46}, {"preset": "customers"}),
+        ({"gate": "deliver", "gate_wait_seconds": 4}, {}),
+        ({"gate": "queue", "gate_wait_seconds": 4}, {}),
+    ],
+)
+def test_a_gate_that_waits_long_enough_or_never_parks_is_accepted(
+    responder: dict[str, Any], rules: dict[str, Any], stage_config: Callable[..., StageConfig]
+) -> None:
+    assert stage_config("dev", responder=responder, rules=rules).responder

@@ -179,8 +179,8 @@ def with_room(running: RunningLane, monkeypatch: pytest.MonkeyPatch, *, max_byte
     """Let messages over 4 KiB wait only up to so many bytes."""
     monkeypatch.setattr(windows, "MAX_STORED_BYTES", max_bytes)
     if isinstance(running, RunningValkeyLane):
-        store = running.lane.store
-        store.settings = store.settings._replace(max_waiting_bytes=max_bytes)
+        lane = running.lane
+        lane.settings = lane.settings._replace(max_waiting_bytes=max_bytes)
 
 
 def test_an_edit_of_the_last_message_never_lets_the_buffer_wait_longer_than_its_timing(running: RunningLane) -> None:

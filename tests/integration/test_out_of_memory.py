@@ -113,7 +113,7 @@ def test_with_no_byte_left_a_batch_still_goes_its_whole_way(tight: Engine) -> No
     assert isinstance(tight.store.return_claim("d", tight.processor, due_at_ms=tight.clock.now_ms), ClaimReturned)
     assert ids_of(take(tight, "c", "t1").payloads) == ["m1", "m2"]
     assert isinstance(tight.store.retry_batch("c", "t1", retry_at_ms=tight.clock.now_ms), BatchRetried)
-    assert isinstance(tight.store.hand_over(0, tight.processor), LeaseReleased)
+    assert isinstance(tight.store.release_lease(0, tight.processor, reason="handover"), LeaseReleased)
     tight.processor = "lease-2"
     assert sorted(tight.claim()) == ["c", "d"]
     take(tight, "c", "t2")
@@ -165,7 +165,7 @@ def test_with_no_byte_left_a_repeated_completion_still_answers(tight: Engine) ->
     tight.send("c", "m1", rules=NOW)
     claim_and_take(tight, "c", "t1")
     tight.send("c", "m2")
-    tight.store.hand_over(0, tight.processor)
+    tight.store.release_lease(0, tight.processor, reason="handover")
     tight.clock.advance(SETTINGS.start_ms)
     exhaust(tight)
     first = store.complete_batch("c", "t1")

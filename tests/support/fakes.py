@@ -85,8 +85,12 @@ class FakeFunctions(Functions):
 
 
 def valkey_lane(store: Store, functions: FakeFunctions | None = None, telemetry: Telemetry | None = None) -> ValkeyLane:
+    """Return a lane with the state of this store, so that a test may change a method or a setting of either."""
     starter = ProcessorStarter(functions or FakeFunctions(), PROCESSOR, telemetry or RecordedTelemetry())
-    return ValkeyLane(store, starter)
+    lane = ValkeyLane(store._connection, store.settings, starter)
+    lane.__dict__ = store.__dict__
+    lane._starter = starter
+    return lane
 
 
 class FakeBus(EventBus):

@@ -24,7 +24,6 @@ from message_buffer.errors import RulesConflict, SendFailed, StoreUnavailable
 from message_buffer.events.dead_letters import DeadLetterQueue, Letter
 from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
-from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.limits import DAY_MS
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.messages.message import MAX_MESSAGE_BYTES, Message, encode
@@ -545,15 +544,15 @@ def test_without_a_reply_window_nothing_is_said_about_it(desk: Desk) -> None:
 
 def test_a_cancel_whose_answer_was_lost_is_told_all_the_same(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.engine.send(NAME, "m1")
-    evaluate, answers = Connection._evaluate, []
+    execute, answers = desk.engine.client.execute_command, []
 
     def losing_the_first_answer(*args: Any) -> Any:
-        answers.append(evaluate(*args))
+        answers.append(execute(*args))
         if len(answers) == 1:
             raise LostConnection
         return answers[-1]
 
-    monkeypatch.setattr(Connection, "_evaluate", staticmethod(losing_the_first_answer))
+    monkeypatch.setattr(desk.engine.client, "execute_command", losing_the_first_answer)
     not_known = {"generation": None, "dropped": None, "frozen": None, "leaving": None}
     assert desk.result("conversation.cancel", conversation=NAME) == not_known
     ((_, detail),) = desk.bus.published

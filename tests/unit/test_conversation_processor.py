@@ -21,6 +21,7 @@ from message_buffer.errors import InvalidInput, ScriptInvariantBroken, SendFaile
 from message_buffer.events import batch_ready as batch
 from message_buffer.events.emission import (
     MAX_DEAD_LETTER_BYTES,
+    RELEASE_MS,
     Emission,
     TimeLeft,
     back_off_ms,
@@ -29,7 +30,7 @@ from message_buffer.events.emission import (
 from message_buffer.events.event_bus import entry_bytes
 from message_buffer.json_object import to_json
 from message_buffer.lanes.outcomes import BatchBusy, BatchTaken, Renewed, RunStale
-from message_buffer.limits import DAY_MS, MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, MINUTE_MS, RELEASE_MS
+from message_buffer.limits import DAY_MS, MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, MINUTE_MS
 from message_buffer.messages.conversation_id import TRIAL_TENANT
 from message_buffer.messages.message import Attachment, Message, encode
 from message_buffer.rules.rules_and_defaults import Rules

@@ -1,5 +1,6 @@
 """Our client of AWS's JSON services writes and signs requests as the SDK does. A local server answers them."""
 
+import socket
 import ssl
 import threading
 import time
@@ -385,6 +386,22 @@ def test_only_so_many_connections_are_opened_at_once(server: WebServer, monkeypa
         thread.join()
     assert most == json_client.MAX_DIALS_AT_ONCE
     assert len(server.requests) == 30
+
+
+def test_a_name_that_is_looked_up_for_too_long_ends_the_dial(monkeypatch: pytest.MonkeyPatch) -> None:
+    tested = threading.Event()
+
+    def look_up(*_args: Any, **_options: Any) -> list[Any]:
+        tested.wait(5)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    client = JsonClient("events", connect_seconds=0.1, response_seconds=1, attempts=1, kept=1)
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        client.connect()
+    tested.set()
+    assert time.monotonic() - began < 2
 
 
 def test_threads_have_connections_of_their_own_of_which_some_are_kept(server: WebServer) -> None:

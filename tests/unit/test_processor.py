@@ -397,7 +397,7 @@ def test_if_valkey_stays_away_it_leaves_to_the_watchdog(
 
 
 def test_it_does_not_outlive_its_time_out_in_an_outage(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    for script in ("claim_due", "hand_over"):
+    for script in ("claim_due", "release_lease"):
         monkeypatch.setattr(scene.engine.store, script, fail(StoreUnavailable("gone")))
     began_ms = scene.engine.clock.now_ms
     assert scene.run(life_ms=40_000) is Exit.STORE_UNAVAILABLE

@@ -84,7 +84,7 @@ class Commands:
 
 def warm_handler(port: int, commands: Commands, secrets: Mapping[str, Any] = SECRETS) -> Handler:
     telemetry = Telemetry(LogSettings())
-    address = ConnectionSettings(f"valkey://127.0.0.1:{port}?cluster=true")
+    address = ConnectionSettings(f"valkey://127.0.0.1:{port}")
 
     def opened() -> Any:
         return commands.around(connect(address))

@@ -102,7 +102,7 @@ class _Pipe(Functions):
 
 def process(given: Given) -> None:
     """Run the processor's deployed code and Valkey client, without Lambda and CloudWatch."""
-    address = ConnectionSettings(f"valkey://127.0.0.1:{given['port']}?cluster=true")
+    address = ConnectionSettings(f"valkey://127.0.0.1:{given['port']}")
     telemetry, functions = RecordedTelemetry(), _Pipe()
     processor = Processor(
         store=Store(Connection(lambda: connect(address)), SETTINGS),
