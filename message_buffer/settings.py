@@ -313,19 +313,13 @@ def read_settings(kind: type[S], variables: Mapping[str, str] | None = None) -> 
 
 
 def _decode(kind: Any, value: Any, path: str, variables: Mapping[str, str]) -> Any:
-    if isinstance(kind, UnionType):
-        kind = get_args(kind)[0]
-    if hasattr(kind, "_fields"):
-        return _decode_fields(kind, value, path, variables)
-    of, kind = get_args(kind), get_origin(kind) or kind
-    if kind is tuple and type(value) is list:
-        return tuple(_decode(of[0], each, path, variables) for each in value)
-    if type(value) is not kind:
-        raise InvalidSettings(f"{_name(path)} must have the type {kind.__name__}.")
-    return value
-
-
-def _decode_fields(kind: Any, value: Any, path: str, variables: Mapping[str, str]) -> Any:
+    kind = get_args(kind)[0] if isinstance(kind, UnionType) else kind
+    if not hasattr(kind, "_fields"):
+        kind = get_origin(kind) or kind
+        value = tuple(value) if kind is tuple and type(value) is list else value
+        if type(value) is not kind:
+            raise InvalidSettings(f"{_name(path)} must have the type {kind.__name__}.")
+        return value
     if type(value) is not dict:
         raise InvalidSettings(f"{_name(path)} must be a JSON object.")
     if unknown := value.keys() - set(kind._fields):

@@ -27,6 +27,11 @@ class Updated(NamedTuple):
     """The attributes that the argument `returns` asks for, or, if the condition failed, the stored item."""
 
 
+class ItemPage(NamedTuple):
+    items: list[Item]
+    is_last: bool
+
+
 class Table:
     """Sends requests to one table. A request that fails raises SendFailed, whose text begins with `doing`."""
 
@@ -101,14 +106,27 @@ class Table:
 
     def _pages(self, doing: str, call: Literal["query", "scan"], request: Mapping[str, Any]) -> Iterator[Item]:
         """Yield the items of all pages."""
+        for page in self._each_page(doing, call, request):
+            yield from page.items
+
+    def _each_page(
+        self,
+        doing: str,
+        call: Literal["query", "scan"],
+        request: Mapping[str, Any],
+        *,
+        later: Mapping[str, Any] | None = None,
+    ) -> Iterator[ItemPage]:
+        """Yield the pages. From the second page on, the arguments in `later` replace those in `request`."""
         request = {"TableName": self.name, **request}
         with aws.errors_as_ours(doing):
             while True:
                 page = getattr(self._client, call)(**request)
-                yield from page["Items"]
-                if "LastEvaluatedKey" not in page:
+                is_last = "LastEvaluatedKey" not in page
+                yield ItemPage(page["Items"], is_last)
+                if is_last:
                     return
-                request = {**request, "ExclusiveStartKey": page["LastEvaluatedKey"]}
+                request = {**request, **(later or {}), "ExclusiveStartKey": page["LastEvaluatedKey"]}
 
 
 def expressions(values: Values | None = None, **texts: str) -> dict[str, Any]:
