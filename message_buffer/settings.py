@@ -255,10 +255,7 @@ class CanarySettings(NamedTuple):
 
 # -- environment variables -----------------------------------------------------------------------------------
 #
-# A function gets its settings in environment variables. `to_variables` makes the variables, and `read_settings` reads
-# them.
-#
-# Almost all settings are in the variable SETTINGS, as JSON. A field that is None or has its default value is left out.
+# A function gets its settings in environment variables. Almost all are in the variable SETTINGS, as JSON. A field that is None or has its default value is left out.
 # A function also has the variables in OWN_VARIABLES, and two variables for Powertools: the name of the service, and the
 # namespace of the metrics.
 
@@ -289,7 +286,7 @@ def _to_json(value: Any, path: str, own: dict[str, str]) -> Any:
     for name, each in value._asdict().items():
         if each is None or each == value._field_defaults.get(name):
             continue
-        field = _below(path, name)
+        field = f"{path}.{name}".lstrip(".")
         if field in OWN_VARIABLES:
             own[OWN_VARIABLES[field]] = each
         else:
@@ -298,11 +295,8 @@ def _to_json(value: Any, path: str, own: dict[str, str]) -> Any:
 
 
 def read_settings(kind: type[S], variables: Mapping[str, str] | None = None) -> S:
-    """Return the settings from `variables`, or from the environment.
-
-    Raise InvalidSettings if a field is missing, unknown or of another type. The error names the field, but never its
-    value.
-    """
+    """Return the settings from `variables`, or from the environment. Raise InvalidSettings if a field is missing,
+    unknown or of another type. The error names the field, but never its value."""
     given = os.environ if variables is None else variables
     try:
         fields = json.loads(given.get(SETTINGS, ""))
@@ -323,10 +317,10 @@ def _decode(kind: Any, value: Any, path: str, variables: Mapping[str, str]) -> A
     if type(value) is not dict:
         raise InvalidSettings(f"{_name(path)} must be a JSON object.")
     if unknown := value.keys() - set(kind._fields):
-        raise InvalidSettings(f"{_name(_below(path, min(unknown)))} is unknown.")
+        raise InvalidSettings(f"{_name(f'{path}.{min(unknown)}'.lstrip('.'))} is unknown.")
     found = dict(kind._field_defaults)
     for name, of in kind.__annotations__.items():
-        field = _below(path, name)
+        field = f"{path}.{name}".lstrip(".")
         given = variables.get(OWN_VARIABLES[field]) if field in OWN_VARIABLES else value.get(name)
         if given is not None:
             found[name] = _decode(of, given, field, variables)
@@ -335,10 +329,6 @@ def _decode(kind: Any, value: Any, path: str, variables: Mapping[str, str]) -> A
         elif name not in found:
             raise InvalidSettings(f"{_name(field)} is missing.")
     return kind(**found)
-
-
-def _below(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
 
 
 def _name(path: str) -> str:

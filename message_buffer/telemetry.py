@@ -51,8 +51,6 @@ class Telemetry:
         return "#" + blake2s(value.encode(), key=key.encode()[:MAX_KEY_BYTES], digest_size=10).hexdigest()
 
     def _logged(self, fields: Mapping[str, Value]) -> dict[str, Value]:
-        if self._settings.id_key is None:
-            return dict(fields)
         return {name: self._hashed(name, value) if name in IDS else value for name, value in fields.items()}
 
     def _hashed(self, name: str, value: Value) -> Value:

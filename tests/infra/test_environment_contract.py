@@ -153,7 +153,7 @@ def test_every_stages_rules_are_rules(variant: str, functions: Functions) -> Non
 
 def test_a_stages_url_is_one_that_the_store_can_open(functions: Functions) -> None:
     settings = settings_of(functions("local")["watchdog"])
-    with pytest.raises(LostConnection, match="connecting to 127.0.0.1:"):
+    with pytest.raises(LostConnection, match=r"connecting to 127\.0\.0\.1:"):
         connect(settings.valkey.connection)
 
 
