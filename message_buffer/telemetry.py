@@ -10,8 +10,9 @@ Every metric has the dimension `service`, which is the function's name. Metrics 
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import cached_property
 from hashlib import blake2s
-from threading import Lock
+from threading import RLock
 
 from aws_lambda_powertools.logging import Logger
 from aws_lambda_powertools.metrics import Metrics, MetricUnit, single_metric
@@ -29,18 +30,18 @@ MAX_KEY_BYTES = 32
 
 
 class Telemetry:
-    """Writes logs and metrics with Powertools, which reads their names from the environment. Threads may share it."""
+    """Writes logs and metrics with Powertools. Threads may share it.
+
+    The logger and the metrics are made on first use. Powertools reads their names from the environment.
+    """
 
     _settings = LogSettings()
 
     def __init__(self, settings: LogSettings = _settings) -> None:
         self._settings = settings
-        # Leave the location out of log lines, since it would always be this class.
-        self._logger = Logger(level=settings.level, location=None, use_rfc3339=True)
-        self._metrics = Metrics()
         self._by_dimension: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
-        # Powertools' metrics are not safe for threads.
-        self._lock = Lock()
+        # Powertools' metrics are not safe for threads, and making a logger twice would double each line.
+        self._lock = RLock()
 
     def logged_id(self, value: str) -> str:
         """Return an id in the form in which it is logged."""
@@ -50,8 +51,6 @@ class Telemetry:
         return "#" + blake2s(value.encode(), key=key.encode()[:MAX_KEY_BYTES], digest_size=10).hexdigest()
 
     def _logged(self, fields: Mapping[str, Value]) -> dict[str, Value]:
-        if self._settings.id_key is None:
-            return dict(fields)
         return {name: self._hashed(name, value) if name in IDS else value for name, value in fields.items()}
 
     def _hashed(self, name: str, value: Value) -> Value:
@@ -120,3 +119,17 @@ class Telemetry:
             self._by_dimension.clear()
             if self._metrics.metric_set:
                 self._metrics.flush_metrics()
+
+    @property
+    def _logger(self) -> Logger:
+        with self._lock:
+            return self._made_logger
+
+    @cached_property
+    def _made_logger(self) -> Logger:
+        # Leave the location out of log lines, since it would always be this class.
+        return Logger(level=self._settings.level, location=None, use_rfc3339=True)
+
+    @cached_property
+    def _metrics(self) -> Metrics:
+        return Metrics()

@@ -20,8 +20,7 @@ from message_buffer.errors import SendFailed
 AWS_CONNECT_SECONDS = 2.0
 AWS_ANSWER_SECONDS = 2.5
 AWS_ATTEMPTS = 2
-# A shorter time-out for a response, for callers that can go on without it while an operator or a platform waits for
-# them.
+# A shorter time-out for a response, for callers that can go on without it while somebody waits for them.
 AWS_HURRIED_ANSWER_SECONDS = 1.0
 
 

@@ -17,10 +17,7 @@ class Functions:
             aws.client("lambda", connections=self._connections).connect()
 
     def start(self, function: str, payload: Mapping[str, object]) -> None:
-        """Start a function asynchronously.
-
-        Return when Lambda has accepted the event. Raise SendFailed if Lambda refuses the event or does not answer.
-        """
+        """Start a function asynchronously. Raise SendFailed unless Lambda accepts the event."""
         with aws.errors_as_ours("invoke"):
             aws.client("lambda", connections=self._connections).invoke(
                 FunctionName=function,

@@ -292,11 +292,8 @@ def _seconds_until(ends_at: float) -> float:
 
 
 def _has_ended(connected: socket.socket) -> bool:
-    """Return whether the service has closed an idle connection.
-
-    Unread input does not prove that the service has closed it, because TLS 1.3 sends session tickets after the
-    handshake.
-    """
+    """Return whether the service has closed an idle connection. Unread input does not prove it, because TLS 1.3 sends
+    session tickets after the handshake."""
     poller = poll()
     poller.register(connected, 1)
     if not poller.poll(0):

@@ -9,11 +9,8 @@ from message_buffer.rules.timing import Timing
 
 
 class Lane(Protocol):
-    """Keeps messages until they are due.
-
-    If a call requires a processor to be started, or a trigger to be sent, the lane does this before the call returns.
-    After a retryable error, the call may or may not have taken effect. The caller can repeat it without harm.
-    """
+    """Keeps messages until they are due, and starts the processor or sends the trigger that a call requires. After a
+    retryable error, the call may or may not have taken effect. The caller can repeat it without harm."""
 
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
@@ -22,9 +19,8 @@ class Lane(Protocol):
         Without `charge`, no quota applies."""
 
     def charge(self, conversation: str, charge: Charge, *, messages: int, others: int) -> o.Charged | o.MessageRefused:
-        """Charge the items of a webhook, or charge none of them if a quota is used up. `messages` and `others` are
-        their numbers. A lane that charges each message when it buffers the message charges only the other items here.
-        """
+        """Charge the items of a webhook, or none of them if a quota is used up. `messages` and `others` are their
+        numbers. A lane that charges a message when it buffers the message charges only the others here."""
 
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled:
         """Drop the waiting messages. `cancel_id` is the id of the stop word's message. A second call with the same id

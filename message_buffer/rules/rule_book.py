@@ -183,19 +183,13 @@ class RuleBook:
         return self._current().layers(scopes_of(conversation, agent))
 
     def owner_of(self, platform: str, account: str) -> Owner | None:
-        """Return the owner that the table names for the account, or else for the account's door. Return None if it
-        names neither.
-
-        Raise SendFailed if the table was never read, because there is no safe default for an owner.
-        """
+        """Return the owner of the account, or else of its door, or None if the table names neither. Raise SendFailed if
+        the table was never read, because there is no safe default for an owner."""
         return self._current_of_table("the owner of an account is not known").owner(platform, account)
 
     def door(self, name: str) -> "Door | None":
-        """Return the door of this name, or None if the table has no valid one.
-
-        Raise SendFailed if the table was never read. None would mean that the door does not exist, and the sender might
-        give up.
-        """
+        """Return the door of this name, or None if the table has no valid one. Raise SendFailed if the table was never
+        read, because a sender who is told that the door does not exist might give up."""
         return self._current_of_table("the doors are not known").door(name)
 
     def charge_for(self, conversation: ConversationId) -> Charge:

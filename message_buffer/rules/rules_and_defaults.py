@@ -346,10 +346,7 @@ class Rules(_RuleFields):
     @property
     def timing(self) -> Timing:
         """Return the rules in the lanes' form. For a VIP, `vip_silence_ms` replaces `silence_ms`, and typing does not
-        extend the wait.
-
-        In a fixed window, the silence is as long as the longest wait, so no message can prolong the wait.
-        """
+        extend the wait. In a fixed window, the silence is the longest wait, so no message can prolong the wait."""
         vip = self.priority == "vip"
         if self._has_fixed_window:
             window_ms = min(self.window_ms, self.max_wait_ms)
@@ -378,12 +375,8 @@ class Rules(_RuleFields):
     def timing_of(
         self, *, is_media: bool = False, is_pending: bool = False, in_album: bool = False, is_pressed: bool = False
     ) -> Timing:
-        """Return the timing of one message.
-
-        The batch waits longer for the caption of a file and for the transcript of a voice note. After a button press,
-        it waits for neither typing nor a caption. With `priority: vip` or a fixed window, the wait does not depend on
-        the message.
-        """
+        """Return the timing of one message. The batch waits longer for the caption of a file and for a transcript, and
+        after a button press for neither typing nor a caption. A VIP's wait and a fixed window do not depend on it."""
         timing = self.timing
         if in_album:
             # Do not end the batch by its count, which could split the album.
@@ -518,11 +511,8 @@ class RuleLayer(PartialRules):
 
 
 def check_platform_names(names: Iterable[str]) -> None:
-    """Raise InvalidRules if a name is not that of a platform.
-
-    Only code that writes rules should call this. Code that reads rules would skip an entire layer because of one wrong
-    name.
-    """
+    """Raise InvalidRules if a name is not that of a platform. Call it only to write rules. Code that reads rules would
+    skip an entire layer because of one wrong name."""
     problems = [f"{name}: {_unknown(name, 'platform', PLATFORM_NAMES)}" for name in names if name not in PLATFORM_NAMES]
     if problems:
         raise InvalidRules("\n".join(problems))

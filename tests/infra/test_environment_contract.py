@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from aws_cdk.assertions import Template
+from redis.exceptions import ConnectionError as LostConnection
 
 from bufferctl import verify
 from infra import bus, canary, responder, storage
@@ -154,8 +155,8 @@ def test_every_stages_rules_are_rules(variant: str, functions: Functions) -> Non
 
 def test_a_stages_url_is_one_that_the_store_can_open(functions: Functions) -> None:
     settings = settings_of(functions("local")["watchdog"])
-    # Standalone clients do not connect until they are used.
-    connect(settings.valkey.connection._replace(url=settings.valkey.connection.url.partition("?")[0])).close()
+    with pytest.raises(LostConnection, match=r"connecting to 127\.0\.0\.1:"):
+        connect(settings.valkey.connection)
 
 
 def test_what_the_bus_lets_consumers_ask_for_is_what_is_published() -> None:

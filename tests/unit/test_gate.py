@@ -189,7 +189,7 @@ def test_a_request_that_makes_no_sense_is_refused_in_a_sentence(
 def test_the_gate_reads_no_message_of_the_dynamodb_lane(window: WindowScene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The function has no permission to query the table, in which the messages are beside their window."""
     window.send("m1")
-    monkeypatch.setattr(Table, "_pages", None)
+    monkeypatch.setattr(Table, "_each_page", None)
     alone = Function(Gate(None, dynamodb_lane=window.lane))
     assert alone.ask("gate", generation=1, lane="dynamodb")["result"] == {"current": 1, "newer": False, "holds": []}
     assert alone.ask("conversation.hold", holdMs=HOLD_MS)["ok"]

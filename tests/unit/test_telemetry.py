@@ -18,7 +18,7 @@ _services = count()
 
 
 @pytest.fixture
-def telemetry(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Telemetry:
+def telemetry(monkeypatch: pytest.MonkeyPatch) -> Telemetry:
     monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", f"service-{next(_services)}")
     monkeypatch.setenv("POWERTOOLS_METRICS_NAMESPACE", "MessageBuffer")
     return Telemetry()

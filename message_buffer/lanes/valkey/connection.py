@@ -76,7 +76,7 @@ TLS_BY_SCHEME = {"redis": False, "rediss": True, "valkey": False, "valkeys": Tru
 
 
 class Client(Protocol):
-    """The part of redis-py's clients that the store uses."""
+    """The part of redis-py's client that the store uses."""
 
     def execute_command(self, *args: Argument) -> Any: ...
 
@@ -118,11 +118,7 @@ def connect(settings: ConnectionSettings, credential_provider: CredentialProvide
 
 
 class Connection:
-    """Runs each script in one round trip. If the server does not know the script, sends its text. After a fault,
-    repeats the call.
-
-    Threads may share a connection.
-    """
+    """Runs each script in one round trip, and repeats a call after a fault. Threads may share a connection."""
 
     def __init__(
         self,
@@ -217,12 +213,8 @@ class Connection:
                 self._dial_of(self._clock())
 
     def _connected(self, called_at_ms: int) -> Client:
-        """Return a client that is younger than SIGN_IN_LIFE_MS. Replace an older client, so that the new one signs in
-        again.
-
-        Raise StoreUnavailable if the dial takes longer than the caller's patience. The dial continues, and a later call
-        uses its connection.
-        """
+        """Return a client younger than SIGN_IN_LIFE_MS. Raise StoreUnavailable if the dial takes longer than the caller's
+        patience. The dial continues, and a later call uses its connection."""
         with self._dials:
             now_ms = self._clock()
             patience_ms = self._patience.left_ms(is_doubted=self._is_doubted) - max(now_ms - called_at_ms, 0)

@@ -70,11 +70,8 @@ class TlsLine(BoundedConnection, SSLConnection):
 
 
 class Node(Redis):
-    """A client of the one server at the URL's address.
-
-    ElastiCache Serverless is a cluster, but shows one node that owns all slots. A cluster's client would dial twice,
-    and might send calls to the port for readers, which refuses them.
-    """
+    """A client of one server. ElastiCache Serverless is a cluster, but shows one node that owns all slots. A cluster's
+    client would dial twice, and might call the port for readers, which refuses calls."""
 
     def close(self) -> None:
         """Close the idle connections. A connection that another thread is using ends with that thread's call."""

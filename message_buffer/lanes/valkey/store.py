@@ -160,11 +160,7 @@ class Store:
         return o.BufferFlushed(reply.due_at_ms, reply.count, reply.start or None)
 
     def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled:
-        """Drop the conversation's messages.
-
-        `cancel_id` is the id of the message that asked for the cancel, if there is one. A redelivery of that message
-        drops nothing.
-        """
+        """Drop the messages. `cancel_id` is the id of the message that asked for it, whose redelivery drops nothing."""
         kept_id = remembered_name(cancel_id or self._new_call_id())
         reply = self._run(
             "cancel_buffer", conversation=conversation, now_ms=self._clock(), cancel_id=kept_id,
@@ -334,12 +330,8 @@ class Store:
         )
 
     def list_conversations(self, shard: int, *, cursor: str = FIRST_PAGE, limit: int = 100) -> o.ConversationPage:
-        """Return one page of a shard's conversations. A buffer that stays open while the caller reads all pages is on
-        at least one page.
-
-        A conversation with only a frozen batch may be on no page, if a processor claims or returns it between two
-        pages.
-        """
+        """Return one page of a shard's conversations. A buffer that stays open meanwhile is on at least one page. A
+        conversation with only a frozen batch may be on none, if a processor claims or returns it between two pages."""
         reply = self._run_shard("list_conversations", shard, cursor=cursor, limit=limit)
         listed = [
             o.ListedConversation(conversation.decode(), state.decode(), at) for conversation, state, at in reply.rows
@@ -408,17 +400,12 @@ class Store:
         return start_id
 
 
-def encode_message_id(message_id: str) -> bytes:
-    """Return the id in UTF-8; raise InvalidId if it is not valid Unicode."""
-    try:
-        return message_id.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidId("a message id must be valid Unicode: it holds a lone surrogate") from error
-
-
 def remembered_name(message_id: str) -> bytes:
     """Return the name under which the lane remembers a message: its id, or the digest of a long id."""
-    encoded = encode_message_id(message_id)
+    try:
+        encoded = message_id.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidId("a message id must be valid Unicode: it holds a lone surrogate") from error
     if len(encoded) <= MAX_REMEMBERED_ID_BYTES:
         return encoded
     return b"blake2s:" + blake2s(encoded, digest_size=16).hexdigest().encode()

@@ -17,8 +17,7 @@ from message_buffer.lanes.valkey.connection import Client, Swallowed
 from message_buffer.lanes.valkey.dial import Dial, Node
 from message_buffer.lanes.valkey.keys import wake_key
 
-# The server ends a blocking pop after this time, which matters only if the client vanished without closing the
-# connection.
+# The server ends a blocking pop after this time.
 POP_SECONDS = 20
 
 
