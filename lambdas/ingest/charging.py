@@ -10,8 +10,6 @@ from message_buffer.lanes.lane import Lane
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.rules.quota import Charge
 
-NEW_AUTHORS = {"account_conversations", "tenant_conversations"}
-
 
 class Refusals:
     """The messages of one webhook that were refused, and those that must be refused because of them.
@@ -43,15 +41,12 @@ class Refusals:
 
     def add_message(self, message: PreparedMessage, refused: o.MessageRefused) -> None:
         """Record a message that the lane refused, and that it would refuse others like it."""
-        conversation = message.conversation
         self.messages.append((message, refused.reason))
-        self.add(conversation, refused)
-        if refused.reason == "account_messages":
-            self._others[_account_of(conversation)] = refused.reason
-        elif refused.reason == "tenant_messages":
-            self._others[conversation.tenant,] = refused.reason
-        elif refused.reason in NEW_AUTHORS:
-            self._others["new", *_account_of(conversation)] = refused.reason
+        self.add(message.conversation, refused)
+        account = _account_of(message.conversation)
+        others = {"account_messages": account, "tenant_messages": (message.conversation.tenant,)}
+        if refused.reason != "waiting":
+            self._others[others.get(refused.reason, ("new", *account))] = refused.reason
 
     def of_message(self, message: PreparedMessage) -> o.RefusalReason | None:
         """Return why this message is refused without asking the lane, or None.
