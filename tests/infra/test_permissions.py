@@ -13,6 +13,7 @@ from aws_cdk.assertions import Template
 
 from infra.function import ALIAS
 from tests.infra.test_aws_own_lists import statements_in
+from tests.infra.test_buffer import several
 from tests.infra.test_nag_and_lint import IN_AWS, VARIANTS
 
 pytestmark = pytest.mark.xdist_group("synth")
@@ -29,10 +30,6 @@ class Grant(NamedTuple):
     action: str
     resource: str
     condition: str = "null"
-
-
-def several(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def of(template: Template, kind: str) -> dict[str, dict[str, Any]]:
