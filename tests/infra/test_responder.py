@@ -8,6 +8,7 @@ from aws_cdk.assertions import Template
 
 from infra.bus import TRIAL_TENANT
 from infra.settings_and_defaults import ConfigError, StageConfig
+from tests.infra.test_permissions import REFERENCE, grants
 
 pytestmark = pytest.mark.xdist_group("synth")
 
@@ -99,6 +100,11 @@ def test_it_may_do_what_it_does_and_no_more(template: Template) -> None:
         "bedrock:InvokeModel",
     }  # fmt: skip
     assert "*" not in [resource for action, resource in allowed.items() if not action.startswith("xray:")]
+    received = {"ReceiveMessage", "ChangeMessageVisibility", "DeleteMessage", "GetQueueAttributes"}
+    assert {(each.action, *REFERENCE.findall(each.resource)) for each in grants(template) if "sqs:" in each.action} == {
+        *((f"sqs:{action}", "Batches") for action in received | {"GetQueueUrl"}),
+        *((f"sqs:{action}", "ReplyDeadLetters") for action in received | {"SendMessage"}),
+    }
 
 
 def test_it_may_invoke_the_gate_and_not_the_function_of_operators(template: Template) -> None:

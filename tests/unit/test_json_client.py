@@ -1,12 +1,14 @@
 """Our client of AWS's JSON services writes and signs requests as the SDK does. A local server answers them."""
 
 import socket
+import json
 import ssl
 import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from select import select
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 import trustme
 from botocore.auth import SigV4Auth, SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
+from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
@@ -51,6 +54,8 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
     ("lambda", "invoke", {"FunctionName": "f", "InvocationType": "Event", "Payload": b'{"shard":3}'}),
     ("lambda", "invoke", {"FunctionName": "arn:aws:lambda:us-east-1:1:function:f", "Payload": b"{}"}),
 ]  # fmt: skip
+# Refusals that users of AWS recorded and published; `recorded` names where. No account of ours was asked.
+REFUSALS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "fixtures" / "aws_refusals.json").read_text("utf-8"))
 
 
 @pytest.fixture
@@ -164,6 +169,29 @@ def test_a_refusal_has_the_class_of_its_code_and_the_services_answer(server: Web
     with pytest.raises(SendFailed, match=r"^put: ConditionalCheckFailedException$"), aws.errors_as_ours("put"):
         client.put_item(TableName="t", Item=KEY)
     assert len(server.requests) == 2, "such a refusal is not tried again"
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_refusal_of_aws_is_understood_and_repeated_as_the_sdk_does(server: WebServer, name: str) -> None:
+    refusal = REFUSALS[name]
+    service, operation = refusal["service"], refusal["operation"]
+    arguments = next(arguments for *called, arguments in CALLS if called == [service, operation])
+    server.answer = (refusal["status"], refusal["body"].encode(), refusal["headers"])
+    with pytest.raises(SendFailed, match=f"^ask: {refusal['code']}$"), aws.errors_as_ours("ask"):
+        getattr(aws.client(service), operation)(**arguments)
+    assert len(server.requests) == refusal["attempts"]
+
+    again = Config(retries={"mode": "standard", "total_max_attempts": aws.AWS_ATTEMPTS})
+    sdk = botocore.session.Session().create_client(
+        service, region_name="us-east-1", endpoint_url=server.url, config=again
+    )
+    with pytest.raises(ClientError) as found:
+        getattr(sdk, operation)(**arguments)
+    sdk.close()
+    assert len(server.requests) == 2 * refusal["attempts"]
+    # For SQS the SDK returns the code of an earlier protocol. None of our code looks at a code of SQS.
+    earlier = refusal["headers"].get("x-amzn-query-error", "").partition(";")[0]
+    assert found.value.response["Error"]["Code"] == (earlier or refusal["code"])
 
 
 def answers(*given: Any) -> Callable[[Request], Any]:
