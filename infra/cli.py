@@ -77,9 +77,11 @@ def is_synthesized(arguments: Sequence[str]) -> bool:
 
 
 def _uncompiled_layer(synthesized: Path) -> Path | None:
-    """Return the folder of a layer without byte code among the synthesized assets, or None."""
+    """Return the folder of a layer without byte code among the assets that the stacks use, or None."""
+    # CDK leaves the assets of earlier syntheses in its folder.
+    used = "".join(path.read_text("utf-8") for path in synthesized.glob("*.assets.json"))
     for folder in synthesized.glob("asset.*/python"):
-        if any(folder.rglob("*.py")) and not any(folder.rglob("*.pyc")):
+        if folder.parent.name in used and any(folder.rglob("*.py")) and not any(folder.rglob("*.pyc")):
             return folder.parent
     return None
 
