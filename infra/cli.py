@@ -65,8 +65,10 @@ def stage(arguments: Sequence[str]) -> str:
 
 
 def _is_compiled(synthesized: Path) -> bool:
-    """Return whether the layers among the synthesized assets have byte code."""
-    layers = synthesized.glob("asset.*/python")
+    """Return whether the layers have byte code, among the synthesized assets that the stacks use."""
+    # CDK leaves the assets of earlier syntheses in its folder.
+    used = "".join(path.read_text("utf-8") for path in synthesized.glob("*.assets.json"))
+    layers = [layer for layer in synthesized.glob("asset.*/python") if layer.parent.name in used]
     return all(any(layer.rglob("*.pyc")) or not any(layer.rglob("*.py")) for layer in layers)
 
 

@@ -79,10 +79,24 @@ def test_a_synthesized_layer_without_byte_code_is_not_deployed(looked_for: list[
     packages.mkdir(parents=True)
     (packages / "__init__.py").touch()
     (tmp_path / "asset.02" / "lambdas").mkdir(parents=True)
+    (tmp_path / "Stack.assets.json").write_text('{"path": "asset.01"}, {"path": "asset.02"}')
     with pytest.raises(SystemExit, match=r"Python 3\.13"):
         cli.main(["deploy", "--all", "--app", str(tmp_path), "-c", "stage=prod"])
     (packages / "__pycache__").mkdir()
     (packages / "__pycache__" / "__init__.cpython-313.pyc").touch()
+    with pytest.raises(Became):
+        cli.main(["deploy", "--all", "--app", str(tmp_path), "-c", "stage=prod"])
+
+
+def test_a_layer_that_an_earlier_synthesis_left_prevents_no_deployment(
+    looked_for: list[Sequence[str]], tmp_path: Path
+) -> None:
+    """CDK leaves old assets in its folder, so after a synthesis with Python 3.13 both layers are there."""
+    for name in ("old", "new"):
+        (tmp_path / f"asset.{name}" / "python").mkdir(parents=True)
+        (tmp_path / f"asset.{name}" / "python" / "module.py").touch()
+    (tmp_path / "asset.new" / "python" / "module.pyc").touch()
+    (tmp_path / "Stack.assets.json").write_text('{"path": "asset.new"}')
     with pytest.raises(Became):
         cli.main(["deploy", "--all", "--app", str(tmp_path), "-c", "stage=prod"])
 

@@ -258,15 +258,15 @@ def test_a_stage_without_network_and_gateway_costs_what_was_aimed_at(stages: dic
         assert total(bill(cheapest, Traffic(messages_per_day=messages))) <= dollars
 
 
-def test_the_page_about_deploying_says_what_a_day_without_messages_costs(stages: dict[str, Any]) -> None:
+def test_the_page_about_deploying_says_what_an_hour_without_messages_costs(stages: dict[str, Any]) -> None:
     page = (ROOT / "docs/deploy.md").read_text("utf-8")
-    (table,) = re.findall(r"<!-- cost: a day -->\n(.*?)<!-- end -->", page, re.DOTALL)
+    (table,) = re.findall(r"<!-- cost: an hour -->\n(.*?)<!-- end -->", page, re.DOTALL)
     rows = re.findall(r"^\| (\w+)(?:, with .*`(.+)`.*)? \| ([\d.]+) \| ([\d.]+) \|$", table, re.MULTILINE)
     assert len(rows) == len(table.splitlines()) - 2
-    for stage, setting, a_day, a_month in rows:
+    for stage, setting, an_hour, a_month in rows:
         config = load_stage(stages, stage=stage, overrides=f"{{{setting}}}")
         dollars = total(bill(config, NOBODY))
-        assert (a_day, a_month) == (f"{dollars / DAYS:.2f}", f"{dollars:.2f}"), f"{stage} {setting}"
+        assert (an_hour, a_month) == (f"{dollars / DAYS / 24:.2f}", f"{dollars:.2f}"), f"{stage} {setting}"
 
 
 def test_the_json_adds_up(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from message_buffer.aws.object_store import ObjectStore
 from message_buffer.aws.functions import Functions
+from message_buffer.aws.object_store import ObjectStore
 from message_buffer.errors import SendFailed
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus

@@ -1,7 +1,7 @@
 """Our client of AWS's JSON services writes and signs requests as the SDK does. A local server answers them."""
 
-import socket
 import json
+import socket
 import ssl
 import threading
 import time
