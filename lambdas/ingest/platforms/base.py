@@ -275,6 +275,8 @@ class Platform(Protocol):
 class Fields(dict[str, Any]):
     """A JSON object of a webhook. The methods treat a value of a wrong type like a missing one."""
 
+    __slots__ = ()
+
     def word(self, name: str) -> str | None:
         """Return a text that is not empty."""
         value = self.get(name)

@@ -58,7 +58,8 @@ class Messenger(MetaPlatform):
                 intake.ignored["unreadable"] += 1
                 continue
             intake.accounts.add(account)
-            events = list(entry.parts("messaging"))
+            for event in entry.parts("messaging"):
+                intake.take(_Event(event, self.name, account, received_at_ms).read)
             for change in entry.parts("changes"):
                 # The Instagram API with Instagram login sends events as `changes`, and so does the console's test
                 # button.
@@ -66,11 +67,9 @@ class Messenger(MetaPlatform):
                 if change.get("field") == "message_echoes":
                     intake.take(_Event(value, self.name, account, received_at_ms).read_echo)
                 elif "sender" in value:
-                    events.append(value)
+                    intake.take(_Event(value, self.name, account, received_at_ms).read)
                 else:
                     intake.ignored["unknown"] += 1
-            for event in events:
-                intake.take(_Event(event, self.name, account, received_at_ms).read)
             # Ignore threads that another app of the page controls, except the replies of people who type in that app.
             for event in entry.parts("standby"):
                 intake.take(_Event(event, self.name, account, received_at_ms).read_echo, kind="standby")

@@ -34,7 +34,7 @@ from lambdas.ingest.platforms.base import (
 from lambdas.ingest.platforms.telegram_rich import RichMessage
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
-from message_buffer.messages.message import Message, profile_of
+from message_buffer.messages.message import MAX_ATTACHMENTS, Message, profile_of
 
 # Telegram reports the deletion of at most this many messages in one update.
 MAX_MESSAGES_DELETED_AT_ONCE = 100
@@ -147,7 +147,7 @@ class _UpdateReading:
         if data is None:
             return "unsupported"
         rows = below.part("reply_markup").values_of("inline_keyboard")
-        buttons = [object_of(button) for row in rows if isinstance(row, list) for button in row]
+        buttons = (object_of(button) for row in rows if isinstance(row, list) for button in row)
         labels = [button.word("text") for button in buttons if button.get("callback_data") == data]
         labels.append(RichMessage(below.part("rich_message")).labels.get(data))
         fields = {
@@ -371,7 +371,9 @@ def _other_content_of(message: Fields) -> dict[str, Any] | None:
 def _users_shared(shared: Fields) -> dict[str, Any]:
     # Older Telegram servers send only the ids, or a single id.
     ids = [*shared.values_of("user_ids"), *([shared["user_id"]] if "user_id" in shared else [])]
-    users = list(shared.parts("users")) or [Fields(user_id=user) for user in ids]
+    users = list(shared.parts("users", most=MAX_ATTACHMENTS)) or [
+        Fields(user_id=user) for user in ids[:MAX_ATTACHMENTS]
+    ]
     return _shared("contact", "user_id", users, {"type": "users_shared", "requestId": shared.get("request_id")})
 
 

@@ -72,17 +72,17 @@ def _read_change(field: Any, value: Fields, intake: Intake, received_at_ms: int)
         intake.ignored["unknown"] += 1
         return
     intake.accounts.add(account)
-    items, echoes = list(value.parts("messages")), list(value.parts("message_echoes"))
+    items, echoes = value.values_of("messages"), value.values_of("message_echoes")
     if field in NOT_FOR_THE_BOT:
         intake.ignored[field] += len(items)
         items = []
     contacts = _Contacts(value)
-    for item in items:
+    for item in map(object_of, items):
         contact = contacts.find(item.get("from"), item.get("from_user_id"), among=len(items))
         intake.take(_WhatsAppItem(_with_errors(item, value), account, contact, received_at_ms).read)
     intake.ignored["system"] += len(value.values_of("user_id_update"))
     intake.ignored["status"] += len(value.values_of("statuses"))
-    for echo in echoes:
+    for echo in map(object_of, echoes):
         contact = contacts.find(echo.get("to"), echo.get("to_user_id"), among=len(echoes))
         intake.take(partial(_read_echo, field, echo, contact, account))
 
@@ -190,12 +190,12 @@ class _Contacts:
     """The contacts of a change, by their numbers and ids."""
 
     def __init__(self, value: Fields) -> None:
-        self._all = list(value.parts("contacts"))
+        self._all = value.values_of("contacts")
         self._by_name = {
-            (field, contact[field]): contact
-            for contact in self._all
+            (field, name): place
+            for place, contact in enumerate(value.parts("contacts"))
             for field in ("wa_id", "user_id")
-            if contact.word(field)
+            if (name := contact.word(field))
         }
 
     def find(self, number: Any, user_id: Any, *, among: int) -> Fields:
@@ -206,8 +206,8 @@ class _Contacts:
         """
         for name in (("wa_id", number), ("user_id", user_id)):
             if isinstance(name[1], str) and name in self._by_name:
-                return self._by_name[name]
-        return self._all[0] if len(self._all) == among == 1 else Fields()
+                return object_of(self._all[self._by_name[name]])
+        return object_of(self._all[0]) if len(self._all) == among == 1 else Fields()
 
 
 def _profile(contact: Fields, user_id: str | None) -> dict[str, str]:
