@@ -255,9 +255,9 @@ class CanarySettings(NamedTuple):
 
 # -- environment variables -----------------------------------------------------------------------------------
 #
-# A function gets its settings in environment variables. Almost all are in the variable SETTINGS, as JSON. A field that is None or has its default value is left out.
-# A function also has the variables in OWN_VARIABLES, and two variables for Powertools: the name of the service, and the
-# namespace of the metrics.
+# Almost all settings of a function are in its environment variable SETTINGS, as JSON. A field that is None or has its
+# default value is left out. A function also has the variables in OWN_VARIABLES, and two variables for Powertools: the
+# name of the service, and the namespace of the metrics.
 
 S = TypeVar("S")
 

@@ -213,7 +213,7 @@ class Connection:
                 self._dial_of(self._clock())
 
     def _connected(self, called_at_ms: int) -> Client:
-        """Return a client younger than SIGN_IN_LIFE_MS. Raise StoreUnavailable if the dial takes longer than the caller's
+        """Return a client younger than SIGN_IN_LIFE_MS. Raise StoreUnavailable if the dial outlasts the caller's
         patience. The dial continues, and a later call uses its connection."""
         with self._dials:
             now_ms = self._clock()
