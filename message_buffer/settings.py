@@ -206,6 +206,9 @@ class ResponderOptions(NamedTuple):
     channel: str
     allowed_channels: tuple[str, ...]
     typing_indicator: bool
+    unknown_conversation: str
+    inactive_project: str
+    channel_not_allowed: str
     turn_days: int
     outbox_days: int
     """How long the responder remembers a batch, so that it recognises a redelivery."""
@@ -220,6 +223,8 @@ class ResponderOptions(NamedTuple):
     max_attempts: int = 12
     """After this many attempts a batch becomes a reply dead letter. Each delivery by the queue counts, even if its run
     only waited for an earlier batch."""
+    hold_seconds: int = 3_600
+    """How long a buffer is on hold after the responder's outcome `hold`."""
 
 
 class ResponderSettings(NamedTuple):
@@ -250,9 +255,9 @@ class CanarySettings(NamedTuple):
 
 # -- environment variables -----------------------------------------------------------------------------------
 #
-# A function gets its settings in environment variables. Almost all are in the variable SETTINGS, as JSON. A field that
-# is None or has its default value is left out. A function also has the variables in OWN_VARIABLES, and two variables
-# for Powertools: the name of the service, and the namespace of the metrics.
+# Almost all settings of a function are in its environment variable SETTINGS, as JSON. A field that is None or has its
+# default value is left out. A function also has the variables in OWN_VARIABLES, and two variables for Powertools: the
+# name of the service, and the namespace of the metrics.
 
 S = TypeVar("S")
 
