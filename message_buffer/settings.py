@@ -206,9 +206,6 @@ class ResponderOptions(NamedTuple):
     channel: str
     allowed_channels: tuple[str, ...]
     typing_indicator: bool
-    unknown_conversation: str
-    inactive_project: str
-    channel_not_allowed: str
     turn_days: int
     outbox_days: int
     """How long the responder remembers a batch, so that it recognises a redelivery."""
@@ -223,8 +220,6 @@ class ResponderOptions(NamedTuple):
     max_attempts: int = 12
     """After this many attempts a batch becomes a reply dead letter. Each delivery by the queue counts, even if its run
     only waited for an earlier batch."""
-    hold_seconds: int = 3_600
-    """How long a buffer is on hold after the responder's outcome `hold`."""
 
 
 class ResponderSettings(NamedTuple):
