@@ -6,6 +6,8 @@ from lambdas.ingest.platforms.base import Fields, object_of
 
 # Telegram nests a rich message's blocks and texts in at most 16 levels. We count a list of texts as another level.
 MAX_LEVELS_OF_A_RICH_MESSAGE = 32
+# Leave out further blocks and texts, because a body of the maximum size would take longer than ingest may run.
+MAX_PARTS_OF_A_RICH_MESSAGE = 4_096
 # The types of blocks that have a file. For each, the field that has such a file in an ordinary message.
 _FILES = {
     "photo": "photo",
@@ -22,6 +24,7 @@ class RichMessage:
 
     def __init__(self, given: Fields) -> None:
         self._lines: list[str] = []
+        self._parts_left = MAX_PARTS_OF_A_RICH_MESSAGE
         self.links: list[dict[str, str]] = []
         self.files: list[Fields] = []
         """The files, in the form of messages without blocks: `{"photo": …}`, `{"video": …}`."""
@@ -34,7 +37,10 @@ class RichMessage:
         return "\n".join(self._lines)
 
     def _read_blocks(self, given: Fields, levels: int) -> None:
-        for block in given.parts("blocks", most=None if levels else 0):
+        for block in given.parts("blocks"):
+            if not levels or self._parts_left <= 0:
+                return
+            self._parts_left -= 1
             self._read_block(block, levels)
 
     def _read_block(self, block: Fields, levels: int) -> None:
@@ -70,8 +76,9 @@ class RichMessage:
         """Return the words of a text, which is a string, a list of texts, or an object that has a text."""
         if isinstance(given, str):
             return given
-        if not levels:
+        if given is None or not levels or self._parts_left <= 0:
             return ""
+        self._parts_left -= 1
         if isinstance(given, list):
             return "".join(self._words(part, levels - 1) for part in given)
         part = object_of(given)
