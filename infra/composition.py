@@ -53,15 +53,14 @@ def compose(scope: Construct, config: StageConfig, *, source: Path, layer: Path)
     if config.responder:
         responder = ResponderStack(scope, config, config.responder, source=source, layer=layer, buffer=buffer)
         if not config.is_local:
-            functions = {"responder": responder.function}
-            ResponderOperability(
-                responder, Metrics(config=config, functions=functions, dead_letters=responder.dead_letters)
-            )
+            own = {"responder": responder.function}
+            ResponderOperability(responder, Metrics(config=config, functions=own, dead_letters=responder.dead_letters))
     else:
         # CDK does not delete a deployed stack that the app no longer contains, so the responder would continue to run.
         # An empty stack replaces it. Deploy it first, so that CloudFormation removes the responder before it changes
         # the functions that the responder invokes.
         empty = StageStack(scope, "Responder", config=config)
+        empty.termination_protection = False
         # CloudFormation refuses a template without resources. This resource does nothing and costs nothing.
         cdk.CfnWaitConditionHandle(empty, "Nothing")
         buffer.add_stack_dependency(empty)

@@ -77,7 +77,7 @@ def test_the_queue_waits_longer_than_the_function_may_run(template: Template) ->
 
 
 def test_the_queue_and_not_a_reservation_bounds_how_many_answers_run(synthesize: Callable[..., Stacks]) -> None:
-    template = synthesize("prod", responder={}, concurrency={"responder": 2})["Responder"]
+    template = synthesize("prod", responder={"max_parallel_batches": 2})["Responder"]
     source = _one(template, "AWS::Lambda::EventSourceMapping")["Properties"]
     assert source["ScalingConfig"] == {"MaximumConcurrency": 2}
     function = _one(template, "AWS::Lambda::Function")["Properties"]
