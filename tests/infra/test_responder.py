@@ -171,7 +171,6 @@ def test_a_responder_that_cannot_be_is_refused_in_a_sentence(
     [
         ({"gate_wait_seconds": 46}, {"preset": "customers"}),
         ({"gate": "deliver", "gate_wait_seconds": 4}, {}),
-        ({"gate": "queue", "gate_wait_seconds": 4}, {}),
     ],
 )
 def test_a_gate_that_waits_long_enough_or_never_parks_is_accepted(
