@@ -10,12 +10,11 @@ from infra import cli
 os.environ.update(cli.environment())
 
 import aws_cdk as cdk
-import psutil
 
 from bufferctl import checkout
 from infra.composition import compose, enforce_cdk_nag
-from infra.layer import LayerError, LayerPlatform, build_layer, link_to
-from infra.settings_and_defaults import ConfigError, StageConfig, load_stage
+from infra.layer import LayerError, LayerPlatform, build_layer, lambda_interpreter, link_to
+from infra.settings_and_defaults import ConfigError, load_stage
 
 ROOT = Path(__file__).parent
 REQUIREMENTS = ROOT / "lambdas" / "requirements.txt"
@@ -37,7 +36,8 @@ def main() -> None:
         if config.is_local:
             layer = link_to(build_layer(REQUIREMENTS, platform=LayerPlatform.HOST, cache=LAYERS))
         else:
-            _stop_if_something_is_missing(config)
+            if lambda_interpreter() is None:
+                sys.stderr.write(f"{cli.WITHOUT_PYTHON}\n")
             layer = build_layer(REQUIREMENTS, platform=LayerPlatform.LAMBDA, cache=LAYERS)
         compose(app, config, source=ROOT, layer=layer)
     except (ConfigError, LayerError) as error:
@@ -45,18 +45,6 @@ def main() -> None:
     if not config.is_local:
         enforce_cdk_nag(app)
     let_lambda_read(Path(app.synth().directory))
-
-
-def _stop_if_something_is_missing(config: StageConfig) -> None:
-    # Our own CLI has already run preflight before it started this program. A `cdk` from npm has not, so this program
-    # runs preflight.
-    if cli.LOOKED_FOR_MISSING in os.environ:
-        return
-    from infra import preflight  # noqa: PLC0415 - the AWS SDK would make each `make up` slower
-
-    purpose = purpose_of_caller(psutil.Process().parents())
-    if purpose and preflight.main(["--stage", config.name, "--for", purpose]):
-        sys.exit(1)
 
 
 def let_lambda_read(synthesized: Path) -> None:
@@ -71,19 +59,6 @@ def let_lambda_read(synthesized: Path) -> None:
             wanted = mode | 0o444 | (0o111 if path.is_dir() or mode & 0o100 else 0)
             if wanted != mode:
                 path.chmod(wanted)
-
-
-def purpose_of_caller(parents: list[psutil.Process]) -> str | None:
-    """Return what preflight must check for the `cdk` command that started this program, or None without one."""
-    for parent in parents:
-        try:
-            words = parent.cmdline()
-        except psutil.Error:
-            return None
-        for place, word in enumerate(words):
-            if Path(word).name in {"cdk", "cdk.js"}:
-                return cli.purpose(words[place + 1 :])
-    return None
 
 
 if __name__ == "__main__":

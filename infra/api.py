@@ -12,8 +12,8 @@ from aws_cdk import aws_logs as logs
 from aws_cdk.aws_apigatewayv2_integrations import HttpLambdaIntegration
 from constructs import Construct
 
-from .firewall import Firewall
-from .function import Function, keep_identity, removal_policy, suppress_finding
+from . import firewall
+from .function import Function, keep_identity, make_log_group, suppress_finding
 from .metrics import ApiMetrics, FunctionUrlApi
 from .settings_and_defaults import LOCAL_API_ID, DomainConfig, StageConfig
 
@@ -53,10 +53,7 @@ class WebhookApi(NamedTuple):
 
 
 def open_webhooks(scope: Construct, *, config: StageConfig, ingest: Function) -> WebhookApi:
-    """Create the stage's API.
-
-    Platforms know the API's address, so the API remains the same resource unless its kind changes.
-    """
+    """Create the stage's API, which remains the same resource unless its kind changes: platforms know its address."""
     if config.api.kind == "url":
         return _open_url(ingest)
     open_gateway = _open_rest if config.api.kind == "rest" else _open_http
@@ -76,15 +73,7 @@ def _access_log(scope: Construct, config: StageConfig) -> logs.LogGroup:
     # An account has one log-delivery policy, of limited size. Log groups below this path need no statement in it. The
     # stack's id distinguishes this group from the retained group of an earlier stage of the same name.
     stack_id = cdk.Fn.select(2, cdk.Fn.split("/", cdk.Stack.of(scope).stack_id))
-    log_group = logs.LogGroup(
-        scope,
-        "ApiAccess",
-        log_group_name=f"/aws/vendedlogs/message-buffer/{config.name}/{stack_id}",
-        retention=logs.RetentionDays[config.log_retention.upper()],
-        removal_policy=removal_policy(config),
-    )
-    keep_identity(log_group, "ApiAccess")
-    return log_group
+    return make_log_group(scope, "ApiAccess", config, f"/aws/vendedlogs/message-buffer/{config.name}/{stack_id}")
 
 
 def _open_http(
@@ -176,27 +165,20 @@ def _open_rest(
         for method in methods:
             resource.add_method(method, apigateway.LambdaIntegration(ingest, allow_test_invoke=False))
     stage = api.deployment_stage
-    Firewall(scope, "Firewall", config=config).protect(stage.stage_arn)
-    _suppress_findings(api)
+    firewall.protect(scope, stage.stage_arn, config=config)
+    for finding, reason in {
+        "APIG4": NO_AUTHORIZER,
+        "COG4": NO_AUTHORIZER,
+        "APIG2": "Each platform has a format of its own, which ingest checks after the signature.",
+        "APIG6": "Execution logs contain the parameters of requests, among them verify tokens. Access logs do not.",
+    }.items():
+        suppress_finding(api, f"AwsSolutions-{finding}", reason)
     if domain is None:
         stack = cdk.Stack.of(api)
         host = f"{api.rest_api_id}.execute-api.{stack.region}.{stack.url_suffix}"
         return WebhookApi(api, f"https://{host}/{REST_STAGE}", None)
     return WebhookApi(
         api, f"https://{domain.name}", _map_domain(scope, domain, api_id=api.rest_api_id, stage=stage.stage_name)
-    )
-
-
-def _suppress_findings(api: apigateway.RestApi) -> None:
-    suppress_finding(api, "AwsSolutions-APIG4", NO_AUTHORIZER)
-    suppress_finding(api, "AwsSolutions-COG4", NO_AUTHORIZER)
-    suppress_finding(
-        api, "AwsSolutions-APIG2", "Each platform has a format of its own, which ingest checks after the signature."
-    )
-    suppress_finding(
-        api,
-        "AwsSolutions-APIG6",
-        "Execution logs contain the parameters of requests, among them verify tokens. Access logs do not.",
     )
 
 

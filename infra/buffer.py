@@ -4,28 +4,33 @@ from pathlib import Path
 
 import aws_cdk as cdk
 from aws_cdk import aws_lambda as lambda_
+from aws_cdk import aws_secretsmanager as secretsmanager
 from constructs import Construct
 
-from message_buffer.limits import INGEST_TIMEOUT_SECONDS
-from message_buffer.settings import AdminSettings, GateSettings, IngestSettings, LogSettings, ValkeySettings
+from message_buffer.limits import DEAD_LETTER_RETENTION_DAYS, INGEST_TIMEOUT_SECONDS
+from message_buffer.settings import (
+    AdminSettings,
+    EmissionSettings,
+    GateSettings,
+    IngestSettings,
+    LogSettings,
+    ValkeySettings,
+)
 
 from . import permissions
 from .api import open_webhooks
 from .bus import BatchBus
 from .canary import CanaryResources
-from .copies import ages_out
 from .dynamodb_lane import DynamoDbLaneResources
 from .end_user_messaging import WhatsAppQueues
 from .function import Function, Placement, Runtime, keep_identity, source_code
 from .settings_and_defaults import StageConfig
+from .stack import StageStack
 from .storage import (
-    AliasesTableConstruct,
-    EventDestinations,
     OversizeBucket,
     QueueConstruct,
-    RulesTableConstruct,
-    TakeoversTableConstruct,
-    WebhookSecretsConstruct,
+    SecretConstruct,
+    TableConstruct,
     key_of_logged_ids,
 )
 from .valkey_lane import ValkeyLaneResources
@@ -36,25 +41,20 @@ ADMIN_TIMEOUT_SECONDS = 60
 GATE_TIMEOUT_SECONDS = 15
 
 
-class BufferStack(cdk.Stack):
+class BufferStack(StageStack):
     """The stack that receives messages and emits batches."""
 
     def __init__(
         self,
         scope: Construct,
-        construct_id: str,
-        *,
         config: StageConfig,
-        env: cdk.Environment,
+        *,
         source: Path,
         layer: Path,
-        valkey: ValkeySettings | None = None,
-        placement: Placement | None = None,
+        valkey: ValkeySettings | None,
+        placement: Placement | None,
     ) -> None:
-        # The emulator has no TLS. CDK's deployment roles could not write to the bucket of the bootstrap, because its
-        # policy requires TLS. So deploy with the caller's own credentials.
-        synthesizer = cdk.CliCredentialsStackSynthesizer() if config.is_local else None
-        super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
+        super().__init__(scope, "Buffer", config=config)
         self._config, self._valkey = config, valkey
         log_id_key = key_of_logged_ids(self, config)
         self.log = LogSettings(
@@ -73,22 +73,40 @@ class BufferStack(cdk.Stack):
             self, "DeadLetters", config=config, no_dead_letters_because="It contains the batches that failed."
         )
         self.oversize = OversizeBucket(self, "Oversize", config=config)
-        self.webhook_secrets = WebhookSecretsConstruct(self, "WebhookSecrets", config=config)
-        self.rules_table = RulesTableConstruct(self, "Rules", config=config)
-        self.takeovers_table = TakeoversTableConstruct(self, "Takeovers", config=config)
-        self.aliases_table = AliasesTableConstruct(self, "Aliases", config=config)
-        self.destinations = EventDestinations(self.bus, self.oversize, self.dead_letters)
+        self.webhook_secrets = SecretConstruct(
+            self,
+            "WebhookSecrets",
+            config=config,
+            description='JSON: platform -> webhook secret, or {"secret", "verifyToken"}. A platform not listed is off.',
+            # A deployment generates only the secret of the platform `generic`.
+            generator=secretsmanager.SecretStringGenerator(
+                secret_string_template="{}",  # noqa: S106 - an empty object, not a secret
+                generate_string_key="generic",
+                exclude_punctuation=True,
+            ),
+            not_rotated_because="The platforms issue these secrets, so only a person can rotate them there; a platform "
+            "may have two.",
+        )
+        # The rules that operators change. The table is small, so a function reads all of it.
+        self.rules_table = TableConstruct(self, "Rules", config=config, partition_key="scope")
+        # The conversations that human agents answer (`message_buffer/takeovers/`), and the progress of large webhooks
+        # (`lambdas/ingest/progress.py`).
+        self.takeovers_table = TableConstruct(self, "Takeovers", config=config, expires_by="expires_at")
+        # The ids of authors who have more than one. `message_buffer/aliases/aliases_table.py` defines the items.
+        self.aliases_table = TableConstruct(self, "Aliases", config=config, expires_by="expiresAt")
+        emission = EmissionSettings(
+            event_bus=self.bus.event_bus_name,
+            max_event_bytes=config.limits.max_event_bytes,
+            oversize_bucket=self.oversize.bucket_name,
+            max_attempts=config.limits.max_attempts,
+            dead_letter_queue_url=self.dead_letters.queue_url,
+        )
 
         self.dynamodb_lane = (
-            DynamoDbLaneResources(self, runtime=self._runtime, destinations=self.destinations)
-            if config.has_dynamodb_lane
-            else None
+            DynamoDbLaneResources(self, runtime=self._runtime, emission=emission) if config.has_dynamodb_lane else None
         )
-        self._windows = self.dynamodb_lane.windows if self.dynamodb_lane else None
         self.valkey_lane = (
-            ValkeyLaneResources(self, runtime=self._runtime, valkey=valkey, destinations=self.destinations)
-            if valkey
-            else None
+            ValkeyLaneResources(self, runtime=self._runtime, valkey=valkey, emission=emission) if valkey else None
         )
         self.whatsapp_queues = (
             WhatsAppQueues(self, config=config, topic_arn=config.end_user_messaging_topic)
@@ -99,7 +117,18 @@ class BufferStack(cdk.Stack):
         if self.whatsapp_queues:
             self.whatsapp_queues.invoke(self.ingest.entrance)
         self.admin = self._make_admin()
-        self.gate = self._make_gate()
+        # As with admin, only IAM's `lambda:InvokeFunction` lets a caller invoke it.
+        self.gate = Function(
+            self,
+            "gate",
+            runtime=self._runtime,
+            timeout=cdk.Duration.seconds(GATE_TIMEOUT_SECONDS),
+            settings=GateSettings(
+                log=self.log,
+                valkey=valkey,
+                dynamodb_lane=self.dynamodb_lane.settings if self.dynamodb_lane else None,
+            ),
+        )
         permissions.grant_to_entrances(self)
         permissions.grant_to_lanes(self)
         if self.valkey_lane:
@@ -107,7 +136,11 @@ class BufferStack(cdk.Stack):
             # line, CloudFormation might create ingest before the processor.
             self.ingest.node.add_dependency(self.valkey_lane.processor)
         self.webhooks = open_webhooks(self, config=config, ingest=self.ingest)
-        self.canary = self._make_canary() if config.canary else None
+        self.canary = (
+            CanaryResources(self, self._runtime, self.bus, api_url=self.webhooks.url, secrets=self.webhook_secrets)
+            if config.canary
+            else None
+        )
         permissions.grant_to_canary(self)
         self._delete_functions_before_roles()
         self._export()
@@ -121,15 +154,13 @@ class BufferStack(cdk.Stack):
     def functions(self) -> dict[str, Function]:
         """Return the stack's functions by role."""
         found = {"ingest": self.ingest}
-        if self.valkey_lane:
-            found["processor"] = self.valkey_lane.processor
-            found["conversation_processor"] = self.valkey_lane.conversation_processor
-            found["watchdog"] = self.valkey_lane.watchdog
+        if valkey := self.valkey_lane:
+            found |= {"processor": valkey.processor, "conversation_processor": valkey.conversation_processor}
+            found["watchdog"] = valkey.watchdog
         if self.dynamodb_lane:
             found["dynamodb_processor"] = self.dynamodb_lane.processor
-        return (
-            found | {"admin": self.admin, "gate": self.gate} | ({"canary": self.canary.function} if self.canary else {})
-        )
+        found |= {"admin": self.admin, "gate": self.gate}
+        return found | ({"canary": self.canary.function} if self.canary else {})
 
     def _delete_functions_before_roles(self) -> None:
         """Let CloudFormation delete the functions' roles only after the last function in the network.
@@ -148,12 +179,11 @@ class BufferStack(cdk.Stack):
             self,
             "ingest",
             runtime=self._runtime,
-            memory_mb=self._config.memory.ingest,
             timeout=cdk.Duration.seconds(INGEST_TIMEOUT_SECONDS),
             settings=IngestSettings(
                 log=self.log,
                 valkey=self._valkey,
-                dynamodb_lane=self._windows.settings if self._windows else None,
+                dynamodb_lane=self.dynamodb_lane.settings if self.dynamodb_lane else None,
                 webhook_secret_id=self.webhook_secrets.secret_arn,
                 time_is_required=self._config.api.generic_timestamp == "required",
                 event_bus=self.bus.event_bus_name,
@@ -185,12 +215,11 @@ class BufferStack(cdk.Stack):
             self,
             "admin",
             runtime=self._runtime,
-            memory_mb=self._config.memory.admin,
             timeout=cdk.Duration.seconds(ADMIN_TIMEOUT_SECONDS),
             settings=AdminSettings(
                 log=self.log,
                 valkey=self._valkey,
-                dynamodb_lane=self._windows.settings if self._windows else None,
+                dynamodb_lane=self.dynamodb_lane.settings if self.dynamodb_lane else None,
                 redrive_function=self.emitter.entrance.function_name,
                 ingest_function=self.ingest.entrance.function_name,
                 event_bus=self.bus.event_bus_name,
@@ -200,32 +229,8 @@ class BufferStack(cdk.Stack):
                 takeovers_table=self.takeovers_table.table_name,
                 aliases_table=self.aliases_table.table_name,
                 oversize_bucket=self.oversize.bucket_name,
-                ages_out=ages_out(self._config),
+                ages_out=_ages_out(self._config),
             ),
-        )
-
-    def _make_gate(self) -> Function:
-        """Create the function for consumers. Only IAM's `lambda:InvokeFunction` lets a caller invoke it."""
-        return Function(
-            self,
-            "gate",
-            runtime=self._runtime,
-            memory_mb=self._config.memory.gate,
-            timeout=cdk.Duration.seconds(GATE_TIMEOUT_SECONDS),
-            settings=GateSettings(
-                log=self.log,
-                valkey=self._valkey,
-                dynamodb_lane=self._windows.settings if self._windows else None,
-            ),
-        )
-
-    def _make_canary(self) -> CanaryResources:
-        return CanaryResources(
-            self,
-            runtime=self._runtime,
-            bus=self.bus,
-            api_url=self.webhooks.url,
-            webhook_secrets=self.webhook_secrets,
         )
 
     def _export(self) -> None:
@@ -241,9 +246,9 @@ class BufferStack(cdk.Stack):
             outputs["Commit"] = commit
         if self.whatsapp_queues is not None:
             outputs["UnreadableWebhooksQueueUrl"] = self.whatsapp_queues.unreadable.queue_url
-        if self._windows is not None:
-            outputs["HoldingTableName"] = self._windows.table.table_name
-            outputs["TriggerQueueUrl"] = self._windows.triggers.queue_url
+        if self.dynamodb_lane is not None:
+            outputs["HoldingTableName"] = self.dynamodb_lane.table.table_name
+            outputs["TriggerQueueUrl"] = self.dynamodb_lane.triggers.queue_url
         if self.webhooks.dns_target is not None:
             outputs["ApiDnsTarget"] = self.webhooks.dns_target
         for role, function in self.functions.items():
@@ -252,3 +257,18 @@ class BufferStack(cdk.Stack):
             outputs[f"{camel}LogGroup"] = function.log_group.log_group_name
         for name, value in outputs.items():
             cdk.CfnOutput(self, name, value=value)
+
+
+def _ages_out(config: StageConfig) -> dict[str, int]:
+    """Return the days until the copies expire that `conversation forget` cannot erase, by the place of the copies."""
+    found = {
+        "the conversation's id in the responder's table": config.outbox_days if config.responder else 0,
+        "logs, which contain ids and no words": config.log_retention_days,
+        "continuous backups of the tables": 0 if config.is_local else 35,  # DynamoDB keeps them this long
+        "webhooks of AWS End User Messaging that wait or could not be read": DEAD_LETTER_RETENTION_DAYS
+        if config.end_user_messaging_topic
+        else 0,
+        "archive of the bus": config.bus.archive_days,
+        "daily snapshots of the cache": config.cache.snapshot_days if config.has_valkey_lane else 0,
+    }
+    return {place: days for place, days in found.items() if days}

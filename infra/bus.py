@@ -9,7 +9,7 @@ from aws_cdk import aws_eventschemas as eventschemas
 from aws_cdk import aws_iam as iam
 from constructs import Construct
 
-from .function import grant, keep_identity, removal_policy
+from .function import keep_identity, removal_policy
 from .settings_and_defaults import WITHOUT_SCHEMAS, StageConfig
 
 SOURCE = "message-buffer"
@@ -27,18 +27,9 @@ EVENTS = {
     "messages.reply.withheld": "ReplyWithheld",
 }
 SCHEMAS = Path(__file__).parents[1] / "docs" / "schema"
-RULE_UPKEEP = [
-    f"events:{action}"
-    for action in (
-        "DescribeRule",
-        "EnableRule",
-        "DisableRule",
-        "DeleteRule",
-        "PutTargets",
-        "RemoveTargets",
-        "ListTargetsByRule",
-    )
-]
+# The actions with which an account keeps its rules.
+RULE_UPKEEP = [f"events:{verb}Rule" for verb in ("Describe", "Enable", "Disable", "Delete")]
+RULE_UPKEEP += [f"events:{action}" for action in ("PutTargets", "RemoveTargets", "ListTargetsByRule")]
 
 
 def bus_name(config: StageConfig) -> str:
@@ -61,9 +52,6 @@ class BatchBus(events.EventBus):
             self._let_consume(config.bus.consumer_accounts)
         if not config.is_local and config.region not in WITHOUT_SCHEMAS:
             self._publish_schemas(config)
-
-    def grant_publish(self, grantee: iam.IGrantable) -> iam.Grant:
-        return grant(grantee, "events:PutEvents", on=self.event_bus_arn)
 
     def _keep_events(self, config: StageConfig) -> None:
         archive = events.Archive(

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import aws_cdk as cdk
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_elasticache as elasticache
-from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from constructs import Construct
 
@@ -17,19 +16,19 @@ from message_buffer.settings import IamAccess
 
 from .function import keep_identity, removal_policy, suppress_finding
 from .settings_and_defaults import StageConfig
+from .stack import StageStack
 
 # In UTC. At this time it is early morning in Europe and night in America.
 SNAPSHOT_TIME = "06:00"
 MAJOR_VERSION = "8"
 # ElastiCache offers public endpoints from this version on.
 PUBLIC_MAJOR_VERSION = "9"
-# The commands that the functions may send: those of the scripts, `blpop`, in which the processor sleeps, and those that
-# the client library needs in a cluster. Each is named, because a category would allow many more commands, and new ones
-# with each version of Valkey.
+# The commands that the functions may send: those of the scripts, and `blpop`, in which the processor sleeps. Each is
+# named, because a category would allow many more commands, and new ones with each version of Valkey.
 ACCESS = " ".join(
     [
         "on resetchannels ~{b*}:* -@all",
-        "+eval +evalsha +blpop +command +cluster|slots",
+        "+eval +evalsha +blpop",
         "+del +persist +pexpire +rename +unlink",
         "+hdel +hexists +hget +hincrby +hmget +hscan +hset",
         "+llen +lpush +lrange +lrem +lset +ltrim +rpush",
@@ -54,20 +53,12 @@ def cache_name(config: StageConfig) -> str:
     return f"message-buffer-{config.name}" if config.has_network else f"public-buffer-{config.name}"
 
 
-class CacheStack(cdk.Stack):
+class CacheStack(StageStack):
     """The cache, its user and its key."""
 
-    def __init__(
-        self,
-        scope: Construct,
-        construct_id: str,
-        *,
-        config: StageConfig,
-        env: cdk.Environment,
-        placement: CachePlacement | None,
-    ) -> None:
+    def __init__(self, scope: Construct, config: StageConfig, placement: CachePlacement | None) -> None:
         """Create the cache in the network of `placement`, or with a public endpoint if there is none."""
-        super().__init__(scope, construct_id, env=env)
+        super().__init__(scope, "Cache" if placement else "PublicCache", config=config)
         # A sign-in token contains the names of the cache and the user. Both names must be in lower case.
         self.name = name = cache_name(config)
         self._user = elasticache.CfnUser(
@@ -128,7 +119,8 @@ class CacheStack(cdk.Stack):
         # The output is `host:port`. Clients must use TLS. A cache in a network accepts connections only from that
         # network.
         cdk.CfnOutput(self, "CacheEndpoint", value=endpoint)
-        self.url = f"valkeys://{endpoint}?cluster=true"
+        self.url = f"valkeys://{endpoint}"
+        self.arns = (self._cache.attr_arn, self._user.attr_arn)
         self.iam = IamAccess(user=name, cache_name=name, region=config.region)
 
     def _accept_public_endpoint(self) -> None:
@@ -139,14 +131,6 @@ class CacheStack(cdk.Stack):
             "ElastiCache has public endpoints since 2026; the schema that CDK and cfn-lint contain is older.",
         )
         self._cache.add_metadata("cfn-lint", {"config": {"ignore_checks": ["E3002"]}})
-
-    def grant_connect(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` sign in to the cache as its user."""
-        return iam.Grant.add_to_principal(
-            grantee=grantee,
-            actions=["elasticache:Connect"],
-            resource_arns=[self._cache.attr_arn, self._user.attr_arn],
-        )
 
 
 def _part_of_id(stack: cdk.Stack) -> str:

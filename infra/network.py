@@ -1,14 +1,13 @@
 """Network stack: the VPC, and security groups that let only the functions connect to the cache."""
 
-import aws_cdk as cdk
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_iam as iam
-from aws_cdk import aws_logs as logs
 from constructs import Construct
 
 from .cache import CachePlacement
-from .function import Placement, keep_identity, removal_policy, suppress_finding
+from .function import Placement, keep_identity, make_log_group, suppress_finding
 from .settings_and_defaults import StageConfig
+from .stack import StageStack
 
 HTTPS = ec2.Port.tcp(443)
 # A client reads and writes at port 6379, and reads from replicas at port 6380. Both ports use TLS.
@@ -23,12 +22,12 @@ INTERFACE_ENDPOINTS = {
 }
 
 
-class NetworkStack(cdk.Stack):
+class NetworkStack(StageStack):
     """The network of the Valkey lane's functions and the cache."""
 
-    def __init__(self, scope: Construct, construct_id: str, *, config: StageConfig, env: cdk.Environment) -> None:
+    def __init__(self, scope: Construct, config: StageConfig) -> None:
         self._zones = list(config.network.availability_zones)
-        super().__init__(scope, construct_id, env=env)
+        super().__init__(scope, "Network", config=config)
         by_nat = config.network.egress == "nat"
         self.vpc = self._make_vpc(config, by_nat=by_nat)
         self._log_flows(config)
@@ -66,10 +65,8 @@ class NetworkStack(cdk.Stack):
         keep_identity(vpc, "Vpc")
         if self._zones:
             suppress_finding(vpc, "CloudFormation-Validate::W3010", "The stage names its zones in cdk.json.")
-        for name, service in {
-            "S3": ec2.GatewayVpcEndpointAwsService.S3,
-            "DynamoDb": ec2.GatewayVpcEndpointAwsService.DYNAMODB,
-        }.items():
+        gateways = {"S3": ec2.GatewayVpcEndpointAwsService.S3, "DynamoDb": ec2.GatewayVpcEndpointAwsService.DYNAMODB}
+        for name, service in gateways.items():
             vpc.add_gateway_endpoint(name, service=service).add_to_policy(self._only_this_account())
         return vpc
 
@@ -111,13 +108,7 @@ class NetworkStack(cdk.Stack):
                 self.vpc, "AwsSolutions-VPC7", "The stage has flow logs switched off, because AWS bills them by volume."
             )
             return
-        flows = logs.LogGroup(
-            self,
-            "FlowLogs",
-            retention=logs.RetentionDays[config.log_retention.upper()],
-            removal_policy=removal_policy(config),
-        )
-        keep_identity(flows, "FlowLogs")
+        flows = make_log_group(self, "FlowLogs", config)
         self.vpc.add_flow_log("Flows", destination=ec2.FlowLogDestination.to_cloud_watch_logs(flows))
 
 
@@ -126,17 +117,10 @@ def _subnets(*, by_nat: bool) -> list[ec2.SubnetConfiguration]:
     subnets = [
         ec2.SubnetConfiguration(name="functions", subnet_type=private, cidr_mask=22),
         ec2.SubnetConfiguration(name="cache", subnet_type=ec2.SubnetType.PRIVATE_ISOLATED, cidr_mask=26),
+        # Keep this subnet at the end, because CDK assigns addresses in this order. So the other subnets keep their
+        # addresses if a stage adds or removes NAT gateways. Only these are in it, with their own public addresses.
+        ec2.SubnetConfiguration(
+            name="public", subnet_type=ec2.SubnetType.PUBLIC, cidr_mask=26, map_public_ip_on_launch=False
+        ),
     ]
-    if by_nat:
-        # Append this subnet at the end, because CDK assigns addresses in this order. So the other subnets keep their
-        # addresses if a stage adds or removes NAT gateways.
-        subnets.append(
-            ec2.SubnetConfiguration(
-                # Only the NAT gateways are in this subnet, and they have their own public addresses.
-                name="public",
-                subnet_type=ec2.SubnetType.PUBLIC,
-                cidr_mask=26,
-                map_public_ip_on_launch=False,
-            )
-        )
-    return subnets
+    return subnets if by_nat else subnets[:-1]

@@ -1,85 +1,153 @@
-"""Grants the functions all of their permissions. No other module grants any.
-
-The `grant_…` methods of a resource's construct name the actions; this module says which function gets which of them.
-"""
+"""Grants the functions all of their permissions: exactly the actions that they call. No other module grants any."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import aws_cdk as cdk
+
+from .function import Function, grant, suppress_finding
+from .settings_and_defaults import without_profile
+from .storage import BATCHES, DEAD_LETTERS, OPEN_WINDOWS, OversizeBucket, TableConstruct
+
 if TYPE_CHECKING:
     from .buffer import BufferStack
     from .cache import CacheStack
+    from .dynamodb_lane import DynamoDbLaneResources
     from .responder import ResponderStack
+
+INVOKE, PUBLISH, SEND = "lambda:InvokeFunction", "events:PutEvents", "sqs:SendMessage"
+READ_SECRET = "secretsmanager:GetSecretValue"  # noqa: S105 - the name of an action
+# Look at the messages of a queue, put them back, and delete single ones.
+INSPECT = ("sqs:ReceiveMessage", "sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:GetQueueAttributes")
+UNKNOWN_NAMES = "Objects are named after future batches, so a policy can only name their folder."
 
 
 def grant_to_entrances(stack: BufferStack) -> None:
     """Grant ingest, admin and gate access to secrets, rules, bus, dead letters and the lanes."""
-    stack.webhook_secrets.grant_get_value(stack.ingest)
-    stack.rules_table.grant_read_rules(stack.ingest)
-    stack.takeovers_table.grant_record_replies(stack.ingest)
-    stack.aliases_table.grant_learn(stack.ingest)
-    stack.bus.grant_publish(stack.ingest)
-    stack.dead_letters.grant_send(stack.ingest)
+    ingest, admin, gate = stack.ingest, stack.admin, stack.gate
+    grant(ingest, READ_SECRET, on=stack.webhook_secrets.policy_arn)
+    _grant_table(ingest, stack.rules_table, "GetItem", "Scan")
+    _grant_table(ingest, stack.takeovers_table, "GetItem", "UpdateItem")
+    _grant_table(ingest, stack.aliases_table, "GetItem", "PutItem")
+    grant(ingest, PUBLISH, on=stack.bus.event_bus_arn)
+    grant(ingest, SEND, on=stack.dead_letters.queue_arn)
     if stack.whatsapp_queues:
-        stack.whatsapp_queues.unreadable.grant_send(stack.ingest)
+        grant(ingest, SEND, on=stack.whatsapp_queues.unreadable.queue_arn)
 
-    stack.emitter.grant_invoke_function(stack.admin)
-    stack.ingest.grant_invoke_function(stack.admin)
-    stack.bus.grant_publish(stack.admin)
-    stack.dead_letters.grant_inspect(stack.admin)
-    # For `conversation.forget`, which erases objects.
-    stack.oversize.grant_forget(stack.admin)
-    stack.rules_table.grant_change_rules(stack.admin)
-    stack.takeovers_table.grant_resume_and_forget(stack.admin)
-    stack.aliases_table.grant_forget(stack.admin)
+    grant(admin, INVOKE, on=stack.emitter.entrance.function_arn)
+    grant(admin, INVOKE, on=ingest.entrance.function_arn)
+    grant(admin, PUBLISH, on=stack.bus.event_bus_arn)
+    grant(admin, *INSPECT, on=stack.dead_letters.queue_arn)
+    _grant_forget_objects(admin, stack.oversize)
+    _grant_table(admin, stack.rules_table, "GetItem", "Scan", "PutItem", "DeleteItem")
+    _grant_table(admin, stack.takeovers_table, "GetItem", "UpdateItem", "DeleteItem")
+    _grant_table(admin, stack.aliases_table, "GetItem", "DeleteItem")
 
     if valkey := stack.valkey_lane:
-        valkey.grant_start_processor(stack.ingest)
-        valkey.grant_start_processor(stack.admin)
-        valkey.grant_start_processor(stack.gate)
+        for function in (ingest, admin, gate):
+            grant(function, INVOKE, on=valkey.startable_arn)
     if dynamodb := stack.dynamodb_lane:
-        dynamodb.grant_store_messages(stack.ingest)
-        dynamodb.grant_end_windows(stack.admin)
-        dynamodb.windows.table.grant_forget(stack.admin)
-        dynamodb.windows.table.grant_hold(stack.gate)
-        dynamodb.windows.triggers.grant_send(stack.gate)
+        writes = ("PutItem", "UpdateItem", "DeleteItem", "BatchWriteItem")
+        _grant_table(ingest, dynamodb.table, "GetItem", "Query", *writes)
+        grant(ingest, SEND, on=dynamodb.triggers.queue_arn)
+        _grant_end_windows(admin, dynamodb)
+        _grant_table(admin, dynamodb.table, "DeleteItem")
+        _grant_table(gate, dynamodb.table, "GetItem", "UpdateItem")
+        grant(gate, SEND, on=dynamodb.triggers.queue_arn)
 
 
 def grant_to_lanes(stack: BufferStack) -> None:
     """Let the functions of each lane start each other, end windows, and emit batches."""
     if valkey := stack.valkey_lane:
         for function in (valkey.processor, valkey.conversation_processor, valkey.watchdog):
-            valkey.grant_start_processor(function)
-        valkey.conversation_processor.grant_invoke_function(valkey.processor)
-        stack.destinations.grant_emit(valkey.conversation_processor)
+            grant(function, INVOKE, on=valkey.startable_arn)
+        grant(valkey.processor, INVOKE, on=valkey.conversation_processor.entrance.function_arn)
+        _grant_emit(valkey.conversation_processor, stack)
     if dynamodb := stack.dynamodb_lane:
-        stack.destinations.grant_emit(dynamodb.processor)
-        dynamodb.grant_end_windows(dynamodb.processor)
+        _grant_emit(dynamodb.processor, stack)
+        _grant_end_windows(dynamodb.processor, dynamodb)
 
 
 def grant_cache(cache: CacheStack, buffer: BufferStack) -> None:
-    """Let the functions that call Valkey sign in to the cache."""
+    """Let the functions that call Valkey sign in to the cache as its user."""
     for function in buffer.functions.values():
         if function.calls_valkey:
-            cache.grant_connect(function)
+            grant(function, "elasticache:Connect", on=cache.arns)
 
 
 def grant_to_canary(stack: BufferStack) -> None:
-    """Let the canary read the secret with which it signs, receive from its queue, and read its stack's state."""
+    """Let the canary sign webhooks, receive from its queue, and ask whether its stack is being deployed."""
     if canary := stack.canary:
-        stack.webhook_secrets.grant_get_value(canary.function)
-        canary.queue.grant_take(canary.function)
-        canary.grant_ask_whether_it_is_deployed()
+        grant(canary.function, READ_SECRET, on=stack.webhook_secrets.policy_arn)
+        grant(canary.function, "sqs:ReceiveMessage", "sqs:DeleteMessage", on=canary.queue.queue_arn)
+        grant(canary.function, "cloudformation:DescribeStacks", on=stack.stack_id)
 
 
-def grant_to_responder(stack: ResponderStack, buffer: BufferStack) -> None:
-    """Grant the responder access to its own storage, and the access to the buffer that any consumer could have."""
-    stack.table.grant_read_write(stack.function)
-    stack.secrets.grant_get_value(stack.function)
-    stack.dead_letters.grant_send(stack.function)
-    stack.dead_letters.grant_inspect(stack.function)
-    buffer.gate.grant_invoke_function(stack.function)
-    buffer.bus.grant_publish(stack.function)
-    buffer.oversize.grant_read_batches(stack.function)
-    stack.grant_model()
+def grant_to_responder(stack: ResponderStack, buffer: BufferStack, *, model: str | None) -> None:
+    """Grant the responder its own storage, its model, and the access to the buffer that any consumer could have."""
+    function = stack.function
+    _grant_table(function, stack.table, "GetItem", "PutItem", "UpdateItem", "DeleteItem", "Query")
+    grant(function, READ_SECRET, on=stack.secrets.policy_arn)
+    grant(function, SEND, *INSPECT, on=stack.dead_letters.queue_arn)
+    grant(function, INVOKE, on=buffer.gate.entrance.function_arn)
+    grant(function, PUBLISH, on=buffer.bus.event_bus_arn)
+    # Give the export a fixed name, because the finding that is suppressed contains the export's name.
+    exported = f"{buffer.stack_name}-OversizeBucketArn"
+    grant(function, "s3:GetObject", on=f"{buffer.export_value(buffer.oversize.bucket_arn, name=exported)}/{BATCHES}")
+    _suppress(function, f"{exported}/{BATCHES}", UNKNOWN_NAMES)
+    for arn in _model_arns(stack, model) if model else ():
+        grant(function, "bedrock:InvokeModel", on=arn)
+        if "*" in arn:
+            reason = "An inference profile forwards a request to any of its regions, so only the model can be named."
+            _suppress(function, arn, reason)
+
+
+def _grant_table(function: Function, table: TableConstruct, *actions: str) -> None:
+    grant(function, *(f"dynamodb:{action}" for action in actions), on=table.table_arn)
+
+
+def _grant_end_windows(function: Function, lane: DynamoDbLaneResources) -> None:
+    """Let `function` find open windows, freeze their batches, and erase messages or mark them as emitted."""
+    _grant_table(function, lane.table, "GetItem", "UpdateItem", "Query", "BatchGetItem", "BatchWriteItem")
+    grant(function, "dynamodb:Query", on=f"{lane.table.table_arn}/index/{OPEN_WINDOWS}")
+    grant(function, SEND, on=lane.triggers.queue_arn)
+
+
+def _grant_emit(function: Function, stack: BufferStack) -> None:
+    """Let `function` emit batches, dead-letter those that it cannot emit, and emit dead letters again."""
+    grant(function, PUBLISH, on=stack.bus.event_bus_arn)
+    grant(function, SEND, on=stack.dead_letters.queue_arn)
+    grant(function, "s3:PutObject", on=stack.oversize.arn_for_objects(BATCHES))
+    grant(function, "s3:PutObject", "s3:GetObject", on=stack.oversize.arn_for_objects(DEAD_LETTERS))
+    for folder in (BATCHES, DEAD_LETTERS):
+        _suppress(function, f"<Oversize.Arn>/{folder}", UNKNOWN_NAMES)
+
+
+def _grant_forget_objects(function: Function, bucket: OversizeBucket) -> None:
+    """Let `function` find the objects of a conversation and delete them. It cannot read them."""
+    folders = (BATCHES, DEAD_LETTERS)
+    for statement in grant(function, "s3:ListBucket", on=bucket.bucket_arn).principal_statements:
+        statement.add_conditions({"StringLike": {"s3:prefix": list(folders)}})
+    for folder in folders:
+        grant(function, "s3:DeleteObject", on=bucket.arn_for_objects(folder))
+        _suppress(function, f"<Oversize.Arn>/{folder}", UNKNOWN_NAMES)
+
+
+def _suppress(function: Function, resource: str, reason: str) -> None:
+    assert function.role is not None
+    suppress_finding(function.role, f"AwsSolutions-IAM5[Resource::{resource}]", reason)
+
+
+def _model_arns(stack: cdk.Stack, model: str) -> list[str]:
+    """Return the ARNs to allow: a model in this region, or an inference profile and its model in all regions."""
+    if model.startswith("arn:"):
+        name = model.partition(":inference-profile/")[2]
+        return [model, *(_model_arns(stack, name)[1:] if name else [])]
+    target = without_profile(model)
+    if target == model:
+        return [f"arn:{stack.partition}:bedrock:{stack.region}::foundation-model/{model}"]
+    return [
+        stack.format_arn(service="bedrock", resource="inference-profile", resource_name=model),
+        f"arn:{stack.partition}:bedrock:*::foundation-model/{target}",
+    ]

@@ -21,32 +21,30 @@ from message_buffer.settings import ResponderOptions, ResponderSettings
 from . import permissions
 from .buffer import BufferStack
 from .bus import SOURCE, TRIAL_TENANT, bus_name
-from .function import Function, Runtime, grant, source_code, suppress_finding
-from .settings_and_defaults import ResponderConfig, StageConfig, without_profile
-from .storage import ConversationsTableConstruct, QueueConstruct, ResponderSecretsConstruct
+from .function import Function, Runtime, source_code
+from .settings_and_defaults import ResponderConfig, StageConfig
+from .stack import StageStack
+from .storage import QueueConstruct, SecretConstruct, TableConstruct
 
 # How long a queue hides a delivery from other runs. While the responder works on the delivery, it extends this time.
 HIDDEN_SECONDS = 30
 CONSUMED = ["messages.batch.ready", "messages.conversation.forgotten"]
 
 
-class ResponderStack(cdk.Stack):
+class ResponderStack(StageStack):
     """The responder with its queue, table and secret."""
 
     def __init__(
         self,
         scope: Construct,
-        construct_id: str,
-        *,
         config: StageConfig,
         responder: ResponderConfig,
-        env: cdk.Environment,
+        *,
         source: Path,
         layer: Path,
         buffer: BufferStack,
     ) -> None:
-        synthesizer = cdk.CliCredentialsStackSynthesizer() if config.is_local else None
-        super().__init__(scope, construct_id, env=env, synthesizer=synthesizer)
+        super().__init__(scope, "Responder", config=config)
         # Weak references to the buffer stack are read only during a deployment. So the buffer stack can remove an
         # output that an older responder stack has used.
         cdk.CrossStackReferences.of(self).consume(cdk.ReferenceStrength.WEAK)
@@ -66,8 +64,17 @@ class ResponderStack(cdk.Stack):
             # time reaches this number.
             dead_letters=sqs.DeadLetterQueue(queue=self.dead_letters, max_receive_count=100),
         )
-        self.table = ConversationsTableConstruct(self, "Conversations", config=config)
-        self.secrets = ResponderSecretsConstruct(self, "ResponderSecrets", config=config)
+        # `lambdas/responder/conversations_table.py` defines the items.
+        self.table = TableConstruct(
+            self, "Conversations", config=config, partition_key="id", sort_key="part", expires_by="expiresAt"
+        )
+        self.secrets = SecretConstruct(
+            self,
+            "ResponderSecrets",
+            config=config,
+            description="JSON: keys of the AI and of the channels; lambdas/responder/credentials.py says which.",
+            not_rotated_because="The AI and the channels issue these keys, so only a person can rotate them there.",
+        )
         # Import the secret's ARN, because CloudFormation can then resolve the secret. Whether it can resolve a secret
         # behind a weak reference is not known.
         log = buffer.log
@@ -86,7 +93,6 @@ class ResponderStack(cdk.Stack):
                 placement=None,
                 log=log,
             ),
-            memory_mb=config.memory.responder,
             timeout=timeout,
             settings=ResponderSettings(
                 log=log,
@@ -98,7 +104,7 @@ class ResponderStack(cdk.Stack):
                 event_bus=buffer.bus.event_bus_name,
                 oversize_bucket=buffer.oversize.bucket_name,
                 options=ResponderOptions(
-                    **responder.model_dump(),
+                    **responder.model_dump(exclude={"max_parallel_batches"}),
                     outbox_days=config.outbox_days,
                     # A lock outlasts the function that holds it, even if two hosts' clocks differ by five seconds.
                     lock_ms=(int(timeout.to_seconds()) + 5) * 1_000,
@@ -106,15 +112,15 @@ class ResponderStack(cdk.Stack):
                 ),
             ),
         )
-        self._model = responder.model if responder.assistant == "bedrock" else None
-        permissions.grant_to_responder(self, buffer)
+        model = responder.model if responder.assistant == "bedrock" else None
+        permissions.grant_to_responder(self, buffer, model=model)
         # A reply takes as long as the assistant, so several deliveries in one run would wait for each other.
         self.function.add_event_source(
             SqsEventSource(
                 self.queue,
                 batch_size=1,
                 report_batch_item_failures=True,
-                max_concurrency=config.concurrency.responder,
+                max_concurrency=responder.max_parallel_batches,
             )
         )
         events.Rule(
@@ -130,20 +136,6 @@ class ResponderStack(cdk.Stack):
         )
         self._export()
 
-    def grant_model(self) -> None:
-        """Let the function call the model, if the assistant is Amazon Bedrock."""
-        if self._model is None:
-            return
-        assert self.function.role is not None
-        for arn in _model_arns(self, self._model):
-            grant(self.function, "bedrock:InvokeModel", on=arn)
-            if "*" in arn:
-                suppress_finding(
-                    self.function.role,
-                    f"AwsSolutions-IAM5[Resource::{arn}]",
-                    "An inference profile forwards a request to any of its regions, so only the model can be named.",
-                )
-
     def _export(self) -> None:
         outputs = {
             "ResponderFunction": self.function.function_name,
@@ -155,17 +147,3 @@ class ResponderStack(cdk.Stack):
         }
         for name, value in outputs.items():
             cdk.CfnOutput(self, name, value=value)
-
-
-def _model_arns(stack: cdk.Stack, model: str) -> list[str]:
-    """Return the ARNs to allow: a model in this region, or an inference profile and its model in all regions."""
-    if model.startswith("arn:"):
-        name = model.partition(":inference-profile/")[2]
-        return [model, *(_model_arns(stack, name)[1:] if name else [])]
-    target = without_profile(model)
-    if target == model:
-        return [f"arn:{stack.partition}:bedrock:{stack.region}::foundation-model/{model}"]
-    return [
-        stack.format_arn(service="bedrock", resource="inference-profile", resource_name=model),
-        f"arn:{stack.partition}:bedrock:*::foundation-model/{target}",
-    ]

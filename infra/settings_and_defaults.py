@@ -1,8 +1,6 @@
 """The settings of a stage: everything that operators may change, read from `stages` in cdk.json.
 
-This is the reference of the product's settings. In cdk.json a stage is an object whose fields have the names below. A
-field that a stage leaves out has the default below. `load_stage` validates a stage before anything is built. Its error
-messages name the valid settings.
+In cdk.json a stage is an object whose fields have the names below. A field that it leaves out has the default below.
 """
 
 from __future__ import annotations
@@ -16,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from message_buffer.errors import InvalidRules
 from message_buffer.limits import PROCESSOR_LIFE_SECONDS, VALKEY_ANSWER_MS, VALKEY_CONNECT_MS
-from message_buffer.rules.layers import problems_of_deployed
-from message_buffer.rules.rules_and_defaults import RULE_FIELDS, check_platform_names
+from message_buffer.rules.layers import problems_of_deployed, resolve_rules
+from message_buffer.rules.rules_and_defaults import RULE_FIELDS, RuleLayer, check_platform_names
 
 # A stage that reserves no concurrency for the conversation processor may emit this many batches at once. If the
 # account's quota is lower, as in new accounts, the other starts wait in Lambda.
@@ -57,27 +55,25 @@ WITHOUT_FUNCTION_URLS = WITHOUT_SCHEMAS | {
 PROFILES = ("us.", "us-gov.", "eu.", "apac.", "jp.", "au.", "ca.", "global.")
 
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
-LogRetention = Literal[
-    "one_day", "one_week", "two_weeks", "one_month", "three_months", "six_months", "one_year", "ten_years"
-]
-# A stage can choose only these times, because the CDK names no others.
-LOG_RETENTION_DAYS: dict[LogRetention, int] = {
-    "one_day": 1,
-    "one_week": 7,
-    "two_weeks": 14,
-    "one_month": 30,
-    "three_months": 90,
-    "six_months": 180,
-    "one_year": 365,
-    "ten_years": 3_653,
-}
 MemoryMb = Annotated[int, Field(ge=128, le=10_240)]
 Instances = Annotated[int, Field(ge=1, le=10_000)]
 ApiKind = Literal["http", "rest", "url"]
 AccountId = Annotated[str, Field(pattern=r"^\d{12}$")]
 Email = Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")]
 TopicArn = Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:sns:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]{1,256}$")]
+Role = Literal[
+    "ingest",
+    "processor",
+    "conversation_processor",
+    "watchdog",
+    "dynamodb_processor",
+    "admin",
+    "gate",
+    "responder",
+    "canary",
+]
 WarmRole = Literal["ingest", "processor", "conversation_processor"]
+MEMORY_MB: dict[Role, int] = dict.fromkeys(get_args(Role), 256) | {"ingest": 512}
 
 
 class ConfigError(ValueError):
@@ -86,66 +82,6 @@ class ConfigError(ValueError):
 
 class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class MemoryConfig(Settings):
-    """`memory`: the memory of each function in MB. Lambda gives a function CPU time in proportion to its memory.
-
-    Raise it for a function that is too slow or runs out of memory.
-    """
-
-    ingest: MemoryMb = 512
-    """Receives the webhooks."""
-    processor: MemoryMb = 256
-    """Claims due conversations. While messages wait in a shard, one processor runs for the shard."""
-    conversation_processor: MemoryMb = 256
-    """Emits one batch at a time in the Valkey lane."""
-    watchdog: MemoryMb = 256
-    """Repairs what a crash left behind."""
-    dynamodb_processor: MemoryMb = 256
-    """Empties windows in the DynamoDB lane."""
-    admin: MemoryMb = 256
-    """Executes the commands of operators."""
-    gate: MemoryMb = 256
-    """Answers consumers' requests about conversations."""
-    responder: MemoryMb = 256
-    """Answers batches, in a stage that has a responder."""
-    canary: MemoryMb = 256
-    """Tries the stage, if it has a canary."""
-
-
-class ConcurrencyConfig(Settings):
-    """`concurrency`: how many instances of a function may run at once.
-
-    Lambda reserves this number for the function and never runs more. Functions without a number share the account's
-    unreserved concurrency. Set it if other systems share the account, or to limit instances during a flood of requests.
-    """
-
-    ingest: Instances | None = None
-    """Must be at least `warmth.ingest`."""
-    processor: Instances | None = None
-    """Must be at least twice the number of shards, because a processor and its successor run together for a while."""
-    conversation_processor: Instances | None = None
-    """Limits how many batches of the Valkey lane are emitted at the same time. The shards share the number equally, so
-    it must be at least the number of shards. Without it the limit is `DEFAULT_SLOTS`."""
-    watchdog: Instances | None = None
-    """Three are enough: one for a regular pass, and two for passes after a processor has failed."""
-    dynamodb_processor: Instances | None = None
-    """Limits how many windows are emptied at the same time: ten for each instance."""
-    admin: Instances | None = None
-    """Limits how many commands of operators run at the same time."""
-    gate: Instances | None = None
-    """Limits how many requests of consumers run at the same time."""
-    responder: Annotated[int, Field(ge=2, le=1_000)] = 100
-    """Limits how many batches are answered at the same time. Lambda takes no more batches from the queue at once, but
-    reserves no concurrency for them. Without a limit, answers that take minutes could use all of the account's
-    concurrency, and Lambda would throttle ingest and the gate. The default is a tenth of the usual quota of 1,000.
-    Choose 2 in an account whose quota is 10."""
-
-    @property
-    def reserved(self) -> dict[str, int]:
-        """Return the instances to reserve, by role."""
-        return {role: number for role, number in self if number is not None and role != "responder"}
 
 
 class DomainConfig(Settings):
@@ -161,20 +97,17 @@ class ApiConfig(Settings):
     """`api`: the API that receives the webhooks."""
 
     kind: ApiKind = "http"
-    """`http` costs less than a third of `rest`. Only a REST API can have a firewall (WAF) in front of it. `url` is an
-    address of ingest itself, without API Gateway: a request costs nothing there, but the rates below and a domain have
-    no effect, and only `concurrency.ingest` limits a flood of requests (docs/deploy.md#an-address-without-api-gateway).
-    `http` suits most teams. Choose `rest` if your rules demand a firewall, and `url` if you receive millions of
-    messages a day."""
+    """`http` suits most teams. Choose `rest`, for more than three times the price, if your rules demand a firewall
+    (WAF), and `url`, ingest's own address, if you receive millions of messages a day: requests cost nothing there, but
+    the rates below and a domain have no effect (docs/deploy.md#an-address-without-api-gateway)."""
     requests_per_second: Annotated[int, Field(ge=1, le=10_000)] = 500
     """The API answers 429 above this rate. Raise it if your busy minutes exceed the default. Lower it while you do not
     yet trust your consumers."""
     generic_timestamp: Literal["optional", "required"] = "optional"
-    """`required` refuses webhooks of the generic platform whose signature does not cover the time, because a recorded
-    webhook could be sent again at any later time. Choose it if all your systems sign the time."""
+    """`required` refuses webhooks of the generic platform whose signature does not cover the time, because they could
+    be recorded and sent again. Choose it if all your systems sign the time."""
     domain: DomainConfig | None = None
-    """Without a domain, the API has the address that AWS gives it. Set it if you may move to another stage, and do not
-    want to change the address at each platform."""
+    """Set it if you may move to another stage, and do not want to change the address at each platform."""
 
     @model_validator(mode="after")
     def _kind_fits(self) -> ApiConfig:
@@ -190,66 +123,55 @@ class BusConfig(Settings):
     """How many days the bus keeps events for a replay; 0 keeps none. Set it if your consumers must be able to repeat
     days of work after a mistake of their own."""
     consumer_accounts: tuple[AccountId, ...] = ()
-    """AWS accounts that may put rules of their own on the bus and read batches that are too large for an event. They
-    can read the events of every tenant. Set it if your agents run in other accounts than the buffer."""
+    """AWS accounts that may put rules of their own on the bus, and so read every tenant's batches. Set it if your
+    agents run in other accounts than the buffer."""
 
 
 class LimitsConfig(Settings):
     """`limits`: bounds on the emission of a batch, and on waiting messages."""
 
     max_event_bytes: Annotated[int, Field(ge=1_024, le=1_000_000)] = 256_000
-    """If an event would be larger, its messages are put into the bucket, and the event contains a reference to them.
-    EventBridge adds fields to the event that it delivers. With the default, the delivered event fits into an older
-    queue, which accepts 256 KiB; with the maximum, it fits into SQS's 1 MiB. Lower it if a queue or workflow of your
-    consumers accepts less."""
+    """If an event would be larger, it refers to its messages in the bucket. With the fields that EventBridge adds, the
+    default fits into an older queue, which accepts 256 KiB, and the maximum into SQS's 1 MiB. Lower it if a queue or
+    workflow of your consumers accepts less."""
     max_attempts: Annotated[int, Field(ge=1, le=100)] = 20
-    """A batch becomes a dead letter after this many attempts that failed or did not end. The pauses between attempts
-    grow to a minute, so 20 attempts take more than ten minutes, in which a short outage can end, or an operator can
-    undo a bad deployment. Lower it if you prefer an early dead letter to a late batch."""
+    """A batch becomes a dead letter after this many attempts that failed or did not end. Their pauses grow to a minute,
+    so 20 attempts outlast a short outage. Lower it if you prefer an early dead letter to a late batch."""
     max_waiting_messages: Annotated[int, Field(ge=1_000, le=100_000)] = 5_000
-    """If this many messages wait in a conversation of the Valkey lane, because it is on hold or its batch cannot be
-    emitted, new messages are answered 503. The number is checked with every eighth message. Raise it if you hold busy
-    conversations for hours."""
+    """If this many messages wait in a conversation of the Valkey lane, new messages are answered 503. Raise it if you
+    hold busy conversations for hours."""
 
 
 class TimingsConfig(Settings):
     """`timings`: how long each part of the Valkey lane may take before another part takes over its work."""
 
     claim_timeout_ms: Annotated[int, Field(ge=3_000)] = 10_000
-    """How long a conversation stays claimed if no conversation processor takes its batch. Then a processor claims the
-    conversation again. If conversation processors usually take longer than this to start, each batch causes two starts.
-    Raise it if Lambda starts functions slowly in your account."""
+    """How long a conversation stays claimed if no conversation processor takes its batch. Raise it if conversation
+    processors take longer to start in your account, because then each batch causes two starts."""
     lease_ms: Annotated[int, Field(ge=MIN_LEASE_MS, le=60_000)] = 5_000
-    """How long a processor owns its shard after it last renewed its lease. After a crash the shard waits for the rest
-    of this time. Lower it for shorter gaps after a crash. Raise it for an unsteady network."""
+    """How long a processor owns its shard after it last renewed its lease. Lower it for shorter gaps after a crash.
+    Raise it for an unsteady network."""
     start_ms: Annotated[int, Field(ge=1_000, le=30_000)] = 4_000
     """How long a start of a processor may take. After that the next message, or the watchdog, starts another. Raise it
     if Lambda starts functions slowly in your account."""
     processor_idle_ms: Annotated[int, Field(ge=1_000)] = 10_000
     """How long a processor without work continues to run. A higher value costs idle seconds, and saves starts."""
     processor_handover_ms: Annotated[int, Field(ge=1, lt=1_000 * PROCESSOR_LIFE_SECONDS)] = 30_000
-    """How long before its end a processor begins to hand over to its successor. Raise it if your busy shards need
-    longer for that."""
+    """How long before its end a processor begins to hand over to its successor. Raise it for very busy shards."""
     connect_ms: Annotated[int, Field(ge=1_000, le=8_000)] = VALKEY_CONNECT_MS
-    """How long connecting to Valkey, TLS and the sign-in may take together. In a private network the first connection
-    of a function's instance may take seconds. Raise it if it takes longer in your account."""
+    """How long connecting to Valkey, TLS and the sign-in may take together. In a private network, the first connection
+    of an instance may take seconds."""
     answer_ms: Annotated[int, Field(ge=100, le=1_000)] = VALKEY_ANSWER_MS
-    """How long Valkey may take to answer on an open connection. If it takes longer, it counts as unavailable. Raise it
-    if your cache is throttled or distant, and you prefer waiting to the fallback."""
+    """If Valkey takes longer to answer on an open connection, it counts as unavailable. Raise it if your cache is
+    throttled or distant, and you prefer waiting to the fallback."""
 
     @model_validator(mode="after")
     def _one_outlives_the_other(self) -> TimingsConfig:
         working_ms = 1_000 * PROCESSOR_LIFE_SECONDS - self.processor_handover_ms
         if self.processor_handover_ms < self.lease_ms:
-            raise ValueError(
-                "processor_handover_ms must not be less than lease_ms: a processor that hands over must wait for the"
-                " conversation processors it started, and start its successor, within one lease"
-            )
+            raise ValueError("processor_handover_ms must not be less than lease_ms: a handover takes that long")
         if self.processor_idle_ms >= working_ms:
-            raise ValueError(
-                "processor_idle_ms must be less than 15 minutes minus processor_handover_ms: otherwise no"
-                " processor ever ends because it has no work"
-            )
+            raise ValueError("processor_idle_ms must be less than 15 minutes minus processor_handover_ms")
         return self
 
 
@@ -257,20 +179,16 @@ class NetworkConfig(Settings):
     """`network`: how the functions of the Valkey lane reach the cache and AWS."""
 
     egress: Literal["nat", "endpoints", "none"] = "nat"
-    """`nat`: from private subnets, through NAT gateways. `endpoints`: from private subnets, through interface
-    endpoints, with no route to the internet. `none`: there is no network. The cache has a public endpoint, which admits
-    only IAM users, and the other settings of `network` have no effect (docs/deploy.md#valkey-without-a-network). Choose
-    `endpoints` if your rules forbid a route to the internet, and `none` if you must not pay for a network while
-    idle."""
+    """`nat` leads through NAT gateways. Choose `endpoints` (interface endpoints) if your rules forbid a route to the
+    internet, and `none` if you must not pay for a network while idle: the cache then has a public endpoint, for IAM
+    users only (docs/deploy.md#valkey-without-a-network)."""
     nat_gateways: Annotated[int, Field(ge=1, le=3)] = 1
-    """With one gateway, the loss of its availability zone stops all zones. Raise it if the stage must survive the loss
-    of a zone."""
+    """Raise it if the stage must survive the loss of an availability zone."""
     availability_zones: Annotated[tuple[str, ...], Field(max_length=3)] = ()
-    """Two or three zones of the stage's region. Required if the stage names an `account`, because CDK would otherwise
-    look them up in that account. A stage without an account may leave the choice to CloudFormation, which takes two.
-    Set it also if the first zones have no serverless caches, or if you want a third zone."""
+    """Two or three zones of the stage's region; without them, its first two. Required if the stage names an `account`,
+    because CDK would otherwise look them up there. Set it also if the first zones have no serverless caches."""
     flow_logs: bool = False
-    """Log the connections in the network. AWS bills flow logs by volume. Set it if your auditors demand them."""
+    """Set it if your auditors demand logs of all connections, which AWS bills by volume."""
 
     @property
     def zones(self) -> int:
@@ -282,14 +200,12 @@ class CacheConfig(Settings):
     """`cache`: the ElastiCache Serverless cache. No minimum can be set, because AWS would bill it even if unused."""
 
     max_storage_gb: Annotated[int, Field(ge=1, le=5_000)] = 5
-    """At this size the cache refuses new messages until enough waiting messages have been emitted. Raise it if you have
-    long holds or millions of messages a day."""
+    """At this size the cache refuses new messages. Raise it for long holds or millions of messages a day."""
     max_ecpu_per_second: Annotated[int, Field(ge=1_000, le=15_000_000)] = 30_000
-    """Above this rate ElastiCache throttles requests. The ECPU is its unit of work. Raise it for thousands of messages
-    a second. Lower it to limit the bill."""
+    """Above this rate of its unit of work, ElastiCache throttles requests. Raise it for thousands of messages a second.
+    Lower it to limit the bill."""
     snapshot_days: Annotated[int, Field(ge=0, le=35)] = 0
-    """How many days AWS keeps daily snapshots; 0 makes none. Set it if you must be able to see later which messages
-    were waiting."""
+    """How many days AWS keeps daily snapshots; 0 makes none. Set it if you must see later which messages waited."""
 
 
 class ResponderConfig(Settings):
@@ -303,50 +219,37 @@ class ResponderConfig(Settings):
     instructions: str = "You answer the customers of a shop, briefly and kindly."
     """The system prompt. Tenants and conversations may have their own (docs/responder.md#the-table)."""
     assistant_url: Annotated[str, Field(pattern=r"^https?://\S+$")] = "https://api.openai.com/v1"
-    """The base URL of the API of an `openai` assistant. It must be https outside of the local stage. Set it if you use
-    a compatible service, or run a model yourself."""
+    """The base URL of an `openai` assistant. Set it if you use a compatible service, or run a model yourself."""
     assistant_seconds: Annotated[int, Field(ge=1, le=600)] = 60
     """How long the assistant may take for a reply. Raise it if your model thinks for minutes."""
     max_reply_tokens: Annotated[int, Field(ge=1, le=32_000)] = 1_024
     """The length of the longest reply. Lower it to limit the bill of the model."""
     max_history_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 8_000
-    """How much of the conversation's history the assistant receives. Lower it to limit the bill of the model. Raise it
-    if the AI must remember more."""
+    """How much of the conversation the assistant receives. Lower it to limit the bill. Raise it for more memory."""
     max_replies_an_hour: Annotated[int, Field(ge=1, le=100_000)] = 60
-    """How many replies the assistant writes at most in one conversation in an hour. The hour begins with the first
-    reply. This limit stops two bots that answer each other. Raise it if your customers write much more. Lower it to
-    limit the bill of the model."""
+    """How many replies the assistant writes at most in one conversation in an hour, which begins with the first reply.
+    This stops two bots that answer each other. Raise it if your customers write more."""
     max_tenant_replies_an_hour: Annotated[int, Field(ge=1, le=10_000_000)] = 3_000
-    """How many replies the assistant writes at most for one tenant in an hour of the clock, such as 2 pm to 3 pm. This
-    bounds the bill if someone writes under many invented names. Lower it if you pay by the token. Raise it if you have
-    more customers."""
-    gate: Literal["deliver", "discard_and_merge", "interrupt", "queue"] = "discard_and_merge"
-    """The policy for a reply if the customer writes again before it is sent (docs/responder.md). `discard_and_merge`
-    suits most teams. Choose `deliver` if customers rarely write again, `interrupt` if replies have several parts, and
-    `queue` if the AI must answer each batch by itself."""
+    """How many replies the assistant writes at most for one tenant in an hour of the clock. This bounds the bill if
+    someone writes under many invented names. Raise it if you have more customers."""
+    gate: Literal["deliver", "discard_and_merge", "interrupt"] = "discard_and_merge"
+    """What happens to a reply if the customer writes again before it is sent (docs/responder.md). Choose `deliver` if
+    the AI must answer each batch by itself, and `interrupt` if replies have several parts."""
     gate_wait_seconds: Annotated[int, Field(ge=4, le=900)] = 60
-    """If the gate has stopped the reply to a batch, how long that batch waits for the customer's next one. Raise it if
-    your rules have a longer `maxWaitMs`."""
+    """If the gate has stopped the reply to a batch, how long that batch waits for the customer's next one. It must be
+    above the `maxWaitMs` of `rules`; raise it if a tenant's or an agent's rules have a longer one."""
     channel: Literal["platform", "fake"] = "platform"
-    """`platform` sends a reply by the platform of the customer's messages. `fake` publishes it on the bus instead.
-    Choose `fake` to try the responder, or to send replies by a system of your own."""
+    """`platform` sends replies by the customer's platform. Choose `fake`, which publishes them on the bus, to try the
+    responder, or to send replies by a system of your own."""
     allowed_channels: tuple[str, ...] = ()
-    """The platforms on which the responder may answer; an empty list allows all. Set it if the AI should answer on some
-    platforms only."""
+    """Set it if the AI should answer on some platforms only."""
     typing_indicator: bool = False
     """Show the customer that a reply is being written. Set it if your model takes more than a few seconds."""
-    unknown_conversation: Literal["create", "drop"] = "create"
-    """How to treat a batch from a conversation of which the responder has no record. Choose `drop` if a system of yours
-    enters the conversations that the AI may answer."""
-    inactive_project: Literal["drop", "hold"] = "drop"
-    """How to treat a batch if the responder's table gives its tenant or conversation a `projectStatus` other than
-    `active`. Use that status to pause the AI of a tenant."""
-    channel_not_allowed: Literal["drop", "hold"] = "drop"
-    """How to treat a batch from a platform that is not in `allowed_channels`. Choose `hold` if people answer on the
-    other platforms."""
+    max_parallel_batches: Annotated[int, Field(ge=2, le=1_000)] = 100
+    """How many batches are answered at the same time. Without a limit, answers that take minutes could use all of the
+    account's concurrency. Choose 2 in an account whose quota is 10."""
     turn_days: Annotated[int, Field(ge=1, le=4_000)] = 365
-    """How many days after a conversation's last batch the responder keeps the conversation's turns and settings. Set it
-    if your privacy rules name a time."""
+    """How many days the responder keeps a conversation's turns and settings after its last batch."""
 
     @model_validator(mode="after")
     def _has_a_model(self) -> ResponderConfig:
@@ -361,56 +264,52 @@ class StageConfig(Settings):
     name: str
     """The stage's key in `stages`; the object has no such field."""
     account: AccountId | None = None
-    """The AWS account of the stage. If it is given, no other account's credentials can deploy the stage. Set it if you
-    have several accounts."""
+    """Set it if you have several accounts: no other account's credentials can then deploy the stage."""
     region: str = "us-east-1"
     """The AWS region of the stage. Set it if your customers' data must stay in a region."""
     removal_policy: Literal["destroy", "retain"] = "destroy"
-    """Whether the resources that contain data are deleted with the stage, or kept. Choose `destroy` for a stage for
-    tests, and `retain` for one with customers."""
+    """Choose `retain` for a stage with customers, to keep the resources that contain data if the stage is deleted."""
     termination_protection: bool = False
     """Protect all stacks from deletion. Set it for a stage with customers."""
     tracing: bool = False
-    """Trace the functions with X-Ray, which samples their invocations. Set it if you already follow your requests with
-    X-Ray."""
+    """Set it if you already follow your requests with X-Ray."""
     lane: Literal["valkey", "dynamodb"] = "valkey"
-    """`valkey` emits to the millisecond. `dynamodb` emits seconds later, and needs neither a network nor a cache.
-    Choose `dynamodb` if you have little traffic, can wait some seconds, and want to pay little while idle."""
+    """`valkey` emits to the millisecond. Choose `dynamodb`, which needs neither a network nor a cache, if you have
+    little traffic, can wait some seconds, and want to pay little while idle."""
     fallback: bool = True
-    """With `lane: valkey`: store messages in the DynamoDB lane while Valkey is unavailable. Turn it off if you prefer a
-    late batch to a batch from another lane."""
+    """Store messages in the DynamoDB lane while Valkey is unavailable. Turn it off if you prefer a late batch."""
     shards: Annotated[int, Field(ge=1, le=256)] = 1
-    """The number of shards into which the conversations are divided; each has a processor. Raise it if your traffic
-    exceeds one processor (docs/performance.md), but change it only when no message waits."""
+    """Each shard of the conversations has a processor. Raise it if your traffic exceeds one processor
+    (docs/performance.md), but change it only when no message waits."""
     log_level: LogLevel = "INFO"
-    """The functions write log lines of this level and of more severe ones. Choose `DEBUG` during development, and
-    `WARNING` if your bill for logs is too high."""
-    log_retention: LogRetention = "two_weeks"
+    """Choose `DEBUG` during development, and `WARNING` if your bill for logs is too high."""
+    log_retention_days: Literal[1, 7, 14, 30, 90, 180, 365, 3_653] = 14
     """How long CloudWatch keeps the logs. Set it if your auditors or privacy rules name a time."""
     log_ids: Literal["plain", "hashed"] = "plain"
-    """How log lines name conversations and batches. Conversation ids contain phone numbers; `hashed` replaces ids with
-    hashes under a secret of the stage. `bufferctl logged` computes the hash of an id. Choose `hashed` if your operators
-    must not see customers' phone numbers."""
-    memory: MemoryConfig = MemoryConfig()
-    """The memory of each function."""
-    concurrency: ConcurrencyConfig = ConcurrencyConfig()
-    """The reserved concurrency of each function."""
+    """Choose `hashed` if your operators must not see customers' phone numbers, which are in conversation ids. Logs then
+    contain hashes under a secret of the stage; `bufferctl logged` computes the hash of an id."""
+    memory: dict[Role, MemoryMb] = MEMORY_MB
+    """The memory of functions in MB, and in proportion their CPU time. Raise it for a function that is too slow or runs
+    out of memory."""
+    concurrency: dict[Role, Instances] = {}
+    """How many instances of a function Lambda reserves, and runs at most, such as `{"ingest": 100}`. Set it if other
+    systems share the account, or to limit a flood of requests. The processor needs two for each shard, because a
+    successor overlaps; the watchdog three; the conversation processor one for each batch of the Valkey lane that is
+    emitted at the same time (`DEFAULT_SLOTS` without a number); the DynamoDB processor one for ten windows."""
     warmth: dict[WarmRole, Instances] = {}
-    """How many instances of a function always run (provisioned concurrency), such as `{"ingest": 2}`. Keep both
-    processor and conversation processor warm, or neither. A processor starts an instance of the conversation processor
-    in advance only when the processor's own instance is new. A processor needs two instances for each shard. Set it if
-    your customers write seldom, and must not wait for a cold start."""
+    """How many instances of a function always run (provisioned concurrency), such as `{"ingest": 2}`. Set it if your
+    customers write seldom, and must not wait for a cold start. Keep both processor and conversation processor warm, or
+    neither, and the processor with two instances for each shard."""
     api: ApiConfig = ApiConfig()
     """The API that receives the webhooks."""
     end_user_messaging_topic: TopicArn | None = None
-    """The topic of SNS to which AWS End User Messaging Social publishes the webhooks of your WhatsApp Business Account,
-    in the stage's region. A principal that may publish to it can write as any customer, so its policy should admit only
-    `social-messaging.amazonaws.com`. Set it if you have WhatsApp through AWS and no token of Meta."""
+    """Set it if you have WhatsApp through AWS: the topic to which AWS End User Messaging Social publishes its webhooks,
+    in the stage's region. Its policy should admit only `social-messaging.amazonaws.com`, because whoever may publish to
+    it can write as any customer."""
     bus: BusConfig = BusConfig()
     """The event bus."""
     alarm_emails: tuple[Email, ...] = ()
-    """Addresses that receive every alarm. Each address must confirm its subscription once. Set it if you have no tool
-    for incidents; otherwise subscribe that tool to the topic."""
+    """Addresses that receive every alarm, and must confirm that once. A tool for incidents subscribes to the topic."""
     limits: LimitsConfig = LimitsConfig()
     """Bounds on batches and on waiting messages."""
     timings: TimingsConfig = TimingsConfig()
@@ -425,8 +324,7 @@ class StageConfig(Settings):
     """The optional responder."""
     canary: bool = False
     """Try the stage every five minutes as a customer, with an alarm. Consumers must ignore its tenant
-    (docs/consumer.md), or they receive a batch from each run. Set it if you must know of a fault before your customers
-    write."""
+    (docs/consumer.md). Set it if you must know of a fault before your customers write."""
     valkey_url: str | None = None
     """The URL of Valkey on the local stage, which has no cache of its own. `make up` sets it; other stages must not."""
 
@@ -465,7 +363,10 @@ class StageConfig(Settings):
     @property
     def slots_of_a_shard(self) -> int:
         """Return how many batches of a shard may be emitted at once."""
-        return (self.concurrency.conversation_processor or max(DEFAULT_SLOTS, self.shards)) // self.shards
+        return self.concurrency.get("conversation_processor", max(DEFAULT_SLOTS, self.shards)) // self.shards
+
+    def name_of_stack(self, word: str) -> str:
+        return f"MessageBuffer-{self.name}-{word}"
 
     @property
     def stacks(self) -> tuple[str, ...]:
@@ -484,6 +385,11 @@ class StageConfig(Settings):
         dynamodb = {"dynamodb_processor"} if self.has_dynamodb_lane else set()
         optional = {name for name, chosen in (("responder", self.responder), ("canary", self.canary)) if chosen}
         return {"ingest", "admin", "gate"} | valkey | dynamodb | optional
+
+    @field_validator("memory")
+    @classmethod
+    def _with_defaults(cls, memory: dict[Role, int]) -> dict[Role, int]:
+        return MEMORY_MB | memory
 
     @field_validator("rules")
     @classmethod
@@ -514,20 +420,21 @@ class StageConfig(Settings):
         if self.valkey_url and not self.has_valkey_lane:
             raise ValueError("a stage with `lane: dynamodb` has no Valkey: leave valkeyUrl out")
         if self.is_local and self.has_valkey_lane and not self.valkey_url:
-            raise ValueError("the local stage needs `-c valkeyUrl=valkey://host:port?cluster=true`; `make up` sets it")
+            raise ValueError("the local stage needs `-c valkeyUrl=valkey://host:port`; `make up` sets it")
         if not self.is_local and self.valkey_url:
             raise ValueError("only the local stage takes valkeyUrl: the others have a cache of their own")
         if self.account and self.has_network and not self.network.availability_zones:
             raise ValueError("a stage with an account must name its network.availability_zones")
-        return self
-
-    @model_validator(mode="after")
-    def _can_respond(self) -> StageConfig:
-        if self.responder is None:
-            return self
-        if not self.is_local and not self.responder.assistant_url.startswith("https:"):
+        url = self.responder.assistant_url if self.responder else "https:"
+        if not self.is_local and not url.startswith("https:"):
+            raise ValueError("responder.assistant_url must begin with https: it receives the key and the messages")
+        deployed = RuleLayer.model_validate({**self.rules, "name": "deployed"})
+        longest = max(resolve_rules([deployed], each).rules.max_wait_ms for each in ("", *deployed.platform_overrides))
+        responder = self.responder
+        if responder and responder.gate != "deliver" and responder.gate_wait_seconds * 1_000 <= longest:
             raise ValueError(
-                "responder.assistant_url must begin with https: the API key and customers' messages are sent there"
+                f"responder.gate_wait_seconds must be above {longest / 1_000:g}, the rules' longest maxWaitMs in"
+                " seconds, or a stopped reply is sent before the newer messages are due; or choose another gate"
             )
         return self
 
@@ -545,31 +452,28 @@ class StageConfig(Settings):
             raise ValueError(f"AWS offers no addresses of functions in {self.region}: choose api.kind `http` or `rest`")
         domain = self.api.domain
         if domain and f":acm:{self.region}:" not in domain.certificate_arn:
-            raise ValueError(
-                f"api.domain.certificate_arn must name a certificate in {self.region}, the region of the API"
-            )
+            raise ValueError(f"api.domain.certificate_arn must name a certificate in {self.region}, the API's region")
         return self
 
     @model_validator(mode="after")
     def _concurrency_suffices(self) -> StageConfig:
-        processors, needed = self.concurrency.processor, 2 * self.shards
+        processors, needed = self.concurrency.get("processor"), 2 * self.shards
         if processors is not None and processors < needed:
             raise ValueError(f"concurrency.processor must be at least {needed}, twice the shards: successors overlap")
-        slots = self.concurrency.conversation_processor
+        slots = self.concurrency.get("conversation_processor")
         if self.has_valkey_lane and slots is not None and slots < self.shards:
-            raise ValueError(
-                f"concurrency.conversation_processor must be at least {self.shards}: each shard needs a conversation"
-                " processor"
-            )
-        if self.api.kind == "url" and self.concurrency.ingest is None and not self.is_local:
-            raise ValueError(
-                "api.kind `url` needs concurrency.ingest: nothing else limits how many functions a flood can start"
-            )
+            raise ValueError(f"concurrency.conversation_processor must be at least {self.shards}: one for each shard")
+        if self.api.kind == "url" and "ingest" not in self.concurrency and not self.is_local:
+            raise ValueError("api.kind `url` needs concurrency.ingest: nothing else limits what a flood can start")
         for role, instances in self.warmth.items():
-            reserved = self.concurrency.reserved.get(role)
-            if reserved is not None and instances > reserved:
+            if instances > self.concurrency.get(role, instances):
                 raise ValueError(f"warmth.{role} must not exceed concurrency.{role}, which includes it")
         return self
+
+
+def stage_tags(config: StageConfig) -> Mapping[str, str]:
+    """Return the tags that every resource of a stage has."""
+    return {"product": "message-buffer", "stage": config.name}
 
 
 def without_profile(model: str) -> str:
@@ -605,12 +509,9 @@ def load_stage(
 
 def _parse(overrides: str | None) -> dict[str, Any]:
     try:
-        parsed = json.loads(overrides or "{}")
-    except json.JSONDecodeError as error:
+        return dict(**json.loads(overrides or "{}"))
+    except (TypeError, ValueError) as error:
         raise ConfigError(f'`-c overrides=` takes a JSON object such as {{"shards": 2}}: {error}.') from error
-    if not isinstance(parsed, dict):
-        raise ConfigError('`-c overrides=` takes a JSON object such as {"shards": 2}.')
-    return parsed
 
 
 def _merge(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -624,7 +525,7 @@ def _merge(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
 def _sentences(error: ValidationError) -> str:
     sentences = []
     for problem in error.errors(include_url=False, include_context=False):
-        path = [part for part in problem["loc"] if isinstance(part, str)]
+        path = [part for part in problem["loc"] if isinstance(part, str) and part != "[key]"]
         where = ".".join(path)
         if problem["type"] == "extra_forbidden":
             sentences.append(f"{where} is unknown; valid there: {', '.join(_fields_beside(path))}.")

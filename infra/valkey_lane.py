@@ -7,7 +7,6 @@ import math
 import aws_cdk as cdk
 from aws_cdk import aws_events as events
 from aws_cdk import aws_events_targets as targets
-from aws_cdk import aws_iam as iam
 from aws_cdk import aws_lambda as lambda_
 from aws_cdk.aws_lambda_event_sources import SqsEventSource
 from constructs import Construct
@@ -16,6 +15,7 @@ from message_buffer.limits import PROCESSOR_LIFE_SECONDS, RULE_SECONDS, SECOND_M
 from message_buffer.settings import (
     ConnectionSettings,
     ConversationProcessorSettings,
+    EmissionSettings,
     ProcessorSettings,
     StoreSettings,
     ValkeySettings,
@@ -23,9 +23,9 @@ from message_buffer.settings import (
 )
 
 from .cache import CacheStack
-from .function import ALIAS, Function, Runtime, grant
+from .function import ALIAS, Function, Runtime
 from .settings_and_defaults import StageConfig
-from .storage import EventDestinations, QueueConstruct
+from .storage import QueueConstruct
 
 # Less than the time between two passes, so that passes rarely overlap.
 WATCHDOG_TIMEOUT_SECONDS = 25
@@ -68,41 +68,32 @@ class ValkeyLaneResources:
     """
 
     def __init__(
-        self,
-        scope: Construct,
-        *,
-        runtime: Runtime,
-        valkey: ValkeySettings,
-        destinations: EventDestinations,
+        self, scope: Construct, *, runtime: Runtime, valkey: ValkeySettings, emission: EmissionSettings
     ) -> None:
-        self._scope, self._runtime, self._config, self._valkey = scope, runtime, runtime.config, valkey
+        self._scope, self._config = scope, runtime.config
         # After a processor has failed, start a pass of the watchdog a second after the lease has expired.
         self._failures = self._passes_after(
             "ProcessorFailures", seconds=math.ceil(self._config.timings.lease_ms / 1_000) + 1
         )
-        self._startable = lambda_.Function.from_function_name(scope, "StartableProcessor", valkey.processor_function)
-        self.conversation_processor = self._make_conversation_processor(destinations)
-        self.processor = self._make_processor()
-        self.watchdog = self._make_watchdog()
-        # The watchdog refers to the processor by a fixed name, in which CloudFormation sees no dependency. Without this
-        # line, CloudFormation might create the watchdog first.
-        self.watchdog.node.add_dependency(self.processor)
-        self._schedule_watchdog()
-
-    def grant_start_processor(self, grantee: iam.IGrantable) -> iam.Grant:
-        return grant(grantee, "lambda:InvokeFunction", on=self._startable.function_arn)
-
-    def _make_processor(self) -> Function:
-        return Function(
-            self._scope,
+        startable = lambda_.Function.from_function_name(scope, "StartableProcessor", valkey.processor_function)
+        self.startable_arn = startable.function_arn
+        self.conversation_processor = Function(
+            scope,
+            "conversation_processor",
+            runtime=runtime,
+            timeout=cdk.Duration.seconds(CONVERSATION_PROCESSOR_TIMEOUT_SECONDS),
+            settings=ConversationProcessorSettings(log=runtime.log, valkey=valkey, emission=emission),
+            in_a_loop=True,
+        )
+        self.processor = Function(
+            scope,
             "processor",
             name=_processor_name(self._config),
-            runtime=self._runtime,
-            memory_mb=self._config.memory.processor,
+            runtime=runtime,
             timeout=cdk.Duration.seconds(PROCESSOR_LIFE_SECONDS),
             settings=ProcessorSettings(
-                log=self._runtime.log,
-                valkey=self._valkey,
+                log=runtime.log,
+                valkey=valkey,
                 conversation_processor_function=self.conversation_processor.entrance.function_name,
                 idle_ms=self._config.timings.processor_idle_ms,
                 handover_ms=self._config.timings.processor_handover_ms,
@@ -110,33 +101,19 @@ class ValkeyLaneResources:
             in_a_loop=True,
             failures=self._failures,
         )
-
-    def _make_conversation_processor(self, destinations: EventDestinations) -> Function:
-        return Function(
-            self._scope,
-            "conversation_processor",
-            runtime=self._runtime,
-            memory_mb=self._config.memory.conversation_processor,
-            timeout=cdk.Duration.seconds(CONVERSATION_PROCESSOR_TIMEOUT_SECONDS),
-            settings=ConversationProcessorSettings(
-                log=self._runtime.log,
-                valkey=self._valkey,
-                emission=destinations.settings(self._config.limits),
-            ),
-            in_a_loop=True,
-        )
-
-    def _make_watchdog(self) -> Function:
-        return Function(
-            self._scope,
+        self.watchdog = Function(
+            scope,
             "watchdog",
-            runtime=self._runtime,
-            memory_mb=self._config.memory.watchdog,
+            runtime=runtime,
             timeout=cdk.Duration.seconds(WATCHDOG_TIMEOUT_SECONDS),
-            settings=WatchdogSettings(log=self._runtime.log, valkey=self._valkey),
+            settings=WatchdogSettings(log=runtime.log, valkey=valkey),
             # The watchdog starts processors, and is invoked when one of them has failed.
             in_a_loop=True,
         )
+        # The watchdog refers to the processor by a fixed name, in which CloudFormation sees no dependency. Without this
+        # line, CloudFormation might create the watchdog first.
+        self.watchdog.node.add_dependency(self.processor)
+        self._schedule_watchdog()
 
     def _schedule_watchdog(self) -> None:
         """Invoke the watchdog twice a minute, and after each failure of a processor."""

@@ -8,7 +8,7 @@
 -- KEYS[6]  {b<shard>}:msgs:<id>   list  buffered payloads, oldest first
 -- KEYS[7]  {b<shard>}:seen:<id>   zset  message id -> arrived_at_ms
 -- KEYS[8]  {b<shard>}:held        zset  conversation -> held_until_ms; a time in the past has no effect
--- KEYS[9]  {b<shard>}:quota       hash  account or tenant -> until when its quota is used up (README.md)
+-- KEYS[9]  {b<shard>}:quota       hash  account, door or tenant -> until when its quota is used up (README.md)
 -- ARGV[1]  now_ms                 int
 -- ARGV[2]  conversation           str
 -- ARGV[3]  message_id             str   the platform's id of the message, unique in its conversation
@@ -24,7 +24,7 @@
 -- ARGV[13] start_ms               int   lifetime of a start reservation
 -- ARGV[14] horizon_ms             int   work due further ahead than this is left to the watchdog
 -- ARGV[15] every                  int   check the limits with a buffer's first message, and with generations 1, 1 + every, …
--- ARGV[16] limits                 str   '<waiting> <bytes due> <bytes> <cost> <opening> <account>/[<cost> <opening> <tenant>]'
+-- ARGV[16] limits                 str   '<waiting> <bytes due> <bytes> ' and, for each quota, '<cost> <opening> <name>//'
 -- ARGV[17] pressed                str   '' = the message was typed; otherwise the milliseconds that a press waits
 -- ARGV[18] silence_rule           str   the rule behind silence_ms, or behind flush_reason
 -- Returns  {"BUFFERED", due_at_ms, count, start, why} | {"DUPLICATE", due_at_ms | -1, count, start, why | ""}
@@ -62,7 +62,7 @@ else
   -- Count by the generation, because the number of waiting messages does not grow if messages are deleted.
   local is_large, is_counted = #payload > small_bytes, ((buffer and sub(rest, 2) or 0) + count - 1) % every == 0
   if is_large or is_counted then
-    local max_waiting, due_bytes, max_bytes, account_us, opening_us, account, of_tenant
+    local max_waiting, due_bytes, max_bytes, quotas
     -- include limits
     if is_large then -- the field `large` has the buffer's first_at, then the bytes of its large messages
       local before = buffer and call('HGET', conv_key, 'large')
@@ -71,7 +71,7 @@ else
       if large - max_bytes > 0 then refused = 'waiting' end
     end
     if is_counted and count - max_waiting > 0 then refused = 'waiting' end
-    if is_counted and not refused and account ~= '/' then
+    if is_counted and not refused and quotas ~= '' then
       -- include charge_quota
     end
     if refused then

@@ -15,7 +15,7 @@
 -- ARGV[7]  max_emitted             int   number of batches that the conversation remembers
 -- ARGV[8]  conversation            str
 -- ARGV[9]  max_bytes               int   bytes of large messages that may wait; a larger edit is ABSENT
--- Returns  {"EDITED", behind} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""}
+-- Returns  {"EDITED", behind | -1} | {"FROZEN", batch_id} | {"ABSENT", known, batch_id | ""}
 --          | {"SEARCHING", next_cursor}
 -- Repeat   returns EDITED again
 -- Keeps    a frozen batch; the order of the messages, and the timer
@@ -35,7 +35,7 @@ local function large_bytes(message) return #message > 4096 and #message or 0 end
 local position, found = find()
 if not position then return found end
 local edited = {'EDITED', redis.call('LLEN', msgs_key) - position - 1}
-if edited_at(payload) < edited_at(found) then return edited end
+if edited_at(payload) < edited_at(found) then return {'EDITED', -1} end
 local more = large_bytes(payload) - large_bytes(found)
 if more ~= 0 then
   local first_at = string.sub(redis.call('HGET', open_key, conversation), 1, 13)

@@ -28,32 +28,25 @@ class MessageBufferError(Exception):
     retryable: ClassVar[bool] = False
 
 
-class InvalidInput(MessageBufferError, ValueError):
-    pass
+class InvalidInput(MessageBufferError, ValueError): ...
 
 
-class InvalidId(InvalidInput):
-    pass
+class InvalidId(InvalidInput): ...
 
 
-class InvalidRules(InvalidInput):
-    pass
+class InvalidRules(InvalidInput): ...
 
 
-class MalformedMessage(InvalidInput):
-    pass
+class MalformedMessage(InvalidInput): ...
 
 
-class MessageTooLarge(InvalidInput):
-    pass
+class MessageTooLarge(InvalidInput): ...
 
 
-class InvalidSettings(MessageBufferError):
-    pass
+class InvalidSettings(MessageBufferError): ...
 
 
-class RulesConflict(MessageBufferError):
-    pass
+class RulesConflict(MessageBufferError): ...
 
 
 class LockLost(MessageBufferError):
@@ -68,20 +61,17 @@ class SendFailed(MessageBufferError):
     retryable = True
 
 
-class TooLittleTime(SendFailed):
-    pass
+class TooLittleTime(SendFailed): ...
 
 
-class StoreError(MessageBufferError):
-    pass
+class StoreError(MessageBufferError): ...
 
 
 class StoreUnavailable(StoreError):
     retryable = True
 
 
-class SignInUnavailable(StoreUnavailable):
-    pass
+class SignInUnavailable(StoreUnavailable): ...
 
 
 class StoreOutOfMemory(StoreError):
@@ -97,5 +87,4 @@ class StoreSignInRefused(StoreError):
     retryable = True
 
 
-class ScriptInvariantBroken(StoreError):
-    pass
+class ScriptInvariantBroken(StoreError): ...

@@ -6,11 +6,8 @@ from types import TracebackType
 
 
 class Heartbeat:
-    """Calls `beat` regularly in the background while the `with` block runs.
-
-    After a beat has failed, no further beats follow. `check()` raises that beat's error; call it before a step that
-    only the lock's owner may take.
-    """
+    """Calls `beat` regularly in the background while the `with` block runs. After a beat has failed, no beats follow.
+    `check()` raises that beat's error; call it before a step that only the lock's owner may take."""
 
     def __init__(self, beat: Callable[[], None], *, every_seconds: float) -> None:
         self._beat = beat

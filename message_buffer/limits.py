@@ -46,7 +46,7 @@ MAX_QUOTA = 10_000_000
 # An instance waits this long between two checks for changed rules.
 MIN_MS_BETWEEN_RULES_CHECKS = 5 * SECOND_MS
 
-# -- connections ---------------------------------------------------------------------------------------------
+# -- connections and calls to AWS ----------------------------------------------------------------------------
 
 # A connection that was idle for longer is not used again. Lambda purges the idle connections of an instance that it
 # suspends, and a NAT gateway forgets a connection after 350 seconds.
@@ -59,20 +59,12 @@ MAX_LISTED = 500
 CANARY_RUN_MS = 5 * MINUTE_MS
 # The canary sends this many messages in a run.
 CANARY_FRAGMENTS = 3
-# -- calls to AWS --------------------------------------------------------------------------------------------
-
 # A call takes at most this long, including a second try and a pause of up to a second before it.
 MAX_CALL_MS = 10 * SECOND_MS
 # The longest time that SQS keeps a message.
 DEAD_LETTER_RETENTION_DAYS = 14
 # An instance reads a secret again when its copy is this old.
 SECRET_LIFE_MS = MINUTE_MS
-
-# -- events --------------------------------------------------------------------------------------------------
-
-# The time that a conversation processor needs at its end to complete its batch or to put it back. Both tries of a call
-# on an open connection fit into this time, even with the largest `timings.answer_ms`.
-RELEASE_MS = 2 * SECOND_MS
 
 # -- the Valkey lane -----------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ class LogSettings(NamedTuple):
 class ConnectionSettings(NamedTuple):
     """Valkey's address, and its time-outs."""
 
-    url: str  # valkey://[user:password@]host:port[?cluster=true], valkeys:// for TLS
+    url: str  # valkey://[user:password@]host:port, valkeys:// for TLS
     connect_timeout_ms: int = limits.VALKEY_CONNECT_MS  # for TCP, TLS and the sign-in together
     answer_timeout_ms: int = limits.VALKEY_ANSWER_MS  # for an answer on an open connection
     ca_file: str | None = None
@@ -206,9 +206,6 @@ class ResponderOptions(NamedTuple):
     channel: str
     allowed_channels: tuple[str, ...]
     typing_indicator: bool
-    unknown_conversation: str
-    inactive_project: str
-    channel_not_allowed: str
     turn_days: int
     outbox_days: int
     """How long the responder remembers a batch, so that it recognises a redelivery."""
@@ -223,8 +220,6 @@ class ResponderOptions(NamedTuple):
     max_attempts: int = 12
     """After this many attempts a batch becomes a reply dead letter. Each delivery by the queue counts, even if its run
     only waited for an earlier batch."""
-    hold_seconds: int = 3_600
-    """How long a buffer is on hold after the responder's outcome `hold`."""
 
 
 class ResponderSettings(NamedTuple):
@@ -255,12 +250,9 @@ class CanarySettings(NamedTuple):
 
 # -- environment variables -----------------------------------------------------------------------------------
 #
-# A function gets its settings in environment variables. `to_variables` makes the variables, and `read_settings` reads
-# them.
-#
-# Almost all settings are in the variable SETTINGS, as JSON. A field that is None or has its default value is left out.
-# A function also has the variables in OWN_VARIABLES, and two variables for Powertools: the name of the service, and the
-# namespace of the metrics.
+# Almost all settings of a function are in its environment variable SETTINGS, as JSON. A field that is None or has its
+# default value is left out. A function also has the variables in OWN_VARIABLES, and two variables for Powertools: the
+# name of the service, and the namespace of the metrics.
 
 S = TypeVar("S")
 
@@ -289,7 +281,7 @@ def _to_json(value: Any, path: str, own: dict[str, str]) -> Any:
     for name, each in value._asdict().items():
         if each is None or each == value._field_defaults.get(name):
             continue
-        field = _below(path, name)
+        field = f"{path}.{name}".lstrip(".")
         if field in OWN_VARIABLES:
             own[OWN_VARIABLES[field]] = each
         else:
@@ -298,11 +290,8 @@ def _to_json(value: Any, path: str, own: dict[str, str]) -> Any:
 
 
 def read_settings(kind: type[S], variables: Mapping[str, str] | None = None) -> S:
-    """Return the settings from `variables`, or from the environment.
-
-    Raise InvalidSettings if a field is missing, unknown or of another type. The error names the field, but never its
-    value.
-    """
+    """Return the settings from `variables`, or from the environment. Raise InvalidSettings if a field is missing,
+    unknown or of another type. The error names the field, but never its value."""
     given = os.environ if variables is None else variables
     try:
         fields = json.loads(given.get(SETTINGS, ""))
@@ -313,26 +302,20 @@ def read_settings(kind: type[S], variables: Mapping[str, str] | None = None) -> 
 
 
 def _decode(kind: Any, value: Any, path: str, variables: Mapping[str, str]) -> Any:
-    if isinstance(kind, UnionType):
-        kind = get_args(kind)[0]
-    if hasattr(kind, "_fields"):
-        return _decode_fields(kind, value, path, variables)
-    of, kind = get_args(kind), get_origin(kind) or kind
-    if kind is tuple and type(value) is list:
-        return tuple(_decode(of[0], each, path, variables) for each in value)
-    if type(value) is not kind:
-        raise InvalidSettings(f"{_name(path)} must have the type {kind.__name__}.")
-    return value
-
-
-def _decode_fields(kind: Any, value: Any, path: str, variables: Mapping[str, str]) -> Any:
+    kind = get_args(kind)[0] if isinstance(kind, UnionType) else kind
+    if not hasattr(kind, "_fields"):
+        kind = get_origin(kind) or kind
+        value = tuple(value) if kind is tuple and type(value) is list else value
+        if type(value) is not kind:
+            raise InvalidSettings(f"{_name(path)} must have the type {kind.__name__}.")
+        return value
     if type(value) is not dict:
         raise InvalidSettings(f"{_name(path)} must be a JSON object.")
     if unknown := value.keys() - set(kind._fields):
-        raise InvalidSettings(f"{_name(_below(path, min(unknown)))} is unknown.")
+        raise InvalidSettings(f"{_name(f'{path}.{min(unknown)}'.lstrip('.'))} is unknown.")
     found = dict(kind._field_defaults)
     for name, of in kind.__annotations__.items():
-        field = _below(path, name)
+        field = f"{path}.{name}".lstrip(".")
         given = variables.get(OWN_VARIABLES[field]) if field in OWN_VARIABLES else value.get(name)
         if given is not None:
             found[name] = _decode(of, given, field, variables)
@@ -341,10 +324,6 @@ def _decode_fields(kind: Any, value: Any, path: str, variables: Mapping[str, str
         elif name not in found:
             raise InvalidSettings(f"{_name(field)} is missing.")
     return kind(**found)
-
-
-def _below(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
 
 
 def _name(path: str) -> str:

@@ -37,10 +37,7 @@ class Telemetry:
 
     _settings = LogSettings()
 
-    def __init__(
-        self,
-        settings: LogSettings = LogSettings(),  # noqa: B008 - it cannot change
-    ) -> None:
+    def __init__(self, settings: LogSettings = _settings) -> None:
         self._settings = settings
         self._by_dimension: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
         # Powertools' metrics are not safe for threads, and making a logger twice would double each line.
@@ -54,8 +51,6 @@ class Telemetry:
         return "#" + blake2s(value.encode(), key=key.encode()[:MAX_KEY_BYTES], digest_size=10).hexdigest()
 
     def _logged(self, fields: Mapping[str, Value]) -> dict[str, Value]:
-        if self._settings.id_key is None:
-            return dict(fields)
         return {name: self._hashed(name, value) if name in IDS else value for name, value in fields.items()}
 
     def _hashed(self, name: str, value: Value) -> Value:
@@ -89,9 +84,22 @@ class Telemetry:
             decision, extra={**self._logged(fields), "error": type(error).__name__, "reason": reason, "place": place}
         )
 
+    def failed(self, decision: str, error: Exception, **fields: Value) -> None:
+        """Log a warning if a retry may help, otherwise a crash."""
+        if isinstance(error, MessageBufferError) and error.retryable:
+            self.warn(decision, **fields, reason=str(error))
+        else:
+            self.crash(decision, error, **fields)
+
     def count(self, metric: str, value: int = 1) -> None:
         with self._lock:
             self._metrics.add_metric(metric, MetricUnit.Count, value)
+
+    def count_all(self, counts: Mapping[str, int]) -> None:
+        """Count each of these metrics, but none that is zero, since each metric costs money."""
+        for metric, value in counts.items():
+            if value:
+                self.count(metric, value)
 
     def measure_ms(self, metric: str, value: int) -> None:
         with self._lock:
@@ -104,16 +112,13 @@ class Telemetry:
 
     def flush(self) -> None:
         with self._lock:
-            self._flush()
-
-    def _flush(self) -> None:
-        for (metric, dimensions), count in self._by_dimension.items():
-            with single_metric(metric, MetricUnit.Count, count, namespace=self._metrics.namespace) as metrics:
-                for name, value in dimensions:
-                    metrics.add_dimension(name, value)
-        self._by_dimension.clear()
-        if self._metrics.metric_set:
-            self._metrics.flush_metrics()
+            for (metric, dimensions), count in self._by_dimension.items():
+                with single_metric(metric, MetricUnit.Count, count, namespace=self._metrics.namespace) as metrics:
+                    for name, value in dimensions:
+                        metrics.add_dimension(name, value)
+            self._by_dimension.clear()
+            if self._metrics.metric_set:
+                self._metrics.flush_metrics()
 
     @property
     def _logger(self) -> Logger:

@@ -43,7 +43,7 @@ def polling(config: StageConfig) -> list[Line]:
     """Return the bill of a processor that always runs and polls twice a second, as in many code samples."""
     shards, asks = config.shards, config.shards * SECONDS / POLL_SECONDS
     return [
-        Line("processor", "Lambda: polling", "lambda_arm", shards * SECONDS * config.memory.processor / 1_024,
+        Line("processor", "Lambda: polling", "lambda_arm", shards * SECONDS * config.memory["processor"] / 1_024,
              "all seconds of the month x shards"),
         Line("cache", "Valkey: polling", "valkey_ecpu", asks * ecpu("empty_claim_us") / MILLION,
              "two polls a second x shards"),

@@ -13,7 +13,7 @@ def of_canary(config: StageConfig) -> list[Line]:
     """Return the cost of the canary, line by line. Its runs are far apart, so each run starts a processor."""
     webhooks = RUNS * CANARY_FRAGMENTS
     run_seconds = used("canary_run_ms") / 1_000
-    gb = config.memory.canary / 1_024
+    gb = config.memory["canary"] / 1_024
     lines = [
         Line(PART, "Lambda: canary, duration", "lambda_arm", RUNS * run_seconds * gb, "runs x billed time"),
         Line(PART, "Canary: requests of Lambda", "lambda_requests", (RUNS + webhooks) / MILLION, "runs + webhooks"),
@@ -25,7 +25,7 @@ def of_canary(config: StageConfig) -> list[Line]:
         lines.append(Line(PART, "Canary: webhooks", f"api_{config.api.kind}", webhooks / MILLION, "runs x fragments"))
     if config.has_valkey_lane:
         kept = run_seconds + (used("cold_start_ms") + config.timings.processor_idle_ms) / 1_000
-        processor = RUNS * kept * config.memory.processor / 1_024
+        processor = RUNS * kept * config.memory["processor"] / 1_024
         formula = "runs x (billed time of a run + cold start + idle time)"
         lines.append(Line(PART, "Canary: processors", "lambda_arm", processor, formula))
     return lines

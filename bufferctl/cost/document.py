@@ -45,7 +45,7 @@ LEVERS: list[tuple[str, dict[str, Any]]] = [
     ("no flow logs", {"network": {"flow_logs": False}}),
     ("no fallback", {"fallback": False}),
     ("no archive", {"bus": {"archive_days": 0}}),
-    ("logs kept for a year", {"log_retention": "one_year"}),
+    ("logs kept for a year", {"log_retention_days": 365}),
 ]
 
 Stages = Mapping[str, Any]

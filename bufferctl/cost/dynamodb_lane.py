@@ -17,7 +17,7 @@ WRITE_BYTES, READ_BYTES = 1_024, 4_096
 
 def alone(config: StageConfig, traffic: Traffic) -> list[Line]:
     """Return the lane's bill in a stage that has no other lane."""
-    gb = config.memory.dynamodb_processor / 1_024
+    gb = config.memory["dynamodb_processor"] / 1_024
     early = traffic.batches * used("early_triggers")
     reads = traffic.batches * (_reads(traffic) + 1) + early + traffic.messages * _reads_apart(traffic)
     seconds = traffic.batches * billed_seconds("dynamodb_processor_ms") + early * billed_seconds("early_trigger_ms")
@@ -86,7 +86,7 @@ def _reads(traffic: Traffic) -> int:
 
 def idle(config: StageConfig) -> list[Line]:
     """Return the lines that are billed even without messages. A queue message starts one half of the sweeps."""
-    gb_seconds = SWEEPS * config.memory.dynamodb_processor / 1_024 * billed_seconds("dynamodb_sweep_ms")
+    gb_seconds = SWEEPS * config.memory["dynamodb_processor"] / 1_024 * billed_seconds("dynamodb_sweep_ms")
     logged = SWEEPS * (used("dynamodb_sweep_log_bytes") + used("platform_log_bytes")) / GB
     return [
         Line(PART, "DynamoDB: sweep, reads", "dynamodb_read", SWEEPS * used("index_slices") / 2 / MILLION,

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from bufferctl.cost.facts import DAYS, GB, prices, used
-from infra.settings_and_defaults import LOG_RETENTION_DAYS, StageConfig
+from infra.settings_and_defaults import StageConfig
 
 
 class Line(NamedTuple):
@@ -28,7 +28,7 @@ def total(lines: Iterable[Line]) -> float:
 
 def log_lines(config: StageConfig, gb: float, *, part: str, component: str, formula: str) -> list[Line]:
     """Return the lines for writing and keeping `gb` of logs a month."""
-    kept = gb * used("logs_compressed") * LOG_RETENTION_DAYS[config.log_retention] / DAYS
+    kept = gb * used("logs_compressed") * config.log_retention_days / DAYS
     return [
         Line(part, component, "logs_written", gb, formula),
         Line(part, f"{component}, kept", "logs_kept", kept, "compressed size x the stage's retention"),

@@ -110,16 +110,16 @@ def _valkey_lane(config: StageConfig, traffic: Traffic) -> list[Line]:
         Line("processor", "Lambda: processor, requests", "lambda_requests", run.starts / MILLION,
              "starts of processors"),
         Line("processor", "Lambda: processor, duration", _duration(config, "processor"),
-             run_seconds * memory.processor / 1_024,
+             run_seconds * memory["processor"] / 1_024,
              "shards x active seconds x (1 - exp(-batches a second x (wait + idle time)))"),
         Line("conversation_processor", "Lambda: conversation processor, requests", "lambda_requests",
              (traffic.batches + run.starts) / MILLION, "batches + starts of processors"),
         Line("conversation_processor", "Lambda: conversation processor, duration",
              _duration(config, "conversation_processor"),
-             conversation_processor_seconds * memory.conversation_processor / 1_024,
+             conversation_processor_seconds * memory["conversation_processor"] / 1_024,
              "batches x billed time + starts of processors"),
         Line("watchdog", "Lambda: watchdog, requests", "lambda_requests", PASSES / MILLION, "passes, two a minute"),
-        Line("watchdog", "Lambda: watchdog, duration", "lambda_arm", pass_seconds * memory.watchdog / 1_024,
+        Line("watchdog", "Lambda: watchdog, duration", "lambda_arm", pass_seconds * memory["watchdog"] / 1_024,
              "passes x shards x billed time"),
         Line("watchdog", "SQS: watchdog's second pass, records of failed processors", "sqs_requests",
              (2 * used("queue_polls") + QUEUED_PASSES * 3) / MILLION,
@@ -131,7 +131,7 @@ def _valkey_lane(config: StageConfig, traffic: Traffic) -> list[Line]:
 
 
 def _ingest(config: StageConfig, traffic: Traffic) -> list[Line]:
-    gb = config.memory.ingest / 1_024
+    gb = config.memory["ingest"] / 1_024
     gb_seconds = traffic.webhooks * gb * billed_seconds(_ingest_ms(config))
     logged = run_logs_gb(traffic.webhooks, "ingest_log_bytes")
     return [
@@ -148,7 +148,7 @@ def _duration(config: StageConfig, role: WarmRole) -> str:
 
 
 def _kept_warm(config: StageConfig, role: WarmRole) -> list[Line]:
-    kept = config.warmth.get(role, 0) * SECONDS * getattr(config.memory, role) / 1_024
+    kept = config.warmth.get(role, 0) * SECONDS * config.memory[role] / 1_024
     name = f"Lambda: {role.replace('_', ' ')}, kept warm"
     return [Line(role, name, "lambda_provisioned_arm", kept, "instances x seconds of the month")]
 

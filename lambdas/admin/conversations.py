@@ -1,37 +1,41 @@
 """Shows conversations and shards to operators, and carries out their commands on a conversation."""
 
 import json
+import re
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple
 
-from lambdas.admin.listing import MAX_CONVERSATIONS_IN_A_PAGE, list_conversations
-from lambdas.admin.reply_windows import OUTLASTS_REPLY_WINDOW, reply_until
-from lambdas.admin.requests import (
-    HoldConversation,
-    ListConversations,
-    OfConversation,
-    Request,
-    ShowConversation,
-)
+from lambdas.admin import requests as r
 from lambdas.operations import OperationRefused, SubjectNotFound
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import MalformedMessage, SendFailed
-from message_buffer.events.cancelled import DETAIL_TYPE, cancelled_event
-from message_buffer.events.event_bus import Publishes
+from message_buffer.errors import InvalidInput, MalformedMessage, SendFailed
+from message_buffer.events.conversation_events import CANCELLED, cancelled_event
+from message_buffer.events.event_bus import EventBus
 from message_buffer.json_object import Json
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.holds import shown as shown_holds
 from message_buffer.lanes.valkey.lane import ValkeyLane
-from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
-from message_buffer.messages.wire_form import decode_fields
+from message_buffer.lanes.valkey.store import FIRST_PAGE
+from message_buffer.messages.conversation_id import ConversationId, escape_part, parse_conversation_id, reply_until_ms
+from message_buffer.messages.wire_form import decode_fields, sent_at_ms
+from message_buffer.takeovers.takeovers_table import TakeoversTable
 
 # Lambda limits a response to 6 MB. Even 60 messages of the maximum size are smaller than 6 MB.
 MAX_MESSAGES_SHOWN = 60
-
-
-class EndsTakeovers(Protocol):
-    def resume(self, conversation: str, *, now_ms: int) -> None: ...
+# A page is small, because the script that reads it blocks Valkey.
+MAX_CONVERSATIONS_IN_A_PAGE = 500
+# The index of open windows has no cursor for operators, so a listing has only the 5,000 most overdue windows.
+MAX_WINDOWS_IN_A_LISTING = 5_000
+# If a filter matches few conversations, a call returns after this many pages, with a cursor, before its time-out.
+MAX_PAGES_IN_A_LISTING = 200
+# The cursor of the page of open windows. The cursor of a shard's page is `<shard>/<the store's cursor>`.
+WINDOWS = "windows"
+_SHARD_CURSOR = re.compile(r"([0-9]{1,5})/([a-z]+:[0-9]+)")
+OUTLASTS_REPLY_WINDOW = (
+    "The hold ends after the platform's reply window (replyUntil). From then on the platform refuses ordinary replies "
+    "until the customer writes again."
+)
 
 
 class Conversations:
@@ -40,8 +44,8 @@ class Conversations:
     def __init__(
         self,
         valkey_lane: ValkeyLane | None,
-        bus: Publishes,
-        takeovers: EndsTakeovers,
+        bus: EventBus,
+        takeovers: TakeoversTable,
         *,
         dynamodb_lane: DynamoDbLane | None = None,
         agent_of: Callable[[ConversationId], str | None] = lambda _conversation: None,
@@ -55,13 +59,10 @@ class Conversations:
         self._takeovers = takeovers
         self._agent_of = agent_of
 
-    def status(self, _request: Request) -> Json:
-        """Return the state of the shards and open windows.
-
-        First put back the conversations whose claim has expired, as the watchdog does.
-        """
+    def status(self, _request: r.Request) -> Json:
+        """Return the state of the shards and open windows, after putting back conversations whose claim has expired."""
         lane = self._valkey_lane
-        shards = [self._shard(lane, shard) for shard in range(lane.store.settings.shards)] if lane else []
+        shards = [self._shard(lane, shard) for shard in range(lane.settings.shards)] if lane else []
         due = [shard["nextDueAt"] for shard in shards if shard["nextDueAt"] is not None]
         shown: Json = {
             "pending": sum(shard["pending"] for shard in shards),
@@ -74,61 +75,67 @@ class Conversations:
 
     def _windows(self, dynamodb_lane: DynamoDbLane) -> Json:
         seen = dynamodb_lane.open_windows(limit=MAX_CONVERSATIONS_IN_A_PAGE)
-        due_at_ms = seen[0][1] if seen else None
-        return {
-            "open": len(seen),
-            "nextDueAt": due_at_ms,
-            "overdueMs": 0 if due_at_ms is None else max(self._clock() - due_at_ms, 0),
-        }
+        return {"open": len(seen), **self._next(seen[0][1] if seen else None)}
 
     def _shard(self, valkey_lane: ValkeyLane, shard: int) -> Json:
         seen = valkey_lane.recover_expired(shard, limit=MAX_CONVERSATIONS_IN_A_PAGE)
-        due_at_ms = seen.oldest_due_at_ms
-        return {
-            "shard": shard,
-            "pending": seen.pending,
-            "inflight": seen.inflight,
-            "nextDueAt": due_at_ms,
-            "overdueMs": 0 if due_at_ms is None else max(self._clock() - due_at_ms, 0),
-            "heartbeatAt": seen.heartbeat_at_ms,
-        }
+        counts = {"shard": shard, "pending": seen.pending, "inflight": seen.inflight}
+        return {**counts, **self._next(seen.oldest_due_at_ms), "heartbeatAt": seen.heartbeat_at_ms}
 
-    def list(self, request: ListConversations) -> Json:
-        """Return a page of the conversations that have messages in any lane, and the cursor of the next page."""
-        return list_conversations(request, self._valkey_lane, self._dynamodb_lane)
+    def _next(self, due_at_ms: int | None) -> Json:
+        return {"nextDueAt": due_at_ms, "overdueMs": max(self._clock() - due_at_ms, 0) if due_at_ms is not None else 0}
 
-    def show(self, request: ShowConversation) -> Json:
-        """Return the state of a conversation.
+    def list(self, request: r.ListConversations) -> Json:
+        """Return a page of `conversations` with their state: those of the shards first, then those of open windows.
 
-        If the stage has both lanes, this is the state in the Valkey lane. If messages of the conversation also wait in
-        the DynamoDB lane, the field `dynamodb` has its state there.
+        `next` is the cursor of the next page, or None. `more` is True if the page does not show all conversations.
+
+        The list may be longer than `limit`, because the last page of a shard is returned whole. It may be shorter if
+        many pages had few matches.
         """
+        valkey_lane, dynamodb_lane = self._valkey_lane, self._dynamodb_lane
+        found: dict[tuple[str, str], Json] = {}
+        cursor, next_cursor, more = request.cursor or _first_cursor(request, valkey_lane), None, False
+        for _ in range(MAX_PAGES_IN_A_LISTING):
+            lane: ValkeyLane | DynamoDbLane
+            if cursor == WINDOWS and dynamodb_lane:
+                lane, kind = dynamodb_lane, "dynamodb"
+                page = _windows(dynamodb_lane, request, room=request.limit - len(found))
+            elif valkey_lane:
+                lane, kind = valkey_lane, "valkey"
+                page = _page_of_shard(valkey_lane, cursor, request, then=WINDOWS if dynamodb_lane else None)
+            else:
+                raise InvalidInput(f"cursor: no earlier call returned {cursor!r}; leave it out to begin again")
+            next_cursor, more = page.next_cursor, page.more
+            for name in page.names:
+                if row := _row(lane, kind, name):
+                    found[kind, name] = row
+            if next_cursor is None or len(found) >= request.limit:
+                break
+            cursor = next_cursor
+        return {"conversations": [*found.values()], "next": next_cursor, "more": more or next_cursor is not None}
+
+    def show(self, request: r.ShowConversation) -> Json:
+        """Return the state in the first lane, and in `dynamodb` the state there, if messages also wait there."""
         first, *behind = [self._seen(lane, request) for lane in self._lanes]
         waiting = [seen for seen in behind if seen["state"] != "idle"]
         return {"conversation": _name(request), **first, **({"dynamodb": waiting[0]} if waiting else {})}
 
-    def _seen(self, lane: ValkeyLane | DynamoDbLane, request: ShowConversation) -> Json:
+    def _seen(self, lane: ValkeyLane | DynamoDbLane, request: r.ShowConversation) -> Json:
         name = _name(request)
         seen = lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN)
         shown: Json = {
-            **({"shard": lane.store.shard_of(name)} if isinstance(lane, ValkeyLane) else {}),
-            "state": seen.state.lower(),
-            "count": seen.count,
-            "dueAt": seen.due_at_ms,
-            "reason": seen.flush_reason,
-            "rule": seen.rule,
-            "appliedWaitMs": seen.applied_wait_ms,
+            **_in_short(lane, name, seen),
             "firstAt": seen.first_at_ms,
             "lastAt": seen.last_at_ms,
             "generation": seen.generation,
             "heldUntil": seen.held_until_ms,
             "holds": shown_holds(seen.holds),
-            **reply_until(name, seen),
             "batch": seen.batch_id and {"batchId": seen.batch_id, "attempt": seen.attempt, "count": seen.frozen},
         }
         return shown | ({"messages": [_readable(payload) for payload in seen.payloads]} if request.messages else {})
 
-    def flush(self, request: OfConversation) -> Json:
+    def flush(self, request: r.OfConversation) -> Json:
         """Make the conversation's messages due now, in all lanes. Raise SubjectNotFound if it has none."""
         name = _name(request)
         outcomes = [lane.flush_buffer(name) for lane in self._lanes]
@@ -137,12 +144,10 @@ class Conversations:
             raise SubjectNotFound("Nothing waits in this conversation.")
         return {"dueAt": min(each.due_at_ms for each in flushed), "count": sum(each.count for each in flushed)}
 
-    def cancel(self, request: OfConversation) -> Json:
+    def cancel(self, request: r.OfConversation) -> Json:
         """Drop the conversation's messages, in all lanes, and publish the cancel.
 
-        Raise OperationRefused if the cancel could not be published. If Valkey's response was lost, the call was
-        repeated. The counts of dropped messages are then null, because the repeated call cannot know what the first
-        call dropped.
+        If Valkey's response was lost, the call was repeated, and the counts of dropped messages are null.
         """
         name = _name(request)
         outcome, *others = [lane.cancel_buffer(name) for lane in self._lanes]
@@ -153,7 +158,7 @@ class Conversations:
             conversation, outcome, reason="operator", at_ms=self._clock(), agent=self._agent_of(conversation)
         )
         try:
-            self._bus.publish(DETAIL_TYPE, detail)
+            self._bus.publish(CANCELLED, detail)
         except SendFailed as error:
             raise OperationRefused(
                 f"The buffer is cancelled, but the event was not published ({error}); cancel again to publish it."
@@ -161,31 +166,28 @@ class Conversations:
         published = json.loads(detail)
         return {name: published[name] for name in ("generation", "dropped", "frozen", "leaving")}
 
-    def hold(self, request: HoldConversation) -> Json:
+    def hold(self, request: r.HoldConversation) -> Json:
         """Put the conversation on hold for human agents, in all lanes. Return the time at which the hold ends.
 
-        Add a warning if the hold ends later than the platform's reply window. After that window, the platform refuses
-        ordinary replies until the customer writes again.
+        Add a warning if the platform refuses ordinary replies when the hold ends.
         """
         name = _name(request)
         *_, last = [
             lane.hold_buffer(name, holder="people", cause=request.cause, hold_ms=request.hold_ms)
             for lane in reversed(self._lanes)  # hold in the DynamoDB lane even if Valkey is unavailable
         ]
-        # Return the end of the hold in the lane that `show` reads, so that `show` returns the same time. The hold in
-        # the other lane ends a moment earlier.
+        # Return the end in the lane that `show` reads. The hold in the other lane ends a moment earlier.
         held: Json = {"heldUntil": last.held_until_ms}
         peeked = [lane.peek_conversation(name, limit=MAX_MESSAGES_SHOWN) for lane in self._lanes]
-        ends: list[int] = [end for seen in peeked for end in reply_until(name, seen).values()]
+        ends: list[int] = [end for seen in peeked for end in _reply_until(name, seen).values()]
         if not ends or held["heldUntil"] <= max(ends):
             return held | ({"replyUntil": max(ends)} if ends else {})
         return held | {"replyUntil": max(ends), "warning": OUTLASTS_REPLY_WINDOW}
 
-    def resume(self, request: OfConversation) -> Json:
+    def resume(self, request: r.OfConversation) -> Json:
         """End all holds, in all lanes. Return the messages' due time. Raise SubjectNotFound if there was no hold."""
         name = _name(request)
-        # End the takeover first. Otherwise a late delivery of a human agent's earlier reply could hold the conversation
-        # again.
+        # End the takeover first, or a late delivery of a human agent's earlier reply could hold the conversation again.
         self._takeovers.resume(name, now_ms=self._clock())
         outcomes = [lane.resume_buffer(name) for lane in reversed(self._lanes)]
         if not any(isinstance(each, o.HoldEnded) for each in outcomes):
@@ -194,7 +196,7 @@ class Conversations:
         return {"dueAt": min(due, default=None)}
 
 
-def _name(request: OfConversation) -> str:
+def _name(request: r.OfConversation) -> str:
     """Return the conversation's id in the form that ingest uses. Raise InvalidId."""
     return str(parse_conversation_id(request.conversation))
 
@@ -204,3 +206,84 @@ def _readable(payload: bytes) -> Json:
         return decode_fields(payload)
     except MalformedMessage as error:
         return {"unreadable": str(error)}
+
+
+class _WindowPage(NamedTuple):
+    names: list[str]
+    next_cursor: str | None
+    more: bool = False
+    """True if windows were left out. No later call returns these windows."""
+
+
+def _first_cursor(request: r.ListConversations, valkey_lane: ValkeyLane | None) -> str:
+    if request.shard is None:
+        return f"0/{FIRST_PAGE}" if valkey_lane else WINDOWS
+    if valkey_lane is None:
+        raise InvalidInput("shard: this stage has no shards, since it has no Valkey lane; leave it out")
+    return f"{request.shard}/{FIRST_PAGE}"
+
+
+def _page_of_shard(
+    valkey_lane: ValkeyLane, cursor: str, request: r.ListConversations, *, then: str | None
+) -> _WindowPage:
+    given = _SHARD_CURSOR.fullmatch(cursor)
+    if not given:
+        raise InvalidInput(f"cursor: no earlier call returned {cursor!r}; leave it out to begin again")
+    shard, shards = int(given[1]), valkey_lane.settings.shards
+    if shard >= shards:
+        raise InvalidInput(f"shard: this stage has the shards 0 to {shards - 1}, not {shard}")
+    page = valkey_lane.list_conversations(shard, cursor=given[2], limit=MAX_CONVERSATIONS_IN_A_PAGE)
+    names = [each.conversation for each in page.conversations if _matches(each.conversation, request)]
+    if page.next_cursor:
+        return _WindowPage(names, f"{shard}/{page.next_cursor}")
+    if request.shard is not None:
+        return _WindowPage(names, None)
+    return _WindowPage(names, f"{shard + 1}/{FIRST_PAGE}" if shard + 1 < shards else then)
+
+
+def _windows(dynamodb_lane: DynamoDbLane, request: r.ListConversations, *, room: int) -> _WindowPage:
+    opened = dynamodb_lane.open_windows(limit=MAX_WINDOWS_IN_A_LISTING)
+    names = [name for name, _ in opened if _matches(name, request)]
+    return _WindowPage(names[:room], None, more=len(names) > room or len(opened) >= MAX_WINDOWS_IN_A_LISTING)
+
+
+def _matches(name: str, request: r.ListConversations) -> bool:
+    parts = name.split("/")
+    wanted = (request.tenant, request.platform)
+    return all(each is None or part == escape_part(each) for part, each in zip(parts, wanted, strict=False))
+
+
+def _row(lane: ValkeyLane | DynamoDbLane, kind: str, name: str) -> Json | None:
+    """Return the conversation's state, or None if its batch was completed after the page was read."""
+    seen = lane.peek_conversation(name)
+    if seen.state == "IDLE":
+        return None
+    return {"conversation": name, "lane": kind, "shard": None, "frozen": seen.frozen, **_in_short(lane, name, seen)}
+
+
+def _in_short(lane: ValkeyLane | DynamoDbLane, name: str, seen: o.Conversation) -> Json:
+    return {
+        **({"shard": lane.shard_of(name)} if isinstance(lane, ValkeyLane) else {}),
+        "state": seen.state.lower(),
+        "count": seen.count,
+        "dueAt": seen.due_at_ms,
+        "reason": seen.flush_reason,
+        "rule": seen.rule,
+        "appliedWaitMs": seen.applied_wait_ms,
+        **_reply_until(name, seen),
+    }
+
+
+def _reply_until(name: str, seen: o.Conversation) -> Json:
+    """Return the field `replyUntil`, or no field if the platform has no reply window, or if no message is known."""
+    # The window begins when the last message was sent. If its payload was not read, use the time of its arrival.
+    at_ms = _last_sent_at_ms(seen) if seen.payloads and len(seen.payloads) == seen.count else seen.last_at_ms
+    until_ms = None if at_ms is None else reply_until_ms(parse_conversation_id(name), at_ms)
+    return {} if until_ms is None else {"replyUntil": until_ms}
+
+
+def _last_sent_at_ms(seen: o.Conversation) -> int | None:
+    try:
+        return max(sent_at_ms(decode_fields(payload)) for payload in seen.payloads)
+    except MalformedMessage:
+        return seen.last_at_ms

@@ -1,14 +1,15 @@
 """Shows dead letters without removing them, and sends their batches again under their old ids."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import Protocol, TypedDict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Self
 
 from lambdas.admin.requests import ListDeadLetters, OfDeadLetter, ShowDeadLetter
 from lambdas.operations import OperationRefused, SubjectNotFound
 from message_buffer import errors
-from message_buffer.events.dead_letters import MESSAGE_LETTER, Letter
+from message_buffer.aws.functions import Functions
+from message_buffer.events.dead_letters import MESSAGE_LETTER, DeadLetterQueue, Letter
 from message_buffer.json_object import Json
 from message_buffer.limits import MAX_CALL_MS
 
@@ -21,39 +22,9 @@ DEAD_LETTER_HIDDEN_SECONDS = 90
 # The search for a dead letter stops when less time than this is left, because the function then still has to redrive
 # the dead letter and to make the others visible again.
 MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS = int(REDRIVE_ANSWER_SECONDS * 1_000) + MAX_CALL_MS
+# The fields that an operator needs. None of them contains what people wrote.
+HEAD = ("batchId", "conversationId", "reason", "attempt", "generation", "firstAt", "lastAt", "flushReason")
 TimeLeft = Callable[[], int]
-
-
-class DeadLetterHead(TypedDict):
-    """The fields of a dead letter that an operator needs. None of them contains what people wrote.
-
-    If the queue's message does not have the form of a dead letter, all fields except `reason` are None.
-    """
-
-    batchId: str | None
-    conversationId: str | None
-    reason: str | None
-    attempt: int | None
-    generation: int | None
-    firstAt: int | None
-    lastAt: int | None
-    flushReason: str | None
-    messages: int | None
-    """None if the messages are stored in the bucket, or if this is not a dead letter."""
-
-
-class ReadsDeadLetters(Protocol):
-    def receive(self, *, hidden_seconds: int) -> list[Letter]: ...
-
-    def give_back(self, letters: list[Letter]) -> None: ...
-
-    def delete(self, letter: Letter) -> None: ...
-
-    def count(self) -> int: ...
-
-
-class Calls(Protocol):
-    def call(self, function: str, payload: Mapping[str, object], *, response_seconds: float) -> Json: ...
 
 
 class DeadLetters:
@@ -63,7 +34,7 @@ class DeadLetters:
     """
 
     def __init__(
-        self, queue: ReadsDeadLetters, functions: Calls, redrive_functions: tuple[str, str], time_left: TimeLeft
+        self, queue: DeadLetterQueue, functions: Functions, redrive_functions: tuple[str, str], time_left: TimeLeft
     ) -> None:
         self._queue = queue
         self._functions = functions
@@ -71,7 +42,7 @@ class DeadLetters:
         self._time_left = time_left
 
     def list(self, request: ListDeadLetters) -> Json:
-        with HiddenLetters.at(self._queue, self._time_left) as letters:
+        with HiddenLetters(self._queue, self._time_left) as letters:
             heads = []
             for letter in letters:
                 heads.append(_head(letter))
@@ -80,18 +51,14 @@ class DeadLetters:
         return {"letters": heads, "inQueue": self._queue.count()}
 
     def show(self, request: ShowDeadLetter) -> Json:
-        with HiddenLetters.at(self._queue, self._time_left) as letters:
+        with HiddenLetters(self._queue, self._time_left) as letters:
             found = _find(letters, request.batch_id)
         payloads = {name: value for name, value in parse_letter(found).items() if name.startswith("payloads")}
-        return {**_head(found), **(payloads if request.payloads else {})}
+        return _head(found) | (payloads if request.payloads else {})
 
     def redrive(self, request: OfDeadLetter) -> Json:
-        """Send the batch again, and then remove its dead letter from the queue.
-
-        Raise SubjectNotFound if the queue does not have the dead letter. Raise OperationRefused if the batch was not
-        sent; the dead letter then stays in the queue.
-        """
-        with HiddenLetters.at(self._queue, self._time_left) as letters:
+        """Send the batch again, and then remove its dead letter. Raise OperationRefused if the batch was not sent."""
+        with HiddenLetters(self._queue, self._time_left) as letters:
             letter = _find(letters, request.batch_id)
             parsed = parse_letter(letter)
             if not parsed.get("payloads") and not parsed.get("payloadsRef"):
@@ -112,28 +79,24 @@ class DeadLetters:
 class HiddenLetters:
     """Yields the queue's dead letters. Each is hidden from other readers of the queue until it is given back."""
 
-    def __init__(self, queue: ReadsDeadLetters, time_left: TimeLeft) -> None:
+    def __init__(self, queue: DeadLetterQueue, time_left: TimeLeft) -> None:
         self._queue = queue
         self._time_left = time_left
-        self.hidden: list[Letter] = []
+        self._hidden: list[Letter] = []
         self.finished = False
         """True after the queue was read to its end; False if the time ran out first."""
 
-    @classmethod
-    @contextmanager
-    def at(cls, queue: ReadsDeadLetters, time_left: TimeLeft) -> Iterator["HiddenLetters"]:
-        look = cls(queue, time_left)
-        try:
-            yield look
-        finally:
-            # A failure here does not matter, because the queue makes the dead letters visible again by itself a little
-            # later.
-            with suppress(errors.SendFailed):
-                queue.give_back(look.hidden)
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        # A failure does not matter, because the queue makes the dead letters visible again by itself a little later.
+        with suppress(errors.SendFailed):
+            self._queue.give_back(self._hidden)
 
     def delete(self, letter: Letter) -> None:
         self._queue.delete(letter)
-        self.hidden.remove(letter)
+        self._hidden.remove(letter)
 
     def __iter__(self) -> Iterator[Letter]:
         while self._time_left() > MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS:
@@ -141,7 +104,7 @@ class HiddenLetters:
             if not received:
                 self.finished = True
                 return
-            self.hidden += received
+            self._hidden += received
             yield from received
 
 
@@ -155,20 +118,12 @@ def _find(letters: Iterable[Letter], batch_id: str) -> Letter:
     )
 
 
-def _head(letter: Letter) -> DeadLetterHead:
+def _head(letter: Letter) -> Json:
+    """Return the letter's head. If the queue's message is no dead letter, all values except `reason` are None."""
     parsed = parse_letter(letter)
     payloads = parsed.get("payloads")
-    return DeadLetterHead(
-        batchId=parsed.get("batchId"),
-        conversationId=parsed.get("conversationId"),
-        reason=parsed.get("reason"),
-        attempt=parsed.get("attempt"),
-        generation=parsed.get("generation"),
-        firstAt=parsed.get("firstAt"),
-        lastAt=parsed.get("lastAt"),
-        flushReason=parsed.get("flushReason"),
-        messages=len(payloads) if isinstance(payloads, list) else None,
-    )
+    messages = len(payloads) if isinstance(payloads, list) else None  # None if they are stored in the bucket
+    return {name: parsed.get(name) for name in HEAD} | {"messages": messages}
 
 
 def parse_letter(letter: Letter) -> Json:

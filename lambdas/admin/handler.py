@@ -3,22 +3,24 @@
 The API has no route to it. IAM decides who may invoke it. For events and responses see `lambdas/operations.py`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
+from lambdas.admin import requests as r
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.forgetting import Forgetting, Places
+from lambdas.admin.requests import R, read_request
 from lambdas.admin.rules import RulesAdmin
-from lambdas.admin.service import operations_of
-from lambdas.operations import Operations
+from lambdas.operations import Operation, Operations
 from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws import clients as aws
 from message_buffer.aws.functions import Functions
 from message_buffer.aws.object_store import ObjectStore
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
+from message_buffer.json_object import Json
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
 from message_buffer.rules.rules_table import RulesTable
 from message_buffer.settings import AdminSettings, read_settings
@@ -27,22 +29,17 @@ from message_buffer.telemetry import Telemetry
 
 
 class _Call:
-    """Knows how much time the current call has left. A Lambda instance works on only one call at a time."""
+    """The current call. A Lambda instance works on only one call at a time."""
 
-    def __init__(self) -> None:
-        self.time_left: Callable[[], int] = lambda: 0
+    context: Any = None
 
-
-class _AdminParts(NamedTuple):
-    """The parts that an instance keeps from one call to the next."""
-
-    operations: Operations
-    telemetry: Telemetry
-    call: _Call
+    def time_left(self) -> int:
+        left: int = self.context.get_remaining_time_in_millis()
+        return left
 
 
 @cache
-def _parts() -> _AdminParts:
+def _parts() -> tuple[Operations, Telemetry, _Call]:
     settings = read_settings(AdminSettings)
     telemetry, call = Telemetry(settings.log), _Call()
     valkey_lane = open_valkey_lane(settings.valkey, telemetry) if settings.valkey else None
@@ -51,21 +48,18 @@ def _parts() -> _AdminParts:
     takeovers = TakeoversTable(settings.takeovers_table, patience=aws.PATIENT)
     dead_letters = DeadLetterQueue(settings.dead_letter_queue_url)
 
-    def time_left() -> int:
-        return call.time_left()
-
     rules = RulesAdmin(
         table=rules_table,
         stage_rules=settings.rules,
         valkey_lane=valkey_lane,
         dynamodb_lane=dynamodb_lane,
         telemetry=telemetry,
-        time_left=time_left,
+        time_left=call.time_left,
     )
     operations = operations_of(
         Conversations(valkey_lane, bus, takeovers, dynamodb_lane=dynamodb_lane, agent_of=rules.agent_of),
         rules,
-        DeadLetters(dead_letters, Functions(), (settings.redrive_function, settings.ingest_function), time_left),
+        DeadLetters(dead_letters, Functions(), (settings.redrive_function, settings.ingest_function), call.time_left),
         forgetting=Forgetting(
             [lane for lane in (valkey_lane, dynamodb_lane) if lane is not None],
             Places(
@@ -78,16 +72,49 @@ def _parts() -> _AdminParts:
             ),
             bus=bus,
             telemetry=telemetry,
-            time_left=time_left,
+            time_left=call.time_left,
         ),
         telemetry=telemetry,
     )
-    return _AdminParts(Operations(operations, telemetry), telemetry, call)
+    return Operations(operations, telemetry), telemetry, call
+
+
+def operations_of(
+    conversations: Conversations,
+    rules: RulesAdmin,
+    dead_letters: DeadLetters,
+    *,
+    forgetting: Forgetting,
+    telemetry: Telemetry,
+) -> Mapping[str, Operation]:
+    return {
+        "status": _on(r.Request, conversations.status),
+        "conversation.list": _on(r.ListConversations, conversations.list),
+        "conversation.show": _on(r.ShowConversation, conversations.show),
+        "conversation.flush": _on(r.OfConversation, conversations.flush),
+        "conversation.cancel": _on(r.OfConversation, conversations.cancel),
+        "conversation.hold": _on(r.HoldConversation, conversations.hold),
+        "conversation.resume": _on(r.OfConversation, conversations.resume),
+        "conversation.forget": _on(r.ForgetConversation, forgetting.forget),
+        "id.look_up": _on(r.LookUpId, lambda request: {"logged": telemetry.logged_id(request.id)}),
+        "rules.list": _on(r.ListRules, rules.list),
+        "rules.get": _on(r.OfScope, rules.get),
+        "rules.set": _on(r.SetRules, rules.set),
+        "rules.delete": _on(r.DeleteRules, rules.delete),
+        "rules.explain": _on(r.ExplainRules, rules.explain),
+        "dead.list": _on(r.ListDeadLetters, dead_letters.list),
+        "dead.show": _on(r.ShowDeadLetter, dead_letters.show),
+        "dead.redrive": _on(r.OfDeadLetter, dead_letters.redrive),
+    }
+
+
+def _on(model: type[R], run: Callable[[R], Json]) -> Operation:
+    return lambda fields: run(read_request(model, fields))
 
 
 def handler(event: Any, context: Any) -> dict[str, Any]:
     operations, telemetry, call = _parts()
-    call.time_left = context.get_remaining_time_in_millis
+    call.context = context
     try:
         return operations.answer(event, request_id=context.aws_request_id)
     finally:

@@ -1,13 +1,10 @@
-"""Shows, checks, stores and explains the rules that operators change.
-
-A change also applies to buffers that are already open: those in its scope are retimed.
-"""
+"""Shows, checks, stores and explains the rules that operators change, and retimes the open buffers in their scope."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
-from lambdas.admin.listing import MAX_CONVERSATIONS_IN_A_PAGE, MAX_WINDOWS_IN_A_LISTING
+from lambdas.admin.conversations import MAX_CONVERSATIONS_IN_A_PAGE, MAX_WINDOWS_IN_A_LISTING
 from lambdas.admin.requests import DeleteRules, ExplainRules, ListRules, OfScope, SetRules
 from lambdas.operations import SubjectNotFound
 from message_buffer.clock import Clock, system_clock
@@ -21,17 +18,16 @@ from message_buffer.messages.conversation_id import ConversationId, parse_conver
 from message_buffer.rules.doors import is_door_name, require_size
 from message_buffer.rules.due_time import Facts, due_after_message
 from message_buffer.rules.layers import resolve_rules
-from message_buffer.rules.rule_book import DOOR, RuleBook, Stored, account_scope, read_scope, scopes_of
+from message_buffer.rules.rule_book import DOOR, RuleBook, account_scope, read_scope, scopes_of
 from message_buffer.rules.rules_and_defaults import RuleLayer, Rules, check_platform_names
-from message_buffer.rules.rules_table import StoredRules
+from message_buffer.rules.rules_table import RulesTable, StoredRules
 from message_buffer.telemetry import Telemetry
 
 # The number of doors has a limit, because each instance reads the mappings of all doors with the rules.
 MAX_DOORS = 50
 # Rules are mostly short, so the rules of 5,000 scopes fit into a response, unless they are all huge.
 MAX_RULES_LISTED = 5_000
-# Retiming stops when less time than this is left, which is enough for the response and one call to Valkey with the
-# longest time-outs.
+# Retiming stops when less time than this is left, which is enough for the response and the slowest call to Valkey.
 MIN_MS_LEFT_TO_RETIME = 13_000
 # The id of an example conversation has this in each part that the scope does not name.
 ANY = "*"
@@ -41,32 +37,16 @@ _SCOPE = re.compile(
 )
 
 
-class StoresRules(Protocol):
-    def read_all(self) -> list[StoredRules]: ...
-    def put(
-        self, scope: str, rules: Mapping[str, Any], *, by: str, at_ms: int, expected_version: int | None
-    ) -> int: ...
-    def delete(self, scope: str, *, by: str, at_ms: int, expected_version: int | None) -> bool: ...
-
-
-class _Candidate(NamedTuple):
-    """New rules, in the form in which the table would return them."""
-
-    scope: str
-    rules: Any
-    version: int
-
-
 class _FixedTable:
     """Stands in for the table, with a fixed list of stored rules."""
 
-    def __init__(self, stored: Iterable[Stored]) -> None:
+    def __init__(self, stored: Iterable[StoredRules]) -> None:
         self._stored = stored
 
     def version(self) -> int:
         return 0
 
-    def read_all(self) -> Iterable[Stored]:
+    def read_all(self) -> Iterable[StoredRules]:
         return self._stored
 
 
@@ -74,7 +54,7 @@ class RulesAdmin:
     def __init__(
         self,
         *,
-        table: StoresRules,
+        table: RulesTable,
         stage_rules: Mapping[str, Any],
         valkey_lane: ValkeyLane | None,
         dynamodb_lane: DynamoDbLane | None,
@@ -106,7 +86,7 @@ class RulesAdmin:
         others = [each for each in self._table.read_all() if each.scope != scope]
         if scope.startswith(DOOR):
             _require_room_for_door(request.rules, others)
-        self._check(scope, [*others, _Candidate(scope, request.rules, 0)])
+        self._check(scope, [*others, StoredRules(scope, request.rules, 0, "", None)])
         version = self._table.put(
             scope, request.rules, by=request.by, at_ms=self._clock(), expected_version=request.expected_version
         )
@@ -144,7 +124,7 @@ class RulesAdmin:
             self._telemetry.warn("agent not read", conversation=str(conversation), reason=str(error))
             return None
 
-    def _check(self, scope: str, stored: Sequence[Stored]) -> None:
+    def _check(self, scope: str, stored: Sequence[StoredRules]) -> None:
         """Raise InvalidRules unless the rules of `scope` are valid together with the layers beneath them.
 
         A layer may have rules for single platforms, so check every platform that one of these layers names.
@@ -161,17 +141,14 @@ class RulesAdmin:
                     raise InvalidRules(f"with the layers beneath, {platform or 'on any platform'}: {skipped.reason}")
 
     def _retime(self, scope: str) -> Json:
-        """Retime the open buffers in the scope. Return the counts, and whether every open buffer was checked.
-
-        The change is already stored, so return a failure as `problem` instead of raising it.
-        """
+        """Retime the open buffers in the scope. Return the counts, whether all buffers were checked, and a failure."""
         counts = {"looked": 0, "retimed": 0}
         if scope.startswith(DOOR):
             return {**counts, "complete": True}  # a mapping affects only later messages
         try:
             complete = self._retime_all(scope, self._book(self._table.read_all()), counts)
         except (StoreError, SendFailed, InvalidId) as error:
-            return {**counts, "complete": False, "problem": str(error)}
+            return {**counts, "complete": False, "problem": str(error)}  # do not raise: the change is stored
         return {**counts, "complete": complete}
 
     def _retime_all(self, scope: str, book: RuleBook, counts: dict[str, int]) -> bool:
@@ -185,8 +162,7 @@ class RulesAdmin:
             if scope in (*scopes_of(conversation, agent), account):
                 timing = book.for_conversation(conversation, agent).rules.timing
                 outcome = lane.retime_buffer(name, timing=timing)
-                # If the scope is one conversation, both lanes are tried. But the conversation may have no window in the
-                # DynamoDB lane, so count a window only if it exists.
+                # If the scope is one conversation, both lanes are tried, so count a window only if it exists.
                 counts["looked"] += lane is self._valkey_lane or not isinstance(outcome, BufferEmpty)
                 counts["retimed"] += isinstance(outcome, BufferRetimed)
         return True
@@ -198,13 +174,13 @@ class RulesAdmin:
             yield from ((lane, scope.partition(":")[2]) for lane in lanes if lane)
             return
         if self._valkey_lane:
-            for name in _open_in_valkey(self._valkey_lane.store):
+            for name in _open_in_valkey(self._valkey_lane):
                 yield self._valkey_lane, name
         if self._dynamodb_lane:
             for name, _ in self._dynamodb_lane.open_windows(limit=MAX_WINDOWS_IN_A_LISTING):
                 yield self._dynamodb_lane, name
 
-    def _book(self, stored: Iterable[Stored]) -> RuleBook:
+    def _book(self, stored: Iterable[StoredRules]) -> RuleBook:
         return RuleBook(_FixedTable(stored), self._stage_rules, self._telemetry, clock=self._clock)
 
 
@@ -243,7 +219,7 @@ def _shown(stored: StoredRules) -> Json:
     return shown | ({"problem": problem} if problem else {})
 
 
-def _problem(stored: Stored) -> str | None:
+def _problem(stored: StoredRules) -> str | None:
     """Return why the rules are not valid and so not in force, or None if they are valid."""
     try:
         read_scope(stored.scope, stored.rules)
@@ -263,7 +239,7 @@ def _checked_scope(scope: str) -> str:
     return scope
 
 
-def _require_room_for_door(mapping: Mapping[str, Any], others: Iterable[Stored]) -> None:
+def _require_room_for_door(mapping: Mapping[str, Any], others: Iterable[StoredRules]) -> None:
     require_size(mapping)
     if sum(other.scope.startswith(DOOR) for other in others) >= MAX_DOORS:
         raise InvalidInput(f"A stage has at most {MAX_DOORS} doors: delete one.")

@@ -63,10 +63,7 @@ class Burst:
         self.fragments.append(Fragment(message_id, waits["dueAt"], waits["count"], answer_ms))
 
     def send_together(self, *messages: dict[str, Any]) -> None:
-        """Send several messages, and edits of them, in one webhook.
-
-        Raise WebhookRefused or WebhookUnreachable if the webhook does not accept them.
-        """
+        """Send several messages, and edits of them, in one webhook. Raise like `send`."""
         began = time.monotonic()
         waits = accepted(self.webhook.post(messages))["conversations"][self.conversation]
         answer_ms = (time.monotonic() - began) * 1_000

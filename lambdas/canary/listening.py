@@ -1,13 +1,10 @@
 """Receives a stage's events from a queue, and notes the millisecond at which each arrived there."""
 
 import json
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 LONG_POLL_SECONDS = 1
-SHORT_POLL_SECONDS = 0.1
 Event = dict[str, Any]
 
 
@@ -27,32 +24,11 @@ class ArrivedEvent:
 
 
 class Subscription:
-    """Receives the events that the bus delivers after the subscription began, in the order of arrival."""
+    """Receives the events that the bus delivers after the subscription began."""
 
     def __init__(self, sqs: Any, queue_url: str) -> None:
         self._sqs = sqs
         self._queue_url = queue_url
-
-    def receive(self, *, timeout_seconds: float) -> Iterator[Event]:
-        """Yield each event as it arrives. End when no event has arrived for `timeout_seconds`."""
-        return (arrival.event for arrival in self.arrivals(timeout_seconds=timeout_seconds))
-
-    def first(self, *, timeout_seconds: float) -> Event | None:
-        return next(self.receive(timeout_seconds=timeout_seconds), None)
-
-    def arrivals(self, *, timeout_seconds: float) -> Iterator[ArrivedEvent]:
-        """Yield the same events as `receive`, with their times of arrival."""
-        deadline = time.monotonic() + timeout_seconds
-        while True:
-            left = deadline - time.monotonic()
-            arrived = self.poll(wait_seconds=LONG_POLL_SECONDS if left > LONG_POLL_SECONDS else 0)
-            yield from arrived
-            if arrived:
-                deadline = time.monotonic() + timeout_seconds
-            elif left <= 0:
-                return
-            elif left <= LONG_POLL_SECONDS:
-                time.sleep(min(SHORT_POLL_SECONDS, left))
 
     def poll(self, *, wait_seconds: int) -> list[ArrivedEvent]:
         """Return the events that have arrived. If there are none, wait up to `wait_seconds` for the first.

@@ -1,33 +1,27 @@
 """Runs the canary once: sends a burst through the public API, and measures the time until its batch arrives."""
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 from lambdas.canary.burst import MAX_LATE_SECONDS, Burst, WebhookRefused
-from lambdas.canary.listening import LONG_POLL_SECONDS, ArrivedEvent
+from lambdas.canary.listening import LONG_POLL_SECONDS, ArrivedEvent, Subscription
 from lambdas.canary.webhook import GenericWebhook, WebhookUnreachable
 from message_buffer.clock import Clock, system_clock
 from message_buffer.limits import CANARY_FRAGMENTS, CANARY_RUN_MS
 from message_buffer.telemetry import Telemetry
 
-# Each run of a day uses another conversation, so that all shards are tried in turn. The next day uses the same
-# conversations.
+# Each run of a day uses another conversation, so that all shards are tried in turn.
 CANARY_CONVERSATIONS = 288
 # The function stops waiting this long before its time-out, so that it can still log what is missing.
 MIN_MS_LEFT_TO_REPORT = 5_000
 ACCOUNT = "canary"
 
 
-class Listens(Protocol):
-    def poll(self, *, wait_seconds: int) -> Sequence[ArrivedEvent]: ...
-
-
 class Canary:
     def __init__(
         self,
         webhook: GenericWebhook,
-        events: Listens,
+        events: Subscription,
         telemetry: Telemetry,
         *,
         is_being_deployed: Callable[[], bool],

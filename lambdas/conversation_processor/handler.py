@@ -8,7 +8,7 @@ Events:
 """
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from lambdas.conversation_processor.service import ConversationProcessor
 from message_buffer.aws.environment import is_provisioned
@@ -19,19 +19,13 @@ from message_buffer.settings import ConversationProcessorSettings, read_settings
 from message_buffer.telemetry import Telemetry
 
 
-class _ConversationProcessorParts(NamedTuple):
-    processor: ConversationProcessor
-    emission: Emission
-    telemetry: Telemetry
-
-
 @cache
-def _parts() -> _ConversationProcessorParts:
+def _parts() -> tuple[ConversationProcessor, Emission, Telemetry]:
     settings = read_settings(ConversationProcessorSettings)
     telemetry = Telemetry(settings.log)
     emission, lane = open_emission(settings.emission, telemetry), open_valkey_lane(settings.valkey, telemetry)
     processor = ConversationProcessor(lane=lane, emission=emission, telemetry=telemetry)
-    return _ConversationProcessorParts(processor, emission, telemetry)
+    return processor, emission, telemetry
 
 
 def _warm_up(processor: ConversationProcessor, telemetry: Telemetry) -> None:
@@ -66,4 +60,4 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, str] | None:
 
 
 if is_provisioned():
-    _warm_up(_parts().processor, _parts().telemetry)
+    _warm_up(_parts()[0], _parts()[2])

@@ -4,15 +4,71 @@ from collections.abc import Callable
 from random import SystemRandom
 from uuid import uuid4
 
-from lambdas.conversation_processor.token import TimeOfToken, Token, TokenEnded
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import SendFailed, StoreError
+from message_buffer.errors import StoreError
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms
+from message_buffer.heartbeat import Heartbeat
 from message_buffer.lanes.outcomes import BatchTaken, RunStale
 from message_buffer.lanes.valkey.lane import ValkeyLane
+from message_buffer.lanes.valkey.store import Store
 from message_buffer.telemetry import Telemetry
 
+# A conversation processor renews its token four times in the token's lifetime. A renewal on an open connection fails
+# within 1.6 seconds. So after one failed renewal, the next one still comes in time.
+TOKEN_RENEWALS = 4
 _random = SystemRandom().random
+
+
+class TokenEnded(Exception):
+    """Raised if the token has expired. Another run may take the batch, so this run must put it back, not emit it."""
+
+
+class Token(TimeLeft):
+    """Gives a run the right to emit the batch that it has taken. A heartbeat renews the token.
+
+    No call may begin after the token has expired, or with too little `time` left until Lambda ends the run.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        conversation: str,
+        name: str,
+        *,
+        until_ms: int,
+        time: TimeLeft,
+        telemetry: Telemetry,
+        clock: Clock,
+    ) -> None:
+        self._time = time
+        self._name = name
+        self._store = store
+        self._conversation = conversation
+        self._until_ms = until_ms
+        self._telemetry = telemetry
+        self._clock = clock
+
+    def kept(self) -> Heartbeat:
+        """Return a context manager that renews the token while its block runs."""
+        return Heartbeat(self._renew, every_seconds=self._store.settings.token_ms / TOKEN_RENEWALS / 1_000)
+
+    def require_a_call(self) -> None:
+        if self._clock() >= self._until_ms:
+            raise TokenEnded
+        self._time.require_a_call()
+
+    def _renew(self) -> None:
+        try:
+            renewed = self._store.renew_token(self._conversation, self._name)
+        except StoreError as error:
+            if not error.retryable:
+                raise
+            self._telemetry.count("StoreFailures")
+            return
+        if isinstance(renewed, RunStale):
+            self._until_ms = 0
+            raise TokenEnded
+        self._until_ms = renewed.expires_at_ms
 
 
 class ConversationProcessor:
@@ -33,25 +89,25 @@ class ConversationProcessor:
 
     def warm_up(self) -> None:
         """Open the connections that the first batch needs."""
-        self._lane.store.prepare()
+        self._lane.prepare()
         self._emission.connect()
-        self._lane.store.warm_up("take_batch", "complete_batch")
+        self._lane.warm_up("take_batch", "complete_batch")
 
     def process(self, conversation: str, time: TimeLeft) -> None:
         """Emit and complete the conversation's batch, or put it back for another attempt."""
         token = uuid4().hex
-        taken = self._lane.store.take_batch(conversation, token)
+        taken = self._lane.take_batch(conversation, token)
         if not isinstance(taken, BatchTaken):
             # Another run has the batch or has completed it, because Lambda may deliver one event twice.
             self._telemetry.info("nothing to take", conversation=conversation, outcome=type(taken).__name__)
             return
         held = Token(
-            self._lane.store, conversation, token,
-            until_ms=taken.until_ms, telemetry=self._telemetry, clock=self._clock,
+            self._lane, conversation, token,
+            until_ms=taken.until_ms, time=time, telemetry=self._telemetry, clock=self._clock,
         )  # fmt: skip
         try:
             with held.kept():
-                self._emission.send(conversation, taken, TimeOfToken(time, held))
+                self._emission.send(conversation, taken, held)
         except TokenEnded:
             # The token has expired, because this run was paused or could not reach Valkey. Put the batch back, unless
             # another run has taken it.
@@ -70,11 +126,10 @@ class ConversationProcessor:
 
     def _try_later(self, conversation: str, token: str, taken: BatchTaken, error: Exception) -> None:
         wait_ms = back_off_ms(taken.attempt, self._random)
-        fields: dict[str, str | int] = {"conversation": conversation, "batch": taken.batch_id, "attempt": taken.attempt}
-        if isinstance(error, SendFailed) or (isinstance(error, StoreError) and error.retryable):
-            self._telemetry.warn("emit failed", **fields, reason=str(error), retry_in_ms=wait_ms)
-        else:
-            self._telemetry.crash("emit failed", error, **fields, retry_in_ms=wait_ms)
+        self._telemetry.failed(
+            "emit failed", error,
+            conversation=conversation, batch=taken.batch_id, attempt=taken.attempt, retry_in_ms=wait_ms,
+        )  # fmt: skip
         self._telemetry.count("Retries")
         self._put_back(conversation, token, wait_ms=wait_ms)
 

@@ -12,23 +12,24 @@ A run may be killed after any step. The queue then delivers the trigger again.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from hashlib import blake2s
+from math import inf
 from random import SystemRandom
 from threading import RLock
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from uuid import uuid4
 
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import LockLost, MessageBufferError, SendFailed
+from message_buffer.errors import LockLost, SendFailed
 from message_buffer.events.emission import Emission, TimeLeft, back_off_ms, longest_pause_ms
 from message_buffer.heartbeat import Heartbeat
-from message_buffer.lanes.dynamodb.locks import FIRST_ATTEMPT
-from message_buffer.lanes.dynamodb.messages import Contents, StoredMessage
+from message_buffer.lanes.dynamodb.messages import Contents, StoredMessage, chunks
 from message_buffer.lanes.dynamodb.table import MessageTable
-from message_buffer.lanes.dynamodb.triggers import Trigger, Triggers
+from message_buffer.lanes.dynamodb.triggers import Trigger, TriggerQueue
 from message_buffer.lanes.dynamodb.window import FrozenBatch, Window, rhythm_of_batch
+from message_buffer.lanes.dynamodb.windows import FIRST_ATTEMPT
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import (
     MAX_BYTES_IN_A_BATCH,
@@ -80,17 +81,8 @@ class _BatchToEmit(NamedTuple):
     window: Window
     payloads: list[bytes] | None
     """None if the batch was already emitted."""
-    apart: list[str]
-    """Names of those messages of the batch whose bodies are separate items."""
-
-
-class _Fitting(NamedTuple):
-    """The messages of one batch, and their bodies."""
-
     messages: list[StoredMessage]
-    bodies: list[bytes]
-    left: bool
-    """True if more messages are stored."""
+    """Those messages of the batch that are not yet marked as emitted."""
 
 
 class DynamoDbProcessor:
@@ -100,14 +92,14 @@ class DynamoDbProcessor:
         self,
         *,
         table: MessageTable,
-        triggers: Triggers,
+        triggers: TriggerQueue,
         emission: Emission,
         telemetry: Telemetry,
         clock: Clock = system_clock,
         random: Callable[[], float] = _random,
         beat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
-        self._messages, self._windows, self._locks = table.messages, table.windows, table.locks
+        self._messages, self._windows = table.messages, table.windows
         self._triggers = triggers
         self._emission = emission
         self._telemetry = telemetry
@@ -116,8 +108,11 @@ class DynamoDbProcessor:
         self._beat_seconds = beat_seconds
         self._large_window = RLock()
 
-    def process(self, trigger: Trigger, time: TimeLeft) -> bool:
-        """Empty the trigger's window. Return False if the queue must deliver the trigger again."""
+    def process(self, trigger: Trigger, time: TimeLeft, *, max_tries: float = inf) -> bool | None:
+        """Empty the trigger's window. Return False if the queue must deliver the trigger again.
+
+        Return None, and do nothing, if more than `max_tries` earlier runs have failed to empty the window, or died.
+        """
         owner = uuid4().hex
         try:
             time.require_a_call()
@@ -125,32 +120,20 @@ class DynamoDbProcessor:
             now_ms = self._clock()
             if not window.is_open or window.is_locked(now_ms) or window.due.due_at_ms > now_ms:
                 return self._not_ours(trigger, window)
-            window = self._locks.acquire(
-                trigger.conversation,
-                owner,
-                window=window,
-                now_ms=now_ms,
-                until_ms=now_ms + _lock_ms(window.attempt + 1),
-            )
+            if window.attempt > max_tries:
+                return None
+            until_ms = now_ms + _lock_ms(window.attempt + 1)
+            window = self._windows.acquire(trigger.conversation, owner, window=window, now_ms=now_ms, until_ms=until_ms)
             if window.lock.owner != owner:
                 return self._not_ours(trigger, window)
         except Exception as error:  # noqa: BLE001 - the triggers of the same delivery must not fail with this one
-            if isinstance(error, MessageBufferError):
-                self._telemetry.warn("window not locked", conversation=trigger.conversation, reason=str(error))
-            else:
-                self._telemetry.crash("window not locked", error, conversation=trigger.conversation)
+            self._telemetry.failed("window not locked", error, conversation=trigger.conversation)
             # Locking fails for a moment while a stored message is edited, and for longer while the table is busy.
-            self._hide(trigger, MAX_TRIGGER_REST_MS)
-            return False
+            return self._hide(trigger, MAX_TRIGGER_REST_MS)
         return self._work(trigger, _Locked(trigger.conversation, owner, window), time)
 
     def sweep(self, time: TimeLeft, *, is_second: bool = False) -> None:
-        """Send another trigger for each window whose trigger was lost. If this is the first sweep, request a second.
-
-        The index has a time for each window, which is never later than the window's due time. So the sweep reads only
-        the windows whose time in the index has passed. It leaves the others to the next sweep if too little time is
-        left, because a sweep that is killed ends the run of the triggers in the same delivery, too.
-        """
+        """Send another trigger for each window whose trigger was lost. If this is the first sweep, request a second."""
         if not is_second:
             self._triggers.send_sweep(delay_ms=SECOND_SWEEP_DELAY_MS)
         now_ms = self._clock()
@@ -158,9 +141,9 @@ class DynamoDbProcessor:
         overdue_ms, resent = 0, 0
         for conversation, listed_at_ms in windows:
             if listed_at_ms > now_ms:
-                continue
+                continue  # no window is due before its time in the index
             if not time.has_a_call():
-                break
+                break  # a sweep that is killed would end the run of the triggers in the same delivery, too
             window = self._windows.read(conversation)
             if not window.is_open:
                 continue  # the index lags behind the table
@@ -194,8 +177,7 @@ class DynamoDbProcessor:
         elif hidden_ms > MAX_TRIGGER_HIDDEN_MS:
             return self._send_successor(trigger, window, hidden_ms)
         self._telemetry.info("trigger returned", conversation=conversation, hidden_ms=hidden_ms)
-        self._hide(trigger, max(hidden_ms, MIN_TRIGGER_REST_MS))
-        return False
+        return self._hide(trigger, max(hidden_ms, MIN_TRIGGER_REST_MS))
 
     def _send_successor(self, trigger: Trigger, window: Window, hidden_ms: int) -> bool:
         """Send a delayed trigger instead of hiding this one, because SQS limits how many messages a queue hides."""
@@ -210,8 +192,7 @@ class DynamoDbProcessor:
             self._triggers.send(conversation, delay_ms=delay_ms)
         except SendFailed as error:
             self._telemetry.warn("no successor sent", conversation=conversation, reason=str(error))
-            self._hide(trigger, MAX_TRIGGER_HIDDEN_MS)
-            return False
+            return self._hide(trigger, MAX_TRIGGER_HIDDEN_MS)
         # Record that this window's next trigger was sent, so that no other run sends it again.
         self._windows.list_later(
             conversation, window=window, at_ms=due_at_ms, successor_at_ms=now_ms + -(-delay_ms // 1_000) * 1_000
@@ -223,7 +204,7 @@ class DynamoDbProcessor:
         lock_ms = _lock_ms(locked.window.attempt)
 
         def beat() -> None:
-            if not self._locks.keep(locked.conversation, locked.owner, until_ms=self._clock() + lock_ms):
+            if not self._windows.keep(locked.conversation, locked.owner, until_ms=self._clock() + lock_ms):
                 raise LockLost("the lock ran out, and another run has the window now")
             self._triggers.hide(trigger, for_ms=WINDOW_LOCK_MS)
 
@@ -235,11 +216,9 @@ class DynamoDbProcessor:
             self._telemetry.warn("lock lost", conversation=locked.conversation, reason=str(error))
             return False
         except _PutOnHold:
-            self._hide(trigger, MIN_TRIGGER_REST_MS)
-            return False
+            return self._hide(trigger, MIN_TRIGGER_REST_MS)
         except Exception as error:  # noqa: BLE001 - the window is tried again after any error
-            self._try_later(trigger, locked, error)
-            return False
+            return self._try_later(trigger, locked, error)
         return True
 
     def _empty(self, locked: _Locked, heartbeat: Heartbeat, time: TimeLeft) -> None:
@@ -254,20 +233,16 @@ class DynamoDbProcessor:
                 self._emission.send(conversation, _taken(batch, batch.payloads), time)
         heartbeat.check()
         self._require_lock(locked, until_ms=batch.window.lock.until_ms)
-        expires_at_ms = self._clock() + REMEMBERED_MS
         self._messages.write_tombstones(
-            conversation, frozen.names, batch_id=frozen.batch_id, expires_at_ms=expires_at_ms, apart=batch.apart
+            conversation, batch.messages, batch_id=frozen.batch_id, expires_at_ms=self._clock() + REMEMBERED_MS
         )
         self._close(locked, generation=frozen.generation, left=frozen.has_more)
 
     def _require_lock(self, locked: _Locked, *, until_ms: int) -> None:
-        """Renew the lock if its end `until_ms` has passed. Raise LockLost if another run has the window now.
-
-        Without this check, a run that was paused for long would write tombstones of a conversation that was forgotten
-        meanwhile.
-        """
+        """Renew the lock if its end `until_ms` has passed. Raise LockLost if another run has the window now."""
+        # Without this check, a run that was paused for long would write tombstones of a forgotten conversation.
         now_ms = self._clock()
-        if now_ms >= until_ms and not self._locks.keep(
+        if now_ms >= until_ms and not self._windows.keep(
             locked.conversation, locked.owner, until_ms=now_ms + _lock_ms(locked.window.attempt)
         ):
             raise LockLost("the lock ran out while the batch was emitted, and another call has the window now")
@@ -275,8 +250,7 @@ class DynamoDbProcessor:
     def _batch(self, locked: _Locked, turn: ExitStack, time: TimeLeft) -> _BatchToEmit | None:
         """Return the frozen batch, or freeze a new one. If no message waits, close the window and return None.
 
-        If the window is large, first wait until no other thread has such a window. `turn` then contains the turn, which
-        the caller ends.
+        If the window is large, first wait for a turn, and add it to `turn`, with which the caller ends it.
         """
         conversation, owner = locked.conversation, locked.owner
         for read in range(MAX_READS_OF_A_WINDOW):
@@ -286,7 +260,7 @@ class DynamoDbProcessor:
             if window.lock.owner != owner:
                 raise LockLost("the lock ran out, and another run has the window now")
             if window.frozen is None and window.found is None:
-                self._locks.release(conversation, owner)
+                self._windows.release(conversation, owner)
                 raise _PutOnHold
             bodies = [each.body for each in contents.stored]
             if None in bodies or sum(len(each or b"") for each in bodies) > LARGE_WINDOW_BYTES:
@@ -295,28 +269,26 @@ class DynamoDbProcessor:
             if window.frozen is not None:
                 # An earlier attempt froze the batch. Or this attempt froze it, and DynamoDB's response was lost.
                 return self._again(conversation, window.frozen, contents)
-            fitting = self._fitting(conversation, list(contents.stored))
-            if not fitting.messages:
+            messages, payloads, left = self._fitting(conversation, contents.stored)
+            if not messages:
                 self._telemetry.info("nothing stored", conversation=conversation)
                 self._close(locked, generation=window.generation)
                 return None
-            frozen = _freeze(conversation, fitting.messages, window, left=fitting.left)
-            large = [len(body) for each, body in zip(fitting.messages, fitting.bodies, strict=True) if each.is_apart]
-            if self._locks.freeze(
+            frozen = _freeze(conversation, messages, window, left=left)
+            if self._windows.freeze(
                 conversation,
                 owner,
                 frozen,
                 window=window,
-                large_bytes=sum(large),
-                rhythm=rhythm_of_batch(window, [each.arrived_at_ms for each in fitting.messages]),
+                large_bytes=sum(each.large_bytes for each in messages),
+                rhythm=rhythm_of_batch(window, [each.arrived_at_ms for each in messages]),
                 # If a message arrived during the read, the freeze fails, and the run reads again, so that the message
                 # joins the batch. The last try freezes the batch without such messages.
                 now_ms=now_ms,
                 may_have_arrived=read + 1 == MAX_READS_OF_A_WINDOW,
             ):
                 first = window._replace(attempt=FIRST_ATTEMPT)
-                apart = [each.name for each in fitting.messages if each.is_apart]
-                return _BatchToEmit(frozen, first, fitting.bodies, apart)
+                return _BatchToEmit(frozen, first, payloads, messages)
         raise SendFailed("the window could not be frozen: its messages keep being edited")
 
     def _again(self, conversation: str, frozen: FrozenBatch, contents: Contents) -> _BatchToEmit:
@@ -325,56 +297,48 @@ class DynamoDbProcessor:
         # Leave out messages that have arrived since the freeze. They belong to the next window, which has its own due
         # time.
         messages = [stored[name] for name in frozen.names if name in stored]
-        apart = [each.name for each in messages if each.is_apart]
         bodies = self._bodies(conversation, messages)
-        if any(name not in bodies for name in frozen.names):
-            # Some messages are already marked as emitted, so an earlier run has emitted the batch.
-            return _BatchToEmit(frozen, contents.window, None, apart)
-        return _BatchToEmit(frozen, contents.window, [bodies[name] for name in frozen.names], apart)
+        # If some messages are already marked as emitted, an earlier run has emitted the batch.
+        payloads = [bodies[name] for name in frozen.names] if bodies.keys() >= set(frozen.names) else None
+        return _BatchToEmit(frozen, contents.window, payloads, messages)
 
-    def _fitting(self, conversation: str, stored: list[StoredMessage]) -> _Fitting:
-        """Return as many messages as fit into one batch, but at least one, and none whose body is not stored yet.
-
-        Read the bodies in portions, because it is a waste to read bodies that do not fit.
-        """
+    def _fitting(
+        self, conversation: str, stored: Sequence[StoredMessage]
+    ) -> tuple[list[StoredMessage], list[bytes], bool]:
+        """Return as many messages as fit into one batch, but at least one, and none whose body is not stored yet. Also
+        return their bodies, and whether more messages are stored."""
         messages: list[StoredMessage] = []
         found: list[bytes] = []
         size = 0
-        for start in range(0, len(stored), MAX_BODIES_READ_AT_ONCE):
-            piece = stored[start : start + MAX_BODIES_READ_AT_ONCE]
+        # Read the bodies in portions, because it is a waste to read bodies that do not fit.
+        for piece in chunks(stored, MAX_BODIES_READ_AT_ONCE):
             bodies = self._bodies(conversation, piece)
             for each in piece:
                 if each.name not in bodies:
                     continue
                 size += len(bodies[each.name])
                 if messages and (size > MAX_BYTES_IN_A_BATCH or len(messages) >= MAX_MESSAGES_IN_A_BATCH):
-                    return _Fitting(messages, found, left=True)
+                    return messages, found, True
                 messages.append(each)
                 found.append(bodies[each.name])
-        return _Fitting(messages, found, left=False)
+        return messages, found, False
 
-    def _bodies(self, conversation: str, messages: list[StoredMessage]) -> dict[str, bytes]:
+    def _bodies(self, conversation: str, messages: Iterable[StoredMessage]) -> dict[str, bytes]:
         """Return each message's body by the message's name. Read the bodies that were not read with the messages."""
         known = {each.name: each.body for each in messages if each.body is not None}
         unread = [each for each in messages if each.body is None]
         return known | (self._messages.bodies(conversation, unread) if unread else {})
 
     def _close(self, locked: _Locked, *, generation: int, left: bool = False) -> None:
-        """Close the window, or begin the next one if messages remain.
-
-        If messages did not fit into the batch (`left`), they are due at once. If messages arrived after the freeze, the
-        first of them begins the next window, which is due by the usual rules.
-        """
+        """Close the window, or begin the next one if messages did not fit into the batch (`left`), or arrived after the
+        freeze."""
         conversation, owner, _ = locked
         expires_at_ms = self._clock() + REMEMBERED_MS
-        if left or not self._locks.close(conversation, owner, generation=generation, expires_at_ms=expires_at_ms):
+        if left or not self._windows.close(conversation, owner, generation=generation, expires_at_ms=expires_at_ms):
             self._reopen(locked)
 
     def _reopen(self, locked: _Locked) -> None:
-        """Release the lock and begin the next window, with the due time of its messages.
-
-        Raise LockLost if another run has the window now.
-        """
+        """Release the lock and begin the next window. Raise LockLost if another run has the window now."""
         conversation, owner, _ = locked
         for attempt in range(MAX_WINDOW_TRIES):
             now_ms, window = self._clock(), self._windows.read(conversation)
@@ -387,7 +351,7 @@ class DynamoDbProcessor:
             due_at_ms = rest.due.due_at_ms
             # Send the trigger before reopening, because a window without a trigger would wait for the sweep.
             self._triggers.send(conversation, delay_ms=max(due_at_ms - now_ms, 0))
-            if self._locks.reopen(
+            if self._windows.reopen(
                 conversation,
                 owner,
                 due_at_ms=due_at_ms,
@@ -397,35 +361,30 @@ class DynamoDbProcessor:
                 return
         raise LockLost("the lock ran out before the window could be closed")
 
-    def _try_later(self, trigger: Trigger, locked: _Locked, error: Exception) -> None:
+    def _try_later(self, trigger: Trigger, locked: _Locked, error: Exception) -> Literal[False]:
         conversation, attempt = locked.conversation, locked.window.attempt
         wait_ms = back_off_ms(attempt, self._random)
-        fields: dict[str, str | int] = {"conversation": conversation, "attempt": attempt, "retry_in_ms": wait_ms}
-        if isinstance(error, MessageBufferError):
-            self._telemetry.warn("window failed", **fields, reason=str(error))
-        else:
-            self._telemetry.crash("window failed", error, **fields)
+        self._telemetry.failed("window failed", error, conversation=conversation, attempt=attempt, retry_in_ms=wait_ms)
         self._telemetry.count("Retries")
         try:
-            due_at_ms = self._clock() + wait_ms
-            self._locks.retry(conversation, locked.owner, due_at_ms=due_at_ms)
+            self._windows.retry(conversation, locked.owner, due_at_ms=self._clock() + wait_ms)
         except SendFailed as failed:
             self._telemetry.warn("window not released", conversation=conversation, reason=str(failed))
-        self._hide(trigger, wait_ms)
+        return self._hide(trigger, wait_ms)
 
-    def _hide(self, trigger: Trigger, for_ms: int) -> None:
+    def _hide(self, trigger: Trigger, for_ms: int) -> Literal[False]:
+        """Let the queue deliver the trigger again after this time. Return False, as `process` then does."""
         try:
             self._triggers.hide(trigger, for_ms=for_ms)
         except SendFailed as error:
             # The queue delivers the trigger again anyway, once it is no longer hidden.
             self._telemetry.warn("trigger not put back", conversation=trigger.conversation, reason=str(error))
+        return False
 
 
 def _lock_ms(attempt: int) -> int:
-    """Return the milliseconds for which a run locks the window.
-
-    Each attempt locks it for longer, so that the pauses between attempts grow even if every run is killed.
-    """
+    """Return for how long a run locks the window: longer with each attempt, so that the pauses between attempts grow
+    even if every run is killed."""
     return WINDOW_LOCK_MS + longest_pause_ms(attempt - 1)
 
 
@@ -446,17 +405,10 @@ def _freeze(conversation: str, stored: list[StoredMessage], window: Window, *, l
 
 
 def _taken(batch: _BatchToEmit, payloads: list[bytes]) -> BatchTaken:
-    frozen = batch.frozen
+    frozen, due = batch.frozen, batch.frozen.due
     return BatchTaken(
-        batch_id=frozen.batch_id,
-        attempt=batch.window.attempt,
-        generation=frozen.generation,
-        first_at_ms=frozen.first_at_ms,
-        last_at_ms=frozen.last_at_ms,
-        due_at_ms=frozen.due.due_at_ms,
-        flush_reason=frozen.due.reason,
-        rule=frozen.due.rule,
-        applied_wait_ms=frozen.due.wait_ms,
-        payloads=payloads,
-        lane="dynamodb",
-    )
+        batch_id=frozen.batch_id, attempt=batch.window.attempt, generation=frozen.generation,
+        first_at_ms=frozen.first_at_ms, last_at_ms=frozen.last_at_ms,
+        due_at_ms=due.due_at_ms, flush_reason=due.reason, rule=due.rule, applied_wait_ms=due.wait_ms,
+        payloads=payloads, lane="dynamodb",
+    )  # fmt: skip

@@ -42,8 +42,7 @@ class Gate:
                 # DynamoDB's, has the same holds.
                 if lane in (asked, self._lanes[0]):
                     raise
-        # A hold and a resume at the same time may leave the hold in one lane only. So return the longest hold of all
-        # lanes.
+        # A hold and a resume at the same time may leave the hold in one lane only, so ask for the longest of all lanes.
         response = {"holds": shown(longest(*(hold for each in seen.values() for hold in each.holds)))}
         if asked is None:
             return response
@@ -60,7 +59,8 @@ class Gate:
         try:
             held = [lane.hold_buffer(name, holder="consumers", cause=by, hold_ms=hold_ms) for lane in self._lanes]
         except TooManyHolds:
-            # Only the Valkey lane, which is last, raises this, and only if it has no hold of consumers.
+            # A lane raises this only if it has no hold of consumers, and the DynamoDB lane, which is first, has by now
+            # at most the hold that this call has begun.
             for lane in self._lanes[:-1]:
                 lane.resume_buffer(name, holder="consumers", cause=by)
             raise
@@ -77,8 +77,7 @@ def operations_of(gate: Gate) -> Mapping[str, Operation]:
     return {"conversation.hold": gate.hold, "conversation.resume": gate.resume, "gate": gate.ask}
 
 
-# Check the requests without pydantic, which the admin function uses: importing it would make the gate's cold start a
-# third longer.
+# Check the requests without pydantic, whose import would make the gate's cold start a third longer.
 
 
 def _conversation(fields: Json, *more: str) -> str:

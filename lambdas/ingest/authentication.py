@@ -13,24 +13,18 @@ from message_buffer.errors import MessageBufferError
 from message_buffer.limits import MINUTE_MS
 from message_buffer.telemetry import Telemetry
 
+WRONG_SIGNATURE = "The signature is missing or wrong."
+
 
 class Unauthentic(MessageBufferError):
     """Raised if a signature is too old, or was not made with a secret that is valid for the webhook's accounts."""
 
-    def __init__(self, problem: str = "The signature is missing or wrong.") -> None:
-        super().__init__(problem)
-
 
 class Authentication:
     def __init__(
-        self,
-        secrets: WebhookSecrets,
-        telemetry: Telemetry,
-        unauthenticated: UnauthenticatedLog,
-        *,
-        clock: Clock,
-        time_is_required: bool = False,
-    ) -> None:
+        self, secrets: WebhookSecrets, telemetry: Telemetry, unauthenticated: UnauthenticatedLog, *,
+        clock: Clock, time_is_required: bool,
+    ) -> None:  # fmt: skip
         self._secrets = secrets
         self._telemetry = telemetry
         self._unauthenticated = unauthenticated
@@ -45,13 +39,13 @@ class Authentication:
 
         Raise SendFailed if the secrets were never read.
         """
-        echo = platform.challenge(webhook.query, self._secrets.of(platform.full_name))
+        echo = platform.challenge(webhook.query, self._secrets.of(platform.name))
         if echo is None:
-            echo = platform.challenge(webhook.query, self._secrets.after_a_refusal(platform.full_name))
+            echo = platform.challenge(webhook.query, self._secrets.after_a_refusal(platform.name))
         if echo is None:
-            self._unauthenticated.info("challenge", platform=platform.full_name, passed=False)
+            self._unauthenticated.info("challenge", platform=platform.name, passed=False)
         else:
-            self._telemetry.info("challenge", platform=platform.full_name, passed=True)
+            self._telemetry.info("challenge", platform=platform.name, passed=True)
         return echo
 
     def signer_of(self, platform: Platform, webhook: Webhook) -> Signer:
@@ -59,14 +53,14 @@ class Authentication:
 
         Raise Unauthentic, or SendFailed if the secrets were never read.
         """
-        credentials = self._secrets.of(platform.full_name)
+        credentials = self._secrets.of(platform.name)
         signer = platform.authenticate(webhook, credentials)
-        if signer is None and (renewed := self._secrets.after_a_refusal(platform.full_name)) != credentials:
+        if signer is None and (renewed := self._secrets.after_a_refusal(platform.name)) != credentials:
             credentials, signer = renewed, platform.authenticate(webhook, renewed)
-        if signer is None and credentials.are_missing:
+        if signer is None and not credentials.every_secret:
             self._unauthenticated.count("NoSecret")
         if signer is None:
-            raise Unauthentic
+            raise Unauthentic(WRONG_SIGNATURE)
         if not platform.is_fresh(webhook, now_ms=self._clock(), time_is_required=self._time_is_required):
             minutes = MAX_SIGNATURE_AGE_MS // MINUTE_MS
             raise Unauthentic(f"The time in the signature is missing, or not within {minutes} minutes of ours.")
@@ -76,4 +70,4 @@ class Authentication:
 def require_authority(signer: Signer, accounts: Iterable[str]) -> None:
     """Raise Unauthentic unless the signer's secret is valid for all of these accounts."""
     if not all(signer.speaks_for(account) for account in accounts):
-        raise Unauthentic
+        raise Unauthentic(WRONG_SIGNATURE)

@@ -1,20 +1,27 @@
-"""Stores a webhook's messages in the lane, in their order. A control word is carried out instead of stored."""
+"""Stores a webhook's messages in the lane, in their order.
+
+A control word is carried out instead: a stop word empties the buffer, and a flush word makes it due now.
+"""
 
 from collections.abc import Iterable
 
-from lambdas.ingest.control_word_actions import ControlWordActions
+from lambdas.ingest.charging import Refusals
 from lambdas.ingest.outbox import Outbox
 from lambdas.ingest.preparation import PreparedMessage
-from lambdas.ingest.refusals import Refusals
 from lambdas.ingest.report import Done
+from message_buffer.clock import Clock
+from message_buffer.events.conversation_events import CANCELLED, cancelled_event
+from message_buffer.events.event_bus import EventBus
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.lane import Lane
+from message_buffer.rules.quota import Charge
 
 
 class Buffering:
-    def __init__(self, lane: Lane, control_words: ControlWordActions) -> None:
+    def __init__(self, lane: Lane, bus: EventBus, clock: Clock) -> None:
         self._lane = lane
-        self._control_words = control_words
+        self._bus = bus
+        self._clock = clock
 
     def buffer_all(
         self, messages: Iterable[PreparedMessage], done: Done, refusals: Refusals, *, comes_again: bool
@@ -24,63 +31,74 @@ class Buffering:
         Add each message that a quota or a full conversation refuses to `refusals`. If the platform does not send
         refused messages again (`comes_again` is False), buffer messages over a quota too.
         """
-        outbox = self._control_words.outbox()
-        try:
-            with outbox:
-                for message in messages:
-                    self._take(message, done, refusals, outbox, comes_again=comes_again)
-        finally:
-            done.stopped += outbox.published
+        with Outbox(self._bus, CANCELLED, lambda sent: done.count("Stopped", sent)) as outbox:
+            for message in messages:
+                if reason := refusals.of_message(message):
+                    done.note_refused(message.conversation, reason)
+                    if not message.control_word:
+                        refusals.messages.append((message, reason))
+                elif message.control_word == "stop":
+                    outbox.add(self._stop(message, done))
+                elif message.control_word == "flush":
+                    self._flush(message, done)
+                else:
+                    self._buffer(message, done, refusals, comes_again=comes_again)
 
-    def _take(
-        self, message: PreparedMessage, done: Done, refusals: Refusals, outbox: Outbox, *, comes_again: bool
-    ) -> None:
-        check = refusals.in_conversation if message.control_word else refusals.around
-        if message.learn_author and not message.control_word:
-            check = refusals.of_new_author
-        if reason := check(message.conversation):
-            done.note_refused(message.conversation, reason)
-            refusals.add_unasked(message.conversation, reason)
-            if message.control_word:
-                refusals.has_others = True
-            else:
-                refusals.messages.append((message, reason))
-            return
-        match message.control_word:
-            case "stop":
-                self._control_words.stop(message, done, outbox)
-            case "flush":
-                self._control_words.flush(message, done)
-            case None:
-                self._buffer(message, done, refusals, comes_again=comes_again)
+    def _stop(self, message: PreparedMessage, done: Done) -> str:
+        """Drop the conversation's messages, and return the event of the cancel.
+
+        A stop word that is delivered again publishes the cancel again, because the first publish may have failed.
+        """
+        name = str(message.conversation)
+        outcome = self._lane.cancel_buffer(name, cancel_id=message.id)
+        done.conversations[name] = {"dueAt": None, "count": 0, "rule": None}
+        return cancelled_event(
+            message.conversation,
+            outcome,
+            reason="stop_word",
+            at_ms=self._clock(),
+            message_id=message.id,
+            agent=message.agent,
+        )
+
+    def _flush(self, message: PreparedMessage, done: Done) -> None:
+        """Make the buffer due now.
+
+        A buffer on hold keeps waiting, because a human agent has taken over, and an author cannot end a hold.
+        """
+        timing = message.timing._replace(flush_reason="flush", silence_rule="flushWords")
+        outcome = self._lane.retime_buffer(str(message.conversation), timing=timing)
+        if isinstance(outcome, o.BufferRetimed):
+            done.note_wait(message.conversation, outcome)
+        if isinstance(outcome, o.BufferRetimed) and outcome.due_at_ms <= self._clock():
+            done.count("Flushed")
+        else:
+            done.ignored["flush"] += 1
 
     def _buffer(self, message: PreparedMessage, done: Done, refusals: Refusals, *, comes_again: bool) -> None:
         if message.learn_author:
             # Another instance may have stored this author's aliases after our look-up. So use the conversation that is
             # stored now.
             message = message._replace(conversation=message.learn_author().conversation)
-        outcome = self._store(message, charged=True)
+        outcome = self._store(message, charge=message.charge)
         if isinstance(outcome, o.MessageRefused):
             done.note_limited(message.conversation)
-        if isinstance(outcome, o.MessageRefused) and outcome.reason != "waiting" and not comes_again:
-            outcome = self._store(message, charged=False)
-            done.over_quota += isinstance(outcome, o.MessageBuffered)
+            if outcome.reason != "waiting" and not comes_again:
+                outcome = self._store(message, charge=None)
+                done.count("OverQuotaTaken", isinstance(outcome, o.MessageBuffered))
         if isinstance(outcome, o.MessageRefused):
-            done.refused[outcome.reason] += 1
-            refusals.add(message.conversation, outcome)
-            refusals.messages.append((message, outcome.reason))
+            done.note_refused(message.conversation, outcome.reason)
+            refusals.add_message(message, outcome)
             return
-        done.accepted += isinstance(outcome, o.MessageBuffered)
-        done.duplicates += isinstance(outcome, o.MessageDuplicate)
+        if isinstance(outcome, o.MessageBuffered):
+            done.count("Messages")
+        else:
+            done.count("Duplicates")
         done.note_wait(message.conversation, outcome)
 
     def _store(
-        self, message: PreparedMessage, *, charged: bool
+        self, message: PreparedMessage, *, charge: Charge | None
     ) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
         return self._lane.buffer_message(
-            str(message.conversation),
-            message.id,
-            payload=message.payload,
-            timing=message.timing,
-            charge=message.charge if charged else None,
+            str(message.conversation), message.id, payload=message.payload, timing=message.timing, charge=charge
         )

@@ -5,49 +5,32 @@ from collections.abc import Iterable
 from lambdas.ingest.outbox import Outbox
 from lambdas.ingest.preparation import PreparedChange
 from lambdas.ingest.report import Done
-from message_buffer.events.amended import DETAIL_TYPE, amended_event
-from message_buffer.events.event_bus import Publishes
+from message_buffer.events.conversation_events import AMENDED, amended_event
+from message_buffer.events.event_bus import EventBus
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.lane import Lane
-from message_buffer.messages.changes import Deleted, Edited, Reacted
+from message_buffer.messages.changes import Deleted, Edited
 
 
-class Changes:
-    def __init__(self, lane: Lane, bus: Publishes) -> None:
-        self._lane = lane
-        self._bus = bus
+def apply_changes(lane: Lane, bus: EventBus, changes: Iterable[PreparedChange], done: Done) -> None:
+    """Make or publish the changes and count them in `done`. Raise StoreError or SendFailed."""
+    with Outbox(bus, AMENDED, lambda sent: done.count("Amended", sent)) as outbox:
+        for each in changes:
+            found = _apply(lane, each)
+            if isinstance(found, o.MessageEdited | o.MessageDeleted):
+                done.count("Changed")
+            else:
+                outbox.add(amended_event(each.change, batch_id=found.batch_id, lane=found.lane, agent=each.agent))
 
-    def apply_all(self, changes: Iterable[PreparedChange], done: Done) -> None:
-        """Make or publish the changes and count them in `done`. Raise StoreError or SendFailed."""
-        outbox = Outbox(self._bus, DETAIL_TYPE)
-        try:
-            with outbox:
-                for change in changes:
-                    event = self._apply(change)
-                    if event is None:
-                        done.changed += 1
-                    else:
-                        outbox.add(event)
-        finally:
-            done.amended += outbox.published
 
-    def _apply(self, prepared: PreparedChange) -> str | None:
-        """Return the event to publish, or None if the message was changed in its buffer."""
-        conversation = str(prepared.change.conversation)
-        found: o.MessageWaiting | o.MessageFrozen | o.MessageAbsent
-        match prepared.change:
-            case Edited(_, message):
-                edited = self._lane.edit_message(
-                    conversation, message.id, payload=prepared.payload, timing=prepared.timing
-                )
-                if isinstance(edited, o.MessageEdited):
-                    return None
-                found = edited
-            case Deleted(_, message_id):
-                deleted = self._lane.delete_message(conversation, message_id)
-                if isinstance(deleted, o.MessageDeleted):
-                    return None
-                found = deleted
-            case Reacted(_, message_id):
-                found = self._lane.find_message(conversation, message_id)
-        return amended_event(prepared.change, batch_id=found.batch_id, lane=found.lane, agent=prepared.agent)
+def _apply(
+    lane: Lane, prepared: PreparedChange
+) -> o.MessageEdited | o.MessageDeleted | o.MessageWaiting | o.MessageFrozen | o.MessageAbsent:
+    conversation = str(prepared.change.conversation)
+    match prepared.change:
+        case Edited(_, message):
+            return lane.edit_message(conversation, message.id, payload=prepared.payload, timing=prepared.timing)
+        case Deleted(_, message_id):
+            return lane.delete_message(conversation, message_id)
+        case reaction:
+            return lane.find_message(conversation, reaction.message_id)

@@ -1,9 +1,9 @@
-"""Charges a webhook to the quotas of its accounts and tenants before any of it is done."""
+"""Charges the items of a webhook to quotas, and remembers which of its items are refused for now."""
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable
 
-from lambdas.ingest.preparation import Prepared
-from lambdas.ingest.refusals import Refusals
+from lambdas.ingest.preparation import PreparedMessage
 from lambdas.ingest.report import Done
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.lane import Lane
@@ -11,52 +11,93 @@ from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.rules.quota import Charge
 
 
-class _Work:
-    """The items of a webhook that are charged together."""
+class Refusals:
+    """The messages of one webhook that were refused, and those that must be refused because of them.
+
+    Later messages of the same conversation are refused too, because the redelivery would otherwise change their order.
+    Once a quota of messages is used up, further messages of its account or tenant are refused without asking the lane.
+    """
 
     def __init__(self) -> None:
-        self.conversations: dict[ConversationId, None] = {}
-        self.messages = 0
-        self.others = 0
-        """Control words, changes and human replies."""
+        self._conversations: dict[ConversationId, o.RefusalReason] = {}
+        self._others: dict[tuple[str, ...], o.RefusalReason] = {}
+        """Why messages of a tenant or account are refused, or those of an account's new authors."""
+        self.messages: list[tuple[PreparedMessage, o.RefusalReason]] = []
+        """The refused messages, without control words."""
+        self.wait_ms = 0
+        """The longest `wait_ms` of the refused messages."""
+
+    def __bool__(self) -> bool:
+        return bool(self._conversations)
+
+    @property
+    def are_by_quota(self) -> bool:
+        return any(reason != "waiting" for reason in self._conversations.values())
+
+    def add(self, conversation: ConversationId, refused: o.MessageRefused) -> None:
+        """Record that items of this conversation are refused."""
+        self._conversations[conversation] = refused.reason
+        self.wait_ms = max(self.wait_ms, refused.wait_ms)
+
+    def add_message(self, message: PreparedMessage, refused: o.MessageRefused) -> None:
+        """Record a message that the lane refused, and that it would refuse others like it."""
+        self.messages.append((message, refused.reason))
+        self.add(message.conversation, refused)
+        account = _account_of(message.conversation)
+        others = {"account_messages": account, "tenant_messages": (message.conversation.tenant,)}
+        if refused.reason != "waiting":
+            self._others[others.get(refused.reason, ("new", *account))] = refused.reason
+
+    def of_message(self, message: PreparedMessage) -> o.RefusalReason | None:
+        """Return why this message is refused without asking the lane, or None.
+
+        Then the conversation's later messages are refused, too. No aliases are stored for a refused new author.
+        """
+        conversation = message.conversation
+        if message.control_word:
+            return self._conversations.get(conversation)
+        of_new = self._others.get(("new", *_account_of(conversation))) if message.learn_author else None
+        reason = of_new or self.around(conversation)
+        if reason:
+            self._conversations.setdefault(conversation, reason)
+        return reason
+
+    def around(self, conversation: ConversationId) -> o.RefusalReason | None:
+        """Return the reason to refuse an item of this conversation, of its account or of its tenant, or None."""
+        return (
+            self._others.get(_account_of(conversation))
+            or self._others.get((conversation.tenant,))
+            or self._conversations.get(conversation)
+        )
 
 
-def charge_all(lane: Lane, prepared: Prepared, done: Done, *, comes_again: bool) -> Refusals:
-    """Charge the webhook to the quotas, and return the refusals by quotas. Raise StoreError or SendFailed.
+def charge_all(
+    lane: Lane, items: Iterable[tuple[ConversationId, Charge, bool]], done: Done, *, comes_again: bool = True
+) -> Refusals:
+    """Charge the items, and return the refusals by quotas. Raise StoreError or SendFailed.
 
-    If the platform would not send the webhook again (not `comes_again`), refuse nothing.
+    An item is a conversation, its charge, and whether it is a message to buffer. If the platform would not send the
+    webhook again (not `comes_again`), refuse nothing.
     """
     refusals = Refusals()
-    for charge, work in _work_by_charge(prepared).items():
-        first = str(next(iter(work.conversations)))
-        outcome = lane.charge(first, charge, messages=work.messages, others=work.others)
+    work = defaultdict(list)
+    for conversation, charge, is_message in items:
+        work[charge].append((conversation, is_message))
+    for charge, charged in work.items():
+        first, messages = str(charged[0][0]), sum(is_message for _, is_message in charged)
+        outcome = lane.charge(first, charge, messages=messages, others=len(charged) - messages)
         if isinstance(outcome, o.Charged):
             continue
-        for conversation in work.conversations:
+        # A lane that charges each message when it buffers the message has refused only the others.
+        fit = messages and isinstance(lane.charge(first, charge, messages=messages, others=0), o.Charged)
+        for conversation in (name for name, is_message in charged if not (fit and is_message)):
             done.note_limited(conversation)
             if comes_again:
                 refusals.add(conversation, outcome)
-        if not comes_again:
-            done.over_quota += work.messages + work.others
+            else:
+                done.count("OverQuotaTaken")
     return refusals
 
 
-def _work_by_charge(prepared: Prepared) -> dict[Charge, _Work]:
-    found: dict[Charge, _Work] = {}
-    for conversation, charge, is_message in _items(prepared):
-        if charge is not None:
-            work = found.setdefault(charge, _Work())
-            work.conversations[conversation] = None
-            work.messages += is_message
-            work.others += not is_message
-    return found
-
-
-def _items(prepared: Prepared) -> Iterator[tuple[ConversationId, Charge | None, bool]]:
-    """Yield each item's conversation and charge, and whether it is a message to buffer."""
-    for message in prepared.messages:
-        yield message.conversation, message.charge, message.control_word is None
-    for change in prepared.changes:
-        yield change.change.conversation, change.charge, False
-    for reply in prepared.human_replies:
-        yield reply.conversation, reply.charge, False
+def _account_of(conversation: ConversationId) -> tuple[str, str]:
+    return conversation.platform, conversation.account

@@ -1,10 +1,9 @@
 """Lambda entry of ingest: `GET` and `POST /webhook/{platform}`, `POST /webhook/{platform}/{door}`,
 `POST /typing/{platform}`.
 
-Events have payload format 1.0 (proxy integration) if a REST API invokes ingest, and format 2.0 if an HTTP API or the
-function's own URL does. Only the APIs check the path. On a stage with AWS End User Messaging Social, a queue also
-invokes ingest, with batches of webhooks. The admin function invokes ingest with `{"redrive": <dead letter of a
-message>}`; the call then returns `{"redriven": id}` or fails.
+A REST API sends events in payload format 1.0 (proxy integration), an HTTP API or the function's own URL in format 2.0.
+A queue sends batches of webhooks from AWS End User Messaging Social. The admin function sends `{"redrive": <dead letter
+of a message>}`; this call returns `{"redriven": id}` or fails.
 """
 
 import re
@@ -12,12 +11,13 @@ from base64 import b64decode
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from urllib.parse import urlencode
 
 from lambdas.ingest.platforms.base import Webhook
-from lambdas.ingest.queued_webhooks import QueuedWebhooks, SqsWebhookQueues
-from lambdas.ingest.responses import Response, WebhookCall, refuse
+from lambdas.ingest.progress import ProgressTable
+from lambdas.ingest.queued_webhooks import QueuedWebhooks, WebhookQueues
+from lambdas.ingest.responses import WebhookCall, refuse
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aliases.aliases import Aliases
@@ -25,14 +25,13 @@ from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws import clients as aws
 from message_buffer.aws.environment import is_provisioned
 from message_buffer.aws.secrets import Secrets
-from message_buffer.errors import InvalidInput, MessageBufferError
+from message_buffer.errors import MessageBufferError
 from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
 from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.opening import open_dynamodb_lane, open_valkey_lane
 from message_buffer.lanes.valkey.patience import WebhookPatience
-from message_buffer.rules.quota import Quota
 from message_buffer.rules.rule_book import RuleBook
 from message_buffer.rules.rules_table import RulesTable
 from message_buffer.settings import IngestSettings, read_settings
@@ -45,8 +44,6 @@ RETRY_IF_FAILED_WITHIN_MS = 300
 # A webhook waits at most this long for a connection to Valkey. After that, ingest stores its messages in the DynamoDB
 # lane, or answers 503. Some platforms wait only 5 seconds for a response.
 MAX_WEBHOOK_WAIT_MS = 4_000
-# The quota of an account for which the rules set none.
-ACCOUNT_QUOTA = Quota(messages_per_minute=30_000, conversations_per_minute=3_000)
 
 
 @cache
@@ -68,8 +65,9 @@ def _ingest() -> Ingest:
         secrets=WebhookSecrets(Secrets(), settings.webhook_secret_id, telemetry),
         bus=EventBus(settings.event_bus),
         telemetry=telemetry,
-        book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry, quota=ACCOUNT_QUOTA),
+        book=RuleBook(RulesTable(settings.rules_table), settings.rules, telemetry),
         takeovers=TakeoversTable(settings.takeovers_table),
+        progress=ProgressTable(settings.takeovers_table),
         dead_letters=DeadLetterQueue(settings.dead_letter_queue_url),
         aliases=Aliases(AliasesTable(settings.aliases_table), telemetry),
         time_is_required=settings.time_is_required,
@@ -87,7 +85,7 @@ def _patience(settings: IngestSettings) -> WebhookPatience | None:
 def _lane(settings: IngestSettings, telemetry: Telemetry, patience: WebhookPatience | None) -> Lane:
     if settings.valkey is not None and settings.dynamodb_lane is None:
         valkey_lane = open_valkey_lane(settings.valkey, telemetry, patience=patience)
-        valkey_lane.store.prepare()
+        valkey_lane.prepare()
         return valkey_lane
     assert settings.dynamodb_lane is not None
     # Use short time-outs, because the platform waits only a short time for the response, and then sends the webhook
@@ -99,7 +97,7 @@ def _lane(settings: IngestSettings, telemetry: Telemetry, patience: WebhookPatie
         settings.valkey, telemetry, patience=patience, retry_within_ms=RETRY_IF_FAILED_WITHIN_MS
     )
     # Begin to connect now, while ingest reads the secrets and the rules for the first time.
-    valkey_lane.store.prepare()
+    valkey_lane.prepare()
     return LaneWithFallback(valkey_lane, dynamodb_lane, telemetry)
 
 
@@ -107,7 +105,7 @@ def _lane(settings: IngestSettings, telemetry: Telemetry, patience: WebhookPatie
 def _queued_webhooks() -> QueuedWebhooks:
     settings = _settings()
     assert settings.whatsapp_queue is not None, "only a stage with this queue invokes ingest with its batches"
-    return QueuedWebhooks(_ingest(), SqsWebhookQueues(*settings.whatsapp_queue), _telemetry())
+    return QueuedWebhooks(_ingest(), WebhookQueues(*settings.whatsapp_queue), _telemetry())
 
 
 def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
@@ -124,75 +122,52 @@ def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
             telemetry.flush()
     try:
         response = _ingest().answer(_request(event))
-    except _Undecodable as error:
-        response = _ingest().refuse_undecodable(_path(event).platform, str(error))
     except Exception as error:  # noqa: BLE001 - the boundary: log an unforeseen error, and return a 500
         telemetry.count("Crashes")
         telemetry.crash("ingest failed", error)
         response = refuse(500, "Something went wrong here; send it again.")
     telemetry.flush()
-    return _to_gateway(response)
+    headers = {"Content-Type": response.content_type, **response.headers}
+    return {"statusCode": response.status, "headers": headers, "body": response.body}
 
 
 # Matches the paths of ingest's routes. A path that does not match names no platform and no door.
-_PATH = (
-    r"/(?P<route>webhook|typing)/(?P<platform>[a-z0-9_-]{1,32})"
-    r"|/webhook/(?P<of_door>[a-z0-9_-]{1,32})/(?P<door>[a-zA-Z0-9_-]{1,64})"
-)
-
-
-class _Path(NamedTuple):
-    route: Literal["webhook", "typing"]
-    platform: str
-    """Empty if ingest has no route with this path."""
-    door: str | None
-
-
-class _Undecodable(InvalidInput):
-    """Raised if the gateway marked the body as base64, but the body is not base64."""
+_PATH = r"/(webhook|typing)/([a-z0-9_-]{1,32})(?:/([a-zA-Z0-9_-]{1,64}))?"
 
 
 def _request(event: dict[str, Any]) -> WebhookCall:
     context = event["requestContext"]
     headers = {name.lower(): value or "" for name, value in (event.get("headers") or {}).items()}
-    path = _path(event)
-    return WebhookCall(
-        platform=path.platform,
-        door=path.door,
-        route=path.route,
-        webhook=Webhook(
-            method=context["http"]["method"] if "http" in context else context["httpMethod"],
-            url=_public_url(event, headers),
-            headers=headers,
-            query=event.get("queryStringParameters") or {},
-            body=_body(event),
-        ),
+    route, platform, door = _path(event)
+    webhook = Webhook(
+        method=context["http"]["method"] if "http" in context else context["httpMethod"],
+        url=_public_url(event, headers),
+        headers=headers,
+        query=event.get("queryStringParameters") or {},
+        body=_body(event),
     )
+    return WebhookCall(platform, webhook, route, door)
 
 
-def _path(event: Mapping[str, Any]) -> _Path:
-    """Return the parts of the path. API Gateway splits the path itself; at the function's own URL, ingest splits it."""
+def _path(event: Mapping[str, Any]) -> tuple[Literal["webhook", "typing"], str, str | None]:
+    """Return the route, the platform, which is empty if ingest has no route with this path, and the door.
+
+    API Gateway splits the path itself; at the function's own URL, ingest splits it.
+    """
     named = event.get("pathParameters")
     if named is not None:
         route = event.get("routeKey") or event.get("resource") or ""
-        return _Path("typing" if "/typing/" in route else "webhook", str(named.get("platform", "")), named.get("door"))
+        return "typing" if "/typing/" in route else "webhook", str(named.get("platform", "")), named.get("door")
     found = re.fullmatch(_PATH, str(event.get("rawPath") or ""))
     if found is None:
-        return _Path("webhook", "", None)
-    return _Path(
-        "typing" if found["route"] == "typing" else "webhook", found["platform"] or found["of_door"], found["door"]
-    )
+        return "webhook", "", None
+    return "typing" if found[1] == "typing" else "webhook", found[2], found[3]
 
 
 def _body(event: Mapping[str, Any]) -> bytes:
-    """Return the bytes that the platform sent and signed. Raise _Undecodable."""
+    """Return the bytes that the platform sent and signed."""
     body = event.get("body") or ""
-    if not event.get("isBase64Encoded"):
-        return str(body).encode("utf-8", "surrogatepass")
-    try:
-        return b64decode(body, validate=True)
-    except ValueError as error:
-        raise _Undecodable("The body is not base64.") from error
+    return b64decode(body) if event.get("isBase64Encoded") else str(body).encode("utf-8", "surrogatepass")
 
 
 def _public_url(event: dict[str, Any], headers: Mapping[str, str]) -> str:
@@ -212,14 +187,6 @@ def _public_url(event: dict[str, Any], headers: Mapping[str, str]) -> str:
         path = context.get("path") or event.get("path", "")
         query = urlencode(event.get("multiValueQueryStringParameters") or {}, doseq=True, errors="surrogatepass")
     return f"{scheme}://{host}{path}{'?' if query else ''}{query}"
-
-
-def _to_gateway(response: Response) -> dict[str, Any]:
-    return {
-        "statusCode": response.status,
-        "headers": {"Content-Type": response.content_type, **response.headers},
-        "body": response.body,
-    }
 
 
 if is_provisioned():

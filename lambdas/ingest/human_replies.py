@@ -1,17 +1,17 @@
 """Puts a conversation on hold after a human agent has answered in it, and publishes the takeover when it begins."""
 
 from collections.abc import Iterable
-from typing import Protocol
 
 from lambdas.ingest.preparation import PreparedReply
 from lambdas.ingest.report import Done
 from message_buffer.clock import Clock
 from message_buffer.errors import SendFailed
-from message_buffer.events.event_bus import Publishes
-from message_buffer.events.taken_over import DETAIL_TYPE, taken_over_event
+from message_buffer.events.conversation_events import TAKEN_OVER, taken_over_event
+from message_buffer.events.event_bus import EventBus
 from message_buffer.lanes.lane import Lane
 from message_buffer.limits import MAX_HOLD_MS
 from message_buffer.takeovers.takeover import Takeover
+from message_buffer.takeovers.takeovers_table import TakeoversTable
 
 # A human agent writes to one customer after the other, so platforms report few human agents' replies at once.
 MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK = 50
@@ -20,16 +20,8 @@ MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK = 50
 MAX_SAVES_OF_A_TAKEOVER = 5
 
 
-class StoresTakeovers(Protocol):
-    def read(self, conversation: str) -> Takeover: ...
-
-    def save(self, conversation: str, takeover: Takeover, *, now_ms: int) -> bool: ...
-
-    def mark_published(self, conversation: str, *, began_at_ms: int) -> bool: ...
-
-
 class HumanReplies:
-    def __init__(self, lane: Lane, bus: Publishes, table: StoresTakeovers, clock: Clock) -> None:
+    def __init__(self, lane: Lane, bus: EventBus, table: TakeoversTable, clock: Clock) -> None:
         self._lane = lane
         self._bus = bus
         self._table = table
@@ -74,7 +66,7 @@ class HumanReplies:
                 reply.conversation, agent=reply.agent, reply_id=reply.id, at_ms=takeover.began_at_ms,
                 until_ms=takeover.until_ms,
             )  # fmt: skip
-            self._bus.publish(DETAIL_TYPE, event)
+            self._bus.publish(TAKEN_OVER, event)
         if self._table.mark_published(conversation, began_at_ms=takeover.began_at_ms):
             done.taken_over += [conversation] if not takeover.is_published else []
         elif not self._table.read(conversation).is_on(self._clock()):

@@ -4,16 +4,16 @@ Meta may unsubscribe an app that often refuses webhooks, and Telegram delivers u
 the queue until an operator redrives it. This module then buffers it.
 """
 
-import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from hashlib import blake2s
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
+from lambdas.ingest.platforms.base import to_json
 from lambdas.ingest.preparation import PreparedMessage, timing_of
 from message_buffer.clock import Clock
 from message_buffer.errors import InvalidInput, SendFailed
-from message_buffer.events.dead_letters import MESSAGE_LETTER
+from message_buffer.events.dead_letters import MESSAGE_LETTER, DeadLetterQueue
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.lane import Lane
 from message_buffer.messages.conversation_id import parse_conversation_id
@@ -25,50 +25,32 @@ from message_buffer.rules.rule_book import RuleBook
 MAX_PUT_ASIDE = Quota(messages_per_minute=60, conversations_per_minute=60)
 LETTER_VERSION = 1
 
-T = TypeVar("T")
-
-
-class TakesDeadLetters(Protocol):
-    def put(self, body: str) -> None: ...
-
-
-class InTime(Protocol):
-    def __call__(self, items: Iterable[T], /) -> Iterator[T]: ...
+Refused = tuple[PreparedMessage, o.RefusalReason]
 
 
 class MessagesPutAside:
-    def __init__(self, lane: Lane, queue: TakesDeadLetters, book: RuleBook, clock: Clock) -> None:
+    def __init__(self, lane: Lane, queue: DeadLetterQueue, book: RuleBook, clock: Clock) -> None:
         self._lane = lane
         self._queue = queue
         self._book = book
         self._clock = clock
 
-    def put(self, refused: Collection[tuple[PreparedMessage, o.RefusalReason]], in_time: InTime) -> bool:
+    def put(self, refused: Collection[Refused], in_time: Callable[[Iterable[Refused]], Iterator[Refused]]) -> bool:
         """Put all of these messages into the queue. Return False, and put none, if an account has put too many aside.
 
         Raise StoreError or SendFailed.
         """
-        of_accounts = Counter(message.charge.account for message, _ in refused if message.charge)
-        # Charge nothing for a webhook that can never be put aside, because its redeliveries would leave nothing for the
-        # account's other customers.
+        of_accounts = Counter(message.charge.quotas[0][0] for message, _ in refused)
+        # An unused quota admits any number, so the number itself must be bounded.
         if max(of_accounts.values(), default=0) > MAX_PUT_ASIDE.messages_per_minute:
             return False
-        letters = []
-        for message, reason in in_time(refused):
-            if not self._is_allowed(message):
+        for account, count in of_accounts.items():
+            charge = Charge(((f"put-aside:{account}", MAX_PUT_ASIDE),), is_of_one_shard=True)
+            if not isinstance(self._lane.charge(account, charge, messages=0, others=count), o.Charged):
                 return False
-            letters.append(self._letter(message, reason))
-        for letter in in_time(letters):
-            self._queue.put(json.dumps(letter, separators=(",", ":")))
+        for message, reason in in_time(refused):
+            self._queue.put(to_json(self._letter(message, reason)))
         return True
-
-    def _is_allowed(self, message: PreparedMessage) -> bool:
-        if message.charge is None:
-            return True
-        charge = Charge(f"put-aside:{message.charge.account}", MAX_PUT_ASIDE)
-        # Charge each message alone, because an unused quota admits a charge of any size.
-        outcome = self._lane.charge(str(message.conversation), charge, messages=0, others=1)
-        return isinstance(outcome, o.Charged)
 
     def _letter(self, message: PreparedMessage, reason: o.RefusalReason) -> dict[str, Any]:
         name, now_ms = str(message.conversation), self._clock()

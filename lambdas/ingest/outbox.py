@@ -1,18 +1,19 @@
 """Publishes the events of a webhook in as few calls as EventBridge allows."""
 
+from collections.abc import Callable
 from typing import Self
 
-from message_buffer.events.event_bus import MAX_ENTRIES_IN_A_CALL, Publishes
+from message_buffer.events.event_bus import MAX_ENTRIES_IN_A_CALL, EventBus
 
 
 class Outbox:
     """Publishes events of one type when there are enough for a call, and the others at the end, even after an error."""
 
-    def __init__(self, bus: Publishes, detail_type: str) -> None:
+    def __init__(self, bus: EventBus, detail_type: str, count: Callable[[int], None]) -> None:
         self._bus = bus
         self._detail_type = detail_type
+        self._count = count
         self._events: list[str] = []
-        self.published = 0
 
     def __enter__(self) -> Self:
         return self
@@ -29,4 +30,4 @@ class Outbox:
     def _publish(self) -> None:
         events, self._events = self._events, []
         self._bus.publish_all(self._detail_type, events)
-        self.published += len(events)
+        self._count(len(events))

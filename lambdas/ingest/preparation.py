@@ -3,17 +3,16 @@
 So ingest can still refuse the whole body because of one wrong update.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal, NamedTuple
 
-from lambdas.ingest.ownership import Belongs, belongs, update_belongs
 from lambdas.ingest.platforms.base import HumanReply, Incoming, Intake, Update
 from message_buffer.aliases.aliases import Aliases
 from message_buffer.errors import InvalidInput
 from message_buffer.limits import MAX_MESSAGE_ID_BYTES
-from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
-from message_buffer.messages.conversation_id import ConversationId, encode_conversation
+from message_buffer.messages.changes import Change, Edited, Reacted
+from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId, encode_conversation, escape_part
 from message_buffer.messages.message import Message, encode
 from message_buffer.rules.quota import Charge
 from message_buffer.rules.rule_book import RuleBook
@@ -27,6 +26,11 @@ WITHOUT_CAPTION = {"contact", "location", "sticker"}
 PRESSED = {"button", "interactive", "order"}
 
 
+class Belongs(NamedTuple):
+    conversation: ConversationId
+    agent: str | None
+
+
 class PreparedMessage(NamedTuple):
     """A message in the form in which a lane stores it, or a control word, which is carried out instead."""
 
@@ -35,7 +39,7 @@ class PreparedMessage(NamedTuple):
     payload: bytes
     timing: Timing
     control_word: Literal["stop", "flush"] | None
-    charge: Charge | None = None
+    charge: Charge
     agent: str | None = None
     learn_author: Callable[[], Belongs] | None = None
     """Stores a new author's aliases, and returns the conversation. None if the author has no aliases to store."""
@@ -45,13 +49,13 @@ class PreparedChange(NamedTuple):
     """An edit or a deletion of a message that was sent earlier, or a reaction to one."""
 
     change: Change
+    charge: Charge
+    agent: str | None
     payload: bytes = b""
     """The new wire form, if the message was edited."""
     timing: Timing | None = None
     """How long the buffer waits after the edit. None if the message has no attachments, because only a message with
     attachments may wait for a caption or transcript."""
-    charge: Charge | None = None
-    agent: str | None = None
 
 
 class PreparedReply(NamedTuple):
@@ -62,13 +66,22 @@ class PreparedReply(NamedTuple):
     id: str
     at_ms: int
     hold_ms: int
-    charge: Charge | None = None
+    charge: Charge
 
 
 class Prepared(NamedTuple):
     messages: list[PreparedMessage]
     changes: list[PreparedChange]
     human_replies: list[PreparedReply]
+
+    def items(self) -> Iterator[tuple[ConversationId, Charge, bool]]:
+        """Yield each item's conversation and charge, and whether it is a message to buffer."""
+        for message in self.messages:
+            yield message.conversation, message.charge, message.control_word is None
+        for change in self.changes:
+            yield change.change.conversation, change.charge, False
+        for reply in self.human_replies:
+            yield reply.conversation, reply.charge, False
 
 
 def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, skip_invalid: bool) -> Prepared:
@@ -91,63 +104,76 @@ def prepare(intake: Intake, book: RuleBook, *, aliases: Aliases | None = None, s
     return prepared
 
 
-def _require_agent_of_rules(update: Update, owner: Owner | None) -> None:
-    named = update.agent if isinstance(update, Incoming | Edited) else None
-    if named not in (None, owner and owner.agent):
-        raise InvalidInput("agent may not be named here: the rules say which agent serves the account.")
-
-
 def _prepare_one(
     update: Update, book: RuleBook, aliases: Aliases | None, prepared: Prepared, *, only_agents_of_rules: bool
 ) -> None:
     owner = book.owner_of(update.conversation.platform, update.conversation.account)
-    if only_agents_of_rules:
-        _require_agent_of_rules(update, owner)
+    named = update.agent if isinstance(update, Incoming | Edited) else None
+    if only_agents_of_rules and named not in (None, owner and owner.agent):
+        raise InvalidInput("agent may not be named here: the rules say which agent serves the account.")
     conversation, agent = update_belongs(update, owner, aliases=aliases)
     encode_conversation(str(conversation))
     charge = book.charge_for(conversation)
     match update:
         case Incoming(_, message):
             rules = book.for_conversation(conversation, agent).rules
-            word = rules.control_words.control_word_in(message.text) if _is_typed(message) else None
+            # A caption belongs to its file. A button's title is the bot's text, and the bot waits for this answer.
+            is_typed = not message.attachments and message.type not in PRESSED
+            word = rules.control_words.control_word_in(message.text) if is_typed else None
+            learn = None
+            if aliases and update.author_ids and aliases.is_new(conversation, update.author_ids):
+                learn = partial(update_belongs, update, owner, aliases=aliases, learn=True)
+            payload, timing = encode(_with_agent(message, agent)), timing_of(message, rules)
             prepared.messages.append(
-                PreparedMessage(
-                    conversation,
-                    message.id,
-                    encode(_with_agent(message, agent)),
-                    timing_of(message, rules),
-                    word,
-                    charge,
-                    agent,
-                    _learner(update, conversation, owner, aliases),
-                )
+                PreparedMessage(conversation, message.id, payload, timing, word, charge, agent, learn)
             )
         case Edited(_, message):
             rules = book.for_conversation(conversation, agent).rules
             # The edit may bring the caption or transcript that the buffer waits for, and so end that wait.
-            timing = timing_of(message, rules) if message.attachments else None
+            new_timing = timing_of(message, rules) if message.attachments else None
             change, payload = update._replace(conversation=conversation), encode(_with_agent(message, agent))
-            prepared.changes.append(PreparedChange(change, payload, timing, charge, agent))
+            prepared.changes.append(PreparedChange(change, charge, agent, payload, new_timing))
         case _:
-            _require_short(update)
-            prepared.changes.append(
-                PreparedChange(update._replace(conversation=conversation), charge=charge, agent=agent)
-            )
+            texts = (update.message_id, update.author, update.emoji if isinstance(update, Reacted) else None)
+            # The event of the change could otherwise be larger than the bus accepts.
+            if any(len(each) > MAX_MESSAGE_ID_BYTES for each in texts if each):
+                raise InvalidInput(f"an id, an author and a reaction have at most {MAX_MESSAGE_ID_BYTES} characters")
+            prepared.changes.append(PreparedChange(update._replace(conversation=conversation), charge, agent))
 
 
-def _learner(
-    update: Incoming, conversation: ConversationId, owner: Owner | None, aliases: Aliases | None
-) -> Callable[[], Belongs] | None:
-    if aliases is None or update.author_ids is None or not aliases.is_new(conversation, update.author_ids):
-        return None
-    return partial(update_belongs, update, owner, aliases=aliases, learn=True)
+def belongs(conversation: ConversationId, owner: Owner | None, *, agent: str | None = None) -> Belongs:
+    """Return the conversation under its owner's tenant, and the agent that serves it.
+
+    If the message names a tenant or an agent, ignore that of the account. The default tenant counts as no tenant.
+    """
+    if owner is None or conversation.tenant not in (DEFAULT_TENANT, owner.tenant):
+        return Belongs(conversation, agent)
+    return Belongs(conversation._replace(tenant=owner.tenant), agent or owner.agent)
 
 
-def _require_short(change: Deleted | Reacted) -> None:
-    """Raise InvalidInput if the change's event could be larger than the bus accepts."""
-    texts = (change.message_id, change.author, change.emoji if isinstance(change, Reacted) else None)
-    if any(len(each) > MAX_MESSAGE_ID_BYTES for each in texts if each):
-        raise InvalidInput(f"an id, an author and a reaction have at most {MAX_MESSAGE_ID_BYTES} characters")
+def update_belongs(
+    update: Update, owner: Owner | None, *, aliases: Aliases | None = None, learn: bool = False
+) -> Belongs:
+    """Return an update's conversation and agent.
+
+    If the owner has `per_author`, each author in a group has a conversation of their own. `aliases` finds the
+    conversation of an author to whom the platform gives several ids, and can `learn` new ones.
+    """
+    agent = update.agent if isinstance(update, Incoming | Edited) else None
+    conversation, agent = belongs(update.conversation, owner, agent=agent)
+    # Anyone in the group may react to a message, so a reaction goes to the conversation of the whole group.
+    in_group, group = not isinstance(update, Reacted) and update.group, conversation.user
+    if in_group:
+        author = update.message.author if isinstance(update, Incoming | Edited) else update.author
+        if author is None or owner is None or not owner.per_author:
+            return Belongs(conversation, agent)
+        conversation = conversation._replace(user=author)
+    if aliases and update.author_ids:
+        conversation = aliases.conversation_of(conversation, update.author_ids, learn=learn)
+    if in_group:
+        # The author is escaped, so the last slash separates group and author.
+        conversation = conversation._replace(user=f"{group}/{escape_part(conversation.user)}")
+    return Belongs(conversation, agent)
 
 
 def _with_agent(message: Message, agent: str | None) -> Message:
@@ -165,7 +191,7 @@ def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -
     try:
         encode_conversation(str(conversation))
         if aliases and reply.customer_ids:
-            # Find the conversation first, because it may have rules of its own.
+            # Do this before reading the rules, because the conversation may have rules of its own.
             conversation = aliases.conversation_of(conversation, reply.customer_ids, learn=False)
     except InvalidInput:
         return None
@@ -174,14 +200,6 @@ def _prepare_reply(reply: HumanReply, book: RuleBook, aliases: Aliases | None) -
         return None
     hold_ms, charge = rules.on_human_reply.hold_ms, book.charge_for(conversation)
     return PreparedReply(conversation, agent, reply.id, reply.at_ms, hold_ms, charge)
-
-
-def _is_typed(message: Message) -> bool:
-    """Return True for a text that the author typed, but False for a caption or a button's title.
-
-    A caption belongs to its file. A button's title is the bot's text, and the bot is waiting for this answer.
-    """
-    return not message.attachments and message.type not in PRESSED
 
 
 def timing_of(message: Message, rules: Rules) -> Timing:

@@ -9,7 +9,7 @@ unreadable webhooks.
 import json
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from lambdas.ingest.platforms.base import Signer, Webhook, object_in, object_of
 from lambdas.ingest.report import report_refusal
@@ -45,13 +45,7 @@ class Receipt(NamedTuple):
     """How often the queue has delivered this webhook, including this delivery."""
 
 
-class WebhookQueues(Protocol):
-    def pause(self, receipt: Receipt, *, seconds: int) -> None: ...
-
-    def put_aside(self, receipt: Receipt, *, problem: str) -> None: ...
-
-
-class SqsWebhookQueues:
+class WebhookQueues:
     def __init__(self, queue_url: str, unreadable_url: str) -> None:
         self._queue_url = queue_url
         self._unreadable_url = unreadable_url
@@ -85,25 +79,30 @@ class QueuedWebhooks:
 
     def _is_done(self, receipt: Receipt, time_left: Callable[[], int]) -> bool:
         """Buffer a webhook. Return whether the queue may delete it."""
-        if time_left() < MIN_MS_LEFT_FOR_A_QUEUED_WEBHOOK:
-            self._pause(receipt, seconds=0)
-            return False
-        body = _webhook_in(receipt.body)
-        if body is None:
-            report_refusal(self._telemetry, PLATFORM, status=HTTPStatus.BAD_REQUEST, problem=NO_NOTIFICATION)
-            return self._put_aside(receipt, NO_NOTIFICATION)
-        response = self._answer(body)
-        match response.status:
-            case HTTPStatus.OK if response.unreadable:
-                return self._put_aside(
-                    receipt, f"{response.unreadable} items could not be read; the others are buffered."
-                )
-            case HTTPStatus.OK:
+        try:
+            if time_left() < MIN_MS_LEFT_FOR_A_QUEUED_WEBHOOK:
+                self._queues.pause(receipt, seconds=0)
+                return False
+            body = _webhook_in(receipt.body)
+            if body is None:
+                report_refusal(self._telemetry, PLATFORM, status=HTTPStatus.BAD_REQUEST, problem=NO_NOTIFICATION)
+                self._queues.put_aside(receipt, problem=NO_NOTIFICATION)
                 return True
-            case HTTPStatus.BAD_REQUEST | HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-                return self._put_aside(receipt, str(object_in(response.body).get("error")))
-        self._pause(receipt, seconds=_pause_seconds(receipt, response))
-        return False
+            response = self._answer(body)
+            match response.status:
+                case HTTPStatus.OK if response.unreadable:
+                    problem = f"{response.unreadable} items could not be read; the others are buffered."
+                    self._queues.put_aside(receipt, problem=problem)
+                case HTTPStatus.BAD_REQUEST | HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+                    self._queues.put_aside(receipt, problem=str(object_in(response.body).get("error")))
+                case status if status != HTTPStatus.OK:
+                    self._queues.pause(receipt, seconds=_pause_seconds(receipt, response))
+                    return False
+        except SendFailed as error:
+            # The queue delivers the webhook again when its visibility time-out is over.
+            self._telemetry.warn("queued webhook stays", reason=str(error))
+            return False
+        return True
 
     def _answer(self, body: bytes) -> Response:
         try:
@@ -112,23 +111,6 @@ class QueuedWebhooks:
             self._telemetry.count("Crashes")
             self._telemetry.crash("ingest failed", error)
             return Response(HTTPStatus.INTERNAL_SERVER_ERROR, "")
-
-    def _put_aside(self, receipt: Receipt, problem: str) -> bool:
-        """Move a webhook to the queue of unreadable webhooks. Return False if that failed."""
-        try:
-            self._queues.put_aside(receipt, problem=problem)
-        except SendFailed as error:
-            self._telemetry.warn("queued webhook stays", reason=str(error))
-            self._pause(receipt, seconds=_pause_seconds(receipt, None))
-            return False
-        return True
-
-    def _pause(self, receipt: Receipt, *, seconds: int) -> None:
-        try:
-            self._queues.pause(receipt, seconds=seconds)
-        except SendFailed as error:
-            # The queue delivers the webhook again when its visibility time-out is over.
-            self._telemetry.warn("queued webhook stays", reason=str(error))
 
 
 def _receipt_of(record: Json) -> Receipt:
@@ -150,9 +132,8 @@ def _webhook_in(notification: str) -> bytes | None:
         return None  # the parser accepts a few more levels than can be written
 
 
-def _pause_seconds(receipt: Receipt, response: Response | None) -> int:
+def _pause_seconds(receipt: Receipt, response: Response) -> int:
     """Return a pause that doubles with each delivery, and is at least as long as the response asks for."""
     # After 16 doublings the pause has its maximum. More would only make a huge number.
     doubled = MIN_QUEUED_WEBHOOK_PAUSE_SECONDS << min(max(receipt.deliveries - 1, 0), 16)
-    asked = int(response.headers.get("Retry-After", 0)) if response else 0
-    return max(min(doubled, MAX_QUEUED_WEBHOOK_PAUSE_SECONDS), asked)
+    return max(min(doubled, MAX_QUEUED_WEBHOOK_PAUSE_SECONDS), int(response.headers.get("Retry-After", 0)))

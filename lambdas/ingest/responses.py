@@ -1,16 +1,14 @@
 """The request to a route and its response, independent of the gateway's formats, and functions that build refusals."""
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Literal, NamedTuple
 
 from lambdas.ingest.platforms.base import Platform, Webhook, to_json
 
-# A 503 asks the platform to wait this long. A lost connection to Valkey is usually open again by then.
-RETRY_AFTER_SECONDS = 5
 # A 429 asks the platform to wait until the quota allows messages again, but no longer than this, because a quota is
 # full again after a minute.
 MAX_RETRY_AFTER_SECONDS = 60
-HTTP_BAD_REQUEST, HTTP_SERVER_ERROR = 400, 500
 
 
 class WebhookCall(NamedTuple):
@@ -39,23 +37,14 @@ def refuse(status: int, problem: str, headers: Mapping[str, str] | None = None) 
 
 
 def in_form_of(platform: Platform | None, response: Response) -> Response:
-    """Return the response in the form that the platform expects. For some platforms, a 4xx has an empty body.
+    """Return the response in the form that the platform expects. For some platforms, it has an empty body.
 
     The status is unchanged, because the platform shows it to its users, and calls another URL after some statuses.
     """
-    if (
-        platform is None
-        or platform.empty_refusal is None
-        or not HTTP_BAD_REQUEST <= response.status < HTTP_SERVER_ERROR
-    ):
+    if platform is None or platform.empty_response is None or response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return response
-    body, content_type = platform.empty_refusal
+    body, content_type = platform.empty_response
     return response._replace(body=body, content_type=content_type)
-
-
-def refuse_for_now() -> Response:
-    """Return the 503 after which a platform sends the webhook again."""
-    return refuse(503, "Not everything could be kept; send it again.", {"Retry-After": str(RETRY_AFTER_SECONDS)})
 
 
 def refuse_over_quota(wait_ms: int) -> Response:

@@ -1,8 +1,9 @@
 """Ingest: authenticates a webhook, reads it, buffers its messages, and applies or publishes its edits and deletions.
 
-The status is 2xx only if every message is buffered, every control word carried out, and every change made or published.
-Otherwise the platform sends the whole webhook again. Messages and stop words that were handled before are recognised by
-their ids, but changes are made or published again.
+The status is 2xx only if every message is buffered, every control word carried out, and every change made or published;
+or if the platform punishes refusals, and the refused messages are put aside. Otherwise the platform sends the whole
+webhook again. Messages and stop words that were handled before are recognised by their ids, but changes are made or
+published again.
 """
 
 from collections import Counter
@@ -11,39 +12,41 @@ from typing import Any, TypeVar
 
 from lambdas.ingest.authentication import Authentication, Unauthentic, require_authority
 from lambdas.ingest.buffering import Buffering
-from lambdas.ingest.changes import Changes
-from lambdas.ingest.charging import charge_all
-from lambdas.ingest.control_word_actions import ControlWordActions
-from lambdas.ingest.human_replies import HumanReplies, StoresTakeovers
-from lambdas.ingest.messages_put_aside import MessagesPutAside, TakesDeadLetters
+from lambdas.ingest.changes import apply_changes
+from lambdas.ingest.charging import Refusals, charge_all
+from lambdas.ingest.human_replies import HumanReplies
+from lambdas.ingest.messages_put_aside import MessagesPutAside
 from lambdas.ingest.platforms import PLATFORMS
 from lambdas.ingest.platforms.base import Platform, Signer, TooManyItems, Webhook, to_json
-from lambdas.ingest.platforms.doors import platform_of_door
-from lambdas.ingest.preparation import prepare
-from lambdas.ingest.refusals import Refusals
-from lambdas.ingest.report import Done, report, report_refusal
-from lambdas.ingest.responses import Response, WebhookCall, in_form_of, refuse, refuse_for_now, refuse_over_quota
-from lambdas.ingest.typing_events import extend_waits
+from lambdas.ingest.preparation import Belongs, belongs, prepare
+from lambdas.ingest.progress import Progress, ProgressTable
+from lambdas.ingest.report import Done, report, report_refusal, report_refused_items
+from lambdas.ingest.responses import Response, WebhookCall, in_form_of, refuse, refuse_over_quota
 from lambdas.ingest.unauthenticated import UnauthenticatedLog
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aliases.aliases import Aliases
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, MessageBufferError, MessageTooLarge, SendFailed, StoreError
-from message_buffer.events.event_bus import Publishes
+from message_buffer.events.dead_letters import DeadLetterQueue
+from message_buffer.events.event_bus import EventBus
+from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.valkey.patience import WebhookPatience
 from message_buffer.messages.conversation_id import ConversationId, encode_conversation
 from message_buffer.rules.rule_book import RuleBook
+from message_buffer.takeovers.takeovers_table import TakeoversTable
 from message_buffer.telemetry import Telemetry
 
 # Ingest begins no further item of a webhook after this time, which leaves time for the item that it works on.
 MAX_WORK_MS_IN_A_WEBHOOK = 10_000
+# A 503 asks the platform to wait this long. A lost connection to Valkey is usually open again by then.
+RETRY_AFTER_SECONDS = 5
 
 T = TypeVar("T")
 
 
 class OutOfTime(SendFailed):
-    """The webhook takes too long. The platform sends it again, and the finished items then take less time."""
+    """The webhook takes too long. When the platform sends it again, ingest goes on with the next item."""
 
 
 class Ingest:
@@ -52,11 +55,12 @@ class Ingest:
         *,
         lane: Lane,
         secrets: WebhookSecrets,
-        bus: Publishes,
+        bus: EventBus,
         telemetry: Telemetry,
         book: RuleBook,
-        takeovers: StoresTakeovers,
-        dead_letters: TakesDeadLetters,
+        takeovers: TakeoversTable,
+        dead_letters: DeadLetterQueue,
+        progress: ProgressTable,
         aliases: Aliases | None = None,
         clock: Clock = system_clock,
         time_is_required: bool = False,
@@ -68,13 +72,14 @@ class Ingest:
         self._authentication = Authentication(
             secrets, telemetry, self._unauthenticated, clock=clock, time_is_required=time_is_required
         )
-        self._buffering = Buffering(lane, ControlWordActions(lane, bus, clock))
-        self._changes = Changes(lane, bus)
+        self._bus = bus
+        self._buffering = Buffering(lane, bus, clock)
         self._human_replies = HumanReplies(lane, bus, takeovers, clock)
         self._put_aside = MessagesPutAside(lane, dead_letters, book, clock)
         self._telemetry = telemetry
         self._book = book
         self._aliases = aliases
+        self._progress = progress
         self._clock = clock
         self._began_ms = 0
 
@@ -87,31 +92,23 @@ class Ingest:
         """Return the response to any request, even an invalid one, and even if the lanes cannot be reached."""
         self._unauthenticated.write_counts()
         self._begin()
+        # Do not log the name of a door that is not known: anybody may send a long one.
+        platform, name = None, request.platform
         try:
-            platform = self._platform_of(request)
-        except SendFailed as error:
-            # Do not log the door's name: anybody may send a long one.
-            return self._refuse_after(error, request.platform)
-        if platform is None or (request.route == "typing" and not platform.reports_typing):
-            return in_form_of(platform, refuse(404, "There is no such platform."))
-        return in_form_of(platform, self._answer_or_refuse(platform, request))
-
-    def _answer_or_refuse(self, platform: Platform, request: WebhookCall) -> Response:
-        try:
-            return self._answer(platform, request)
+            door = request.door
+            platform = PLATFORMS.get(name) if door is None else self._platform_of_door(name, door)
+            if platform is None or (request.route == "typing" and not platform.reports_typing):
+                response = refuse(404, "There is no such platform.")
+            else:
+                name = platform.name
+                response = self._answer(platform, request)
         except Unauthentic as error:
             self._unauthenticated.count("Unauthentic")
-            self._unauthenticated.warn("signature refused", platform=platform.full_name, reason=str(error))
-            return refuse(401, str(error))
+            self._unauthenticated.warn("signature refused", platform=name, reason=str(error))
+            response = refuse(401, str(error))
         except (StoreError, SendFailed) as error:
-            return self._refuse_after(error, platform.full_name)
-
-    def refuse_undecodable(self, platform: str, problem: str) -> Response:
-        """Return the 400 for a body whose base64 cannot be decoded."""
-        self._unauthenticated.write_counts()
-        known = PLATFORMS.get(platform)
-        # Do not log an unknown platform's name: anybody may send a long one.
-        return in_form_of(known, self._refuse_unread(known.full_name if known else "", 400, problem))
+            response = self._refuse_after(error, name)
+        return in_form_of(platform, response)
 
     def answer_proven(self, platform: str, webhook: Webhook, *, signer: Signer) -> Response:
         """Return the response to a webhook whose sender was authenticated by other means than a signature."""
@@ -145,20 +142,19 @@ class Ingest:
         self._telemetry.warn("refused for now", platform=platform, reason=str(error))
         return self._refuse_for_now()
 
-    def _platform_of(self, request: WebhookCall) -> Platform | None:
-        """Return the platform of the request's path. Raise SendFailed if the doors were never read."""
-        if request.door is None:
-            return PLATFORMS.get(request.platform)
-        return platform_of_door(self._book, request.platform, request.door)
-
     def _answer(self, platform: Platform, request: WebhookCall) -> Response:
         match request.webhook.method, request.route:
             # Check the size first, because checking the signature takes longer for a larger body.
             case "POST", _ if len(request.webhook.body) > platform.max_body_bytes:
                 problem = f"A webhook has at most {platform.max_body_bytes} bytes."
-                return self._refuse_unread(platform.full_name, 413, problem)
+                self._unauthenticated.count("BodiesRefused")
+                self._unauthenticated.warn("body refused", platform=platform.name, status=413, reason=problem)
+                return refuse(413, problem)
             case "GET", "webhook":
-                return self._challenge(platform, request.webhook)
+                echo = self._authentication.pass_challenge(platform, request.webhook)
+                return (
+                    refuse(403, "The challenge is not passed.") if echo is None else Response(200, echo, "text/plain")
+                )
             case "POST", "webhook":
                 signer = self._authentication.signer_of(platform, request.webhook)
                 return self._take(platform, request.webhook, signer, puts_aside=platform.punishes_refusals)
@@ -166,9 +162,14 @@ class Ingest:
                 return self._keep_waiting(platform, request.webhook)
         return refuse(405, "Use POST.", {"Allow": "POST" if request.route == "typing" else "GET, POST"})
 
-    def _challenge(self, platform: Platform, webhook: Webhook) -> Response:
-        echo = self._authentication.pass_challenge(platform, webhook)
-        return refuse(403, "The challenge is not passed.") if echo is None else Response(200, echo, "text/plain")
+    def _platform_of_door(self, platform: str, name: str) -> Platform | None:
+        """Return the platform that reads the door's webhooks. Raise SendFailed if the doors were never read."""
+        door = self._book.door(name) if platform == "custom" else None
+        if door is None:
+            return None
+        from lambdas.ingest.platforms.custom import Custom  # noqa: PLC0415 - most stages have no doors
+
+        return Custom(door)
 
     def _take(self, platform: Platform, webhook: Webhook, signer: Signer, *, puts_aside: bool) -> Response:
         try:
@@ -186,59 +187,80 @@ class Ingest:
             return self._refuse_body(platform, 413, f"A message is too large: {error}.")
         except InvalidInput as error:
             return self._refuse_body(platform, 400, str(error))
-        done = Done(ignored=Counter(intake.ignored), left_out_value=intake.left_out_value)
-        in_time = self._while_time_is_left
+        done = Done(ignored=Counter(intake.ignored))
+        if intake.left_out_value:
+            self._telemetry.warn("value left out", platform=platform.name, reason=intake.left_out_value)
+        count = len(prepared.messages) + len(prepared.changes)
+        progress = Progress(self._progress, platform.name, webhook.body, count=count, clock=self._clock)
+        in_time, refusals = self._while_time_is_left, Refusals()
         try:
-            refusals = charge_all(self._lane, prepared, done, comes_again=platform.comes_again)
-            self._buffering.buffer_all(in_time(prepared.messages), done, refusals, comes_again=platform.comes_again)
+            refusals = charge_all(self._lane, prepared.items(), done, comes_again=platform.comes_again)
+            messages = progress.undone(in_time(prepared.messages))
+            self._buffering.buffer_all(messages, done, refusals, comes_again=platform.comes_again)
             # Apply changes after all messages, because a body may contain a change before the message that it changes.
-            changes = (each for each in prepared.changes if self._may(each.change.conversation, done, refusals))
-            self._changes.apply_all(in_time(changes), done)
+            changes = progress.undone(in_time(prepared.changes))
+            allowed = (each for each in changes if self._may(each.change.conversation, done, refusals))
+            apply_changes(self._lane, self._bus, allowed, done)
             replies = (each for each in prepared.human_replies if self._may(each.conversation, done, refusals))
             self._human_replies.hold_all(in_time(replies), done)
-            may_put_aside = puts_aside and refusals.messages and not refusals.has_others
-            if may_put_aside and self._put_aside.put(refusals.messages, in_time):
-                done.put_aside = len(refusals.messages)
+            is_refused = bool(refusals) and not (puts_aside and self._put_aside.put(refusals.messages, in_time))
+            if refusals and not is_refused:
+                done.count("PutAside", len(refusals.messages))
+                done.count("Dropped", done.refused.total() - len(refusals.messages))
+        except OutOfTime:
+            if not refusals:
+                progress.save()
+            raise
         finally:
-            report(self._telemetry, platform.full_name, done)
-        if refusals and not done.put_aside:
+            report(self._telemetry, platform.name, done)
+        if is_refused:
             return refuse_over_quota(refusals.wait_ms) if refusals.are_by_quota else self._refuse_for_now()
-        body, content_type = platform.acknowledge(done.summary())
-        return Response(200, body, content_type, unreadable=intake.ignored["unreadable"])
+        return Response(200, to_json(done.summary()), unreadable=intake.ignored["unreadable"])
 
     @staticmethod
     def _may(conversation: ConversationId, done: Done, refusals: Refusals) -> bool:
-        """Return whether a change may be made. Count it as refused if messages of its conversation are refused."""
+        """Return whether a change may be made. Count it as refused if its quota or a message before it is refused."""
         reason = refusals.around(conversation)
         if reason:
             done.note_refused(conversation, reason)
-            refusals.has_others = True
         return reason is None
 
     def _refuse_for_now(self) -> Response:
+        """Return the 503 after which a platform sends the webhook again."""
         self._telemetry.count("Refused")
-        return refuse_for_now()
+        return refuse(503, "Not everything could be kept; send it again.", {"Retry-After": str(RETRY_AFTER_SECONDS)})
 
     def _keep_waiting(self, platform: Platform, webhook: Webhook) -> Response:
         signer = self._authentication.signer_of(platform, webhook)
         try:
-            typing = platform.read_typing(webhook, signer=signer)
-            for conversation in typing:
-                encode_conversation(str(conversation))
+            typing = dict.fromkeys(platform.read_typing(webhook, signer=signer))
+            for named in typing:
+                encode_conversation(str(named))
         except InvalidInput as error:
             return self._refuse_body(platform, 400, str(error))
-        require_authority(signer, (conversation.account for conversation in typing))
-        conversations = extend_waits(self._while_time_is_left(dict.fromkeys(typing)), self._book, self._lane)
+        require_authority(signer, (named.account for named in typing))
+        found = [belongs(named, self._book.owner_of(named.platform, named.account)) for named in typing]
+        # Typing has a quota of its own. Otherwise the authors' typing would use up that of their stop words.
+        charges = ((name, self._book.charge_for(name).under("typing"), False) for name, _ in found)
+        done = Done()
+        refusals = charge_all(self._lane, charges, done)
+        allowed = (each for each in found if self._may(each.conversation, done, refusals))
+        conversations = dict(map(self._extend_wait, self._while_time_is_left(allowed)))
+        report_refused_items(self._telemetry, platform.name, done)
         self._telemetry.count("TypingEvents", len(conversations))
-        self._telemetry.info("typing", platform=platform.full_name, conversations=list(conversations))
+        self._telemetry.info("typing", platform=platform.name, conversations=list(conversations))
+        if refusals:
+            return refuse_over_quota(refusals.wait_ms)
         return Response(200, to_json({"conversations": conversations}))
 
-    def _refuse_unread(self, platform: str, status: int, problem: str) -> Response:
-        """Refuse a body before its signature is checked."""
-        self._unauthenticated.count("BodiesRefused")
-        self._unauthenticated.warn("body refused", platform=platform, status=status, reason=problem)
-        return refuse(status, problem)
+    def _extend_wait(self, typing: Belongs) -> tuple[str, dict[str, int | None]]:
+        """Let a buffer wait a little longer, but not beyond the maximum wait of the rules. Return its due time."""
+        timing = self._book.for_conversation(*typing).rules.timing
+        extend_ms = max(timing.typing_ms, timing.silence_ms)
+        name = str(typing.conversation)
+        outcome = self._lane.extend_wait(name, extend_ms=extend_ms, max_wait_ms=timing.max_wait_ms)
+        return name, {"dueAt": None if isinstance(outcome, o.BufferEmpty) else outcome.due_at_ms}
 
     def _refuse_body(self, platform: Platform, status: int, problem: str) -> Response:
-        report_refusal(self._telemetry, platform.full_name, status=status, problem=problem)
+        report_refusal(self._telemetry, platform.name, status=status, problem=problem)
         return refuse(status, problem)

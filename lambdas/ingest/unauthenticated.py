@@ -1,9 +1,8 @@
 """Logs requests whose sender is not proven, but only a few lines a minute.
 
-Anybody can send any number of such requests, and each line costs money. A metric is written as a line, too. So in each
-minute an instance immediately writes only the first few lines of each kind and of each metric. After that, it writes a
-metric's count whenever the count has doubled, so that an alarm notices large numbers. At the first request after the
-minute, the instance writes how many lines it has not written.
+Anybody can send any number of such requests, and each line costs money, as does each metric, which is written as a
+line. An instance writes the first few lines of each kind and metric in a minute at once. Later it writes a metric's
+count whenever that has doubled, so that an alarm notices large numbers, and after the minute what is not written yet.
 """
 
 from collections import Counter
@@ -23,7 +22,6 @@ class UnauthenticatedLog:
 
     def __init__(self, telemetry: Telemetry, clock: Clock) -> None:
         self._telemetry = telemetry
-        self._add = telemetry.count
         self._clock = clock
         self._minute_began_ms = 0
         self._counts: Counter[tuple[Write, str, str]] = Counter()
@@ -44,7 +42,8 @@ class UnauthenticatedLog:
         self._metrics[metric] += 1
         count = self._metrics[metric]
         if count <= MAX_LINES_A_MINUTE or count == 2 * self._written[metric]:
-            self._write_count(metric)
+            self._telemetry.count_all({metric: count - self._written[metric]})
+            self._written[metric] = count
 
     def write_counts(self) -> None:
         """Write the counts of the last minute that are not written yet, if that minute is over."""
@@ -53,17 +52,11 @@ class UnauthenticatedLog:
         for (write, decision, platform), count in self._counts.items():
             if count > MAX_LINES_A_MINUTE:
                 write(decision, platform=platform, more=count - MAX_LINES_A_MINUTE)
-        for metric in self._metrics:
-            self._write_count(metric)
+        self._telemetry.count_all(self._metrics - self._written)
         self._counts.clear()
         self._metrics.clear()
         self._written.clear()
         self._minute_began_ms = self._clock()
-
-    def _write_count(self, metric: str) -> None:
-        if more := self._metrics[metric] - self._written[metric]:
-            self._add(metric, more)
-            self._written[metric] = self._metrics[metric]
 
     def _write(self, write: Write, decision: str, platform: str, fields: dict[str, str | int]) -> None:
         line = (write, decision, platform)

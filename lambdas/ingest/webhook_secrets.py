@@ -36,12 +36,7 @@ NOBODY = Credentials()
 
 class WebhookSecrets:
     def __init__(
-        self,
-        secrets: ReadsSecrets,
-        secret_id: str,
-        telemetry: Telemetry,
-        *,
-        clock: Clock = system_clock,
+        self, secrets: ReadsSecrets, secret_id: str, telemetry: Telemetry, *, clock: Clock = system_clock
     ) -> None:
         self._kept = KeptSecret(
             secrets,

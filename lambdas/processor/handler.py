@@ -11,7 +11,7 @@ from message_buffer.aws.functions import Functions
 from message_buffer.errors import MessageBufferError, SendFailed
 from message_buffer.lanes.opening import open_valkey
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
-from message_buffer.lanes.valkey.sign_in import Opener, open_store
+from message_buffer.lanes.valkey.sign_in import Opener
 from message_buffer.lanes.valkey.store import Store
 from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.settings import ProcessorSettings, read_settings
@@ -33,7 +33,7 @@ def _parts() -> _ProcessorParts:
     settings = read_settings(ProcessorSettings)
     telemetry = Telemetry(settings.log)
     opener = open_valkey(settings.valkey, telemetry)
-    store = open_store(settings.valkey, opener)
+    store = Store(opener.connection(), settings.valkey.store)
     return _ProcessorParts(settings, opener, store, Functions(connections=MAX_STARTS_AT_ONCE), telemetry)
 
 

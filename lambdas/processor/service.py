@@ -8,14 +8,24 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from enum import StrEnum
 from time import monotonic_ns, sleep
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from uuid import uuid4
 
+from message_buffer.aws.functions import Functions
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed, StoreError
-from message_buffer.lanes.outcomes import ConversationsClaimed, LeaseLost, LeaseReleased, LeaseTaken, WorkIsNear
-from message_buffer.lanes.valkey.processor_starter import ProcessorStarter, StartsFunctions
+from message_buffer.lanes.outcomes import (
+    BatchBusy,
+    ConversationsClaimed,
+    LeaseLost,
+    LeaseReleased,
+    LeaseTaken,
+    RunStale,
+    WorkIsNear,
+)
+from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.store import Store
+from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.limits import LEASE_RENEWALS, METRICS_EVERY_MS
 from message_buffer.messages.conversation_id import is_trial
 from message_buffer.telemetry import Telemetry
@@ -27,15 +37,13 @@ MAX_STARTS_UNDER_WAY = 200
 # A start may wait for a free thread. If less than this share of the claim's time is left after the wait, the processor
 # puts the claim back instead, because the conversation processor could begin after the claim's end.
 CLAIM_LEFT_FOR_A_START = 0.5
-# If no conversation processor could be started, the conversation is due again after this pause, which doubles with each
-# failure in a row.
+# The pause before a conversation is due again if a start failed. It doubles with each failure in a row.
 MIN_RETURN_MS = 250
 MAX_RETURN_MS = 5_000
 # While Valkey fails, the processor pauses between its tries. The pause doubles each time, up to MAX_PAUSE_MS.
 MIN_PAUSE_MS = 50
 MAX_PAUSE_MS = 1_000
-# A processor without Valkey ends after this time. In a shorter outage it keeps running, because it can resume sooner
-# than a new one could start.
+# A processor without Valkey ends after this time. Until then it could resume sooner than a new one could start.
 MAX_MS_WITHOUT_VALKEY = 30_000
 
 
@@ -59,20 +67,10 @@ class Time(NamedTuple):
     sleep: Callable[[float], None] = sleep
 
 
-class Sleeper(Protocol):
-    def wait(self, seconds: float) -> bool: ...
-
-    def close(self) -> None: ...
-
-
-class PreparedFunctions(StartsFunctions, Protocol):
-    def prepare(self) -> None: ...
-
-
 class ConversationProcessors:
     """Starts conversation processors in parallel, and reports which starts failed."""
 
-    def __init__(self, functions: PreparedFunctions, function: str, *, clock: Clock = system_clock) -> None:
+    def __init__(self, functions: Functions, function: str, *, clock: Clock = system_clock) -> None:
         self._functions = functions
         self._function = function
         self._clock = clock
@@ -127,7 +125,7 @@ class Processor:
         self,
         *,
         store: Store,
-        wake: Sleeper,
+        wake: Wake,
         conversation_processors: ConversationProcessors,
         starter: ProcessorStarter,
         telemetry: Telemetry,
@@ -252,7 +250,7 @@ class Processor:
         if claimed.conversations or near or self._conversation_processors.any_under_way:
             self._busy_at = self._monotonic_ms()
         elif self._monotonic_ms() - self._busy_at >= self._timings.idle_ms:
-            match self._store.stop_if_idle(self._shard, self._lease_id):
+            match self._store.release_lease(self._shard, self._lease_id, reason="idle"):
                 case LeaseReleased():
                     return Exit.IDLE
                 case LeaseLost():
@@ -273,8 +271,10 @@ class Processor:
                 self._failures_in_a_row = 0
                 continue
             wait_ms = min(MIN_RETURN_MS << min(self._failures_in_a_row, 10), MAX_RETURN_MS)
-            self._failures_in_a_row += 1
             outcome = self._store.return_claim(conversation, self._lease_id, due_at_ms=self._clock() + wait_ms)
+            if isinstance(outcome, BatchBusy | RunStale):
+                continue  # the conversation processor was started after all, and only Lambda's answer was late or lost
+            self._failures_in_a_row += 1
             self._telemetry.count("ConversationProcessorStartFailures")
             self._telemetry.warn(
                 "conversation processor could not be started",
@@ -291,7 +291,7 @@ class Processor:
         # Stop waiting before the lease can expire, because only a processor with the lease can put conversations back.
         self._conversation_processors.wait(self._renew_ms / 1_000, for_all=True)
         self._return_failed_starts()
-        match self._store.hand_over(self._shard, self._lease_id):
+        match self._store.release_lease(self._shard, self._lease_id, reason="handover"):
             case LeaseReleased(start_id=start_id):
                 if start_id is not None:
                     self._starter.start(self._shard)

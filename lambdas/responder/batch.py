@@ -1,10 +1,14 @@
-"""Reads a batch from a delivery of the queue: the event `messages.batch.ready` as EventBridge wraps it."""
+"""Reads the events in deliveries of the queue, as EventBridge wraps them."""
 
 import json
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from lambdas.responder.errors import MalformedEvent
+from message_buffer.aws.object_store import ObjectStore
 from message_buffer.errors import InvalidId
+from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 
 # A batch of this size is far larger than any model accepts, but it still fits into the function's memory.
@@ -24,12 +28,6 @@ class Forgotten(NamedTuple):
     at_ms: int
 
 
-class ReadsObjects(Protocol):
-    bucket: str
-
-    def get(self, key: str) -> bytes: ...
-
-
 class Batch(NamedTuple):
     batch_id: str
     conversation: ConversationId
@@ -45,40 +43,59 @@ class Batch(NamedTuple):
 
     @property
     def recipient(self) -> ConversationId:
-        """Return the conversation to which the reply is sent, with the number or id under which the author last wrote.
-
-        The conversation's id contains the author's first number, which may belong to another person by now.
-        """
+        """Return the conversation with the number or id under which the author last wrote, as numbers change hands."""
         return self.conversation._replace(user=self.address) if self.address else self.conversation
 
 
-def read_batch(body: str, objects: ReadsObjects) -> Batch:
-    """Return the batch in a delivery's body. Fetch its messages from S3 if the event refers to them.
-
-    Raise MalformedEvent if the body is not such an event, and SendFailed if S3 does not answer.
-    """
-    try:
-        event = json.loads(body)
-        detail = event["detail"]
-        if event["detail-type"] != DETAIL_TYPE or detail["version"] != EVENT_VERSION:
-            raise MalformedEvent("the event has another type or version")
+def read_batch(body: str, objects: ObjectStore) -> Batch:
+    """Return the batch in a delivery's body. Fetch its messages from S3 if the event refers to them."""
+    with _errors_as_malformed():
+        detail = _detail(json.loads(body), DETAIL_TYPE)
         messages = detail["messages"] or _fetch_messages(detail["messagesRef"], objects)
         conversation = parse_conversation_id(_require_type(str, detail["conversationId"]))
+        if _require_type(str, detail["lane"]) not in LANES:
+            raise MalformedEvent("there is no such lane")
         return Batch(
             batch_id=_require_type(str, detail["batchId"]),
             conversation=conversation,
             generation=_require_type(int, detail["generation"]),
-            lane=_require_lane(detail["lane"]),
+            lane=detail["lane"],
             text="\n".join(_text_for_assistant(message) for message in messages),
             last_message_id=_require_type(str, messages[-1]["id"]),
             last_message_at_ms=_require_type(int, detail["metadata"]["lastMessageAt"]),
             address=_whatsapp_address(conversation, messages[-1]),
         )
+
+
+def read_forgotten(body: str) -> Forgotten | None:
+    """Return the content of `messages.conversation.forgotten`, or None if the body is another event."""
+    if FORGOTTEN not in body:  # the common case, without parsing a batch twice
+        return None
+    with _errors_as_malformed():
+        event = json.loads(body)
+        if event["detail-type"] != FORGOTTEN:
+            return None
+        detail = _detail(event, FORGOTTEN)
+        conversation = parse_conversation_id(_require_type(str, detail["conversationId"]))
+        return Forgotten(str(conversation), _require_type(int, detail["at"]))
+
+
+@contextmanager
+def _errors_as_malformed() -> Iterator[None]:
+    try:
+        yield
+    except MalformedEvent:
+        raise
     except (KeyError, IndexError, TypeError, ValueError, RecursionError, InvalidId) as error:
-        if isinstance(error, MalformedEvent):
-            raise
         # The error's text may quote a customer, so the reason contains only its type.
         raise MalformedEvent(f"not an event of the message buffer: {type(error).__name__}") from error
+
+
+def _detail(event: Any, detail_type: str) -> Json:
+    detail: Json = event["detail"]
+    if event["detail-type"] != detail_type or detail["version"] != EVENT_VERSION:
+        raise MalformedEvent("the event has another type or version")
+    return detail
 
 
 def _whatsapp_address(conversation: ConversationId, message: Any) -> str | None:
@@ -91,44 +108,18 @@ def _whatsapp_address(conversation: ConversationId, message: Any) -> str | None:
     return author.removeprefix("whatsapp:").removeprefix("+") or None
 
 
-def read_forgotten(body: str) -> Forgotten | None:
-    """Return the content of `messages.conversation.forgotten`, or None if the delivery's body is another event.
-
-    Raise MalformedEvent if such an event cannot be read.
-    """
-    if FORGOTTEN not in body:  # the common case, without parsing a batch twice
-        return None
-    try:
-        event = json.loads(body)
-        if event["detail-type"] != FORGOTTEN:
-            return None
-        detail = event["detail"]
-        if detail["version"] != EVENT_VERSION:
-            raise MalformedEvent("the event has another version")
-        conversation = parse_conversation_id(_require_type(str, detail["conversationId"]))
-        return Forgotten(str(conversation), _require_type(int, detail["at"]))
-    except (KeyError, TypeError, ValueError, RecursionError, InvalidId) as error:
-        raise MalformedEvent(f"not an event of the message buffer: {type(error).__name__}") from error
-
-
 def _text_for_assistant(message: Any) -> str:
     text, kind = _require_type(str, message["text"]), _require_type(str, message["type"])
     # Models refuse a blank text, and would also refuse every later question with that text in its history.
     return text if any(sign.isprintable() and not sign.isspace() for sign in text) else f"[{kind}]"
 
 
-def _fetch_messages(reference: Any, objects: ReadsObjects) -> Any:
+def _fetch_messages(reference: Any, objects: ObjectStore) -> Any:
     if reference["bucket"] != objects.bucket or not _require_type(str, reference["key"]).startswith(BATCHES):
         raise MalformedEvent("the event refers to a place where no batches are kept")
     if _require_type(int, reference["bytes"]) > MAX_BATCH_BYTES:
         raise MalformedEvent(f"the batch has more than {MAX_BATCH_BYTES} bytes, which no assistant accepts")
     return json.loads(objects.get(reference["key"]))["messages"]
-
-
-def _require_lane(value: Any) -> str:
-    if not isinstance(value, str) or value not in LANES:
-        raise MalformedEvent("there is no such lane")
-    return value
 
 
 def _require_type(kind: type, value: Any) -> Any:

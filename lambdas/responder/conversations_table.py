@@ -8,14 +8,12 @@
 | `tenant:<tenant>` | `!` | settings of all conversations of a tenant |
 | `tenant:<tenant>` | `h#<hour>` | the number of its replies in an hour of the clock; it expires |
 
-A run that works on a conversation owns the record. It writes a token of its own into the record, and the time at which
-the ownership ends. Each later write requires that token, so a run that has lost the conversation changes nothing. Lists
-are stored as JSON.
+A run that works on a conversation owns the record: it writes a token of its own into it, which each later write
+requires. Lists are stored as JSON. All items expire.
 
 The command `forget` replaces the record with a tombstone, which contains the time up to which batches are dropped. A
 tombstone is kept as long as an outbox, so that a replay of the bus does not restore the person's words. The next newer
-batch turns the tombstone into a record again. All items expire. A record expires some time after its last batch. A turn
-that has an item of its own is kept for the same time.
+batch turns the tombstone into a record again.
 """
 
 import json
@@ -25,17 +23,43 @@ from typing import Any, NamedTuple
 
 from lambdas.responder.gate import ParkedBatch
 from lambdas.responder.history import Turn
-from lambdas.responder.outbox import Outbox, Part
-from message_buffer.aws import clients as aws
-from message_buffer.aws.dynamodb import Item, Table, Value, Values, encode, expressions, number, text, texts
-from message_buffer.errors import SendFailed
+from message_buffer.aws.dynamodb import Item, Table, Value, Values, expressions, number, text, texts
+from message_buffer.errors import LockLost
 from message_buffer.json_object import Json
 from message_buffer.limits import HOUR_MS
 
 DAY_SECONDS = 86_400
 RECORD = "!"
-# DynamoDB accepts at most this many writes in a call.
-DELETES = 25
+PLANNED, SENDING, SENT, UNCONFIRMED = "planned", "sending", "sent", "unconfirmed"
+"""The states of a part. It becomes `planned`, `sending`, and then `sent`.
+
+If the channel certainly did not accept it, it becomes `planned` again. If that is unknown, it becomes `unconfirmed`,
+and is never sent again.
+"""
+
+
+class Part(NamedTuple):
+    """One message to the customer, with its state."""
+
+    text: str
+    state: str = PLANNED
+
+
+class Outbox(NamedTuple):
+    """The parts of a batch's reply, stored before any of them is sent."""
+
+    parts: Sequence[Part] = ()
+    """Their texts are removed when the batch is finished, because the conversation's turns then contain the reply."""
+    also_answers: Sequence[str] = ()
+    """Ids of the parked batches that this reply also answers."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    answered_by: str | None = None
+    """Id of the later batch whose reply also answers this batch."""
+    withheld: str | None = None
+    """The detail of `messages.reply.withheld`, set before it is published. No later run sends a part."""
+    outcome: str | None = None
+    """Set when the batch is finished. A run that sees it does nothing more."""
 
 
 class ReplyCount(NamedTuple):
@@ -47,9 +71,6 @@ class ReplyCount(NamedTuple):
     def at(self, now_ms: int) -> "ReplyCount":
         """Return the count at this time. After an hour the count begins again at zero."""
         return self if now_ms - self.began_at_ms < HOUR_MS else ReplyCount(now_ms, 0)
-
-    def with_one_more(self) -> "ReplyCount":
-        return self._replace(replies=self.replies + 1)
 
 
 class ConversationRecord(NamedTuple):
@@ -73,32 +94,16 @@ class OwnedByAnother(NamedTuple):
     until_ms: int
 
 
-class UnknownConversation(NamedTuple):
-    """Returned if the conversation has no record, and the caller did not let `acquire` create one."""
-
-
-class Erased(NamedTuple):
-    turns: int
-    outboxes: int
-    finished: bool = True
-    """False if some items are left for another call."""
-
-
 class FinishedBatch(NamedTuple):
     """The content of the transaction that finishes a batch."""
 
-    batch_id: str
+    batch_ids: Sequence[str]
+    """The batch, and the parked batches that its reply also answers."""
     outcome: str
-    status: str
     reason: str
-    turns: Sequence[Turn]
+    record: ConversationRecord
     leaving_turns: Sequence[Turn]
     """The turns to move out of the record, to items of their own."""
-    older_turn_count: int
-    """The number of turns that earlier batches moved out of the record."""
-    parked: Sequence[ParkedBatch]
-    also_answered: Sequence[str]
-    answered: Mapping[str, int]
     input_tokens: int
     output_tokens: int
     processing_ms: int
@@ -106,6 +111,8 @@ class FinishedBatch(NamedTuple):
 
 
 class ConversationsTable(Table):
+    """A write that requires the ownership raises LockLost if another run has taken the conversation over."""
+
     def __init__(self, name: str, *, outbox_days: int, turn_days: int) -> None:
         super().__init__(name)
         self._outbox_days = outbox_days
@@ -114,14 +121,9 @@ class ConversationsTable(Table):
     # -- the record --------------------------------------------------------------------------------
 
     def acquire(
-        self, conversation: str, owner: str, *, now_ms: int, until_ms: int, create: bool
-    ) -> ConversationRecord | OwnedByAnother | UnknownConversation:
+        self, conversation: str, owner: str, *, now_ms: int, until_ms: int
+    ) -> ConversationRecord | OwnedByAnother:
         """Acquire the conversation until `until_ms`, or extend this run's ownership to that time. Return the record."""
-        known = "(attribute_exists(#id) AND (attribute_not_exists(#forgottenAt) OR attribute_exists(#createdAt)))"
-        free = (
-            "(attribute_not_exists(#owner) OR #ownerUntil < :now OR #owner = :me)"
-            " AND (attribute_not_exists(#expiresAt) OR #expiresAt >= :seconds)"
-        )
         updated = self._update(
             "acquire conversation",
             _key(conversation, RECORD),
@@ -131,18 +133,17 @@ class ConversationsTable(Table):
                 "me": owner, "now": now_ms, "until": until_ms, "status": "processing_reply",
                 "at": _expires_at(now_ms, self._turn_days), "seconds": now_ms // 1_000,
             },
-            only_if=free if create else f"{known} AND {free}",
+            only_if="(attribute_not_exists(#owner) OR #ownerUntil < :now OR #owner = :me)"
+            " AND (attribute_not_exists(#expiresAt) OR #expiresAt >= :seconds)",
             returns="ALL_OLD",
         )  # fmt: skip
         if updated.done:
             return _to_record(updated.item)
-        if _has_expired(updated.item, now_ms) and (create or not _to_record(updated.item).is_tombstone):
-            if self._replace_expired(conversation, owner, now_ms=now_ms, until_ms=until_ms):
-                return _to_record({})
-            return self.acquire(conversation, owner, now_ms=now_ms, until_ms=until_ms, create=create)
-        return OwnedByAnother(number(updated.item, "ownerUntil")) if "owner" in updated.item else UnknownConversation()
+        if _has_expired(updated.item, now_ms) and self._replace_expired(conversation, owner, now_ms, until_ms):
+            return _to_record({})
+        return OwnedByAnother(number(updated.item, "ownerUntil"))
 
-    def _replace_expired(self, conversation: str, owner: str, *, now_ms: int, until_ms: int) -> bool:
+    def _replace_expired(self, conversation: str, owner: str, now_ms: int, until_ms: int) -> bool:
         """Replace an expired record with an empty one that this run owns. Return False if another run has done so."""
         fresh: Values = {
             **_key(conversation, RECORD), "owner": owner, "ownerUntil": until_ms, "createdAt": now_ms,
@@ -178,64 +179,81 @@ class ConversationsTable(Table):
         )
         newest_first = self._pages("read turns", "query", {"ScanIndexForward": False, "Limit": limit, **query})
         alive = (item for item in newest_first if not _has_expired(item, now_ms))
-        turns = [_to_turn(_json(item, "turn", {})) for item in islice(alive, limit)]
+        turns = [Turn(**_json(item, "turn", {})) for item in islice(alive, limit)]
         return turns[::-1]
 
     def release(self, conversation: str, owner: str, *, status: str, reason: str) -> None:
         """Release the conversation, unless another run owns it by now."""
         do = "SET #conversationStatus = :status, #reason = :reason REMOVE #owner, #ownerUntil"
-        values = {"me": owner, "status": status, "reason": reason}
-        self._update("release conversation", _key(conversation, RECORD), do, values, only_if="#owner = :me")
+        self._update_own("release conversation", conversation, owner, do, status=status, reason=reason)
 
-    def park(self, conversation: str, owner: str, parked: Sequence[ParkedBatch]) -> bool:
-        """Store the parked batches and release the conversation. Return False if another run owns it."""
-        record = self._change(
-            _key(conversation, RECORD),
-            "SET #parked = :parked, #conversationStatus = :status, #reason = :reason REMOVE #owner, #ownerUntil",
-            {"me": owner, "parked": _from_parked(parked), "status": "reply_parked", "reason": "newer messages"},
-            only_if="#owner = :me",
+    def park(self, conversation: str, owner: str, parked: Sequence[ParkedBatch]) -> None:
+        """Store the parked batches and release the conversation."""
+        do = "SET #parked = :parked, #conversationStatus = :status, #reason = :reason REMOVE #owner, #ownerUntil"
+        batches, reason = _to_json(_as_dicts(parked)), "newer messages"
+        _require_ownership(
+            self._update_own(
+                "park reply", conversation, owner, do, parked=batches, status="reply_parked", reason=reason
+            )
         )
-        return self._transact("park reply", [record])
+
+    def _update_own(self, doing: str, conversation: str, owner: str, do: str, **values: Value) -> bool:
+        return self._asked(doing, "update_item", self._change_own(conversation, owner, do, **values)["Update"]).done
+
+    def _change_own(self, conversation: str, owner: str, do: str, **values: Value) -> Json:
+        """Return an update of the record that fails if another run owns the conversation."""
+        return self._change(_key(conversation, RECORD), do, {"me": owner, **values}, only_if="#owner = :me")
 
     # -- the outbox --------------------------------------------------------------------------------
 
     def outbox(self, conversation: str, batch_id: str) -> Outbox | None:
-        """Return the outbox of a batch that is finished or has a planned reply, and None for other batches."""
+        """Return the outbox of a batch, or None if no run has planned, withheld or finished its reply."""
         item = self._get("read outbox", _key(conversation, _outbox_key(batch_id)))
-        return _to_outbox(item) if item.keys() & {"outcome", "carriedBy", "states"} else None
+        return _to_outbox(item) if item.keys() & {"outcome", "carriedBy", "states", "withheld"} else None
 
     def plan(
         self, conversation: str, owner: str, batch_id: str, outbox: Outbox, *, reply_count: ReplyCount, now_ms: int
-    ) -> bool:
-        """Store the planned parts before the first is sent. Return False if another run owns the conversation."""
+    ) -> None:
+        """Store the planned parts before the first is sent."""
         expires_at = _expires_at(now_ms, self._outbox_days)
         plan: Values = {
-            **_key(conversation, _outbox_key(batch_id)), **_from_outbox(outbox), "expiresAt": expires_at,
-        }  # fmt: skip
-        do = "SET #carriedBy = :by, #expiresAt = :at"
+            **_key(conversation, _outbox_key(batch_id)),
+            "parts": _to_json([part.text for part in outbox.parts]),
+            "states": [part.state for part in outbox.parts],
+            "carried": _to_json(outbox.also_answers),
+            "inputTokens": outbox.input_tokens,
+            "outputTokens": outbox.output_tokens,
+            "expiresAt": expires_at,
+        }
+        values: Values = {"by": batch_id, "at": expires_at}
         others = [
-            self._change(_key(conversation, _outbox_key(each)), do, {"by": batch_id, "at": expires_at})
+            self._change(_key(conversation, _outbox_key(each)), "SET #carriedBy = :by, #expiresAt = :at", values)
             for each in outbox.also_answers
         ]
-        record = self._change(
-            _key(conversation, RECORD),
-            "SET #repliesSince = :since, #replies = :replies",
-            {"me": owner, "since": reply_count.began_at_ms, "replies": reply_count.replies},
-            only_if="#owner = :me",
-        )
-        return self._transact("plan reply", [record, self._new(plan), *others])
+        do = "SET #repliesSince = :since, #replies = :replies"
+        record = self._change_own(conversation, owner, do, since=reply_count.began_at_ms, replies=reply_count.replies)
+        _require_ownership(self._transact("plan reply", [record, self._new(plan), *others]))
 
-    def mark(self, conversation: str, owner: str, batch_id: str, *, part: int, before: str, after: str) -> bool:
-        """Change a part's state from `before` to `after`. Return False if the part is in another state."""
+    def mark(self, conversation: str, owner: str, batch_id: str, *, part: int, before: str, after: str) -> None:
+        """Change a part's state from `before` to `after`."""
         # The stored state names its owner. So if a response was lost, the repeated call recognises its own mark.
         mine = f"{after}:{owner}"
-        return self._update(
+        marked = self._update(
             "mark part",
             _key(conversation, _outbox_key(batch_id)),
             f"SET #states[{part}] = :mine",
             {"before": before, "mine": mine},
             only_if=f"begins_with(#states[{part}], :before) OR #states[{part}] = :mine",
-        ).done
+        )
+        _require_ownership(marked.done)
+
+    def withhold(self, conversation: str, owner: str, batch_id: str, detail: str, *, now_ms: int) -> None:
+        """Store the event before it is published."""
+        record = self._change_own(conversation, owner, "SET #ownerUntil = #ownerUntil")
+        values: Values = {"detail": detail, "at": _expires_at(now_ms, self._outbox_days)}
+        do = "SET #withheld = :detail, #expiresAt = :at"
+        outbox = self._change(_key(conversation, _outbox_key(batch_id)), do, values)
+        _require_ownership(self._transact("withhold reply", [record, outbox]))
 
     def clear_answered_by(self, conversation: str, batch_id: str) -> None:
         """Remove the note that this batch's reply answers parked batches too. They are then answered separately."""
@@ -246,56 +264,38 @@ class ConversationsTable(Table):
 
     # -- the end of a batch ------------------------------------------------------------------------
 
-    def finish(self, conversation: str, owner: str, finished: FinishedBatch) -> bool:
-        """Store the batch's turns, outcome and counts, and release the conversation, in one transaction.
-
-        Return False if another run owns the conversation.
-        """
+    def finish(self, conversation: str, owner: str, finished: FinishedBatch) -> None:
+        """Store the batch's turns, outcome and counts, and release the conversation, in one transaction."""
         f, expires_at = finished, _expires_at(finished.now_ms, self._turn_days)
-        record = self._change(
-            _key(conversation, RECORD),
+        record = self._change_own(
+            conversation,
+            owner,
             "SET #turns = :turns, #rolled = :rolled, #parked = :parked, #conversationStatus = :status, "
             "#reason = :reason, #answered = :answered, #processingMs = :ms, #updatedAt = :now, #expiresAt = :at"
-            " REMOVE #owner, #ownerUntil ADD #inputTokens :in, #outputTokens :out",
-            {
-                "me": owner,
-                "turns": _to_json([_from_turn(turn) for turn in f.turns]),
-                "rolled": f.older_turn_count + len(f.leaving_turns),
-                "parked": _from_parked(f.parked),
-                "status": f.status,
-                "reason": f.reason,
-                "answered": _to_json(dict(f.answered)),
-                "ms": f.processing_ms,
-                "now": f.now_ms,
-                "at": expires_at,
-                "in": f.input_tokens,
-                "out": f.output_tokens,
-            },
-            only_if="#owner = :me",
+            " REMOVE #owner, #ownerUntil ADD #inputTokens :input, #outputTokens :output",
+            turns=_to_json(_as_dicts(f.record.turns)),
+            rolled=f.record.older_turn_count + len(f.leaving_turns),
+            parked=_to_json(_as_dicts(f.record.parked)),
+            status=f.outcome,
+            reason=f.reason,
+            answered=_to_json(f.record.answered),
+            ms=f.processing_ms,
+            now=f.now_ms,
+            at=expires_at,
+            input=f.input_tokens,
+            output=f.output_tokens,
         )
-        batches = [f.batch_id, *f.also_answered]
-        outboxes = [self._close_outbox(conversation, each, f.outcome, now_ms=f.now_ms) for each in batches]
+        # The texts of the parts are removed, because the conversation's turns now contain the reply.
+        do = "SET #outcome = :outcome, #expiresAt = :at REMOVE #parts, #withheld"
+        values: Values = {"outcome": f.outcome, "at": _expires_at(f.now_ms, self._outbox_days)}
+        outboxes = [self._change(_key(conversation, _outbox_key(each)), do, values) for each in f.batch_ids]
         turns = [
             self._new(
-                {
-                    **_key(conversation, f"t#{f.older_turn_count + n:010}"),
-                    "turn": _to_json(_from_turn(turn)),
-                    "expiresAt": expires_at,
-                }
+                {**_key(conversation, f"t#{number:010}"), "turn": _to_json(turn._asdict()), "expiresAt": expires_at}
             )
-            for n, turn in enumerate(f.leaving_turns)
+            for number, turn in enumerate(f.leaving_turns, f.record.older_turn_count)
         ]
-        return self._transact("finish batch", [record, *outboxes, *turns])
-
-    def finish_unknown(self, conversation: str, batch_id: str, outcome: str, *, now_ms: int) -> None:
-        """Store the outcome of a batch whose conversation has no record."""
-        self._transact("finish batch", [self._close_outbox(conversation, batch_id, outcome, now_ms=now_ms)])
-
-    def _close_outbox(self, conversation: str, batch_id: str, outcome: str, *, now_ms: int) -> Json:
-        # The texts of the parts are removed, because the conversation's turns now contain the reply.
-        do = "SET #outcome = :outcome, #expiresAt = :at REMOVE #parts"
-        values: Values = {"outcome": outcome, "at": _expires_at(now_ms, self._outbox_days)}
-        return self._change(_key(conversation, _outbox_key(batch_id)), do, values)
+        _require_ownership(self._transact("finish batch", [record, *outboxes, *turns]))
 
     # -- the end of a conversation -----------------------------------------------------------------
 
@@ -312,43 +312,38 @@ class ConversationsTable(Table):
         request = self._new(tombstone, {"forgotten": at_ms}, only_if=to_do)["Put"]
         return self._asked("forget conversation", "put_item", request).done
 
-    def count(self, conversation: str) -> Erased:
-        """Count the items that `erase` would delete, and the record's turns."""
+    def count(self, conversation: str) -> tuple[int, int]:
+        """Return how many turns and outboxes the conversation has."""
         record, parts = self.read(conversation), self._parts(conversation)
-        turns = len(record.turns) if record else 0
-        return Erased(turns + _count(parts, "t#"), _count(parts, "o#"))
+        turns = (len(record.turns) if record else 0) + sum(part.startswith("t#") for part in parts)
+        return turns, sum(part.startswith("o#") for part in parts)
 
     def erase(self, conversation: str, *, has_time: Callable[[], bool]) -> bool:
         """Delete all items except the record. Return False if time ran out before all were deleted."""
-        parts = [part for part in self._parts(conversation) if part != RECORD]
-        for start in range(0, len(parts), DELETES):
+        for part in self._parts(conversation):
             if not has_time():
                 return False
-            some = parts[start : start + DELETES]
-            requests = [{"DeleteRequest": {"Key": encode(_key(conversation, part))}} for part in some]
-            with aws.errors_as_ours("erase conversation"):
-                response = self._client.batch_write_item(RequestItems={self.name: requests})
-            if response.get("UnprocessedItems"):
-                raise SendFailed("erase conversation: the table is too busy")
+            if part != RECORD:
+                self._asked("erase conversation", "delete_item", self._delete(_key(conversation, part))["Delete"])
         return True
 
     def end_forget(self, conversation: str, owner: str) -> None:
-        do = "REMOVE #owner, #ownerUntil, #erasing"
-        self._update("forget conversation", _key(conversation, RECORD), do, {"me": owner}, only_if="#owner = :me")
+        self._update_own("forget conversation", conversation, owner, "REMOVE #owner, #ownerUntil, #erasing")
 
     def release_tombstone(self, conversation: str, owner: str, *, now_ms: int) -> None:
         """Release a conversation whose record was only a tombstone when it was acquired, and restore the tombstone."""
         do = "SET #expiresAt = :at REMOVE #owner, #ownerUntil, #createdAt, #conversationStatus"
-        values: Values = {"me": owner, "at": _expires_at(now_ms, self._outbox_days)}
-        self._update("release conversation", _key(conversation, RECORD), do, values, only_if="#owner = :me")
+        expires_at = _expires_at(now_ms, self._outbox_days)
+        self._update_own("release conversation", conversation, owner, do, at=expires_at)
 
     def _parts(self, conversation: str) -> list[str]:
         query = expressions({"id": conversation}, KeyConditionExpression="#id = :id", ProjectionExpression="#part")
         return [text(item, "part") for item in self._pages("read conversation", "query", query)]
 
 
-def _count(parts: Sequence[str], prefix: str) -> int:
-    return sum(part.startswith(prefix) for part in parts)
+def _require_ownership(is_owner: bool) -> None:  # noqa: FBT001 - the result of a write
+    if not is_owner:
+        raise LockLost("another run owns the conversation")
 
 
 def _expires_at(now_ms: int, days: int) -> int:
@@ -356,7 +351,7 @@ def _expires_at(now_ms: int, days: int) -> int:
 
 
 def _has_expired(item: Item, now_ms: int) -> bool:
-    """Return whether the item has expired. DynamoDB may take days to delete an expired item."""
+    """Return whether the item has expired. DynamoDB deletes it days later."""
     return "expiresAt" in item and number(item, "expiresAt") < now_ms // 1_000
 
 
@@ -364,17 +359,13 @@ def _key(conversation: str, part: str) -> dict[str, str]:
     return {"id": conversation, "part": part}
 
 
-# -- items and their JSON --------------------------------------------------------------------------
-# Existing tables contain these names of attributes and fields, so keep them even if a name in Python changes.
-
-
 def _to_record(item: Item) -> ConversationRecord:
     return ConversationRecord(
         status=text(item, "conversationStatus") or None,
         settings=_json(item, "settings", {}),
-        turns=[_to_turn(each) for each in _json(item, "turns", [])],
+        turns=[Turn(**each) for each in _json(item, "turns", [])],
         older_turn_count=number(item, "rolled"),
-        parked=[_to_parked(each) for each in _json(item, "parked", [])],
+        parked=[ParkedBatch(**each) for each in _json(item, "parked", [])],
         answered=_json(item, "answered", {}),
         reply_count=ReplyCount(number(item, "repliesSince"), number(item, "replies")),
         forgotten_at_ms=number(item, "forgottenAt"),
@@ -396,51 +387,13 @@ def _to_outbox(item: Item) -> Outbox:
         input_tokens=number(item, "inputTokens"),
         output_tokens=number(item, "outputTokens"),
         answered_by=text(item, "carriedBy") or None,
+        withheld=text(item, "withheld") or None,
         outcome=text(item, "outcome") or None,
     )
 
 
-def _from_outbox(outbox: Outbox) -> dict[str, Value]:
-    return {
-        "parts": _to_json([part.text for part in outbox.parts]),
-        "states": [part.state for part in outbox.parts],
-        "carried": _to_json(list(outbox.also_answers)),
-        "inputTokens": outbox.input_tokens,
-        "outputTokens": outbox.output_tokens,
-    }
-
-
-def _to_turn(value: Json) -> Turn:
-    return Turn(role=value["role"], text=value["text"], at_ms=value["at_ms"], batch_id=value["batch_id"])
-
-
-def _from_turn(turn: Turn) -> Json:
-    return {"role": turn.role, "text": turn.text, "at_ms": turn.at_ms, "batch_id": turn.batch_id}
-
-
-def _to_parked(value: Json) -> ParkedBatch:
-    return ParkedBatch(
-        batch_id=value["batch_id"],
-        generation=value["generation"],
-        lane=value["lane"],
-        text=value["text"],
-        sent_text=value["said"],
-    )
-
-
-def _from_parked(parked: Sequence[ParkedBatch]) -> str:
-    return _to_json(
-        [
-            {
-                "batch_id": each.batch_id,
-                "generation": each.generation,
-                "lane": each.lane,
-                "text": each.text,
-                "said": each.sent_text,
-            }
-            for each in parked
-        ]
-    )
+def _as_dicts(values: Sequence[Turn] | Sequence[ParkedBatch]) -> list[Json]:
+    return [each._asdict() for each in values]
 
 
 def _to_json(value: Any) -> str:

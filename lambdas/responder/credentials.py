@@ -22,10 +22,7 @@ class CredentialStore:
         self._secret = KeptSecret(secrets, secret_id, _parse_object, clock=clock)
 
     def of(self, service: str, account: str = "") -> Mapping[str, str]:
-        """Return the keys of a service's account.
-
-        If the secret cannot be read again, return the keys that were read last. Raise SendFailed if it was never read.
-        """
+        """Return the keys of a service's account, as they were last read. Raise SendFailed if they were never read."""
         common = _as_object(self._secret.value().get(service))
         own = _as_object(_as_object(common.get("accounts")).get(account))
         return {name: value for name, value in {**common, **own}.items() if isinstance(value, str)}

@@ -8,8 +8,6 @@ from message_buffer.aws import clients as aws
 # The pause before the next attempt doubles from the minimum to the maximum.
 MIN_RETRY_SECONDS = 4
 MAX_RETRY_SECONDS = 300
-# This is longer than the function may run, so that a run does not receive the same dead letter twice.
-DEAD_LETTER_HIDDEN_SECONDS = 720
 
 
 class Delivery(NamedTuple):
@@ -26,21 +24,7 @@ class Delivery(NamedTuple):
         return min(MIN_RETRY_SECONDS << (self.receives - 1), MAX_RETRY_SECONDS)
 
 
-class Later(NamedTuple):
-    """Returned if the delivery is not finished: the queue has to deliver it again after `seconds`."""
-
-    seconds: int
-
-
-class Letters(NamedTuple):
-    found: int
-    finished: bool
-    """False if time ran out before the whole queue was read."""
-
-
 class Deliveries:
-    """The queue and its dead-letter queue."""
-
     def __init__(self, queue_url: str, dead_letter_queue_url: str) -> None:
         self._queue_url = queue_url
         self._dead_letter_queue_url = dead_letter_queue_url
@@ -51,37 +35,6 @@ class Deliveries:
             aws.client("sqs").change_message_visibility(
                 QueueUrl=self._queue_url, ReceiptHandle=receipt, VisibilityTimeout=seconds
             )
-
-    def erase_dead_letters(
-        self, is_wanted: Callable[[str], bool], *, has_time: Callable[[], bool], keep: bool
-    ) -> Letters:
-        """Delete the dead letters whose body `is_wanted` accepts. With `keep`, only count them.
-
-        All other dead letters stay in the queue.
-        """
-        sqs, url = aws.client("sqs"), self._dead_letter_queue_url
-        found, others, finished = 0, [], False
-        with aws.errors_as_ours("look through dead letters"):
-            while not finished and has_time():
-                response = sqs.receive_message(
-                    QueueUrl=url,
-                    MaxNumberOfMessages=10,
-                    VisibilityTimeout=DEAD_LETTER_HIDDEN_SECONDS,
-                    # Without a wait time, SQS asks only some servers of the queue, and may miss letters.
-                    WaitTimeSeconds=1,
-                )
-                letters = response.get("Messages", [])
-                finished = not letters
-                for letter in letters:
-                    wanted = is_wanted(letter["Body"])
-                    found += wanted
-                    if wanted and not keep:
-                        sqs.delete_message(QueueUrl=url, ReceiptHandle=letter["ReceiptHandle"])
-                    else:
-                        others.append(letter["ReceiptHandle"])
-            for receipt in others:
-                sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=0)
-        return Letters(found, finished)
 
     def dead_letter(self, body: str, *, reason: str) -> None:
         """Put the body and the reason into the dead-letter queue. The body is unchanged, so it can be moved back."""

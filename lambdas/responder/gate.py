@@ -1,13 +1,12 @@
 """Decides whether a reply may still be sent. A human agent may have taken over, or the customer may have written again.
 
-While the conversation is on hold by anyone but the responder, nothing is sent, whatever the policy. Otherwise:
+While the conversation is on hold, nothing is sent, whatever the policy. Otherwise:
 
 | policy | the gate may close | then an unsent reply |
 |---|---|---|
 | deliver | never | |
 | discard_and_merge | before the first part | is discarded; the next batch's reply answers both |
 | interrupt | before any part | is discarded; the parts that were sent stay in the history |
-| queue | before the first part | waits, and is sent before the next batch is answered |
 
 If the gate closes, the batch is parked for a bounded time. If no newer batch has been answered by then,
 the reply is sent after all, because the newer messages may have been cancelled.
@@ -17,12 +16,24 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lambdas.responder.batch import Batch
-from lambdas.responder.gate_client import Buffer, OthersHold
+from lambdas.responder.errors import CallBusy
+from message_buffer.aws.functions import Functions
+from message_buffer.json_object import Json
 
+# The function `gate` may need a cold start, and then calls Valkey or DynamoDB.
+MAX_GATE_ANSWER_SECONDS = 6.0
 # If this many batches are parked, the next batch is answered at once, so that customers who never stop writing get a
 # reply, too.
 MAX_PARKED_BATCHES = 5
-DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE = "deliver", "discard_and_merge", "interrupt", "queue"
+DELIVER, DISCARD_AND_MERGE, INTERRUPT = "deliver", "discard_and_merge", "interrupt"
+
+
+class ActiveHold(NamedTuple):
+    """A hold by people or by a consumer. If it is a consumer's, `cause` is the consumer's name."""
+
+    holder: str
+    cause: str
+    until_ms: int
 
 
 class ParkedBatch(NamedTuple):
@@ -39,22 +50,49 @@ class ParkedBatch(NamedTuple):
 class GateCheck(NamedTuple):
     """The buffer's response to the question whether a part may be sent."""
 
-    hold: OthersHold | None
-    """A hold by people or by another consumer. While there is one, nothing may be sent."""
+    hold: ActiveHold | None
     newer: bool
     """The customer has written messages after the batch, and the policy lets them close the gate."""
 
 
+class BufferClient:
+    """Calls the function `gate`, the only function of the message buffer that consumers may call.
+
+    Raises CallBusy if the function refuses, and SendFailed if it cannot be reached.
+    """
+
+    def __init__(self, functions: Functions, gate_function: str, *, by: str) -> None:
+        self._functions = functions
+        self._gate_function = gate_function
+        self._by = by
+
+    def newest_generation(self, batch: Batch) -> tuple[int, ActiveHold | None]:
+        """Return the conversation's present generation in the batch's lane, and a hold, or None."""
+        fields = {"conversation": str(batch.conversation), "generation": batch.generation, "lane": batch.lane}
+        seen = self._ask(**fields)
+        return int(seen["current"]), _hold(seen)
+
+    def current_hold(self, batch: Batch) -> ActiveHold | None:
+        """Return a hold, or None. Unlike `newest_generation`, this works in an outage of Valkey."""
+        return _hold(self._ask(conversation=str(batch.conversation)))
+
+    def _ask(self, **fields: object) -> Json:
+        event = {"operation": "gate", "by": self._by, **fields}
+        response = self._functions.call(self._gate_function, event, response_seconds=MAX_GATE_ANSWER_SECONDS)
+        if response.get("ok"):
+            result: Json = response["result"]
+            return result
+        raise CallBusy(f"gate: {response.get('error', {}).get('code', 'failed')}")
+
+
+def _hold(seen: Json) -> ActiveHold | None:
+    return next((ActiveHold(each["holder"], each["cause"], int(each["until"])) for each in seen["holds"]), None)
+
+
 class ReplyGate:
-    def __init__(self, policy: str, buffer: Buffer) -> None:
-        self._policy = policy
+    def __init__(self, policy: str, buffer: BufferClient) -> None:
         self._buffer = buffer
-
-    def merges(self) -> bool:
-        return self._policy in (DISCARD_AND_MERGE, INTERRUPT)
-
-    def queues(self) -> bool:
-        return self._policy == QUEUE
+        self._policy = policy
 
     def check(self, batch: Batch, *, parked: Sequence[ParkedBatch], answered: int, parts_sent: int) -> GateCheck:
         """Ask the buffer whether the next part may be sent. The result may be outdated at once.
@@ -63,7 +101,7 @@ class ReplyGate:
         will arrive in a later batch.
         """
         if not self._obeys_newer_messages(batch, parked, parts_sent):
-            return GateCheck(self._buffer.hold_of_another(batch), newer=False)
+            return GateCheck(self._buffer.current_hold(batch), newer=False)
         newest, hold = self._buffer.newest_generation(batch)
         # If `answered` is higher than `newest`, ignore it, because the buffer has forgotten the conversation since then
         # and counts from 1 again.

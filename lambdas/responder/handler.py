@@ -1,36 +1,26 @@
-"""Lambda entry of the responder: deliveries of its queue, or an operator's `{"operation": …}` (`operator_commands.py`).
+"""Lambda entry of the responder: deliveries of its queue, or an operator's `{"operation": …}`.
 
 While the responder works on a delivery, a heartbeat extends the delivery's invisibility by a short period each time. So
 if the function is killed, the queue delivers the batch again soon, however long the queue's own visibility time-out is.
 """
 
-from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from lambdas.responder.assistants.base import Assistant
-from lambdas.responder.assistants.bedrock import Bedrock
-from lambdas.responder.assistants.echo import Echo
-from lambdas.responder.assistants.openai import OpenAi
-from lambdas.responder.channels.base import Channel, require_credential
-from lambdas.responder.channels.fake import FakeChannel
-from lambdas.responder.channels.messenger import MessengerChannel
-from lambdas.responder.channels.telegram import TelegramChannel
-from lambdas.responder.channels.twilio import TwilioChannel
-from lambdas.responder.channels.whatsapp import WhatsAppChannel
-from lambdas.responder.collaborators import Collaborators
+from lambdas.responder.assistants import Assistant, Bedrock, Echo, OpenAi
+from lambdas.responder.channels import CHANNELS, Channel, FakeChannel, require_credential
 from lambdas.responder.conversations_table import ConversationsTable
 from lambdas.responder.credentials import CredentialStore
 from lambdas.responder.deliveries import Deliveries, Delivery
-from lambdas.responder.forgetting import ResponderForgetting
-from lambdas.responder.gate_client import BufferClient
+from lambdas.responder.forgetting import OperatorCommands, ResponderForgetting
+from lambdas.responder.gate import BufferClient
 from lambdas.responder.http_client import Http
-from lambdas.responder.operator_commands import OperatorCommands
-from lambdas.responder.service import Responder
+from lambdas.responder.service import Collaborators, Responder
 from message_buffer.aws.functions import Functions
 from message_buffer.aws.object_store import ObjectStore
 from message_buffer.aws.secrets import Secrets
 from message_buffer.errors import SendFailed
+from message_buffer.events.dead_letters import DeadLetterQueue
 from message_buffer.events.event_bus import EventBus
 from message_buffer.heartbeat import Heartbeat
 from message_buffer.json_object import Json
@@ -41,12 +31,6 @@ from message_buffer.telemetry import Telemetry
 # The heartbeat hides a delivery for one more period, this many times within each period. So the delivery stays hidden
 # even if one call of the heartbeat is slow.
 MIN_HEARTBEATS_WHILE_HIDDEN = 3
-CHANNELS: dict[str, Callable[[Http, Any], Channel]] = {
-    "whatsapp": WhatsAppChannel,
-    "messenger": MessengerChannel,
-    "telegram": TelegramChannel,
-    "twilio": TwilioChannel,
-}
 
 
 class _Components(NamedTuple):
@@ -68,21 +52,22 @@ def _components() -> _Components:
         settings.conversations_table, outbox_days=options.outbox_days, turn_days=options.turn_days
     )
     deliveries = Deliveries(settings.queue_url, settings.dead_letter_queue_url)
-    buffer = BufferClient(Functions(), settings.gate_function, by="responder")
     bus = EventBus(settings.event_bus)
     credentials = CredentialStore(Secrets(), settings.secret_id)
+    forgetting = ResponderForgetting(
+        table=table, dead_letters=DeadLetterQueue(settings.dead_letter_queue_url), lock_ms=options.lock_ms
+    )
     collaborators = Collaborators(
+        table=table,
         bus=bus,
         objects=ObjectStore(settings.oversize_bucket),
-        buffer=buffer,
-        dead_letter=lambda body, reason: deliveries.dead_letter(body, reason=reason),
+        buffer=BufferClient(Functions(), settings.gate_function, by="responder"),
+        deliveries=deliveries,
+        forgetting=forgetting,
         assistant=partial(_assistant, options, credentials),
         channel=partial(_channel, options, credentials, FakeChannel(bus)),
     )
-    forgetting = ResponderForgetting(table=table, dead_letters=deliveries, lock_ms=options.lock_ms)
-    responder = Responder(
-        table=table, collaborators=collaborators, forgetting=forgetting, options=options, telemetry=telemetry
-    )
+    responder = Responder(collaborators, options, telemetry)
     commands = OperatorCommands(table=table, forgetting=forgetting, telemetry=telemetry)
     return _Components(responder, commands, deliveries, telemetry, options.hidden_seconds)
 
@@ -134,13 +119,12 @@ def _is_finished(record: Json, components: _Components, context: Any) -> bool:
         with Heartbeat(keep_hidden, every_seconds=every_seconds) as heartbeat:
             receives = int(record["attributes"]["ApproximateReceiveCount"])
             delivery = Delivery(record["body"], receives, context.get_remaining_time_in_millis, heartbeat.check)
-            later = components.responder.respond(delivery)
+            retry_seconds = components.responder.respond(delivery)
         heartbeat.check()
-        if later is not None:
-            hide(seconds=later.seconds)
-        return later is None
+        if retry_seconds is not None:
+            hide(seconds=retry_seconds)
+        return retry_seconds is None
     except SendFailed as error:
-        # The queue may deliver the batch again although it was answered. The outbox then shows the next run what was
-        # sent.
+        # If the queue delivers the batch again although it was answered, the outbox shows what was sent.
         components.telemetry.warn("delivery could not be hidden", reason=str(error))
         return False

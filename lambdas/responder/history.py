@@ -6,12 +6,10 @@ from typing import NamedTuple
 
 # DynamoDB limits an item to 400 KB. Besides these turns, the record contains parked batches and settings.
 MAX_RECORDED_TURNS_BYTES = 98_304
-# DynamoDB limits a transaction to 100 writes, and the transaction that ends a batch may move all turns out of the
-# record.
+# DynamoDB limits a transaction to 100 writes, and the last one of a batch may move all turns out of the record.
 MAX_RECORDED_TURNS = 60
 MAX_TURN_BYTES = 32_768
-# A token of English has about four bytes, and a token of other scripts has fewer. So the estimated number of tokens is
-# usually higher than the true one.
+# A token of English has about four bytes, so the estimated number of tokens is usually higher than the true one.
 MIN_BYTES_IN_A_TOKEN = 3
 CUT_MARK = " […]"
 CONTROLS = {code: None for code in range(32) if chr(code) not in "\n\t"}
@@ -42,28 +40,26 @@ def shorten(text: str, max_bytes: int = MAX_TURN_BYTES) -> str:
 
 
 def trim(turns: Sequence[Turn]) -> TrimmedTurns:
-    """Return the turns that stay in the record, and those that are moved out of it.
-
-    When the turns no longer fit into the record, the older half is moved at once. So not every later turn needs a move.
-    """
+    """Return the turns that stay in the record, and those that are moved out of it: the older half at once."""
     sizes = [len(json.dumps(turn, ensure_ascii=False).encode("utf-8", "replace")) for turn in turns]
     if sum(sizes) <= MAX_RECORDED_TURNS_BYTES and len(turns) <= MAX_RECORDED_TURNS:
         return TrimmedTurns(list(turns), [])
-    first = 0
-    while first < len(turns) and (
-        sum(sizes[first:]) > MAX_RECORDED_TURNS_BYTES // 2 or len(turns) - first > MAX_RECORDED_TURNS // 2
-    ):
-        first += 1
+    first = max(first_that_fits(sizes, MAX_RECORDED_TURNS_BYTES // 2), len(turns) - MAX_RECORDED_TURNS // 2)
     return TrimmedTurns(list(turns[first:]), list(turns[:first]))
 
 
 def fit_into_budget(earlier: Sequence[Turn], question: Sequence[Turn], *, max_tokens: int) -> list[Turn]:
     """Return the whole question, preceded by as many of the newest earlier turns as the tokens allow."""
     left = max_tokens - sum(estimate_tokens(turn.text) for turn in question)
-    first = len(earlier)
-    while first and (left := left - estimate_tokens(earlier[first - 1].text)) >= 0:
+    return [*earlier[first_that_fits([estimate_tokens(turn.text) for turn in earlier], left) :], *question]
+
+
+def first_that_fits(sizes: Sequence[int], left: int) -> int:
+    """Return the first index from which on all sizes together are at most `left`."""
+    first = len(sizes)
+    while first and (left := left - sizes[first - 1]) >= 0:
         first -= 1
-    return [*earlier[first:], *question]
+    return first
 
 
 def estimate_tokens(text: str) -> int:

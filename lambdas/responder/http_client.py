@@ -1,8 +1,4 @@
-"""The responder's only module that makes HTTP requests. It turns each failure into one of the responder's errors.
-
-The client makes each request once. If a request may be repeated, the queue delivers its batch again, after a pause that
-grows with each attempt.
-"""
+"""Makes each HTTP request once, and turns each failure into one of the responder's errors."""
 
 import json
 import logging
@@ -11,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed
-from message_buffer.json_object import Json
+from message_buffer.json_object import Json, to_json
 
 # This limits only the time to connect. Responses of the AI and the channels take longer, and have limits of their own.
 MAX_CONNECT_SECONDS = 2.0
@@ -37,10 +33,7 @@ class Http:
         self._pool = urllib3.PoolManager(retries=False)
 
     def post(self, url: str, body: bytes, *, headers: Mapping[str, str], seconds: float) -> Json:
-        """Return the JSON object of a 2xx response, or an empty object if its body is something else.
-
-        Raise CallRefused, CallBusy or CallUnconfirmed.
-        """
+        """Return the JSON object of a 2xx response, or an empty object if its body is something else."""
         deadline = time.monotonic() + seconds
         try:
             response = self._pool.request(
@@ -70,8 +63,8 @@ class Http:
         return _object_of(response.status, content)
 
     def post_json(self, url: str, value: Json, *, headers: Mapping[str, str], seconds: float) -> Json:
-        body = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
-        return self.post(url, body, headers={"Content-Type": "application/json", **headers}, seconds=seconds)
+        headers = {"Content-Type": "application/json", **headers}
+        return self.post(url, to_json(value), headers=headers, seconds=seconds)
 
     def _read(self, response: Any, deadline: float) -> bytes:
         """Return the whole body. It has a deadline, because the socket's time-out bounds only pauses between chunks."""

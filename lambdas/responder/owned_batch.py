@@ -5,26 +5,28 @@ from dataclasses import dataclass
 
 from lambdas.responder import history
 from lambdas.responder.batch import Batch
-from lambdas.responder.conversations_table import ConversationRecord, ConversationsTable, FinishedBatch
+from lambdas.responder.conversations_table import (
+    PLANNED,
+    ConversationRecord,
+    ConversationsTable,
+    FinishedBatch,
+    Outbox,
+    ReplyCount,
+)
 from lambdas.responder.deliveries import Delivery
 from lambdas.responder.errors import CallBusy
 from lambdas.responder.gate import ParkedBatch
 from lambdas.responder.history import ASSISTANT, USER, Turn
-from lambdas.responder.outbox import PLANNED, Outbox
-from message_buffer.errors import LockLost
 from message_buffer.json_object import Json
 
 # Enough time for the last write of a batch, or for the release of its conversation after a failure.
 MIN_TIME_TO_FINISH_MS = 5_000
 # The maximum size of the customer's text, and of the parts of the reply that were sent before the gate closed.
 MAX_PARKED_TEXT_BYTES = 12_288
-LOST = "another run owns the conversation"
 
 
 @dataclass
 class OwnedBatch:
-    """Each write raises LockLost if another run has taken the conversation over."""
-
     table: ConversationsTable
     batch: Batch
     delivery: Delivery
@@ -40,26 +42,20 @@ class OwnedBatch:
         return str(self.batch.conversation)
 
     @property
-    def earlier(self) -> list[ParkedBatch]:
-        """Return the parked batches of the same lane with lower generations, the lowest first."""
+    def also_answers(self) -> list[ParkedBatch]:
+        """Return the parked batches that this batch's reply also answers. Once the reply is planned, they are fixed.
+
+        They are the newest of the same lane with lower generations that fit into this batch's question. Older ones are
+        answered separately.
+        """
         lane, generation = self.batch.lane, self.batch.generation
         earlier = [each for each in self.record.parked if each.lane == lane and each.generation < generation]
-        return sorted(earlier, key=lambda each: each.generation)
-
-    @property
-    def also_answers(self) -> list[ParkedBatch]:
-        """Return the parked batches that this batch's reply also answers. Once the reply is planned, they are fixed."""
-        if self.outbox is None:
-            return self._newest_that_fit()
-        return [each for each in self.earlier if each.batch_id in self.outbox.also_answers]
-
-    def _newest_that_fit(self) -> list[ParkedBatch]:
-        """Return the newest parked batches that fit into this batch's question. Older ones are answered separately."""
-        earlier, left = self.earlier, self.max_question_tokens - history.estimate_tokens(self.batch.text)
-        first = len(earlier)
-        while first and (left := left - _tokens(earlier[first - 1])) >= 0:
-            first -= 1
-        return earlier[first:]
+        earlier.sort(key=lambda each: each.generation)
+        if self.outbox:
+            return [each for each in earlier if each.batch_id in self.outbox.also_answers]
+        left = self.max_question_tokens - history.estimate_tokens(self.batch.text)
+        tokens = [history.estimate_tokens(each.text) + history.estimate_tokens(each.sent_text) for each in earlier]
+        return earlier[history.first_that_fits(tokens, left) :]
 
     @property
     def sent_text(self) -> str:
@@ -85,29 +81,22 @@ class OwnedBatch:
     # -- writes ------------------------------------------------------------------------------------
 
     def plan(self, outbox: Outbox, *, now_ms: int) -> None:
-        batch_id, reply_count = self.batch.batch_id, self.record.reply_count.at(now_ms).with_one_more()
-        if not self.table.plan(self.conversation, self.owner, batch_id, outbox, reply_count=reply_count, now_ms=now_ms):
-            raise LockLost(LOST)
+        since_ms, replies = self.record.reply_count.at(now_ms)
+        count = ReplyCount(since_ms, replies + 1)
+        self.table.plan(self.conversation, self.owner, self.batch.batch_id, outbox, reply_count=count, now_ms=now_ms)
         self.outbox = outbox
 
     def mark(self, part: int, *, before: str, after: str) -> None:
-        batch_id = self.batch.batch_id
-        if not self.table.mark(self.conversation, self.owner, batch_id, part=part, before=before, after=after):
-            raise LockLost("another run has changed the state of the part")
         assert self.outbox is not None
+        self.table.mark(self.conversation, self.owner, self.batch.batch_id, part=part, before=before, after=after)
         parts = [each._replace(state=after) if n == part else each for n, each in enumerate(self.outbox.parts)]
         self.outbox = self.outbox._replace(parts=parts)
 
     def park(self) -> None:
-        """Park the batch, so that it waits for the next batch.
-
-        The outbox keeps the planned parts. They are sent after a bounded wait if no newer batch has been answered by
-        then.
-        """
+        """Park the batch. Its planned parts are sent later if no newer batch has been answered by then."""
         text, sent_text = (history.shorten(each, MAX_PARKED_TEXT_BYTES) for each in (self.batch.text, self.sent_text))
         parked = ParkedBatch(self.batch.batch_id, self.batch.generation, self.batch.lane, text, sent_text)
-        if not self.table.park(self.conversation, self.owner, [*self.record.parked, parked]):
-            raise LockLost(LOST)
+        self.table.park(self.conversation, self.owner, [*self.record.parked, parked])
 
     def release(self, *, reason: str) -> None:
         self.table.release(self.conversation, self.owner, status=self.record.status or "waiting", reason=reason)
@@ -117,37 +106,29 @@ class OwnedBatch:
         turns: Sequence[Turn],
         *,
         outcome: str,
-        status: str,
         now_ms: int,
         reason: str = "",
-        also_answered: Sequence[str] = (),
+        also_answered: Sequence[ParkedBatch] = (),
     ) -> int:
         """Store the batch's outcome and its turns. Return how many milliseconds the batch took."""
         batch, record = self.batch, self.record
         trimmed = history.trim([*record.turns, *(turn._replace(text=history.shorten(turn.text)) for turn in turns)])
+        over = [batch.batch_id, *(each.batch_id for each in also_answered)]
         highest = max(record.answered.get(batch.lane, 0), batch.generation)
-        over = {batch.batch_id, *also_answered}
-        processing_ms = now_ms - self.began_at_ms
         finished = FinishedBatch(
-            batch_id=batch.batch_id,
+            batch_ids=over,
             outcome=outcome,
-            status=status,
             reason=reason,
-            turns=trimmed.recent,
+            record=record._replace(
+                turns=trimmed.recent,
+                parked=[each for each in record.parked if each.batch_id not in over],
+                answered={**record.answered, batch.lane: highest},
+            ),
             leaving_turns=trimmed.older,
-            older_turn_count=record.older_turn_count,
-            parked=[each for each in record.parked if each.batch_id not in over],
-            also_answered=also_answered,
-            answered={**record.answered, batch.lane: highest},
             input_tokens=self.outbox.input_tokens if self.outbox else 0,
             output_tokens=self.outbox.output_tokens if self.outbox else 0,
-            processing_ms=processing_ms,
+            processing_ms=now_ms - self.began_at_ms,
             now_ms=now_ms,
         )
-        if not self.table.finish(self.conversation, self.owner, finished):
-            raise LockLost(LOST)
-        return processing_ms
-
-
-def _tokens(parked: ParkedBatch) -> int:
-    return history.estimate_tokens(parked.text) + history.estimate_tokens(parked.sent_text)
+        self.table.finish(self.conversation, self.owner, finished)
+        return finished.processing_ms

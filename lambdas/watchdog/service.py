@@ -1,7 +1,6 @@
 """The watchdog: puts back conversations whose claim or token has expired, and starts missing processors."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import StoreError
@@ -14,12 +13,6 @@ from message_buffer.telemetry import Telemetry
 MAX_CONVERSATIONS_IN_A_RECOVERY = 500
 # If more claims have expired on a shard, the next pass puts back the rest.
 MAX_CONVERSATIONS_RECOVERED_IN_A_PASS = 50_000
-
-
-class _Health(NamedTuple):
-    pending: int
-    inflight: int
-    overdue_ms: int
 
 
 class Watchdog:
@@ -36,10 +29,10 @@ class Watchdog:
 
         Each pass begins at a different shard, so that no shard is always skipped if there is not enough time for all.
         """
-        shards = self._lane.store.settings.shards
+        shards = self._lane.settings.shards
         first = self._clock() // WATCHDOG_PASS_MS % shards
         first_error: StoreError | None = None
-        checked: list[_Health] = []
+        checked: list[tuple[ShardRecovered, int]] = []
         for n in range(shards):
             if remaining_ms() < self._max_step_ms:
                 self._telemetry.count("SweepsCut")
@@ -57,20 +50,21 @@ class Watchdog:
         if first_error:
             raise first_error
 
-    def _report(self, checked: list[_Health]) -> None:
+    def _report(self, checked: list[tuple[ShardRecovered, int]]) -> None:
         """Publish one value of each metric for all checked shards together, so that an alarm covers the whole stage."""
+        pending, inflight = (sum(seen.pending for seen, _ in checked), sum(seen.inflight for seen, _ in checked))
+        # Publish no zeros of these metrics, because no alarm reads them, and AWS bills a metric for each hour in which
+        # it has a value.
+        if pending or inflight:
+            self._telemetry.count("Pending", pending)
+            self._telemetry.count("InFlight", inflight)
         if checked:
-            pending, inflight = (sum(each.pending for each in checked), sum(each.inflight for each in checked))
-            # Publish no zeros of these metrics, because no alarm reads them, and AWS bills a metric for each hour in
-            # which it has a value.
-            if pending or inflight:
-                self._telemetry.count("Pending", pending)
-                self._telemetry.count("InFlight", inflight)
-            self._telemetry.measure_ms("OldestOverdueMs", max(health.overdue_ms for health in checked))
-        if len(checked) == self._lane.store.settings.shards:
+            self._telemetry.measure_ms("OldestOverdueMs", max(overdue_ms for _, overdue_ms in checked))
+        if len(checked) == self._lane.settings.shards:
             self._telemetry.count("Sweeps")
 
-    def _check_shard(self, shard: int, remaining_ms: Callable[[], int]) -> _Health:
+    def _check_shard(self, shard: int, remaining_ms: Callable[[], int]) -> tuple[ShardRecovered, int]:
+        """Return the shard's state, and how long its oldest conversation is overdue."""
         recovered, conversations = self._recover(shard, remaining_ms)
         overdue_ms = 0 if recovered.oldest_due_at_ms is None else max(self._clock() - recovered.oldest_due_at_ms, 0)
         if conversations:
@@ -80,7 +74,7 @@ class Watchdog:
             shard=shard, pending=recovered.pending, inflight=recovered.inflight, recovered=conversations,
             overdue_ms=overdue_ms, heartbeat_at_ms=recovered.heartbeat_at_ms,
         )  # fmt: skip
-        return _Health(recovered.pending, recovered.inflight, overdue_ms)
+        return recovered, overdue_ms
 
     def _recover(self, shard: int, remaining_ms: Callable[[], int]) -> tuple[ShardRecovered, int]:
         """Put expired claims back, page by page. Return the last page, and how many claims were put back in all."""

@@ -1,25 +1,25 @@
--- charge_quota: charge the quotas of a message's account and tenant; if one is used up, charge none of them.
+-- charge_quota: charge the quotas of a message's account, door and tenant; if one is used up, charge none of them.
 --
 -- The hash `quota` has a time in microseconds for each quota. Each message moves that time ahead by the message's cost.
 -- If the time is more than a minute ahead of now, the quota is used up.
 --
--- Reads    call, quota_key, now_ms, every, buffer, account, account_us, opening_us, of_tenant
+-- Reads    call, quota_key, now_ms, every, buffer, quotas
 -- Sets     refused: the reason, if a quota is used up
 -- Sets     wait_ms: after this time the quota has room again
 
 local now_us, minute_us, second_us, hour_ms = now_ms * 1000, 60000000, 1000000, 3600000
 -- Each charge is three values: a name in `quota`, the cost in microseconds, and the reason if the quota is used up.
-local spent = buffer and {account, account_us, 'account_messages'}
-  or every ~= '1' and {'/' .. account, opening_us, 'account_conversations'} -- also pays for the first `every` messages
-  or {account, account_us, 'account_messages', '/' .. account, opening_us, 'account_conversations'}
-if of_tenant ~= '' then
-  local n, tenant_us, tenant_opening_us, tenant = #spent, string.match(of_tenant, '^(%d+) (%d+) (.+)')
-  spent[n + 1], spent[n + 2], spent[n + 3] = tenant, tenant_us, 'tenant_messages'
+local spent, n = {}, 0
+for messages_us, opening_us, name in string.gmatch(quotas, '(%d+) (%d+) (.-)//') do
+  local whose = string.find(name, '/', 1, true) and 'account' or 'tenant' -- a door is an account
+  if buffer or every == '1' then -- an opened buffer also pays for its first `every` messages
+    spent[n + 1], spent[n + 2], spent[n + 3], n = name, messages_us, whose .. '_messages', n + 3
+  end
   if not buffer then
-    spent[n + 4], spent[n + 5], spent[n + 6] = '/' .. tenant, tenant_opening_us, 'tenant_conversations'
+    spent[n + 1], spent[n + 2], spent[n + 3], n = '/' .. name, opening_us, whose .. '_conversations', n + 3
   end
 end
-for i = 1, #spent, 3 do
+for i = 1, n, 3 do
   local name, cost_us = spent[i], spent[i + 1]
   local ahead_us = call('HINCRBY', quota_key, name, cost_us) - now_us
   if ahead_us < (1 - every) * second_us or ahead_us > 2 * minute_us + 2 * cost_us then

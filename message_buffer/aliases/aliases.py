@@ -15,8 +15,7 @@ from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import SendFailed
 from message_buffer.lanes.circuit_breaker import CircuitBreaker
-from message_buffer.messages.author_ids import AuthorIds
-from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.messages.conversation_id import AuthorIds, ConversationId
 from message_buffer.telemetry import Telemetry
 
 # An instance looks an alias up again when its copy is this old, because an operator may have erased the alias.

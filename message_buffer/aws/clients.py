@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 from message_buffer.aws.json_client import ADDRESS_SECONDS, PROTOCOLS, AwsRefused, JsonClient
 from message_buffer.errors import SendFailed
 
-# The time limit of our own client for connecting and TLS together. The SDK's clients limit the time for each address
+# The time limit of our own client for DNS, TCP and TLS together. The SDK's clients limit the time for each address
 # instead.
 AWS_CONNECT_SECONDS = 2.0
 AWS_ANSWER_SECONDS = 2.5
 AWS_ATTEMPTS = 2
-# A shorter time-out for a response, for callers that can go on without it while an operator or a platform waits for
-# them.
+# A shorter time-out for a response, for callers that can go on without it while somebody waits for them.
 AWS_HURRIED_ANSWER_SECONDS = 1.0
 
 

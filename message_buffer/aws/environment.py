@@ -28,10 +28,7 @@ def read_endpoint_url() -> str | None:
 def is_provisioned() -> bool:
     """Return whether Lambda starts this instance before an event needs it (provisioned concurrency).
 
-    Such an instance can do slow work in advance, because no event waits: import modules, look up addresses, prepare
-    TLS, a sign-in token, scripts, secrets and rules. Later, the instance has only a small part of a CPU, so this work
-    would delay its first event. A connection helps only an event that comes within seconds, because a sleeping instance
-    loses its idle connections.
+    Such an instance can do slow work in advance, because no event waits. Later, it has only a small part of a CPU.
     """
     return os.environ.get("AWS_LAMBDA_INITIALIZATION_TYPE") == "provisioned-concurrency"
 

@@ -5,9 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from message_buffer.aws import clients as aws
-from message_buffer.errors import SendFailed
-
-ACCEPTED = 202
 
 
 class Functions:
@@ -20,18 +17,13 @@ class Functions:
             aws.client("lambda", connections=self._connections).connect()
 
     def start(self, function: str, payload: Mapping[str, object]) -> None:
-        """Start a function asynchronously.
-
-        Return when Lambda has accepted the event. Raise SendFailed if Lambda refuses the event or does not answer.
-        """
+        """Start a function asynchronously. Raise SendFailed unless Lambda accepts the event."""
         with aws.errors_as_ours("invoke"):
-            response = aws.client("lambda", connections=self._connections).invoke(
+            aws.client("lambda", connections=self._connections).invoke(
                 FunctionName=function,
                 InvocationType="Event",
                 Payload=json.dumps(payload, separators=(",", ":")).encode(),
             )
-        if response.get("StatusCode") != ACCEPTED:
-            raise SendFailed(f"invoke: status {response.get('StatusCode')}")
 
     def call(self, function: str, payload: Mapping[str, object], *, response_seconds: float) -> dict[str, Any]:
         """Call a function once. Return its result, or `errorType` and `errorMessage` if the function failed."""

@@ -9,6 +9,7 @@ import socket
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from functools import cache
 from http import HTTPStatus
 from http.client import HTTP_PORT, HTTPS_PORT, HTTPConnection, HTTPException
@@ -16,7 +17,7 @@ from io import BytesIO
 from random import SystemRandom
 from select import poll
 from ssl import SSLWantReadError
-from threading import BoundedSemaphore
+from threading import BoundedSemaphore, Thread
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 from uuid import uuid4
@@ -226,7 +227,7 @@ class JsonClient:
         return None
 
     def _dialled(self) -> HTTPConnection:
-        """Return a new connection. Raise TimeoutError if connecting and TLS take longer than `connect_seconds`."""
+        """Return a new connection. Raise TimeoutError if DNS, TCP and TLS take longer than `connect_seconds`."""
         ends_at = time.monotonic() + self._connect_seconds
         if not _dials.acquire(timeout=self._connect_seconds):
             raise TimeoutError("too many connections are being opened")
@@ -258,8 +259,19 @@ class JsonClient:
 
 def _connected(host: str, port: int, *, ends_at: float) -> socket.socket:
     """Return a socket that is connected to one of the host's addresses, which are tried in turn until `ends_at`."""
+    found: Future[list[Any]] = Future()
+
+    def look_up() -> None:
+        try:
+            found.set_result(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except BaseException as error:  # noqa: BLE001 - the caller raises it
+            found.set_exception(error)
+
+    # Look the name up in a thread, because a look-up has no time-out. A thread that hangs must not keep the process
+    # alive.
+    Thread(target=look_up, name="look-up", daemon=True).start()
     failure: OSError = TimeoutError("the name of the service was not found in time")
-    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    for family, kind, protocol, _, address in found.result(_seconds_until(ends_at)):
         if time.monotonic() >= ends_at:
             break
         connected = socket.socket(family, kind, protocol)
@@ -280,11 +292,8 @@ def _seconds_until(ends_at: float) -> float:
 
 
 def _has_ended(connected: socket.socket) -> bool:
-    """Return whether the service has closed an idle connection.
-
-    Unread input does not prove that the service has closed it, because TLS 1.3 sends session tickets after the
-    handshake.
-    """
+    """Return whether the service has closed an idle connection. Unread input does not prove it, because TLS 1.3 sends
+    session tickets after the handshake."""
     poller = poll()
     poller.register(connected, 1)
     if not poller.poll(0):

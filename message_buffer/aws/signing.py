@@ -22,11 +22,8 @@ class Scope(NamedTuple):
 
 
 def sign(method: str, path: str, headers: Mapping[str, str], body: bytes, *, scope: Scope) -> dict[str, str]:
-    """Return `headers` with the signature's headers added. `headers` must contain `host`, and its names must be in
-    lower case.
-
-    The special characters of `path` must already be escaped.
-    """
+    """Return `headers`, which must contain `host` and have names in lower case, with the signature's headers added. The
+    special characters of `path` must already be escaped."""
     keys, time = _keys(), _now()
     signed = {**headers, "x-amz-date": time, **({"x-amz-security-token": keys.token} if keys.token else {})}
     names = sorted(signed)

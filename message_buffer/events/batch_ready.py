@@ -1,23 +1,18 @@
 """Turns a batch into its event, or into its dead letter.
 
-All of their content comes from the batch, except the time of the emission in an event.
-
 `docs/schema/messages.batch.ready.json` is the event's schema.
 """
 
-import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from message_buffer.errors import InvalidInput
-from message_buffer.events.dead_letters import DeadLetter, ObjectReference
-from message_buffer.events.message_fields import message_fields
+from message_buffer.errors import InvalidInput, MalformedMessage
 from message_buffer.json_object import Json, to_json
 from message_buffer.lanes.outcomes import BatchTaken, lane_of
 from message_buffer.lanes.valkey.keys import batch_prefix
-from message_buffer.messages.conversation_id import parse_conversation_id
-from message_buffer.messages.reply_window import reply_until_ms
+from message_buffer.messages.conversation_id import parse_conversation_id, reply_until_ms
 from message_buffer.messages.wire_form import decode_fields, sent_at_ms
 
 DETAIL_TYPE = "messages.batch.ready"
@@ -25,8 +20,23 @@ EVENT_VERSION = 1
 LETTER_VERSION = 1
 # The bucket's folders.
 BATCHES, DEAD_LETTERS = "batches", "dead-letters"
-# Matches the beginning of an object's key. The group is the time at which the batch's last message arrived.
-_LAST_ARRIVAL = re.compile(r"^[a-z-]+/[0-9a-f]{24}/(\d+)-")
+# The fields that every message has in an event, and their values if the wire form leaves them out.
+_ALWAYS: Json = {"id": None, "text": "", "type": "text", "timestamp": None, "attachments": []}
+_REQUIRED = {"id": str, "text": str, "receivedAt": int, "platform": str}
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - the `Z` is added to the text
+# The fields of a dead letter that come from its batch, and their names in BatchTaken.
+_OF_THE_BATCH = {
+    "batchId": "batch_id",
+    "attempt": "attempt",
+    "generation": "generation",
+    "firstAt": "first_at_ms",
+    "lastAt": "last_at_ms",
+    "dueAt": "due_at_ms",
+    "flushReason": "flush_reason",
+    "rule": "rule",
+    "appliedWaitMs": "applied_wait_ms",
+    "lane": "lane",
+}
 
 
 class Content(NamedTuple):
@@ -56,25 +66,25 @@ def content_of(payloads: list[bytes]) -> Content:
     )
 
 
-def event_of(conversation: str, taken: BatchTaken, content: Content, *, emitted_at_ms: int) -> Json:
-    return _envelope(conversation, taken, content, emitted_at_ms) | {
-        "messages": content.messages,
-        "text": content.text,
-    }
+def message_fields(wire: Json) -> Json:
+    """Return a message as events contain it, from the fields of its wire form. Leave out fields that have no value.
+
+    Raise MalformedMessage.
+    """
+    message = _ALWAYS | {name: value for name, value in wire.items() if value is not None}
+    for name, kind in _REQUIRED.items():
+        if type(message.get(name)) is not kind:
+            raise MalformedMessage(f"the message's {name} is missing or has the wrong type")
+    message.pop("agent", None)  # the event has its own field `agent`
+    sent_at = _EPOCH + timedelta(milliseconds=sent_at_ms(message))
+    message["timestamp"] = sent_at.isoformat(timespec="milliseconds") + "Z"
+    return message
 
 
-def event_by_reference(
-    conversation: str, taken: BatchTaken, content: Content, *, emitted_at_ms: int, reference: ObjectReference
+def event_of(
+    conversation: str, taken: BatchTaken, content: Content, *, emitted_at_ms: int, reference: Json | None = None
 ) -> Json:
-    """Return the event with a reference in place of its messages and their text."""
-    return _envelope(conversation, taken, content, emitted_at_ms) | {
-        "messages": [],
-        "text": None,
-        "messagesRef": reference,
-    }
-
-
-def _envelope(conversation: str, taken: BatchTaken, content: Content, emitted_at_ms: int) -> Json:
+    """Return the event. It contains the reference, if there is one, in place of the messages and their text."""
     name = parse_conversation_id(conversation)
     reply_until = reply_until_ms(name, content.last_sent_at_ms)
     return {
@@ -99,15 +109,14 @@ def _envelope(conversation: str, taken: BatchTaken, content: Content, emitted_at
             "rule": taken.rule,
             "appliedWaitMs": max(taken.applied_wait_ms, 0),
         },
+        "messages": [] if reference else content.messages,
+        "text": None if reference else content.text,
+        **({"messagesRef": reference} if reference else {}),
     }
 
 
-def object_key(conversation: str, taken: BatchTaken) -> str:
+def object_key(folder: str, conversation: str, taken: BatchTaken) -> str:
     """Return a key that is the same for every attempt, so that a retry overwrites the object."""
-    return _key(BATCHES, conversation, taken)
-
-
-def _key(folder: str, conversation: str, taken: BatchTaken) -> str:
     # `forget` finds a conversation's objects by the batch prefix. It keeps an object whose last message arrived after
     # all messages that it erases.
     return f"{folder}/{batch_prefix(conversation)}/{taken.last_at_ms}-{taken.batch_id}.json"
@@ -115,30 +124,17 @@ def _key(folder: str, conversation: str, taken: BatchTaken) -> str:
 
 def is_newer(key: str, at_ms: int) -> bool:
     """Return whether the object's last message arrived after `at_ms`, or False if the key contains no time."""
-    found = _LAST_ARRIVAL.search(key)
-    return found is not None and int(found[1]) > at_ms
+    last_at = key.rpartition("/")[2].partition("-")[0]
+    return last_at.isdecimal() and int(last_at) > at_ms
 
 
 # -- dead letters ----------------------------------------------------------------------------------
 
 
-def letter_of(conversation: str, taken: BatchTaken, *, reason: str) -> DeadLetter:
+def letter_of(conversation: str, taken: BatchTaken, *, reason: str) -> Json:
     """Return the batch's dead letter, still without the messages."""
-    return {
-        "version": LETTER_VERSION,
-        "reason": reason,
-        "batchId": taken.batch_id,
-        "conversationId": conversation,
-        "attempt": taken.attempt,
-        "generation": taken.generation,
-        "firstAt": taken.first_at_ms,
-        "lastAt": taken.last_at_ms,
-        "dueAt": taken.due_at_ms,
-        "flushReason": taken.flush_reason,
-        "rule": taken.rule,
-        "appliedWaitMs": taken.applied_wait_ms,
-        "lane": taken.lane,
-    }
+    of_the_batch = {name: getattr(taken, field) for name, field in _OF_THE_BATCH.items()}
+    return {"version": LETTER_VERSION, "reason": reason, "conversationId": conversation, **of_the_batch}
 
 
 def letter_payloads(taken: BatchTaken) -> list[str | Json]:
@@ -152,27 +148,12 @@ def _readable(payload: bytes) -> str | Json:
         return {"base64": b64encode(payload).decode()}
 
 
-def letter_key(conversation: str, taken: BatchTaken) -> str:
-    return _key(DEAD_LETTERS, conversation, taken)
-
-
 def taken_from_letter(letter: Mapping[str, Any], payloads: list[Any]) -> tuple[str, BatchTaken]:
     """Return a dead letter's conversation and batch. Raise InvalidInput if the body is not a dead letter."""
     try:
-        return letter["conversationId"], BatchTaken(
-            batch_id=letter["batchId"],
-            attempt=letter["attempt"] + 1,
-            generation=letter["generation"],
-            first_at_ms=letter["firstAt"],
-            last_at_ms=letter["lastAt"],
-            due_at_ms=letter["dueAt"],
-            flush_reason=letter["flushReason"],
-            rule=letter["rule"],
-            applied_wait_ms=letter["appliedWaitMs"],
-            payloads=[
-                payload.encode() if isinstance(payload, str) else b64decode(payload["base64"]) for payload in payloads
-            ],
-            lane=lane_of(letter["lane"]),
-        )
+        fields = {field: letter[name] for name, field in _OF_THE_BATCH.items()}
+        fields |= {"attempt": letter["attempt"] + 1, "lane": lane_of(letter["lane"])}
+        messages = [each.encode() if isinstance(each, str) else b64decode(each["base64"]) for each in payloads]
+        return letter["conversationId"], BatchTaken(**fields, payloads=messages)
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidInput("this is not the body of a dead letter") from error

@@ -3,10 +3,9 @@
 An operator redrives or deletes them.
 """
 
-from typing import NamedTuple, NotRequired, TypedDict
+from typing import NamedTuple
 
 from message_buffer.aws import clients as aws
-from message_buffer.json_object import Json
 
 # The kind of a dead letter that contains a single message, which ingest refused, instead of a batch.
 MESSAGE_LETTER = "message"
@@ -17,33 +16,6 @@ PAGE = 10
 class Letter(NamedTuple):
     receipt: str
     body: str
-
-
-class ObjectReference(TypedDict):
-    bucket: str
-    key: str
-    bytes: int
-
-
-class DeadLetter(TypedDict):
-    """The body of a dead letter, in JSON: a batch that could not be emitted."""
-
-    version: int
-    reason: str
-    batchId: str
-    conversationId: str
-    attempt: int
-    generation: int
-    firstAt: int
-    lastAt: int
-    dueAt: int
-    flushReason: str
-    rule: str
-    appliedWaitMs: int
-    lane: str
-    payloads: NotRequired[list[str | Json]]
-    """The messages; absent if they are in the object that `payloadsRef` names."""
-    payloadsRef: NotRequired[ObjectReference]
 
 
 class DeadLetterQueue:

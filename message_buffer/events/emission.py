@@ -6,28 +6,26 @@ its id and its messages. At worst, the batch's event is published twice, and con
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from message_buffer.aws.object_store import ObjectStore
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidInput, SendFailed, TooLittleTime
 from message_buffer.events import batch_ready as batch
-from message_buffer.events.dead_letters import DeadLetterQueue, ObjectReference
-from message_buffer.events.event_bus import EventBus, Publishes, entry_bytes
-from message_buffer.json_object import to_json
+from message_buffer.events.dead_letters import DeadLetterQueue
+from message_buffer.events.event_bus import EventBus, entry_bytes
+from message_buffer.json_object import Json, to_json
 from message_buffer.lanes.outcomes import BatchTaken
-from message_buffer.limits import MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, RELEASE_MS
+from message_buffer.limits import MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, SECOND_MS
 from message_buffer.messages.conversation_id import is_trial
 from message_buffer.settings import EmissionSettings
 from message_buffer.telemetry import Telemetry
 
+# The time that a conversation processor needs at its end to complete its batch or to put it back. Both tries of a call
+# on an open connection fit into this time, even with the largest `timings.answer_ms`.
+RELEASE_MS = 2 * SECOND_MS
 # The largest message that SQS accepts in every account. The payloads of a larger dead letter are stored in the bucket.
 MAX_DEAD_LETTER_BYTES = 256 * 1024
-
-
-class EmissionLimits(NamedTuple):
-    max_event_bytes: int
-    max_attempts: int
 
 
 class TimeLeft:
@@ -50,36 +48,24 @@ class TimeLeft:
             raise TooLittleTime("too little time is left for another call")
 
 
-class StoresObjects(Protocol):
-    bucket: str
-
-    def put(self, key: str, body: bytes) -> None: ...
-
-    def get(self, key: str) -> bytes: ...
-
-
-class TakesDeadLetters(Protocol):
-    def put(self, body: str) -> None: ...
-
-
-class EmissionDestinations(NamedTuple):
-    bus: Publishes
-    objects: StoresObjects
-    dead_letters: TakesDeadLetters
-
-
 class Emission:
     def __init__(
         self,
-        destinations: EmissionDestinations,
+        bus: EventBus,
+        objects: ObjectStore,
+        dead_letters: DeadLetterQueue,
         telemetry: Telemetry,
-        limits: EmissionLimits,
         *,
+        max_event_bytes: int,
+        max_attempts: int,
         clock: Clock = system_clock,
     ) -> None:
-        self._bus, self._objects, self._dead_letters = destinations
+        self._bus = bus
+        self._objects = objects
+        self._dead_letters = dead_letters
         self._telemetry = telemetry
-        self._limits = limits
+        self._max_event_bytes = max_event_bytes
+        self._max_attempts = max_attempts
         self._clock = clock
 
     def connect(self) -> None:
@@ -90,7 +76,7 @@ class Emission:
 
         Raise SendFailed if the caller must try the batch again later.
         """
-        if taken.attempt > self._limits.max_attempts:
+        if taken.attempt > self._max_attempts:
             # The last attempt sent no dead letter: its run died, had an unexpected error, or could not reach the queue.
             self._dead_letter(conversation, taken, time, reason="attempts exhausted")
             return
@@ -102,7 +88,7 @@ class Emission:
             # Earlier calls have used up the time. A dead letter would need a further call.
             raise
         except SendFailed as error:
-            if taken.attempt < self._limits.max_attempts:
+            if taken.attempt < self._max_attempts:
                 raise
             self._dead_letter(conversation, taken, time, reason=str(error))
 
@@ -123,14 +109,10 @@ class Emission:
     def _emit(self, conversation: str, taken: BatchTaken, time: TimeLeft) -> None:
         content, now_ms = batch.content_of(taken.payloads), self._clock()
         detail = to_json(batch.event_of(conversation, taken, content, emitted_at_ms=now_ms))
-        oversize = entry_bytes(batch.DETAIL_TYPE, detail) > self._limits.max_event_bytes
+        oversize = entry_bytes(batch.DETAIL_TYPE, detail) > self._max_event_bytes
         if oversize:
-            key, body = batch.object_key(conversation, taken), content.wire
-            time.require_a_call()
-            self._objects.put(key, body)
-            reference = ObjectReference(bucket=self._objects.bucket, key=key, bytes=len(body))
-            event = batch.event_by_reference(conversation, taken, content, emitted_at_ms=now_ms, reference=reference)
-            detail = to_json(event)
+            reference = self._store(batch.object_key(batch.BATCHES, conversation, taken), content.wire, time)
+            detail = to_json(batch.event_of(conversation, taken, content, emitted_at_ms=now_ms, reference=reference))
         time.require_a_call()
         self._bus.publish(batch.DETAIL_TYPE, detail.decode())
         self._report_emitted(conversation, taken, oversize=oversize)
@@ -141,10 +123,8 @@ class Emission:
         # Escape to ASCII, since SQS refuses some of the characters that people can write.
         body = json.dumps({**letter, "payloads": payloads}, separators=(",", ":"))
         if len(body) > MAX_DEAD_LETTER_BYTES:
-            key, content = batch.letter_key(conversation, taken), json.dumps(payloads, separators=(",", ":")).encode()
-            time.require_a_call()
-            self._objects.put(key, content)
-            reference = ObjectReference(bucket=self._objects.bucket, key=key, bytes=len(content))
+            content = json.dumps(payloads, separators=(",", ":")).encode()
+            reference = self._store(batch.object_key(batch.DEAD_LETTERS, conversation, taken), content, time)
             body = json.dumps({**letter, "payloadsRef": reference}, separators=(",", ":"))
         time.require_a_call()
         self._dead_letters.put(body)
@@ -152,6 +132,12 @@ class Emission:
         self._telemetry.warn(
             "dead letter", conversation=conversation, batch=taken.batch_id, attempt=taken.attempt, reason=reason
         )
+
+    def _store(self, key: str, body: bytes, time: TimeLeft) -> Json:
+        """Store an object, and return the reference to it."""
+        time.require_a_call()
+        self._objects.put(key, body)
+        return {"bucket": self._objects.bucket, "key": key, "bytes": len(body)}
 
     def _report_emitted(self, conversation: str, taken: BatchTaken, *, oversize: bool) -> None:
         count, wait_ms = len(taken.payloads), max(taken.due_at_ms - taken.first_at_ms, 0)
@@ -171,12 +157,14 @@ class Emission:
 
 
 def open_emission(settings: EmissionSettings, telemetry: Telemetry) -> Emission:
-    destinations = EmissionDestinations(
+    return Emission(
         EventBus(settings.event_bus),
         ObjectStore(settings.oversize_bucket),
         DeadLetterQueue(settings.dead_letter_queue_url),
+        telemetry,
+        max_event_bytes=settings.max_event_bytes,
+        max_attempts=settings.max_attempts,
     )
-    return Emission(destinations, telemetry, EmissionLimits(settings.max_event_bytes, settings.max_attempts))
 
 
 def back_off_ms(attempt: int, random: Callable[[], float]) -> int:

@@ -1,7 +1,6 @@
 """Publishes events on the event bus."""
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
@@ -12,12 +11,6 @@ MAX_ENTRY_BYTES_IN_A_CALL = 256 * 1024
 SOURCE = "message-buffer"
 # EventBridge counts this many bytes for an entry's time, even if the entry has none.
 TIME_BYTES = 14
-
-
-class Publishes(Protocol):
-    def connect(self) -> None: ...
-    def publish(self, detail_type: str, detail: str) -> None: ...
-    def publish_all(self, detail_type: str, details: Sequence[str]) -> None: ...
 
 
 class EventBus:

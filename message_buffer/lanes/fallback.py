@@ -23,9 +23,8 @@ class LaneWithFallback:
     """Uses the Valkey lane, or the DynamoDB lane while Valkey cannot be reached.
 
     After a failed call the circuit breaker skips Valkey for a while, so that one webhook waits for Valkey only once.
-    After that, a read checks whether Valkey answers again. If Valkey stores a message but its answer is lost, both
-    lanes store and emit the message. In an outage this happens at most once per instance, because later checks only
-    read.
+    After that, only a read checks whether Valkey answers again. Otherwise Valkey might store a message without
+    answering, and both lanes would emit it, more than once per instance and outage.
     """
 
     def __init__(
@@ -38,7 +37,7 @@ class LaneWithFallback:
 
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
-    ) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
+    ) -> o.Buffered:
         # `bufferctl verify` tries the fallback while Valkey is available.
         is_trial = conversation.startswith(TRIAL_OF_FALLBACK)
         outcome = None if is_trial else self._tried(
@@ -55,11 +54,9 @@ class LaneWithFallback:
         return taken
 
     def charge(self, conversation: str, charge: Charge, *, messages: int, others: int) -> o.Charged | o.MessageRefused:
-        """Charge in Valkey, or in the table if Valkey cannot be reached.
-
-        The Valkey lane charges messages when it stores them. So if Valkey fails only then, at the webhook's first
-        message, the webhook's messages are not charged.
-        """
+        """Charge in Valkey, or in the table if Valkey cannot be reached."""
+        # The Valkey lane charges messages when it stores them. So if Valkey fails only then, at the webhook's first
+        # message, the webhook's messages are not charged.
         if others or self._breaker.is_open:
             outcome = self._tried(
                 conversation, lambda: self._valkey_lane.charge(conversation, charge, messages=messages, others=others)
@@ -67,14 +64,9 @@ class LaneWithFallback:
             return outcome or self._dynamodb_lane.charge(conversation, charge, messages=messages, others=others)
         return o.Charged()
 
-    def cancel_buffer(
-        self, conversation: str, *, cancel_id: str | None = None
-    ) -> o.BufferCancelled | o.AlreadyCancelled:
-        """Cancel in both lanes.
-
-        Raise StoreUnavailable, and drop nothing, if the Valkey lane cannot be reached. The platform then sends the stop
-        word again. If only the DynamoDB lane fails, the repeated stop word cancels in that lane.
-        """
+    def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled:
+        """Cancel in both lanes. Raise StoreUnavailable, and drop nothing, if the Valkey lane cannot be reached. The
+        repeated stop word then cancels in both."""
         was_used = self._dynamodb_lane.generation_and_holds(conversation).generation > 0
         outcome = self._tried(conversation, lambda: self._valkey_lane.cancel_buffer(conversation, cancel_id=cancel_id))
         if outcome is None:
@@ -83,7 +75,7 @@ class LaneWithFallback:
             return outcome
         return o.cancelled_in_both(outcome, self._dynamodb_lane.cancel_buffer(conversation, cancel_id=cancel_id))
 
-    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.BufferRetimed | o.BufferUnmoved | o.BufferEmpty:
+    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed:
         outcome = self._tried(conversation, lambda: self._valkey_lane.retime_buffer(conversation, timing=timing))
         in_valkey = None if isinstance(outcome, o.BufferEmpty) else outcome
         read = self._dynamodb_lane.generation_and_holds
@@ -93,11 +85,8 @@ class LaneWithFallback:
         return in_valkey or o.BufferEmpty()
 
     def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
-        """Hold the conversation in both lanes, since its messages may be stored in either.
-
-        Raise StoreUnavailable if the Valkey lane cannot be reached. The conversation is then on hold in the DynamoDB
-        lane, and the caller tries again later.
-        """
+        """Hold the conversation in both lanes, since its messages may be stored in either. Raise StoreUnavailable if
+        the Valkey lane cannot be reached. The conversation is then on hold only in the DynamoDB lane."""
         self._dynamodb_lane.hold_buffer(conversation, holder=holder, cause=cause, hold_ms=hold_ms)
         held = self._tried(
             conversation,
@@ -120,9 +109,7 @@ class LaneWithFallback:
         both = (resumed, in_dynamodb)
         return next(each for kind in (o.OnHold, o.HoldEnded, o.NotOnHold) for each in both if isinstance(each, kind))
 
-    def extend_wait(
-        self, conversation: str, *, extend_ms: int, max_wait_ms: int
-    ) -> o.BufferExtended | o.BufferUnmoved | o.BufferEmpty:
+    def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended:
         outcome = self._tried(
             conversation,
             lambda: self._valkey_lane.extend_wait(conversation, extend_ms=extend_ms, max_wait_ms=max_wait_ms),
@@ -131,25 +118,20 @@ class LaneWithFallback:
 
     def edit_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
-    ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
+    ) -> o.Edited:
         return self._changed(
             conversation, lambda lane: lane.edit_message(conversation, message_id, payload=payload, timing=timing)
         )
 
-    def delete_message(
-        self, conversation: str, message_id: str
-    ) -> o.MessageDeleted | o.MessageFrozen | o.MessageAbsent:
+    def delete_message(self, conversation: str, message_id: str) -> o.Deleted:
         return self._changed(conversation, lambda lane: lane.delete_message(conversation, message_id))
 
-    def find_message(self, conversation: str, message_id: str) -> o.MessageWaiting | o.MessageFrozen | o.MessageAbsent:
+    def find_message(self, conversation: str, message_id: str) -> o.Found:
         return self._where_it_is(conversation, lambda lane: lane.find_message(conversation, message_id))[1]
 
     def _changed(self, conversation: str, change: Callable[[Lane], T]) -> T:
-        """Change the message in the lane that has the message.
-
-        Raise StoreUnavailable if Valkey cannot be reached and the DynamoDB lane does not know the message, because the
-        message may wait in Valkey. The platform then sends the change again.
-        """
+        """Change the message in the lane that has it. Raise StoreUnavailable if Valkey cannot be reached and the
+        DynamoDB lane does not know the message, because it may wait in Valkey."""
         was_in_valkey, found = self._where_it_is(conversation, change)
         if not was_in_valkey and _never_seen(found):
             raise StoreUnavailable("change message: Valkey, where the message may wait, cannot be reached")
@@ -157,11 +139,7 @@ class LaneWithFallback:
 
     def _where_it_is(self, conversation: str, read: Callable[[Lane], T]) -> tuple[bool, T]:
         """Return whether Valkey could be reached, and the outcome of the lane that has the message or knows more about
-        it.
-
-        If the DynamoDB lane knows the conversation, ask that lane even if Valkey answers, because either lane may have
-        the message.
-        """
+        it."""
         in_valkey = self._tried(conversation, lambda: read(self._valkey_lane))
         if in_valkey is None:
             return False, read(self._dynamodb_lane)

@@ -9,30 +9,24 @@ from message_buffer.rules.timing import Timing
 
 
 class Lane(Protocol):
-    """Keeps messages until they are due.
-
-    If a call requires a processor to be started, or a trigger to be sent, the lane does this before the call returns.
-    After a retryable error, the call may or may not have taken effect. The caller can repeat it without harm.
-    """
+    """Keeps messages until they are due, and starts the processor or sends the trigger that a call requires. After a
+    retryable error, the call may or may not have taken effect. The caller can repeat it without harm."""
 
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
-    ) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
+    ) -> o.Buffered:
         """Store a message and count it against the quotas in `charge`, unless the lane already knows the message.
         Without `charge`, no quota applies."""
 
     def charge(self, conversation: str, charge: Charge, *, messages: int, others: int) -> o.Charged | o.MessageRefused:
-        """Charge the items of a webhook, or charge none of them if a quota is used up. `messages` and `others` are
-        their numbers. A lane that charges each message when it buffers the message charges only the other items here.
-        """
+        """Charge the items of a webhook, or none of them if a quota is used up. `messages` and `others` are their
+        numbers. A lane that charges a message when it buffers the message charges only the others here."""
 
-    def cancel_buffer(
-        self, conversation: str, *, cancel_id: str | None = None
-    ) -> o.BufferCancelled | o.AlreadyCancelled:
+    def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled:
         """Drop the waiting messages. `cancel_id` is the id of the stop word's message. A second call with the same id
         drops nothing."""
 
-    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.BufferRetimed | o.BufferUnmoved | o.BufferEmpty:
+    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed:
         """Compute an open buffer's due time again, with the rules in `timing`."""
 
     def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
@@ -43,20 +37,14 @@ class Lane(Protocol):
     ) -> o.ResumeOutcome:
         """End all holds, or only a hold with this holder and this cause."""
 
-    def extend_wait(
-        self, conversation: str, *, extend_ms: int, max_wait_ms: int
-    ) -> o.BufferExtended | o.BufferUnmoved | o.BufferEmpty: ...
+    def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended: ...
 
     def edit_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
-    ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
+    ) -> o.Edited:
         """Replace a waiting message. If it is the newest message of its buffer, compute the due time again, with the
         rules in `timing`."""
 
-    def delete_message(
-        self, conversation: str, message_id: str
-    ) -> o.MessageDeleted | o.MessageFrozen | o.MessageAbsent: ...
+    def delete_message(self, conversation: str, message_id: str) -> o.Deleted: ...
 
-    def find_message(
-        self, conversation: str, message_id: str
-    ) -> o.MessageWaiting | o.MessageFrozen | o.MessageAbsent: ...
+    def find_message(self, conversation: str, message_id: str) -> o.Found: ...

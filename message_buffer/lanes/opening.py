@@ -9,20 +9,13 @@ from message_buffer.lanes.dynamodb.triggers import TriggerQueue
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.patience import DialPatience
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
-from message_buffer.lanes.valkey.sign_in import Opener, open_store
+from message_buffer.lanes.valkey.sign_in import Opener
 from message_buffer.settings import DynamoDbLaneSettings, ValkeySettings
 from message_buffer.telemetry import Telemetry
 
 
 def open_valkey(settings: ValkeySettings, telemetry: Telemetry) -> Opener:
-    """Return the object that opens connections to Valkey. It counts the errors after which a call is tried again."""
-    return Opener(
-        settings,
-        sign_cache_token,
-        count_swallowed=lambda: telemetry.count("StoreRetries"),
-        count_sign_in_unavailable=lambda: telemetry.count("SignInsUnavailable"),
-        warn_slow=lambda took_ms: telemetry.warn("slow connection to Valkey", took_ms=took_ms),
-    )
+    return Opener(settings, sign_cache_token, telemetry)
 
 
 def open_valkey_lane(
@@ -32,8 +25,8 @@ def open_valkey_lane(
     patience: DialPatience | None = None,
     retry_within_ms: int | None = None,
 ) -> ValkeyLane:
-    store = open_store(settings, open_valkey(settings, telemetry), patience=patience, retry_within_ms=retry_within_ms)
-    return ValkeyLane(store, ProcessorStarter(Functions(), settings.processor_function, telemetry))
+    connection = open_valkey(settings, telemetry).connection(patience=patience, retry_within_ms=retry_within_ms)
+    return ValkeyLane(connection, settings.store, ProcessorStarter(Functions(), settings.processor_function, telemetry))
 
 
 def open_dynamodb_lane(settings: DynamoDbLaneSettings, *, patience: aws.Patience = aws.PATIENT) -> DynamoDbLane:

@@ -49,8 +49,7 @@ class MessageBuffered:
 
 @outcome
 class MessageDuplicate:
-    """The message was already buffered. Acknowledge it. `due_at_ms` and `rule` are None if the message no longer
-    waits."""
+    """The message was already buffered. Acknowledge it. `due_at_ms` and `rule` are None if it no longer waits."""
 
     due_at_ms: int | None
     count: int
@@ -64,6 +63,9 @@ class MessageRefused:
 
     reason: RefusalReason
     wait_ms: int
+
+
+Buffered = MessageBuffered | MessageDuplicate | MessageRefused
 
 
 @outcome
@@ -133,11 +135,9 @@ class ConversationsClaimed:
     conversations: list[DueConversation]
     deadline_ms: int
     expired: int = 0
-    """How many conversations were put back because a claim or a token had ended. This call may have claimed some of
-    them again."""
+    """How many conversations were put back because a claim or a token had ended."""
     waits_for_slot: bool = False
-    """True if more conversations are due, but all slots are taken. A script wakes the processor when a slot is
-    freed."""
+    """True if more conversations are due, but all slots are taken."""
 
 
 @outcome
@@ -193,8 +193,7 @@ class BatchCompleted:
     count: int
     start_id: str | None
     ids_forgotten: int = 0
-    """How many message ids the lane forgot in less than a day, because it remembers a limited number of ids in a
-    conversation."""
+    """How many message ids the lane forgot in less than a day, because it remembers a limited number of ids."""
 
 
 @outcome
@@ -207,10 +206,7 @@ class BatchRetried:
 
 @outcome
 class ShardRecovered:
-    """The state of a shard, and the conversations that were put back because their claims had expired.
-
-    If the call has returned as many conversations as its `limit`, there may be more, so call again.
-    """
+    """The state of a shard, and at most `limit` conversations that were put back because their claims had expired."""
 
     pending: int
     inflight: int
@@ -251,6 +247,9 @@ class AlreadyCancelled:
     lane: LaneName = "valkey"
 
 
+Cancelled = BufferCancelled | AlreadyCancelled
+
+
 @outcome
 class ConversationForgotten:
     """The conversation is erased in this lane."""
@@ -263,9 +262,7 @@ class ConversationForgotten:
     """Until this time, a conversation processor that already had the `frozen` messages may emit them once."""
 
 
-def cancelled_in_both(
-    in_valkey: BufferCancelled | AlreadyCancelled, in_dynamodb: BufferCancelled | AlreadyCancelled
-) -> BufferCancelled | AlreadyCancelled:
+def cancelled_in_both(in_valkey: Cancelled, in_dynamodb: Cancelled) -> Cancelled:
     """Return the Valkey lane's outcome. Add the DynamoDB lane's counts, unless one of the lanes had already carried out
     the cancel, and so knows no counts."""
     if isinstance(in_valkey, AlreadyCancelled) or isinstance(in_dynamodb, AlreadyCancelled):
@@ -280,8 +277,7 @@ def cancelled_in_both(
 
 @outcome
 class OnHold:
-    """The conversation is on hold until `held_until_ms`, when its last hold ends. The call may have ended one of two
-    holds."""
+    """The conversation is on hold until `held_until_ms`, when its last hold ends."""
 
     held_until_ms: int
     start_id: str | None = None
@@ -308,8 +304,7 @@ ResumeOutcome = HoldEnded | OnHold | NotOnHold  # OnHold if the other hold has n
 
 @outcome
 class GenerationAndHolds:
-    """The holds that have not ended, and the conversation's generation, which is 0 if the lane does not know the
-    conversation."""
+    """The holds that have not ended, and the conversation's generation, or 0 if the lane does not know it."""
 
     generation: int
     holds: Holds
@@ -334,10 +329,13 @@ class BufferRetimed:
 
 @outcome
 class BufferUnmoved:
-    """Nothing was changed, because the buffer is already due, is due later than the call asked for, or may not wait any
-    longer."""
+    """Nothing was changed, because the buffer is already due, is due later anyway, or may not wait any longer."""
 
     due_at_ms: int
+
+
+Extended = BufferExtended | BufferUnmoved | BufferEmpty
+Retimed = BufferRetimed | BufferUnmoved | BufferEmpty
 
 
 @outcome
@@ -345,18 +343,15 @@ class MessageEdited:
     """The waiting message was replaced, or has a newer edit already. Nothing has to be published."""
 
     is_newest: bool
-    """True if no message arrived after this one."""
+    """True if the message was replaced, and no message arrived after it."""
 
 
 @outcome
 class MessageWaiting:
-    """The message waits in its buffer."""
+    """The message waits in its buffer, and so is in no batch yet."""
 
     lane: LaneName = "valkey"
-
-    @property
-    def batch_id(self) -> None:
-        """Return None, since a waiting message is in no batch yet."""
+    batch_id: None = None
 
 
 @outcome
@@ -387,6 +382,11 @@ class MessageAbsent:
     lane: LaneName = "valkey"
 
 
+Found = MessageWaiting | MessageFrozen | MessageAbsent
+Edited = MessageEdited | MessageFrozen | MessageAbsent
+Deleted = MessageDeleted | MessageFrozen | MessageAbsent
+
+
 @outcome
 class ListedConversation:
     """A conversation on a page. Its state may have changed since the page was read."""
@@ -398,8 +398,7 @@ class ListedConversation:
 
 @outcome
 class ConversationPage:
-    """A page of conversations, which may be empty or repeat a conversation. If `next_cursor` is not None, ask for the
-    next page with it."""
+    """A page of conversations, which may be empty or repeat a conversation. `next_cursor` asks for the next page."""
 
     next_cursor: str | None
     conversations: list[ListedConversation]

@@ -2,8 +2,7 @@
 
 from typing import NamedTuple
 
-from message_buffer.messages.author_ids import AuthorIds
-from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.messages.conversation_id import AuthorIds, ConversationId
 from message_buffer.messages.message import Message
 
 
@@ -17,7 +16,6 @@ class Edited(NamedTuple):
     agent: str | None = None
     """The agent who serves the conversation, if the webhook names one."""
     author_ids: AuthorIds | None = None
-    """The ids of the author, if the platform may name an author by several ids."""
 
 
 class Deleted(NamedTuple):

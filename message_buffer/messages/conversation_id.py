@@ -8,6 +8,7 @@
 from typing import NamedTuple
 
 from message_buffer.errors import InvalidId
+from message_buffer.limits import DAY_MS
 
 # This is enough for an id's four escaped parts. It is not more, because many keys in Valkey contain the id.
 MAX_CONVERSATION_ID_BYTES = 1_024
@@ -19,6 +20,19 @@ PLATFORM_NAMES = ("custom", "generic", "instagram", "messenger", "telegram", "tw
 TRIAL_TENANT = "message-buffer-trial"
 # The beginning of the ids of trial conversations that use the fallback even if Valkey is available.
 TRIAL_OF_FALLBACK = f"{TRIAL_TENANT}/generic/verify-fallback/"
+
+
+_WITH_A_REPLY_WINDOW = frozenset({"instagram", "messenger", "whatsapp"})
+
+
+class AuthorIds(NamedTuple):
+    """A phone number, and the id that names the author in all chats with one business. One of them may be unknown.
+
+    WhatsApp sends both, or only the id if the author hides the number. The id is case-sensitive.
+    """
+
+    number: str | None
+    user_id: str | None
 
 
 class ConversationId(NamedTuple):
@@ -67,3 +81,13 @@ def parse_conversation_id(text: str) -> ConversationId:
     if len(parts) != len(ConversationId._fields) or not all(parts):
         raise InvalidId("a conversation id reads tenant/platform/account/user")
     return ConversationId(*parts)
+
+
+def reply_until_ms(conversation: ConversationId, last_message_at_ms: int) -> int | None:
+    """Return until when the business may answer freely after the customer's last message, or None if it always may.
+
+    After that time, WhatsApp accepts only templates, and Messenger and Instagram accept only tagged messages.
+    """
+    # An account of Twilio begins with the name of its channel.
+    of_twilio = conversation.platform == "twilio" and conversation.account.startswith("whatsapp:")
+    return last_message_at_ms + DAY_MS if conversation.platform in _WITH_A_REPLY_WINDOW or of_twilio else None

@@ -1,6 +1,6 @@
 """A message of a conversation, in the same form for every platform; `wire_form.py` describes its bytes."""
 
-from typing import Annotated, Any, ClassVar, Self, TypedDict, cast
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import to_json
@@ -30,12 +30,14 @@ def _mend_text(value: Any) -> Any:
     return value
 
 
-def _mend_tree(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {_mend_text(key): _mend_tree(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_mend_tree(item) for item in value]
-    return _mend_text(value)
+def _mend_unknown(value: Any) -> Any:
+    """Replace lone surrogates in every text of the value."""
+    try:
+        if isinstance(value, dict):
+            return {_mend_text(key): _mend_unknown(item) for key, item in value.items()}
+        return [_mend_unknown(item) for item in value] if isinstance(value, list) else _mend_text(value)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 def _legal_id(value: Any) -> Any:
@@ -45,12 +47,6 @@ def _legal_id(value: Any) -> Any:
     if not 1 <= len(mended.encode()) <= MAX_MESSAGE_ID_BYTES:
         raise ValueError(f"an id has 1 to {MAX_MESSAGE_ID_BYTES} bytes of UTF-8")
     return mended
-
-
-def _few_attachments(value: Any) -> Any:
-    if isinstance(value, list) and len(value) > MAX_ATTACHMENTS:
-        raise ValueError(f"a message has at most {MAX_ATTACHMENTS} attachments")
-    return value
 
 
 _Text = Annotated[str, BeforeValidator(_mend_text)]
@@ -74,34 +70,14 @@ class _Open(BaseModel):
         defer_build=True,
     )
 
-    _known: ClassVar[frozenset[str]] = frozenset()
-    _wire_fields: ClassVar[tuple[tuple[str, str, object], ...]] = ()
-    """(Python name, wire name, default) of each field."""
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        cls._wire_fields = tuple(
-            (name, field.alias or name, field.get_default(call_default_factory=True))
-            for name, field in cls.model_fields.items()
-        )
-        cls._known = frozenset(key for name, wire_name, _ in cls._wire_fields for key in (name, wire_name))
-
-    @model_validator(mode="before")
-    @classmethod
-    def _mend_unknown(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or data.keys() <= cls._known:
-            return data
-        try:
-            return {_mend_text(key): value if key in cls._known else _mend_tree(value) for key, value in data.items()}
-        except RecursionError as error:
-            raise ValueError("nested too deeply") from error
+    __pydantic_extra__: dict[str, Annotated[Any, BeforeValidator(_mend_unknown)]]
 
     def _wire(self) -> dict[str, Any]:
         # Leave out fields that are empty and equal to their defaults. A time of 0 differs from its default, so keep it.
         known = {
-            wire_name: value
-            for name, wire_name, default in self._wire_fields
-            if (value := self.__dict__[name]) or value != default
+            field.alias or name: value
+            for name, field in type(self).model_fields.items()
+            if (value := self.__dict__[name]) or value != field.default
         }
         return known | (self.__pydantic_extra__ or {})
 
@@ -119,12 +95,6 @@ class Attachment(_Open):
     """True if a part of the attachment, such as a transcript, will follow in an edit of the message."""
 
 
-def _no_attachments() -> list[Attachment]:
-    # Do not use `list` itself as the factory. pydantic reads a factory's signature, and for `list` it would import
-    # Python's tokenizer, which takes a twentieth of a cold start.
-    return []
-
-
 class Message(_Open):
     id: _Id
     # The wire form has this time at its beginning, so that a lane can compare it without parsing JSON.
@@ -132,11 +102,8 @@ class Message(_Open):
     text: _Text = ""
     type: Annotated[_Text, Field(min_length=1)] = "text"
     author: _Text | None = None
-    # Count the attachments before pydantic validates them, because their validation takes far more memory than the
-    # body.
-    attachments: Annotated[list[Attachment], BeforeValidator(_few_attachments)] = Field(
-        default_factory=_no_attachments, fail_fast=True
-    )
+    # Fail fast, because the validation of further attachments takes far more memory than the body.
+    attachments: Annotated[list[Attachment], Field(fail_fast=True, max_length=MAX_ATTACHMENTS)] = []
     reply_to: _Id | None = None
     group_id: _Text | None = None
     """The id of the album that the message is a part of."""
@@ -153,19 +120,6 @@ class Message(_Open):
         return self
 
 
-class Profile(TypedDict, total=False):
-    """The author's profile on the platform, without empty fields: the field `profile` of a message.
-
-    The model of messages does not declare this field, so that senders of generic webhooks may put any value into it.
-    """
-
-    name: str
-    userName: str
-    userId: str
-    language: str
-    country: str
-
-
 def profile_of(
     *,
     name: str | None = None,
@@ -173,10 +127,13 @@ def profile_of(
     user_id: str | None = None,
     language: str | None = None,
     country: str | None = None,
-) -> Profile:
-    """Return a profile with these fields. Cut values that are too long, and leave out empty ones."""
+) -> dict[str, str]:
+    """Return the field `profile` of a message. Cut values that are too long, and leave out empty ones.
+
+    The model of messages does not declare this field, so that senders of generic webhooks may put any value into it.
+    """
     given = {"name": name, "userName": user_name, "userId": user_id, "language": language, "country": country}
-    return cast("Profile", {field: value[:MAX_PROFILE_CHARACTERS] for field, value in given.items() if value})
+    return {field: value[:MAX_PROFILE_CHARACTERS] for field, value in given.items() if value}
 
 
 def encode(message: Message, *, max_bytes: int = MAX_MESSAGE_BYTES) -> bytes:

@@ -42,16 +42,6 @@ def id_line(message_id: str) -> bytes:
     return _id_to_json(mend_id(message_id)).encode() + b"\n"
 
 
-def id_of(wire: bytes) -> str | None:
-    """Return the id of a message in its wire form, or None if it cannot be read."""
-    try:
-        message_id = json.loads(wire.partition(b"\n")[0])
-        message_id.encode()
-    except (ValueError, RecursionError, AttributeError):
-        return None
-    return str(message_id)
-
-
 def edited_at_ms(wire: bytes) -> int:
     """Return when the message was edited, or 0 if it was not, or if its platform does not say when."""
     found = _EDITED_AT.search(wire)

@@ -6,9 +6,10 @@ In each layer, the preset is applied first, then the layer's own fields, then it
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from message_buffer.errors import InvalidRules
+from message_buffer.json_object import Json
 from message_buffer.rules.rules_and_defaults import RULE_FIELDS, OnHumanReply, RuleLayer, Rules, RuleValue
 
 
@@ -25,13 +26,6 @@ class SkippedLayer(NamedTuple):
     reason: str
 
 
-class Explanation(TypedDict):
-    value: "int | float | str | tuple[str, ...] | dict[str, str] | None"
-    layer: str
-    via: str
-    version: int | None
-
-
 _DEFAULT = Origin("defaults", "default", None)
 
 
@@ -42,9 +36,9 @@ class ResolvedRules(NamedTuple):
     skipped: tuple[SkippedLayer, ...] = ()
     """The layers that were left out, because each would have made the rules invalid. Report them to the operator."""
 
-    def explain(self) -> dict[str, Explanation]:
+    def explain(self) -> dict[str, Json]:
         """Return the value of each rule, by wire name, and the layer that it comes from."""
-        explained: dict[str, Explanation] = {}
+        explained: dict[str, Json] = {}
         for name, wire_name in RULE_FIELDS.items():
             layer, via, version = self.origins.get(name, _DEFAULT)
             value = getattr(self.rules, name)
@@ -56,15 +50,22 @@ class ResolvedRules(NamedTuple):
 def resolve_rules(layers: Iterable[RuleLayer], platform: str = "") -> ResolvedRules:
     """Merge the layers, the lowest first, for a message of this platform. Never raise, so that ingest can go on.
 
-    If the merged rules are invalid, begin with as many of the lowest layers as are valid together. Then add the other
-    layers one by one. Skip each layer that makes the rules invalid, and name it in `skipped`. The result depends only
-    on the arguments, so a caller may cache it until a layer changes.
+    If the merged rules are invalid, add the layers one by one. Skip each layer that makes the rules invalid, and name
+    it in `skipped`. The result depends only on the arguments, so a caller may cache it until a layer changes.
     """
     layers = tuple(layers)
     try:
         return _merge(layers, platform)
     except InvalidRules:
-        return _merge_what_fits(layers, platform)
+        kept, resolved = list[RuleLayer](), _merge((), platform)
+    skipped = []
+    for layer in layers:
+        try:
+            resolved = _merge((*kept, layer), platform)
+            kept.append(layer)
+        except InvalidRules as error:
+            skipped.append(SkippedLayer(layer.name, str(error)))
+    return resolved._replace(skipped=tuple(skipped))
 
 
 def problems_of_deployed(rules: Mapping[str, Any]) -> list[str]:
@@ -89,24 +90,3 @@ def _merge(layers: tuple[RuleLayer, ...], platform: str) -> ResolvedRules:
             merged.update(values)
             origins.update(dict.fromkeys(values, Origin(layer.name, via, layer.version)))
     return ResolvedRules(Rules.model_validate(merged), origins)
-
-
-def _merge_what_fits(layers: tuple[RuleLayer, ...], platform: str) -> ResolvedRules:
-    kept, resolved = _longest_valid_run(layers, platform)
-    skipped: list[SkippedLayer] = []
-    for layer in layers[len(kept) :]:
-        try:
-            resolved = _merge((*kept, layer), platform)
-            kept = (*kept, layer)
-        except InvalidRules as error:
-            skipped.append(SkippedLayer(layer.name, str(error)))
-    return resolved._replace(skipped=tuple(skipped))
-
-
-def _longest_valid_run(layers: tuple[RuleLayer, ...], platform: str) -> tuple[tuple[RuleLayer, ...], ResolvedRules]:
-    for length in range(len(layers), 0, -1):
-        try:
-            return layers[:length], _merge(layers[:length], platform)
-        except InvalidRules:
-            continue
-    return (), _merge((), platform)

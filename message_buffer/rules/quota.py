@@ -15,15 +15,22 @@ class Quota(NamedTuple):
     """How many buffers its messages may open in a minute."""
 
 
-class Charge(NamedTuple):
-    """The quotas that a message is charged to."""
+# The quota of an account for which the rules set none.
+ACCOUNT_QUOTA = Quota(messages_per_minute=30_000, conversations_per_minute=3_000)
 
-    account: str
-    """`platform/account`, with each part escaped."""
-    account_quota: Quota
-    tenant: str = ""
-    """The tenant's escaped name, or empty if no rule sets the tenant's quota."""
-    tenant_quota: Quota | None = None
+
+class Charge(NamedTuple):
+    """The quotas that a message is charged to: to all of them, or, if one is used up, to none."""
+
+    quotas: tuple[tuple[str, Quota], ...]
+    """Each quota with its name: an account's or door's is `platform/account`, a tenant's has no slash. Each part is
+    escaped."""
+    is_of_one_shard: bool = False
+    """True if the Valkey lane charges all of it in one shard, which so has the whole quota instead of a share."""
     is_exact: bool = False
     """True if a rule sets one of the quotas. If so, each message is charged alone; otherwise several messages are
     charged at once."""
+
+    def under(self, kind: str) -> "Charge":
+        """Return the charge to quotas of the same sizes that count only items of this kind, each alone."""
+        return self._replace(quotas=tuple((f"{kind}:{name}", quota) for name, quota in self.quotas), is_exact=True)

@@ -10,19 +10,22 @@ who owns an account, so it refuses messages.
 
 from collections.abc import Iterable, Mapping
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from message_buffer.clock import Clock, system_clock
 from message_buffer.errors import InvalidRules, SendFailed
 from message_buffer.limits import MAX_QUOTA, MIN_MS_BETWEEN_RULES_CHECKS
 from message_buffer.messages.conversation_id import ConversationId, escape_part
 from message_buffer.rules.layers import ResolvedRules, resolve_rules
-from message_buffer.rules.quota import Charge, Quota
-from message_buffer.rules.rules_and_defaults import Owner, RuleLayer
+from message_buffer.rules.quota import ACCOUNT_QUOTA, Charge, Quota
+from message_buffer.rules.rules_and_defaults import Owner, PartialQuota, RuleLayer
+from message_buffer.rules.rules_table import StoredRules
 from message_buffer.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from message_buffer.rules.doors import Door
+
+T = TypeVar("T")
 
 # An instance keeps the resolved rules of this many combinations of layers. Without this limit, a sender who names
 # agents could combine every agent with every conversation that has rules of its own.
@@ -35,18 +38,9 @@ STAGE = "stage"
 DOOR = "door:"
 
 
-class Stored(Protocol):
-    @property
-    def scope(self) -> str: ...
-    @property
-    def rules(self) -> Any: ...
-    @property
-    def version(self) -> int: ...
-
-
 class ReadsRules(Protocol):
     def version(self) -> int: ...
-    def read_all(self) -> Iterable[Stored]: ...
+    def read_all(self) -> Iterable[StoredRules]: ...
 
 
 def scopes_of(conversation: ConversationId, agent: str | None = None) -> tuple[str, ...]:
@@ -90,7 +84,7 @@ def read_scope(scope: str, rules: Any, *, version: int | None = None) -> "RuleLa
 class _Snapshot:
     """The table as it was read at one time. Each item is parsed when it is first needed."""
 
-    def __init__(self, stored: Iterable[Stored], stage_rules: Mapping[str, Any], telemetry: Telemetry) -> None:
+    def __init__(self, stored: Iterable[StoredRules], stage_rules: Mapping[str, Any], telemetry: Telemetry) -> None:
         self._stored = {each.scope: each for each in stored}
         self._stage_rules = stage_rules
         self._telemetry = telemetry
@@ -110,23 +104,23 @@ class _Snapshot:
         return resolved
 
     def layers(self, scopes: Iterable[str]) -> list[RuleLayer]:
-        found = [self._of(scope) for scope in (DEPLOYED, *scopes)]
-        return [layer for layer in found if isinstance(layer, RuleLayer)]
+        found = [self.get(scope, RuleLayer) for scope in (DEPLOYED, *scopes)]
+        return [layer for layer in found if layer is not None]
 
     def owner(self, platform: str, account: str) -> Owner | None:
         """Return the owner that the table names for the account, or else for the account's door."""
         for each in dict.fromkeys((account, _door_of(platform, account))):
-            if isinstance(owner := self._of(account_scope(platform, each)), Owner):
+            if owner := self.get(account_scope(platform, each), Owner):
                 return owner
         return None
 
-    def has_quota(self, platform: str, account: str) -> bool:
-        own = self._of(account_scope(platform, account))
-        return isinstance(own, Owner) and own.quota is not None
+    def get(self, scope: str, kind: type[T]) -> T | None:
+        found = self._of(scope)
+        return found if isinstance(found, kind) else None
 
-    def layer(self, scope: str) -> RuleLayer | None:
-        layer = self._of(scope)
-        return layer if isinstance(layer, RuleLayer) else None
+    def quota(self, scope: str) -> PartialQuota | None:
+        found = self.get(scope, RuleLayer) or self.get(scope, Owner)
+        return found.quota if found else None
 
     def door(self, name: str) -> "Door | None":
         door = self._of(f"{DOOR}{name}")
@@ -166,13 +160,12 @@ class RuleBook:
         stage_rules: Mapping[str, Any],
         telemetry: Telemetry,
         *,
-        quota: Quota | None = None,
+        quota: Quota = ACCOUNT_QUOTA,
         clock: Clock = system_clock,
     ) -> None:
         self._table = table
         self._stage_rules = stage_rules
         self._telemetry = telemetry
-        # The quota of every account for which the rules set no quota.
         self._quota = quota
         # Use wall time, because the monotonic clock may stop while Lambda suspends the instance, but rules still age.
         self._clock = clock
@@ -190,43 +183,35 @@ class RuleBook:
         return self._current().layers(scopes_of(conversation, agent))
 
     def owner_of(self, platform: str, account: str) -> Owner | None:
-        """Return the owner that the table names for the account, or else for the account's door. Return None if it
-        names neither.
-
-        Raise SendFailed if the table was never read, because there is no safe default for an owner.
-        """
+        """Return the owner of the account, or else of its door, or None if the table names neither. Raise SendFailed if
+        the table was never read, because there is no safe default for an owner."""
         return self._current_of_table("the owner of an account is not known").owner(platform, account)
 
     def door(self, name: str) -> "Door | None":
-        """Return the door of this name, or None if the table has no valid one.
-
-        Raise SendFailed if the table was never read. None would mean that the door does not exist, and the sender might
-        give up.
-        """
+        """Return the door of this name, or None if the table has no valid one. Raise SendFailed if the table was never
+        read, because a sender who is told that the door does not exist might give up."""
         return self._current_of_table("the doors are not known").door(name)
 
-    def charge_for(self, conversation: ConversationId) -> Charge | None:
-        """Return the quotas of the conversation's account and tenant, or None if this book has no default quota.
+    def charge_for(self, conversation: ConversationId) -> Charge:
+        """Return the quotas of the conversation's account, door and tenant.
 
-        A sender may invent accounts of a door. So if the rules set no quota for such an account, its messages are
-        charged to the door.
+        A sender may choose among the accounts of a door, or invent them. So the door is charged whatever the account.
         """
-        if self._quota is None:
-            return None
         snapshot = self._current()
-        platform, account, tenant = conversation.platform, conversation.account, tenant_scope(conversation.tenant)
-        door = _door_of(platform, account)
-        if account != door and not snapshot.has_quota(platform, account):
-            account = door
-        owner, layer = snapshot.owner(platform, account), snapshot.layer(tenant)
-        of_account, of_tenant = owner and owner.quota, layer and layer.quota
-        return Charge(
-            account_scope(platform, account).removeprefix("account:"),
-            of_account.on_top_of(self._quota) if of_account else self._quota,
-            tenant.removeprefix("tenant:") if of_tenant else "",
-            of_tenant.on_top_of(Quota(MAX_QUOTA, MAX_QUOTA)) if of_tenant else None,
-            is_exact=bool(of_account or of_tenant),
+        platform, account = conversation.platform, conversation.account
+        door = account_scope(platform, _door_of(platform, account))
+        defaults = {
+            account_scope(platform, account): self._quota,
+            door: self._quota,
+            tenant_scope(conversation.tenant): Quota(MAX_QUOTA, MAX_QUOTA),
+        }
+        own = {scope: quota for scope in defaults if (quota := snapshot.quota(scope))}
+        quotas = (
+            (scope.partition(":")[2], own[scope].on_top_of(default) if scope in own else default)
+            for scope, default in defaults.items()
+            if scope in own or scope == door
         )
+        return Charge(tuple(quotas), is_exact=bool(own))
 
     def _current_of_table(self, otherwise: str) -> _Snapshot:
         snapshot = self._current()

@@ -6,6 +6,7 @@ for each problem, which names the field by its wire name and says what to write 
 
 import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias, get_args
 
@@ -14,9 +15,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    SerializerFunctionWrapHandler,
     ValidationError,
-    model_serializer,
     model_validator,
 )
 
@@ -66,14 +65,12 @@ PRESETS: Mapping[PresetName, Mapping[str, RuleValue]] = {
 
 
 class _Combination(NamedTuple):
-    fields: frozenset[str]
-    broken: Callable[[Mapping[str, Any]], bool]
+    is_broken: Callable[[Mapping[str, Any]], bool]
     problem: str
 
 
 _COMBINATIONS = (
     _Combination(
-        frozenset({"silence_ms", "max_wait_ms"}),
         # Refuse equal values, too, because with them every batch would be due after maxWaitMs, and silence would have
         # no effect.
         lambda rules: rules["silence_ms"] >= rules["max_wait_ms"],
@@ -81,57 +78,48 @@ _COMBINATIONS = (
         " lower silenceMs or raise maxWaitMs",
     ),
     _Combination(
-        frozenset({"typing_inference_ms", "max_wait_ms"}),
         lambda rules: rules["typing_inference_ms"] > rules["max_wait_ms"],
         "typingInferenceMs: {typing_inference_ms} is above maxWaitMs ({max_wait_ms});"
         " lower typingInferenceMs (0 turns it off) or raise maxWaitMs",
     ),
     _Combination(
-        frozenset({"min_messages", "max_messages"}),
         lambda rules: rules["min_messages"] > rules["max_messages"],
         "minMessages: {min_messages} is above maxMessages ({max_messages}); lower minMessages or raise maxMessages",
     ),
     _Combination(
-        frozenset({"priority", "vip_silence_ms", "max_wait_ms"}),
         lambda rules: rules["priority"] == "vip" and rules["vip_silence_ms"] >= rules["max_wait_ms"],
         "vipSilenceMs: {vip_silence_ms} is not below maxWaitMs ({max_wait_ms}), so no message could reset the"
         " timer; lower vipSilenceMs or raise maxWaitMs",
     ),
     _Combination(
-        frozenset({"adaptive_floor_ms", "adaptive_ceiling_ms"}),
         lambda rules: rules["adaptive_floor_ms"] > rules["adaptive_ceiling_ms"],
         "adaptiveFloorMs: {adaptive_floor_ms} is above adaptiveCeilingMs ({adaptive_ceiling_ms});"
         " lower adaptiveFloorMs or raise adaptiveCeilingMs",
     ),
     _Combination(
-        frozenset({"adaptive", "adaptive_ceiling_ms", "max_wait_ms"}),
         lambda rules: rules["adaptive"] and rules["adaptive_ceiling_ms"] > rules["max_wait_ms"],
         "adaptiveCeilingMs: {adaptive_ceiling_ms} is above maxWaitMs ({max_wait_ms});"
         " lower adaptiveCeilingMs or raise maxWaitMs",
     ),
     _Combination(
-        frozenset({"stop_words", "flush_words"}),
-        lambda rules: bool(_in_both(rules["stop_words"], rules["flush_words"])),
+        lambda rules: bool({*map(compared_form, rules["stop_words"])} & {*map(compared_form, rules["flush_words"])}),
         "flushWords: has a word that is in stopWords too; keep it in one of them",
     ),
 )
 
 
-def _in_both(stop: Iterable[str], flush: Iterable[str]) -> set[str]:
-    return set(map(compared_form, stop)) & set(map(compared_form, flush))
-
-
 def _conflicts(rules: Mapping[str, RuleValue]) -> list[str]:
     """Return the problems of the combinations. A combination is checked only if all its fields are set."""
-    return [
-        combination.problem.format_map(rules)
-        for combination in _COMBINATIONS
-        if combination.fields <= rules.keys() and combination.broken(rules)
-    ]
+    problems = []
+    for is_broken, problem in _COMBINATIONS:
+        with suppress(KeyError):
+            if is_broken(rules):
+                problems.append(problem.format_map(rules))
+    return problems
 
 
 class _Checked(BaseModel):
-    """A pydantic model that raises only `InvalidRules`, whichever way it is made."""
+    """A pydantic model that raises only `InvalidRules`."""
 
     model_config = ConfigDict(
         # Convert nothing, because "500" or 1.5 for milliseconds is probably a mistake.
@@ -150,25 +138,14 @@ class _Checked(BaseModel):
         try:
             super().__init__(**data)
         except ValidationError as error:
-            raise self._refusal(error) from error
+            raise InvalidRules("\n".join(self._problems(error))) from error
 
     @classmethod
     def model_validate(cls, obj: Any, **options: Any) -> Self:
         try:
             return super().model_validate(obj, **options)
         except ValidationError as error:
-            raise cls._refusal(error) from error
-
-    @classmethod
-    def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Self:
-        try:
-            return super().model_validate_json(json_data, **options)
-        except ValidationError as error:
-            raise cls._refusal(error) from error
-
-    @classmethod
-    def _refusal(cls, error: ValidationError) -> InvalidRules:
-        return InvalidRules("\n".join(cls._problems(error)))
+            raise InvalidRules("\n".join(cls._problems(error))) from error
 
     @classmethod
     def _problems(cls, error: ValidationError) -> Iterator[str]:
@@ -183,7 +160,11 @@ class _Checked(BaseModel):
             if isinstance(cause, InvalidRules):
                 yield from (f"{where}.{problem}" if where else problem for problem in str(cause).splitlines())
             elif detail["type"] == "extra_forbidden":
-                yield f"{where}: {_unknown(str(detail['loc'][-1]), cls._model_at(path[:-1])._wire_names())}"
+                given, names = str(detail["loc"][-1]), cls._model_at(path[:-1])._wire_names()
+                if given in names:
+                    yield f"{where}: given twice; remove it and keep {names[given]}"
+                else:
+                    yield f"{where}: {_unknown(given, 'field', names.values())}"
             elif detail["type"] == "missing":
                 yield f"{where}: is missing; use {cls._legal(field)}"
             else:
@@ -220,13 +201,9 @@ def nearest_name(given: str, names: Mapping[str, str]) -> str | None:
     return names[found[0]] if found else None
 
 
-def _unknown(given: str, wire_names: Mapping[str, str]) -> str:
-    if given in wire_names:
-        return f"given twice; remove it and keep {wire_names[given]}"
-    nearest = nearest_name(given, {wire.lower(): wire for wire in wire_names.values()})
-    if nearest is not None:
-        return f"unknown field; did you mean {nearest}?"
-    return f"unknown field; use one of {', '.join(wire_names.values())}"
+def _unknown(given: str, kind: str, names: Iterable[str]) -> str:
+    nearest = nearest_name(given, {name.lower(): name for name in names})
+    return f"unknown {kind}; " + (f"did you mean {nearest}?" if nearest else f"use one of {', '.join(names)}")
 
 
 def _shown(value: object) -> str:
@@ -280,7 +257,6 @@ _Languages = Annotated[
 
 
 _UNITS_MS = {"s": SECOND_MS, "m": MINUTE_MS, "h": HOUR_MS}
-_MAX_DIGITS_OF_A_DURATION = 5
 
 
 def _legal_duration(duration: str) -> str:
@@ -296,7 +272,7 @@ def _duration_ms(duration: str) -> int:
 _Duration = Annotated[
     str,
     Field(
-        pattern=rf"^[0-9]{{1,{_MAX_DIGITS_OF_A_DURATION}}}[smh]$",
+        pattern=r"^[0-9]{1,5}[smh]$",
         description=f"a time such as '30m' or '12h', at most '{MAX_HOLD_MS // HOUR_MS}h'",
     ),
     AfterValidator(_legal_duration),
@@ -370,10 +346,7 @@ class Rules(_RuleFields):
     @property
     def timing(self) -> Timing:
         """Return the rules in the lanes' form. For a VIP, `vip_silence_ms` replaces `silence_ms`, and typing does not
-        extend the wait.
-
-        In a fixed window, the silence is as long as the longest wait, so no message can prolong the wait.
-        """
+        extend the wait. In a fixed window, the silence is the longest wait, so no message can prolong the wait."""
         vip = self.priority == "vip"
         if self._has_fixed_window:
             window_ms = min(self.window_ms, self.max_wait_ms)
@@ -402,12 +375,8 @@ class Rules(_RuleFields):
     def timing_of(
         self, *, is_media: bool = False, is_pending: bool = False, in_album: bool = False, is_pressed: bool = False
     ) -> Timing:
-        """Return the timing of one message.
-
-        The batch waits longer for the caption of a file and for the transcript of a voice note. After a button press,
-        it waits for neither typing nor a caption. With `priority: vip` or a fixed window, the wait does not depend on
-        the message.
-        """
+        """Return the timing of one message. The batch waits longer for the caption of a file and for a transcript, and
+        after a button press for neither typing nor a caption. A VIP's wait and a fixed window do not depend on it."""
         timing = self.timing
         if in_album:
             # Do not end the batch by its count, which could split the album.
@@ -483,7 +452,7 @@ class Owner(_Checked):
 class PartialRules(_RuleFields):
     """A subset of the rules, which may build on a preset.
 
-    A field that was not set reads as its default and is not serialised. `own` has the fields that were set.
+    A field that was not set reads as its default. `own` has the fields that were set.
     """
 
     preset: Annotated[PresetName | None, Field(description=f"one of {', '.join(PRESETS)}")] = None
@@ -504,12 +473,6 @@ class PartialRules(_RuleFields):
         if problems := _conflicts(_applied(self.steps())):
             raise InvalidRules("\n".join(problems))
         return self
-
-    @model_serializer(mode="wrap")
-    def _emit_what_was_set(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        names = {name for name in self.model_fields_set if name in RULE_FIELDS or getattr(self, name) is not None}
-        wire_names = {type(self).model_fields[name].alias for name in names}
-        return {key: value for key, value in serialize(self).items() if key in names or key in wire_names}
 
 
 class RuleLayer(PartialRules):
@@ -548,21 +511,11 @@ class RuleLayer(PartialRules):
 
 
 def check_platform_names(names: Iterable[str]) -> None:
-    """Raise InvalidRules if a name is not that of a platform.
-
-    Only code that writes rules should call this. Code that reads rules would skip an entire layer because of one wrong
-    name.
-    """
-    problems = [f"{name}: {_unknown_platform(name)}" for name in names if name not in PLATFORM_NAMES]
+    """Raise InvalidRules if a name is not that of a platform. Call it only to write rules. Code that reads rules would
+    skip an entire layer because of one wrong name."""
+    problems = [f"{name}: {_unknown(name, 'platform', PLATFORM_NAMES)}" for name in names if name not in PLATFORM_NAMES]
     if problems:
         raise InvalidRules("\n".join(problems))
-
-
-def _unknown_platform(given: str) -> str:
-    nearest = nearest_name(given, {name: name for name in PLATFORM_NAMES})
-    if nearest is not None:
-        return f"unknown platform; did you mean {nearest}?"
-    return f"unknown platform; use one of {', '.join(PLATFORM_NAMES)}"
 
 
 def _applied(steps: Iterable[tuple[str, Mapping[str, RuleValue]]]) -> dict[str, RuleValue]:

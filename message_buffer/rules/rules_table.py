@@ -23,8 +23,8 @@ class StoredRules(NamedTuple):
     rules: Any
     """The parsed JSON, or None if the stored text is empty, too long or not valid JSON."""
     version: int
-    updated_by: str | None
-    updated_at_ms: int | None
+    updated_by: str | None = None
+    updated_at_ms: int | None = None
 
 
 class RulesTable(Table):
@@ -41,10 +41,8 @@ class RulesTable(Table):
         return [_stored(item) for item in found if text(item, "scope") != VERSION_SCOPE]
 
     def put(self, scope: str, rules: Mapping[str, Any], *, by: str, at_ms: int, expected_version: int | None) -> int:
-        """Store rules and return their version. Raise RulesConflict if the stored version is not `expected_version`.
-
-        `expected_version` is 0 if there must be no rules yet, and None if any version may be replaced.
-        """
+        """Store rules and return their version. Raise RulesConflict if the stored version is not `expected_version`,
+        which is 0 if there must be no rules yet, and None if any version may be replaced."""
         wire = json.dumps(rules, ensure_ascii=False, separators=(",", ":"))
         if len(wire.encode()) > MAX_RULES_BYTES:
             raise InvalidInput(f"the rules of a scope have at most {MAX_RULES_BYTES} bytes")
@@ -61,10 +59,7 @@ class RulesTable(Table):
     def _write(
         self, scope: str, fields: Values | None, *, by: str, at_ms: int, expected_version: int | None
     ) -> tuple[int, bool]:
-        """Write an item, or delete it if there are no fields.
-
-        Return the table's version, and whether the item existed.
-        """
+        """Write an item, or delete it without fields. Return the table's version, and whether the item existed."""
         for _ in range(MAX_RULES_WRITES):
             # Read the table's version before the item. The write below fails if the version has changed since, so it
             # never replaces an item that this call has not seen.

@@ -31,17 +31,5 @@ class Timing(NamedTuple):
 
     @property
     def for_scripts(self) -> dict[str, str | int]:
-        """Return the arguments of the scripts by the names in their headers.
-
-        Leave out `pressed_ms`, because only the script for a new message takes it.
-        """
-        return {
-            "silence_ms": self.silence_ms,
-            "typing_ms": self.typing_ms,
-            "max_wait_ms": self.max_wait_ms,
-            "max_messages": self.max_messages,
-            "min_messages": self.min_messages,
-            "flush_reason": self.flush_reason,
-            "adaptive": self.adaptive,
-            "silence_rule": self.silence_rule,
-        }
+        """Return the arguments of the scripts, without `pressed_ms`, which only the script for a new message takes."""
+        return {name: value for name, value in self._asdict().items() if name != "pressed_ms"}

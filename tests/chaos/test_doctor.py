@@ -99,7 +99,7 @@ def a_dead_letter(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
 
 @contextmanager
 def an_unreachable_valkey(stage: LocalStage, _: pytest.MonkeyPatch) -> Iterator[None]:
-    with stage.configured("watchdog", REDIS_URL="valkey://127.0.0.1:1?cluster=true"):
+    with stage.configured("watchdog", REDIS_URL="valkey://127.0.0.1:1"):
         stage.invoke("watchdog", wait=True)
         yield
     stage.invoke("watchdog", wait=True)

@@ -1,6 +1,5 @@
 """Upgrade and roll back a local stage under traffic, turn its responder off, and remove the stage."""
 
-import os
 import random
 import re
 import threading
@@ -94,9 +93,6 @@ def traffic(talks: list[Talk]) -> Iterator[None]:
         each.result()
 
 
-@pytest.mark.skipif(
-    "EARLIER_VERSION" not in os.environ, reason="nothing has been released; EARLIER_VERSION can name a commit"
-)
 @pytest.mark.promise("P1", "P2", "P3")
 def test_an_upgrade_and_a_roll_back_lose_double_and_stop_nothing(
     running: LocalStage, home: Path, tmp_path: Path

@@ -34,7 +34,7 @@ from tools.local.stage import ROOT
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("stage")]
 
 README = "README.md"
-DOCUMENTS = [README, "docs/bufferctl.md", "docs/rules.md", "docs/lanes.md"]
+DOCUMENTS = [README, "docs/bufferctl.md", "docs/deploy.md", "docs/rules.md", "docs/lanes.md"]
 BUFFERCTL = ".venv/bin/python -m bufferctl"
 ALIAS = f"alias bufferctl='{BUFFERCTL}'"
 NOT_RUN = {

@@ -180,7 +180,7 @@ def answer_on_whatsapp(running: LocalStage, customer: Customer) -> None:
     ("take_over", "policy", "is_killed"),
     [
         (answer_on_whatsapp, "deliver", False),
-        (answer_on_whatsapp, "queue", True),
+        (answer_on_whatsapp, "deliver", True),
         (hand_off, "discard_and_merge", True),
         (hold_as_another_consumer, "interrupt", False),
     ],

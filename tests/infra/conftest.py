@@ -39,7 +39,7 @@ def stages(context: dict[str, Any]) -> dict[str, Any]:
 def stage_config(stages: dict[str, Any]) -> Callable[..., StageConfig]:
     def load(stage: str, **overrides: Any) -> StageConfig:
         has_valkey = stage == LOCAL and overrides.get("lane") != "dynamodb"
-        url = "valkey://127.0.0.1:6379?cluster=true" if has_valkey else None
+        url = "valkey://127.0.0.1:6379" if has_valkey else None
         return load_stage(stages, stage=stage, valkey_url=url, overrides=json.dumps(overrides))
 
     return load

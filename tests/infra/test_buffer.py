@@ -402,6 +402,15 @@ def test_a_function_may_do_what_it_does_and_nothing_else(
     assert own(synthesize("prod")["Buffer"], role) == expected
 
 
+def test_the_canary_may_do_what_it_does_and_nothing_else(synthesize: Synthesize) -> None:
+    assert allowed(synthesize("prod", canary=True)["Buffer"], "canary") == {
+        ("cloudformation:DescribeStacks", "StackId>"),
+        ("secretsmanager:GetSecretValue", "<WebhookSecrets>"),
+        ("sqs:DeleteMessage", "<CanaryEvents>"),
+        ("sqs:ReceiveMessage", "<CanaryEvents>"),
+    }
+
+
 @pytest.mark.parametrize("stage", ["dev", "prod"])
 def test_only_functions_that_call_valkey_may_sign_in_to_it(stage: str, synthesize: Synthesize) -> None:
     """Before, the DynamoDB processor might, which has no Valkey and is not even in its network."""

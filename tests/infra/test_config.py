@@ -1,3 +1,5 @@
+"""The settings of a stage: what is accepted, and the sentence about what is not."""
+
 import ast
 from collections.abc import Callable
 from itertools import pairwise
@@ -23,12 +25,13 @@ from infra.settings_and_defaults import (
 )
 from infra.valkey_lane import CONVERSATION_PROCESSOR_TIMEOUT_SECONDS, WATCHDOG_TIMEOUT_SECONDS
 from lambdas.admin.rules import MIN_MS_LEFT_TO_RETIME
-from lambdas.conversation_processor.token import TOKEN_RENEWALS
+from lambdas.conversation_processor.service import TOKEN_RENEWALS
 from lambdas.ingest.handler import MAX_WEBHOOK_WAIT_MS
 from lambdas.processor.service import MIN_PAUSE_MS
 from lambdas.watchdog.handler import MAX_PROCESSOR_START_MS
 from message_buffer.aws.clients import AWS_ATTEMPTS, AWS_HURRIED_ANSWER_SECONDS
-from message_buffer.limits import INGEST_TIMEOUT_SECONDS, LEASE_RENEWALS, MAX_CALL_MS, RELEASE_MS, VALKEY_ATTEMPTS
+from message_buffer.events.emission import RELEASE_MS
+from message_buffer.limits import INGEST_TIMEOUT_SECONDS, LEASE_RENEWALS, MAX_CALL_MS, VALKEY_ATTEMPTS
 from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.settings import ConnectionSettings
 from tests.support.engine import SETTINGS
@@ -62,8 +65,10 @@ def test_no_stage_is_answered_with_the_valid_ones() -> None:
 def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"memory\.ingset is unknown; valid there: admin, canary, conversation_processor, dynamodb_processor, g",
+        match=r"limits\.max_event_byte is unknown; valid there: max_attempts, max_event_bytes, max_waiting_messages",
     ):
+        load_stage({"dev": {"limits": {"max_event_byte": 1024}}}, stage="dev")
+    with pytest.raises(ConfigError, match=r"memory\.ingset: should be 'ingest', 'processor', .* \(given: 'ingset'\)"):
         load_stage({"dev": {"memory": {"ingset": 1024}}}, stage="dev")
 
 
@@ -83,7 +88,7 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
         ),
         (
             {"shards": 3, "concurrency": {"conversation_processor": 2}},
-            "concurrency.conversation_processor must be at least 3: each shard needs a conversation processor",
+            "concurrency.conversation_processor must be at least 3: one for each shard",
         ),
         (
             {"concurrency": {"ingest": 2}, "warmth": {"ingest": 3}},
@@ -114,11 +119,11 @@ def test_an_unknown_setting_is_answered_with_its_valid_neighbours() -> None:
                 "region": "eu-west-1",
                 "api": {"domain": {"name": "a.example", "certificate_arn": "arn:aws:acm:us-east-1:1:certificate/c"}},
             },
-            "api.domain.certificate_arn must name a certificate in eu-west-1, the region of the API",
+            "api.domain.certificate_arn must name a certificate in eu-west-1, the API's region",
         ),
         ({"api": {"domain": {"name": "nodots", "certificate_arn": "arn:aws:acm:x"}}}, "api.domain.name: "),
         ({"account": "123456789012"}, "a stage with an account must name its network.availability_zones"),
-        ({"api": {"kind": "url"}}, "api.kind `url` needs concurrency.ingest: nothing else limits how many"),
+        ({"api": {"kind": "url"}}, "api.kind `url` needs concurrency.ingest: nothing else limits what"),
         (
             {"api": {"kind": "url", "domain": {"name": "a.example", "certificate_arn": "arn:aws:acm:us-east-1:1:c/c"}}},
             "api: an API of the kind `url` cannot have a domain",
@@ -251,7 +256,7 @@ def test_a_network_has_as_many_zones_as_it_names() -> None:
 
 def test_overrides_change_only_what_they_name() -> None:
     config = load_stage(STAGES, stage="prod", overrides='{"memory": {"watchdog": 512}, "shards": 2}')
-    assert (config.memory.ingest, config.memory.watchdog, config.shards) == (1024, 512, 2)
+    assert (config.memory["ingest"], config.memory["watchdog"], config.shards) == (1024, 512, 2)
 
 
 @pytest.mark.parametrize("overrides", ["{", "[]", "7"])

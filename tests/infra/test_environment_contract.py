@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from aws_cdk.assertions import Template
+from redis.exceptions import ConnectionError as LostConnection
 
 from bufferctl import verify
 from infra import bus, canary, responder, storage
@@ -14,11 +15,13 @@ from lambdas.canary import service as canary_service
 from lambdas.canary.burst import MAX_LATE_SECONDS, Burst
 from lambdas.canary.webhook import GenericWebhook
 from lambdas.responder import batch as responder_batch
-from lambdas.responder import events as responder_events
-from lambdas.responder.channels.base import MAX_SEND_SECONDS
+from lambdas.responder import channels as responder_channels
+from lambdas.responder import service as responder_service
+from lambdas.responder.channels import MAX_SEND_SECONDS
 from lambdas.responder.owned_batch import MIN_TIME_TO_FINISH_MS
-from message_buffer.events import amended, cancelled, event_bus, forgotten, taken_over
 from message_buffer.events import batch_ready as batch
+from message_buffer.events import event_bus
+from message_buffer.events.conversation_events import AMENDED, CANCELLED, FORGOTTEN, TAKEN_OVER
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.lanes.valkey.connection import connect
 from message_buffer.messages import conversation_id
@@ -152,15 +155,14 @@ def test_every_stages_rules_are_rules(variant: str, functions: Functions) -> Non
 
 def test_a_stages_url_is_one_that_the_store_can_open(functions: Functions) -> None:
     settings = settings_of(functions("local")["watchdog"])
-    # Standalone clients do not connect until they are used.
-    connect(settings.valkey.connection._replace(url=settings.valkey.connection.url.partition("?")[0])).close()
+    with pytest.raises(LostConnection, match=r"connecting to 127\.0\.0\.1:"):
+        connect(settings.valkey.connection)
 
 
 def test_what_the_bus_lets_consumers_ask_for_is_what_is_published() -> None:
     assert bus.SOURCE == event_bus.SOURCE
-    by_responder = {responder_events.REPLY_SENT, responder_events.REPLY_WITHHELD}
-    published = {batch.DETAIL_TYPE, amended.DETAIL_TYPE, cancelled.DETAIL_TYPE, forgotten.DETAIL_TYPE}
-    published |= {taken_over.DETAIL_TYPE} | by_responder
+    by_responder = {responder_channels.REPLY_SENT, responder_service.REPLY_WITHHELD}
+    published = {batch.DETAIL_TYPE, AMENDED, CANCELLED, FORGOTTEN, TAKEN_OVER} | by_responder
     assert set(bus.EVENTS) == published
 
 
@@ -187,12 +189,12 @@ def test_the_canary_has_time_for_the_longest_wait_and_the_repair_of_a_crash() ->
 
 
 def test_the_responder_listens_for_what_the_buffer_publishes() -> None:
-    assert responder.CONSUMED == [batch.DETAIL_TYPE, forgotten.DETAIL_TYPE]
+    assert responder.CONSUMED == [batch.DETAIL_TYPE, FORGOTTEN]
     assert responder.CONSUMED == [responder_batch.DETAIL_TYPE, responder_batch.FORGOTTEN]
     assert storage.BATCHES.removesuffix("*") == responder_batch.BATCHES
 
 
 def test_the_folders_that_a_function_may_write_to_are_those_it_writes_to() -> None:
     taken = BatchTaken("b-1", 1, 1, 1, 2, 3, "silence", "silenceMs", 0, [])
-    keys = (batch.object_key("c", taken), batch.letter_key("c", taken))
+    keys = [batch.object_key(folder, "c", taken) for folder in (batch.BATCHES, batch.DEAD_LETTERS)]
     assert tuple(f"{key.partition('/')[0]}/*" for key in keys) == (storage.BATCHES, storage.DEAD_LETTERS)

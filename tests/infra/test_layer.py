@@ -1,3 +1,5 @@
+"""The layer: what is in it, when it is built again, and that it has byte code."""
+
 import hashlib
 import os
 import re

@@ -14,6 +14,7 @@ from cfnlint.schema import PROVIDER_SCHEMA_MANAGER, ResourceNotFoundError
 from moto.iam.aws_managed_policies import aws_managed_policies_data
 
 import app as program
+from infra import cli
 from infra.composition import enforce_cdk_nag
 from infra.settings_and_defaults import LOCAL, WITHOUT_FUNCTION_URLS, WITHOUT_SCHEMAS
 from tests.conftest import PROFILE
@@ -284,7 +285,7 @@ def test_every_managed_policy_of_aws_that_a_page_or_a_stack_names_exists() -> No
 
 
 def test_the_app_itself_holds_its_stage_to_the_rules(
-    monkeypatch: pytest.MonkeyPatch, context: dict[str, Any], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, context: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     held: list[cdk.App] = []
     app = cdk.App(outdir=str(tmp_path / "out"), context={**context, "stage": "dev"})
@@ -293,8 +294,10 @@ def test_the_app_itself_holds_its_stage_to_the_rules(
     monkeypatch.setattr(cdk, "App", lambda: app)
     monkeypatch.setattr(program, "build_layer", lambda *_, **__: tmp_path / "layer")
     monkeypatch.setattr(program, "enforce_cdk_nag", held.append)
+    monkeypatch.setattr(program, "lambda_interpreter", lambda: None)
     program.main()
     assert held == [app]
+    assert capsys.readouterr().err == f"{cli.WITHOUT_PYTHON}\n"
 
 
 def test_a_stage_that_names_its_account_and_zones_looks_up_no_zones(composed: Callable[..., cdk.App]) -> None:

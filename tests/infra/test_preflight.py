@@ -4,7 +4,6 @@ The answers of AWS are checked against the SDK's own description of the services
 """
 
 import itertools
-import json
 import re
 import subprocess
 import sys
@@ -21,9 +20,8 @@ from botocore.stub import Stubber
 
 from infra import cli, preflight
 from infra.composition import compose
-from infra.layer import LayerError
-from infra.preflight import Advice, Missing, Purpose, StageAccount, identify, problems, problems_there
-from infra.settings_and_defaults import STACKS, NetworkConfig, StageConfig
+from infra.preflight import Advice, Stuck, identify, problems, problems_there
+from infra.settings_and_defaults import STACKS, NetworkConfig, StageConfig, stage_tags
 
 # One process synthesizes for all tests of this file.
 pytestmark = pytest.mark.xdist_group("synth")
@@ -40,8 +38,6 @@ REAL_SESSION = boto3.Session
 
 Answer = tuple[str, str, Mapping[str, Any] | str]
 IDENTITY: Answer = ("sts", "get_caller_identity", {"Account": ACCOUNT, "Arn": f"arn:aws:iam::{ACCOUNT}:user/one"})
-NO_LOOKUP_ROLE: Answer = ("sts", "assume_role", "AccessDenied")
-BOOTSTRAPPED: Answer = ("ssm", "get_parameter", {"Parameter": {"Value": "32"}})
 NOTHING_DEPLOYED: Answer = ("resourcegroupstaggingapi", "get_resources", {"ResourceTagMappingList": []})
 
 
@@ -74,7 +70,6 @@ class Session:
             service: self._answering(service, list(those))
             for service, those in itertools.groupby(sorted(answers, key=lambda answer: answer[0]), lambda a: a[0])
         }
-        self.keys_used: list[str | None] = []
 
     def _answering(self, service: str, answers: list[Answer]) -> Any:
         client = self._real.client(service, region_name="us-east-1")
@@ -87,8 +82,7 @@ class Session:
         stubber.activate()
         return client
 
-    def client(self, service: str, *, aws_access_key_id: str | None = None, **_: Any) -> Any:
-        self.keys_used.append(aws_access_key_id)
+    def client(self, service: str, **_: Any) -> Any:
         return self._clients[service]
 
     def __getattr__(self, name: str) -> Any:
@@ -152,63 +146,36 @@ def prod(stage_config: Callable[..., StageConfig]) -> StageConfig:
 def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Return a machine on which nothing is missing."""
     monkeypatch.setattr(preflight, "lambda_interpreter", lambda: "/usr/bin/python3.13")
-    monkeypatch.setattr(preflight, "build_layer", lambda *_, **__: None)
     return monkeypatch
 
 
-def in_account(config: StageConfig, *answers: Answer, purpose: Purpose = "deploy") -> list[str]:
+def in_account(config: StageConfig, *answers: Answer) -> list[str]:
     """Return what is missing in an account that gives these answers. Without an answer about stacks, it has none."""
     asked = {operation for _, operation, _ in answers}
     nothing = [network_in(), *stacks()]
     answers = (*(answer for answer in nothing if answer[1] not in asked), *answers, *EMPTY_AND_LARGE)
-    return list(problems_there(config, StageAccount(ACCOUNT, Session(*answers).client), purpose))
+    return list(problems_there(config, Session(*answers).client))
 
 
 # -- this machine and cdk.json -----------------------------------------------------------------------------------
 
 
-def test_synth_needs_no_credentials(machine: pytest.MonkeyPatch) -> None:
-    machine.setattr(boto3, "Session", lambda: pytest.fail("asked for credentials"))
-    assert not list(problems(STAGES, "dev", "synth"))
-
-
 def test_all_that_is_missing_is_said_at_once(machine: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise LayerError("no matching distribution")
-
     machine.setattr(preflight, "lambda_interpreter", lambda: None)
-    machine.setattr(preflight, "build_layer", fail)
-    python, layer, stage, *rest = problems(STAGES, "prdo", "deploy")
+    python, stage, *rest = problems(STAGES, "prdo")
     assert python.startswith("Python 3.13 is missing")
-    assert layer.endswith("no matching distribution")
     assert stage == "Unknown stage 'prdo'. Valid stages: dev, prod."
     assert not rest
 
 
-def test_a_synth_without_lambdas_python_is_told_that_its_layer_cannot_be_deployed(machine: pytest.MonkeyPatch) -> None:
-    machine.setattr(preflight, "lambda_interpreter", lambda: None)
-    (sentence,) = problems(STAGES, "dev", "synth")
-    assert isinstance(sentence, Advice)
-    assert sentence.startswith("Python 3.13 is missing")
-
-
 def test_the_local_stage_is_sent_to_make_up(machine: pytest.MonkeyPatch) -> None:
-    (sentence,) = problems({"local": {}}, "local", "deploy")
+    (sentence,) = problems({"local": {}}, "local")
     assert "`make up` sets it" in sentence
-
-
-def test_a_stage_that_chooses_no_preset_gets_one_sentence(machine: pytest.MonkeyPatch) -> None:
-    machine.setattr(boto3, "Session", lambda: Session(IDENTITY, NO_LOOKUP_ROLE, BOOTSTRAPPED))
-    (sentence,) = problems({"dev": {"rules": {"silenceMs": 2_000}}}, "dev", "diff")
-    assert isinstance(sentence, Advice)
-    assert sentence.startswith("Stage 'dev' chooses no preset of rules")
-    machine.setattr(boto3, "Session", lambda: Session(IDENTITY, NO_LOOKUP_ROLE, BOOTSTRAPPED))
-    assert not list(problems(STAGES, "dev", "diff"))
 
 
 def test_rules_that_the_functions_would_ignore_are_said_before(machine: pytest.MonkeyPatch) -> None:
     machine.setattr(boto3, "Session", lambda: pytest.fail("asked for credentials"))
-    (sentence,) = problems({"dev": {"rules": {"silenceMs": 60_000}}}, "dev", "deploy")
+    (sentence,) = problems({"dev": {"rules": {"silenceMs": 60_000}}}, "dev")
     assert "silenceMs: 60000 is not below maxWaitMs (30000)" in sentence
 
 
@@ -218,24 +185,31 @@ def test_every_stage_of_this_repository_chooses_a_preset() -> None:
 
 def test_a_profile_that_does_not_exist_is_a_sentence(machine: pytest.MonkeyPatch) -> None:
     machine.setenv("AWS_PROFILE", "nobody")
-    (sentence,) = problems(STAGES, "dev", "diff")
+    (sentence,) = problems(STAGES, "dev")
     assert "The config profile (nobody) could not be found" in sentence
 
 
 def test_the_command_prints_the_sentences_and_fails() -> None:
-    arguments = [sys.executable, "-m", "infra.preflight", "--for", "synth", "--stage"]
+    arguments = [sys.executable, "-m", "infra.preflight", "--stage"]
     run = subprocess.run([*arguments, "prdo"], capture_output=True, text=True, check=False, cwd=ROOT)
     assert run.returncode == 1
-    assert "Not ready to synth stage 'prdo':\n" in run.stderr
+    assert "Not ready to deploy stage 'prdo':\n" in run.stderr
     assert "  - Unknown stage 'prdo'. Valid stages: dev, local, prod.\n" in run.stderr
 
 
 # -- the credentials ---------------------------------------------------------------------------------------------
 
 
-def test_credentials_that_aws_does_not_take_are_said_with_its_reason(prod: StageConfig) -> None:
-    with pytest.raises(Missing, match=r"do not work in us-east-1: .*\(ExpiredToken\).*Sign in"):
-        identify(prod, Session(("sts", "get_caller_identity", "ExpiredToken")))
+def signed_in(config: StageConfig, machine: pytest.MonkeyPatch, session: Session) -> None:
+    machine.setattr(boto3, "Session", lambda: session)
+    identify(config)
+
+
+def test_credentials_that_aws_does_not_take_are_said_with_its_reason(
+    prod: StageConfig, machine: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Stuck, match=r"do not work in us-east-1: .*\(ExpiredToken\).*Sign in"):
+        signed_in(prod, machine, Session(("sts", "get_caller_identity", "ExpiredToken")))
 
 
 @pytest.mark.parametrize(
@@ -247,67 +221,35 @@ def test_credentials_that_aws_does_not_take_are_said_with_its_reason(prod: Stage
     ],
 )
 def test_what_never_reaches_aws_is_said_with_the_reason(
-    error: Exception, prod: StageConfig, monkeypatch: pytest.MonkeyPatch
+    error: Exception, prod: StageConfig, machine: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
     session = Session(IDENTITY)
-    monkeypatch.setattr(session.client("sts"), "get_caller_identity", fail)
-    with pytest.raises(Missing, match=f"{re.escape(str(error))}.*Check the stage's region"):
-        identify(prod, session)
+    machine.setattr(session.client("sts"), "get_caller_identity", fail)
+    with pytest.raises(Stuck, match=f"{re.escape(str(error))}.*Check the stage's region"):
+        signed_in(prod, machine, session)
 
 
-def test_credentials_of_another_account_are_refused(prod: StageConfig) -> None:
-    with pytest.raises(Missing, match=f"are for account {OTHER_ACCOUNT}, but stage 'prod' belongs to {ACCOUNT}"):
-        identify(prod, Session(("sts", "get_caller_identity", {"Account": OTHER_ACCOUNT})))
-
-
-def test_the_account_is_read_with_the_lookup_role_of_cdk(prod: StageConfig) -> None:
-    keys = {
-        "AccessKeyId": "A" * 16,
-        "SecretAccessKey": "lookup",
-        "SessionToken": "lookup",
-        "Expiration": "2030-01-01T00:00:00Z",
-    }
-    session = Session(IDENTITY, ("sts", "assume_role", {"Credentials": keys}), BOOTSTRAPPED)
-    identify(prod, session).client("ssm")
-    assert session.keys_used == [None, "A" * 16]
-
-
-def test_without_that_role_the_credentials_themselves_are_used(prod: StageConfig) -> None:
-    session = Session(IDENTITY, NO_LOOKUP_ROLE, BOOTSTRAPPED)
-    identify(prod, session).client("ssm")
-    assert session.keys_used == [None, None]
+def test_credentials_of_another_account_are_refused(prod: StageConfig, machine: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Stuck, match=f"are for account {OTHER_ACCOUNT}, but stage 'prod' belongs to {ACCOUNT}"):
+        signed_in(prod, machine, Session(("sts", "get_caller_identity", {"Account": OTHER_ACCOUNT})))
 
 
 # -- the account -------------------------------------------------------------------------------------------------
 
 
 def test_an_account_that_has_everything_is_ready(prod: StageConfig) -> None:
-    answers = [BOOTSTRAPPED, limits(1_000, 306), NOTHING_DEPLOYED]
+    answers = [limits(1_000, 306), NOTHING_DEPLOYED]
     assert not in_account(prod, *answers)
-
-
-def test_diff_asks_only_for_the_bootstrap(prod: StageConfig) -> None:
-    assert not in_account(prod, BOOTSTRAPPED, purpose="diff")
-
-
-def test_a_missing_bootstrap_is_said_with_the_command_that_makes_it(prod: StageConfig) -> None:
-    (sentence,) = in_account(prod, ("ssm", "get_parameter", "ParameterNotFound"), purpose="diff")
-    assert sentence.startswith(f"CDK is not bootstrapped for account {ACCOUNT} in us-east-1. Run `make bootstrap STAGE")
-
-
-def test_an_old_bootstrap_is_said_with_both_versions(prod: StageConfig) -> None:
-    (sentence,) = in_account(prod, ("ssm", "get_parameter", {"Parameter": {"Value": "5"}}), purpose="diff")
-    assert "has version 5, but 6 is needed" in sentence
 
 
 @pytest.mark.parametrize(("concurrent", "unreserved", "available"), [(1_000, 305, 205), (10, 10, 0)])
 def test_concurrency_that_lambda_would_refuse_is_said_before(
     concurrent: int, unreserved: int, available: int, prod: StageConfig
 ) -> None:
-    answers = [BOOTSTRAPPED, limits(concurrent, unreserved), NOTHING_DEPLOYED]
+    answers = [limits(concurrent, unreserved), NOTHING_DEPLOYED]
     (sentence,) = in_account(prod, *answers)
     assert f"reserves 206 concurrent executions, but {available} are left to reserve" in sentence
 
@@ -323,12 +265,12 @@ def test_what_the_stage_holds_already_it_may_have_again(prod: StageConfig) -> No
         ("lambda", "get_function_concurrency", {"ReservedConcurrentExecutions": 206}),
         ("lambda", "get_function_concurrency", {}),
     ]
-    assert not in_account(prod, BOOTSTRAPPED, limits(1_000, 100), *held, deployed)
+    assert not in_account(prod, limits(1_000, 100), *held, deployed)
 
 
 def test_instances_provisioned_without_a_reservation_count_too(stage_config: Callable[..., StageConfig]) -> None:
     config = stage_config("dev", warmth={"ingest": 3})
-    (sentence,) = in_account(config, BOOTSTRAPPED, limits(102, 102), NOTHING_DEPLOYED)
+    (sentence,) = in_account(config, limits(102, 102), NOTHING_DEPLOYED)
     assert "reserves 3 concurrent executions, but 2 are left to reserve" in sentence
 
 
@@ -336,12 +278,12 @@ def test_the_dynamodb_lane_reserves_only_for_functions_that_it_has_and_needs_no_
     prod: StageConfig,
 ) -> None:
     config = prod.model_copy(update={"lane": "dynamodb"})
-    (sentence,) = in_account(config, BOOTSTRAPPED, limits(199, 199), NOTHING_DEPLOYED)
+    (sentence,) = in_account(config, limits(199, 199), NOTHING_DEPLOYED)
     assert "reserves 100 concurrent executions, but 99 are left to reserve" in sentence
 
 
 def test_an_existing_network_cannot_move(prod: StageConfig) -> None:
-    answers = [BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED]
+    answers = [limits(1_000, 1_000), NOTHING_DEPLOYED]
     assert not in_account(prod, *answers, network_in(*ZONES))
     for elsewhere in (["us-east-1b", "us-east-1c"], ZONES[::-1]):
         (sentence,) = in_account(prod, *answers, network_in(*elsewhere))
@@ -354,7 +296,7 @@ def test_an_existing_network_cannot_move(prod: StageConfig) -> None:
 @pytest.mark.parametrize("state", ["CREATE_COMPLETE", "DELETE_FAILED"])
 def test_a_stack_that_the_stage_will_not_have_is_advice_that_names_the_command(state: str, prod: StageConfig) -> None:
     config = prod.model_copy(update={"lane": "dynamodb"})
-    answers = [BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED]
+    answers = [limits(1_000, 1_000), NOTHING_DEPLOYED]
     (sentence,) = in_account(config, *answers, *stacks(Network=state))
     assert isinstance(sentence, Advice)
     assert sentence.startswith("MessageBuffer-prod-Network still exists, and AWS bills it")
@@ -368,12 +310,12 @@ def test_a_zone_without_an_interface_endpoint_is_said_before_the_first_deploymen
     config = stage_config("dev", network={"egress": "endpoints", "availability_zones": ZONES if named else []})
     everywhere = [*ZONES, "us-east-1c"]
     services = dict.fromkeys(preflight.ENDPOINT_SERVICES, everywhere)
-    ready = [BOOTSTRAPPED, limits(1_000, 1_000)]
+    ready = [limits(1_000, 1_000)]
     asked = [*ready, network_in(), zones(*everywhere)]
     assert not in_account(config, *asked, endpoints(**services))
     (sentence,) = in_account(config, *asked, endpoints(**services | {"sqs": everywhere[1:]}))
-    assert sentence.startswith("com.amazonaws.us-east-1.sqs has no interface endpoint in us-east-1a.")
-    assert "Name two of us-east-1b, us-east-1c " in sentence
+    assert sentence.startswith("sqs has no interface endpoint in us-east-1a.")
+    assert "name zones with all endpoints (us-east-1b, us-east-1c)" in sentence
     # If the network exists, preflight does not ask about zones, because its endpoints exist, too.
     assert not in_account(config, *ready, network_in(*ZONES))
 
@@ -383,10 +325,9 @@ def test_a_service_without_an_endpoint_in_the_region_is_one_sentence(
 ) -> None:
     config = stage_config("dev", network={"egress": "endpoints"})
     services = {name: ZONES for name in preflight.ENDPOINT_SERVICES if name != "events"}
-    (sentence,) = in_account(
-        config, BOOTSTRAPPED, limits(1_000, 1_000), network_in(), zones(*ZONES), endpoints(**services)
-    )
-    assert sentence == "us-east-1 has no interface endpoints for events. Choose another network.egress."
+    (sentence,) = in_account(config, limits(1_000, 1_000), network_in(), zones(*ZONES), endpoints(**services))
+    assert sentence.startswith("events has no interface endpoint in us-east-1a, us-east-1b. Choose another network")
+    assert "(there is none)" in sentence
 
 
 @pytest.mark.parametrize(
@@ -396,12 +337,12 @@ def test_a_service_without_an_endpoint_in_the_region_is_one_sentence(
         (
             (5, 9, 9),
             (5, 5, 5),
-            "needs 1 more vpcs, but the quota of account 111122223333 in us-east-1 leaves 0",
+            "needs 1 more vpcs, but the account's quota in us-east-1 leaves 0",
         ),
         (
             (9, 6, 9),
             (5, 5, 5),
-            "needs 2 more addresses, but the quota of account 111122223333 in us-east-1 leaves 1",
+            "needs 2 more addresses, but the account's quota in us-east-1 leaves 1",
         ),
         ((9, 9, 5), (5, 5, 5), "needs 1 more serverless_caches, but"),
     ],
@@ -410,7 +351,7 @@ def test_a_quota_that_is_used_up_is_said_before(
     quotas: Sequence[int], used: Sequence[int], sentence: str, prod: StageConfig
 ) -> None:
     left = [*map(quota, quotas), vpcs(used[0]), addresses(used[1]), caches(used[2])]
-    found = in_account(prod, BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED, *left)
+    found = in_account(prod, limits(1_000, 1_000), NOTHING_DEPLOYED, *left)
     assert len(found) == bool(sentence)
     assert all(sentence in each for each in found)
 
@@ -418,7 +359,7 @@ def test_a_quota_that_is_used_up_is_said_before(
 def test_a_quota_whose_value_aws_does_not_tell_is_no_problem(prod: StageConfig) -> None:
     untold: Answer = ("service-quotas", "get_service_quota", "NoSuchResourceException")
     left = [quota(9), quota(9), untold, vpcs(5), addresses(5)]
-    assert not in_account(prod, BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED, *left)
+    assert not in_account(prod, limits(1_000, 1_000), NOTHING_DEPLOYED, *left)
 
 
 def test_what_the_stage_has_already_needs_no_quota(prod: StageConfig) -> None:
@@ -428,7 +369,7 @@ def test_what_the_stage_has_already_needs_no_quota(prod: StageConfig) -> None:
         {"ResourceTagMappingList": [{"ResourceARN": "arn:one"}, {"ResourceARN": "arn:two"}]},
     )
     full = [quota(0), quota(0), quota(0)]
-    answers = [BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED, deployed, deployed, deployed]
+    answers = [limits(1_000, 1_000), NOTHING_DEPLOYED, deployed, deployed, deployed]
     assert not in_account(prod, *answers, network_in(*ZONES), *full)
 
 
@@ -449,7 +390,7 @@ def test_a_model_that_the_account_may_not_use_yet_is_advice(
         },
     )
     config = stage_config("dev", responder=responder)
-    found = in_account(config, BOOTSTRAPPED, limits(1_000, 1_000), available)
+    found = in_account(config, limits(1_000, 1_000), available)
     assert len(found) == (agreement != "AVAILABLE")
     for sentence in found:
         assert isinstance(sentence, Advice)
@@ -461,8 +402,6 @@ def test_a_model_that_the_account_may_not_use_yet_is_advice(
     [
         ("ROLLBACK_COMPLETE+", "failed (ROLLBACK_COMPLETE). Run `make prune STAGE=prod`"),
         ("ROLLBACK_FAILED+", "failed (ROLLBACK_FAILED). Run `make prune STAGE=prod`"),
-        ("UPDATE_ROLLBACK_FAILED", "is in the state UPDATE_ROLLBACK_FAILED. See docs/deploy.md#roll-back."),
-        ("DELETE_FAILED", "is in the state DELETE_FAILED. See docs/deploy.md#remove-a-stage."),
         ("ROLLBACK_COMPLETE", ""),
         ("UPDATE_COMPLETE+", ""),
     ],
@@ -470,7 +409,7 @@ def test_a_model_that_the_account_may_not_use_yet_is_advice(
 def test_a_stack_that_an_earlier_deployment_left_behind_is_said_with_the_way_out(
     state: str, sentence: str, prod: StageConfig
 ) -> None:
-    answers = [BOOTSTRAPPED, limits(1_000, 1_000), NOTHING_DEPLOYED]
+    answers = [limits(1_000, 1_000), NOTHING_DEPLOYED]
     found = in_account(prod, *answers, *stacks(Network="CREATE_COMPLETE", Buffer=state))
     assert len(found) == bool(sentence)
     assert all(sentence in each for each in found)
@@ -480,7 +419,7 @@ def test_a_rest_api_needs_a_role_that_the_account_gives_to_all_of_them(
     stage_config: Callable[..., StageConfig],
 ) -> None:
     config = stage_config("dev", api={"kind": "rest"})
-    account = (BOOTSTRAPPED, limits(1_000, 1_000))
+    account = [limits(1_000, 1_000)]
     (sentence,) = in_account(config, *account, ("apigateway", "get_account", {}))
     assert "no role for CloudWatch Logs" in sentence
     paragraph = sentence.rpartition("#")[2].rstrip(".").replace("-", " ")
@@ -490,27 +429,14 @@ def test_a_rest_api_needs_a_role_that_the_account_gives_to_all_of_them(
 
 
 def test_a_question_that_is_not_allowed_does_not_keep_the_others_from_being_asked(prod: StageConfig) -> None:
-    answers: list[Answer] = [
-        ("ssm", "get_parameter", "AccessDenied"),
-        ("lambda", "get_account_settings", "AccessDenied"),
-    ]
-    bootstrap, concurrency = in_account(prod, *answers)
-    assert bootstrap.startswith("AWS refused GetParameter (AccessDenied)")
-    assert concurrency.startswith("AWS refused GetAccountSettings (AccessDenied)")
+    refused: Answer = ("lambda", "get_account_settings", "AccessDenied")
+    concurrency, zones = in_account(prod, refused, network_in(*ZONES[::-1]))
+    assert isinstance(concurrency, Advice)
+    assert concurrency.startswith("The check for concurrency problems ended: An error occurred (AccessDenied)")
+    assert "cannot be moved" in zones
 
 
 # -- what the stacks themselves say ------------------------------------------------------------------------------------
-
-
-def test_the_bootstrap_asked_for_is_the_one_that_the_stacks_need(tmp_path: Path) -> None:
-    app = cdk.App(outdir=str(tmp_path))
-    stack = cdk.Stack(app, "Stack", env=cdk.Environment(account=ACCOUNT, region="us-east-1"))
-    cdk.CfnResource(stack, "Resource", type="AWS::SNS::Topic")
-    manifest = json.loads((Path(app.synth().directory) / "manifest.json").read_text())
-    needs = manifest["artifacts"]["Stack"]["properties"]
-    assert needs["requiresBootstrapStackVersion"] == preflight.MIN_BOOTSTRAP_VERSION
-    assert needs["bootstrapStackVersionSsmParameter"] == preflight.BOOTSTRAP_PARAMETER
-    assert f"/{preflight.LOOKUP_ROLE}-{ACCOUNT}-us-east-1" in needs["lookupRole"]["arn"]
 
 
 def test_the_endpoints_asked_for_are_those_of_the_network(synthesize: Callable[..., Mapping[str, Template]]) -> None:
@@ -527,7 +453,7 @@ def test_the_functions_of_a_stage_are_found_by_their_tags(
     layer = tmp_path / "layer"
     (layer / "python").mkdir(parents=True)
     buffer = compose(cdk.App(outdir=str(tmp_path / "out")), config, source=ROOT, layer=layer)
-    tags = [{"Key": key, "Value": value} for key, value in preflight.stage_tags(config).items()]
+    tags = [{"Key": key, "Value": value} for key, value in stage_tags(config).items()]
     Template.from_stack(buffer).all_resources_properties("AWS::Lambda::Function", {"Tags": Match.array_with(tags)})
 
 
@@ -535,15 +461,5 @@ def test_advice_is_printed_and_does_not_fail_the_command(
     machine: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine.setattr(preflight, "problems", lambda *_: iter([Advice("The account is small.")]))
-    assert preflight.main(["--stage", "dev", "--for", "deploy"]) == 0
+    assert preflight.main(["--stage", "dev"]) == 0
     assert capsys.readouterr().err == "Good to know: The account is small.\n"
-
-
-def test_a_bootstrap_needs_credentials_but_no_bootstrap(
-    machine: pytest.MonkeyPatch, stage_config: Callable[..., StageConfig]
-) -> None:
-    assert not in_account(stage_config("dev"), purpose="bootstrap")
-    session = Session(("sts", "get_caller_identity", "ExpiredToken"))
-    machine.setattr(boto3, "Session", lambda: session)
-    (sentence,) = problems(STAGES, "dev", "bootstrap")
-    assert sentence.startswith("The AWS credentials do not work in us-east-1: ")

@@ -109,7 +109,7 @@ def test_bucket_cache_and_logs_are_encrypted_as_the_page_says(stores: dict[str, 
     assert ("KmsKeyId" in cache, key) == (True, "ours")
     for _, group, (_, _, days, key, _) in of_type(stores, "AWS::Logs::LogGroup"):
         assert ("KmsKeyId" in group, "RetentionInDays" in group) == (False, True)
-        assert (days, key) == ("`log_retention`", "AWS's")
+        assert (days, key) == ("`log_retention_days`", "AWS's")
 
 
 @pytest.mark.parametrize("name", sorted(rows()))

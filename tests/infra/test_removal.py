@@ -6,17 +6,16 @@ from typing import Any
 
 import boto3
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, WaiterError
 from moto import mock_aws
 
 from infra import cli, removal
-from infra.removal import INTERFACE_POLL_SECONDS, Removal, Stack, Stuck
+from infra.preflight import Stuck
+from infra.removal import POLL_SECONDS, Removal, Stack
 from infra.settings_and_defaults import STACKS, load_stage
 
 REGION = "us-east-1"
 NAME = "MessageBuffer-dev"
-# The tests replace boto3.Session, but moto's S3 needs the real one.
-REAL_SESSION = boto3.Session
 KEPT = "RetainExceptOnCreate"
 
 
@@ -41,12 +40,26 @@ class CloudFormation:
                 return {"Stacks": [{"StackStatus": "DELETE_COMPLETE"}]}
             raise ClientError({"Error": {"Code": "ValidationError", "Message": "does not exist"}}, "DescribeStacks")
         stack = self.stacks[name]
-        found = {"StackId": f"id of {name}", "StackStatus": stack["status"], "StackStatusReason": self.reason}
+        found = {
+            "StackName": name,
+            "StackId": f"id of {name}",
+            "StackStatus": stack["status"],
+            "StackStatusReason": self.reason,
+        }
         return {"Stacks": [{**found, "EnableTerminationProtection": stack["protected"]}]}
 
     def get_template(self, *, StackName: str) -> dict[str, Any]:  # noqa: N803
         resources = self.stacks[StackName]["resources"]
         return {"TemplateBody": {"Resources": {name: {"DeletionPolicy": each[2]} for name, each in resources.items()}}}
+
+    def get_waiter(self, _state: str) -> Any:
+        return self
+
+    def wait(self, *, StackName: str, WaiterConfig: dict[str, int]) -> None:  # noqa: N803
+        assert WaiterConfig["Delay"] * WaiterConfig["MaxAttempts"] >= 40 * 60
+        found = self.describe_stacks(StackName=StackName)
+        if found["Stacks"][0]["StackStatus"] != "DELETE_COMPLETE":
+            raise WaiterError(name="stack_delete_complete", reason="it failed", last_response=found)
 
     def get_paginator(self, _operation: str) -> Any:
         return self
@@ -108,14 +121,17 @@ class Interfaces:
 class Caches:
     """Plays ElastiCache: the serverless caches that exist, and their snapshots."""
 
+    class exceptions:  # noqa: N801 - AWS's name
+        class ServerlessCacheNotFoundFault(Exception):
+            pass
+
     def __init__(self, *names: str, snapshots: Sequence[str] = ()) -> None:
         self._names, self._snapshots = names, snapshots
 
     def describe_serverless_caches(self, *, ServerlessCacheName: str) -> dict[str, Any]:  # noqa: N803
         if ServerlessCacheName in self._names:
             return {"ServerlessCaches": [{}]}
-        code = "ServerlessCacheNotFoundFault"
-        raise ClientError({"Error": {"Code": code, "Message": "not found"}}, "DescribeServerlessCaches")
+        raise self.exceptions.ServerlessCacheNotFoundFault
 
     def describe_serverless_cache_snapshots(self, *, ServerlessCacheName: str) -> dict[str, Any]:  # noqa: N803
         found = [name for name in self._snapshots if name.startswith(ServerlessCacheName)]
@@ -131,21 +147,14 @@ TABLE = ("AWS::DynamoDB::Table", "dev-rules", KEPT)
 
 @pytest.fixture(autouse=True)
 def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[CloudFormation]:
-    """Yield a fake CloudFormation. All clients of boto3 reach it, the fake EC2, or else moto."""
-    monkeypatch.setattr(removal, "DELETION_POLL_SECONDS", 0)
-    monkeypatch.setattr(removal, "identify", lambda *_: None)
+    """Yield a fake CloudFormation. The command's clients reach it, the fake EC2, or else moto."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
     cloudformation, interfaces = CloudFormation(), Interfaces([])
 
-    class Session:
-        def client(self, service: str, **_: Any) -> Any:
-            return {"cloudformation": cloudformation, "ec2": interfaces, "elasticache": Caches()}.get(service) or aws(
-                service
-            )
-
+    clients = {"cloudformation": cloudformation, "ec2": interfaces, "elasticache": Caches()}
     with mock_aws():
-        monkeypatch.setattr(boto3, "Session", Session)
+        monkeypatch.setattr(removal, "identify", lambda _: lambda service: clients.get(service) or aws(service))
         yield cloudformation
 
 
@@ -169,7 +178,7 @@ def make(said: list[str], account: CloudFormation) -> Callable[..., Removal]:
 
 
 def aws(service: str) -> Any:
-    return REAL_SESSION(region_name=REGION).client(service)
+    return boto3.client(service, region_name=REGION)
 
 
 def names(stacks: Sequence[Stack]) -> list[str]:
@@ -196,9 +205,10 @@ def test_what_goes_what_stays_and_what_costs_is_said_before(
     make().explain(make().existing())
     text = "\n".join(said)
     assert f"Delete the stack {NAME}-Buffer (CREATE_COMPLETE), with all data" in text
-    assert "  delete S3::Bucket dev-oversize\n" in text
-    assert "  keep   DynamoDB::Table dev-rules, and pay for storage and backups\n" in text
-    assert "  keep   SQS::Queue dev-triggers, free while it is unused\n" in text
+    assert "  delete AWS::S3::Bucket dev-oversize\n" in text
+    assert "  keep   AWS::DynamoDB::Table dev-rules\n" in text
+    assert "  keep   AWS::SQS::Queue dev-triggers\n" in text
+    assert "AWS bills what is kept" in text
     assert '"removal_policy": "destroy"' in text
 
 
@@ -239,7 +249,7 @@ def test_a_stack_that_never_got_deployed_is_left_over_and_its_protection_is_no_o
         stack["protected"] = True
     found = make().left_over()
     assert names(found) == [f"{NAME}-Buffer"]
-    removal.refuse_protected(found, load_stage({"dev": {}}, stage="dev"))
+    make().explain(found)
     make().delete(found)
     assert account.stacks.keys() == {f"{NAME}-Cache"}
 
@@ -254,7 +264,7 @@ def test_lambda_leaves_the_network_before_it_is_deleted(
     found = make(interfaces)
     found.delete(found.existing())
     assert interfaces.deleted == ["eni-0"], "Lambda cannot delete it without the functions' roles"
-    assert slept == [INTERFACE_POLL_SECONDS] * 3
+    assert slept == [POLL_SECONDS] * 3
     assert account.stacks == {}
 
 
@@ -262,7 +272,7 @@ def test_a_network_that_lambda_does_not_leave_is_said_with_its_costs(
     make: Callable[..., Removal], account: CloudFormation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account.deploy("Network", Vpc=NETWORK)
-    monkeypatch.setattr(removal, "MAX_INTERFACE_SECONDS", -1)
+    monkeypatch.setattr(removal, "MAX_DELETION_SECONDS", -1)
     found = make(Interfaces(["in-use"]))
     with pytest.raises(Stuck, match=r"eni-0\. .*until then AWS bills the NAT gateways"):
         found.delete(found.existing())
@@ -358,4 +368,4 @@ def test_prune_removes_only_what_is_left_over(
 @pytest.mark.parametrize("option", [[], ["--left-over"]])
 def test_the_local_stage_is_not_looked_for_in_aws(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert removal.main(["--stage", "local", *option]) == 1
-    assert capsys.readouterr().err == cli.LOCAL_IS_NOT_IN_AWS
+    assert capsys.readouterr().err == f"{cli.LOCAL_IS_NOT_IN_AWS}\n"

@@ -8,6 +8,7 @@ from aws_cdk.assertions import Template
 
 from infra.bus import TRIAL_TENANT
 from infra.settings_and_defaults import ConfigError, StageConfig
+from tests.infra.test_permissions import REFERENCE, grants
 
 pytestmark = pytest.mark.xdist_group("synth")
 
@@ -76,7 +77,7 @@ def test_the_queue_waits_longer_than_the_function_may_run(template: Template) ->
 
 
 def test_the_queue_and_not_a_reservation_bounds_how_many_answers_run(synthesize: Callable[..., Stacks]) -> None:
-    template = synthesize("prod", responder={}, concurrency={"responder": 2})["Responder"]
+    template = synthesize("prod", responder={"max_parallel_batches": 2})["Responder"]
     source = _one(template, "AWS::Lambda::EventSourceMapping")["Properties"]
     assert source["ScalingConfig"] == {"MaximumConcurrency": 2}
     function = _one(template, "AWS::Lambda::Function")["Properties"]
@@ -94,11 +95,16 @@ def test_conversations_outlive_their_stack_and_can_be_brought_back(template: Tem
 def test_it_may_do_what_it_does_and_no_more(template: Template) -> None:
     allowed = _statements(template)
     assert {action for action in allowed if not action.startswith(("xray:", "sqs:"))} == {
-        "dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:Query", "dynamodb:BatchWriteItem",
+        "dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem", "dynamodb:Query",
         "secretsmanager:GetSecretValue", "lambda:InvokeFunction", "events:PutEvents", "s3:GetObject",
         "bedrock:InvokeModel",
     }  # fmt: skip
     assert "*" not in [resource for action, resource in allowed.items() if not action.startswith("xray:")]
+    received = {"ReceiveMessage", "ChangeMessageVisibility", "DeleteMessage", "GetQueueAttributes"}
+    assert {(each.action, *REFERENCE.findall(each.resource)) for each in grants(template) if "sqs:" in each.action} == {
+        *((f"sqs:{action}", "Batches") for action in received | {"GetQueueUrl"}),
+        *((f"sqs:{action}", "ReplyDeadLetters") for action in received | {"SendMessage"}),
+    }
 
 
 def test_it_may_invoke_the_gate_and_not_the_function_of_operators(template: Template) -> None:
@@ -145,6 +151,12 @@ def test_who_asks_another_ai_may_not_ask_bedrock(synthesize: Callable[..., Stack
         ({"responder": {"gate": "perhaps"}}, "discard_and_merge"),
         ({"responder": {"asistant": "echo"}}, "responder.asistant is unknown; valid there: allowed_channels"),
         ({"responder": {"assistant_url": "http://ai.example.org"}}, "assistant_url must begin with https"),
+        (
+            {"responder": {"gate_wait_seconds": 45}, "rules": {"preset": "customers"}},
+            "responder.gate_wait_seconds must be above 45, the rules' longest maxWaitMs in seconds",
+        ),
+        ({"responder": {"gate": "interrupt"}, "rules": {"maxWaitMs": 60_000}}, "must be above 60"),
+        ({"responder": {}, "rules": {"platformOverrides": {"twilio": {"maxWaitMs": 60_500}}}}, "must be above 60.5"),
     ],
 )
 def test_a_responder_that_cannot_be_is_refused_in_a_sentence(
@@ -152,3 +164,16 @@ def test_a_responder_that_cannot_be_is_refused_in_a_sentence(
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
         stage_config("dev", **overrides)
+
+
+@pytest.mark.parametrize(
+    ("responder", "rules"),
+    [
+        ({"gate_wait_seconds": 46}, {"preset": "customers"}),
+        ({"gate": "deliver", "gate_wait_seconds": 4}, {}),
+    ],
+)
+def test_a_gate_that_waits_long_enough_or_never_parks_is_accepted(
+    responder: dict[str, Any], rules: dict[str, Any], stage_config: Callable[..., StageConfig]
+) -> None:
+    assert stage_config("dev", responder=responder, rules=rules).responder

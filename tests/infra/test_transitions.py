@@ -284,7 +284,10 @@ def test_the_settings_name_the_stacks_of_the_app(
 
 def _stack(outputs: dict[str, Any] | None = None, **resources: tuple[str, dict[str, Any]]) -> transitions.Template:
     return {
-        "Resources": {name: {"Type": kind, "Properties": properties} for name, (kind, properties) in resources.items()},
+        "Resources": {
+            name: {"Type": kind, "Properties": properties, "DeletionPolicy": "Delete"}
+            for name, (kind, properties) in resources.items()
+        },
         "Outputs": outputs or {},
     }
 

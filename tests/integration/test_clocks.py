@@ -2,7 +2,7 @@
 
 import pytest
 
-from lambdas.conversation_processor.token import TOKEN_RENEWALS
+from lambdas.conversation_processor.service import TOKEN_RENEWALS
 from message_buffer.lanes.outcomes import (
     ConversationsClaimed,
     LeaseAcquired,
@@ -29,7 +29,7 @@ def test_a_reservation_made_by_a_clock_far_ahead_blocks_nobody(engine: Engine) -
     engine.clock.advance(-60_000)
     engine.store.acquire_lease(0, "other")
     engine.clock.advance(1)
-    engine.store.hand_over(0, engine.processor)
+    engine.store.release_lease(0, engine.processor, reason="handover")
     engine.clock.advance(20_000)
     assert engine.store.recover_expired(0).start_id
 

@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from infra.cache import ACCESS
 from message_buffer.errors import SendFailed, SignInUnavailable, StoreSignInRefused, StoreUnavailable
 from message_buffer.lanes.outcomes import MessageBuffered
-from message_buffer.lanes.valkey.connection import SIGN_IN_LIFE_MS, Connection
+from message_buffer.lanes.valkey.connection import SIGN_IN_LIFE_MS
 from message_buffer.lanes.valkey.keys import wake_key
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, load_script
 from message_buffer.lanes.valkey.sign_in import SIGN_IN_TOKEN_REUSE_MS, Opener
@@ -28,6 +28,7 @@ from message_buffer.limits import MAX_IDLE_MS
 from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.settings import ConnectionSettings, IamAccess, ValkeySettings
 from tests.support.engine import SETTINGS, Engine, ManualClock, open_line, payload
+from tests.support.fakes import RecordedTelemetry
 from tests.support.proxy import Proxy, PublicEndpoint, behind_proxy
 from tests.support.scenes import SCENES
 from tests.support.valkey_server import STRICT_SHEBANG, ValkeyServer
@@ -83,30 +84,20 @@ class Cache:
     def __init__(self, engine: Engine, proxy: Proxy, ca_file: Path | None) -> None:
         self.admin, self.proxy, self.clock = engine.admin, proxy, ManualClock()
         self.issuer = Issuer(engine.admin, self.clock)
-        self.swallowed = self.unavailable = 0
-        connection = ConnectionSettings(
-            f"valkeys://127.0.0.1:{proxy.port}?cluster=true", ca_file=str(ca_file) if ca_file else None
-        )
-        self.opener = Opener(
-            ValkeySettings(connection, IAM, SETTINGS, "p"),
-            self.issuer.sign,
-            count_swallowed=self._count,
-            count_sign_in_unavailable=self._count_unavailable,
-            clock=self.clock,
-        )
-        self.connection = Connection(
-            self.opener.open,
-            swallowed=self.opener.swallowed,
-            sign_in_unavailable=self.opener.sign_in_unavailable,
-            clock=self.clock,
-        )
+        self.telemetry = RecordedTelemetry()
+        connection = ConnectionSettings(f"valkeys://127.0.0.1:{proxy.port}", ca_file=str(ca_file) if ca_file else None)
+        valkey = ValkeySettings(connection, IAM, SETTINGS, "p")
+        self.opener = Opener(valkey, self.issuer.sign, self.telemetry, clock=self.clock)
+        self.connection = self.opener.connection()
         self.store = Store(self.connection, SETTINGS, clock=self.clock, shebang=STRICT_SHEBANG)
 
-    def _count(self) -> None:
-        self.swallowed += 1
+    @property
+    def swallowed(self) -> int:
+        return self.telemetry.counts.get("StoreRetries", 0)
 
-    def _count_unavailable(self) -> None:
-        self.unavailable += 1
+    @property
+    def unavailable(self) -> int:
+        return self.telemetry.counts.get("SignInsUnavailable", 0)
 
     def send(self, message_id: str) -> None:
         outcome = self.store.buffer_message("c", message_id, payload=payload(message_id), timing=Rules().timing)
@@ -183,7 +174,7 @@ def test_the_access_string_allows_what_the_scripts_and_the_client_use_and_nothin
         for name in re.findall(r"'([A-Z]+)'", command)
     }
     allowed = set(re.findall(r"\+(\S+)", ACCESS))
-    of_the_client = {"eval", "evalsha", "blpop", "command", "cluster|slots"}
+    of_the_client = {"eval", "evalsha", "blpop"}
     assert allowed - called == of_the_client
     assert called <= allowed
 

@@ -104,7 +104,7 @@ def test_a_message_that_comes_again_is_a_duplicate_while_it_waits_and_after_it_l
 
 def test_what_a_quota_refuses_was_not_taken_and_a_repeat_is_a_duplicate_in_spite_of_it(running: RunningLane) -> None:
     """The DynamoDB lane charges a webhook as a whole, with `charge`."""
-    charge = Charge("generic/shop", Quota(messages_per_minute=2, conversations_per_minute=2), is_exact=True)
+    charge = Charge((("generic/shop", Quota(messages_per_minute=2, conversations_per_minute=2)),), is_exact=True)
 
     def charged(message_id: str) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
         return running.lane.buffer_message(
@@ -130,11 +130,24 @@ def test_an_older_edit_never_replaces_a_newer_one(running: RunningLane) -> None:
     send(running, "m1")
     for text, edited_at_ms in (("second", 2_000), ("first", 1_999), ("again", 2_000)):
         edited = payload("m1", text, edited_at_ms=edited_at_ms)
-        assert running.lane.edit_message(C, "m1", payload=edited) == o.MessageEdited(is_newest=True)
+        is_newest = edited_at_ms == 2_000
+        assert running.lane.edit_message(C, "m1", payload=edited) == o.MessageEdited(is_newest=is_newest)
         if text == "first":
             assert b'"second"' in running.lane.peek_conversation(C, limit=1).payloads[0]
     running.pass_time(LONG_MS)
     assert events_of(running)[0]["text"] == "again"
+
+
+def test_an_older_edit_moves_no_due_time(running: RunningLane) -> None:
+    """A platform may deliver an edit again when a newer one has already changed the message and its wait."""
+    send(running, "m1")
+    due = []
+    for edited_at_ms, silence_ms in ((2_000, 3_000), (1_999, 7_000), (2_000, 4_000)):
+        timing = RULES.timing._replace(silence_ms=silence_ms)
+        edited = payload("m1", "edited", edited_at_ms=edited_at_ms)
+        assert isinstance(running.lane.edit_message(C, "m1", payload=edited, timing=timing), o.MessageEdited)
+        due.append((running.lane.peek_conversation(C).due_at_ms or 0) - running.clock())
+    assert due == [3_000, 3_000, 4_000]
 
 
 def test_a_text_that_looks_like_an_edits_time_is_none(running: RunningLane) -> None:
@@ -166,8 +179,8 @@ def with_room(running: RunningLane, monkeypatch: pytest.MonkeyPatch, *, max_byte
     """Let messages over 4 KiB wait only up to so many bytes."""
     monkeypatch.setattr(windows, "MAX_STORED_BYTES", max_bytes)
     if isinstance(running, RunningValkeyLane):
-        store = running.lane.store
-        store.settings = store.settings._replace(max_waiting_bytes=max_bytes)
+        lane = running.lane
+        lane.settings = lane.settings._replace(max_waiting_bytes=max_bytes)
 
 
 def test_an_edit_of_the_last_message_never_lets_the_buffer_wait_longer_than_its_timing(running: RunningLane) -> None:
@@ -875,8 +888,8 @@ def frozen_batch(running: RunningLane) -> str:
 
 # -- what a webhook is charged -----------------------------------------------------------------------------------------
 
-FIVE = Charge("generic/shop", Quota(messages_per_minute=5, conversations_per_minute=5), is_exact=True)
-OF_TENANT = Charge("generic/other", Quota(10_000_000, 10_000_000), "acme", Quota(5, 5), is_exact=True)
+FIVE = Charge((("generic/shop", Quota(messages_per_minute=5, conversations_per_minute=5)),), is_exact=True)
+OF_TENANT = Charge((("generic/other", Quota(10_000_000, 10_000_000)), ("acme", Quota(5, 5))), is_exact=True)
 
 
 @pytest.mark.parametrize(
@@ -897,6 +910,20 @@ def test_a_webhook_is_charged_whole_or_refused_whole_and_a_full_quota_admits_any
     assert isinstance(ask(), o.Charged)
 
 
+def test_a_webhook_that_one_quota_refuses_is_charged_to_none(running: RunningLane) -> None:
+    account, door, tenant = ("custom/shop:1", Quota(10, 10)), ("custom/shop", Quota(10, 10)), ("acme", Quota(5, 5))
+
+    def ask(*quotas: tuple[str, Quota]) -> o.Charged | o.MessageRefused:
+        return running.lane.charge(C, Charge(quotas, is_exact=True), messages=0, others=9)
+
+    assert isinstance(ask(tenant), o.Charged)
+    assert [ask(account, door, tenant).reason for _ in range(2)] == ["tenant_messages"] * 2  # type: ignore[union-attr]
+    assert isinstance(ask(account, door), o.Charged)
+    assert isinstance(ask(door, tenant), o.MessageRefused)
+
+
 def test_accounts_are_charged_apart(running: RunningLane) -> None:
     for account in ("generic/a", "generic/b"):
-        assert isinstance(running.lane.charge(C, FIVE._replace(account=account), messages=0, others=5), o.Charged)
+        assert isinstance(
+            running.lane.charge(C, FIVE._replace(quotas=((account, Quota(5, 5)),)), messages=0, others=5), o.Charged
+        )

@@ -68,8 +68,8 @@ def test_of_fifty_processors_that_come_at_once_one_gets_the_lease(engine: Engine
 
 FENCED: dict[str, Callable[[Engine, str], object]] = {
     "renew_lease": lambda engine, lease: engine.store.renew_lease(0, lease),
-    "stop_if_idle": lambda engine, lease: engine.store.stop_if_idle(0, lease),
-    "hand_over": lambda engine, lease: engine.store.hand_over(0, lease),
+    "release_lease when idle": lambda engine, lease: engine.store.release_lease(0, lease, reason="idle"),
+    "release_lease to hand over": lambda engine, lease: engine.store.release_lease(0, lease, reason="handover"),
     "claim_due": lambda engine, lease: engine.store.claim_due(0, lease),
     "return_claim": lambda engine, lease: engine.store.return_claim("c", lease, due_at_ms=0),
 }
@@ -111,7 +111,7 @@ def test_nobody_acts_on_a_shard_that_was_never_acquired(engine: Engine, script: 
 
 def test_an_idle_processor_may_leave_and_the_next_message_starts_one(engine: Engine) -> None:
     engine.work()
-    assert same(engine.store.stop_if_idle(0, engine.processor), LeaseReleased(None, start_id=None))
+    assert same(engine.store.release_lease(0, engine.processor, reason="idle"), LeaseReleased(None, start_id=None))
     assert same(engine.store.renew_lease(0, engine.processor), LeaseLost())
     assert engine.send("c", "m1").start_id
 
@@ -119,17 +119,17 @@ def test_an_idle_processor_may_leave_and_the_next_message_starts_one(engine: Eng
 def test_leaving_is_refused_while_work_is_near(engine: Engine) -> None:
     due_at_ms = engine.send("c", "m1").due_at_ms
     engine.work()
-    assert same(engine.store.stop_if_idle(0, engine.processor), WorkIsNear(due_at_ms or 0))
+    assert same(engine.store.release_lease(0, engine.processor, reason="idle"), WorkIsNear(due_at_ms or 0))
     assert isinstance(engine.store.renew_lease(0, engine.processor), Renewed), "it kept the lease"
 
 
 def test_leaving_is_allowed_when_the_next_due_time_lies_beyond_the_horizon(engine: Engine) -> None:
     due_at_ms = engine.send("c", "m1", rules=LATE).due_at_ms
     engine.work()
-    assert same(engine.store.stop_if_idle(0, engine.processor), LeaseReleased(due_at_ms, start_id=None))
+    assert same(engine.store.release_lease(0, engine.processor, reason="idle"), LeaseReleased(due_at_ms, start_id=None))
     engine.clock.now_ms = (due_at_ms or 0) - SETTINGS.horizon_ms
     engine.work()
-    assert same(engine.store.stop_if_idle(0, engine.processor), WorkIsNear(due_at_ms or 0))
+    assert same(engine.store.release_lease(0, engine.processor, reason="idle"), WorkIsNear(due_at_ms or 0))
 
 
 @pytest.mark.parametrize("is_taken", [False, True])
@@ -139,9 +139,9 @@ def test_leaving_is_refused_while_a_batch_is_in_flight(engine: Engine, is_taken:
     deadline_ms = engine.clock.now_ms + SETTINGS.claim_ms
     if is_taken:
         deadline_ms = take(engine, "c", "t1").until_ms
-    assert same(engine.store.stop_if_idle(0, engine.processor), WorkIsNear(deadline_ms))
+    assert same(engine.store.release_lease(0, engine.processor, reason="idle"), WorkIsNear(deadline_ms))
     engine.store.complete_batch("c", "t1")
-    left = engine.store.stop_if_idle(0, engine.processor)
+    left = engine.store.release_lease(0, engine.processor, reason="idle")
     assert isinstance(left, LeaseReleased) == is_taken
 
 
@@ -149,7 +149,7 @@ def test_a_hand_over_while_a_batch_is_in_flight_reserves_the_successor_who_looks
     bus = Bus()
     engine.send("c", "m1", rules=NOW)
     claim_and_take(engine, "c", "t1")
-    released = engine.store.hand_over(0, engine.processor)
+    released = engine.store.release_lease(0, engine.processor, reason="handover")
     assert isinstance(released, LeaseReleased)
     assert released.start_id is not None
     engine.processor = "successor"
@@ -161,7 +161,7 @@ def test_a_hand_over_while_a_batch_is_in_flight_reserves_the_successor_who_looks
 def test_a_hand_over_reserves_the_successor(engine: Engine) -> None:
     due_at_ms = engine.send("c", "m1").due_at_ms
     engine.work()
-    released = engine.store.hand_over(0, engine.processor)
+    released = engine.store.release_lease(0, engine.processor, reason="handover")
     assert isinstance(released, LeaseReleased)
     assert released.next_due_at_ms == due_at_ms
     assert released.start_id is not None
@@ -176,12 +176,12 @@ def test_a_message_between_the_last_empty_claim_and_the_release_keeps_the_proces
 ) -> None:
     assert engine.claim() == []
     engine.send("c", "m1")
-    left = engine.store.stop_if_idle(0, engine.processor)
+    left = engine.store.release_lease(0, engine.processor, reason="idle")
     assert same(left, WorkIsNear(next_due_at_ms=engine.clock.now_ms + RULES.silence_ms))
 
 
 @pytest.mark.case(1)
 def test_a_message_right_after_the_release_starts_a_processor(engine: Engine) -> None:
     assert engine.claim() == []
-    assert same(engine.store.stop_if_idle(0, engine.processor), LeaseReleased(None, start_id=None))
+    assert same(engine.store.release_lease(0, engine.processor, reason="idle"), LeaseReleased(None, start_id=None))
     assert engine.send("c", "m1").start_id

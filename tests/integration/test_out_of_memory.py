@@ -113,7 +113,7 @@ def test_with_no_byte_left_a_batch_still_goes_its_whole_way(tight: Engine) -> No
     assert isinstance(tight.store.return_claim("d", tight.processor, due_at_ms=tight.clock.now_ms), ClaimReturned)
     assert ids_of(take(tight, "c", "t1").payloads) == ["m1", "m2"]
     assert isinstance(tight.store.retry_batch("c", "t1", retry_at_ms=tight.clock.now_ms), BatchRetried)
-    assert isinstance(tight.store.hand_over(0, tight.processor), LeaseReleased)
+    assert isinstance(tight.store.release_lease(0, tight.processor, reason="handover"), LeaseReleased)
     tight.processor = "lease-2"
     assert sorted(tight.claim()) == ["c", "d"]
     take(tight, "c", "t2")
@@ -134,7 +134,7 @@ def test_with_no_byte_left_stop_words_and_deletions_are_charged_and_carried_out(
     for conversation in "cd":
         tight.send(conversation, "m1")
     exhaust(tight)
-    charge = Charge("generic/shop", Quota(1, 1))
+    charge = Charge((("generic/shop", Quota(1, 1)),))
     assert isinstance(tight.store.charge_changes("c", charge, items=2), Charged)
     assert isinstance(tight.store.cancel_buffer("c"), BufferCancelled)
     assert isinstance(tight.store.delete_message("d", "m1"), MessageDeleted)
@@ -165,7 +165,7 @@ def test_with_no_byte_left_a_repeated_completion_still_answers(tight: Engine) ->
     tight.send("c", "m1", rules=NOW)
     claim_and_take(tight, "c", "t1")
     tight.send("c", "m2")
-    tight.store.hand_over(0, tight.processor)
+    tight.store.release_lease(0, tight.processor, reason="handover")
     tight.clock.advance(SETTINGS.start_ms)
     exhaust(tight)
     first = store.complete_batch("c", "t1")

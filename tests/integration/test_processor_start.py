@@ -104,7 +104,7 @@ def test_whoever_schedules_answers_for_a_processor(
     engine.send("c", "m1", rules=NOW)
     claim_and_take(engine, "c", "t1")
     if not alive:
-        engine.store.hand_over(0, engine.processor)
+        engine.store.release_lease(0, engine.processor, reason="handover")
     engine.clock.advance(SETTINGS.start_ms)
     if alive:
         assert not schedule(engine)

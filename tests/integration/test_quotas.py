@@ -18,11 +18,11 @@ PLENTY = Quota(10_000_000, 10_000_000)
 
 
 def charge(messages: int = 10_000_000, conversations: int = 10_000_000, *, account: str = "generic/shop") -> Charge:
-    return Charge(account, Quota(messages, conversations), is_exact=True)
+    return Charge(((account, Quota(messages, conversations)),), is_exact=True)
 
 
 def of_tenant(messages: int = 10_000_000, conversations: int = 10_000_000, *, account: str = "generic/shop") -> Charge:
-    return Charge(account, PLENTY, "acme", Quota(messages, conversations), is_exact=True)
+    return Charge(((account, PLENTY), ("acme", Quota(messages, conversations))), is_exact=True)
 
 
 class Sender:
@@ -115,19 +115,19 @@ def test_a_tenants_accounts_share_its_quota_and_another_tenant_has_its_own(engin
     refused = sender.send(of_tenant(messages=5))
     assert isinstance(refused, MessageRefused)
     assert refused.reason == "tenant_messages"
-    other = Charge("generic/third", PLENTY, "other", Quota(5, 5), is_exact=True)
+    other = Charge((("generic/third", PLENTY), ("other", Quota(5, 5))), is_exact=True)
     assert sender.fits(other, 10) == 5
 
 
 def test_what_the_tenants_quota_refuses_is_not_charged_to_the_account(engine: Engine, sender: Sender) -> None:
-    both = Charge("generic/shop", Quota(20, 20), "acme", Quota(5, 5), is_exact=True)
+    both = Charge((("generic/shop", Quota(20, 20)), ("acme", Quota(5, 5))), is_exact=True)
     sender.fits(both, 100)
     assert sender.fits(charge(messages=20), 100) == 20 - 5
 
 
 def test_accounts_and_tenants_of_one_name_do_not_share_a_quota(engine: Engine, sender: Sender) -> None:
     assert sender.fits(charge(messages=1, conversations=1, account="x/x"), 5) == 1
-    assert sender.fits(Charge("y/y", PLENTY, "x", Quota(1, 1), is_exact=True), 5) == 1
+    assert sender.fits(Charge((("y/y", PLENTY), ("x", Quota(1, 1))), is_exact=True), 5) == 1
 
 
 def test_a_shard_has_its_share(engine: Engine) -> None:
@@ -145,7 +145,9 @@ def test_a_share_of_less_than_one_message_still_lets_one_through(engine: Engine)
 
 
 def test_an_opened_buffer_brings_eight_messages_and_more_are_charged_in_eights(engine: Engine, sender: Sender) -> None:
-    account = Charge("generic/shop", Quota(messages_per_minute=10 * LOOK_EVERY, conversations_per_minute=10_000_000))
+    account = Charge(
+        (("generic/shop", Quota(messages_per_minute=10 * LOOK_EVERY, conversations_per_minute=10_000_000)),)
+    )
     fitted = 0
     for _ in range(200):
         fitted += isinstance(sender.send(account), MessageBuffered)
@@ -154,7 +156,9 @@ def test_an_opened_buffer_brings_eight_messages_and_more_are_charged_in_eights(e
 
 
 def test_messages_that_are_deleted_again_are_charged_like_those_that_wait(engine: Engine, sender: Sender) -> None:
-    account = Charge("generic/shop", Quota(messages_per_minute=10 * LOOK_EVERY, conversations_per_minute=10_000_000))
+    account = Charge(
+        (("generic/shop", Quota(messages_per_minute=10 * LOOK_EVERY, conversations_per_minute=10_000_000)),)
+    )
     sender.send(account)
     fitted = 1
     for n in range(200):

@@ -42,7 +42,7 @@ def service(
     with web_server() as web:
         proxy = Proxy(valkey.port if request.param == "valkey" else int(web.url.rpartition(":")[2]))
         if request.param == "valkey":
-            settings = ConnectionSettings(f"valkey://127.0.0.1:{proxy.port}?cluster=true", 5_000, ANSWER_MS)
+            settings = ConnectionSettings(f"valkey://127.0.0.1:{proxy.port}", 5_000, ANSWER_MS)
             connection = Connection(lambda: connect(settings), attempts=1, clock=lambda: now[0])
             store, sent = Store(connection, SETTINGS, shebang=STRICT_SHEBANG), iter(range(100))
 

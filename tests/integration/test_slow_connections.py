@@ -18,7 +18,7 @@ from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.rules.rules_and_defaults import Rules
 from message_buffer.settings import ConnectionSettings
 from tests.support.bad_servers import black_hole
-from tests.support.engine import SETTINGS, Engine, ManualClock, open_line, payload
+from tests.support.engine import SETTINGS, Engine, ManualClock, payload
 from tests.support.proxy import Proxy
 from tests.support.valkey_server import APP_PASSWORD, APP_USER, STRICT_SHEBANG, ValkeyServer
 
@@ -49,10 +49,8 @@ def slow(
     proxy.close()
 
 
-@pytest.fixture(params=["standalone", "cluster"])
-def settings(
-    request: pytest.FixtureRequest, authority: trustme.CA, tmp_path: Path
-) -> Callable[..., ConnectionSettings]:
+@pytest.fixture
+def settings(authority: trustme.CA, tmp_path: Path) -> Callable[..., ConnectionSettings]:
     ca_file = tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(str(ca_file))
 
@@ -60,8 +58,7 @@ def settings(
         port: int, *, scheme: str = "valkey", connect_ms: int = CONNECT_MS, user: bool = True
     ) -> ConnectionSettings:
         sign_in = f"{APP_USER}:{APP_PASSWORD}@" if user else ""
-        cluster = "true" if request.param == "cluster" else "false"
-        url = f"{scheme}://{sign_in}127.0.0.1:{port}?cluster={cluster}"
+        url = f"{scheme}://{sign_in}127.0.0.1:{port}"
         return ConnectionSettings(url, connect_ms, ANSWER_MS, str(ca_file))
 
     return made
@@ -186,32 +183,6 @@ def test_the_processors_sleep_does_not_wait_for_a_slow_dial(
         sleeps += 1
     assert sleeps > 2
     assert slow.connections == 1
-    unwatched.admin.lpush(wake_key(0), 1)
-    assert wake.wait(5)
-    wake.close()
-
-
-@pytest.fixture
-def another_node(valkey: ValkeyServer, unwatched: Engine) -> Iterator[ValkeyServer]:
-    """Yield a node without hash slots in the strict server's cluster."""
-    node = ValkeyServer().start()
-    node_id = node.follow(valkey, key=wake_key(0))
-    yield node
-    node.stop()
-    unwatched.admin.execute_command("CLUSTER", "FORGET", node_id)
-
-
-def test_a_node_that_names_another_owner_is_replaced_by_a_client_of_the_cluster(another_node: ValkeyServer) -> None:
-    connection = Connection(lambda: connect(ConnectionSettings(another_node.url)))
-    for n in range(3):
-        assert isinstance(send(connection, f"m{n}"), MessageBuffered)
-    connection.close()
-
-
-def test_the_processors_sleep_finds_the_owner_too(another_node: ValkeyServer, unwatched: Engine) -> None:
-    wake = Wake(lambda: connect(ConnectionSettings(another_node.url)), 0)
-    assert not wake.wait(1), "this wait only finds out which node is the owner"
-    open_line(wake)
     unwatched.admin.lpush(wake_key(0), 1)
     assert wake.wait(5)
     wake.close()

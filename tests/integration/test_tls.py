@@ -16,8 +16,6 @@ from tests.support.engine import SETTINGS, Engine
 from tests.support.proxy import Proxy, behind_proxy
 from tests.support.valkey_server import APP_PASSWORD, APP_USER, STRICT_SHEBANG, ValkeyServer
 
-MODES = pytest.mark.parametrize("cluster", ["true", "false"], ids=["cluster", "standalone"])
-
 
 @pytest.fixture(scope="module")
 def authority() -> trustme.CA:
@@ -48,8 +46,8 @@ def tls_of_another_host(unwatched: Engine, valkey: ValkeyServer, authority: trus
     yield from secured(unwatched, valkey, authority, "cache.example.org")
 
 
-def settings(proxy: Proxy, cluster: str, ca_file: Path | None, *, scheme: str = "valkeys") -> ConnectionSettings:
-    url = f"{scheme}://{APP_USER}:{APP_PASSWORD}@127.0.0.1:{proxy.port}?cluster={cluster}"
+def settings(proxy: Proxy, ca_file: Path | None, *, scheme: str = "valkeys") -> ConnectionSettings:
+    url = f"{scheme}://{APP_USER}:{APP_PASSWORD}@127.0.0.1:{proxy.port}"
     return ConnectionSettings(url, ca_file=str(ca_file) if ca_file else None)
 
 
@@ -60,11 +58,10 @@ def refused(wanted: ConnectionSettings) -> str:
     return str(refusal.value)
 
 
-@MODES
 def test_a_certificate_of_the_right_authority_for_the_right_host_is_accepted(
-    unwatched: Engine, tls: Proxy, ca_file: Path, cluster: str
+    unwatched: Engine, tls: Proxy, ca_file: Path
 ) -> None:
-    engine = Engine(connect(settings(tls, cluster, ca_file)), unwatched.admin, shebang=STRICT_SHEBANG)
+    engine = Engine(connect(settings(tls, ca_file)), unwatched.admin, shebang=STRICT_SHEBANG)
     bus = Bus()
     for n in range(3):
         engine.send("c", f"m{n}")
@@ -73,11 +70,9 @@ def test_a_certificate_of_the_right_authority_for_the_right_host_is_accepted(
     engine.client.close()
 
 
-@MODES
-def test_a_certificate_of_an_unknown_authority_is_refused(tls: Proxy, cluster: str) -> None:
-    assert "CERTIFICATE_VERIFY_FAILED" in refused(settings(tls, cluster, None))
+def test_a_certificate_of_an_unknown_authority_is_refused(tls: Proxy) -> None:
+    assert "CERTIFICATE_VERIFY_FAILED" in refused(settings(tls, None))
 
 
-@MODES
-def test_a_certificate_for_another_host_is_refused(tls_of_another_host: Proxy, ca_file: Path, cluster: str) -> None:
-    assert "not valid for '127.0.0.1'" in refused(settings(tls_of_another_host, cluster, ca_file))
+def test_a_certificate_for_another_host_is_refused(tls_of_another_host: Proxy, ca_file: Path) -> None:
+    assert "not valid for '127.0.0.1'" in refused(settings(tls_of_another_host, ca_file))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from redis import Redis, SSLConnection
+from redis import ConnectionPool, Redis, SSLConnection
 
 from message_buffer.errors import InvalidInput, ScriptInvariantBroken, StoreSignInRefused, StoreUnavailable
 from message_buffer.lanes.outcomes import MessageBuffered, MessageDuplicate
@@ -23,11 +23,10 @@ from tests.support.proxy import behind_proxy
 from tests.support.valkey_server import APP_PASSWORD, STRICT_SHEBANG, ValkeyServer, free_port
 
 TIMING = Rules().timing
-MODES = pytest.mark.parametrize("cluster", ["false", "true"], ids=["standalone", "cluster"])
 
 
-def store_at(port: int, *, cluster: str = "false", attempts: int = 2, user: str = "") -> Store:
-    url = f"valkey://{user}127.0.0.1:{port}?cluster={cluster}"
+def store_at(port: int, *, attempts: int = 2, user: str = "") -> Store:
+    url = f"valkey://{user}127.0.0.1:{port}"
     settings = ConnectionSettings(url, connect_timeout_ms=150, answer_timeout_ms=150)
     connection = Connection(lambda: connect(settings), attempts, patience=DialPatience(settings.connect_timeout_ms))
     return Store(connection, SETTINGS, shebang=STRICT_SHEBANG)
@@ -55,9 +54,8 @@ def refused(store: Store) -> Callable[[], object]:
 # -- away ------------------------------------------------------------------------------------------
 
 
-@MODES
-def test_a_refused_connection_is_an_unavailable_store(cluster: str) -> None:
-    within(5, refused(store_at(free_port(), cluster=cluster)))
+def test_a_refused_connection_is_an_unavailable_store() -> None:
+    within(5, refused(store_at(free_port())))
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 5])
@@ -69,10 +67,9 @@ def test_a_server_that_hangs_up_is_tried_as_often_as_said(attempts: int) -> None
 
 
 @pytest.mark.parametrize("attempts", [1, 3])
-@MODES
-def test_a_server_that_never_answers_is_left_after_the_time_of_one_dial(attempts: int, cluster: str) -> None:
+def test_a_server_that_never_answers_is_left_after_the_time_of_one_dial(attempts: int) -> None:
     with black_hole() as server:
-        within(0.15 + 2, refused(store_at(server.port, attempts=attempts, cluster=cluster)))
+        within(0.15 + 2, refused(store_at(server.port, attempts=attempts)))
         assert 1 <= server.connections <= 2, "the call has no time left for another dial"
 
 
@@ -80,7 +77,7 @@ def test_a_cluster_that_falls_silent_after_a_while_costs_a_bounded_number_of_att
     unwatched: Engine, valkey: ValkeyServer
 ) -> None:
     with behind_proxy(valkey.port, unwatched.admin) as proxy:
-        store = store_at(proxy.port, cluster="true", user=f"app:{APP_PASSWORD}@")
+        store = store_at(proxy.port, user=f"app:{APP_PASSWORD}@")
         assert isinstance(send(store), MessageBuffered)
         before = proxy.connections
         proxy.fall_silent()
@@ -91,17 +88,16 @@ def test_a_cluster_that_falls_silent_after_a_while_costs_a_bounded_number_of_att
 
 def test_a_dropped_connection_is_made_again_within_the_call(unwatched: Engine, valkey: ValkeyServer) -> None:
     with behind_proxy(valkey.port, unwatched.admin) as proxy:
-        store = store_at(proxy.port, cluster="true", user=f"app:{APP_PASSWORD}@")
+        store = store_at(proxy.port, user=f"app:{APP_PASSWORD}@")
         send(store, "m1")
         proxy.drop_connections()
         assert isinstance(send(store, "m2"), MessageBuffered)
         store._connection.close()
 
 
-@MODES
-def test_one_connection_serves_all_calls(unwatched: Engine, valkey: ValkeyServer, cluster: str) -> None:
+def test_one_connection_serves_all_calls(unwatched: Engine, valkey: ValkeyServer) -> None:
     with behind_proxy(valkey.port, unwatched.admin) as proxy:
-        store = store_at(proxy.port, cluster=cluster, user=f"app:{APP_PASSWORD}@")
+        store = store_at(proxy.port, user=f"app:{APP_PASSWORD}@")
         send(store, "m0")
         before = proxy.connections
         for n in range(1, 100):
@@ -125,7 +121,7 @@ def mortal() -> Iterator[ValkeyServer]:
 
 @pytest.mark.slow
 def test_a_thread_that_drops_a_client_does_not_end_the_call_of_another(unwatched: Engine, valkey: ValkeyServer) -> None:
-    settings = ConnectionSettings(f"valkey://127.0.0.1:{valkey.port}?cluster=true", 5_000, 30_000)
+    settings = ConnectionSettings(f"valkey://127.0.0.1:{valkey.port}", 5_000, 30_000)
     client = connect(settings)
     with ThreadPoolExecutor(1) as threads:
         answer = threads.submit(client.execute_command, "BLPOP", "{b0}:list", 30)
@@ -140,7 +136,7 @@ def test_a_thread_that_drops_a_client_does_not_end_the_call_of_another(unwatched
 def test_a_killed_server_is_unavailable_and_used_again_once_it_is_back(
     valkey: ValkeyServer, mortal: ValkeyServer
 ) -> None:
-    store = store_at(mortal.port, cluster="true", user=f"app:{APP_PASSWORD}@")
+    store = store_at(mortal.port, user=f"app:{APP_PASSWORD}@")
     assert isinstance(send(store), MessageBuffered)
     mortal.kill()
     within(5, refused(store))
@@ -178,13 +174,12 @@ def test_a_script_is_sent_once_and_named_by_its_hash_from_then_on(unwatched: Eng
 # -- not ours --------------------------------------------------------------------------------------
 
 
-@MODES
 @pytest.mark.parametrize("user", ["app:wrong-password@", "nobody:app-password@"])
 def test_a_wrong_password_is_a_refused_sign_in_and_is_not_repeated_in_the_error(
-    valkey: ValkeyServer, cluster: str, user: str
+    valkey: ValkeyServer, user: str
 ) -> None:
     with pytest.raises(StoreSignInRefused, match="user and password") as refusal:
-        send(store_at(valkey.port, cluster=cluster, user=user))
+        send(store_at(valkey.port, user=user))
     assert "-password" not in str(refusal.value)
 
 
@@ -231,7 +226,11 @@ def test_a_password_with_an_unescaped_slash_is_not_shown_as_a_bad_port() -> None
 @pytest.mark.parametrize(
     ("scheme", "has_tls"), [("redis", False), ("valkey", False), ("rediss", True), ("valkeys", True)]
 )
-def test_a_url_that_ends_in_s_means_tls_with_a_checked_certificate(scheme: str, has_tls: bool) -> None:
+def test_a_url_that_ends_in_s_means_tls_with_a_checked_certificate(
+    scheme: str, has_tls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ConnectionPool, "get_connection", lambda _: None)
+    monkeypatch.setattr(ConnectionPool, "release", lambda *_: None)
     client = connect(ConnectionSettings(f"{scheme}://127.0.0.1"))
     assert isinstance(client, Redis)
     pool = client.connection_pool

@@ -19,9 +19,9 @@ from tests.support.valkey_server import ValkeyServer
 KEY = wake_key(0)
 
 
-@pytest.fixture(params=["cluster", "standalone"])
-def url(request: pytest.FixtureRequest, valkey: ValkeyServer) -> str:
-    return valkey.url if request.param == "cluster" else valkey.url.partition("?")[0]
+@pytest.fixture
+def url(valkey: ValkeyServer) -> str:
+    return valkey.url
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_a_lost_line_costs_one_sleep_and_is_made_anew(wake: Wake, admin: Any) ->
 def test_without_a_server_it_only_sleeps() -> None:
     slept: list[float] = []
     wake = Wake(
-        lambda: connect(ConnectionSettings("valkey://127.0.0.1:1?cluster=true", connect_timeout_ms=50)),
+        lambda: connect(ConnectionSettings("valkey://127.0.0.1:1", connect_timeout_ms=50)),
         0,
         sleep=slept.append,
     )

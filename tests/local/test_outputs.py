@@ -21,9 +21,7 @@ DEPLOYED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("valkey_url", "endpoint"), [("valkey://127.0.0.1:7001?cluster=true", "127.0.0.1:7001"), (None, None)]
-)
+@pytest.mark.parametrize(("valkey_url", "endpoint"), [("valkey://127.0.0.1:7001", "127.0.0.1:7001"), (None, None)])
 def test_the_cache_endpoint_is_the_address_of_valkey(
     valkey_url: str | None, endpoint: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,8 +5,7 @@ from typing import Any
 from message_buffer.aliases.aliases import Aliases
 from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.aws import clients as aws
-from message_buffer.messages.author_ids import AuthorIds
-from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.messages.conversation_id import AuthorIds, ConversationId
 from tests.support.engine import ManualClock
 from tests.support.fakes import RecordedTelemetry
 from tests.support.table_service import empty

@@ -17,28 +17,14 @@ MAX_DEPLOYMENTS = 3
 
 
 class NoEarlierVersion(Exception):
-    """Raised if this clone has no earlier commit. The exception's text says why."""
+    """Raised if no earlier version is known. The exception's text says why."""
 
 
 def earlier_commit() -> str:
-    """Return the commit that EARLIER_VERSION names, or the latest release before this commit.
-
-    Without a release, return the commit where this branch left main, or this commit's parent.
-    """
-    if chosen := os.environ.get("EARLIER_VERSION"):
-        return chosen
-    here = _git("rev-parse", "HEAD")
-    candidates = (
-        ("describe", "--tags", "--abbrev=0", "HEAD^"),
-        ("merge-base", "HEAD", "origin/main"),
-        ("merge-base", "HEAD", "main"),
-        ("rev-parse", "--verify", "HEAD^"),
-    )
-    found = (_git(*words) for words in candidates)
-    earlier = next((_git("rev-parse", f"{each}^{{commit}}") for each in found if each and each != here), "")
-    if not earlier:
-        raise NoEarlierVersion("this folder has no earlier commit, because it is a shallow clone or no clone")
-    return earlier
+    """Return the commit that EARLIER_VERSION names, or the latest release before this commit."""
+    if found := os.environ.get("EARLIER_VERSION") or _git("describe", "--tags", "--abbrev=0", "HEAD^"):
+        return found
+    raise NoEarlierVersion("nothing has been released; EARLIER_VERSION can name a commit")
 
 
 class Version:

@@ -3,10 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from message_buffer.aws.functions import Functions
+from message_buffer.aws.object_store import ObjectStore
 from message_buffer.errors import SendFailed
+from message_buffer.events.dead_letters import DeadLetterQueue
+from message_buffer.events.event_bus import EventBus
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.lanes.valkey.processor_starter import ProcessorStarter
 from message_buffer.lanes.valkey.store import Store
+from message_buffer.lanes.valkey.wake import Wake
 from message_buffer.rules.rules_table import StoredRules
 from message_buffer.telemetry import Telemetry, Value
 from tests.support.engine import ManualClock
@@ -50,10 +55,11 @@ class RecordedTelemetry(Telemetry):
         return [fields for _, told, fields in self.lines if told == decision]
 
 
-class FakeFunctions:
+class FakeFunctions(Functions):
     """Lambda: records which functions were started, and refuses `refusals` times."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.started: list[tuple[str, Mapping[str, object]]] = []
         self.refusals = 0
         self.prepared = False
@@ -79,14 +85,19 @@ class FakeFunctions:
 
 
 def valkey_lane(store: Store, functions: FakeFunctions | None = None, telemetry: Telemetry | None = None) -> ValkeyLane:
+    """Return a lane with the state of this store, so that a test may change a method or a setting of either."""
     starter = ProcessorStarter(functions or FakeFunctions(), PROCESSOR, telemetry or RecordedTelemetry())
-    return ValkeyLane(store, starter)
+    lane = ValkeyLane(store._connection, store.settings, starter)
+    lane.__dict__ = store.__dict__
+    lane._starter = starter
+    return lane
 
 
-class FakeBus:
+class FakeBus(EventBus):
     """EventBridge: records the details, and raises each of `failures` once."""
 
     def __init__(self) -> None:
+        super().__init__("the-bus")
         self.published: list[tuple[str, str]] = []
         self.connections = 0
         self.failures: list[Exception] = []
@@ -106,10 +117,9 @@ class FakeBus:
             self.publish(detail_type, detail)
 
 
-class FakeObjects:
-    bucket = "the-bucket"
-
+class FakeObjects(ObjectStore):
     def __init__(self) -> None:
+        super().__init__("the-bucket")
         self.kept: dict[str, bytes] = {}
         self.failures: list[Exception] = []
 
@@ -131,7 +141,7 @@ class FakeObjects:
             self.kept.pop(key, None)
 
 
-class FakeQueue:
+class FakeQueue(DeadLetterQueue):
     def __init__(self) -> None:
         self.bodies: list[str] = []
         self.failures: list[Exception] = []
@@ -155,7 +165,7 @@ class FakeSecrets:
         return self.text
 
 
-class FakeWake:
+class FakeWake(Wake):
     """A sleep that takes no time: it advances the clock, unless `meanwhile` returns True."""
 
     def __init__(self, clock: ManualClock) -> None:

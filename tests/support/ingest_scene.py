@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from lambdas.ingest import handler as handler_module
+from lambdas.ingest.progress import ProgressTable
 from lambdas.ingest.service import Ingest
 from lambdas.ingest.webhook_secrets import WebhookSecrets
 from message_buffer.aliases.aliases import Aliases
@@ -20,7 +21,7 @@ from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.messages.message import decode
-from message_buffer.rules.quota import Quota
+from message_buffer.rules.quota import ACCOUNT_QUOTA, Quota
 from message_buffer.rules.rule_book import RuleBook
 from tests.support.engine import Engine
 from tests.support.fakes import (
@@ -45,8 +46,6 @@ SECRETS = {
     "telegram": {"accounts": {"shopbot": {"secret": SECRET}}},
 }
 HEADERS = {"generic": "x-signature-256", "whatsapp": "x-hub-signature-256"}
-# The quota on a stage that does not set one.
-ACCOUNT_QUOTA = Quota(messages_per_minute=30_000, conversations_per_minute=3_000)
 
 
 def signature(body: bytes, secret: str = SECRET) -> str:
@@ -148,6 +147,17 @@ def function_url(
     return event
 
 
+class FakeProgress(ProgressTable):
+    def __init__(self) -> None:
+        self._marks: dict[str, int] = {}
+
+    def read(self, webhook: str, *, now_ms: int) -> int:
+        return self._marks.get(webhook, 0)
+
+    def save(self, webhook: str, done: int, *, now_ms: int) -> None:
+        self._marks[webhook] = done
+
+
 class Scene:
     def __init__(
         self,
@@ -175,6 +185,7 @@ class Scene:
             telemetry=self.telemetry,
             book=RuleBook(self.rules, stage_rules or {}, self.telemetry, quota=quota, clock=engine.clock),
             takeovers=self.takeovers,
+            progress=FakeProgress(),
             dead_letters=self.dead_letters,
             clock=engine.clock,
             aliases=aliases,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from lambdas.conversation_processor.service import ConversationProcessor
-from message_buffer.events.emission import Emission, EmissionDestinations, EmissionLimits
+from message_buffer.events.emission import Emission
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
 from message_buffer.lanes.outcomes import LaneName
 from message_buffer.lanes.valkey.lane import ValkeyLane
@@ -38,10 +38,12 @@ class RunningValkeyLane:
         self._meanwhile: Callable[[], object] | None = None
         self.bus, telemetry, self.functions = FakeBus(), RecordedTelemetry(), FakeFunctions()
         self.lane = valkey_lane(engine.store, self.functions, telemetry)
-        destinations = EmissionDestinations(self.bus, FakeObjects(), FakeQueue())
+        destinations = (self.bus, FakeObjects(), FakeQueue())
         self._conversation_processor = ConversationProcessor(
             lane=self.lane,
-            emission=Emission(destinations, telemetry, EmissionLimits(256_000, MAX_ATTEMPTS), clock=engine.clock),
+            emission=Emission(
+                *destinations, telemetry, max_event_bytes=256_000, max_attempts=MAX_ATTEMPTS, clock=engine.clock
+            ),
             telemetry=telemetry,
             clock=engine.clock,
             random=lambda: 0.0,

@@ -9,20 +9,20 @@ from typing import Any, NamedTuple
 import pytest
 from moto import mock_aws
 
-from lambdas.responder.assistants.base import Prompt, Reply
+from lambdas.responder.assistants import Prompt, Reply
 from lambdas.responder.batch import FORGOTTEN, Batch
-from lambdas.responder.channels.base import Channel
-from lambdas.responder.collaborators import Collaborators
+from lambdas.responder.channels import Channel
 from lambdas.responder.conversations_table import ConversationsTable
-from lambdas.responder.deliveries import Delivery, Letters
+from lambdas.responder.deliveries import Delivery
 from lambdas.responder.errors import CallBusy, CallUnconfirmed
 from lambdas.responder.forgetting import ResponderForgetting
-from lambdas.responder.gate import ParkedBatch
-from lambdas.responder.gate_client import OthersHold
-from lambdas.responder.service import Responder
+from lambdas.responder.gate import ActiveHold, BufferClient, ParkedBatch
+from lambdas.responder.service import Collaborators, Responder
 from message_buffer.aws import clients as aws
+from message_buffer.aws.object_store import ObjectStore
 from message_buffer.clock import Clock
 from message_buffer.errors import SendFailed
+from message_buffer.events.dead_letters import Letter
 from message_buffer.json_object import Json
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.settings import ResponderOptions
@@ -56,9 +56,6 @@ OPTIONS = ResponderOptions(
     channel="platform",
     allowed_channels=(),
     typing_indicator=False,
-    unknown_conversation="create",
-    inactive_project="drop",
-    channel_not_allowed="drop",
     outbox_days=35,
     turn_days=365,
     lock_ms=LOCK_MS,
@@ -147,34 +144,29 @@ class FakeAssistant:
         return [(turn.role, turn.text) for turn in self.prompts[-1].turns]
 
 
-class FakeBuffer:
+class FakeBuffer(BufferClient):
     """The buffer. A test raises the generation to say that the customer has written again."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.generation = 1
         self.window_generation = 1
-        self.held_ms: list[int] = []
-        self.others: OthersHold | None = None
-        """A hold by anyone but the responder."""
+        self.others: ActiveHold | None = None
+        """A hold by people or by a consumer."""
 
-    def newest_generation(self, batch: Batch) -> tuple[int, OthersHold | None]:
-        return self.generation if batch.lane == "valkey" else self.window_generation, self.hold_of_another(batch)
+    def newest_generation(self, batch: Batch) -> tuple[int, ActiveHold | None]:
+        return self.generation if batch.lane == "valkey" else self.window_generation, self.current_hold(batch)
 
-    def hold_of_another(self, batch: Batch) -> OthersHold | None:
+    def current_hold(self, batch: Batch) -> ActiveHold | None:
         return self.others if self.others and self.others.until_ms > self._clock() else None
 
     def take_over(self, for_ms: int, *, cause: str = "answer") -> None:
-        self.others = OthersHold("people", cause, self._clock() + for_ms)
-
-    def hold(self, conversation: str, hold_ms: int) -> None:
-        self.held_ms.append(hold_ms)
+        self.others = ActiveHold("people", cause, self._clock() + for_ms)
 
 
-class FakeObjects:
-    bucket = "oversize"
-
+class FakeObjects(ObjectStore):
     def __init__(self) -> None:
+        super().__init__("oversize")
         self.stored: dict[str, bytes] = {}
 
     def get(self, key: str) -> bytes:
@@ -204,22 +196,25 @@ class World:
         self.queue: list[Waiting] = []
         self.time_left_ms = 60_000
         self._owners = 0
+        self._hidden: set[str] = set()
+        self._erased: list[str] = []
+        deliveries: Any = self
         self.forgetting = ResponderForgetting(
-            table=table, dead_letters=self, lock_ms=LOCK_MS, clock=lambda: self.now_ms, new_owner=self._new_owner
+            table=table, dead_letters=deliveries, lock_ms=LOCK_MS, clock=lambda: self.now_ms, new_owner=self._new_owner
         )
         self.responder = Responder(
-            table=self.steps.around(table),
-            collaborators=Collaborators(
+            Collaborators(
+                table=self.steps.around(table),
                 bus=self.steps.around(self.bus),
                 objects=self.objects,
                 buffer=self.steps.around(self.buffer),
-                dead_letter=lambda body, reason: self.dead_lettered.append((body, reason)),
+                deliveries=deliveries,
+                forgetting=self.forgetting,
                 assistant=lambda: self.steps.around(self.assistant),
                 channel=lambda _to: self.channel,
             ),
-            forgetting=self.forgetting,
-            options=OPTIONS._replace(**options),
-            telemetry=telemetry or self.telemetry,
+            OPTIONS._replace(**options),
+            telemetry or self.telemetry,
             clock=lambda: self.now_ms,
             new_owner=self._new_owner,
         )
@@ -251,13 +246,23 @@ class World:
         self.queue.append(Waiting(self.now_ms, body, 1))
         return self.now_ms
 
-    def erase_dead_letters(
-        self, is_wanted: Callable[[str], bool], *, has_time: Callable[[], bool], keep: bool
-    ) -> Letters:
-        found = [each for each in self.dead_lettered if is_wanted(each[0])]
-        if not keep:
-            self.dead_lettered[:] = [each for each in self.dead_lettered if each not in found]
-        return Letters(len(found), has_time())
+    # -- the dead-letter queue -----------------------------------------------------------------------
+
+    def dead_letter(self, body: str, *, reason: str) -> None:
+        self.dead_lettered.append((body, reason))
+
+    def receive(self, *, hidden_seconds: int) -> list[Letter]:
+        letters = [Letter(str(n), body) for n, (body, _) in enumerate(self.dead_lettered) if str(n) not in self._hidden]
+        self._hidden |= {letter.receipt for letter in letters}
+        return letters
+
+    def delete(self, letter: Letter) -> None:
+        self._erased.append(letter.body)
+
+    def give_back(self, letters: list[Letter]) -> None:
+        self.dead_lettered[:] = [each for each in self.dead_lettered if each[0] not in self._erased]
+        self._hidden.clear()
+        self._erased.clear()
 
     def deliver(self) -> None:
         """Advance the clock to the next delivery and process it. It goes back into the queue if it is not finished."""
@@ -266,8 +271,8 @@ class World:
         self.now_ms = max(self.now_ms, waiting.at_ms)
         delivery = Delivery(waiting.body, waiting.receives, lambda: self.time_left_ms, lambda: None)
         try:
-            later = self.responder.respond(delivery)
-            wait_ms = later.seconds * 1_000 if later else None
+            seconds = self.responder.respond(delivery)
+            wait_ms = None if seconds is None else seconds * 1_000
         except Killed:
             wait_ms = HIDDEN_MS
         if wait_ms is not None:

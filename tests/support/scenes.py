@@ -12,7 +12,7 @@ from tests.support.outcomes import changed, parts
 
 NOW = Rules(priority="vip")
 ADAPTIVE = Rules(adaptive=True)
-SPENT = Charge("generic/shop", Quota(messages_per_minute=1, conversations_per_minute=1), is_exact=True)
+SPENT = Charge((("generic/shop", Quota(messages_per_minute=1, conversations_per_minute=1)),), is_exact=True)
 
 Answer = object
 # Computes the answer of a repeated call from the first answer.
@@ -149,7 +149,7 @@ def taken_and_more(engine: Engine) -> None:
 
 def taken_and_abandoned(engine: Engine) -> None:
     taken_and_more(engine)
-    engine.store.hand_over(0, engine.processor)
+    engine.store.release_lease(0, engine.processor, reason="handover")
     engine.clock.advance(SETTINGS.token_ms)
 
 
@@ -254,12 +254,13 @@ SCENES = [
     Scene("renew_lease", processor_that_sleeps, lambda store, engine: store.renew_lease(0, engine.processor)),
     Scene("renew_lease", idle, lambda store, engine: store.renew_lease(0, engine.processor)),
     Scene("release_lease", processor_with_work,
-          lambda store, engine: store.stop_if_idle(0, engine.processor)),
+          lambda store, engine: store.release_lease(0, engine.processor, reason="idle")),
     Scene("release_lease", processor_with_nothing_to_do,
-          lambda store, engine: store.stop_if_idle(0, engine.processor), always(o.LeaseLost())),
+          lambda store, engine: store.release_lease(0, engine.processor, reason="idle"), always(o.LeaseLost())),
     Scene("release_lease", processor_with_nothing_to_do,
-          lambda store, engine: store.hand_over(0, engine.processor), always(o.LeaseLost())),
-    Scene("release_lease", processor_with_work, lambda store, engine: store.hand_over(0, engine.processor)),
+          lambda store, engine: store.release_lease(0, engine.processor, reason="handover"), always(o.LeaseLost())),
+    Scene("release_lease", processor_with_work,
+          lambda store, engine: store.release_lease(0, engine.processor, reason="handover")),
     *(
         Scene("claim_due", state, claim)
         for state in (due_with_a_processor, moved_with_a_processor, processor_with_nothing_to_do, idle)

@@ -2,10 +2,12 @@
 
 from message_buffer.errors import SendFailed
 from message_buffer.takeovers.takeover import Takeover
+from message_buffer.takeovers.takeovers_table import TakeoversTable
 
 
-class FakeTakeovers:
+class FakeTakeovers(TakeoversTable):
     def __init__(self) -> None:
+        super().__init__("takeovers")
         self.states: dict[str, Takeover] = {}
         self.calls: list[str] = []
         self.failures: list[str] = []

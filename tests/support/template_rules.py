@@ -11,6 +11,7 @@ from cfnlint.decode.decode import decode_str
 from cfnlint.runner import Runner
 
 from infra.function import MAX_VARIABLES_BYTES
+from infra.settings_and_defaults import MAX_STAGE_NAME_LENGTH, STACKS
 
 Template = dict[str, Any]
 
@@ -33,14 +34,19 @@ LIMITS = {
     "characters of a role's own policies": 10_240,
 }
 
-# The longest names, or URLs and ARNs if a reference returns these, in a region whose name has 14 characters.
-LONGEST = {
-    "AWS::DynamoDB::Table": 255,
-    "AWS::Lambda::Function": 64,
-    "AWS::S3::Bucket": 63,
-    "AWS::SQS::Queue": len("https://sqs.ap-southeast-2.amazonaws.com/111122223333/") + 80,
-    "AWS::SecretsManager::Secret": len("arn:aws:secretsmanager:ap-southeast-2:111122223333:secret:") + 512 + 7,
+# What precedes the name in the value of a reference, in a region whose name has 14 characters, and how long the name of
+# such a resource may be.
+NAMED = {
+    "AWS::DynamoDB::Table": ("", 255),
+    "AWS::Lambda::Function": ("", 64),
+    "AWS::S3::Bucket": ("", 63),
+    "AWS::SQS::Queue": ("https://sqs.ap-southeast-2.amazonaws.com/111122223333/", 80),
+    "AWS::SecretsManager::Secret": ("arn:aws:secretsmanager:ap-southeast-2:111122223333:secret:", 512),
 }
+# CloudFormation makes a name of the stack's name, the resource's logical id, and this much that is random. Secrets
+# Manager appends as much to a secret's ARN.
+LONGEST_STACK = f"MessageBuffer-{'x' * MAX_STAGE_NAME_LENGTH}-{max(STACKS, key=len)}"
+RANDOM = "-abcdefghijkl"
 # Of an event bus, which has the longest of the other names, and of an exported value.
 MAX_BYTES_OF_A_NAME = 256
 
@@ -135,8 +141,9 @@ def _longest(value: Any, resources: Template) -> int:
             return len(value.encode())
         case {"Fn::Join": [_, parts]}:
             return sum(_longest(part, resources) for part in parts)
-        case {"Ref": str(name)} | {"Fn::GetAtt": [str(name), "Arn"]}:
-            return LONGEST.get(resources.get(name, {}).get("Type"), MAX_BYTES_OF_A_NAME)
+        case {"Ref": str(name)} if (kind := resources.get(name, {}).get("Type")) in NAMED:
+            before, longest = NAMED[kind]
+            return len(before) + min(longest, len(f"{LONGEST_STACK}-{name}{RANDOM}{RANDOM}"))
     return MAX_BYTES_OF_A_NAME
 
 

@@ -18,42 +18,8 @@ from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 Template = dict[str, Any]
 Resource = dict[str, Any]
 
-# If CloudFormation replaced or deleted one of these, messages, secrets or settings of operators would be lost.
-STATEFUL = {
-    "AWS::DynamoDB::Table",
-    "AWS::ElastiCache::ServerlessCache",
-    "AWS::Events::Archive",
-    "AWS::Events::EventBus",
-    "AWS::KMS::Key",
-    "AWS::Logs::LogGroup",
-    "AWS::S3::Bucket",
-    "AWS::SecretsManager::Secret",
-    "AWS::SNS::Topic",
-    "AWS::SQS::Queue",
-}
-# The property of each kind that sets the name, which must be unique for the kind in an account and region.
-NAMES = {
-    "AWS::ApiGatewayV2::DomainName": "DomainName",
-    "AWS::CloudWatch::Alarm": "AlarmName",
-    "AWS::CloudWatch::CompositeAlarm": "AlarmName",
-    "AWS::CloudWatch::Dashboard": "DashboardName",
-    "AWS::DynamoDB::Table": "TableName",
-    "AWS::ElastiCache::ServerlessCache": "ServerlessCacheName",
-    "AWS::ElastiCache::User": "UserId",
-    "AWS::ElastiCache::UserGroup": "UserGroupId",
-    "AWS::EventSchemas::Registry": "RegistryName",
-    "AWS::Events::Archive": "ArchiveName",
-    "AWS::Events::EventBus": "Name",
-    "AWS::Events::Rule": "Name",
-    "AWS::IAM::Role": "RoleName",
-    "AWS::Lambda::Function": "FunctionName",
-    "AWS::Logs::LogGroup": "LogGroupName",
-    "AWS::S3::Bucket": "BucketName",
-    "AWS::SNS::Topic": "TopicName",
-    "AWS::SQS::Queue": "QueueName",
-    "AWS::SecretsManager::Secret": "Name",
-    "AWS::WAFv2::WebACL": "Name",
-}
+# Their names need not be unique in an account and region.
+NOT_UNIQUE = {"AWS::ApiGateway::RestApi", "AWS::ApiGatewayV2::Api", "AWS::Lambda::Alias"}
 # If either changes, CloudFormation writes the secret's first value again, and overwrites what operators entered.
 FIRST_VALUES = ("SecretString", "GenerateSecretString")
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
@@ -111,7 +77,7 @@ class Stage:
         replaced = set(_replaced(old, new))
         for logical_id in sorted(replaced):
             kind = resources(new)[logical_id]["Type"]
-            if kind in STATEFUL:
+            if "DeletionPolicy" in resources(old)[logical_id]:
                 yield f"{kind} {logical_id} is replaced"
             name_before, name_after = (_name(resources(each)[logical_id]) for each in (old, new))
             if name_after and name_after == name_before:
@@ -175,12 +141,15 @@ class Stage:
 
 
 def removed(old: Mapping[str, Template], new: Mapping[str, Template]) -> set[str]:
-    """Return the stateful resources that their stacks no longer have, each with `kept` or `deleted`."""
+    """Return the resources with data that their stacks no longer have, each with `kept` or `deleted`.
+
+    The templates give a deletion policy to these, and to no others.
+    """
     return {
         f"{logical_id} {'kept' if _is_kept(resource) else 'deleted'}"
         for name in old.keys() & new.keys()
         for logical_id, resource in _gone(old[name], new[name]).items()
-        if resource["Type"] in STATEFUL
+        if "DeletionPolicy" in resource
     }
 
 
@@ -289,8 +258,11 @@ def intrinsics(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _name(resource: Resource) -> str | None:
-    name = resource.get("Properties", {}).get(NAMES.get(resource["Type"], ""))
-    return name if isinstance(name, str) else None
+    """Return the resource's name if no other resource of its kind may have it, and the template chooses it."""
+    kind = resource["Type"].rpartition(":")[2]
+    names = (resource.get("Properties", {}).get(name) for name in (f"{kind}Name", f"{kind}Id", "AlarmName", "Name"))
+    found = next((name for name in names if isinstance(name, str)), None)
+    return None if resource["Type"] in NOT_UNIQUE else found
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from redis.exceptions import TimeoutError as NoAnswer
 
 from lambdas.conversation_processor.service import ConversationProcessor
 from message_buffer.errors import SendFailed, StoreError
-from message_buffer.events.emission import Emission, EmissionDestinations, EmissionLimits
+from message_buffer.events.emission import Emission
 from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.lanes.outcomes import MessageBuffered
 from message_buffer.lanes.valkey.connection import Connection
@@ -174,11 +174,13 @@ class TwoLanes:
         return LaneWithFallback(valkey_lane(self._store("ingest", clock)), window, self.scene.telemetry, clock=clock)
 
     def _conversation_processor(self) -> ConversationProcessor:
-        destinations = EmissionDestinations(self.scene.bus, self.scene.objects, self.scene.letters)
+        destinations = (self.scene.bus, self.scene.objects, self.scene.letters)
         telemetry = self.scene.telemetry
         return ConversationProcessor(
             lane=valkey_lane(self._store("conversation_processor", self.clock)),
-            emission=Emission(destinations, telemetry, EmissionLimits(256_000, MAX_ATTEMPTS), clock=self.clock),
+            emission=Emission(
+                *destinations, telemetry, max_event_bytes=256_000, max_attempts=MAX_ATTEMPTS, clock=self.clock
+            ),
             telemetry=telemetry,
             clock=self.clock,
             random=lambda: 0.0,

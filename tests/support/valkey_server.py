@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from redis import Redis
-from redis.exceptions import ClusterDownError, MovedError
 from redis.exceptions import ConnectionError as LostConnection
 
 STRICT_SHEBANG = "#!lua"
@@ -55,16 +54,6 @@ def free_port() -> int:
                     return port
 
 
-def _is_moved(admin: "Redis", key: bytes) -> bool:
-    try:
-        admin.get(key)
-    except MovedError:
-        return True
-    except ClusterDownError:
-        pass
-    return False
-
-
 class ValkeyServer:
     def __init__(self, *, cluster: bool = True, options: tuple[str, ...] = ()) -> None:
         self.port = free_port()
@@ -102,23 +91,9 @@ class ValkeyServer:
             time.sleep(0.02)
         raise RuntimeError(f"valkey-server on port {self.port} did not {what} within 15 seconds")
 
-    def follow(self, owner: "ValkeyServer", *, key: bytes) -> Any:
-        """Join the owner's cluster without hash slots, and wait until this node names the owner of the key.
-
-        Return this node's id.
-        """
-        admin = self.admin()
-        admin.execute_command("CLUSTER", "FLUSHSLOTS")
-        admin.execute_command("CLUSTER", "MEET", "127.0.0.1", owner.port)
-        self._wait_until(lambda: _is_moved(admin, key), "name the owner")
-        node_id = admin.execute_command("CLUSTER", "MYID")
-        admin.close()
-        return node_id
-
     @property
     def url(self) -> str:
-        cluster = "true" if self.cluster else "false"
-        return f"valkey://{APP_USER}:{APP_PASSWORD}@127.0.0.1:{self.port}?cluster={cluster}"
+        return f"valkey://{APP_USER}:{APP_PASSWORD}@127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int:

@@ -5,7 +5,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,7 +17,7 @@ SLOW, DRIPPING, RESET = "slow", "dripping", "reset"
 PATIENCE_SECONDS = 20.0
 DROP_SECONDS = 0.1
 
-Answer = tuple[int, Any] | str
+Answer = tuple[int, Any] | tuple[int, Any, Mapping[str, str]] | str
 
 
 @dataclass(frozen=True)
@@ -90,15 +90,7 @@ class WebServer:
                 elif answer == DRIPPING:
                     self._drip()
                 else:
-                    self._say(*answer)
-
-            def _say(self, status: Any, value: Any) -> None:
-                body = value if isinstance(value, bytes) else json.dumps(value).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                    _say(self, *answer)
 
             def _drip(self) -> None:
                 """Send a byte within every time-out of the socket, but never end."""
@@ -116,6 +108,15 @@ class WebServer:
                 pass
 
         return Handler
+
+
+def _say(handler: BaseHTTPRequestHandler, status: Any, value: Any, headers: Any = ()) -> None:
+    body = value if isinstance(value, bytes) else json.dumps(value).encode()
+    handler.send_response(status)
+    for name, text in {"Content-Type": "application/json", "Content-Length": str(len(body)), **dict(headers)}.items():
+        handler.send_header(name, text)
+    handler.end_headers()
+    handler.wfile.write(body)
 
 
 @contextmanager

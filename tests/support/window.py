@@ -21,14 +21,13 @@ from moto import mock_aws
 from lambdas.dynamodb_processor.service import DynamoDbProcessor
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
-from message_buffer.events.emission import Emission, EmissionDestinations, EmissionLimits, TimeLeft
+from message_buffer.events.emission import Emission, TimeLeft
 from message_buffer.lanes.dynamodb.items import OPEN_INDEX
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
-from message_buffer.lanes.dynamodb.locks import Locks
 from message_buffer.lanes.dynamodb.messages import Messages
 from message_buffer.lanes.dynamodb.quotas import Quotas
 from message_buffer.lanes.dynamodb.table import MessageTable
-from message_buffer.lanes.dynamodb.triggers import Trigger
+from message_buffer.lanes.dynamodb.triggers import Trigger, TriggerQueue
 from message_buffer.lanes.dynamodb.window import Window
 from message_buffer.lanes.dynamodb.windows import Windows
 from message_buffer.lanes.outcomes import MessageBuffered, MessageDuplicate
@@ -122,7 +121,6 @@ class WiredTable(MessageTable):
         wired = {"_client": property(lambda _: self.client)}
         self.messages = type("WiredMessages", (Messages,), wired)(TABLE)
         self.windows = type("WiredWindows", (Windows,), wired)(TABLE)
-        self.locks = type("WiredLocks", (Locks,), wired)(TABLE)
         self.quotas = type("WiredQuotas", (Quotas,), wired)(TABLE)
 
 
@@ -133,7 +131,7 @@ class Waiting:
 
 
 @dataclass
-class Triggers:
+class Triggers(TriggerQueue):
     """The queue: it delivers each trigger when its delay is over, and again until it is deleted."""
 
     clock: ManualClock
@@ -198,11 +196,13 @@ class WindowScene:
         return DynamoDbLane(self.table, self.triggers, clock=self.clock, sleep=lambda _: None, **options)
 
     def new_processor(self, **options: Any) -> DynamoDbProcessor:
-        destinations = EmissionDestinations(self.bus, self.objects, self.letters)
+        destinations = (self.bus, self.objects, self.letters)
         return DynamoDbProcessor(
             table=self.table,
             triggers=self.triggers,
-            emission=Emission(destinations, self.telemetry, EmissionLimits(256_000, MAX_ATTEMPTS), clock=self.clock),
+            emission=Emission(
+                *destinations, self.telemetry, max_event_bytes=256_000, max_attempts=MAX_ATTEMPTS, clock=self.clock
+            ),
             telemetry=self.telemetry,
             clock=self.clock,
             random=lambda: 0.0,
@@ -314,7 +314,7 @@ def due(window: WindowScene, *message_ids: str) -> None:
 def lock(window: WindowScene, owner: str, *, until_ms: int) -> Window:
     """Lock the conversation's window as a processor does when it finds the window due."""
     seen = window.table.windows.read(CONVERSATION)
-    return window.table.locks.acquire(CONVERSATION, owner, window=seen, now_ms=window.clock(), until_ms=until_ms)
+    return window.table.windows.acquire(CONVERSATION, owner, window=seen, now_ms=window.clock(), until_ms=until_ms)
 
 
 def settle(window: WindowScene) -> None:

@@ -7,24 +7,28 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as LostConnection
 
-from lambdas.admin.conversations import MAX_MESSAGES_SHOWN, Conversations
+from lambdas.admin.conversations import (
+    MAX_MESSAGES_SHOWN,
+    MAX_PAGES_IN_A_LISTING,
+    OUTLASTS_REPLY_WINDOW,
+    Conversations,
+)
 from lambdas.admin.dead_letters import DEAD_LETTER_HIDDEN_SECONDS, MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS, DeadLetters
 from lambdas.admin.forgetting import Forgetting, Places
-from lambdas.admin.listing import MAX_PAGES_IN_A_LISTING
-from lambdas.admin.reply_windows import OUTLASTS_REPLY_WINDOW
+from lambdas.admin.handler import operations_of
 from lambdas.admin.rules import MAX_DOORS, MIN_MS_LEFT_TO_RETIME, RulesAdmin
-from lambdas.admin.service import operations_of
 from lambdas.operations import Operations
+from message_buffer.aliases.aliases_table import AliasesTable
+from message_buffer.aws.functions import Functions
 from message_buffer.errors import RulesConflict, SendFailed, StoreUnavailable
-from message_buffer.events.dead_letters import Letter
+from message_buffer.events.dead_letters import DeadLetterQueue, Letter
 from message_buffer.json_object import Json
 from message_buffer.lanes.dynamodb.lane import DynamoDbLane
-from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.limits import DAY_MS
 from message_buffer.messages.conversation_id import ConversationId, parse_conversation_id
 from message_buffer.messages.message import MAX_MESSAGE_BYTES, Message, encode
 from message_buffer.rules.rules_and_defaults import Rules
-from message_buffer.rules.rules_table import StoredRules
+from message_buffer.rules.rules_table import RulesTable, StoredRules
 from message_buffer.takeovers.takeover import Takeover
 from tests.support.engine import SETTINGS, Engine, payload
 from tests.support.fakes import (
@@ -46,10 +50,11 @@ NAME = "default/generic/shop/c1"
 AGES_OUT = [{"place": "logs", "days": 14}]
 
 
-class FakeLetters:
+class FakeLetters(DeadLetterQueue):
     """SQS: a received message is hidden until it is given back."""
 
     def __init__(self, *bodies: str) -> None:
+        super().__init__("dead-letters")
         self.letters = [Letter(f"receipt-{number}", body) for number, body in enumerate(bodies)]
         self.hidden: set[str] = set()
         self.hidden_seconds = 0
@@ -75,10 +80,11 @@ class FakeLetters:
         return len(self.letters)
 
 
-class FakeConversationProcessor:
+class FakeConversationProcessor(Functions):
     """The conversation processor: answers as the test says."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.calls: list[tuple[str, Mapping[str, object]]] = []
         self.answer: Callable[[Any], Json] = lambda letter: {"redriven": letter["batchId"]}
 
@@ -87,10 +93,11 @@ class FakeConversationProcessor:
         return self.answer(payload["redrive"])
 
 
-class FakeTable:
+class FakeTable(RulesTable):
     """DynamoDB, as far as the admin function uses it."""
 
     def __init__(self) -> None:
+        super().__init__("rules")
         self.items: dict[str, StoredRules] = {}
         self.writes = 0
 
@@ -114,13 +121,14 @@ class FakeTable:
             raise RulesConflict(f"the rules of {scope} have changed since they were read")
 
 
-class FakeAliases:
+class FakeAliases(AliasesTable):
     """The table of aliases: each name of an author that has two leads to the other."""
 
     def __init__(self) -> None:
+        super().__init__("aliases")
         self.others: dict[str, str] = {}
 
-    def name(self, one: str, other: str) -> None:
+    def link(self, one: str, other: str) -> None:
         self.others |= {one: other, other: one}
 
     def other_name(self, conversation: ConversationId, *, now_ms: int) -> ConversationId | None:
@@ -536,15 +544,15 @@ def test_without_a_reply_window_nothing_is_said_about_it(desk: Desk) -> None:
 
 def test_a_cancel_whose_answer_was_lost_is_told_all_the_same(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.engine.send(NAME, "m1")
-    evaluate, answers = Connection._evaluate, []
+    execute, answers = desk.engine.client.execute_command, []
 
     def losing_the_first_answer(*args: Any) -> Any:
-        answers.append(evaluate(*args))
+        answers.append(execute(*args))
         if len(answers) == 1:
             raise LostConnection
         return answers[-1]
 
-    monkeypatch.setattr(Connection, "_evaluate", staticmethod(losing_the_first_answer))
+    monkeypatch.setattr(desk.engine.client, "execute_command", losing_the_first_answer)
     not_known = {"generation": None, "dropped": None, "frozen": None, "leaving": None}
     assert desk.result("conversation.cancel", conversation=NAME) == not_known
     ((_, detail),) = desk.bus.published

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lambdas.admin import listing
+from lambdas.admin import conversations as listing
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.requests import (
     HoldConversation,

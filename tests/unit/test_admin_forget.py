@@ -38,7 +38,7 @@ def keys_of(desk: Desk, conversation: str) -> list[str]:
 
 def key_of(conversation: str, last_at_ms: int, *, folder: str = "batches") -> str:
     taken = BatchTaken(f"b-{last_at_ms}", 1, 1, last_at_ms, last_at_ms, last_at_ms, "silence", "silenceMs", 0, [])
-    return {"batches": batch.object_key, "dead-letters": batch.letter_key}[folder](conversation, taken)
+    return batch.object_key(folder, conversation, taken)
 
 
 def fill(desk: Desk) -> None:
@@ -54,7 +54,7 @@ def fill(desk: Desk) -> None:
         desk.table.put(f"conversation:{name}", {"silenceMs": 5}, by="x", at_ms=1, expected_version=None)
         for folder in ("batches", "dead-letters"):
             desk.objects.put(key_of(name, 5, folder=folder), b"words")
-        desk.aliases.name(name, f"{name}-id")
+        desk.aliases.link(name, f"{name}-id")
     desk.queue = FakeLetters(letter("mine", "a", "b"), letter("other", "a", conversationId=OTHER), "not a letter")
 
 
@@ -112,7 +112,7 @@ def test_consumers_are_told_and_the_erased_messages_counted(desk: Desk) -> None:
 
 @pytest.mark.parametrize(("name", "other"), [(NAME, OTHER), (OTHER, NAME)])
 def test_a_forget_names_the_authors_other_conversation(desk: Desk, name: str, other: str) -> None:
-    desk.aliases.name(NAME, OTHER)
+    desk.aliases.link(NAME, OTHER)
     assert desk.result("conversation.forget", conversation=name, dryRun=True)["otherName"] == other
     assert desk.result("conversation.forget", conversation=name)["otherName"] == other
     assert "otherName" not in desk.result("conversation.forget", conversation=other), "the names are erased"

@@ -9,7 +9,7 @@ import pytest
 from message_buffer.aliases.aliases import ALIAS_COPY_LIFE_MS, MAX_ALIASES_KEPT, MAX_LOOK_UP_MS_IN_A_WEBHOOK
 from message_buffer.aliases.aliases_table import ALIAS_LIFE_MS
 from message_buffer.lanes.circuit_breaker import MAX_BREAKER_PAUSE_MS
-from message_buffer.messages.author_ids import AuthorIds
+from message_buffer.messages.conversation_id import AuthorIds
 from tests.support.aliases import ACCOUNT, AliasScene
 from tests.support.window import failing
 

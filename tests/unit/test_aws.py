@@ -55,12 +55,6 @@ def test_a_function_is_started_without_waiting_for_it(stub: Callable[[str], Stub
     stubber.assert_no_pending_responses()
 
 
-def test_a_function_that_was_not_accepted_was_not_started(stub: Callable[[str], Stubber]) -> None:
-    stub("lambda").add_response("invoke", {"StatusCode": 200})
-    with pytest.raises(SendFailed, match="invoke: status 200"):
-        Functions().start("f", {})
-
-
 def test_a_function_that_is_called_answers(stub: Callable[[str], Stubber]) -> None:
     stubber = stub("lambda")
     stubber.add_response("invoke", {"Payload": _stream(b'{"n":1}')}, {"FunctionName": "f", "Payload": b'{"shard":3}'})

@@ -10,7 +10,7 @@ import pytest
 
 from lambdas.canary import handler
 from lambdas.canary.burst import Burst, WebhookRefused
-from lambdas.canary.listening import ArrivedEvent
+from lambdas.canary.listening import ArrivedEvent, Subscription
 from lambdas.canary.service import Canary
 from lambdas.canary.webhook import GenericWebhook, WebhookResponse, WebhookUnreachable, generic_secret
 from lambdas.ingest.report import Done, report
@@ -43,10 +43,11 @@ class FakeWebhook(GenericWebhook):
         return WebhookResponse(self._status, json.dumps({"conversations": {conversation: waits}, "error": "no"}))
 
 
-class Bus:
+class Bus(Subscription):
     """Delivers one batch for each list of ids."""
 
     def __init__(self, *batches: list[str], at_ms: int = DUE_MS + 40) -> None:
+        super().__init__(None, "queue")
         self._arrivals = [arrival(ids, f"b{place}", at_ms=at_ms) for place, ids in enumerate(batches)]
 
     def poll(self, *, wait_seconds: int) -> list[ArrivedEvent]:
@@ -164,7 +165,7 @@ def test_a_canary_without_its_secret_fails_aloud(monkeypatch: pytest.MonkeyPatch
 
 def test_the_messages_of_trials_are_not_counted() -> None:
     def reported(*tenants: str) -> dict[str, int]:
-        telemetry, done = RecordedTelemetry(), Done(ignored=Counter(), accepted=1)
+        telemetry, done = RecordedTelemetry(), Done(counts=Counter(Messages=1))
         for tenant in tenants:
             conversation = ConversationId(tenant, "generic", "shop", "c1")
             done.note_wait(conversation, o.MessageDuplicate(None, 0))

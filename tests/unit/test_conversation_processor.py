@@ -19,12 +19,10 @@ from lambdas.conversation_processor.service import ConversationProcessor
 from message_buffer.aws import clients as aws
 from message_buffer.errors import InvalidInput, ScriptInvariantBroken, SendFailed, StoreUnavailable
 from message_buffer.events import batch_ready as batch
-from message_buffer.events.dead_letters import ObjectReference
 from message_buffer.events.emission import (
     MAX_DEAD_LETTER_BYTES,
+    RELEASE_MS,
     Emission,
-    EmissionDestinations,
-    EmissionLimits,
     TimeLeft,
     back_off_ms,
     longest_pause_ms,
@@ -32,7 +30,7 @@ from message_buffer.events.emission import (
 from message_buffer.events.event_bus import entry_bytes
 from message_buffer.json_object import to_json
 from message_buffer.lanes.outcomes import BatchBusy, BatchTaken, Renewed, RunStale
-from message_buffer.limits import DAY_MS, MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, MINUTE_MS, RELEASE_MS
+from message_buffer.limits import DAY_MS, MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, MINUTE_MS
 from message_buffer.messages.conversation_id import TRIAL_TENANT
 from message_buffer.messages.message import Attachment, Message, encode
 from message_buffer.rules.rules_and_defaults import Rules
@@ -65,9 +63,12 @@ class Scene:
         self.bus, self.objects, self.queue = FakeBus(), FakeObjects(), FakeQueue()
         self.functions, self.telemetry = FakeFunctions(), RecordedTelemetry()
         self.emission = Emission(
-            EmissionDestinations(self.bus, self.objects, self.queue),
+            self.bus,
+            self.objects,
+            self.queue,
             self.telemetry,
-            EmissionLimits(max_event_bytes, MAX_ATTEMPTS),
+            max_event_bytes=max_event_bytes,
+            max_attempts=MAX_ATTEMPTS,
             clock=engine.clock,
         )
         self.conversation_processor = ConversationProcessor(
@@ -340,9 +341,9 @@ def test_the_reply_window_ends_a_day_after_the_customers_last_message(
         for n, (sent, received) in enumerate(times)
     ]
     taken = BatchTaken("b", 1, 1, 0, 0, 0, "silence", "silenceMs", 0, payloads)
-    content, reference = batch.content_of(payloads), ObjectReference(bucket="b", key="k", bytes=1)
+    content, reference = batch.content_of(payloads), {"bucket": "b", "key": "k", "bytes": 1}
     whole = batch.event_of(conversation, taken, content, emitted_at_ms=1)
-    referring = batch.event_by_reference(conversation, taken, content, emitted_at_ms=1, reference=reference)
+    referring = batch.event_of(conversation, taken, content, emitted_at_ms=1, reference=reference)
     assert whole.get("replyUntil") == referring.get("replyUntil") == expected
     assert ("replyUntil" in whole) == (expected is not None)
 
@@ -728,12 +729,9 @@ def test_whatever_people_write_the_event_is_valid(texts: list[str], oversize: bo
     ]
     taken = BatchTaken("b-1", 1, len(texts), 1, 2, 3, "silence", "silenceMs", 0, payloads)
     content = batch.content_of(payloads)
-    reference = ObjectReference(bucket="b", key=batch.object_key("acme/sms/1/2", taken), bytes=len(content.wire))
-    event = (
-        batch.event_by_reference(CONVERSATION, taken, content, emitted_at_ms=4, reference=reference)
-        if oversize
-        else batch.event_of(CONVERSATION, taken, content, emitted_at_ms=4)
-    )
+    key = batch.object_key(batch.BATCHES, "acme/sms/1/2", taken)
+    reference = {"bucket": "b", "key": key, "bytes": len(content.wire)} if oversize else None
+    event = batch.event_of(CONVERSATION, taken, content, emitted_at_ms=4, reference=reference)
     VALIDATOR.validate(json.loads(to_json(event)))
 
 

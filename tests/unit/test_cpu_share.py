@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.settings_and_defaults import load_stage
+from infra.settings_and_defaults import Role, load_stage
 from tests.conftest import PROFILE
 from tests.unit.test_import_budget import BUDGETS, ROOT, cold_start
 
@@ -67,9 +67,9 @@ def seconds_of(program: str, *, share: float) -> float:
 
 
 @pytest.mark.parametrize("role", BUDGETS)
-def test_a_function_starts_in_time_with_its_share_of_a_cpu(role: str) -> None:
+def test_a_function_starts_in_time_with_its_share_of_a_cpu(role: Role) -> None:
     config = load_stage(json.loads((ROOT / "cdk.json").read_text("utf-8"))["context"]["stages"], stage="prod")
-    seconds = seconds_of(cold_start(role), share=getattr(config.memory, role) / MB_OF_A_CPU)
+    seconds = seconds_of(cold_start(role), share=config.memory[role] / MB_OF_A_CPU)
     assert seconds * 1_000 < config.timings.start_ms
 
 

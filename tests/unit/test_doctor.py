@@ -416,7 +416,7 @@ def test_each_failed_attempt_is_a_warning_that_its_function_logs_and_a_section_o
     for messages in diagnoses.FAILED_ATTEMPTS.values():
         for message, anchor in messages.items():
             assert anchor in anchors
-            assert re.search(rf'(warn|_log_failure)\(\s*"{message}"', code), message
+            assert re.search(rf'(warn|failed|_log_failure)\(\s*"{message}"', code), message
             assert f"- `{message}` WARNING" in logged
 
 

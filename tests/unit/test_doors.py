@@ -587,6 +587,18 @@ def test_the_rules_know_a_doors_accounts(scene: Scene) -> None:
     assert scene.call(door_event(body, proof(body)))[0] == 429
 
 
+def test_a_door_is_charged_beside_the_account_that_its_sender_names(scene: Scene) -> None:
+    scene.rules.write("door:shop", SMALL | {"account": "/team"})
+    scene.rules.write("account:custom/shop", {"quota": {"messagesPerMinute": 3}})
+    scene.rules.write("account:custom/shop:7", {"quota": {"messagesPerMinute": 1}})
+    scene.rules.write("account:custom/shop:8", {"quota": {"messagesPerMinute": 100}})
+    statuses = []
+    for number, team in enumerate((7, 7, 7, 8, 8, 8, 9)):
+        body = BODY | {"id": f"m{number}", "team": team}
+        statuses.append(scene.call(door_event(body, proof(body)))[0])
+    assert statuses == [200, 429, 429, 200, 200, 429, 429], "what account 7 is refused costs the door nothing"
+
+
 def test_a_sender_that_does_not_come_again_is_not_refused_by_a_quota(scene: Scene) -> None:
     scene.rules.write("door:shop", SMALL | {"comesAgain": False})
     scene.rules.write("account:custom/shop", {"quota": {"messagesPerMinute": 1}})

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -10,23 +11,26 @@ from unittest.mock import patch
 import jsonschema
 import pytest
 
-from message_buffer.errors import SendFailed
+from message_buffer.aws.dynamodb import Table, Updated
+from message_buffer.errors import SendFailed, TooManyHolds
 from message_buffer.lanes import outcomes as o
-from message_buffer.lanes.dynamodb import messages
+from message_buffer.lanes.dynamodb import messages, quotas
 from message_buffer.lanes.dynamodb.items import MAX_NAME_BYTES, name_of
-from message_buffer.lanes.dynamodb.messages import Messages
+from message_buffer.lanes.dynamodb.messages import Messages, StoredMessage
 from message_buffer.lanes.dynamodb.quotas import MAX_QUOTA_OF_AN_ITEM
-from message_buffer.limits import MAX_MESSAGE_ID_BYTES, REMEMBERED_MS, WINDOW_GRACE_MS
+from message_buffer.limits import HOUR_MS, MAX_MESSAGE_ID_BYTES, REMEMBERED_MS, WINDOW_GRACE_MS
 from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.actors import REFUSE, Actor, take_turns
-from tests.support.engine import payload
+from tests.support.engine import accepted, payload
 from tests.support.window import (
     CONVERSATION,
+    RULES,
     SILENCE_MS,
     WINDOW_MS,
     WindowScene,
     lock,
+    settle,
 )
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.batch.ready.json").read_text())
@@ -340,9 +344,9 @@ CROWDED = "default/generic/shop/" + "x" * 900
 
 
 def leave_many(window: WindowScene, count: int) -> None:
-    names = [f"a{number:05}" for number in range(count)]
+    left = [StoredMessage(f"a{number:05}", 0) for number in range(count)]
     expires_at_ms = window.clock() + REMEMBERED_MS
-    window.table.messages.write_tombstones(CROWDED, names, batch_id="w-1", expires_at_ms=expires_at_ms)
+    window.table.messages.write_tombstones(CROWDED, left, batch_id="w-1", expires_at_ms=expires_at_ms)
 
 
 @contextmanager
@@ -370,8 +374,8 @@ def test_only_a_forget_holds_the_tombstones_of_a_conversation(window: WindowScen
                 window.pass_time(WINDOW_MS)
                 assert window.batches(CROWDED) == [["m1"]]
             case "cancel":
-                cancelled = window.lane.cancel_buffer(CROWDED, cancel_id="a00001")
-                assert isinstance(cancelled, o.AlreadyCancelled)
+                cancelled = window.lane.cancel_buffer(CROWDED, cancel_id="stop")
+                assert isinstance(cancelled, o.BufferCancelled)
             case "show":
                 assert window.lane.peek_conversation(CROWDED, limit=1).payloads == [payload("m1")]
     assert len(found) >= 2, "one page has all items"
@@ -437,11 +441,62 @@ def test_a_short_list_has_the_most_overdue_of_all_slices_of_the_index(window: Wi
     assert [name for name, _ in window.lane.open_windows(limit=3)] == names[:3]
 
 
+def test_a_stop_word_that_comes_again_does_not_read_the_conversation(window: WindowScene) -> None:
+    window.lane.cancel_buffer(CONVERSATION, cancel_id="stop")
+    leave_many(window, 30)
+    with items_of_queries(window) as found:
+        again = window.lane.cancel_buffer(CONVERSATION, cancel_id="stop")
+    assert (again, found) == (o.AlreadyCancelled(2, lane="dynamodb"), [])
+
+
+def test_a_note_whose_answer_is_lost_counts_its_message_once(window: WindowScene) -> None:
+    """The client repeats such a request."""
+    rules, update = RULES.model_copy(update={"max_messages": 3}), Table._asked
+
+    def doubled(table: Table, doing: str, call: str, request: dict[str, Any]) -> Updated:
+        if doing == "note message":
+            update(table, doing, call, request)
+        return update(table, doing, call, request)
+
+    with patch.object(Table, "_asked", doubled):
+        for n in (1, 2):
+            told = window.send(f"m{n}", rules=rules)
+            assert (told.count, window.table.windows.read(CONVERSATION).waiting) == (n, n)
+            window.clock.advance(1_000)
+        pressed = window.lane.buffer_message(
+            OTHER, "m1", payload=payload("m1"), timing=rules.timing_of(is_pressed=True)
+        )
+    assert (accepted(pressed).count, window.table.windows.read(OTHER).waiting) == (1, 1)
+    window.pass_time(SILENCE_MS - 2_000)
+    assert window.batches() == []
+    window.pass_time(2_000)
+    assert window.batches() == [["m1", "m2"]]
+    settle(window)
+
+
+# -- holds of consumers ------------------------------------------------------------------------------
+
+
+def test_consumers_begin_a_bounded_number_of_holds_in_an_hour(
+    window: WindowScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quotas, "MAX_CONSUMERS_HOLDS_IN_AN_HOUR", 2)
+    hold = partial(window.lane.hold_buffer, cause="x", hold_ms=60_000)
+    for conversation in ("default/generic/shop/1", "default/generic/shop/2") * 2:
+        hold(conversation, holder="consumers")
+    with pytest.raises(TooManyHolds):
+        hold(OTHER, holder="consumers")
+    assert window.lane.generation_and_holds(OTHER).holds == ()
+    hold(OTHER, holder="people")
+    window.clock.advance(HOUR_MS)
+    hold(OTHER, holder="consumers")
+
+
 # -- quotas ----------------------------------------------------------------------------------------
 
 
 def test_each_webhook_of_an_account_is_one_update_and_its_messages_count(window: WindowScene) -> None:
-    charge = Charge("generic/shop", Quota(messages_per_minute=5, conversations_per_minute=5))
+    charge = Charge((("generic/shop", Quota(messages_per_minute=5, conversations_per_minute=5)),))
     found = [window.lane.charge(CONVERSATION, charge, messages=2, others=1) for _ in range(3)]
     assert [type(each) for each in found] == [o.Charged, o.Charged, o.MessageRefused]
     assert window.wire.made == ["update_item"] * 3
@@ -450,6 +505,7 @@ def test_each_webhook_of_an_account_is_one_update_and_its_messages_count(window:
 def test_a_high_quota_is_divided_into_counters_that_together_admit_no_more(window: WindowScene) -> None:
     quota = Quota(2 * MAX_QUOTA_OF_AN_ITEM, 1)
     found = [
-        window.lane.charge(CONVERSATION, Charge("generic/shop", quota), messages=1_000, others=0) for _ in range(200)
+        window.lane.charge(CONVERSATION, Charge((("generic/shop", quota),)), messages=1_000, others=0)
+        for _ in range(200)
     ]
     assert sum(isinstance(each, o.Charged) for each in found) == 2 * MAX_QUOTA_OF_AN_ITEM // 1_000

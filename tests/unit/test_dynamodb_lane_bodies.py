@@ -11,7 +11,7 @@ import pytest
 
 from infra.settings_and_defaults import LimitsConfig
 from lambdas.dynamodb_processor.service import MAX_BODIES_READ_AT_ONCE
-from message_buffer.aws.dynamodb import Values
+from message_buffer.aws.dynamodb import Values, encode
 from message_buffer.errors import SendFailed
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb import windows
@@ -87,7 +87,7 @@ def store(window: WindowScene, count: int, text: str, *, is_apart: bool = True) 
             written.append({**message, "item": f"p#{name}", "body": body})
         else:
             written.append({**message, "arrived_at": at_ms, "body": body})
-    window.table.messages._put_all(written)
+    window.table.messages._write_all({"PutRequest": {"Item": encode(item)}} for item in written)
 
 
 def test_a_large_body_is_an_item_of_its_own_and_leaves_with_its_message(window: WindowScene) -> None:

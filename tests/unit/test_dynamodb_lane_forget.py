@@ -162,7 +162,7 @@ def test_a_message_that_is_delivered_again_is_a_new_message(window: WindowScene)
 def test_while_the_processor_empties_the_window_a_forget_says_so(window: WindowScene) -> None:
     window.send("m1")
     now_ms = window.clock()
-    window.table.locks.acquire_to_drop(CONVERSATION, "processor", now_ms=now_ms, until_ms=now_ms + 30_000)
+    window.table.windows.acquire_to_drop(CONVERSATION, "processor", now_ms=now_ms, until_ms=now_ms + 30_000)
     with pytest.raises(StoreUnavailable, match="try again"):
         forget(window)
 

@@ -340,13 +340,13 @@ def test_a_trigger_that_finds_the_table_busy_is_soon_back(window: WindowScene) -
 def test_a_freeze_whose_first_answer_was_lost_is_known_by_its_second(window: WindowScene) -> None:
     """Freeze twice, as the SDK does if it lost the first answer: the second answer is that there is a batch."""
     due(window, "m1")
-    freeze = window.table.locks.freeze
+    freeze = window.table.windows.freeze
 
     def twice(*args: Any, **options: Any) -> bool:
         freeze(*args, **options)
         return freeze(*args, **options)
 
-    with patch.object(window.table.locks, "freeze", twice):
+    with patch.object(window.table.windows, "freeze", twice):
         window.run()
     assert window.batches() == [["m1"]]
     assert window.is_idle()

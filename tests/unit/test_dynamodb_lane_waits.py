@@ -386,9 +386,9 @@ def test_the_window_that_ingest_reckons_is_the_one_that_the_table_has(
     window: WindowScene, deliveries: list[tuple[Timing, bool, int]]
 ) -> None:
     name, at_ms = f"default/generic/shop/c{window.clock.advance(1)}", window.clock()
-    for timing, is_new, gap_ms in deliveries:
+    for number, (timing, is_new, gap_ms) in enumerate(deliveries):
         at_ms += gap_ms
-        note = Note(at_ms, timing, is_new=is_new, size=5_000 if gap_ms % 2 else 10)
+        note = Note(at_ms, timing, is_new=is_new, id=f"{number}", size=5_000 if gap_ms % 2 else 10)
         seen = window.table.windows.read(name) if note.is_pressed and note.is_new else None
         computed = note.in_window(seen).computed if seen else None
         done, before = window.table.windows.note(name, note, seen=seen, computed=computed)

@@ -1,10 +1,12 @@
 """The triggers of one delivery are processed side by side, and each ends by itself."""
 
 import json
+from contextlib import suppress
 from itertools import product
 from threading import Barrier, Event, get_ident
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -13,7 +15,7 @@ from lambdas.dynamodb_processor import service
 from message_buffer.errors import SendFailed
 from message_buffer.lanes.dynamodb.triggers import SWEEP
 from message_buffer.limits import LARGE_MESSAGE_BYTES, WINDOW_GRACE_MS
-from tests.support.window import CONVERSATION, WINDOW_MS, WindowScene, settle
+from tests.support.window import CONVERSATION, MAX_ATTEMPTS, WINDOW_MS, Killed, WindowScene, settle
 
 CONTEXT = SimpleNamespace(get_remaining_time_in_millis=lambda: 30_000)
 # Enough for all windows to get to the same step, and short enough for a failing test.
@@ -98,6 +100,32 @@ def test_one_window_that_fails_is_delivered_again_and_the_others_are_done(
     assert {event["conversationId"] for event in scene.events()} == set(CONVERSATIONS) - {failing}
     settle(scene)
     assert scene.batches(failing) == [["m1"]]
+
+
+def test_a_window_that_kills_its_function_uses_up_one_attempt_of_each_other_at_most(scene: WindowScene) -> None:
+    all_due(scene)
+    killer, died, publish = CONVERSATIONS[3], Event(), scene.bus.publish
+
+    def kill(detail_type: str, detail: str) -> None:
+        conversation = json.loads(detail)["conversationId"]
+        if conversation == killer:
+            died.set()
+        # A window that is emitted at the same time dies with the function.
+        if died.wait(MOMENT_SECONDS):
+            raise Killed
+        publish(detail_type, detail)
+
+    with patch.object(scene.bus, "publish", kill):
+        for run in range(MAX_ATTEMPTS + 1):
+            died.clear()
+            with suppress(Killed):
+                deliver(scene)
+            attempts = [scene.table.windows.read(name).attempt for name in CONVERSATIONS if name != killer]
+            assert max(attempts) <= 1
+            # The others wait at most until the third run. Their triggers, and the killer's, may always come together.
+            assert run < 2 or {event["conversationId"] for event in scene.events()} == set(CONVERSATIONS) - {killer}
+            scene.clock.advance(100_000)
+    assert [json.loads(body)["conversationId"] for body in scene.letters.bodies] == [killer]
 
 
 @pytest.mark.parametrize(("messages", "bytes_of_one"), [(1, LARGE_MESSAGE_BYTES), (4, 3_000)])

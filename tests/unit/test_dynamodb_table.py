@@ -61,7 +61,7 @@ def test_the_longest_names_of_the_largest_batch_fit_into_an_item(window: WindowS
     names = tuple(f"{n:04}" + "x" * (MAX_NAME_BYTES - 4) for n in range(MAX_MESSAGES_IN_A_BATCH))
     frozen = FrozenBatch("w-1", names, 1, now_ms, now_ms, Due(now_ms, "silence", "silenceMs", 0), has_more=False)
     seen = window.table.windows.read(CONVERSATION)
-    assert window.table.locks.freeze(CONVERSATION, "me", frozen, window=seen, now_ms=window.clock())
+    assert window.table.windows.freeze(CONVERSATION, "me", frozen, window=seen, now_ms=window.clock())
     assert window.table.windows.read(CONVERSATION).frozen == frozen
 
 

@@ -375,7 +375,7 @@ def test_typing_in_an_outage_lets_the_stored_messages_wait_longer(lanes: TwoLane
 
 
 def test_an_outage_of_valkey_lifts_no_quota(lanes: TwoLanes) -> None:
-    charge = Charge("generic/shop", Quota(messages_per_minute=5, conversations_per_minute=5))
+    charge = Charge((("generic/shop", Quota(messages_per_minute=5, conversations_per_minute=5)),))
 
     def ask(*, others: int) -> o.Charged | o.MessageRefused:
         return lanes.ingesters[0].charge(CONVERSATION, charge, messages=5 - others, others=others)

@@ -9,14 +9,15 @@ import pytest
 from lambdas.admin.conversations import Conversations
 from lambdas.admin.dead_letters import DeadLetters
 from lambdas.admin.forgetting import Forgetting
+from lambdas.admin.handler import operations_of as operators_operations_of
 from lambdas.admin.rules import RulesAdmin
-from lambdas.admin.service import operations_of as operators_operations_of
 from lambdas.gate import handler
 from lambdas.gate.service import Gate, operations_of
 from lambdas.operations import MAX_ID_CHARACTERS, Operations
 from lambdas.responder.batch import read_batch
-from lambdas.responder.gate_client import BufferClient
+from lambdas.responder.gate import BufferClient
 from message_buffer.aws.dynamodb import Table
+from message_buffer.aws.functions import Functions
 from message_buffer.errors import StoreUnavailable
 from message_buffer.json_object import Json
 from message_buffer.limits import MAX_HOLD_MS
@@ -38,10 +39,11 @@ OF_OPERATORS = {
 CONTEXT = SimpleNamespace(aws_request_id="r-1")
 
 
-class Function:
+class Function(Functions):
     """The function `gate`, called in this process."""
 
     def __init__(self, gate: Gate) -> None:
+        super().__init__()
         self.telemetry = RecordedTelemetry()
         self._operations = Operations(operations_of(gate), self.telemetry)
 
@@ -221,7 +223,7 @@ def test_a_hold_that_has_ended_is_not_told(both: Function, window: WindowScene, 
 
 
 @pytest.mark.parametrize("has_valkey", [True, False])
-def test_the_responder_sees_and_holds_the_window_that_its_batch_came_from(
+def test_the_responder_sees_the_window_that_its_batch_came_from(
     window: WindowScene, fake: Engine, has_valkey: bool
 ) -> None:
     gate = Gate(valkey_lane(fake.store) if has_valkey else None, dynamodb_lane=window.lane)
@@ -234,8 +236,11 @@ def test_the_responder_sees_and_holds_the_window_that_its_batch_came_from(
     assert buffer.newest_generation(batch) == (batch.generation, None)
     window.send("m2")
     assert buffer.newest_generation(batch)[0] > batch.generation
-    buffer.hold(CONVERSATION, HOLD_MS)
-    assert buffer.hold_of_another(batch) is None, "it is the responder's own"
+    assert buffer.current_hold(batch) is None
+    gate.hold({"conversation": CONVERSATION, "by": "another", "holdMs": HOLD_MS})
+    hold = buffer.current_hold(batch)
+    assert hold
+    assert (hold.holder, hold.cause) == ("consumers", "another")
     window.pass_time(2 * WINDOW_MS)
     assert window.batches() == [["m1"]]
     window.pass_time(HOLD_MS)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lambdas.ingest import handler as handler_module
 from message_buffer.errors import StoreOutOfMemory, StoreUnavailable
+from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.messages.message import MAX_MESSAGE_BYTES
 from tests.support.engine import Engine
 from tests.support.ingest_scene import Scene, gateway, message, rest_gateway, signature
@@ -151,16 +152,16 @@ def test_a_message_that_is_too_large_is_refused_with_its_neighbours(scene: Scene
 def test_if_one_message_is_not_safe_the_platform_sends_all_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    buffer = scene.engine.store.buffer_message
+    buffer = ValkeyLane.buffer_message
 
-    def fail_on_the_second(conversation: str, message_id: str, **options: Any) -> Any:
+    def fail_on_the_second(lane: ValkeyLane, conversation: str, message_id: str, **options: Any) -> Any:
         if message_id == "m2":
             raise error
-        return buffer(conversation, message_id, **options)
+        return buffer(lane, conversation, message_id, **options)
 
     bodies = [message(f"m{n}") for n in (1, 2, 3)]
     with monkeypatch.context() as patched:
-        patched.setattr(scene.engine.store, "buffer_message", fail_on_the_second)
+        patched.setattr(ValkeyLane, "buffer_message", fail_on_the_second)
         raw = json.dumps(bodies).encode()
         answer = handler_module.handler(gateway("generic", raw, headers={"x-signature-256": signature(raw)}), None)
     assert (answer["statusCode"], answer["headers"]["Retry-After"]) == (503, "5")

@@ -85,6 +85,7 @@ BODIES: dict[str, tuple[str, Any]] = {
     "3.9 MB of numbers instead of attachments": ("generic", generic(attachments=[0] * 1_950_000)),
     "245 KB with 1,300 links": ("telegram", linked("x" * 190_000, 1_300)),
     "1 MB of text with 100 links": ("telegram", linked("x" * 1_000_000, 100)),
+    "1 MB of empty blocks of a rich message": ("telegram", telegram(rich_message={"blocks": [{}] * 340_000})),
     "117 KB of unknown authors and contacts": ("whatsapp", whatsapp(contacts=[{}] * 19_500, messages=[{}] * 19_500)),
     "1,000 messages that share a name of 2.9 MB": (
         "whatsapp",

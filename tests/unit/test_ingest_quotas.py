@@ -71,7 +71,14 @@ def test_what_fits_is_buffered_and_the_rest_is_refused(scene: Scene) -> None:
     assert scene.telemetry.counts["Messages"] == 5
     assert scene.telemetry.counts["OverQuota"] == 3
     assert scene.telemetry.said("over quota") == [
-        {"platform": "generic", "taken": 0, "put_aside": 0, "accounts": ["default/generic/shop"], "account_messages": 3}
+        {
+            "platform": "generic",
+            "taken": 0,
+            "put_aside": 0,
+            "dropped": 0,
+            "accounts": ["default/generic/shop"],
+            "account_messages": 3,
+        }
     ]
 
 
@@ -202,10 +209,66 @@ def test_a_webhook_with_too_many_messages_to_put_aside_leaves_room_for_those_of_
     assert len(scene.dead_letters.bodies) == 2
 
 
-def test_changes_and_control_words_are_never_put_aside(scene: Scene) -> None:
+def test_a_platform_that_punishes_refusals_is_not_told_that_changes_over_a_quota_were_dropped(scene: Scene) -> None:
     scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
-    assert [scene.post("whatsapp", reactions(1))[0] for _ in range(2)] == [200, 429]
+    assert [scene.post("whatsapp", reactions(3))[0] for _ in range(2)] == [200, 200]
+    assert len(scene.amended()) == 3
     assert scene.dead_letters.bodies == []
+    assert (scene.telemetry.counts["OverQuota"], scene.telemetry.counts["Dropped"]) == (3, 3)
+    (said,) = scene.telemetry.said("over quota")
+    assert (said["dropped"], said["put_aside"]) == (3, 0)
+
+
+def test_changes_over_their_quota_keep_no_message_of_another_conversation_out(scene: Scene) -> None:
+    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
+    scene.post("whatsapp", reactions(3))
+    body = whatsapp("a")
+    body["entry"] += reactions(1)["entry"]
+    assert scene.post("whatsapp", body)[0] == 200
+    assert texts(scene, "default/whatsapp/1/491701") == ["a"]
+    assert (len(scene.dead_letters.bodies), scene.telemetry.counts["Dropped"]) == (0, 1)
+
+
+def test_changes_and_control_words_that_follow_a_message_that_is_put_aside_are_dropped(scene: Scene) -> None:
+    scene.rules.write("stage", {"stopWords": ["stop"]})
+    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
+    body = whatsapp("a", "b", "stop")
+    body["entry"][0]["changes"][0]["value"]["messages"] += reactions(1)["entry"][0]["changes"][0]["value"]["messages"]
+    body["entry"][0]["changes"][0]["value"]["messages"][-1]["from"] = "491701"
+    assert scene.post("whatsapp", body)[0] == 200
+    assert (texts(scene, "default/whatsapp/1/491701"), scene.cancelled(), scene.amended()) == (["a"], [], [])
+    assert (len(scene.dead_letters.bodies), scene.telemetry.counts["PutAside"]) == (1, 1)
+    assert scene.telemetry.counts["Dropped"] == 2
+
+
+def test_what_may_be_put_aside_does_not_depend_on_the_number_of_shards(scene: Scene) -> None:
+    scene.engine.store.settings = scene.engine.store.settings._replace(shards=16)
+    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
+    most = MAX_PUT_ASIDE.messages_per_minute
+    assert scene.post("whatsapp", whatsapp(*map(str, range(most))))[0] == 200
+    assert len(scene.dead_letters.bodies) == most - 1
+    assert [scene.post("whatsapp", whatsapp("x", phone="1"))[0] for _ in range(1)] == [200]
+    assert scene.post("whatsapp", whatsapp("y", "z"))[0] == 429
+
+
+def test_a_webhook_that_may_not_be_put_aside_leaves_what_is_left_to_others(scene: Scene) -> None:
+    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
+    most = MAX_PUT_ASIDE.messages_per_minute
+    assert scene.post("whatsapp", whatsapp(*map(str, range(most - 4))))[0] == 200
+    many, few = whatsapp(*"abcdefgh"), whatsapp(*"vwxyz")
+    assert [scene.post("whatsapp", many)[0] for _ in range(3)] == [429] * 3
+    assert scene.post("whatsapp", few)[0] == 200
+
+
+def test_typing_events_have_a_quota_of_their_own(scene: Scene) -> None:
+    scene.rules.write(SHOP, {"quota": {"messagesPerMinute": 5}})
+    typing = [{"account": "shop", "conversation": f"c{n}"} for n in range(5)]
+    assert [scene.post("generic", typing, route="typing")[0] for _ in range(2)] == [200, 429]
+    assert scene.telemetry.counts["TypingEvents"] == 5
+    assert scene.telemetry.counts["OverQuota"] == 5
+    assert scene.post("generic", changes("edits", 5))[0] == 200
+    scene.engine.clock.advance(60_000)
+    assert scene.post("generic", typing, route="typing")[0] == 200
 
 
 def test_a_queue_that_fails_leaves_the_message_with_its_platform(scene: Scene) -> None:
@@ -386,6 +449,47 @@ def test_a_webhook_that_takes_too_long_keeps_what_is_done_and_comes_again(
     assert scene.post("generic", [*fragments(1, 6), *reacted])[0] == 200
     assert texts(scene) == [f"fragment {n}" for n in range(1, 7)]
     assert len(scene.amended()) == 4 + 6
+
+
+def many_reactions(count: int) -> list[dict[str, Any]]:
+    sent = [{**message(f"m{n}"), "reaction": "👍"} for n in range(count)]
+    for each in sent:
+        del each["text"]
+    return sent
+
+
+@pytest.mark.parametrize("of_messages", [False, True])
+def test_a_large_webhook_that_takes_too_long_goes_on_where_the_delivery_before_has_ended(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, of_messages: bool
+) -> None:
+    """Each delivery began again with the first change, so the webhook was never done, and others waited behind it."""
+    wait = {"silenceMs": 900_000, "maxWaitMs": 900_000}
+    scene = Scene(engine, monkeypatch, lane=SlowLane(engine), stage_rules=wait)
+    body = fragments(0, 29) if of_messages else many_reactions(30)
+    statuses: list[int] = []
+    while 200 not in statuses and len(statuses) < 10:
+        statuses.append(scene.post("generic", body)[0])
+        assert len(texts(scene)) + len(scene.amended()) == min(4 * len(statuses), 30)
+    assert statuses == [503] * 7 + [200]
+    # The platform sends it again, or another sender sends the same.
+    assert scene.post("generic", body)[0] == 200
+    assert scene.post("generic", many_reactions(31))[0] == 503
+
+
+def test_of_a_large_webhook_with_refused_items_no_item_is_left_out(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane = SlowLane(engine)
+    scene = Scene(engine, monkeypatch, lane=lane, stage_rules={"silenceMs": 900_000, "maxWaitMs": 900_000})
+    scene.rules.write(TENANT, {"quota": {"messagesPerMinute": 2, "conversationsPerMinute": 2}})
+    body = [*fragments(0, 19), *fragments(20, 30, tenant="other")]
+    assert scene.post("generic", body)[0] == 503
+    lane.call_ms = 0
+    for _ in range(10):
+        engine.clock.advance(60_000)
+        scene.post("generic", body)
+    assert scene.post("generic", body)[0] == 200
+    assert texts(scene) == [f"fragment {n}" for n in range(20)]
 
 
 def test_a_webhook_of_which_too_much_is_put_aside_comes_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -273,13 +273,6 @@ def test_a_signed_body_that_is_refused_leaves_a_line_and_is_counted(
     assert scene.telemetry.counts == {"BodiesRefused": 1}
 
 
-@pytest.mark.parametrize("body", ["ey", "e!J9", "é", "e30=e30="])
-def test_a_body_that_is_not_the_base64_it_is_said_to_be_is_refused(scene: Scene, body: str) -> None:
-    event = gateway("generic") | {"body": body, "isBase64Encoded": True}
-    assert scene.call(event) == (400, {"error": "The body is not base64."})
-    assert scene.telemetry.counts == {"BodiesRefused": 1}
-
-
 @pytest.mark.promise("P9")
 @pytest.mark.parametrize("platform", OBJECTS)
 def test_what_meta_signed_for_one_of_its_platforms_is_not_taken_for_another(scene: Scene, platform: str) -> None:
@@ -330,9 +323,6 @@ def test_a_flood_of_forgeries_writes_a_few_lines_a_minute_and_every_one_is_count
     ("event", "line"),
     [
         (gateway("generic", b" " * (MAX_WEBHOOK_BYTES + 1)), "body refused"),
-        (gateway("generic") | {"isBase64Encoded": True, "body": "%"}, "body refused"),
-        (gateway("generic") | {"isBase64Encoded": True, "body": "%", "pathParameters": {"platform": "x" * 99}},
-         "body refused"),
         (gateway("whatsapp", method="GET", query={"hub.mode": "subscribe", "hub.verify_token": "no"}), "challenge"),
     ],
 )  # fmt: skip

@@ -1,11 +1,14 @@
 """Our client of AWS's JSON services writes and signs requests as the SDK does. A local server answers them."""
 
+import json
+import socket
 import ssl
 import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from select import select
 from typing import Any
 
@@ -14,6 +17,7 @@ import pytest
 import trustme
 from botocore.auth import SigV4Auth, SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
+from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
@@ -50,6 +54,8 @@ CALLS: list[tuple[str, str, dict[str, Any]]] = [
     ("lambda", "invoke", {"FunctionName": "f", "InvocationType": "Event", "Payload": b'{"shard":3}'}),
     ("lambda", "invoke", {"FunctionName": "arn:aws:lambda:us-east-1:1:function:f", "Payload": b"{}"}),
 ]  # fmt: skip
+# Refusals that users of AWS recorded and published; `recorded` names where. No account of ours was asked.
+REFUSALS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "fixtures" / "aws_refusals.json").read_text("utf-8"))
 
 
 @pytest.fixture
@@ -163,6 +169,29 @@ def test_a_refusal_has_the_class_of_its_code_and_the_services_answer(server: Web
     with pytest.raises(SendFailed, match=r"^put: ConditionalCheckFailedException$"), aws.errors_as_ours("put"):
         client.put_item(TableName="t", Item=KEY)
     assert len(server.requests) == 2, "such a refusal is not tried again"
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_refusal_of_aws_is_understood_and_repeated_as_the_sdk_does(server: WebServer, name: str) -> None:
+    refusal = REFUSALS[name]
+    service, operation = refusal["service"], refusal["operation"]
+    arguments = next(arguments for *called, arguments in CALLS if called == [service, operation])
+    server.answer = (refusal["status"], refusal["body"].encode(), refusal["headers"])
+    with pytest.raises(SendFailed, match=f"^ask: {refusal['code']}$"), aws.errors_as_ours("ask"):
+        getattr(aws.client(service), operation)(**arguments)
+    assert len(server.requests) == refusal["attempts"]
+
+    again = Config(retries={"mode": "standard", "total_max_attempts": aws.AWS_ATTEMPTS})
+    sdk = botocore.session.Session().create_client(
+        service, region_name="us-east-1", endpoint_url=server.url, config=again
+    )
+    with pytest.raises(ClientError) as found:
+        getattr(sdk, operation)(**arguments)
+    sdk.close()
+    assert len(server.requests) == 2 * refusal["attempts"]
+    # For SQS the SDK returns the code of an earlier protocol. None of our code looks at a code of SQS.
+    earlier = refusal["headers"].get("x-amzn-query-error", "").partition(";")[0]
+    assert found.value.response["Error"]["Code"] == (earlier or refusal["code"])
 
 
 def answers(*given: Any) -> Callable[[Request], Any]:
@@ -385,6 +414,22 @@ def test_only_so_many_connections_are_opened_at_once(server: WebServer, monkeypa
         thread.join()
     assert most == json_client.MAX_DIALS_AT_ONCE
     assert len(server.requests) == 30
+
+
+def test_a_name_that_is_looked_up_for_too_long_ends_the_dial(monkeypatch: pytest.MonkeyPatch) -> None:
+    tested = threading.Event()
+
+    def look_up(*_args: Any, **_options: Any) -> list[Any]:
+        tested.wait(5)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    client = JsonClient("events", connect_seconds=0.1, response_seconds=1, attempts=1, kept=1)
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        client.connect()
+    tested.set()
+    assert time.monotonic() - began < 2
 
 
 def test_threads_have_connections_of_their_own_of_which_some_are_kept(server: WebServer) -> None:

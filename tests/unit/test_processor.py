@@ -352,6 +352,22 @@ def test_a_conversation_whose_conversation_processor_cannot_be_started_comes_bac
     assert waits == [250, 500], "later each time"
 
 
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_start_whose_answer_was_lost_is_no_failed_start(scene: Scene, is_done: bool) -> None:
+    def start_and_time_out(_function: str, payload: Mapping[str, object]) -> None:
+        if conversation := payload.get("conversation"):
+            scene.engine.store.take_batch(str(conversation), "t")
+            if is_done:
+                scene.engine.store.complete_batch(str(conversation), "t")
+        raise SendFailed("invoke: TimeoutError")
+
+    scene.functions.on_start = start_and_time_out
+    scene.engine.send("c", "m1", rules=NOW)
+    scene.run(life_ms=TIMINGS.handover_ms + 1_000)
+    assert scene.functions.conversations() == ["c"]
+    assert "ConversationProcessorStartFailures" not in scene.telemetry.counts
+
+
 def test_while_valkey_is_away_it_tries_again_and_then_goes_on(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     claim, failures = scene.engine.store.claim_due, iter(range(12))
 
@@ -381,7 +397,7 @@ def test_if_valkey_stays_away_it_leaves_to_the_watchdog(
 
 
 def test_it_does_not_outlive_its_time_out_in_an_outage(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    for script in ("claim_due", "hand_over"):
+    for script in ("claim_due", "release_lease"):
         monkeypatch.setattr(scene.engine.store, script, fail(StoreUnavailable("gone")))
     began_ms = scene.engine.clock.now_ms
     assert scene.run(life_ms=40_000) is Exit.STORE_UNAVAILABLE

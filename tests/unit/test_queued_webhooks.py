@@ -12,8 +12,9 @@ from lambdas.ingest.queued_webhooks import (
     MIN_QUEUED_WEBHOOK_PAUSE_SECONDS,
     QueuedWebhooks,
     Receipt,
+    WebhookQueues,
 )
-from lambdas.ingest.responses import RETRY_AFTER_SECONDS
+from lambdas.ingest.service import RETRY_AFTER_SECONDS
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.json_object import Json
 from message_buffer.rules.quota import Quota
@@ -51,7 +52,7 @@ def notification(webhook_entry: Any) -> Json:
     }
 
 
-class FakeQueues:
+class FakeQueues(WebhookQueues):
     def __init__(self) -> None:
         self.pauses: dict[str, int] = {}
         self.aside: dict[str, tuple[str, str]] = {}
@@ -232,7 +233,6 @@ def test_a_number_with_a_secret_of_its_own_may_also_come_by_the_topic(desk: Desk
 
 
 def test_the_queues_are_called_as_sqs_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lambdas.ingest.queued_webhooks import SqsWebhookQueues  # noqa: PLC0415 - for this test alone
     from message_buffer.aws import clients  # noqa: PLC0415
 
     calls: list[tuple[str, Json]] = []
@@ -242,7 +242,7 @@ def test_the_queues_are_called_as_sqs_wants_it(monkeypatch: pytest.MonkeyPatch) 
             return lambda **arguments: calls.append((name, arguments))
 
     monkeypatch.setattr(clients, "client", lambda _service: Sqs())
-    queues, receipt = SqsWebhookQueues("the queue", "the other"), Receipt("n0", "handle", "body", 1)
+    queues, receipt = WebhookQueues("the queue", "the other"), Receipt("n0", "handle", "body", 1)
     queues.pause(receipt, seconds=7)
     queues.put_aside(receipt, problem="unreadable")
     problem = {"problem": {"DataType": "String", "StringValue": "unreadable"}}

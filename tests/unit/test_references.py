@@ -26,7 +26,7 @@ LIVING = [
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
 FILE = re.compile(r"`(\w[\w.-]*(?:/[\w.-]+)+\.(?:py|lua|md|toml|json|mjs|yml))`")
 RUNBOOK = (ROOT / "docs/runbook.md").read_text("utf-8")
-LEVELS = {"debug": "DEBUG", "info": "INFO", "warn": "WARNING", "crash": "ERROR"}
+LEVELS = {"debug": "DEBUG", "info": "INFO", "warn": "WARNING", "crash": "ERROR", "failed": "WARNING, ERROR"}
 NO_DIFFERENCE: dict[str, list[str]] = {"lacks": [], "in vain": [], "twice": []}
 COUNTS = {"count", "count_by", "measure_ms"}
 
@@ -91,7 +91,7 @@ def told() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
         if call.func.attr in COUNTS:
             metrics[str(name.value)].add(call.func.attr)
         elif call.func.attr in LEVELS:
-            lines[str(name.value)].add(LEVELS[call.func.attr])
+            lines[str(name.value)].update(LEVELS[call.func.attr].split(", "))
     return metrics, lines
 
 
@@ -101,7 +101,7 @@ def calls_of_telemetry() -> Iterator[ast.Call]:
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not call.args:
                 continue
             if ast.unparse(call.func.value).endswith(
-                ("telemetry", "unauthenticated")
+                ("telemetry", "unauthenticated", "done")
             ) and call.func.attr in COUNTS | set(LEVELS):
                 yield call
 

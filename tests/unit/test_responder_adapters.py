@@ -10,17 +10,22 @@ from typing import Any
 import jsonschema
 import pytest
 
-from lambdas.responder.assistants.base import Assistant, Prompt
-from lambdas.responder.assistants.bedrock import Bedrock
-from lambdas.responder.assistants.openai import OpenAi
-from lambdas.responder.channels import messenger, telegram, twilio, whatsapp
-from lambdas.responder.channels.base import Channel
-from lambdas.responder.channels.fake import FakeChannel
+from lambdas.responder import channels
+from lambdas.responder.assistants import Assistant, Bedrock, OpenAi, Prompt
+from lambdas.responder.channels import (
+    CHANNELS,
+    Channel,
+    FakeChannel,
+    MessengerChannel,
+    TelegramChannel,
+    TwilioChannel,
+    WhatsAppChannel,
+    split,
+)
 from lambdas.responder.deliveries import Delivery
 from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed
 from lambdas.responder.history import Turn
 from lambdas.responder.http_client import Http
-from lambdas.responder.reply_parts import split
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
 from message_buffer.messages.conversation_id import ConversationId
@@ -46,8 +51,7 @@ def server() -> Iterator[WebServer]:
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    for channel in (messenger, telegram, twilio, whatsapp):
-        monkeypatch.setattr(channel, "MAX_SEND_SECONDS", SECONDS)
+    monkeypatch.setattr(channels, "MAX_SEND_SECONDS", SECONDS)
 
 
 # -- channels --------------------------------------------------------------------------------------
@@ -69,13 +73,13 @@ ACCEPTED: dict[str, Any] = {
 def channel(name: str, server: WebServer) -> Channel:
     match name:
         case "whatsapp":
-            return whatsapp.WhatsAppChannel(Http(), {"accessToken": SECRET}, url=server.url)
+            return WhatsAppChannel(Http(), {"accessToken": SECRET}, url=server.url)
         case "messenger":
-            return messenger.MessengerChannel(Http(), {"pageToken": SECRET}, url=server.url)
+            return MessengerChannel(Http(), {"pageToken": SECRET}, url=server.url)
         case "telegram":
-            return telegram.TelegramChannel(Http(), {"botToken": SECRET}, url=server.url)
+            return TelegramChannel(Http(), {"botToken": SECRET}, url=server.url)
     credentials = {"accountSid": "AC1", "authToken": SECRET}
-    return twilio.TwilioChannel(Http(), credentials, url=server.url, typing_url=server.url)
+    return TwilioChannel(Http(), credentials, url=server.url, typing_url=server.url)
 
 
 BEARER = f"Bearer {SECRET}"
@@ -191,20 +195,14 @@ def test_without_a_connection_nothing_was_sent(name: str, server: WebServer) -> 
 
 @pytest.mark.parametrize("name", READERS)
 def test_without_its_credentials_a_channel_says_which_are_missing(name: str) -> None:
-    make: Any = {
-        "whatsapp": whatsapp.WhatsAppChannel,
-        "messenger": messenger.MessengerChannel,
-        "telegram": telegram.TelegramChannel,
-        "twilio": twilio.TwilioChannel,
-    }[name]
     with pytest.raises(CallRefused, match="secret has no"):
-        make(Http(), {})
+        CHANNELS[name](Http(), {})
 
 
 @pytest.mark.parametrize("token", ["with a\nline end", "with a ☂"])
 @pytest.mark.parametrize("name", ["whatsapp", "messenger"])
 def test_a_key_that_no_header_can_have_is_refused_and_not_quoted(name: str, token: str, server: WebServer) -> None:
-    make: Any = {"whatsapp": whatsapp.WhatsAppChannel, "messenger": messenger.MessengerChannel}[name]
+    make: Any = {"whatsapp": WhatsAppChannel, "messenger": MessengerChannel}[name]
     with pytest.raises(CallRefused) as raised:
         make(Http(), {"accessToken": token, "pageToken": token}, url=server.url).send(READERS[name], TEXT)
     assert "with a" not in str(raised.value)
@@ -220,7 +218,7 @@ def test_an_account_cannot_lead_to_another_place_of_the_provider(name: str, serv
 def test_each_send_has_a_connection_of_its_own(server: WebServer) -> None:
     http = Http()
     for _ in range(2):
-        whatsapp.WhatsAppChannel(http, {"accessToken": SECRET}, url=server.url).send(READERS["whatsapp"], TEXT)
+        WhatsAppChannel(http, {"accessToken": SECRET}, url=server.url).send(READERS["whatsapp"], TEXT)
     assert len({request.port for request in server.requests}) == 2
 
 

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from lambdas.responder.assistants.base import Prompt, Reply
+from lambdas.responder.assistants import Prompt, Reply
 from lambdas.responder.conversations_table import DAY_SECONDS
 from lambdas.responder.errors import CallBusy
-from lambdas.responder.forgetting import MIN_TIME_TO_ERASE_MS
-from lambdas.responder.operator_commands import OperatorCommands
+from lambdas.responder.forgetting import MIN_TIME_TO_ERASE_MS, OperatorCommands
 from message_buffer.aws import clients as aws
 from tests.support.fakes import RecordedTelemetry
 from tests.support.responder import NAME, OPTIONS, Tables, World, event, tables
@@ -191,16 +190,6 @@ def test_an_event_that_cannot_be_read_is_given_up(world: World, detail: object) 
     world.queue[-1] = world.queue[-1]._replace(body=body)
     world.run()
     assert [body for body, _ in world.dead_lettered] == [body]
-
-
-def test_on_a_stage_that_drops_unknown_conversations_a_tombstone_makes_none_known(new_table: Tables) -> None:
-    world = World(new_table(), unknown_conversation="drop")
-    world.forget()
-    world.run()
-    world.now_ms += 1
-    world.emit("b-1", 1)
-    world.run()
-    assert world.sender.sent == []
 
 
 # -- what is kept no longer than the stage says ----------------------------------------------------

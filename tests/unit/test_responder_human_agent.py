@@ -9,14 +9,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE
-from lambdas.responder.gate_client import OthersHold
+from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, ActiveHold
 from message_buffer.errors import SendFailed
-from tests.support.responder import PARTS, Tables, World, tables
+from tests.support.responder import PARTS, Killed, Tables, World, tables
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.reply.withheld.json").read_text())
-POLICIES = [DELIVER, DISCARD_AND_MERGE, INTERRUPT, QUEUE]
-LOOKS = ("newest_generation", "hold_of_another")
+POLICIES = [DELIVER, DISCARD_AND_MERGE, INTERRUPT]
+LOOKS = ("newest_generation", "current_hold")
 QUESTION = "Where is it?"
 MOST_STEPS = 24
 HOUR_MS = 3_600_000
@@ -104,12 +103,51 @@ def test_the_rest_of_a_reply_is_withheld_and_the_event_says_who_holds(
     assert (kind, event["reason"]) == ("messages.reply.withheld", "on_hold")
     assert event["hold"] == {"holder": "people", "cause": cause, "until": world.now_ms + HOUR_MS}
     assert world.turns() == [("user", QUESTION), ("assistant", PARTS[0])]
-    assert world.buffer.held_ms == [], "the person's hold is enough"
+
+
+def test_a_run_that_ends_after_it_published_that_a_reply_is_withheld_lets_no_later_run_send_it(
+    new_table: Tables,
+) -> None:
+    world = World(new_table())
+    world.emit("b-1", 1, QUESTION)
+    world.buffer.take_over(7_000)
+
+    def kill(name: str) -> None:
+        if name == "finish":
+            world.steps.before = lambda _name: None
+            raise Killed
+
+    world.steps.before = kill
+    world.deliver()
+    assert len(world.bus.published) == 1
+    world.now_ms += HOUR_MS
+    world.run()
+    assert (world.sender.sent, world.status()) == ([], "reply_withheld")
+    first, again = world.bus.published
+    assert first == again
+    assert world.turns() == [("user", QUESTION)]
+
+
+def test_a_parked_batch_is_not_answered_again_if_the_rest_of_its_common_reply_is_withheld(new_table: Tables) -> None:
+    world = World(new_table(), gate=DISCARD_AND_MERGE)
+    world.emit("b-1", 1, QUESTION)
+    world.buffer.generation = 2
+    world.deliver()
+    world.emit("b-2", 2, "The blue one!")
+    world.queue.sort(key=lambda each: each.at_ms)
+    world.sender.before_send = lambda _text: world.buffer.take_over(7_000)
+    world.run()
+    world.now_ms += HOUR_MS
+    world.run()
+    assert world.sender.sent == PARTS[:1]
+    assert world.turns() == [("user", QUESTION), ("user", "The blue one!"), ("assistant", PARTS[0])]
+    assert {json.loads(detail)["batchId"] for _, detail in world.bus.published} == {"b-1", "b-2"}
+    assert world.parked() == []
 
 
 def test_the_assistant_is_not_asked_while_somebody_else_holds(new_table: Tables) -> None:
     world = World(new_table())
-    world.buffer.others = OthersHold("consumers", "another-agent", world.now_ms + HOUR_MS)
+    world.buffer.others = ActiveHold("consumers", "another-agent", world.now_ms + HOUR_MS)
     world.emit("b-1", 1, QUESTION)
     world.run()
     assert (world.assistant.prompts, world.sender.sent) == ([], [])

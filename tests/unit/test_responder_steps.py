@@ -10,7 +10,7 @@ import pytest
 
 from lambdas.responder.errors import CallRefused
 from lambdas.responder.owned_batch import MIN_TIME_TO_FINISH_MS
-from lambdas.responder.part_sender import MIN_TIME_TO_SEND_MS
+from lambdas.responder.service import MIN_TIME_TO_SEND_MS
 from tests.support.responder import NAME, PARTS, Tables, World, tables
 
 SCHEMAS = Path(__file__).parents[2] / "docs/schema"
@@ -19,7 +19,7 @@ ANSWERED = [("user", QUESTION), ("assistant", "\n".join(PARTS))]
 # In the order in which a reply of two parts takes them, with a gate that asks.
 STEPS = [
     "acquire", "outbox", "tenant_settings", "newest_generation", "count_reply", "answer", "plan",
-    "newest_generation", "mark", "send", "mark", "hold_of_another", "mark", "send", "mark", "finish",
+    "newest_generation", "mark", "send", "mark", "current_hold", "mark", "send", "mark", "finish",
 ]  # fmt: skip
 
 
@@ -213,16 +213,15 @@ def test_a_body_that_is_no_event_becomes_a_dead_letter_at_once(body: str, world:
 
 
 @pytest.mark.parametrize(
-    ("options", "settings", "reason", "holds"),
+    ("options", "settings", "reason"),
     [
-        ({}, {"projectStatus": "inactive"}, "inactive_project", 0),
-        ({"inactive_project": "hold"}, {"projectStatus": "inactive"}, "inactive_project", 1),
-        ({"allowed_channels": ["telegram"]}, {}, "channel_not_allowed", 0),
-        ({}, {"allowedChannels": ["telegram"]}, "channel_not_allowed", 0),
+        ({}, {"projectStatus": "inactive"}, "inactive_project"),
+        ({"allowed_channels": ["telegram"]}, {}, "channel_not_allowed"),
+        ({}, {"allowedChannels": ["telegram"]}, "channel_not_allowed"),
     ],
 )
 def test_a_withheld_batch_is_published_and_kept_in_the_history(
-    options: dict[str, Any], settings: dict[str, Any], reason: str, holds: int, world: Callable[..., World]
+    options: dict[str, Any], settings: dict[str, Any], reason: str, world: Callable[..., World]
 ) -> None:
     at_work = world(**options)
     at_work.put_settings("tenant:default", settings)
@@ -232,25 +231,24 @@ def test_a_withheld_batch_is_published_and_kept_in_the_history(
     ((kind, detail),) = at_work.bus.published
     assert (kind, json.loads(detail)["reason"]) == ("messages.reply.withheld", reason)
     jsonschema.validate(json.loads(detail), json.loads((SCHEMAS / f"{kind}.json").read_text()))
-    assert (at_work.sender.sent, len(at_work.buffer.held_ms)) == ([], holds)
+    assert at_work.sender.sent == []
     assert at_work.turns() == [("user", QUESTION)]
     assert (at_work.status(), at_work.is_free()) == ("reply_withheld", True)
 
 
 @pytest.mark.parametrize("kills", [False, True], ids=["error", "kill"])
 @pytest.mark.parametrize("when", ["before", "after"])
-# acquire, outbox, tenant_settings, hold, publish, finish
+# acquire, outbox, tenant_settings, withhold, publish, finish
 @pytest.mark.parametrize("number", range(6))
 def test_whatever_step_fails_a_withheld_batch_is_published_and_kept_once(
     number: int, when: str, kills: bool, world: Callable[..., World]
 ) -> None:
-    at_work = world(inactive_project="hold")
+    at_work = world()
     at_work.put_settings("tenant:default", {"projectStatus": "inactive"})
     at_work.steps.fail_at = (number, when, kills)
     at_work.emit("b-1", 1)
     at_work.run()
     assert at_work.bus.published, "at least once"
-    assert at_work.buffer.held_ms
     assert at_work.turns() == [("user", QUESTION)]
     assert (at_work.sender.sent, at_work.status(), at_work.is_free()) == ([], "reply_withheld", True)
 
@@ -261,18 +259,6 @@ def test_a_platform_without_a_channel_is_a_channel_that_is_not_allowed(world: Ca
     at_work.emit("b-1", 1)
     at_work.run()
     assert at_work.telemetry.counts["RepliesWithheld channel_not_allowed"] == 1
-
-
-def test_a_stage_may_answer_known_conversations_only(world: Callable[..., World]) -> None:
-    at_work = world(unknown_conversation="drop")
-    at_work.emit("b-1", 1)
-    at_work.run()
-    assert (at_work.sender.sent, at_work.item()) == ([], None)
-    assert at_work.telemetry.counts["RepliesWithheld unknown_conversation"] == 1
-    at_work.put_settings(NAME, {})
-    at_work.emit("b-2", 2)
-    at_work.run()
-    assert at_work.sender.sent == PARTS
 
 
 def test_settings_of_tenant_and_conversation_win_over_those_of_the_stage(world: Callable[..., World]) -> None:

@@ -20,7 +20,7 @@ TURNS = [
     {"role": "user", "text": "Hey", "at_ms": BEGAN_MS, "batch_id": "b-0"},
     {"role": "assistant", "text": "\n".join(PARTS), "at_ms": BEGAN_MS, "batch_id": "b-0"},
 ]
-PARKED = [{"batch_id": "b-1", "generation": 2, "lane": "valkey", "text": "Wo ist es, größer?", "said": ""}]
+PARKED = [{"batch_id": "b-1", "generation": 2, "lane": "valkey", "text": "Wo ist es, größer?", "sent_text": ""}]
 # While `b-2`, which answers `b-1`, too, is being sent: its first part is out.
 ITEMS: dict[str, dict[str, Any]] = {
     "!": {
@@ -42,7 +42,7 @@ ITEMS: dict[str, dict[str, Any]] = {
         "carried": {"S": "[]"},
         "expiresAt": {"N": EXPIRES_AT},
         "inputTokens": {"N": "11"},
-        "outcome": {"S": "answered"},
+        "outcome": {"S": "reply_sent"},
         "outputTokens": {"N": "7"},
         "states": {"L": [{"S": "sent:owner-1"}, {"S": "sent:owner-1"}]},
     },
@@ -130,7 +130,7 @@ def test_the_end_of_a_batch_fits_a_transaction_even_if_all_turns_leave_the_recor
     world = World(new_table(), gate="discard_and_merge", max_history_tokens=100)
     turn = {"role": "user", "text": "Hey", "at_ms": 1, "batch_id": "b-00"}
     parked = [
-        {"batch_id": f"b-{number}", "generation": number, "lane": "valkey", "text": "?", "said": "!"}
+        {"batch_id": f"b-{number}", "generation": number, "lane": "valkey", "text": "?", "sent_text": "!"}
         for number in range(1, MAX_PARKED_BATCHES + 1)
     ]
     put(

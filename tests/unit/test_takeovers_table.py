@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from lambdas.ingest.progress import ProgressTable
+from message_buffer.limits import DAY_MS
 from message_buffer.takeovers.takeover import Takeover
 from message_buffer.takeovers.takeovers_table import TAKEOVER_KEPT_MS, TakeoversTable
 from tests.support.table_service import empty
@@ -99,3 +101,13 @@ def test_every_item_expires_and_contains_no_message_id(database: Any, real: Take
     items = database.scan(TableName=NAME)["Items"]
     assert [int(item["expires_at"]["N"]) for item in items] == [(NOW + TAKEOVER_KEPT_MS) // 1_000] * 2
     assert "wamid" not in str(items)
+
+
+def test_the_progress_of_a_webhook_is_known_for_a_day(real: TakeoversTable) -> None:
+    """Ingest keeps it in the same table."""
+    table = ProgressTable(NAME)
+    assert table.read("digest", now_ms=NOW) == 0
+    table.save("digest", 300, now_ms=NOW)
+    table.save("digest", 600, now_ms=NOW)
+    assert table.read("digest", now_ms=NOW + DAY_MS - 1_000) == 600
+    assert table.read("digest", now_ms=NOW + DAY_MS) == table.read("other", now_ms=NOW) == 0

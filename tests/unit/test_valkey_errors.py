@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from redis import exceptions as theirs
-from redis.exceptions import RedisClusterException, ResponseError, SlotNotCoveredError
+from redis.exceptions import ResponseError
 
 from message_buffer.errors import (
     MessageBufferError,
@@ -72,10 +72,8 @@ def opening(*does: Any) -> Callable[[], Any]:
         (theirs.ReadOnlyError("You can't write against a read only replica."), StoreUnavailable),
         (theirs.TryAgainError("Multiple keys request during rehashing of slot"), StoreUnavailable),
         (theirs.ClusterDownError("The cluster is down"), StoreUnavailable),
-        (theirs.ClusterError("TTL exhausted."), StoreUnavailable),
         (theirs.MaxConnectionsError("Too many connections"), StoreUnavailable),
-        (RedisClusterException("Redis Cluster cannot be connected."), StoreUnavailable),
-        (SlotNotCoveredError("Slot 5 not covered by the cluster."), StoreUnavailable),
+        (theirs.MovedError("1234 cache.example.org:6379"), StoreUnavailable),
         (theirs.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."), StoreOutOfMemory),
         (ResponseError("OOM command not allowed when used memory > 'maxmemory'."), StoreOutOfMemory),
         (ResponseError("Request was THROTTLED"), StoreThrottled),
@@ -197,8 +195,12 @@ def test_an_answer_its_header_does_not_name_is_a_bug_with_a_name(answer: Any) ->
         run(Client(answer))
 
 
-def test_a_connection_to_what_is_only_a_replica_now_is_given_up_before_the_next_try() -> None:
-    client = Client(theirs.ReadOnlyError("You can't write against a read only replica."), [b"LOST"])
+@pytest.mark.parametrize(
+    "error",
+    [theirs.ReadOnlyError("You can't write against a read only replica."), theirs.MovedError("1234 127.0.0.1:6379")],
+)
+def test_a_connection_to_what_is_only_a_replica_now_is_given_up_before_the_next_try(error: Exception) -> None:
+    client = Client(error, [b"LOST"])
     assert run(client) == [b"LOST"]
     assert client.commands == ["EVALSHA", "closed", "EVALSHA"]
 

@@ -12,9 +12,10 @@ import jsonschema
 import pytest
 
 from lambdas.responder.batch import read_batch
+from message_buffer.aws.object_store import ObjectStore
 from message_buffer.errors import InvalidInput
 from message_buffer.events import batch_ready as batch
-from message_buffer.events.emission import Emission, EmissionDestinations, EmissionLimits, TimeLeft
+from message_buffer.events.emission import Emission, TimeLeft
 from message_buffer.messages.message import decode, encode
 from message_buffer.messages.wire_form import decode_fields
 from tests.support.fakes import FakeBus, FakeObjects, FakeQueue, RecordedTelemetry
@@ -28,10 +29,11 @@ def read(name: str) -> Any:
     return json.loads((FIXTURES / name).read_text("utf-8"))
 
 
-class StoredBatches:
+class StoredBatches(ObjectStore):
     """The bucket, with the content of event.json as the object of a batch that was too large for an event."""
 
-    bucket = "the-bucket"
+    def __init__(self) -> None:
+        super().__init__("the-bucket")
 
     def get(self, key: str) -> bytes:
         assert key == read("event_by_reference.json")["messagesRef"]["key"]
@@ -52,9 +54,7 @@ def test_a_dead_letter_is_redriven_and_makes_the_event_of_its_batch(name: str) -
     letter, bus, objects = read(name), FakeBus(), FakeObjects()
     if reference := letter.get("payloadsRef"):
         objects.kept[reference["key"]] = (FIXTURES / "dead_letter_payloads.json").read_bytes()
-    emission = Emission(
-        EmissionDestinations(bus, objects, FakeQueue()), RecordedTelemetry(), EmissionLimits(256_000, 3)
-    )
+    emission = Emission(bus, objects, FakeQueue(), RecordedTelemetry(), max_event_bytes=256_000, max_attempts=3)
     assert emission.redrive(letter, TimeLeft(lambda: 20_000)) == letter["batchId"]
     ((_, detail),) = bus.published
     emitted = json.loads(detail)

@@ -103,7 +103,7 @@ def compare(other: Path) -> None:
     server = ValkeyServer().start()
     try:
         with answering_as_aws(delay_ms=ANSWER_MS) as aws:
-            variables = {**aws.addresses, "REDIS_URL": f"valkey://127.0.0.1:{server.port}?cluster=true"}
+            variables = {**aws.addresses, "REDIS_URL": f"valkey://127.0.0.1:{server.port}"}
             checkouts = {"here": _Checkout(ROOT, variables), "there": _Checkout(other, variables)}
             try:
                 for number in range(WARM_UP_BATCHES + BATCHES):

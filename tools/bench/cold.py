@@ -99,7 +99,7 @@ def ingest_cpu(rounds: int, other: Path | None) -> tuple[dict[str, Any], list[Ta
     server = ValkeyServer().start()
     try:
         with answering_as_aws() as aws:
-            addresses = {**aws.addresses, "REDIS_URL": f"valkey://127.0.0.1:{server.port}?cluster=true"}
+            addresses = {**aws.addresses, "REDIS_URL": f"valkey://127.0.0.1:{server.port}"}
             # Do not count the first round, because Python compiles the modules in it.
             for _ in range(rounds + 1):
                 for name, checkout in checkouts.items():

@@ -29,7 +29,9 @@ WAVE_MS = 6 * 3_600_000
 WARM_UP_WAVES = 4
 TIMING = Rules().timing
 # The requests are charged to a quota of the default size, so that the measurements include the cost of quotas.
-CHARGE = Charge("whatsapp/109876543210987", Quota(messages_per_minute=30_000_000, conversations_per_minute=3_000_000))
+CHARGE = Charge(
+    (("whatsapp/109876543210987", Quota(messages_per_minute=30_000_000, conversations_per_minute=3_000_000)),)
+)
 
 
 def conversation_id(number: int) -> str:

@@ -30,7 +30,7 @@ from message_buffer.settings import ConnectionSettings, LogSettings
 from message_buffer.telemetry import Telemetry
 from tests.support.engine import SETTINGS
 from tests.support.fakes import FakeBus, FakeQueue, FakeRules, FakeSecrets, valkey_lane
-from tests.support.ingest_scene import ACCOUNT_QUOTA, SECRET, SECRETS, account, gateway, request
+from tests.support.ingest_scene import SECRET, SECRETS, FakeProgress, account, gateway, request
 from tests.support.platforms import FIXTURES, body_of, content_type, one_message, signed
 from tests.support.takeovers import FakeTakeovers
 from tests.support.valkey_server import ValkeyServer
@@ -84,7 +84,7 @@ class Commands:
 
 def warm_handler(port: int, commands: Commands, secrets: Mapping[str, Any] = SECRETS) -> Handler:
     telemetry = Telemetry(LogSettings())
-    address = ConnectionSettings(f"valkey://127.0.0.1:{port}?cluster=true")
+    address = ConnectionSettings(f"valkey://127.0.0.1:{port}")
 
     def opened() -> Any:
         return commands.around(connect(address))
@@ -94,8 +94,9 @@ def warm_handler(port: int, commands: Commands, secrets: Mapping[str, Any] = SEC
         secrets=WebhookSecrets(FakeSecrets(json.dumps(secrets)), "id", telemetry),
         bus=FakeBus(),
         telemetry=telemetry,
-        book=RuleBook(FakeRules(), {}, telemetry, quota=ACCOUNT_QUOTA),
+        book=RuleBook(FakeRules(), {}, telemetry),
         takeovers=FakeTakeovers(),
+        progress=FakeProgress(),
         dead_letters=FakeQueue(),
     )
 

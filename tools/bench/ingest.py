@@ -203,7 +203,7 @@ def own_clients(messages: int, *, rounds: int) -> dict[str, dict[str, Figure]]:
 
 def _our_client(port: int, messages: int) -> tuple[float, float]:
     """Return the elapsed seconds, and the seconds of CPU time."""
-    client = connect(ConnectionSettings(f"valkey://127.0.0.1:{port}?cluster=true"))
+    client = connect(ConnectionSettings(f"valkey://127.0.0.1:{port}"))
     store = Store(Connection(lambda: client), SETTINGS)
     began, cpu = time.perf_counter(), time.process_time()
     for number in range(messages):

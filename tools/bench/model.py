@@ -60,7 +60,7 @@ def limits(config: StageConfig, region: str) -> dict[str, Limit]:
     cpu_ms = start_ms.get("median", start_ms["q3"])
     values = {
         "put_events": regions.get(region, regions["other"]),
-        "conversation_processor_starts": round(config.memory.processor / MB_OF_A_CPU / cpu_ms * 1_000),
+        "conversation_processor_starts": round(config.memory["processor"] / MB_OF_A_CPU / cpu_ms * 1_000),
     }
     return {
         name: Limit(each["name"], float(values.get(name, each.get("value", 0))), each["scope"] == "shard")

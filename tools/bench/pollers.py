@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 from bufferctl.cost.facts import used
 from infra.dynamodb_lane import TRIGGERS_IN_A_RUN
-from infra.settings_and_defaults import MemoryConfig
+from infra.settings_and_defaults import MEMORY_MB
 from lambdas.dynamodb_processor.service import DynamoDbProcessor
 from message_buffer.aws import clients as aws
 from message_buffer.events.emission import TimeLeft, open_emission
@@ -130,9 +130,7 @@ def main() -> None:
     wanted = arguments("tools.bench.pollers", __doc__, quick="a look: writes nothing")
     cpu_ms = figure(window_cpu_ms(rounds=5 if wanted.quick else 40))
     # A noisy run has no median, so use the slow end of the interquartile range.
-    one_more_ms = (cpu_ms.high if cpu_ms.too_noisy else cpu_ms.median) / (
-        MemoryConfig().dynamodb_processor / MB_OF_A_CPU
-    )
+    one_more_ms = (cpu_ms.high if cpu_ms.too_noisy else cpu_ms.median) / (MEMORY_MB["dynamodb_processor"] / MB_OF_A_CPU)
     run_ms = {n: round(used("dynamodb_processor_ms") + (n - 1) * one_more_ms) for n in range(1, TRIGGERS_IN_A_RUN + 1)}
     rows = []
     for windows in BURSTS:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from lambdas.processor.service import ConversationProcessors, Processor, Timings
+from message_buffer.aws.functions import Functions
 from message_buffer.lanes.outcomes import BatchCompleted, BatchTaken, MessageRefused
 from message_buffer.lanes.valkey.connection import Connection, connect
 from message_buffer.lanes.valkey.keys import script_keys
@@ -67,7 +68,7 @@ def lean_store(port: int, settings: StoreSettings = SETTINGS) -> Store:
 def send(given: Given) -> None:
     store = lean_store(given["port"])
     quota = Quota(MAX_QUOTA, given.get("conversationsPerMinute", MAX_QUOTA))
-    charge = Charge(given.get("account", "bench/bench"), quota, is_exact=True)
+    charge = Charge(((given.get("account", "bench/bench"), quota),), is_exact=True)
     for message in messages():
         outcome = store.buffer_message(
             message["conversation"],
@@ -88,20 +89,20 @@ def send_naive(given: Given) -> None:
         wire.ask(naive.request(message["c"], message["number"], timing(message["delay"])))
 
 
-class _Pipe:
+class _Pipe(Functions):
     """Stands in for Lambda. It prints each invocation, so that the process with the role `execute` can read it."""
 
     def prepare(self) -> None:
         return
 
-    def start(self, _function: str, payload: Mapping[str, object]) -> None:
+    def start(self, function: str, payload: Mapping[str, object]) -> None:  # noqa: ARG002 - there is one function
         sys.stdout.write(json.dumps({"c": payload["conversation"], "claimed": now_ms()}) + "\n")
         sys.stdout.flush()
 
 
 def process(given: Given) -> None:
     """Run the processor's deployed code and Valkey client, without Lambda and CloudWatch."""
-    address = ConnectionSettings(f"valkey://127.0.0.1:{given['port']}?cluster=true")
+    address = ConnectionSettings(f"valkey://127.0.0.1:{given['port']}")
     telemetry, functions = RecordedTelemetry(), _Pipe()
     processor = Processor(
         store=Store(Connection(lambda: connect(address)), SETTINGS),

@@ -44,7 +44,7 @@ def stop(*, instance: str) -> None:
 
 
 def url(port: int) -> str:
-    return f"valkey://127.0.0.1:{port}?cluster=true"
+    return f"valkey://127.0.0.1:{port}"
 
 
 def is_alive(port: int) -> bool:

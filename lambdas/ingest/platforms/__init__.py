@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 from lambdas.ingest.platforms.base import Platform
 from lambdas.ingest.platforms.generic import Generic
-from lambdas.ingest.platforms.instagram import Instagram
-from lambdas.ingest.platforms.messenger import Messenger
+from lambdas.ingest.platforms.messenger import Instagram, Messenger
 from lambdas.ingest.platforms.telegram import Telegram
 from lambdas.ingest.platforms.twilio import Twilio
 from lambdas.ingest.platforms.whatsapp import WhatsApp

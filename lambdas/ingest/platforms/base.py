@@ -15,9 +15,8 @@ from pydantic import ValidationError
 from message_buffer.errors import InvalidInput
 from message_buffer.json_object import Json
 from message_buffer.limits import MAX_ITEMS_IN_A_WEBHOOK, MAX_TIME_MS, MINUTE_MS
-from message_buffer.messages.author_ids import AuthorIds
 from message_buffer.messages.changes import Change
-from message_buffer.messages.conversation_id import ConversationId, encode_conversation
+from message_buffer.messages.conversation_id import AuthorIds, ConversationId, encode_conversation
 from message_buffer.messages.message import Message
 from message_buffer.messages.wire_form import mend_id
 
@@ -37,10 +36,6 @@ MAX_ACCOUNTS_CLAIMED = 16
 MAX_DIGITS_OF_A_TIME_IN_SECONDS = 11
 # A time with more digits than MAX_DIGITS_OF_A_TIME_IN_SECONDS, up to this many, is in milliseconds.
 MAX_DIGITS_OF_A_TIME_IN_MS = 15
-Headers = Mapping[str, str]
-Query = Mapping[str, str]
-
-
 # WhatsApp's ids begin with a country's code.
 _USER_ID = re.compile(r"[A-Za-z]{2}\.")
 
@@ -57,9 +52,9 @@ class Webhook(NamedTuple):
     method: str
     url: str
     """The whole public URL that the platform called, since some platforms sign it."""
-    headers: Headers
+    headers: Mapping[str, str]
     """Names in lower case."""
-    query: Query
+    query: Mapping[str, str]
     body: bytes
 
 
@@ -86,10 +81,6 @@ class Credentials:
     accounts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Account -> the secrets that are valid for this account only."""
     verify_token: str | None = None
-
-    @property
-    def are_missing(self) -> bool:
-        return not self.every_secret
 
     @cached_property
     def every_secret(self) -> tuple[str, ...]:
@@ -205,43 +196,37 @@ class Intake:
     left_out_value: str | None = None
     """The reason why a door left out a value, with the pointer to it. Only the first such reason is kept."""
 
-    def add(self, update: Update) -> None:
-        self.updates.append(update)
-        self.accounts.add(update.conversation.account)
-        self._require_few()
-
-    def add_reply(self, reply: HumanReply) -> None:
-        self.human_replies.append(reply)
-        self._require_few()
-
-    def _require_few(self) -> None:
+    def add(self, found: Update | HumanReply) -> None:
+        """Raise TooManyItems if the webhook has too many."""
+        if isinstance(found, HumanReply):
+            self.human_replies.append(found)
+        else:
+            self.updates.append(found)
+            self.accounts.add(found.conversation.account)
         if len(self.updates) + len(self.human_replies) > MAX_ITEMS_IN_A_WEBHOOK:
             raise TooManyItems(f"A webhook has at most {MAX_ITEMS_IN_A_WEBHOOK} messages, changes and human replies.")
 
-    def take(self, read: Callable[[], Update | HumanReply | str]) -> None:
-        """Add the update that `read` returns. If it returns a kind instead, count the item under that kind.
+    def take(self, read: Callable[[], Update | HumanReply | str], *, kind: str | None = None) -> None:
+        """Add what `read` returns. If it returns a kind instead, count the item under that kind, or under `kind`.
 
         A human agent's reply is also counted as an echo. An item that cannot be read is counted as `unreadable`, so
         that the other items of the webhook are kept. Raise TooManyItems if the webhook has too many.
         """
         try:
-            update = read()
-            if isinstance(update, HumanReply):
-                self.human_replies.append(update)
-                update = "echo"
-            if not isinstance(update, str):
-                encode_conversation(str(update.conversation))
+            found = read()
+            if not isinstance(found, str | HumanReply):
+                encode_conversation(str(found.conversation))
         except (ValidationError, InvalidInput):
-            update = "unreadable"
-        if isinstance(update, str):
-            self.ignored[update] += 1
-            self._require_few()
-        else:
-            self.add(update)
+            found = "unreadable"
+        if isinstance(found, str | HumanReply):
+            self.ignored[kind or (found if isinstance(found, str) else "echo")] += 1
+        if not isinstance(found, str):
+            self.add(found)
 
 
 class Platform(Protocol):
     name: str
+    """The name by which the webhook secrets and the logs call the platform."""
     skips_invalid: bool = True
     """Leave out invalid updates, because the platform would send a refused webhook again for days."""
     reports_typing: bool = False
@@ -252,26 +237,30 @@ class Platform(Protocol):
     quota or of a full conversation is put into the dead-letter queue instead."""
     comes_again: bool = True
     """True if the platform sends a webhook again after a 429."""
-    empty_refusal: tuple[str, str] | None = None
-    """The body and the content type of all responses with a status from 400 to 499. Set only for a platform that
-    interprets the bodies of responses."""
-
-    @property
-    def full_name(self) -> str:
-        """Return the name by which the webhook secrets and the logs call the platform."""
-        return self.name
+    time_header: str = ""
+    """The header with the signed time, if the platform sends one."""
+    requires_time: bool = False
+    empty_response: tuple[str, str] | None = None
+    """The body and the content type of all responses with a status below 500. Set only for a platform that interprets
+    the bodies of responses."""
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         """Return the accounts for which the signature is valid, or None if none of our secrets made it."""
 
-    def is_fresh(self, _webhook: Webhook, *, now_ms: int, time_is_required: bool) -> bool:  # noqa: ARG002 - a default
+    def is_fresh(self, webhook: Webhook, *, now_ms: int, time_is_required: bool) -> bool:
         """Return False if the signed time is too far from now, or if it is missing although it is required."""
-        return True
+        if not self.time_header:
+            return True
+        given = webhook.headers.get(self.time_header)
+        if given is None:
+            return not (self.requires_time or time_is_required)
+        signed_at_ms = ms_of_time(given)
+        return signed_at_ms is not None and abs(now_ms - signed_at_ms) <= MAX_SIGNATURE_AGE_MS
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:
         """Return the webhook's contents. Raise InvalidWebhook if it cannot be read."""
 
-    def challenge(self, _query: Query, _credentials: Credentials) -> str | None:
+    def challenge(self, _query: Mapping[str, str], _credentials: Credentials) -> str | None:
         """Return the body of the response to a GET by which the platform checks this endpoint, or None to refuse it."""
         return None
 
@@ -279,12 +268,55 @@ class Platform(Protocol):
         """Return the conversations whose author is typing. Raise InvalidWebhook."""
         return []
 
-    def acknowledge(self, result: Json) -> tuple[str, str]:
-        """Return the body and the content type of the response with status 200."""
-        return to_json(result), "application/json"
-
 
 # -- reading ---------------------------------------------------------------------------------------
+
+
+class Fields(dict[str, Any]):
+    """A JSON object of a webhook. The methods treat a value of a wrong type like a missing one."""
+
+    __slots__ = ()
+
+    def word(self, name: str) -> str | None:
+        """Return a text that is not empty."""
+        value = self.get(name)
+        return value if isinstance(value, str) and value else None
+
+    def part(self, name: str) -> "Fields":
+        return object_of(self.get(name))
+
+    def values_of(self, name: str) -> list[Any]:
+        value = self.get(name)
+        return value if isinstance(value, list) else []
+
+    def parts(self, name: str, *, most: int | None = None) -> "Iterator[Fields]":
+        """Yield the values of a list, or only the first ones, each as an object."""
+        return map(object_of, self.values_of(name)[:most])
+
+    def number(self, name: str) -> int | float | None:
+        value = self.get(name)
+        return value if type(value) in (int, float) else None
+
+    def name_or_number(self, name: str) -> str | None:
+        """Return an id that the platform gives as a string or, sometimes, as a number."""
+        value = self.get(name)
+        return str(value) if type(value) is int else self.word(name)
+
+    def id(self, name: str) -> str:
+        """Return an id in the form that messages have it. Raise InvalidWebhook if it is missing."""
+        if (found := self.name_or_number(name)) is None:
+            raise InvalidWebhook("an id is missing")
+        return mend_id(found)
+
+    def renamed(self, names: Mapping[str, str]) -> dict[str, str]:
+        """Return the texts and ids that are not empty. `names` has the platform's name for each of ours."""
+        return {ours: value for ours, theirs in names.items() if (value := self.name_or_number(theirs))}
+
+
+def object_of(value: Any) -> Fields:
+    if isinstance(value, Fields):
+        return value
+    return Fields(value) if isinstance(value, dict) else Fields()
 
 
 def parse_json(body: bytes) -> Any:
@@ -294,63 +326,35 @@ def parse_json(body: bytes) -> Any:
         raise InvalidWebhook("The body is not JSON in UTF-8.") from error
 
 
+def parse_object(body: bytes) -> Fields:
+    parsed = parse_json(body)
+    if not isinstance(parsed, dict):
+        raise InvalidWebhook("The body must be a JSON object.")
+    return Fields(parsed)
+
+
 def to_json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def object_of(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}
-
-
-def list_of(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def word_of(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-def id_of(value: Any) -> str:
-    """Return an id that the platform gives as a string or a number. Raise InvalidWebhook if it is missing."""
-    if type(value) is int:
-        return str(value)
-    if not isinstance(value, str) or not value:
-        raise InvalidWebhook("an id is missing")
-    return mend_id(value)
-
-
-def address_of(value: Any) -> str:
-    """Return an author's number or address in the form that conversation ids contain. Raise InvalidWebhook."""
-    return id_of(value).strip().removeprefix("+").lower()
-
-
-def author_ids(address: Any, user_id: Any = None) -> AuthorIds:
+def author_ids(address: str | None, user_id: str | None) -> AuthorIds:
     """Return the ids by which WhatsApp names an author. `address` is the number or, if it is hidden, an id."""
-    name = (word_of(address) or "").strip().removeprefix("+")
+    name = (address or "").strip().removeprefix("+")
     number = name if name.isascii() and name.isdigit() and len(name) <= MAX_DIGITS_OF_A_NUMBER else None
-    found = word_of(user_id) or (name if _USER_ID.match(name) else None)
+    found = user_id or (name if _USER_ID.match(name) else None)
     # Ignore an id that WhatsApp cannot have made.
     if found is None or not found.isascii() or not found.isprintable() or len(found) > MAX_USER_ID_CHARACTERS:
         found = None
     return AuthorIds(number, found)
 
 
-def ms_of_seconds(seconds: Any) -> int | None:
-    text = str(seconds) if type(seconds) is int or isinstance(seconds, str) else ""
-    return (
-        int(text) * 1_000
-        if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS_OF_A_TIME_IN_SECONDS
-        else None
-    )
-
-
 def ms_of_time(value: Any) -> int | None:
     """Return a time in milliseconds, or None if the value is not a time in seconds or milliseconds."""
-    ms = ms_of_seconds(value)
-    if ms is None:
-        text = str(value) if type(value) is int or isinstance(value, str) else ""
-        ms = int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS_OF_A_TIME_IN_MS else None
-    return ms if ms is not None and ms <= MAX_TIME_MS else None
+    text = str(value) if type(value) is int or isinstance(value, str) else ""
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS_OF_A_TIME_IN_MS):
+        return None
+    ms = int(text) * 1_000 if len(text) <= MAX_DIGITS_OF_A_TIME_IN_SECONDS else int(text)
+    return ms if ms <= MAX_TIME_MS else None
 
 
 def drop_nones(fields: Json) -> dict[str, Any]:
@@ -362,17 +366,13 @@ def drop_empty(fields: Json) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in (None, "", False, [], {})}
 
 
-def number_of(value: Any) -> int | float | None:
-    return value if type(value) in (int, float) else None
-
-
-def object_in(text: Any) -> Json:
+def object_in(text: Any) -> Fields:
     """Return the object in a JSON string, or the value itself if it is an object, or else an empty object."""
     try:
         return object_of(json.loads(text) if isinstance(text, str) else text)
     except (ValueError, RecursionError):
-        return {}
+        return Fields()
 
 
-def strings_of(values: list[Any], *, separator: str = ", ") -> str:
+def strings_of(values: Iterable[Any], *, separator: str = ", ") -> str:
     return separator.join(value for value in values if isinstance(value, str) and value)

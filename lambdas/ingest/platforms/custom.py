@@ -1,8 +1,7 @@
 """Doors: webhooks of any other product, which ingest reads by a mapping that operators wrote.
 
-docs/doors.md describes mappings.
-
-Their addresses are `/webhook/custom/<door>`. Their secrets are in the webhook secrets under `custom/<door>`.
+docs/doors.md describes the mappings. A door's address is `/webhook/custom/<door>`. Its secrets are in the webhook
+secrets under `custom/<door>`.
 """
 
 import hmac
@@ -10,7 +9,6 @@ from base64 import b64encode
 from functools import partial
 
 from lambdas.ingest.platforms.base import (
-    MAX_SIGNATURE_AGE_MS,
     Credentials,
     Incoming,
     Intake,
@@ -19,7 +17,6 @@ from lambdas.ingest.platforms.base import (
     Update,
     Webhook,
     is_same,
-    ms_of_time,
     parse_json,
 )
 from message_buffer.rules.door_reading import PLATFORM, DoorItem, Sent, items_of
@@ -27,16 +24,12 @@ from message_buffer.rules.doors import Door
 
 
 class Custom(Platform):
-    name = PLATFORM
-
     def __init__(self, door: Door) -> None:
         self._door = door
+        self.name = f"{PLATFORM}/{door.name}"
         self.skips_invalid = door.unreadable == "ignore"
         self.comes_again = door.comes_again
-
-    @property
-    def full_name(self) -> str:
-        return f"{PLATFORM}/{self._door.name}"
+        self.time_header, self.requires_time = door.proof.time_header, True
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         proof = self._door.proof
@@ -50,18 +43,11 @@ class Custom(Platform):
             scheme, _, password = given.partition(" ")
             given = f"{scheme.capitalize()} {password.strip()}"
         signed = webhook.body
-        if proof.time_header:
-            signed = webhook.headers.get(proof.time_header, "").encode("utf-8", "surrogatepass") + b"." + signed
+        if self.time_header:
+            signed = webhook.headers.get(self.time_header, "").encode("utf-8", "surrogatepass") + b"." + signed
         return credentials.signer(
             lambda secret: is_same(given, self._expected(secret, signed)), among=credentials.candidates(())
         )
-
-    def is_fresh(self, webhook: Webhook, *, now_ms: int, time_is_required: bool) -> bool:  # noqa: ARG002 - the protocol's
-        """Return False if the door's webhooks have a signed time, and this webhook's is too far from now."""
-        if not self._door.proof.time_header:
-            return True
-        at_ms = ms_of_time(webhook.headers.get(self._door.proof.time_header))
-        return at_ms is not None and abs(now_ms - at_ms) <= MAX_SIGNATURE_AGE_MS
 
     def _expected(self, secret: str, signed: bytes) -> str:
         """Return the header that a sender with this secret would send."""

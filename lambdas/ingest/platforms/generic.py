@@ -1,34 +1,16 @@
 """Our own platform: signed JSON, for chat channels that you build yourself.
 
-The body is an object with these fields (`?`: optional), or a list of such objects:
-
-    {"account", "conversation", "id", "text", "type"?, "author"?, "sentAt"?, "replyTo"?, "attachments"?, "tenant"?,
-     "agent"?, "groupId"?, "edited"?}
-    {"account", "conversation", "id", "deleted": true, "author"?, "tenant"?}
-    {"account", "conversation", "id", "reaction", "author"?, "tenant"?}
-
-The signature is a header: `X-Signature-256: sha256=<hex HMAC-SHA256 of "<time>.<raw body>">`. The time, in seconds
-since 1970, is in the header `X-Signature-Timestamp`. Unless the stage requires the time, a sender may omit this header,
-and sign the body alone.
-
-A sender that signs with a secret of one account must not name a tenant, nor an agent other than the account's.
-
-With `"edited": true`, the object is the new version of the message with that id, for example a voice note whose
-attachment had `"pending": true` until its transcript was ready. In a deletion or a reaction, `id` is the id of the
-message that is deleted or reacted to. If `reaction` is null, the author has removed their reaction.
-
-The typing route accepts {"account", "conversation", "tenant"?}, or a list of such objects.
+docs/sending.md describes the body and its signature, and docs/schema/generic.webhook.json the fields. A sender that
+signs with a secret of one account must not name a tenant, nor an agent other than the account's.
 """
 
 import re
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
 
 from lambdas.ingest.platforms.base import (
-    MAX_SIGNATURE_AGE_MS,
     Credentials,
     Incoming,
     Intake,
@@ -38,16 +20,15 @@ from lambdas.ingest.platforms.base import (
     Webhook,
     accounts_under,
     hmac_signer,
-    ms_of_seconds,
     parse_json,
 )
+from message_buffer.json_object import Json
 from message_buffer.limits import MAX_ITEMS_IN_A_WEBHOOK
 from message_buffer.messages.changes import Change, Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
 from message_buffer.messages.message import Message
 from message_buffer.rules.rules_and_defaults import nearest_name
 
-TIMESTAMP = "x-signature-timestamp"
 OF_THE_MESSAGE = ("id", "text", "type", "author", "attachments", "replyTo", "sentAt", "groupId")
 OF_THE_CONVERSATION = frozenset({"account", "conversation", "tenant"})
 FIELDS = OF_THE_CONVERSATION | {*OF_THE_MESSAGE, "agent", "edited", "deleted", "reaction"}
@@ -62,20 +43,15 @@ class Generic(Platform):
     name = "generic"
     skips_invalid = False
     reports_typing = True
+    time_header = "x-signature-timestamp"
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
-        time = webhook.headers.get(TIMESTAMP)
+        time = webhook.headers.get(self.time_header)
         # An attacker cannot drop the header and send the time in front of the body, because such a body is not JSON.
         prefix = b"" if time is None else f"{time}.".encode("utf-8", "surrogatepass")
         return hmac_signer(
             webhook, credentials, header="x-signature-256", accounts=accounts_under("account"), prefix=prefix
         )
-
-    def is_fresh(self, webhook: Webhook, *, now_ms: int, time_is_required: bool) -> bool:
-        if TIMESTAMP not in webhook.headers:
-            return not time_is_required
-        signed_at_ms = ms_of_seconds(webhook.headers[TIMESTAMP])
-        return signed_at_ms is not None and abs(now_ms - signed_at_ms) <= MAX_SIGNATURE_AGE_MS
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:
         # The secret of an account may belong to a customer, who must not speak as another's agent.
@@ -92,7 +68,7 @@ class Generic(Platform):
         return conversations
 
 
-def _objects(body: bytes) -> list[tuple[Mapping[str, Any], str]]:
+def _objects(body: bytes) -> list[tuple[Json, str]]:
     """Return the body's objects, each with the prefix that names its place in error messages."""
     parsed = parse_json(body)
     if isinstance(parsed, dict):
@@ -105,20 +81,20 @@ def _objects(body: bytes) -> list[tuple[Mapping[str, Any], str]]:
     return [(given, f"[{place}].") for place, given in enumerate(parsed)]
 
 
-def _update(given: Mapping[str, Any], where: str, received_at_ms: int, signer: Signer) -> Incoming | Change:
+def _update(given: Json, where: str, received_at_ms: int, signer: Signer) -> Incoming | Change:
     _refuse_others(given, where, FIELDS)
     conversation = _conversation(given, where, signer)
     if _flag(given, "deleted", where):
         _refuse_others(given, where, OF_A_DELETION, beside="deleted")
-        return Deleted(conversation, _id(given, where), _author(given, where), received_at_ms)
+        return Deleted(conversation, _id(given, where), _name_or_none(given, "author", where), received_at_ms)
     if "reaction" in given:
         _refuse_others(given, where, OF_A_REACTION, beside="reaction")
-        emoji = None if given["reaction"] is None else _name(given, "reaction", where)
-        return Reacted(conversation, _id(given, where), _author(given, where), emoji, received_at_ms)
+        author, emoji = (_name_or_none(given, field, where) for field in ("author", "reaction"))
+        return Reacted(conversation, _id(given, where), author, emoji, received_at_ms)
     for field in ("id", "text"):
         if field not in given:
             raise InvalidWebhook(f"{where}{field} is missing.")
-    agent = None if given.get("agent") is None else _name(given, "agent", where)
+    agent = _name_or_none(given, "agent", where)
     edited = _flag(given, "edited", where)
     fields = {name: given[name] for name in OF_THE_MESSAGE if given.get(name) is not None or name in ("id", "text")}
     if isinstance(fields.get("sentAt"), str):
@@ -131,7 +107,7 @@ def _update(given: Mapping[str, Any], where: str, received_at_ms: int, signer: S
     return Incoming(conversation, message, agent=agent)
 
 
-def _refuse_others(given: Mapping[str, Any], where: str, fields: frozenset[str], *, beside: str | None = None) -> None:
+def _refuse_others(given: Json, where: str, fields: frozenset[str], *, beside: str | None = None) -> None:
     """Raise InvalidWebhook if the object has a field that is not in `fields`. Suggest the most similar valid name.
 
     Do not quote the unknown name, because the error is logged, and a sender may put any text there.
@@ -147,23 +123,18 @@ def _refuse_others(given: Mapping[str, Any], where: str, fields: frozenset[str],
     raise InvalidWebhook(f"{place}A field is unknown; {hint}")
 
 
-def _flag(given: Mapping[str, Any], field: str, where: str) -> bool:
+def _flag(given: Json, field: str, where: str) -> bool:
     value = given.get(field, False)
     if not isinstance(value, bool):
         raise InvalidWebhook(f"{where}{field} must be true or false.")
     return value
 
 
-def _id(given: Mapping[str, Any], where: str) -> str:
+def _id(given: Json, where: str) -> str:
     """Return the id of an earlier message, in the form in which that message is stored."""
-    message = {"id": given.get("id"), "text": ""}
-    if message["id"] is None:
+    if given.get("id") is None:
         raise InvalidWebhook(f"{where}id is missing.")
-    return _message(message, where, 0).id
-
-
-def _author(given: Mapping[str, Any], where: str) -> str | None:
-    return None if given.get("author") is None else _name(given, "author", where)
+    return _message({"id": given["id"]}, where, 0).id
 
 
 def _ms_of_iso(value: str, where: str) -> int:
@@ -179,21 +150,21 @@ def _ms_of_iso(value: str, where: str) -> int:
     return round(time.timestamp() * 1_000)
 
 
-def _conversation(given: Mapping[str, Any], where: str, signer: Signer) -> ConversationId:
-    tenant = _name(given, "tenant", where, default=DEFAULT_TENANT)
+def _conversation(given: Json, where: str, signer: Signer) -> ConversationId:
+    tenant = _name({"tenant": DEFAULT_TENANT, **given}, "tenant", where)
     # The secret of an account may belong to a customer, who must not act in another tenant.
     if signer.all_but is None and tenant != DEFAULT_TENANT:
         raise InvalidWebhook(f"{where}tenant may not be named here: the rules say which tenant owns the account.")
-    return ConversationId(
-        tenant=tenant,
-        platform=Generic.name,
-        account=_name(given, "account", where),
-        user=_name(given, "conversation", where),
-    )
+    account, user = (_name(given, field, where) for field in ("account", "conversation"))
+    return ConversationId(tenant, Generic.name, account, user)
 
 
-def _name(given: Mapping[str, Any], field: str, where: str, *, default: str | None = None) -> str:
-    value = given.get(field, default)
+def _name_or_none(given: Json, field: str, where: str) -> str | None:
+    return None if given.get(field) is None else _name(given, field, where)
+
+
+def _name(given: Json, field: str, where: str) -> str:
+    value = given.get(field)
     if value is None:
         raise InvalidWebhook(f"{where}{field} is missing.")
     if not isinstance(value, str) or not value:

@@ -1,21 +1,19 @@
 """Meta's signature, challenge and envelope, which WhatsApp, Messenger and Instagram have in common."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from lambdas.ingest.platforms.base import (
     Credentials,
+    Fields,
     InvalidWebhook,
     Platform,
-    Query,
     Signer,
     Webhook,
     accounts_under,
     hmac_signer,
     is_same,
-    object_of,
-    parse_json,
+    parse_object,
 )
-from message_buffer.json_object import Json
 
 
 class MetaPlatform(Platform):
@@ -30,21 +28,16 @@ class MetaPlatform(Platform):
         accounts = accounts_under("phone_number_id", "id")
         return hmac_signer(webhook, credentials, header="x-hub-signature-256", accounts=accounts)
 
-    def challenge(self, query: Query, credentials: Credentials) -> str | None:
-        if query.get("hub.mode") != "subscribe" or not credentials.verify_token:
-            return None
-        if not is_same(query.get("hub.verify_token"), credentials.verify_token):
-            return None
-        return query.get("hub.challenge")
+    def challenge(self, query: Mapping[str, str], credentials: Credentials) -> str | None:
+        token, given = credentials.verify_token, query.get("hub.verify_token")
+        is_ours = query.get("hub.mode") == "subscribe" and token and is_same(given, token)
+        return query.get("hub.challenge") if is_ours else None
 
-    def entries_of(self, body: bytes) -> Iterator[Json]:
+    def entries_of(self, body: bytes) -> Iterator[Fields]:
         """Yield the body's entries. Raise InvalidWebhook."""
-        parsed = parse_json(body)
-        if not isinstance(parsed, dict):
-            raise InvalidWebhook("The body must be a JSON object.")
+        parsed = parse_object(body)
         if parsed.get("object") != self.object_name:
             raise InvalidWebhook(f"object must be {self.object_name}.")
-        entries = parsed.get("entry")
-        if not isinstance(entries, list):
+        if not isinstance(parsed.get("entry"), list):
             raise InvalidWebhook("entry is missing, or is not a list.")
-        yield from map(object_of, entries)
+        yield from parsed.parts("entry")

@@ -9,37 +9,32 @@ token. Each of these is one conversation:
 - a chat of other people into which a message summons the bot
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from lambdas.ingest.platforms.base import (
     Credentials,
+    Fields,
     HumanReply,
     Incoming,
     Intake,
-    InvalidWebhook,
     Platform,
     Signer,
     Update,
     Webhook,
     drop_empty,
     drop_nones,
-    id_of,
     is_same,
-    list_of,
-    ms_of_seconds,
-    number_of,
+    ms_of_time,
     object_of,
-    parse_json,
+    parse_object,
     strings_of,
-    word_of,
 )
 from lambdas.ingest.platforms.telegram_rich import RichMessage
-from message_buffer.json_object import Json
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
-from message_buffer.messages.message import Message, Profile, profile_of
+from message_buffer.messages.message import MAX_ATTACHMENTS, Message, profile_of
 
 # Telegram reports the deletion of at most this many messages in one update.
 MAX_MESSAGES_DELETED_AT_ONCE = 100
@@ -63,16 +58,7 @@ _FILES = {
 
 # Kinds of content, besides texts and files, that a person sends. Service messages, for example about a new member, are
 # of other kinds.
-_KINDS_WITHOUT_TEXT = (
-    "story",
-    "paid_media",
-    "game",
-    "invoice",
-    "giveaway",
-    "giveaway_winners",
-    "unique_gift",
-    "passport_data",
-)
+_NO_TEXT = ("story", "paid_media", "game", "invoice", "giveaway", "giveaway_winners", "unique_gift", "passport_data")
 
 _NO_MESSAGES = {
     "channel_post": "channel",
@@ -101,15 +87,13 @@ class Telegram(Platform):
         return signer if signer and len(_bots(signer)) == 1 else None
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:
-        update = parse_json(webhook.body)
-        if not isinstance(update, dict):
-            raise InvalidWebhook("The body must be a JSON object.")
+        update = parse_object(webhook.body)
         (account,) = _bots(signer)
         intake = Intake(accounts={account})
         reading = _UpdateReading(update, account, received_at_ms)
-        deleted = object_of(update.get("deleted_business_messages"))
-        for message_id in list_of(deleted.get("message_ids"))[:MAX_MESSAGES_DELETED_AT_ONCE]:
-            intake.take(partial(reading.read_deletion, deleted, message_id))
+        deleted = update.part("deleted_business_messages")
+        for message_id in deleted.values_of("message_ids")[:MAX_MESSAGES_DELETED_AT_ONCE]:
+            intake.take(partial(reading.read_deletion, deleted, Fields(id=message_id)))
         if not deleted:
             intake.take(reading.read)
         return intake
@@ -120,29 +104,22 @@ def _bots(signer: Signer) -> set[str]:
 
 
 class _UpdateReading:
-    def __init__(self, update: Json, account: str, received_at_ms: int) -> None:
+    def __init__(self, update: Fields, account: str, received_at_ms: int) -> None:
         self._update = update
         self._account = account
         self._received_at_ms = received_at_ms
 
     def read(self) -> Update | HumanReply | str:
         for name, read in _READERS.items():
-            content = self._update.get(name)
-            if isinstance(content, dict):
-                return read(self, content)
+            if isinstance(self._update.get(name), dict):
+                return read(self, self._update.part(name))
         return next((kind for name, kind in _NO_MESSAGES.items() if name in self._update), "unknown")
 
-    def read_message(self, message: Json) -> Update | str:
-        if message.get("is_automatic_forward") is True:
-            # This is a channel's post, which Telegram has copied into the channel's group.
-            return "channel"
-        content = _content_of(message)
-        if content is None:
-            return "unsupported"
-        fields = content | self._common(message) | {"id": self._id_of(message)}
-        return Incoming(self._conversation(message), Message.model_validate(fields), _is_group(message))
+    def read_message(self, message: Fields) -> Update | str:
+        read = self._message(message)
+        return read if isinstance(read, str) else Incoming(self._conversation(message), read, _is_group(message))
 
-    def read_guest_message(self, message: Json) -> Update | str:
+    def read_guest_message(self, message: Fields) -> Update | str:
         """Read a message that summons the bot into a chat of other people. Our reply must contain the query's id."""
         read = self.read_message(message)
         if not isinstance(read, Incoming):
@@ -151,144 +128,133 @@ class _UpdateReading:
         chat = read.conversation._replace(user=f"guest:{read.conversation.user}")
         return read._replace(conversation=chat, group=True)
 
-    def read_edit(self, message: Json) -> Update | str:
+    def read_edit(self, message: Fields) -> Update | str:
         if "location" in message:
             # A live location is edited every few seconds while its author moves.
             return "moved"
-        if message.get("is_automatic_forward") is True:
-            return "channel"
-        content = _content_of(message)
-        if content is None:
-            return "unsupported"
-        at_ms = ms_of_seconds(message.get("edit_date")) or self._received_at_ms
-        fields = content | self._common(message) | {"id": self._id_of(message), "editedAt": at_ms}
-        return Edited(self._conversation(message), Message.model_validate(fields), at_ms, _is_group(message))
+        at_ms = ms_of_time(message.get("edit_date")) or self._received_at_ms
+        read = self._message(message, editedAt=at_ms)
+        return read if isinstance(read, str) else Edited(self._conversation(message), read, at_ms, _is_group(message))
 
-    def read_press(self, query: Json) -> Update | str:
+    def read_press(self, query: Fields) -> Update | str:
         """Read the press of a button below the bot's message. The text is the button's label, or else its data.
 
         If the bot's message was sent through another chat, the update does not contain the message, so use the author's
         private chat.
         """
-        private = {"chat": {"id": object_of(query.get("from")).get("id"), "type": "private"}}
-        below = object_of(query.get("message")) or private
-        data = word_of(query.get("data"))
+        below = query.part("message") or Fields(chat={"id": query.part("from").get("id"), "type": "private"})
+        data = query.word("data")
         if data is None:
             return "unsupported"
-        labels = [
-            word_of(object_of(button).get("text"))
-            for row in list_of(object_of(below.get("reply_markup")).get("inline_keyboard"))
-            for button in list_of(row)
-            if object_of(button).get("callback_data") == data
-        ]
-        if rich := object_of(below.get("rich_message")):
-            labels.append(RichMessage(rich).labels.get(data))
+        rows = below.part("reply_markup").values_of("inline_keyboard")
+        buttons = (object_of(button) for row in rows if isinstance(row, list) for button in row)
+        labels = [button.word("text") for button in buttons if button.get("callback_data") == data]
+        labels.append(RichMessage(below.part("rich_message")).labels.get(data))
         fields = {
-            "id": f"callback:{id_of(query.get('id'))}",
+            "id": f"callback:{query.id('id')}",
             "type": "interactive",
             "text": next(filter(None, labels), data),
             "interactive": {"type": "callback_query", "data": data},
             "replyTo": _replied_id(below),
-            "author": _author(query),
-            "receivedAt": self._received_at_ms,
-            "platform": Telegram.name,
-        } | drop_empty({"profile": _profile(query), "chat": _chat(below)})
-        return Incoming(self._conversation(below), Message.model_validate(fields), _is_group(below))
+        }
+        message = Message.model_validate(fields | self._sent_by(query, below))
+        return Incoming(self._conversation(below), message, _is_group(below))
 
-    def read_reaction(self, reaction: Json) -> Update:
+    def read_reaction(self, reaction: Fields) -> Update:
         """Read a reaction. Telegram does not name the message's topic, so use the conversation of the whole chat."""
-        latest = [object_of(each) for each in list_of(reaction.get("new_reaction"))]
         emojis = [
-            word_of(each.get("emoji"))
-            or word_of(each.get("custom_emoji_id"))
-            or ("⭐" if each.get("type") == "paid" else None)
-            for each in latest
+            each.word("emoji") or each.word("custom_emoji_id") or ("⭐" if each.get("type") == "paid" else None)
+            for each in reaction.parts("new_reaction")
         ]
         return Reacted(
             self._conversation(reaction),
-            id_of(reaction.get("message_id")),
-            _author({"from": reaction.get("user"), "sender_chat": reaction.get("actor_chat")}),
+            reaction.id("message_id"),
+            _author(Fields({"from": reaction.get("user"), "sender_chat": reaction.get("actor_chat")})),
             strings_of(emojis, separator="") or None,
-            ms_of_seconds(reaction.get("date")) or self._received_at_ms,
+            ms_of_time(reaction.get("date")) or self._received_at_ms,
         )
 
-    def read_vote(self, answer: Json) -> Update:
+    def read_vote(self, answer: Fields) -> Update:
         """Read a vote. Telegram does not name the poll's chat, so use the private chat, whose id is the voter's."""
-        voter = _author({"from": answer.get("user"), "sender_chat": answer.get("voter_chat")})
-        poll, chosen = id_of(answer.get("poll_id")), list_of(answer.get("option_ids"))
+        voter = Fields({"from": answer.get("user"), "sender_chat": answer.get("voter_chat")})
+        poll, chosen = answer.id("poll_id"), answer.values_of("option_ids")
         fields = {
-            "id": f"poll:{poll}:{id_of(self._update.get('update_id'))}",
+            "id": f"poll:{poll}:{self._update.id('update_id')}",
             "type": "poll_answer",
             "interactive": {"type": "poll_answer", "pollId": poll, "optionIds": chosen},
-            "author": voter,
-            "receivedAt": self._received_at_ms,
-            "platform": Telegram.name,
-        } | drop_empty({"profile": _profile({"from": answer.get("user")})})
-        conversation = ConversationId(DEFAULT_TENANT, Telegram.name, self._account, voter or "")
-        return Incoming(conversation, Message.model_validate(fields))
+        }
+        conversation = ConversationId(DEFAULT_TENANT, Telegram.name, self._account, _author(voter) or "")
+        return Incoming(conversation, Message.model_validate(fields | self._sent_by(voter, Fields())))
 
-    def read_business_message(self, message: Json) -> Update | HumanReply | str:
+    def read_business_message(self, message: Fields) -> Update | HumanReply | str:
         return self.read_message(message) if _is_of_customer(message) else self._read_echo(message)
 
-    def _read_echo(self, message: Json) -> HumanReply | str:
+    def _read_echo(self, message: Fields) -> HumanReply | str:
         """Read a message that the account's owner or the owner's bot sent. Only the owner's may be a human reply.
 
         Greetings, away messages and scheduled messages are not human replies, because Telegram sends them
         automatically.
         """
-        by_bot = "sender_business_bot" in message or object_of(message.get("from")).get("is_bot") is not False
-        at_ms = ms_of_seconds(message.get("date"))
+        by_bot = "sender_business_bot" in message or message.part("from").get("is_bot") is not False
+        at_ms = ms_of_time(message.get("date"))
         if by_bot or "is_from_offline" in message or _content_of(message) is None or not at_ms:
             return "echo"
         return HumanReply(self._conversation(message), self._id_of(message), at_ms)
 
-    def read_business_edit(self, message: Json) -> Update | str:
+    def read_business_edit(self, message: Fields) -> Update | str:
         return self.read_edit(message) if _is_of_customer(message) else "echo"
 
-    def read_deletion(self, deleted: Json, message_id: Any) -> Update:
+    def read_deletion(self, deleted: Fields, message: Fields) -> Update:
         """Read one deletion in a customer's chat with a human agent. Telegram does not say who deleted the message."""
-        return Deleted(self._conversation(deleted), id_of(message_id), None, self._received_at_ms)
+        return Deleted(self._conversation(deleted), message.id("id"), None, self._received_at_ms)
 
-    def _id_of(self, message: Json) -> str:
+    def _id_of(self, message: Fields) -> str:
         # Every message that only one person sees has the id 0, so use the update's id instead.
-        return id_of(message.get("message_id") or f"update:{id_of(self._update.get('update_id'))}")
+        return _replied_id(message) or f"update:{self._update.id('update_id')}"
 
-    def _conversation(self, message: Json) -> ConversationId:
-        chat = id_of(object_of(message.get("chat")).get("id"))
-        if business := word_of(message.get("business_connection_id")):
+    def _conversation(self, message: Fields) -> ConversationId:
+        chat = message.part("chat").id("id")
+        if business := message.word("business_connection_id"):
             chat = f"{business}:{chat}"
         # Outside of forums a thread is only a chain of replies, so it belongs to the chat's conversation.
-        topic = f":{id_of(message.get('message_thread_id'))}" if message.get("is_topic_message") is True else ""
-        if customer := object_of(message.get("direct_messages_topic")):
-            topic = f":{id_of(customer.get('topic_id'))}"
+        topic = f":{message.id('message_thread_id')}" if message.get("is_topic_message") is True else ""
+        if customer := message.part("direct_messages_topic"):
+            topic = f":{customer.id('topic_id')}"
         return ConversationId(DEFAULT_TENANT, Telegram.name, self._account, chat + topic)
 
-    def _common(self, message: Json) -> dict[str, Any]:
-        replied_to = object_of(message.get("reply_to_message"))
-        replied = replied_to.get("message_id")
+    def _message(self, message: Fields, **times: int) -> Message | str:
+        if message.get("is_automatic_forward") is True:
+            # This is a channel's post, which Telegram has copied into the channel's group.
+            return "channel"
+        content = _content_of(message)
+        if content is None:
+            return "unsupported"
+        replied_to = message.part("reply_to_message")
         # In a topic every message is marked as a reply to the message that opened the topic, so ignore that mark.
-        opened_topic = message.get("is_topic_message") is True and replied == message.get("message_thread_id")
-        is_reply = replied is not None and not opened_topic
-        details = {
-            "profile": _profile(message),
-            "chat": _chat(message),
-            "forwarded": "forward_origin" in message or "forward_date" in message,
-            "quoted": _quoted(message, {} if opened_topic else replied_to),
-            "links": _links(message),
-            "guestQueryId": word_of(message.get("guest_query_id")),
-        }
-        return drop_empty(details) | {
-            "author": _author(message),
-            "replyTo": _replied_id(replied_to) if is_reply else None,
-            "sentAt": ms_of_seconds(message.get("date")),
-            "receivedAt": self._received_at_ms,
-            "platform": Telegram.name,
+        if message.get("is_topic_message") is True and replied_to.get("message_id") == message.get("message_thread_id"):
+            replied_to = Fields()
+        fields = {
+            "id": self._id_of(message),
+            "replyTo": _replied_id(replied_to),
+            "sentAt": ms_of_time(message.get("date")),
             # This id is the same for all messages of an album.
-            "groupId": word_of(message.get("media_group_id")),
+            "groupId": message.word("media_group_id"),
         }
+        details = {
+            "forwarded": "forward_origin" in message or "forward_date" in message,
+            "quoted": _quoted(message, replied_to),
+            "links": _links(message),
+            "guestQueryId": message.word("guest_query_id"),
+        }
+        fields = content | drop_empty(details) | fields | self._sent_by(message, message) | times
+        return Message.model_validate(fields)
+
+    def _sent_by(self, who: Fields, where: Fields) -> dict[str, Any]:
+        details = drop_empty({"profile": _profile(who), "chat": _chat(where)})
+        return {"author": _author(who), "receivedAt": self._received_at_ms, "platform": Telegram.name} | details
 
 
-_READERS: Mapping[str, Callable[[_UpdateReading, Json], Update | HumanReply | str]] = {
+_READERS: Mapping[str, Callable[[_UpdateReading, Fields], Update | HumanReply | str]] = {
     "message": _UpdateReading.read_message,
     "edited_message": _UpdateReading.read_edit,
     "business_message": _UpdateReading.read_business_message,
@@ -300,72 +266,66 @@ _READERS: Mapping[str, Callable[[_UpdateReading, Json], Update | HumanReply | st
 }
 
 
-def _is_group(message: Json) -> bool:
-    return object_of(message.get("chat")).get("type") != "private"
+def _is_group(message: Fields) -> bool:
+    return message.part("chat").get("type") != "private"
 
 
-def _author(message: Json) -> str | None:
-    """Return the author's id. If the author is anonymous, return the id of the chat that they write for."""
-    who = object_of(message.get("sender_chat")) or object_of(message.get("from"))
-    return id_of(who["id"]) if "id" in who else None
-
-
-def _is_of_customer(message: Json) -> bool:
-    """Return True if the customer wrote this, and False if the account's owner or the owner's bot did."""
-    return object_of(message.get("from")).get("id") in (None, object_of(message.get("chat")).get("id"))
-
-
-def _profile(message: Json) -> Profile:
+def _who(message: Fields) -> Fields:
     # If a person writes in the name of a chat, Telegram puts a placeholder into `from`.
-    who = object_of(message.get("sender_chat")) or object_of(message.get("from"))
-    names = [who.get("title"), who.get("first_name"), who.get("last_name")]
-    return profile_of(
-        name=strings_of(names, separator=" "),
-        user_name=word_of(who.get("username")),
-        language=word_of(who.get("language_code")),
-    )
+    return message.part("sender_chat") or message.part("from")
 
 
-def _chat(message: Json) -> dict[str, Any]:
-    chat = object_of(message.get("chat"))
-    if chat.get("type") == "private":
-        return {}
-    return drop_empty({"type": word_of(chat.get("type")), "title": word_of(chat.get("title"))})
+def _author(message: Fields) -> str | None:
+    """Return the author's id. If the author is anonymous, return the id of the chat that they write for."""
+    return _who(message).id("id") if "id" in _who(message) else None
 
 
-def _replied_id(message: Json) -> str | None:
-    """Return the id of the message that was replied to. The id 0, which many messages have, counts as none."""
-    return id_of(message.get("message_id")) if message.get("message_id") else None
+def _is_of_customer(message: Fields) -> bool:
+    """Return True if the customer wrote this, and False if the account's owner or the owner's bot did."""
+    return message.part("from").get("id") in (None, message.part("chat").get("id"))
 
 
-def _quoted(message: Json, replied_to: Json) -> dict[str, Any]:
+def _profile(message: Fields) -> dict[str, str]:
+    who = _who(message)
+    name = strings_of(map(who.get, ("title", "first_name", "last_name")), separator=" ")
+    return profile_of(name=name, user_name=who.word("username"), language=who.word("language_code"))
+
+
+def _chat(message: Fields) -> dict[str, str]:
+    chat = message.part("chat")
+    return {} if chat.get("type") == "private" else chat.renamed({"type": "type", "title": "title"})
+
+
+def _replied_id(message: Fields) -> str | None:
+    """Return the message's id. The id 0, which many messages have, counts as none."""
+    return message.id("message_id") if message.get("message_id") else None
+
+
+def _quoted(message: Fields, replied_to: Fields) -> dict[str, Any]:
     """Return the text to which the author replies, or the part of it that they marked, and who wrote it.
 
     If the author replies to a story, or to a message of another chat, Telegram may send only who wrote it.
     """
-    marked = word_of(object_of(message.get("quote")).get("text"))
-    rich = object_of(replied_to.get("rich_message"))
-    whole = word_of(replied_to.get("text")) or word_of(replied_to.get("caption")) or (rich and RichMessage(rich).text)
-    story = object_of(object_of(message.get("reply_to_story")).get("chat")).get("id")
-    elsewhere = object_of(object_of(message.get("external_reply")).get("origin"))
-    author = _author(replied_to) or _origin(elsewhere) or (str(story) if type(story) is int else None)
+    marked = message.part("quote").word("text")
+    whole = replied_to.word("text") or replied_to.word("caption") or RichMessage(replied_to.part("rich_message")).text
+    story = message.part("reply_to_story").part("chat").name_or_number("id")
+    author = _author(replied_to) or _origin(message.part("external_reply").part("origin")) or story
     return drop_empty({"text": marked or whole, "author": author})
 
 
-def _origin(given: Json) -> str | None:
+def _origin(given: Fields) -> str | None:
     """Return the id of the person or chat that first sent this message. If a person hides the id, return the name."""
-    places = (object_of(given.get(name)).get("id") for name in ("sender_user", "sender_chat", "chat"))
-    found = next((place for place in places if type(place) is int), None)
-    return word_of(given.get("sender_user_name")) if found is None else str(found)
+    places = (given.part(name).name_or_number("id") for name in ("sender_user", "sender_chat", "chat"))
+    return next(filter(None, places), None) or given.word("sender_user_name")
 
 
-def _links(message: Json) -> list[dict[str, str]]:
+def _links(message: Fields) -> list[dict[str, str]]:
     """Return the linked words, each with the linked URL or person. Telegram counts positions in UTF-16 units."""
-    text = word_of(message.get("text")) or word_of(message.get("caption")) or ""
+    text = message.word("text") or message.word("caption") or ""
     words = text[:MAX_CHARACTERS_OF_A_TEXT].encode("utf-16-le", "surrogatepass")
-    entities = list_of(message.get("entities")) or list_of(message.get("caption_entities"))
+    entities = "entities" if message.values_of("entities") else "caption_entities"
     found = []
-    for entity in map(object_of, entities[:MAX_ENTITIES]):
+    for entity in message.parts(entities, most=MAX_ENTITIES):
         url, offset, length = _address(entity), entity.get("offset"), entity.get("length")
         if url and type(offset) is int and type(length) is int and offset >= 0:
             shown = words[2 * offset : 2 * (offset + length)].decode("utf-16-le", "replace")
@@ -373,15 +333,15 @@ def _links(message: Json) -> list[dict[str, str]]:
     return found
 
 
-def _address(entity: Json) -> str | None:
-    person = object_of(entity.get("user")).get("id")
-    return word_of(entity.get("url")) or (f"tg://user?id={person}" if type(person) is int else None)
+def _address(entity: Fields) -> str | None:
+    person = entity.part("user").name_or_number("id")
+    return entity.word("url") or (f"tg://user?id={person}" if person else None)
 
 
-def _content_of(message: Json) -> dict[str, Any] | None:
+def _content_of(message: Fields) -> dict[str, Any] | None:
     if isinstance(message.get("text"), str):
         return {"text": message["text"], "type": "text"}
-    if rich := object_of(message.get("rich_message")):
+    if rich := message.part("rich_message"):
         return _rich_content_of(rich)
     attachment = _attachment_of(message)
     if attachment is None:
@@ -391,131 +351,104 @@ def _content_of(message: Json) -> dict[str, Any] | None:
     return {"text": message.get("caption") or described, "type": kind, "attachments": [drop_nones(attachment)]}
 
 
-def _rich_content_of(given: Json) -> dict[str, Any]:
+def _rich_content_of(given: Fields) -> dict[str, Any]:
     rich = RichMessage(given)
-    files = [drop_nones(file) for file in map(_attachment_of, rich.files) if file]
-    for file in files:
-        file.pop("text", None)
+    files = [drop_nones(file | {"text": None}) for file in map(_attachment_of, rich.files) if file]
     return {"text": rich.text, "type": "text", "attachments": files} | ({"links": rich.links} if rich.links else {})
 
 
-def _other_content_of(message: Json) -> dict[str, Any] | None:
+def _other_content_of(message: Fields) -> dict[str, Any] | None:
     """Return the content of a message that has neither text nor file, or None if it is a service message."""
     for name, read in _OTHER_CONTENT.items():
-        content = message.get(name)
-        if isinstance(content, dict):
-            return read(content)
-    kind = next((kind for kind in _KINDS_WITHOUT_TEXT if isinstance(message.get(kind), dict)), None)
-    caption = word_of(message.get("caption"))
+        if isinstance(message.get(name), dict):
+            return read(message.part(name))
+    kind = next((kind for kind in _NO_TEXT if isinstance(message.get(kind), dict)), None)
+    caption = message.word("caption")
     # A service message has no caption. So if there is a caption, the message has a file of an unknown kind.
     return {"type": kind or "unsupported", "text": caption or ""} if kind or caption else None
 
 
-def _web_app_data(data: Json) -> dict[str, Any]:
-    shown = word_of(data.get("button_text")) or ""
-    return {"type": "interactive", "text": shown, "interactive": {**data, "type": "web_app_data"}}
-
-
-def _users_shared(shared: Json) -> dict[str, Any]:
-    users = [object_of(user) for user in list_of(shared.get("users"))]
+def _users_shared(shared: Fields) -> dict[str, Any]:
     # Older Telegram servers send only the ids, or a single id.
-    ids = [*list_of(shared.get("user_ids")), *([shared["user_id"]] if "user_id" in shared else [])]
-    return _shared("contact", "user_id", users or [{"user_id": user} for user in ids], shared)
+    ids = [*shared.values_of("user_ids"), *([shared["user_id"]] if "user_id" in shared else [])]
+    users = list(shared.parts("users", most=MAX_ATTACHMENTS)) or [
+        Fields(user_id=user) for user in ids[:MAX_ATTACHMENTS]
+    ]
+    return _shared("contact", "user_id", users, {"type": "users_shared", "requestId": shared.get("request_id")})
 
 
-def _chat_shared(shared: Json) -> dict[str, Any]:
-    return _shared("chat", "chat_id", [shared], shared)
-
-
-def _payment(payment: Json) -> dict[str, Any]:
-    return {"type": "payment", "text": "", "payment": dict(payment)}
-
-
-def _gift(gift: Json) -> dict[str, Any]:
-    return {"type": "gift", "text": word_of(gift.get("text")) or ""}
-
-
-def _dice(dice: Json) -> dict[str, Any]:
-    return {"type": "dice", "text": word_of(dice.get("emoji")) or "", "value": number_of(dice.get("value"))}
-
-
-def _poll(poll: Json) -> dict[str, Any]:
-    options = [object_of(option).get("text") for option in list_of(poll.get("options"))]
-    return {"type": "poll", "text": strings_of([poll.get("question"), *options], separator="\n")}
-
-
-def _checklist(checklist: Json) -> dict[str, Any]:
-    tasks = [object_of(task).get("text") for task in list_of(checklist.get("tasks"))]
-    return {"type": "checklist", "text": strings_of([checklist.get("title"), *tasks], separator="\n")}
-
-
-def _shared(kind: str, id_field: str, given: list[Json], answer: Json) -> dict[str, Any]:
+def _shared(kind: str, id_field: str, given: Iterable[Fields], interactive: dict[str, Any]) -> dict[str, Any]:
     """Read the people or the chat that the author chose for the bot's request."""
     found = [
-        drop_empty(
-            {
-                "type": kind,
-                "id": id_of(each[id_field]) if id_field in each else None,
-                "name": strings_of([each.get("title"), each.get("first_name"), each.get("last_name")], separator=" "),
-                "userName": word_of(each.get("username")),
-            }
-        )
+        {"type": kind, "name": strings_of(map(each.get, ("title", "first_name", "last_name")), separator=" ")}
+        | each.renamed({"id": id_field, "userName": "username"})
         for each in given
     ]
-    shared = f"{'users' if kind == 'contact' else 'chat'}_shared"
-    names = strings_of([each.get("name") for each in found])
-    chosen = {"type": shared, "requestId": answer.get("request_id")}
-    return {"type": "interactive", "text": names, "attachments": found, "interactive": chosen}
+    names = strings_of(each["name"] for each in found)
+    chosen = [drop_empty(each) for each in found]
+    return {"type": "interactive", "text": names, "attachments": chosen, "interactive": interactive}
 
 
-_OTHER_CONTENT: Mapping[str, Callable[[Json], dict[str, Any]]] = {
-    "web_app_data": _web_app_data,
+def _lines(content: Fields, title: str, items: str) -> str:
+    texts = (item.get("text") for item in content.parts(items))
+    return strings_of([content.get(title), *texts], separator="\n")
+
+
+_OTHER_CONTENT: Mapping[str, Callable[[Fields], dict[str, Any]]] = {
+    "web_app_data": lambda data: {
+        "type": "interactive",
+        "text": data.word("button_text") or "",
+        "interactive": {**data, "type": "web_app_data"},
+    },
     "users_shared": _users_shared,
     "user_shared": _users_shared,
-    "chat_shared": _chat_shared,
-    "successful_payment": _payment,
-    "gift": _gift,
-    "dice": _dice,
-    "poll": _poll,
-    "checklist": _checklist,
+    "chat_shared": lambda shared: _shared(
+        "chat", "chat_id", [shared], {"type": "chat_shared", "requestId": shared.get("request_id")}
+    ),
+    "successful_payment": lambda payment: {"type": "payment", "payment": payment},
+    "gift": lambda gift: {"type": "gift", "text": gift.word("text") or ""},
+    "dice": lambda dice: {"type": "dice", "text": dice.word("emoji") or "", "value": dice.number("value")},
+    "poll": lambda poll: {"type": "poll", "text": _lines(poll, "question", "options")},
+    "checklist": lambda checklist: {"type": "checklist", "text": _lines(checklist, "title", "tasks")},
 }
 
 
-def _attachment_of(message: Json) -> dict[str, Any] | None:
+def _attachment_of(message: Fields) -> dict[str, Any] | None:
     match message:
         case {"photo": [*_, dict(largest)]} | {"live_photo": {"photo": [*_, dict(largest)]}}:
-            return _file("image", largest)
-        case {"venue": dict(venue)}:
+            return _file("image", object_of(largest))
+        case {"venue": dict()}:
+            venue = message.part("venue")
             text = strings_of([venue.get("title"), venue.get("address")])
-            return {"type": "location", "text": text, **_place(object_of(venue.get("location")))}
+            return {"type": "location", "text": text, **_place(venue.part("location"))}
         case {"location": dict(location)}:
             return {"type": "location", **_place(location), "livePeriodSeconds": location.get("live_period")}
-        case {"contact": dict(contact)}:
+        case {"contact": dict()}:
+            contact = message.part("contact")
             name = strings_of([contact.get("first_name"), contact.get("last_name")], separator=" ")
-            phone, user = contact.get("phone_number"), contact.get("user_id")
-            person = {"id": str(user) if type(user) is int else None, "phone": phone}
+            person = {"id": contact.name_or_number("user_id"), "phone": contact.get("phone_number")}
             return {"type": "contact", "text": name, "name": name, **person}
     for name, kind in _FILES.items():
         if isinstance(message.get(name), dict):
-            return _file(kind, message[name]) | ({"voice": True} if name == "voice" else {})
+            return _file(kind, message.part(name)) | ({"voice": True} if name == "voice" else {})
     return None
 
 
-def _file(kind: str, given: Json) -> dict[str, Any]:
+def _file(kind: str, given: Fields) -> dict[str, Any]:
     return {
         "type": kind,
         "id": given.get("file_id"),
         "mimeType": given.get("mime_type"),
         "name": given.get("file_name"),
         "sizeBytes": given.get("file_size"),
-        "stableId": word_of(given.get("file_unique_id")),
-        "durationSeconds": number_of(given.get("duration")),
-        "title": word_of(given.get("title")),
-        "performer": word_of(given.get("performer")),
+        "stableId": given.word("file_unique_id"),
+        "durationSeconds": given.number("duration"),
+        "title": given.word("title"),
+        "performer": given.word("performer"),
         # Use the emoji as the text, because it describes what the sticker shows.
-        "text": (word_of(given.get("emoji")) or "") if kind == "sticker" else "",
+        "text": (given.word("emoji") or "") if kind == "sticker" else "",
     }
 
 
-def _place(location: Json) -> dict[str, Any]:
+def _place(location: Mapping[str, Any]) -> dict[str, Any]:
     return {"latitude": location.get("latitude"), "longitude": location.get("longitude")}

@@ -6,13 +6,13 @@ WhatsApp to the same number have two accounts: `15558675310`, `whatsapp:15558675
 
 import hmac
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping
-from hashlib import sha256
+from collections.abc import Iterator
 from typing import Any
-from urllib.parse import parse_qs, parse_qsl, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from lambdas.ingest.platforms.base import (
     Credentials,
+    Fields,
     Incoming,
     Intake,
     InvalidWebhook,
@@ -20,25 +20,18 @@ from lambdas.ingest.platforms.base import (
     Signer,
     Update,
     Webhook,
-    address_of,
     author_ids,
     drop_empty,
     drop_nones,
-    id_of,
     is_same,
     object_in,
 )
-from message_buffer.json_object import Json
-from message_buffer.messages.author_ids import AuthorIds
-from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
+from message_buffer.messages.conversation_id import DEFAULT_TENANT, AuthorIds, ConversationId
 from message_buffer.messages.message import Message, profile_of
+from message_buffer.messages.wire_form import mend_id
 
 # Twilio accepts at most this many files in one message.
 MAX_MEDIA_IN_A_TWILIO_FORM = 10
-# A number with more digits cannot be a count of files, and Python refuses to parse a number with very many digits.
-MAX_DIGITS_OF_A_MEDIA_COUNT = 3
-Form = list[tuple[str, str]]
-
 # TwiML that sends nothing to the author.
 NO_REPLY = ("<Response></Response>", "text/xml")
 SMS = "sms"
@@ -63,92 +56,63 @@ class Twilio(Platform):
     # A form encodes a character in at most 12 bytes, so this is enough for 5,000 characters. An SMS has at most 1,600.
     max_body_bytes = 64 * 1024
     comes_again = False
-    # The status already says that the webhook was refused. If the body were JSON, Twilio would log that as a second
-    # error.
-    empty_refusal = NO_REPLY
+    # Twilio would send a text to the author, and log JSON as an error.
+    empty_response = NO_REPLY
 
     def authenticate(self, webhook: Webhook, credentials: Credentials) -> Signer | None:
         given = webhook.headers.get("x-twilio-signature")
         if given is None:
             return None
         try:
-            form = _signed_form(webhook)
+            # No signature covers a body that is not a form.
+            form = _form(webhook)
             urls = _urls(webhook.url)
         except ValueError:
             return None
-        if form is None:
-            return None
-        texts = _signed_texts(urls, form)
+        # Twilio's own libraries sort the fields, and use a field only once if it comes twice with the same value.
+        fields = "".join(name + value for name, value in sorted(set(form)))
+        texts = [(url + fields).encode("utf-8", "surrogatepass") for url in urls]
         return credentials.signer(
             # Try both texts, even if the first one matches, so that the response time does not show which text matched.
             lambda secret: True in [is_same(given, _signature(secret, text)) for text in texts],
-            among=credentials.candidates(_named_accounts(dict(form))),
+            among=credentials.candidates(_named_accounts(Fields(form))),
         )
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:  # noqa: ARG002 - the protocol's
         intake = Intake()
-        # Twilio sends messages as forms. Its webhooks with another type of body contain no messages.
-        form = dict(_form(webhook.body)) if _is_form(webhook) else {}
+        form = Fields(_form(webhook))
         intake.take(lambda: _read(form, received_at_ms))
         return intake
-
-    def acknowledge(self, _result: Json) -> tuple[str, str]:
-        # Twilio would send any other text to the author, or log it as an error.
-        return NO_REPLY
 
 
 # -- the signature ---------------------------------------------------------------------------------
 
 
-def _is_form(webhook: Webhook) -> bool:
-    return webhook.headers.get("content-type", "").partition(";")[0].strip().lower() == (
-        "application/x-www-form-urlencoded"
-    )
-
-
-def _form(body: bytes) -> Form:
+def _form(webhook: Webhook) -> list[tuple[str, str]]:
+    """Return the fields of the form. Raise InvalidWebhook."""
+    kind = webhook.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise InvalidWebhook("The body is not a form.")
     try:
         # Twilio sends a few dozen fields. Refuse a form with many more, because it only costs time.
-        return parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=1_000)
+        return parse_qsl(webhook.body.decode(), keep_blank_values=True, max_num_fields=1_000)
     except ValueError as error:
         raise InvalidWebhook("The body is not a form.") from error
-
-
-def _signed_form(webhook: Webhook) -> Form | None:
-    """Return the form fields that Twilio signs with the URL, or None if the signature does not cover the body.
-
-    A body that is not a form has no form fields. The signature covers such a body if the URL contains its hash.
-    """
-    if _is_form(webhook):
-        return _form(webhook.body)
-    given = parse_qs(urlsplit(webhook.url).query).get("bodySHA256")
-    if not given:
-        # Without a form and without a hash in the URL, no signature covers the body.
-        return None
-    return [] if is_same(given[0].lower(), sha256(webhook.body).hexdigest()) else None
 
 
 def _urls(url: str) -> tuple[str, str]:
     """Return the URL without its port, and with it, because Twilio may sign either of them."""
     parts = urlsplit(url)
-    host, port = parts.netloc, parts.port
-    if port is not None:
-        host = host.rpartition(":")[0]
-    port = port or DEFAULT_PORTS.get(parts.scheme)
+    host = parts.netloc if parts.port is None else parts.netloc.rpartition(":")[0]
+    port = parts.port or DEFAULT_PORTS.get(parts.scheme)
     return parts._replace(netloc=host).geturl(), parts._replace(netloc=f"{host}:{port}").geturl()
-
-
-def _signed_texts(urls: Iterable[str], form: Form) -> list[bytes]:
-    # Twilio's own libraries sort the fields, and use a field only once if it comes twice with the same value.
-    fields = "".join(name + value for name, value in sorted(set(form)))
-    return [(url + fields).encode("utf-8", "surrogatepass") for url in urls]
 
 
 def _signature(secret: str, text: bytes) -> str:
     return b64encode(hmac.digest(secret.encode(), text, "sha1")).decode()
 
 
-def _named_accounts(form: Mapping[str, str]) -> Iterator[str]:
+def _named_accounts(form: Fields) -> Iterator[str]:
     """Yield the receiver's and the sender's number. Ours is the receiver of a message, but the sender in a status."""
     for name in ("To", "From"):
         try:
@@ -160,7 +124,7 @@ def _named_accounts(form: Mapping[str, str]) -> Iterator[str]:
 # -- the message -----------------------------------------------------------------------------------
 
 
-def _read(form: Mapping[str, str], received_at_ms: int) -> Update | str:
+def _read(form: Fields, received_at_ms: int) -> Update | str:
     if any(form.get(name) not in (None, "", "received") for name in ("MessageStatus", "SmsStatus")):
         return "status"
     message_id = form.get("MessageSid") or form.get("SmsMessageSid") or form.get("SmsSid")
@@ -181,9 +145,9 @@ def _read(form: Mapping[str, str], received_at_ms: int) -> Update | str:
     }
     details = {
         "profile": profile_of(name=form.get("ProfileName"), user_id=user_id, country=form.get("FromCountry")),
-        "referral": drop_empty({name: form.get(theirs) for name, theirs in REFERRAL.items()}),
+        "referral": form.renamed(REFERRAL),
         "forwarded": "true" in (form.get("Forwarded"), form.get("FrequentlyForwarded")),
-        "quoted": drop_empty({"author": form.get("OriginalRepliedMessageSender")}),
+        "quoted": form.renamed({"author": "OriginalRepliedMessageSender"}),
         "form": object_in(form.get("InteractiveData")),
     }
     message = Message.model_validate(fields | _choice(form) | drop_empty(details))
@@ -194,7 +158,7 @@ def _author(given: str, user_id: str | None) -> str:
     """Return the author's number or address. If WhatsApp hides the number, return the author's id unchanged."""
     channel, _, address = given.rpartition(":")
     if channel.lower() == "whatsapp":
-        return id_of(address.strip().removeprefix("+") or user_id)
+        return mend_id(address.strip().removeprefix("+") or user_id or "")
     return _channel_and_address(given)[1]
 
 
@@ -205,8 +169,10 @@ def _author_ids(given: str, user_id: str | None) -> AuthorIds | None:
 
 
 def _channel_and_address(given: str) -> tuple[str, str]:
-    channel, colon, address = given.partition(":")
-    return (channel.lower(), address_of(address)) if colon else (SMS, address_of(given))
+    channel, _, address = given.partition(":") if ":" in given else (SMS, "", given)
+    if not address:
+        raise InvalidWebhook("an address is missing")
+    return channel.lower(), mend_id(address).strip().removeprefix("+").lower()
 
 
 def _account(to: str) -> str:
@@ -214,7 +180,7 @@ def _account(to: str) -> str:
     return address if channel == SMS else f"{channel}:{address}"
 
 
-def _type(form: Mapping[str, str], attachments: list[dict[str, Any]]) -> str:
+def _type(form: Fields, attachments: list[dict[str, Any]]) -> str:
     if _choice(form) or form.get("InteractiveData"):
         return "interactive"
     if not attachments:
@@ -224,19 +190,14 @@ def _type(form: Mapping[str, str], attachments: list[dict[str, Any]]) -> str:
     return "contacts" if kind == "contact" else kind
 
 
-def _choice(form: Mapping[str, str]) -> dict[str, Any]:
+def _choice(form: Fields) -> dict[str, Any]:
     chosen = {name: form[name] for name in CHOICE if form.get(name)}
     return {"interactive": chosen} if chosen else {}
 
 
-def _media(form: Mapping[str, str]) -> list[dict[str, Any]]:
-    given = form.get("NumMedia", "0")
-    count = (
-        min(int(given), MAX_MEDIA_IN_A_TWILIO_FORM)
-        if given.isascii() and given.isdigit() and len(given) <= MAX_DIGITS_OF_A_MEDIA_COUNT
-        else 0
-    )
-    kinds = [(form.get(f"MediaContentType{n}"), form.get(f"MediaUrl{n}")) for n in range(count)]
+def _media(form: Fields) -> list[dict[str, Any]]:
+    files = range(MAX_MEDIA_IN_A_TWILIO_FORM)
+    kinds = [(form.get(f"MediaContentType{n}"), form.get(f"MediaUrl{n}")) for n in files]
     return [drop_nones({"type": _kind(mime), "url": url, "mimeType": mime}) for mime, url in kinds if url]
 
 
@@ -247,7 +208,7 @@ def _kind(mime_type: str | None) -> str:
     return family if family in ("image", "audio", "video") else "document"
 
 
-def _place(form: Mapping[str, str]) -> list[dict[str, Any]]:
+def _place(form: Fields) -> list[dict[str, Any]]:
     if not form.get("Latitude") or not form.get("Longitude"):
         return []
     place: dict[str, Any] = {ours: form[theirs] for theirs, ours in PLACE.items() if form.get(theirs)}

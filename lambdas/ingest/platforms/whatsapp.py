@@ -5,34 +5,31 @@ cannot read is left out and counted. If we refused the webhook instead, WhatsApp
 seven days.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from lambdas.ingest.platforms.base import (
+    Fields,
     HumanReply,
     Incoming,
     Intake,
+    InvalidWebhook,
     Signer,
     Update,
     Webhook,
     author_ids,
     drop_empty,
     drop_nones,
-    id_of,
-    list_of,
     ms_of_time,
-    number_of,
     object_in,
     object_of,
     strings_of,
-    word_of,
 )
 from lambdas.ingest.platforms.meta import MetaPlatform
-from message_buffer.json_object import Json
 from message_buffer.messages.changes import Deleted, Edited, Reacted
-from message_buffer.messages.conversation_id import DEFAULT_TENANT, ConversationId
-from message_buffer.messages.message import MAX_ATTACHMENTS, Message, Profile, profile_of
+from message_buffer.messages.conversation_id import DEFAULT_TENANT, AuthorIds, ConversationId
+from message_buffer.messages.message import MAX_ATTACHMENTS, Message, profile_of
 
 TYPED_IN_THE_APP = "smb_message_echoes"
 # Types of echoes that contain no new message.
@@ -45,6 +42,15 @@ MAX_TITLE_CHARACTERS = 256
 # Messages in these fields are not meant for the bot. `standby` has messages that Meta's own agent answers, and
 # `history` has files of earlier messages, which WhatsApp sends after a business has connected its app.
 NOT_FOR_THE_BOT = ("standby", "history")
+_REFERRAL = {
+    "type": "source_type",
+    "id": "source_id",
+    "url": "source_url",
+    "title": "headline",
+    "text": "body",
+    "clickId": "ctwa_clid",
+}
+_PRODUCT = {"id": "product_retailer_id", "catalogId": "catalog_id"}
 
 
 class WhatsApp(MetaPlatform):
@@ -53,81 +59,74 @@ class WhatsApp(MetaPlatform):
 
     def read(self, webhook: Webhook, *, signer: Signer, received_at_ms: int) -> Intake:  # noqa: ARG002 - the protocol's
         intake = Intake()
-        for field, value in _changes(self.entries_of(webhook.body), intake):
-            account = word_of(object_of(value.get("metadata")).get("phone_number_id"))
-            if account is None:
-                intake.ignored["unknown"] += 1
-                continue
-            intake.accounts.add(account)
-            items = list_of(value.get("messages"))
-            if field in NOT_FOR_THE_BOT:
-                intake.ignored[field] += len(items)
-                items = []
-            contacts = _Contacts(value)
-            for item in map(object_of, items):
-                contact = contacts.find(item.get("from"), item.get("from_user_id"), among=len(items))
-                intake.take(_WhatsAppItem(_with_errors(item, value), account, contact, received_at_ms).read)
-            intake.ignored["system"] += len(list_of(value.get("user_id_update")))
-            intake.ignored["status"] += len(list_of(value.get("statuses")))
-            echoes = list_of(value.get("message_echoes"))
-            for echo in map(object_of, echoes):
-                contact = contacts.find(echo.get("to"), echo.get("to_user_id"), among=len(echoes))
-                intake.take(partial(_read_echo, field, echo, contact, account))
+        for entry in self.entries_of(webhook.body):
+            intake.ignored["unreadable"] += not isinstance(entry.get("changes"), list)
+            for change in entry.parts("changes"):
+                _read_change(change.get("field"), change.part("value"), intake, received_at_ms)
         return intake
 
 
+def _read_change(field: Any, value: Fields, intake: Intake, received_at_ms: int) -> None:
+    account = value.part("metadata").word("phone_number_id")
+    if account is None:
+        intake.ignored["unknown"] += 1
+        return
+    intake.accounts.add(account)
+    items, echoes = value.values_of("messages"), value.values_of("message_echoes")
+    if field in NOT_FOR_THE_BOT:
+        intake.ignored[field] += len(items)
+        items = []
+    contacts = _Contacts(value)
+    for item in map(object_of, items):
+        contact = contacts.find(item.get("from"), item.get("from_user_id"), among=len(items))
+        intake.take(_WhatsAppItem(_with_errors(item, value), account, contact, received_at_ms).read)
+    intake.ignored["system"] += len(value.values_of("user_id_update"))
+    intake.ignored["status"] += len(value.values_of("statuses"))
+    for echo in map(object_of, echoes):
+        contact = contacts.find(echo.get("to"), echo.get("to_user_id"), among=len(echoes))
+        intake.take(partial(_read_echo, field, echo, contact, account))
+
+
 class _WhatsAppItem:
-    def __init__(self, item: Json, account: str, contact: Json, received_at_ms: int) -> None:
+    def __init__(self, item: Fields, account: str, contact: Fields, received_at_ms: int) -> None:
         self._item = item
         self._received_at_ms = received_at_ms
-        # If the author hides their number, WhatsApp sends an id that only this business knows. Keep the id's upper
-        # case, because WhatsApp accepts a reply only to the unchanged id.
-        number, user_id = word_of(item.get("from")), word_of(item.get("from_user_id"))
-        user_id = user_id or word_of(contact.get("user_id"))
-        self._author = number or user_id or word_of(contact.get("wa_id"))
+        self._author, user_id, self._ids = _names(item.word("from"), item.word("from_user_id"), contact)
         self._profile = _profile(contact, user_id)
-        self._ids = author_ids(number or contact.get("wa_id"), user_id)
-        group = word_of(item.get("group_id"))
+        group = item.word("group_id")
         self._group = group is not None
-        user = group or (self._author or "").strip().removeprefix("+")
+        user = group or _user(self._author)
         self._conversation = ConversationId(DEFAULT_TENANT, WhatsApp.name, account, user)
 
     def read(self) -> Update | str:
         kind = _kind_of(self._item)
-        content = object_of(self._item.get(kind or ""))
-        sent_at_ms = ms_of_time(self._item.get("timestamp")) or self._received_at_ms
+        content = self._item.part(kind or "")
+        sent_at_ms = ms_of_time(self._item.get("timestamp"))
+        at_ms = sent_at_ms or self._received_at_ms
         match kind:
-            case "reaction":
-                # The emoji is missing if the author has removed the reaction.
-                emoji = word_of(content.get("emoji"))
-                ids = None if self._group else self._ids
-                message_id = id_of(content.get("message_id"))
-                return Reacted(self._conversation, message_id, self._author, emoji, sent_at_ms, ids)
-            case "revoke":
-                message_id = id_of(content.get("original_message_id"))
-                return Deleted(self._conversation, message_id, self._author, sent_at_ms, self._group, self._ids)
-            case "edit":
-                message = self._message(
-                    object_of(content.get("message")), content.get("original_message_id"), editedAt=sent_at_ms
-                )
-                return (
-                    message
-                    if isinstance(message, str)
-                    else Edited(self._conversation, message, sent_at_ms, self._group, author_ids=self._ids)
-                )
+            case None:
+                return "unknown"
             case "system" | "request_welcome":
                 # WhatsApp wrote this message itself, or sent it because a customer opened a chat without writing.
                 return kind
-        message = self._message(self._item, self._item.get("id"), sentAt=ms_of_time(self._item.get("timestamp")))
-        if isinstance(message, str):
-            return message
+            case "reaction":
+                # The emoji is missing if the author has removed the reaction.
+                emoji, ids = content.word("emoji"), None if self._group else self._ids
+                return Reacted(self._conversation, content.id("message_id"), self._author, emoji, at_ms, ids)
+            case "revoke":
+                message_id = content.id("original_message_id")
+                return Deleted(self._conversation, message_id, self._author, at_ms, self._group, self._ids)
+            case "edit":
+                message = self._message(content.part("message"), content.get("original_message_id"), editedAt=at_ms)
+                return Edited(self._conversation, message, at_ms, self._group, author_ids=self._ids)
+        message = self._message(self._item, self._item.get("id"), sentAt=sent_at_ms)
         return Incoming(self._conversation, message, self._group, author_ids=self._ids)
 
-    def _message(self, item: Json, message_id: Any, **times: int | None) -> Message | str:
+    def _message(self, item: Fields, message_id: Any, **times: int | None) -> Message:
         kind = _kind_of(item)
         if kind is None:
-            return "unknown"
-        context = object_of(item.get("context"))
+            raise InvalidWebhook("the edit contains no message")
+        context = item.part("context")
         fields = {
             "id": message_id,
             "type": kind,
@@ -135,204 +134,163 @@ class _WhatsAppItem:
             "replyTo": context.get("id"),
             "receivedAt": self._received_at_ms,
             "platform": WhatsApp.name,
+            **times,
         }
         # The content of `contacts` is a list; that of the other types is an object.
         content = item.get(kind)
-        content = {"items": content} if isinstance(content, list) else object_of(content)
+        content = Fields(items=content) if isinstance(content, list) else object_of(content)
         # A message whose content WhatsApp withholds is often a customer's first. Buffer it without the content, like a
         # message of an unknown type.
-        read = _READERS.get(kind)
-        said = read(content) if read else {}
-        return Message.model_validate(fields | drop_nones(times) | said | self._details(item, context))
-
-    def _details(self, item: Json, context: Json) -> dict[str, Any]:
-        return drop_empty(
-            {
-                "profile": self._profile,
-                "chat": {"type": "group"} if self._group else None,
-                "forwarded": context.get("forwarded") is True or context.get("frequently_forwarded") is True,
-                "quoted": drop_empty({"author": word_of(context.get("from"))}) if "id" in context else None,
-                "referral": _referral(object_of(item.get("referral"))),
-                "product": _product(object_of(context.get("referred_product"))),
-                "withheld": _withheld(item),
-            }
-        )
+        said = _READERS[kind](content) if kind in _READERS else {}
+        details = {
+            "profile": self._profile,
+            "chat": {"type": "group"} if self._group else None,
+            "forwarded": context.get("forwarded") is True or context.get("frequently_forwarded") is True,
+            "quoted": context.renamed({"author": "from"}) if "id" in context else None,
+            "referral": _referral(item.part("referral")),
+            "product": context.part("referred_product").renamed(_PRODUCT),
+            "withheld": _withheld(item),
+        }
+        return Message.model_validate(fields | said | drop_empty(details))
 
 
-def _changes(entries: Iterable[Json], intake: Intake) -> Iterator[tuple[Any, Json]]:
-    """Yield the `field` and `value` of every change of every entry.
-
-    Count entries without a list of changes as unreadable.
-    """
-    for entry in entries:
-        changes = entry.get("changes")
-        if not isinstance(changes, list):
-            intake.ignored["unreadable"] += 1
-            continue
-        for change in map(object_of, changes):
-            yield change.get("field"), object_of(change.get("value"))
-
-
-def _read_echo(field: Any, echo: Json, contact: Json, account: str) -> HumanReply | str:
+def _read_echo(field: Any, echo: Fields, contact: Fields, account: str) -> HumanReply | str:
     """Read a message of the business. Only `smb_message_echoes` has what a human agent typed in WhatsApp's app."""
-    number, user_id = word_of(echo.get("to")), word_of(echo.get("to_user_id")) or word_of(contact.get("user_id"))
-    user = (number or user_id or word_of(contact.get("wa_id")) or "").strip().removeprefix("+")
-    message_id, at_ms = word_of(echo.get("id")), ms_of_time(echo.get("timestamp"))
+    name, _, customer_ids = _names(echo.word("to"), echo.word("to_user_id"), contact)
+    user, message_id, at_ms = _user(name), echo.word("id"), ms_of_time(echo.get("timestamp"))
     if field != TYPED_IN_THE_APP or _kind_of(echo) in NO_REPLIES or not (user and message_id and at_ms):
         return "echo"
     conversation = ConversationId(DEFAULT_TENANT, WhatsApp.name, account, user)
-    return HumanReply(conversation, message_id, at_ms, customer_ids=author_ids(number or contact.get("wa_id"), user_id))
+    return HumanReply(conversation, message_id, at_ms, customer_ids=customer_ids)
 
 
 # -- author, referral and errors -------------------------------------------------------------------
 
 
-def _kind_of(item: Json) -> str | None:
+def _kind_of(item: Fields) -> str | None:
     """Return the item's type. If it is missing, as for some locations, return the name of the content's field."""
-    return word_of(item.get("type")) or next((kind for kind in _READERS if kind in item), None)
+    return item.word("type") or next((kind for kind in _READERS if kind in item), None)
+
+
+def _names(number: str | None, user_id: str | None, contact: Fields) -> tuple[str | None, str | None, AuthorIds]:
+    """Return the author's name, the author's id, and both ids.
+
+    If the author hides their number, WhatsApp sends an id that only this business knows. Keep the id's upper case,
+    because WhatsApp accepts a reply only to the unchanged id.
+    """
+    user_id, known_number = user_id or contact.word("user_id"), contact.word("wa_id")
+    return number or user_id or known_number, user_id, author_ids(number or known_number, user_id)
+
+
+def _user(name: str | None) -> str:
+    return (name or "").strip().removeprefix("+")
 
 
 class _Contacts:
     """The contacts of a change, by their numbers and ids."""
 
-    def __init__(self, value: Json) -> None:
-        self._all = [object_of(contact) for contact in list_of(value.get("contacts"))]
+    def __init__(self, value: Fields) -> None:
+        self._all = value.values_of("contacts")
         self._by_name = {
-            (field, contact[field]): contact
-            for contact in self._all
+            (field, name): place
+            for place, contact in enumerate(value.parts("contacts"))
             for field in ("wa_id", "user_id")
-            if word_of(contact.get(field))
+            if (name := contact.word(field))
         }
 
-    def find(self, number: Any, user_id: Any, *, among: int) -> Json:
+    def find(self, number: Any, user_id: Any, *, among: int) -> Fields:
         """Return the contact with this number or id. If only one contact and one item exist, return that contact.
 
         A single contact belongs to a single item, even if their numbers are written differently, or the item does not
         name its author.
         """
-        for name in (("wa_id", word_of(number)), ("user_id", word_of(user_id))):
-            if name in self._by_name:
-                return self._by_name[name]
-        return self._all[0] if len(self._all) == among == 1 else {}
+        for name in (("wa_id", number), ("user_id", user_id)):
+            if isinstance(name[1], str) and name in self._by_name:
+                return object_of(self._all[self._by_name[name]])
+        return object_of(self._all[0]) if len(self._all) == among == 1 else Fields()
 
 
-def _profile(contact: Json, user_id: str | None) -> Profile:
-    profile = object_of(contact.get("profile"))
+def _profile(contact: Fields, user_id: str | None) -> dict[str, str]:
+    profile = contact.part("profile")
     return profile_of(
-        name=word_of(profile.get("name")),
-        user_name=word_of(profile.get("username")) or word_of(contact.get("username")),
+        name=profile.word("name"),
+        user_name=profile.word("username") or contact.word("username"),
         user_id=user_id,
-        country=word_of(profile.get("country_code")),
+        country=profile.word("country_code"),
     )
 
 
-def _referral(given: Json) -> dict[str, Any]:
+def _referral(given: Fields) -> dict[str, str]:
     """Read the ad or post that led the author to write."""
-    media = word_of(given.get("image_url")) or word_of(given.get("video_url")) or word_of(given.get("thumbnail_url"))
-    return drop_empty(
-        {
-            "type": word_of(given.get("source_type")),
-            "id": word_of(given.get("source_id")),
-            "url": word_of(given.get("source_url")),
-            "title": word_of(given.get("headline")),
-            "text": word_of(given.get("body")),
-            "mediaUrl": media,
-            "clickId": word_of(given.get("ctwa_clid")),
-            "welcome": word_of(object_of(given.get("welcome_message")).get("text")),
-        }
-    )
+    media = next(filter(None, map(given.word, ("image_url", "video_url", "thumbnail_url"))), None)
+    welcome = given.part("welcome_message").renamed({"welcome": "text"})
+    return given.renamed(_REFERRAL) | ({"mediaUrl": media} if media else {}) | welcome
 
 
-def _product(given: Json) -> dict[str, Any]:
-    return drop_empty({"id": word_of(given.get("product_retailer_id")), "catalogId": word_of(given.get("catalog_id"))})
-
-
-def _with_errors(item: Json, value: Json) -> Json:
+def _with_errors(item: Fields, value: Fields) -> Fields:
     """Return the item. If it has neither content nor errors, add the errors of the change that contains it."""
     errors = value.get("errors")
     is_empty = not item.get("errors") and not item.get(_kind_of(item) or "")
-    return {**item, "errors": errors} if errors and is_empty else item
+    return Fields(item, errors=errors) if errors and is_empty else item
 
 
-def _withheld(item: Json) -> dict[str, Any]:
+def _withheld(item: Fields) -> dict[str, Any]:
     """Return WhatsApp's reason for withholding the content, and the content's type if WhatsApp names it."""
-    errors = [object_of(error) for error in list_of(item.get("errors"))]
-    if not errors:
-        return {}
-    title = (word_of(errors[0].get("title")) or "")[:MAX_TITLE_CHARACTERS]
-    kind = word_of(object_of(item.get("unsupported")).get("type"))
-    return drop_empty({"code": number_of(errors[0].get("code")), "title": title, "type": kind})
+    for error in item.parts("errors", most=1):
+        title = (error.word("title") or "")[:MAX_TITLE_CHARACTERS]
+        return drop_empty({"code": error.number("code"), "title": title, "type": item.part("unsupported").word("type")})
+    return {}
 
 
 # -- contents by type of message -------------------------------------------------------------------
 
 
-def _text(content: Json) -> dict[str, Any]:
-    return {"text": content.get("body")}
+def _media(kind: str, content: Fields) -> dict[str, Any]:
+    attachment = {
+        "type": kind,
+        "id": content.get("id"),
+        "url": content.get("link") or content.get("url"),
+        "mimeType": content.get("mime_type"),
+        "name": content.get("filename"),
+        "sha256": content.word("sha256"),
+        "voice": content.get("voice") is True or None,
+        "animated": content.get("animated") is True or None,
+    }
+    return {"text": content.get("caption", ""), "attachments": [drop_nones(attachment)]}
 
 
-def _media(kind: str) -> Callable[[Json], dict[str, Any]]:
-    def read(content: Json) -> dict[str, Any]:
-        attachment = {
-            "type": kind,
-            "id": content.get("id"),
-            "url": content.get("link") or content.get("url"),
-            "mimeType": content.get("mime_type"),
-            "name": content.get("filename"),
-            "sha256": word_of(content.get("sha256")),
-            "voice": content.get("voice") is True or None,
-            "animated": content.get("animated") is True or None,
-        }
-        return {"text": content.get("caption", ""), "attachments": [drop_nones(attachment)]}
-
-    return read
-
-
-def _location(content: Json) -> dict[str, Any]:
+def _location(content: Fields) -> dict[str, Any]:
     place = {"type": "location", "latitude": content.get("latitude"), "longitude": content.get("longitude")}
-    place["url"] = word_of(content.get("url"))
-    return {
-        "text": strings_of([content.get("name"), content.get("address")]),
-        "attachments": [drop_nones(place)],
-    }
+    text = strings_of([content.get("name"), content.get("address")])
+    return {"text": text, "attachments": [drop_nones(place | {"url": content.word("url")})]}
 
 
-def _contacts(content: Json) -> dict[str, Any]:
-    cards = [object_of(card) for card in list_of(content.get("items"))[:MAX_ATTACHMENTS]]
-    names = [object_of(card.get("name")).get("formatted_name") for card in cards]
-    return {
-        "text": strings_of(names),
-        "attachments": [{**card, "type": "contact", "name": name} for card, name in zip(cards, names, strict=True)],
-    }
+def _contacts(content: Fields) -> dict[str, Any]:
+    cards = list(content.parts("items", most=MAX_ATTACHMENTS))
+    names = [card.part("name").get("formatted_name") for card in cards]
+    contacts = [{**card, "type": "contact", "name": name} for card, name in zip(cards, names, strict=True)]
+    return {"text": strings_of(names), "attachments": contacts}
 
 
-def _reply(content: Json) -> dict[str, Any]:
+def _reply(content: Fields) -> dict[str, Any]:
     """Read a choice or a form. The text is what the author saw. `interactive` has the id that the bot gave the choice.
 
     `form` has the values of a form, which WhatsApp sends as a JSON string.
     """
-    kind = word_of(content.get("type")) or next((name for name in content if name.endswith("_reply")), "")
-    chosen = object_of(content.get(kind))
-    text = word_of(chosen.get("title")) or word_of(chosen.get("body")) or word_of(chosen.get("response"))
+    kind = content.word("type") or next((name for name in content if name.endswith("_reply")), "")
+    chosen = content.part(kind)
+    text = chosen.word("title") or chosen.word("body") or chosen.word("response")
     form = object_in(chosen.get("response_json"))
-    return {"text": text or "", "interactive": dict(content)} | ({"form": form} if form else {})
+    return {"text": text or "", "interactive": content} | ({"form": form} if form else {})
 
 
-def _button(content: Json) -> dict[str, Any]:
-    return {"text": content.get("text", ""), "interactive": dict(content)}
-
-
-def _order(content: Json) -> dict[str, Any]:
-    """Read an order. Its text is the author's note, and `order` has the products."""
-    return {"text": content.get("text", ""), "order": dict(content)}
-
-
-_READERS: Mapping[str, Callable[[Json], dict[str, Any]]] = {
-    "text": _text,
-    **{kind: _media(kind) for kind in ("image", "audio", "video", "document", "sticker")},
+_READERS: Mapping[str, Callable[[Fields], dict[str, Any]]] = {
+    "text": lambda content: {"text": content.get("body")},
+    **{kind: partial(_media, kind) for kind in ("image", "audio", "video", "document", "sticker")},
     "location": _location,
     "contacts": _contacts,
     "interactive": _reply,
-    "button": _button,
-    "order": _order,
+    "button": lambda content: {"text": content.get("text", ""), "interactive": content},
+    # The text of an order is the author's note.
+    "order": lambda content: {"text": content.get("text", ""), "order": content},
 }

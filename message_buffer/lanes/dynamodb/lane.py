@@ -1,25 +1,30 @@
-"""The DynamoDB lane. It has all methods of `Lane`, and further methods for operators' commands."""
+"""The DynamoDB lane. It has all methods of `Lane`, and further methods for operators' commands.
+
+The first message of a conversation opens a window, and later messages join it. Each message writes its facts into the
+window. The request that opens the window also sends the trigger, and fails if it cannot send it. A request that makes
+the window due earlier sends another trigger.
+"""
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
 from uuid import uuid4
 
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import StoreUnavailable
+from message_buffer.errors import SendFailed, StoreUnavailable, TooManyHolds
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.dynamodb.items import DROPPED, MESSAGE, name_of
 from message_buffer.lanes.dynamodb.messages import Contents, StoredMessage, bytes_apart
-from message_buffer.lanes.dynamodb.schedule import Schedule
 from message_buffer.lanes.dynamodb.table import MessageTable
-from message_buffer.lanes.dynamodb.triggers import Triggers
+from message_buffer.lanes.dynamodb.triggers import TriggerQueue
 from message_buffer.lanes.dynamodb.window import Note, Window
-from message_buffer.lanes.dynamodb.windows import has_room
+from message_buffer.lanes.dynamodb.windows import Held, has_room
 from message_buffer.lanes.holds import Hold, Holder, end_of, longest, unexpired
-from message_buffer.limits import MAX_WINDOW_TRIES, MINUTE_MS, REMEMBERED_MS
+from message_buffer.limits import MAX_WINDOW_TRIES, MINUTE_MS, REMEMBERED_MS, WINDOW_GRACE_MS
 from message_buffer.messages.wire_form import edited_at_ms
-from message_buffer.rules.due_time import due_after_typing
+from message_buffer.rules.due_time import Due, due_after_typing
 from message_buffer.rules.quota import Charge
-from message_buffer.rules.timing import Timing
+from message_buffer.rules.timing import RuleName, Timing
 
 # If an instance's clock steps back by less than this, the instance records the next message as 1 ms later than the last
 # one. If the clock steps back further, it was wrong before, so the instance uses the new time.
@@ -33,26 +38,28 @@ CANCEL_LOCK_MS = 10_000
 MAX_CANCEL_LOCK_TRIES = 5
 CANCEL_LOCK_PAUSE_SECONDS = 0.1
 
+T = TypeVar("T")
+
 
 class DynamoDbLane:
     def __init__(
         self,
         table: MessageTable,
-        triggers: Triggers,
+        triggers: TriggerQueue,
         *,
         clock: Clock = system_clock,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._messages, self._windows, self._locks = table.messages, table.windows, table.locks
+        self._messages, self._windows = table.messages, table.windows
         self._quotas = table.quotas
-        self._schedule = Schedule(table, triggers, clock)
+        self._triggers = triggers
         self._clock = clock
         self._sleep = sleep
         self._last_arrival_ms = 0
 
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
-    ) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
+    ) -> o.Buffered:
         # `charge` has charged the whole webhook, because each write to a counter costs as much as a message's.
         del charge
         name, arrived_at_ms = name_of(message_id), self._arrival()
@@ -61,8 +68,8 @@ class DynamoDbLane:
             return o.MessageDuplicate(None, 0)
         # Write a note for a duplicate, too, because the earlier request may have stored the message but opened no
         # window.
-        note = Note(arrived_at_ms, timing, is_new=put == "new", size=len(payload))
-        joined = self._schedule.join(conversation, name, note)
+        note = Note(arrived_at_ms, timing, is_new=put == "new", id=uuid4().hex, size=len(payload))
+        joined = self._join(conversation, name, note)
         if joined is None:
             return o.MessageRefused("waiting", 0)
         due, messages = joined
@@ -71,8 +78,73 @@ class DynamoDbLane:
         # The earlier request may have failed, and may have removed the message before this request joined the window.
         # After that it cannot, so store the message again if it is missing.
         if self._messages.put_message(conversation, name, body=payload, arrived_at_ms=arrived_at_ms) == "new":
-            due, messages = self._schedule.join(conversation, name, note._replace(is_new=True)) or joined
+            due, messages = self._join(conversation, name, note._replace(is_new=True)) or joined
         return o.MessageDuplicate(due.due_at_ms, messages, due.rule)
+
+    def _join(self, conversation: str, name: str, note: Note) -> tuple[Due, int] | None:
+        """Let a stored message join the conversation's window, or open one. Return the window's due time and the number
+        of its messages. If too many messages or bytes wait already, remove the message and return None."""
+        done, before = self._note(conversation, note)
+        if not done and before.noted == note.id:
+            # The response to the write was lost, and the client has sent the write again. So the message is counted.
+            note = note._replace(is_new=False)
+            done, before = self._note(conversation, note)
+        if not done:
+            self._messages.remove_message(conversation, name)
+            return None
+        after, now_ms = note.in_window(before), self._clock()
+        due = after.due_of_waiting
+        is_overdue = before.due.due_at_ms < now_ms - WINDOW_GRACE_MS and not before.is_locked(now_ms)
+        if not before.is_open:
+            try:
+                self._send_trigger(conversation, due.due_at_ms)
+            except SendFailed:
+                # This request fails, and the platform may never send the message again. Remove the message, because
+                # otherwise a later window would emit it too late. If another request has joined the window meanwhile,
+                # leave the window open, because the sweep sends a trigger for it.
+                new, expires_at_ms = name if note.is_new else None, now_ms + REMEMBERED_MS
+                self._messages.take_back(conversation, new, window=after, expires_at_ms=expires_at_ms)
+                raise
+        elif before.frozen is not None:
+            # The run that emits the frozen batch sends a trigger for the messages behind the batch. If that run has
+            # died, the queue delivers the batch's own trigger again. Send another trigger only if that one seems to be
+            # lost.
+            if is_overdue:
+                self._send_trigger(conversation, now_ms)
+        elif due.due_at_ms < before.due.due_at_ms:
+            # Fix a due time that has already passed, so that messages do not move it before the trigger comes.
+            fixed = due.due_at_ms <= max(now_ms, note.at_ms)
+            due = due.moved_to(min(due.due_at_ms, now_ms)) if fixed else due
+            self._hasten(conversation, window=after, due=due, fixed=fixed)
+        elif not (note.is_new and before.timing):
+            # The window may have no trigger, because the request that opened it ended too early, or because all earlier
+            # messages were deleted. A second trigger does no harm.
+            self._send_trigger(conversation, due.due_at_ms)
+        elif is_overdue:
+            # The window was due long before this message, so its trigger must be lost. The message joins the overdue
+            # batch.
+            due = before.due
+            self._hasten(conversation, window=after, due=due)
+        return due, after.waiting
+
+    def _note(self, conversation: str, note: Note) -> tuple[bool, Window]:
+        """Write the note into the window, and return the result of `Windows.note`.
+
+        The due time after a press depends on the window, which this request has not read. So first write the press as
+        if the window were closed. If the window is open, this write fails and returns the window. Then write the press
+        again, provided that the window has not changed since. Raise StoreUnavailable if other requests keep changing
+        the window.
+        """
+        if not (note.is_new and note.is_pressed):
+            return self._windows.note(conversation, note)
+        seen = Window()
+        for _ in range(MAX_WINDOW_TRIES):
+            computed = note.in_window(seen).computed
+            done, before = self._windows.note(conversation, note, seen=seen, computed=computed)
+            if done or before == seen:
+                return done, before
+            seen = before
+        raise StoreUnavailable("note press: messages keep arriving; try again")
 
     def charge(self, conversation: str, charge: Charge, *, messages: int, others: int) -> o.Charged | o.MessageRefused:
         del conversation  # this lane does not divide quotas by conversations
@@ -85,13 +157,13 @@ class DynamoDbLane:
         return self._last_arrival_ms
 
     def flush_buffer(self, conversation: str) -> o.BufferFlushed | o.BufferEmpty:
-        window = self._schedule.hasten_now(conversation, "flush", rule="flush", hold="ignore")
+        window = self._hasten_now(conversation, "flush", rule="flush", hold="ignore")
         return o.BufferFlushed(window.due.due_at_ms, window.waiting) if window.is_open else o.BufferEmpty()
 
-    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.BufferRetimed | o.BufferUnmoved | o.BufferEmpty:
+    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed:
         if timing.flush_reason:
             reason, rule = timing.flush_reason, timing.silence_rule
-            window = self._schedule.hasten_now(conversation, reason, rule=rule, hold="obey")
+            window = self._hasten_now(conversation, reason, rule=rule, hold="obey")
             if not window.is_open:
                 return o.BufferEmpty()
             if window.held_until_ms > self._clock():
@@ -107,13 +179,34 @@ class DynamoDbLane:
                 due = after.due_of_waiting
                 if due.due_at_ms < before.due_at_ms and window.frozen is None:
                     due = due.moved_to(max(due.due_at_ms, now_ms))
-                    self._schedule.hasten(conversation, window=after, due=due, fixed=due.due_at_ms <= now_ms)
+                    self._hasten(conversation, window=after, due=due, fixed=due.due_at_ms <= now_ms)
                 return o.BufferRetimed(due.due_at_ms, window.waiting, due.rule)
         raise StoreUnavailable("retime window: messages keep arriving; try again")
 
-    def extend_wait(
-        self, conversation: str, *, extend_ms: int, max_wait_ms: int
-    ) -> o.BufferExtended | o.BufferUnmoved | o.BufferEmpty:
+    def _hasten_now(self, conversation: str, due_for: str, *, rule: RuleName, hold: Held) -> Window:
+        """Make an open window due now. `due_for` is the flush reason. Return the window after the change."""
+        for _ in range(MAX_WINDOW_TRIES):
+            window, now_ms = self._windows.read(conversation), self._clock()
+            obeys_hold = hold == "obey" and window.held_until_ms > now_ms
+            if not window.is_open or _is_due(window, now_ms) or obeys_hold:
+                return window
+            due, fixed = Due(now_ms, due_for, rule, now_ms - window.last_arrival_ms), _has_waiting(window)
+            if self._hasten(conversation, window=window, due=due, fixed=fixed, hold=hold):
+                listed_at_ms = min(window.listed_at_ms, now_ms)
+                return window._replace(found=due if fixed else window.found, listed_at_ms=listed_at_ms)
+        raise StoreUnavailable("hasten window: another request is changing the conversation; try again")
+
+    def _hasten(self, conversation: str, *, window: Window, due: Due, fixed: bool = True, hold: Held = "obey") -> bool:
+        """Make an open window due earlier, as `Windows.hasten` does, and send its trigger."""
+        done = self._windows.hasten(conversation, window=window, due=due, fixed=fixed, hold=hold)
+        if done:
+            self._send_trigger(conversation, due.due_at_ms)
+        return done
+
+    def _send_trigger(self, conversation: str, due_at_ms: int) -> None:
+        self._triggers.send(conversation, delay_ms=max(due_at_ms - self._clock(), 0))
+
+    def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended:
         window, now_ms = self._windows.read(conversation), self._clock()
         before = window.due_of_waiting
         if not window.timing or window.found:
@@ -133,9 +226,15 @@ class DynamoDbLane:
         return o.BufferExtended(due.due_at_ms)
 
     def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
-        hold = Hold(holder, self._clock() + hold_ms, cause)
+        """Hold the conversation. Raise TooManyHolds if consumers have begun too many holds, and have none here."""
+        now_ms, is_counted = self._clock(), holder == "people"
+        hold = Hold(holder, now_ms + hold_ms, cause)
         for _ in range(MAX_WINDOW_TRIES):
             window = self._windows.read(conversation)
+            if not is_counted and all(each.holder != holder for each in unexpired(window.holds, now_ms)):
+                if not self._quotas.count_hold(now_ms):
+                    raise TooManyHolds("consumers have begun too many holds in this hour; try again later")
+                is_counted = True
             holds = longest(hold, *window.holds)
             # No new trigger is needed: when the pending one arrives, the DynamoDB processor finds the hold in the
             # window.
@@ -146,41 +245,49 @@ class DynamoDbLane:
     def resume_buffer(
         self, conversation: str, *, holder: Holder | None = None, cause: str | None = None
     ) -> o.ResumeOutcome:
-        return self._schedule.end_holds(conversation, holder, cause)
+        for _ in range(MAX_WINDOW_TRIES):
+            window, now_ms = self._windows.read(conversation), self._clock()
+            due_at_ms = window.due.due_at_ms if window.is_open else None
+            before = unexpired(window.holds, now_ms)
+            left = tuple(one for one in before if holder not in (None, one.holder) or cause not in (None, one.cause))
+            if left == before:
+                return o.OnHold(end_of(left)) if left else o.NotOnHold(due_at_ms)
+            end_ms, moves = end_of(left) or now_ms, window.is_open and (not left or _has_waiting(window))
+            if moves and end_ms < window.held_until_ms and not _is_due(window, end_ms):
+                rule: RuleName = "hold" if left else "resume"
+                due = Due(end_ms, rule, rule, end_ms - window.last_arrival_ms)
+                fixed, due_at_ms = not left and _has_waiting(window), end_ms
+                done = self._hasten(conversation, window=window, due=due, fixed=fixed, hold=left)
+            else:
+                done = self._windows.end_holds(conversation, window=window, holds=left)
+            if done:
+                return o.OnHold(end_ms) if left else o.HoldEnded(due_at_ms)
+        raise StoreUnavailable("resume window: another request is changing the conversation; try again")
 
-    def cancel_buffer(
-        self, conversation: str, *, cancel_id: str | None = None
-    ) -> o.BufferCancelled | o.AlreadyCancelled:
+    def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled:
         """Lock the window and drop all messages. Raise StoreUnavailable if a processor keeps the window locked."""
         owner = uuid4().hex
         window = self._lock(conversation, owner)
         try:
-            contents = self._messages.read(conversation)
-            if cancel_id is not None and self._messages.tombstone(conversation, name_of(cancel_id)):
+            before = self._messages.find(conversation, name_of(cancel_id)) if cancel_id is not None else ""
+            if before and isinstance(before, str):
                 return o.AlreadyCancelled(window.generation, lane="dynamodb")
-            dropped = [each.name for each in contents.stored]
-            apart = [each.name for each in contents.stored if each.is_apart]
-            marks = [name_of(cancel_id)] if cancel_id is not None else []
-            expires_at_ms = self._clock() + REMEMBERED_MS
-            self._messages.write_tombstones(
-                conversation, dropped, batch_id=DROPPED, expires_at_ms=expires_at_ms, apart=apart
-            )
+            contents = self._messages.read(conversation)
             # Write the tombstone of the cancel's id last: if a repeated cancel finds it, all messages are already
             # dropped.
-            self._messages.write_tombstones(conversation, marks, batch_id=DROPPED, expires_at_ms=expires_at_ms)
-            self._locks.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
+            mark = [StoredMessage(name_of(cancel_id), 0)] if cancel_id is not None else []
+            expires_at_ms = self._clock() + REMEMBERED_MS
+            for each in (contents.stored, mark):
+                self._messages.write_tombstones(conversation, each, batch_id=DROPPED, expires_at_ms=expires_at_ms)
+            self._windows.close(conversation, owner, generation=window.generation, expires_at_ms=expires_at_ms)
             frozen = len(window.frozen.names) if window.frozen else 0
             return o.BufferCancelled(window.generation, len(contents.waiting), frozen, leaving=False, lane="dynamodb")
         finally:
-            self._locks.release(conversation, owner)
+            self._windows.release(conversation, owner)
 
     def forget_conversation(self, conversation: str) -> o.ConversationForgotten:
-        """Lock the window, and erase all of the conversation's items, the window last. A run that still works on the
-        window then loses its lock.
-
-        Messages that arrive meanwhile are erased, too. Raise StoreUnavailable if messages keep arriving, or if a
-        processor keeps the window locked.
-        """
+        """Lock the window, and erase all of the conversation's items, also messages that arrive meanwhile. Raise
+        StoreUnavailable if messages keep arriving, or if a processor keeps the window locked."""
         owner, waiting, frozen = uuid4().hex, 0, 0
         arrivals: list[int] = []
         try:
@@ -194,16 +301,16 @@ class DynamoDbLane:
                 arrivals += _arrivals(contents, self._clock())
                 waiting += len(contents.waiting)
                 frozen += len(contents.stored) - len(contents.waiting)
-                if self._locks.delete_window(conversation, owner, window=window):
+                if self._windows.delete_window(conversation, owner, window=window):
                     return o.ConversationForgotten(max(arrivals, default=None), waiting, frozen, leaving_until_ms=None)
             raise StoreUnavailable("forget conversation: messages keep arriving; try again")
         finally:
-            self._locks.release(conversation, owner)
+            self._windows.release(conversation, owner)
 
     def _lock(self, conversation: str, owner: str) -> Window:
         for attempt in range(MAX_CANCEL_LOCK_TRIES):
             now_ms = self._clock()
-            window = self._locks.acquire_to_drop(conversation, owner, now_ms=now_ms, until_ms=now_ms + CANCEL_LOCK_MS)
+            window = self._windows.acquire_to_drop(conversation, owner, now_ms=now_ms, until_ms=now_ms + CANCEL_LOCK_MS)
             if window.lock.owner == owner:
                 return window
             if attempt + 1 < MAX_CANCEL_LOCK_TRIES:
@@ -212,68 +319,53 @@ class DynamoDbLane:
 
     def edit_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing | None = None
-    ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
-        def edit(window: Window, was: StoredMessage) -> bool | o.MessageAbsent:
+    ) -> o.Edited:
+        def edit(window: Window, was: StoredMessage) -> o.MessageEdited | o.MessageAbsent | None:
             if edited_at_ms(payload) < was.edited_at_ms:
-                return True
+                return o.MessageEdited(is_newest=False)
             more_bytes = bytes_apart(payload) - was.large_bytes
             if more_bytes > 0 and not has_room(window, more_bytes):
                 return o.MessageAbsent(known=True, batch_id=None, lane="dynamodb")
-            return self._messages.edit_message(conversation, was, body=payload)
+            done = self._messages.edit_message(conversation, was, body=payload)
+            return o.MessageEdited(is_newest=was.arrived_at_ms >= window.newest_at_ms) if done else None
 
-        found = self._changed(conversation, message_id, edit)
-        if not isinstance(found, bool):
-            return found
+        edited: o.Edited = self._changed(conversation, message_id, edit)
         # Retime only if this message is the newest. A later message may wait for its own transcript, and a retime would
         # cut that wait short.
-        if timing is not None and found:
+        if timing is not None and isinstance(edited, o.MessageEdited) and edited.is_newest:
             self.retime_buffer(conversation, timing=timing)
-        return o.MessageEdited(is_newest=found)
+        return edited
 
-    def delete_message(
-        self, conversation: str, message_id: str
-    ) -> o.MessageDeleted | o.MessageFrozen | o.MessageAbsent:
+    def delete_message(self, conversation: str, message_id: str) -> o.Deleted:
         expires_at_ms = self._clock() + REMEMBERED_MS
 
-        def drop(window: Window, was: StoredMessage) -> bool:
-            return self._messages.drop_message(conversation, was.name, window=window, expires_at_ms=expires_at_ms)
+        def drop(window: Window, was: StoredMessage) -> o.MessageDeleted | None:
+            done = self._messages.drop_message(conversation, was.name, window=window, expires_at_ms=expires_at_ms)
+            return o.MessageDeleted() if done else None
 
-        found = self._changed(conversation, message_id, drop)
-        return o.MessageDeleted() if isinstance(found, bool) else found
+        return self._changed(conversation, message_id, drop)
 
     def _changed(
-        self,
-        conversation: str,
-        message_id: str,
-        change: Callable[[Window, StoredMessage], bool | o.MessageAbsent],
-    ) -> bool | o.MessageFrozen | o.MessageAbsent:
-        """Change a waiting message. Return whether it is the newest one. If the message no longer waits, return the
-        outcome that says so instead.
-
-        Raise StoreUnavailable if other requests keep changing the conversation.
-        """
+        self, conversation: str, message_id: str, change: Callable[[Window, StoredMessage], T | None]
+    ) -> T | o.MessageFrozen | o.MessageAbsent:
+        """Change a waiting message, and return the change's outcome, or the outcome that says where the message is. If
+        `change` returns None, repeat it, because another request has changed the conversation."""
         for _ in range(MAX_WINDOW_TRIES):
             window, found = self._find(conversation, message_id)
-            if not isinstance(found, StoredMessage):
-                return found
-            changed = change(window, found)
-            if isinstance(changed, o.MessageAbsent):
+            changed = change(window, found) if isinstance(found, StoredMessage) else found
+            if changed is not None:
                 return changed
-            if changed:
-                return found.arrived_at_ms >= window.newest_at_ms
         raise StoreUnavailable("change message: another request is changing the conversation; try again")
 
-    def find_message(self, conversation: str, message_id: str) -> o.MessageWaiting | o.MessageFrozen | o.MessageAbsent:
+    def find_message(self, conversation: str, message_id: str) -> o.Found:
         _, found = self._find(conversation, message_id)
         return o.MessageWaiting(lane="dynamodb") if isinstance(found, StoredMessage) else found
 
     def _find(
         self, conversation: str, message_id: str
     ) -> tuple[Window, StoredMessage | o.MessageFrozen | o.MessageAbsent]:
-        """Return the window, and the message, or the outcome that says where the message is if it does not wait.
-
-        Read only these two items, because the conversation may have a great many tombstones.
-        """
+        """Return the window, and the message, or the outcome that says where the message is if it does not wait."""
+        # Read only these two items, because the conversation may have a great many tombstones.
         window, name = self._windows.read(conversation), name_of(message_id)
         if window.frozen and name in window.frozen.names:
             return window, o.MessageFrozen(window.frozen.batch_id, lane="dynamodb")
@@ -284,11 +376,8 @@ class DynamoDbLane:
         return window, o.MessageAbsent(known=bool(found), batch_id=batch_id, lane="dynamodb")
 
     def peek_conversation(self, conversation: str, *, limit: int = 0) -> o.Conversation:
-        """Return the conversation's state, with at most `limit` of the messages that wait.
-
-        Tombstones may fill many pages. If there are more than MAX_PAGES_PEEKED, return the messages on the pages that
-        were read, and take their total number from the window.
-        """
+        """Return the conversation's state, with at most `limit` of the messages that wait. If its items fill more than
+        MAX_PAGES_PEEKED pages, take the number of messages from the window."""
         contents = Contents(self._windows.read(conversation))
         if contents.window.is_open:
             contents = self._messages.read(conversation, max_pages=MAX_PAGES_PEEKED if limit else 1)
@@ -339,3 +428,13 @@ def _arrivals(contents: Contents, now_ms: int) -> list[int]:
     window = contents.window
     known = (window.last_at_ms, window.newest_at_ms, *(each.arrived_at_ms for each in contents.stored))
     return [at for at in known if 0 < at < now_ms + MINUTE_MS]
+
+
+def _is_due(window: Window, at_ms: int) -> bool:
+    """Return whether an open window is due, including any messages that wait behind its frozen batch."""
+    return max(window.due.due_at_ms, window.due_of_waiting.due_at_ms) <= at_ms
+
+
+def _has_waiting(window: Window) -> bool:
+    """Return whether any messages wait outside the frozen batch."""
+    return window.frozen is None or window.timing is not None or (window.frozen.has_more and window.waiting > 0)

@@ -61,10 +61,7 @@ class Contents(NamedTuple):
 
 class Messages(Table):
     def put_message(self, conversation: str, name: str, *, body: bytes, arrived_at_ms: int) -> Put:
-        """Store a message, unless this lane already knows it.
-
-        A large body is an item of its own, so that a query for the messages' names does not read it.
-        """
+        """Store a message, unless this lane already knows it."""
         apart = bytes_apart(body)
         content: Values = {"apart": apart} if apart else {"body": body}
         item = {**key_of(conversation, MESSAGE + name), "arrived_at": arrived_at_ms, **content}
@@ -81,9 +78,7 @@ class Messages(Table):
     def _put_body(self, conversation: str, name: str, body: bytes) -> bool:
         """Store the body of a new message, unless a redelivery or an edit has already stored one.
 
-        Return False, and store no body, if the message was emitted or dropped meanwhile. Both can happen while this
-        request is slow. A redelivery may store the body, so that the batch is emitted, or a stop word may drop the
-        message.
+        Return False, and store no body, if the message was emitted or dropped while this request was slow.
         """
         key = key_of(conversation, BODY + name)
         self._put("store body", {**key, "body": body}, only_if="attribute_not_exists(#item)")
@@ -104,11 +99,8 @@ class Messages(Table):
         self._transact("store body", [message, missing])
 
     def drop_message(self, conversation: str, name: str, *, window: Window, expires_at_ms: int) -> bool:
-        """Replace a waiting message with a tombstone. If no other message waits, close the window, unless it is locked
-        or has a frozen batch.
-
-        Return False if the message no longer waits, or the window has changed since the caller read it.
-        """
+        """Replace a waiting message with a tombstone, and close a window in which nothing else waits. Return False if
+        the message no longer waits, or the window has changed since the caller read it."""
         is_last = window.waiting <= 1 and self._is_alone(conversation, name)
         if window.is_open and is_last and not (window.frozen or window.lock.owner):
             change = self._closing(conversation, window, expires_at_ms)
@@ -121,10 +113,8 @@ class Messages(Table):
         return self._transact("drop stored message", [message, change, body])
 
     def _is_alone(self, conversation: str, name: str) -> bool:
-        """Return whether no other message waits, or False if that would take more than a page to find out.
-
-        The window does not count a message if the request that stored it died before it wrote the message's facts.
-        """
+        """Return whether no other message waits, or False if that would take more than a page to find out."""
+        # The window does not count a message if the request that stored it died before it wrote the message's facts.
         contents = self.read(conversation, max_pages=1)
         return contents.is_whole and all(each.name == name for each in contents.waiting)
 
@@ -147,11 +137,8 @@ class Messages(Table):
         return self._change(key_of(conversation, WINDOW), do, values, only_if=only_if)
 
     def edit_message(self, conversation: str, was: StoredMessage, *, body: bytes) -> bool:
-        """Replace a stored message with an edited version.
-
-        Return False if the message is not stored, has a newer edit or was changed since the caller read it, or is
-        already in a batch.
-        """
+        """Replace a stored message with an edited version. Return False if the message was changed since the caller
+        read it, or is already in a batch."""
         name = was.name
         key = key_of(conversation, BODY + name)
         apart = bytes_apart(body)
@@ -171,29 +158,23 @@ class Messages(Table):
         return self._transact("edit stored message", [message, window, change])
 
     def write_tombstones(
-        self, conversation: str, names: Iterable[str], *, batch_id: str, expires_at_ms: int, apart: Iterable[str] = ()
+        self, conversation: str, messages: Sequence[StoredMessage], *, batch_id: str, expires_at_ms: int
     ) -> None:
-        """Replace messages with tombstones. A tombstone remains for as long as the platform may deliver its message
-        again.
-
-        The messages in `apart` have a separate item for the body. Delete these items first, so that a crash leaves no
-        body without its message. Delete them again at the end, because a slow request may have stored one in the
-        meantime.
-        """
-        bodies = [BODY + name for name in apart]
+        """Replace messages with tombstones."""
+        # Delete the bodies first, so that a crash leaves no body without its message. Delete them again at the end,
+        # because a slow request may have stored one in the meantime.
+        bodies = [BODY + each.name for each in messages if each.is_apart]
         self.erase(conversation, bodies)
         left: Values = {"batch_id": batch_id, "expires_at": seconds(expires_at_ms)}
-        self._put_all({**key_of(conversation, MESSAGE + name), **left} for name in names)
+        tombstones = ({**key_of(conversation, MESSAGE + each.name), **left} for each in messages)
+        self._write_all({"PutRequest": {"Item": encode(item)}} for item in tombstones)
         self.erase(conversation, bodies)
 
     def erase(self, conversation: str, items: Iterable[str]) -> None:
-        self._write_all([{"DeleteRequest": {"Key": encode(key_of(conversation, item))}} for item in items])
+        self._write_all({"DeleteRequest": {"Key": encode(key_of(conversation, item))}} for item in items)
 
-    def _put_all(self, items: Iterable[Values]) -> None:
-        self._write_all([{"PutRequest": {"Item": encode(item)}} for item in items])
-
-    def _write_all(self, requests: Sequence[Any]) -> None:
-        for some in _chunks(requests, BATCH_WRITES):
+    def _write_all(self, requests: Iterable[Any]) -> None:
+        for some in chunks(list(requests), BATCH_WRITES):
             _carry_out(list(some), self._write)
 
     def _write(self, requests: Sequence[Any]) -> list[Any]:
@@ -217,15 +198,13 @@ class Messages(Table):
             undone: list[Any] = response.get("UnprocessedKeys", {}).get(self.name, {}).get("Keys", [])
             return undone
 
-        for some in _chunks(list(items), BATCH_READS):
+        for some in chunks(list(items), BATCH_READS):
             _carry_out([encode(key_of(conversation, item)) for item in some], get)
         return {items[item]: found[item]["body"]["B"] for item in found if "body" in found[item]}
 
     def list_items(self, conversation: str) -> list[str]:
-        """Return the item names of all messages, tombstones and bodies, even of bodies without a message.
-
-        Bodies come first, so that a caller who erases the items leaves no body without its message.
-        """
+        """Return the item names of all messages, tombstones and bodies. Bodies come first, so that a caller who erases
+        the items leaves no body without its message."""
         query = expressions(
             {"id": conversation, "window": WINDOW},
             KeyConditionExpression="#conversation = :id AND #item > :window",
@@ -235,13 +214,8 @@ class Messages(Table):
         return [text(item, "item") for item in self._pages("list items", "query", request)]
 
     def read(self, conversation: str, *, with_bodies: bool = False, max_pages: int | None = None) -> Contents:
-        """Return a conversation's window and messages, without tombstones, and without bodies unless `with_bodies` is
-        true.
-
-        In that case, the bodies on the query's first page are included, which costs nothing more. Usually this page has
-        all bodies. There may be many pages, because the tombstones that are left out count towards a page's limit of a
-        megabyte.
-        """
+        """Return a conversation's window and messages, without tombstones. With `with_bodies`, include the bodies on
+        the query's first page, which costs nothing more, and which usually has all bodies."""
         condition = {
             "KeyConditionExpression": "#conversation = :id AND #item < :bodies",
             "FilterExpression": "attribute_not_exists(#batch_id)",
@@ -263,21 +237,14 @@ class Messages(Table):
         return Contents(window, stored, is_whole)
 
     def find(self, conversation: str, name: str) -> StoredMessage | str:
-        """Return the message if it is stored. Otherwise return what `tombstone` returns."""
+        """Return the message if it is stored. Otherwise return the id of the batch that contained it, DROPPED, or "" if
+        there is no tombstone."""
         item = self._get("find message", key_of(conversation, MESSAGE + name))
         return _stored(item) if "arrived_at" in item else text(item, "batch_id")
 
-    def tombstone(self, conversation: str, name: str) -> str:
-        """Return the id of the batch that contained the message, DROPPED, or "" if there is no tombstone."""
-        return text(self._get("find tombstone", key_of(conversation, MESSAGE + name)), "batch_id")
-
     def take_back(self, conversation: str, name: str | None, *, window: Window, expires_at_ms: int) -> bool:
-        """Close a window whose trigger could not be sent, and remove the message `name`, which opened the window. If
-        `name` is None, remove no message.
-
-        Return False, and change nothing, if another request has joined the window, or has edited the message, since
-        this request opened the window.
-        """
+        """Close a window whose trigger could not be sent, and remove the message `name`, which opened the window, if it
+        is not None. Return False, and change nothing, if another request has changed the window since."""
         removal = [] if name is None else self._removal(conversation, name)
         return self._transact("take back message", [self._closing(conversation, window, expires_at_ms), *removal])
 
@@ -322,5 +289,5 @@ def _carry_out(requests: list[Any], call: Callable[[Sequence[Any]], list[Any]]) 
     raise SendFailed("the table is too busy")
 
 
-def _chunks(things: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+def chunks(things: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (things[start : start + size] for start in range(0, len(things), size))

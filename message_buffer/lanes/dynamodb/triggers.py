@@ -5,7 +5,7 @@ Messages of another kind in this queue ask for a sweep, because EventBridge star
 
 import json
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from message_buffer.aws import clients as aws
 from message_buffer.errors import InvalidInput
@@ -19,14 +19,6 @@ class Trigger(NamedTuple):
 
     conversation: str
     receipt: str
-
-
-class Triggers(Protocol):
-    def send(self, conversation: str, *, delay_ms: int) -> None: ...
-
-    def send_sweep(self, *, delay_ms: int) -> None: ...
-
-    def hide(self, trigger: Trigger, *, for_ms: int) -> None: ...
 
 
 class TriggerQueue:
@@ -59,20 +51,15 @@ class TriggerQueue:
             )
 
 
-def is_sweep(body: str) -> bool:
-    """Return whether a queue message asks for a sweep."""
+def read_message(body: str, receipt: str) -> Trigger | None:
+    """Return the trigger in a queue's message, or None if the message asks for a sweep. Raise InvalidInput."""
     try:
-        return bool(json.loads(body) == SWEEP)
-    except ValueError:
-        return False
-
-
-def read_trigger(body: str, receipt: str) -> Trigger:
-    """Return the trigger that a queue message contains. Raise InvalidInput if the message is not a trigger."""
-    try:
-        conversation = json.loads(body)["conversation_id"]
+        content = json.loads(body)
+        conversation = None if content == SWEEP else content["conversation_id"]
     except (ValueError, KeyError, TypeError):
-        conversation = None
+        conversation = ""
+    if conversation is None:
+        return None
     if not isinstance(conversation, str) or not conversation:
         raise InvalidInput("this trigger does not name a conversation")
     return Trigger(conversation, receipt)

@@ -57,8 +57,8 @@ class Window(NamedTuple):
     generation: int = 0
     """Grows with each message that ingest receives, even a repeated one, and with each cancel."""
     changes: int = 0
-    """Grows when a stored message is edited or removed, and when anything but a message changes the due time. If it has
-    grown since a run read the messages, the run must read them again."""
+    """Grows when a stored message is edited or removed, and when anything but a message changes the due time. A run
+    that has read the messages before must then read them again."""
     waiting: int = 0
     """The number of stored messages that are in no frozen batch."""
     large_bytes: int = 0
@@ -71,11 +71,10 @@ class Window(NamedTuple):
     timing: Timing | None = None
     """The rules of the newest typed message, or of a press if only presses have arrived."""
     computed: Due | None = None
-    """The due time after a press into an open window, after a typing event, or after a command to emit at once. The
-    next message replaces it."""
+    """The due time after a press, a typing event, or a command to emit at once. The next message replaces it."""
     listed_at_ms: int = 0
-    """The time under which the index of open windows lists the window. It is the due time or an earlier time. If a
-    batch is frozen, it is the time of the next attempt. 0 if the window is closed."""
+    """The time under which the index lists the open window: the due time or an earlier time, or, if a batch is frozen,
+    the time of its next attempt. 0 if the window is closed."""
     found: Due | None = None
     """The due time, if it is fixed. None if messages can still move it."""
     successor_at_ms: int = 0
@@ -89,6 +88,8 @@ class Window(NamedTuple):
     """When the newest message of the conversation's frozen and emitted batches arrived in this lane."""
     rhythm: Rhythm | None = None
     """The author's rhythm up to the last batch."""
+    noted: str = ""
+    """The id of the newest message's note."""
 
     @property
     def is_open(self) -> bool:
@@ -120,22 +121,19 @@ class Window(NamedTuple):
 
     @property
     def due_of_batch(self) -> Due:
-        """Return the due time for a batch that is frozen now. If an earlier run has fixed the due time, return that
-        one."""
+        """Return the due time for a batch that is frozen now, which may be fixed since an earlier run."""
         return self.found or self.due_of_waiting
 
     @property
     def last_arrival_ms(self) -> int:
-        """Return the time that counts as the newest message's arrival. If the host's clock lagged, it is not the host's
-        time."""
+        """Return the time that counts as the newest message's arrival, also if its host's clock lagged."""
         return arrival_of(self.newest_at_ms, self.previous_at_ms or None).at_ms
 
     def is_locked(self, now_ms: int) -> bool:
         return self.lock.until_ms >= now_ms
 
     def due_by(self, timing: Timing | None, *, before: Due | None = None) -> Due:
-        """Return when the waiting messages are due by these rules. If the newest message is a press, `before` is the
-        due time before it."""
+        """Return when the waiting messages are due by these rules. `before` is the due time before a press."""
         if timing is None:
             return Due(self.listed_at_ms, "silence", "silenceMs", 0)
         at_ms = self.last_arrival_ms
@@ -160,8 +158,8 @@ class Note(NamedTuple):
     at_ms: int
     timing: Timing
     is_new: bool
-    """False if the message was stored before. Such a delivery opens the window if it is closed, but moves no due time.
-    """
+    """False if the message was stored before. Such a note opens a closed window, but moves no due time."""
+    id: str
     size: int = 0
     """The message's size in bytes."""
 
@@ -175,8 +173,7 @@ class Note(NamedTuple):
 
     @property
     def listed_at_ms(self) -> int:
-        """Return the earliest time at which a window that this message opens can be due. A rhythm or a hold in the
-        window's item can only make it due later."""
+        """Return the earliest time at which a window that this message opens can be due, whatever its item contains."""
         facts = Facts(self.at_ms, self.at_ms, 1)
         due_at_ms = due_after_message(facts, self.timing, self.at_ms).due_at_ms
         if self.timing.adaptive and not self.is_pressed:
@@ -196,7 +193,7 @@ class Note(NamedTuple):
         )
         if not self.is_new:
             return after if before.timing else after._replace(newest_at_ms=self.at_ms, timing=self.timing)
-        after = after._replace(newest_at_ms=self.at_ms, previous_at_ms=before.newest_at_ms)
+        after = after._replace(newest_at_ms=self.at_ms, previous_at_ms=before.newest_at_ms, noted=self.id)
         if self.is_pressed and before.is_open and before.timing:
             return after._replace(computed=after.due_by(self.timing, before=before.due_of_waiting))
         return after._replace(timing=self.timing, computed=None)
@@ -242,6 +239,7 @@ def window_of(item: Item) -> Window:
         lock=Lock(text(item, "owner"), number(item, "owner_until")),
         frozen=_frozen(item["frozen"]["M"]) if "frozen" in item else None,
         rhythm=_unpacked(Rhythm, text(item, "rhythm")),
+        noted=text(item, "noted"),
     )
 
 
@@ -251,8 +249,7 @@ def packed(fields: tuple[object, ...]) -> str:
 
 
 def _unpacked(kind: type[T], stored: str) -> T | None:
-    """Return the fields from a text that `packed` has made, or None if the text is empty. Fields of a later version are
-    left out."""
+    """Return the fields in a text of `packed`, without those of a later version, or None if the text is empty."""
     try:
         return kind(*json.loads(stored)[: len(kind._fields)]) if stored else None
     except (ValueError, TypeError):
@@ -260,7 +257,7 @@ def _unpacked(kind: type[T], stored: str) -> T | None:
 
 
 def frozen_item(frozen: FrozenBatch) -> Values:
-    """Return the attribute that stores a frozen batch. The names are a list, because a condition can search a list."""
+    """Return the attribute that stores a frozen batch. A condition can search the list of names."""
     return {"names": frozen.names, "batch": packed(frozen._replace(names=()))}
 
 

@@ -8,16 +8,17 @@ from zlib import crc32
 
 from message_buffer.aws.dynamodb import Table, Value, Values, expressions, number, text
 from message_buffer.lanes.dynamodb.items import OPEN_INDEX, WINDOW, key_of, seconds
-from message_buffer.lanes.dynamodb.window import Note, Window, packed, window_of
+from message_buffer.lanes.dynamodb.window import CLOSE, FACTS, FrozenBatch, Note, Window, frozen_item, packed, window_of
 from message_buffer.lanes.holds import Holds, end_of
 from message_buffer.limits import REMEMBERED_MS
-from message_buffer.rules.due_time import Due
+from message_buffer.rules.due_time import Due, Rhythm
 from message_buffer.rules.timing import Timing
 
 # In one conversation, at most this many messages, and at most this many bytes of large messages, may wait. The Valkey
 # lane has the same defaults.
 MAX_STORED_MESSAGES = 5_000
 MAX_STORED_BYTES = 32 * 1024 * 1024
+FIRST_ATTEMPT = 1
 # DynamoDB allows 1,000 writes a second per index partition. Each window writes at least twice (open, close), so the
 # index of open windows is split into this many slices.
 INDEX_SLICES = 8
@@ -50,8 +51,8 @@ class Windows(Table):
         """Write the facts of a delivery into the window, and open the window if it is closed.
 
         Return True, and the window as it was before this call. Return False, and change nothing, if too many messages
-        or bytes wait already, or if the window is no longer as the caller has `seen` it. Only a press needs `seen`,
-        because its due time, `computed`, depends on the window.
+        or bytes wait already, if the window has this note already, or if it is no longer as the caller has `seen` it.
+        Only a press needs `seen`, because its due time, `computed`, depends on the window.
         """
         values: dict[str, Value] = {
             "one": 1, "none": 0, "at": note.at_ms, "slice": slice_of(conversation), "listed": note.listed_at_ms,
@@ -70,9 +71,10 @@ class Windows(Table):
             # Let DynamoDB copy the time of the last arrival, so that ingest need not read the window before this write.
             do += ", #last = :at, #prev = if_not_exists(#last, :none), "
             do += "#computed = :computed REMOVE" if computed else "#timing = :timing REMOVE #computed,"
-            do += " #expires_at ADD #generation :one, #waiting :one"
+            do = do.replace("SET", "SET #noted = :noted,") + " #expires_at ADD #generation :one, #waiting :one"
             only_if = "(attribute_not_exists(#waiting) OR #waiting < :most)"
-            values["most"] = MAX_STORED_MESSAGES
+            only_if += " AND (attribute_not_exists(#noted) OR #noted <> :noted)"
+            values |= {"most": MAX_STORED_MESSAGES, "noted": note.id}
         if seen is not None and not seen.is_open:
             only_if += " AND attribute_not_exists(#open)"
         elif seen is not None:
@@ -90,12 +92,11 @@ class Windows(Table):
         """Make an open window due earlier than it was when the caller read it.
 
         If the due time is `fixed`, later messages do not move it. Otherwise change only the time under which the index
-        lists the window. Return False if, since the caller read the window, the window has closed or another run has
-        frozen its batch, or if a hold forbids a fixed due time. A hold that is ignored still applies to later messages.
+        lists the window. Return False if, since the read, the window has closed or another run has frozen its batch, or
+        if a hold forbids a fixed due time.
 
         If `hold` is a tuple, end all holds that are not in it, but return False if the holds have changed since the
-        read. If any hold remains, the waiting messages are due at `due`, and a frozen batch keeps the time of its next
-        attempt.
+        read. If any hold remains, the waiting messages are due at `due`.
         """
         sets, is_left = [], isinstance(hold, tuple) and hold != ()
         values: dict[str, Value] = {"one": 1}
@@ -122,17 +123,15 @@ class Windows(Table):
         do = f"SET {', '.join(sets)} ADD #changes :one"
         return self._update("hasten window", key_of(conversation, WINDOW), do, values, only_if=only_if).done
 
-    def list_later(self, conversation: str, *, window: Window, at_ms: int, successor_at_ms: int | None = None) -> bool:
-        """List an open window under a later time. Return False if the window has changed since the caller read it.
-
-        If the caller has replaced the window's trigger with a successor, also record when that successor arrives.
-        """
+    def list_later(self, conversation: str, *, window: Window, at_ms: int, successor_at_ms: int | None = None) -> None:
+        """List an open window under a later time, unless it has changed since the caller read it. If the caller has
+        replaced the window's trigger with a successor, also record when that successor arrives."""
         values: Values = {"at": at_ms, "seen": window.listed_at_ms, **version_of(window)}
         do = "SET #due_at = :at"
         if successor_at_ms is not None:
             do, values = f"{do}, #successor_at = :successor", {**values, "successor": successor_at_ms}
         only_if = f"attribute_exists(#open) AND #due_at = :seen AND {UNCHANGED} AND {UNLOCKED}"
-        return self._update("list window later", key_of(conversation, WINDOW), do, values, only_if=only_if).done
+        self._update("list window later", key_of(conversation, WINDOW), do, values, only_if=only_if)
 
     def extend(self, conversation: str, *, window: Window, due: Due) -> bool:
         """Make the window due later. The new due time is valid until the next message. Return False if a message has
@@ -152,18 +151,14 @@ class Windows(Table):
 
     def hold(self, conversation: str, *, window: Window, holds: Holds) -> bool:
         """Put the conversation on hold. Return False if the window has opened or closed, or its holds have changed,
-        since the caller read it.
-
-        From now on, messages and holds can move the due time, even if it was fixed. A run that read the window before
-        the hold cannot freeze a batch.
-        """
+        since the read. From now on, messages and holds can move the due time, even if it was fixed."""
         values, same_holds = _leaving(window, holds)
         if window.is_open:
+            # Because of `changes`, a run that read the window before the hold cannot freeze a batch.
             do, only_if = " REMOVE #found ADD #changes :one", "attribute_exists(#open)"
             values["one"] = 1
         else:
-            # The window is closed, and this write may create its item. So set an expiry, which the item of an open
-            # window does not have.
+            # Set an expiry, because this write may create the item.
             do, only_if = ", #expires_at = :expires", "attribute_not_exists(#open)"
             values["expires"] = seconds(end_of(holds) + REMEMBERED_MS)
         key, do = key_of(conversation, WINDOW), f"SET {SET_HOLDS}{do}"
@@ -175,10 +170,8 @@ class Windows(Table):
         return self._update("resume window", key, f"SET {SET_HOLDS}", values, only_if=same_holds).done
 
     def open_windows(self, *, listed_before_ms: int, limit: int) -> list[tuple[str, int]]:
-        """Return at most `limit` open windows as (conversation, listed time), the earliest first.
-
-        No window is due before its listed time. The index lags a little behind the table.
-        """
+        """Return at most `limit` open windows as (conversation, listed time), the earliest first. No window is due
+        before its listed time. The index lags a little behind the table."""
         found: list[tuple[str, int]] = []
         for number_of_slice in range(INDEX_SLICES):
             query = expressions(
@@ -189,17 +182,154 @@ class Windows(Table):
             found += [(text(item, "conversation"), number(item, "due_at")) for item in islice(items, limit)]
         return sorted(found, key=lambda each: each[1])[:limit]
 
+    # -- the window's lock, and the requests that only its owner may make: they return False if the lock is lost
+
+    def acquire(self, conversation: str, owner: str, *, window: Window, now_ms: int, until_ms: int) -> Window:
+        """Lock a window that the caller has read and found due, which fixes its due time. Return the stored window; its
+        `lock` names `owner` if the call succeeded.
+
+        The call fails if another run has locked or emptied the window meanwhile. It also fails if the conversation is
+        on hold, unless the due time was already fixed, or the window has a frozen batch, which a hold does not stop.
+        """
+        do, values = "ADD #attempt :one", dict[str, Value](now=now_ms, until=until_ms)
+        only_if = " AND attribute_exists(#open)"
+        if window.frozen is not None:
+            only_if += " AND attribute_exists(#frozen) AND #due_at <= :now"
+        else:
+            do = f", #found = :found {do}"
+            values["found"] = packed(window.due_of_batch)
+            only_if += f" AND attribute_not_exists(#frozen) AND ({NOT_HELD} OR attribute_exists(#found)) AND "
+            # The time of the first arrival distinguishes this window from the conversation's next one.
+            if window.first_at_ms:
+                only_if += "#first = :seen"
+                values["seen"] = window.first_at_ms
+            else:
+                only_if += "attribute_not_exists(#first) AND #due_at <= :now"
+        return self._lock(conversation, owner, do, values, only_if=only_if)
+
+    def acquire_to_drop(self, conversation: str, owner: str, *, now_ms: int, until_ms: int) -> Window:
+        """Lock a window, even if it is closed or not due, and raise its generation. Return the stored window; its
+        `lock` names `owner` if the call succeeded."""
+        return self._lock(conversation, owner, "ADD #generation :one", {"now": now_ms, "until": until_ms})
+
+    def _lock(self, conversation: str, owner: str, do: str, values: Values, *, only_if: str = "") -> Window:
+        updated = self._update(
+            "lock window",
+            key_of(conversation, WINDOW),
+            f"SET #owner = :me, #owner_until = :until {do}",
+            {**values, "me": owner, "one": 1},
+            only_if=f"(attribute_not_exists(#owner) OR #owner_until < :now OR #owner = :me){only_if}",
+            returns="ALL_NEW",
+        )
+        return window_of(updated.item)
+
+    def keep(self, conversation: str, owner: str, *, until_ms: int) -> bool:
+        """Extend the lock."""
+        return self._owned("keep lock", conversation, owner, do="SET #owner_until = :until", values={"until": until_ms})
+
+    def release(self, conversation: str, owner: str) -> bool:
+        return self._owned("release lock", conversation, owner, do="REMOVE #owner, #owner_until")
+
+    def retry(self, conversation: str, owner: str, *, due_at_ms: int) -> bool:
+        """Release the lock, and make the window due again at `due_at_ms`."""
+        do = "SET #due_at = :due REMOVE #owner, #owner_until"
+        return self._owned("retry window", conversation, owner, do=do, values={"due": due_at_ms})
+
+    def freeze(
+        self,
+        conversation: str,
+        owner: str,
+        frozen: FrozenBatch,
+        *,
+        window: Window,
+        large_bytes: int = 0,
+        rhythm: Rhythm | None = None,
+        now_ms: int,
+        may_have_arrived: bool = False,
+    ) -> bool:
+        """Freeze a batch, with `large_bytes` of large messages. Stored messages that did not fit into it are due now.
+
+        Return False if, since the caller read `window`, a stored message was edited or removed, a hold has begun, or a
+        message has arrived. If `may_have_arrived` is true, the facts of messages that have arrived stay in the item
+        instead, and the first of these messages counts as arrived now.
+        """
+        # This run is the first attempt. Runs that ended before the freeze do not count.
+        do = "SET #frozen = :frozen, #last_at = :last, #attempt = :one"
+        remove, add = "#computed, #successor_at" if may_have_arrived else FACTS, "#waiting :less"
+        values: dict[str, Value] = {
+            "frozen": frozen_item(frozen),
+            "last": max(frozen.last_at_ms, window.last_at_ms),
+            "changes": window.changes,
+            "less": -len(frozen.names),
+            "one": FIRST_ATTEMPT,
+        }
+        only_if = " AND attribute_not_exists(#frozen) AND #changes = :changes"
+        if rhythm is not None:
+            do += ", #rhythm = :rhythm"
+            values["rhythm"] = packed(rhythm)
+        if frozen.has_more:
+            do += ", #found = :found"
+            values["found"] = packed(Due(now_ms, "max_messages", "split", now_ms - window.last_arrival_ms))
+        else:
+            remove += ", #found"
+        if may_have_arrived or frozen.has_more:
+            add += ", #large :less_bytes"
+            values["less_bytes"] = -large_bytes
+        else:
+            do += ", #large = :none"
+            values["none"] = 0
+        if may_have_arrived:
+            do += ", #first = :now"
+            values["now"] = now_ms
+        else:
+            only_if += NOTHING_NEW
+            values["generation"] = window.generation
+        do = f"{do} REMOVE {remove} ADD {add}"
+        return self._owned("freeze batch", conversation, owner, do=do, values=values, only_if=only_if)
+
+    def close(self, conversation: str, owner: str, *, generation: int, expires_at_ms: int) -> bool:
+        """Close the window. Return False if a message has arrived since the given generation."""
+        values: dict[str, Value] = {"generation": generation, "none": 0, "expires": seconds(expires_at_ms)}
+        return self._owned("close window", conversation, owner, do=CLOSE, values=values, only_if=NOTHING_NEW)
+
+    def delete_window(self, conversation: str, owner: str, *, window: Window) -> bool:
+        """Delete the window's item. Return False if a message has arrived or the holds have changed since the read."""
+        values: Values = {"me": owner, "generation": window.generation, "seen": packed(window.holds)}
+        only_if = f"#owner = :me{NOTHING_NEW} AND {same_holds(window)}"
+        request = self._delete(key_of(conversation, WINDOW), values, only_if=only_if)["Delete"]
+        return self._asked("delete window", "delete_item", request).done
+
+    def reopen(
+        self, conversation: str, owner: str, *, due_at_ms: int, keeps_found: bool, generation: int | None = None
+    ) -> bool:
+        """Release the lock, and begin the conversation's next window, which the index lists under `due_at_ms`. Return
+        False if a message has arrived since `generation`, if that is given. Unless `keeps_found` is true, messages can
+        move the due time again.
+        """
+        values: dict[str, Value] = {"due": due_at_ms, "slice": slice_of(conversation)}
+        do = "SET #due_at = :due, #open = :slice REMOVE #frozen, #owner, #owner_until, #attempt, #successor_at"
+        if not keeps_found:
+            do += ", #found"
+        if generation is not None:
+            values["generation"] = generation
+        only_if = "" if generation is None else NOTHING_NEW
+        return self._owned("reopen window", conversation, owner, do=do, values=values, only_if=only_if)
+
+    def _owned(
+        self, doing: str, conversation: str, owner: str, *, do: str, only_if: str = "", values: Values | None = None
+    ) -> bool:
+        mine = {**(values or {}), "me": owner}
+        return self._update(doing, key_of(conversation, WINDOW), do, mine, only_if=f"#owner = :me{only_if}").done
+
 
 def _leaving(window: Window, holds: Holds) -> tuple[dict[str, Value], str]:
-    """Return the values for SET_HOLDS, and the condition that the holds have not changed since the caller read
-    `window`."""
+    """Return the values for SET_HOLDS, and the condition that the holds are still those of `window`."""
     values: dict[str, Value] = {"until": end_of(holds), "holds": packed(holds), "seen": packed(window.holds)}
     return values, same_holds(window)
 
 
 def same_holds(window: Window) -> str:
-    """Return the condition that the stored holds are still those of `window`. The caller must give these as the value
-    `:seen`."""
+    """Return the condition that the stored holds are still those of `window`, which the value `:seen` contains."""
     return "#holds = :seen" if window.holds else "(attribute_not_exists(#holds) OR #holds = :seen)"
 
 

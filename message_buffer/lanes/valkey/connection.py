@@ -3,25 +3,22 @@
 from collections.abc import Callable
 from threading import Lock
 from typing import Any, Protocol, cast
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
-from redis import RedisError
+from redis import ConnectionPool, RedisError
 from redis.backoff import NoBackoff
-from redis.cluster import RedisCluster
 from redis.credentials import CredentialProvider
 from redis.exceptions import (
     AskError,
     AuthenticationError,
     BusyLoadingError,
     ClusterDownError,
-    ClusterError,
     InvalidResponse,
     MaxConnectionsError,
     MovedError,
     NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
-    RedisClusterException,
     ResponseError,
     TryAgainError,
 )
@@ -40,7 +37,7 @@ from message_buffer.errors import (
     StoreThrottled,
     StoreUnavailable,
 )
-from message_buffer.lanes.valkey.dial import Dial, dialled, open_node
+from message_buffer.lanes.valkey.dial import BoundedConnection, Dial, Node, TlsLine
 from message_buffer.lanes.valkey.patience import DialPatience
 from message_buffer.lanes.valkey.scripts import Argument, Script
 from message_buffer.limits import HOUR_MS, MAX_IDLE_MS, VALKEY_ATTEMPTS
@@ -48,21 +45,18 @@ from message_buffer.settings import ConnectionSettings
 
 # ElastiCache closes a connection 12 hours after its IAM sign-in, so a client is replaced an hour before that.
 SIGN_IN_LIFE_MS = 11 * HOUR_MS
-# RedisClusterException does not descend from RedisError.
-FAILURES = (RedisError, RedisClusterException)
 
 # Errors after which a second try may succeed, because they show a temporary state of a server or a cluster. A lost
 # reply is such an error, because every script may be repeated, even if the server has already run it.
 _TRANSIENT = (
-    LostConnection, NoAnswer, BusyLoadingError, ReadOnlyError, TryAgainError, AskError,
-    ClusterDownError, ClusterError, RedisClusterException, MaxConnectionsError,
-    InvalidResponse,
+    LostConnection, NoAnswer, BusyLoadingError, ReadOnlyError, TryAgainError, AskError, MovedError, ClusterDownError,
+    MaxConnectionsError, InvalidResponse,
 )  # fmt: skip
 
 
 # Open a new client after these errors. LostConnection: a lost connection does not dial again by itself. NoAnswer: a
-# late answer could be read as the answer to the next call. ReadOnlyError: the server has become a replica, so its
-# address must be resolved again. MovedError: the cluster has several nodes, so it needs a cluster's client.
+# late answer could be read as the answer to the next call. ReadOnlyError and MovedError: the server has become a
+# replica, so its address must be resolved again.
 _ENDS_THE_CLIENT = (LostConnection, NoAnswer, ReadOnlyError, MovedError)
 
 # A function that counts an error which the caller does not see, because a second try follows.
@@ -82,7 +76,7 @@ TLS_BY_SCHEME = {"redis": False, "rediss": True, "valkey": False, "valkeys": Tru
 
 
 class Client(Protocol):
-    """The part of redis-py's clients that the store uses."""
+    """The part of redis-py's client that the store uses."""
 
     def execute_command(self, *args: Argument) -> Any: ...
 
@@ -90,7 +84,7 @@ class Client(Protocol):
 
 
 def connect(settings: ConnectionSettings, credential_provider: CredentialProvider | None = None) -> Client:
-    """Return a client. Its first command opens the connection."""
+    """Return a client with an open connection."""
     # The error shows neither the URL nor the parser's message, because both may contain a password.
     refusal = InvalidInput("a Valkey URL reads valkey://host:port, or valkeys://host:port for TLS")
     try:
@@ -113,21 +107,18 @@ def connect(settings: ConnectionSettings, credential_provider: CredentialProvide
         options["credential_provider"] = credential_provider
     elif url.username or url.password:
         options |= {"username": unquote(url.username or "default"), "password": unquote(url.password or "")}
-    tls = TLS_BY_SCHEME[url.scheme]
-    if tls:
+    line = TlsLine if TLS_BY_SCHEME[url.scheme] else BoundedConnection
+    if line is TlsLine:
         options |= {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
         if settings.ca_file:
             options["ssl_ca_certs"] = settings.ca_file
-    is_cluster = parse_qs(url.query).get("cluster") == ["true"]
-    return cast(Client, open_node(host, port, tls=tls, is_cluster=is_cluster, **options))
+    node = Node.from_pool(ConnectionPool(connection_class=line, host=host, port=port, **options))
+    node.connection_pool.release(node.connection_pool.get_connection())
+    return cast(Client, node)
 
 
 class Connection:
-    """Runs each script in one round trip. If the server does not know the script, sends its text. After a fault,
-    repeats the call.
-
-    Threads may share a connection. They wait for each other only while redis-py reads again which nodes a cluster has.
-    """
+    """Runs each script in one round trip, and repeats a call after a fault. Threads may share a connection."""
 
     def __init__(
         self,
@@ -146,7 +137,6 @@ class Connection:
         self._opened_at_ms = self._used_at_ms = 0
         self._dial: Dial[Client] | None = None
         self._dials = Lock()
-        self._is_spread = False
         self._is_doubted = False
         self._attempts = attempts
         self._patience = patience or DialPatience()
@@ -170,7 +160,7 @@ class Connection:
                     client = self._connected(called_at_ms)
                     began_ms = self._clock()  # the time of the dial does not count against a second try
                 self._used_at_ms = began_ms
-                return self._run_once(client, script, keys, args=args, straight=attempt == 1)
+                return self._run_once(client, script, keys, args)
             except StoreSignInRefused as error:
                 if signed_in_anew:
                     raise
@@ -198,25 +188,21 @@ class Connection:
     def _is_late(self, began_ms: int) -> bool:
         return self._retry_within_ms is not None and self._clock() - began_ms > self._retry_within_ms
 
-    def _run_once(
-        self, whole: Client, script: Script, keys: list[bytes], *, args: tuple[Argument, ...], straight: bool
-    ) -> list[Any]:
+    def _run_once(self, client: Client, script: Script, keys: list[bytes], args: tuple[Argument, ...]) -> list[Any]:
         try:
-            client = _owner_of(keys[0], whole) if straight else whole
             try:
-                reply = self._evaluate(client, script, keys, args)
-            except MovedError:
-                if client is whole:
-                    raise
-                # Another node owns the slot now. The cluster's client finds that node and remembers it.
-                reply = self._evaluate(whole, script, keys, args)
-        except FAILURES as error:
-            self._is_spread = self._is_spread or isinstance(error, MovedError)
+                reply = client.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
+            except NoScriptError:
+                # The server forgets scripts at a restart or a fail-over. EVAL runs the script and stores it.
+                reply = client.execute_command("EVAL", script.source, len(keys), *keys, *args)
+        except RedisError as error:
             self._is_doubted = self._is_doubted or isinstance(error, NoAnswer)
             if isinstance(error, _ENDS_THE_CLIENT):
-                self._drop(whole)
+                with self._dials:
+                    if self._client is client:
+                        self._close()
             raise as_store_error(error, script.name) from error
-        if not (isinstance(reply, list) and reply and isinstance(reply[0], bytes) and reply[0] in script.words):
+        if not (isinstance(reply, list) and reply and isinstance(reply[0], bytes) and reply[0] in script.read):
             raise ScriptInvariantBroken(f"{script.name} returned a word that its header does not name")
         return reply
 
@@ -227,12 +213,8 @@ class Connection:
                 self._dial_of(self._clock())
 
     def _connected(self, called_at_ms: int) -> Client:
-        """Return a client that is younger than SIGN_IN_LIFE_MS. Replace an older client, so that the new one signs in
-        again.
-
-        Raise StoreUnavailable if the dial takes longer than the caller's patience. The dial continues, and a later call
-        uses its connection.
-        """
+        """Return a client younger than SIGN_IN_LIFE_MS. Raise StoreUnavailable if the dial outlasts the caller's
+        patience. The dial continues, and a later call uses its connection."""
         with self._dials:
             now_ms = self._clock()
             patience_ms = self._patience.left_ms(is_doubted=self._is_doubted) - max(now_ms - called_at_ms, 0)
@@ -246,7 +228,7 @@ class Connection:
                 self._is_doubted = self._is_doubted or not is_sign_in_refused(error)
                 if self._dial is dial:
                     self._dial = None
-            if isinstance(error, FAILURES):
+            if isinstance(error, RedisError):
                 raise as_store_error(error, "connect") from error
             raise
         if client is None:
@@ -276,24 +258,8 @@ class Connection:
                 dial.abandon()
                 self._dial, self._is_doubted = None, self._is_doubted or not is_open
         if self._dial is None:
-            self._dial = Dial(self._open, began_ms=now_ms)
+            self._dial = Dial(self._open_client, began_ms=now_ms)
         return self._dial
-
-    def _open(self) -> Client:
-        return cast(Client, dialled(self._open_client(), is_spread=self._is_spread))
-
-    @staticmethod
-    def _evaluate(client: Client, script: Script, keys: list[bytes], args: tuple[Argument, ...]) -> Any:
-        try:
-            return client.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
-        except NoScriptError:
-            # The server forgets scripts at a restart, a fail-over or SCRIPT FLUSH. EVAL runs the script and stores it.
-            return client.execute_command("EVAL", script.source, len(keys), *keys, *args)
-
-    def _drop(self, client: Client) -> None:
-        with self._dials:
-            if self._client is client:
-                self._close()
 
     def _close(self) -> None:
         if self._client is not None:
@@ -308,23 +274,15 @@ class Connection:
                 self._dial = None
 
 
-def _owner_of(key: bytes, client: Client) -> Client:
-    """Return the client of the node that has the key. A cluster's client takes 1.6 times as long for each command."""
-    if not isinstance(client, RedisCluster):
-        return client
-    return cast(Client, client.get_redis_connection(client.get_node_from_key(key)))
-
-
 def is_sign_in_refused(error: BaseException | None) -> bool:
-    """Return whether a refused sign-in caused the error. A cluster's client may hide the refusal behind its own
-    error."""
+    """Return whether a refused sign-in is the error or its cause."""
     while error and not isinstance(error, AuthenticationError):
         error = error.__cause__
     return error is not None
 
 
 def is_sign_in_unavailable(error: BaseException | None) -> bool:
-    """Return whether the cache could not check a sign-in. A cluster's client may hide that behind its own error."""
+    """Return whether the error or its cause is that the cache could not check a sign-in."""
     while error and not (isinstance(error, ResponseError) and str(error).lower().endswith(_SIGN_IN_UNAVAILABLE)):
         error = error.__cause__
     return error is not None

@@ -7,19 +7,15 @@ up, the dial continues, and a later call finds the connection open.
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 from socket import socket
 from threading import Thread
 from time import monotonic
 from typing import Any, Generic, Protocol, TypeVar
 
-from redis import Connection, ConnectionPool, Redis, SSLConnection
-from redis.cluster import RedisCluster
+from redis import Connection, Redis, SSLConnection
 from redis.exceptions import ConnectionError as LostConnection
 
 from message_buffer.tls import tls_with
-
-T = TypeVar("T")
 
 # The shortest time-out of a socket. With a time-out of 0, a socket does not wait, and fails with an error other than
 # TimeoutError.
@@ -38,9 +34,7 @@ class BoundedConnection(Connection):
 
     def _connect(self) -> Any:
         # During a call, redis-py would dial a lost connection again, even if the caller has too little time for that.
-        # Only a cluster's client may do so, because it closes and reopens connections on purpose. It sets
-        # `redis_connect_func`.
-        if self._has_dialled and self.redis_connect_func is None:
+        if self._has_dialled:
             raise LostConnection("the connection was lost")
         self._has_dialled = True
         self._ends_at = monotonic() + (super().socket_connect_timeout or 0)
@@ -76,45 +70,14 @@ class TlsLine(BoundedConnection, SSLConnection):
 
 
 class Node(Redis):
-    """A client of the one server at the URL's address.
-
-    ElastiCache Serverless is a cluster with a single address, so this client is enough there. A cluster's client would
-    dial twice, because it first asks for the nodes.
-    """
-
-    open_cluster: Callable[[], RedisCluster] | None = None
-    """Opens a cluster's client, which is needed once the server says that another node owns a slot."""
-
-    def dial(self) -> None:
-        self.connection_pool.release(self.connection_pool.get_connection())
+    """A client of one server. ElastiCache Serverless is a cluster, but shows one node that owns all slots. A cluster's
+    client would dial twice, and might call the port for readers, which refuses calls."""
 
     def close(self) -> None:
         """Close the idle connections. A connection that another thread is using ends with that thread's call."""
         self.connection_pool.disconnect(inuse_connections=False)
         # A closed connection does not dial again, so this client needs new connections if it is used again.
         self.connection_pool.reset()
-
-
-def open_node(host: str, port: int, *, tls: bool, is_cluster: bool, **options: Any) -> Node:
-    """Return a client. Its first command opens the connection, unless `dial` has opened it before."""
-    line = TlsLine if tls else BoundedConnection
-    node = Node.from_pool(ConnectionPool(connection_class=line, host=host, port=port, **options))
-    assert isinstance(node, Node)
-    if is_cluster:
-        address = f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}"
-        # RedisCluster accepts a class of connections only together with a URL.
-        node.open_cluster = partial(RedisCluster, url=address, connection_class=line, **options)
-    return node
-
-
-def dialled(client: T, *, is_spread: bool) -> T | RedisCluster:
-    """Connect the client and return it. If its cluster has several nodes, return a cluster's client instead."""
-    if not isinstance(client, Node):
-        return client
-    if is_spread and client.open_cluster:
-        return client.open_cluster()
-    client.dial()
-    return client
 
 
 class _Closes(Protocol):

@@ -18,10 +18,7 @@ class DialPatience:
 
 class WebhookPatience(DialPatience):
     """How long ingest waits for a dial. All calls of a webhook share one time budget, because the platform is waiting.
-
-    If Valkey has failed, it is probably unavailable. A call then waits for a dial only as long as it would wait for an
-    answer.
-    """
+    After a failure of Valkey, a call waits for a dial only as long as for an answer."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Opens a store from settings, and signs in with IAM tokens."""
+"""Opens connections to Valkey from settings, and signs in with IAM tokens."""
 
 from collections.abc import Callable
 
@@ -15,8 +15,8 @@ from message_buffer.lanes.valkey.connection import (
     is_sign_in_unavailable,
 )
 from message_buffer.lanes.valkey.patience import DialPatience
-from message_buffer.lanes.valkey.store import Store
 from message_buffer.settings import IamAccess, ValkeySettings
+from message_buffer.telemetry import Telemetry
 
 # A token is valid for 15 minutes.
 SIGN_IN_TOKEN_REUSE_MS = 10 * 60_000
@@ -35,19 +35,16 @@ class IamTokens(CredentialProvider):
         self._made_at_ms = 0
 
     def get_credentials(self) -> tuple[str, str]:
-        if not self._token or not 0 <= self._clock() - self._made_at_ms <= SIGN_IN_TOKEN_REUSE_MS:
-            self._renew()
+        now_ms = self._clock()
+        if not self._token or not 0 <= now_ms - self._made_at_ms <= SIGN_IN_TOKEN_REUSE_MS:
+            try:
+                self._token = self._sign(self._iam)
+            except SendFailed as error:
+                # redis-py closes a connection only after one of its own errors. After another error it would keep a
+                # connection that never signed in.
+                raise LostConnection(str(error)) from error
+            self._made_at_ms = now_ms
         return self._iam.user, self._token
-
-    def _renew(self) -> None:
-        made_at_ms = self._clock()
-        try:
-            self._token = self._sign(self._iam)
-        except SendFailed as error:
-            # redis-py closes a connection only after one of its own errors. After another error it would keep a
-            # connection that never signed in.
-            raise LostConnection(str(error)) from error
-        self._made_at_ms = made_at_ms
 
     def forget(self) -> None:
         """Forget a token that was refused; the next sign-in makes a new one."""
@@ -55,23 +52,27 @@ class IamTokens(CredentialProvider):
 
 
 class Opener:
-    """Opens clients of one Valkey. The clients share a sign-in token."""
+    """Opens clients and connections of one Valkey. They share a sign-in token."""
 
     def __init__(
-        self,
-        valkey: ValkeySettings,
-        sign: SignToken,
-        *,
-        count_swallowed: Callable[[], None],
-        count_sign_in_unavailable: Callable[[], None] = lambda: None,
-        warn_slow: Callable[[int], None] = lambda _: None,
-        clock: Clock = system_clock,
+        self, valkey: ValkeySettings, sign: SignToken, telemetry: Telemetry, *, clock: Clock = system_clock
     ) -> None:
         self._settings = valkey.connection
         self._tokens = IamTokens(valkey.iam, sign, clock=clock) if valkey.iam else None
-        self._count_swallowed = count_swallowed
-        self.sign_in_unavailable = count_sign_in_unavailable
-        self._warn_slow = warn_slow
+        self._telemetry = telemetry
+        self._clock = clock
+
+    def connection(self, *, patience: DialPatience | None = None, retry_within_ms: int | None = None) -> Connection:
+        """Return a connection that the first call opens."""
+        return Connection(
+            self.open,
+            patience=patience or DialPatience(self._settings.connect_timeout_ms),
+            retry_within_ms=retry_within_ms,
+            swallowed=self.swallowed,
+            connected=self._connected,
+            sign_in_unavailable=self._sign_in_unavailable,
+            clock=self._clock,
+        )
 
     def open(self) -> Client:
         return connect(self._settings, self._tokens)
@@ -81,25 +82,12 @@ class Opener:
         if self._tokens and is_sign_in_refused(error):
             self._tokens.forget()
         if is_sign_in_unavailable(error):
-            self.sign_in_unavailable()
-        self._count_swallowed()
+            self._sign_in_unavailable()
+        self._telemetry.count("StoreRetries")
 
-    def connected(self, took_ms: int) -> None:
-        """Warn if a dial took longer than the time-out of an answer."""
+    def _sign_in_unavailable(self) -> None:
+        self._telemetry.count("SignInsUnavailable")
+
+    def _connected(self, took_ms: int) -> None:
         if took_ms > self._settings.answer_timeout_ms:
-            self._warn_slow(took_ms)
-
-
-def open_store(
-    valkey: ValkeySettings, opener: Opener, *, patience: DialPatience | None = None, retry_within_ms: int | None = None
-) -> Store:
-    """Return a store. Its first call opens the connection."""
-    connection = Connection(
-        opener.open,
-        patience=patience or DialPatience(valkey.connection.connect_timeout_ms),
-        retry_within_ms=retry_within_ms,
-        swallowed=opener.swallowed,
-        connected=opener.connected,
-        sign_in_unavailable=opener.sign_in_unavailable,
-    )
-    return Store(connection, valkey.store)
+            self._telemetry.warn("slow connection to Valkey", took_ms=took_ms)

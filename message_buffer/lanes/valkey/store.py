@@ -1,26 +1,24 @@
-"""Runs the scripts in lua/. For each script the store has a typed method of the same name, and a second one for
-`release_lease`.
+"""Runs the scripts in lua/. For each script the store has a typed method of the same name.
 
 Every script may be repeated with the same arguments. If a reply is lost, the connection makes the same call again, with
 the time and the call id of the first try.
 """
 
-import re
 from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2s
 from os import urandom
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from message_buffer.clock import Clock, system_clock
-from message_buffer.errors import InvalidId, InvalidInput, ScriptInvariantBroken, TooManyHolds
+from message_buffer.errors import InvalidId, ScriptInvariantBroken, TooManyHolds
 from message_buffer.lanes import outcomes as o
 from message_buffer.lanes.holds import Hold, Holder, Holds, unexpired
 from message_buffer.lanes.valkey.connection import Connection
 from message_buffer.lanes.valkey.keys import batch_prefix, script_keys, shard_of, shard_of_encoded
 from message_buffer.lanes.valkey.scripts import LUA_DIRECTORY, Argument, Script, load_script
-from message_buffer.limits import DAY_MS, MAX_CALL_MS, MAX_HOLD_MS, MAX_RETRY_MS, MIN_RETRY_MS, MINUTE_MS
+from message_buffer.limits import MAX_CALL_MS, MAX_RETRY_MS, MIN_RETRY_MS, MINUTE_MS
 from message_buffer.messages.conversation_id import encode_conversation
 from message_buffer.messages.wire_form import id_line
 from message_buffer.rules.quota import Charge, Quota
@@ -39,7 +37,6 @@ MAX_OVERDRAFT_MS = 2 * MINUTE_MS
 MAX_CHARGES_KEPT = 1_024
 FIRST_PAGE = "open:0"  # the cursor of the first page of list_conversations
 FIRST_LOOK = "near:0"  # the cursor of the first call of a search for a message
-_CURSOR = "(open|inflight|pending):[0-9]{1,20}"
 
 
 class Store:
@@ -79,9 +76,8 @@ class Store:
 
     def buffer_message(
         self, conversation: str, message_id: str, *, payload: bytes, timing: Timing, charge: Charge | None = None
-    ) -> o.MessageBuffered | o.MessageDuplicate | o.MessageRefused:
+    ) -> o.Buffered:
         # On this hot path each argument is named, because merging dictionaries takes longer than the rest of the call.
-        start_id = self._new_call_id()
         reply = self._run(
             "buffer_message",
             conversation=conversation,
@@ -95,22 +91,17 @@ class Store:
             min_messages=timing.min_messages,
             flush_reason=timing.flush_reason,
             adaptive=timing.adaptive,
-            start_id=start_id,
-            start_ms=self.settings.start_ms,
-            horizon_ms=self.settings.horizon_ms,
             every=1 if charge is None or charge.is_exact else LOOK_EVERY,
             limits=_limits(self.settings, charge),
             pressed="" if timing.pressed_ms is None else timing.pressed_ms,
             silence_rule=timing.silence_rule,
         )
         if reply.word == b"BUFFERED":
-            return o.MessageBuffered(
-                reply.due_at_ms, reply.count, _why(reply.why).rule, start_id if reply.start else None
-            )
+            return o.MessageBuffered(reply.due_at_ms, reply.count, _why(reply.why).rule, reply.start or None)
         if reply.word == b"REFUSED":
             return o.MessageRefused(reply.reason.decode(), reply.wait_ms)
         rule = _why(reply.why).rule if reply.why else None
-        return o.MessageDuplicate(_or_none(reply.due_at_ms), reply.count, rule, start_id if reply.start else None)
+        return o.MessageDuplicate(_or_none(reply.due_at_ms), reply.count, rule, reply.start or None)
 
     def charge_changes(self, conversation: str, charge: Charge, *, items: int) -> o.Charged | o.MessageRefused:
         """Charge changes and control words. The quotas are those of this conversation's shard.
@@ -118,8 +109,7 @@ class Store:
         Their quotas are as large as those of messages, but counted apart. Otherwise the changes of a webhook would use
         up the quota of its messages with each delivery, and the messages would be refused for ever.
         """
-        account, tenant = f"changes:{charge.account}", charge.tenant and f"changes:{charge.tenant}"
-        limits = _limits(self.settings, charge._replace(account=account, tenant=tenant, is_exact=True), items)
+        limits = _limits(self.settings, charge.under("changes"), items)
         reply = self._run("charge_changes", conversation=conversation, now_ms=self._clock(), limits=limits)
         return o.Charged() if reply.word == b"CHARGED" else o.MessageRefused(reply.reason.decode(), reply.wait_ms)
 
@@ -147,44 +137,30 @@ class Store:
 
     def complete_batch(self, conversation: str, token: str) -> o.BatchCompleted | o.RunStale:
         s = self.settings
-        start = self._start()
         reply = self._run(
             "complete_batch", conversation=conversation, now_ms=self._clock(), token=token, seen_ms=s.seen_ms,
-            max_emitted=s.max_emitted, max_seen=s.max_seen, **start,
+            max_emitted=s.max_emitted, max_seen=s.max_seen,
         )  # fmt: skip
         if reply.word == b"STALE":
             return o.RunStale()
-        return o.BatchCompleted(_or_none(reply.due_at_ms), reply.count, _reserved(start, reply.start), reply.forgotten)
+        return o.BatchCompleted(_or_none(reply.due_at_ms), reply.count, reply.start or None, reply.forgotten)
 
     def retry_batch(self, conversation: str, token: str, *, retry_at_ms: int) -> o.BatchRetried | o.RunStale:
-        start = self._start()
         reply = self._run(
-            "retry_batch", conversation=conversation, now_ms=self._clock(), token=token, retry_at_ms=retry_at_ms,
-            **start,
-        )  # fmt: skip
-        return (
-            o.RunStale() if reply.word == b"STALE" else o.BatchRetried(reply.due_at_ms, _reserved(start, reply.start))
+            "retry_batch", conversation=conversation, now_ms=self._clock(), token=token, retry_at_ms=retry_at_ms
         )
+        return o.RunStale() if reply.word == b"STALE" else o.BatchRetried(reply.due_at_ms, reply.start or None)
 
     # -- operators, control words, edits and typing events -----------------------------------------------------
 
     def flush_buffer(self, conversation: str) -> o.BufferFlushed | o.BufferEmpty:
-        start = self._start()
-        reply = self._run("flush_buffer", conversation=conversation, now_ms=self._clock(), **start)
-        return (
-            o.BufferEmpty()
-            if reply.word == b"EMPTY"
-            else o.BufferFlushed(reply.due_at_ms, reply.count, _reserved(start, reply.start))
-        )
+        reply = self._run("flush_buffer", conversation=conversation, now_ms=self._clock())
+        if reply.word == b"EMPTY":
+            return o.BufferEmpty()
+        return o.BufferFlushed(reply.due_at_ms, reply.count, reply.start or None)
 
-    def cancel_buffer(
-        self, conversation: str, *, cancel_id: str | None = None
-    ) -> o.BufferCancelled | o.AlreadyCancelled:
-        """Drop the conversation's messages.
-
-        `cancel_id` is the id of the message that asked for the cancel, if there is one. A redelivery of that message
-        drops nothing.
-        """
+    def cancel_buffer(self, conversation: str, *, cancel_id: str | None = None) -> o.Cancelled:
+        """Drop the messages. `cancel_id` is the id of the message that asked for it, whose redelivery drops nothing."""
         kept_id = remembered_name(cancel_id or self._new_call_id())
         reply = self._run(
             "cancel_buffer", conversation=conversation, now_ms=self._clock(), cancel_id=kept_id,
@@ -205,31 +181,27 @@ class Store:
 
     def hold_buffer(self, conversation: str, *, holder: Holder, cause: str, hold_ms: int) -> o.OnHold:
         """Hold the conversation. Raise TooManyHolds if a consumer asks, and too many conversations are on hold."""
-        _whole("hold_ms", hold_ms, 1, MAX_HOLD_MS)
         now_ms = self._clock()
-        start = self._start() | {"holder": holder, "cause": cause, "max_held": self.settings.max_held}
         reply = self._run(
-            "hold_buffer", conversation=conversation, now_ms=now_ms, held_until_ms=now_ms + hold_ms, **start
-        )
+            "hold_buffer", conversation=conversation, now_ms=now_ms, held_until_ms=now_ms + hold_ms, holder=holder,
+            cause=cause, max_held=self.settings.max_held,
+        )  # fmt: skip
         if reply.word == b"FULL":
             raise TooManyHolds("so many conversations are on hold that consumers cannot hold another; try again later")
-        return o.OnHold(reply.held_until_ms, _reserved(start, reply.start))
+        return o.OnHold(reply.held_until_ms, reply.start or None)
 
     def resume_buffer(
         self, conversation: str, *, holder: Holder | None = None, cause: str | None = None
     ) -> o.ResumeOutcome:
-        start = self._start() | {"holder": holder or "", "cause": cause or ""}
-        reply = self._run("resume_buffer", conversation=conversation, now_ms=self._clock(), **start)
+        reply = self._run(
+            "resume_buffer", conversation=conversation, now_ms=self._clock(), holder=holder or "", cause=cause or ""
+        )
         if reply.word == b"HELD":
-            return o.OnHold(reply.held_until_ms, _reserved(start, reply.start))
+            return o.OnHold(reply.held_until_ms, reply.start or None)
         outcome = o.HoldEnded if reply.word == b"RESUMED" else o.NotOnHold
-        return outcome(_or_none(reply.due_at_ms), _reserved(start, reply.start))
+        return outcome(_or_none(reply.due_at_ms), reply.start or None)
 
-    def extend_wait(
-        self, conversation: str, *, extend_ms: int, max_wait_ms: int
-    ) -> o.BufferExtended | o.BufferUnmoved | o.BufferEmpty:
-        _whole("extend_ms", extend_ms, 1, DAY_MS)
-        _whole("max_wait_ms", max_wait_ms, 1, DAY_MS)
+    def extend_wait(self, conversation: str, *, extend_ms: int, max_wait_ms: int) -> o.Extended:
         reply = self._run(
             "extend_wait", conversation=conversation, now_ms=self._clock(), extend_ms=extend_ms, max_wait_ms=max_wait_ms
         )
@@ -241,38 +213,29 @@ class Store:
             case _:
                 return o.BufferEmpty()
 
-    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.BufferRetimed | o.BufferUnmoved | o.BufferEmpty:
+    def retime_buffer(self, conversation: str, *, timing: Timing) -> o.Retimed:
         """Compute an open buffer's due time again, with changed rules. They apply until the next message, which brings
         its own rules."""
-        start = self._start()
-        reply = self._run(
-            "retime_buffer", conversation=conversation, now_ms=self._clock(), **timing.for_scripts, **start
-        )
+        reply = self._run("retime_buffer", conversation=conversation, now_ms=self._clock(), **timing.for_scripts)
         match reply.word:
             case b"RETIMED":
-                return o.BufferRetimed(
-                    reply.due_at_ms, reply.count, _why(reply.why).rule, _reserved(start, reply.start)
-                )
+                return o.BufferRetimed(reply.due_at_ms, reply.count, _why(reply.why).rule, reply.start or None)
             case b"UNMOVED":
                 return o.BufferUnmoved(reply.due_at_ms)
             case _:
                 return o.BufferEmpty()
 
-    def edit_message(
-        self, conversation: str, message_id: str, *, payload: bytes
-    ) -> o.MessageEdited | o.MessageFrozen | o.MessageAbsent:
+    def edit_message(self, conversation: str, message_id: str, *, payload: bytes) -> o.Edited:
         max_bytes = self.settings.max_waiting_bytes
         reply = self._search("edit_message", conversation, message_id, payload=payload, max_bytes=max_bytes)
         return o.MessageEdited(reply.behind == 0) if reply.word == b"EDITED" else _not_waiting(reply)
 
-    def delete_message(
-        self, conversation: str, message_id: str
-    ) -> o.MessageDeleted | o.MessageFrozen | o.MessageAbsent:
+    def delete_message(self, conversation: str, message_id: str) -> o.Deleted:
         s = self.settings
         reply = self._search("delete_message", conversation, message_id, seen_ms=s.seen_ms, max_seen=s.max_seen)
         return o.MessageDeleted() if reply.word == b"DELETED" else _not_waiting(reply)
 
-    def find_message(self, conversation: str, message_id: str) -> o.MessageWaiting | o.MessageFrozen | o.MessageAbsent:
+    def find_message(self, conversation: str, message_id: str) -> o.Found:
         reply = self._search("find_message", conversation, message_id)
         return o.MessageWaiting() if reply.word == b"WAITING" else _not_waiting(reply)
 
@@ -313,18 +276,13 @@ class Store:
         )
         return o.Renewed(reply.expires_at_ms) if reply.word == b"RENEWED" else o.LeaseLost()
 
-    def stop_if_idle(self, shard: int, lease_id: str) -> o.LeaseReleased | o.WorkIsNear | o.LeaseLost:
-        return self._release_lease(shard, lease_id, "idle")
-
-    def hand_over(self, shard: int, lease_id: str) -> o.LeaseReleased | o.WorkIsNear | o.LeaseLost:
-        return self._release_lease(shard, lease_id, "handover")
-
-    def _release_lease(self, shard: int, lease_id: str, reason: str) -> o.LeaseReleased | o.WorkIsNear | o.LeaseLost:
-        start = self._start()
-        reply = self._run_shard("release_lease", shard, now_ms=self._clock(), lease_id=lease_id, reason=reason, **start)
+    def release_lease(
+        self, shard: int, lease_id: str, *, reason: Literal["idle", "handover"]
+    ) -> o.LeaseReleased | o.WorkIsNear | o.LeaseLost:
+        reply = self._run_shard("release_lease", shard, now_ms=self._clock(), lease_id=lease_id, reason=reason)
         match reply.word:
             case b"RELEASED":
-                return o.LeaseReleased(_or_none(reply.next_due_at_ms), _reserved(start, reply.start))
+                return o.LeaseReleased(_or_none(reply.next_due_at_ms), reply.start or None)
             case b"PENDING":
                 return o.WorkIsNear(reply.next_due_at_ms)
             case _:
@@ -361,27 +319,19 @@ class Store:
                 return o.LeaseLost()
 
     def recover_expired(self, shard: int, *, limit: int = 500) -> o.ShardRecovered:
-        start = self._start()
-        reply = self._run_shard("recover_expired", shard, now_ms=self._clock(), limit=limit, **start)
+        reply = self._run_shard("recover_expired", shard, now_ms=self._clock(), limit=limit)
         return o.ShardRecovered(
             pending=reply.pending,
             inflight=reply.inflight,
             oldest_due_at_ms=_or_none(reply.oldest_due_at_ms),
             heartbeat_at_ms=_or_none(reply.heartbeat_at_ms),
-            start_id=_reserved(start, reply.start),
+            start_id=reply.start or None,
             conversations=[conversation.decode() for conversation in reply.conversations],
         )
 
     def list_conversations(self, shard: int, *, cursor: str = FIRST_PAGE, limit: int = 100) -> o.ConversationPage:
-        """Return one page of a shard's conversations. A buffer that stays open while the caller reads all pages is on
-        at least one page.
-
-        A conversation with only a frozen batch may be on no page, if a processor claims or returns it between two
-        pages.
-        """
-        if not re.fullmatch(_CURSOR, cursor):
-            raise InvalidInput(f"a cursor must be the next_cursor of an earlier page, not {cursor!r}")
-        _whole("limit", limit, 1, 1000)
+        """Return one page of a shard's conversations. A buffer that stays open meanwhile is on at least one page. A
+        conversation with only a frozen batch may be on none, if a processor claims or returns it between two pages."""
         reply = self._run_shard("list_conversations", shard, cursor=cursor, limit=limit)
         listed = [
             o.ListedConversation(conversation.decode(), state.decode(), at) for conversation, state, at in reply.rows
@@ -389,14 +339,6 @@ class Store:
         return o.ConversationPage(reply.next_cursor.decode() or None, listed)
 
     # -- making a call -----------------------------------------------------------------------------------------
-
-    def _start(self) -> dict[str, Any]:
-        """Return the arguments of a script that may reserve a processor's start."""
-        return {
-            "start_id": self._new_call_id(),
-            "start_ms": self.settings.start_ms,
-            "horizon_ms": self.settings.horizon_ms,
-        }
 
     def _search(self, name: str, conversation: str, message_id: str, **arguments: Argument) -> Any:
         """Call a search script until it has found the message, or has no messages left to search.
@@ -421,19 +363,22 @@ class Store:
         encoded = encode_conversation(conversation)
         if script.takes_conversation:
             arguments["conversation"] = conversation
-        keys = script_keys(script.keys, shard_of_encoded(encoded, self.settings.shards), encoded)
-        return self._call(script, keys, arguments)
+        shard = shard_of_encoded(encoded, self.settings.shards)
+        return self._call(script, shard, script_keys(script.keys, shard, encoded), arguments)
 
     def _run_shard(self, name: str, shard: int, **arguments: Argument) -> Any:
         """Run a script on a shard. Return its answer as a tuple with the names in the script's header."""
         script = self._loaded.get(name) or self._load(name)
-        return self._call(script, script_keys(script.keys, shard), arguments)
+        return self._call(script, shard, script_keys(script.keys, shard), arguments)
 
     def _load(self, name: str) -> Script:
         script = self._loaded[name] = load_script(name, self._scripts, self._shebang)
         return script
 
-    def _call(self, script: Script, keys: list[bytes], arguments: dict[str, Argument]) -> Any:
+    def _call(self, script: Script, shard: int, keys: list[bytes], arguments: dict[str, Argument]) -> Any:
+        if script.may_start:
+            arguments["start_id"] = self._new_call_id()
+            arguments["start_ms"], arguments["horizon_ms"] = self.settings.start_ms, self.settings.horizon_ms
         try:
             args = script.pick(arguments)
         except KeyError:
@@ -443,31 +388,24 @@ class Store:
             raise ScriptInvariantBroken(f"{script.name} takes {', '.join(script.args)}; unknown or missing: {misfits}")
         values = self._connection.run(script, keys, args)
         try:
-            return script.read[values[0]](values)
+            reply: Any = script.read[values[0]](values)
         except (TypeError, ValueError) as error:
             raise ScriptInvariantBroken(f"{script.name} returned values that do not fit its header") from error
+        if script.may_start and getattr(reply, "start", False):
+            reply = reply._replace(start=self._reserved(shard, str(arguments["start_id"])))
+        return reply
 
-
-def _whole(name: str, value: int, low: int, high: int) -> None:
-    """Raise InvalidInput unless the value is a whole number in these bounds.
-
-    The scripts store times as 13 digits, so a fraction or a 14th digit would shift the fields that follow.
-    """
-    if type(value) is not int or not low <= value <= high:
-        raise InvalidInput(f"{name} must be a whole number from {low} to {high}, not {value}")
-
-
-def encode_message_id(message_id: str) -> bytes:
-    """Return the id in UTF-8; raise InvalidId if it is not valid Unicode."""
-    try:
-        return message_id.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidId("a message id must be valid Unicode: it holds a lone surrogate") from error
+    def _reserved(self, shard: int, start_id: str) -> str | None:  # noqa: ARG002 - for a lane
+        """Return the id of the start that a script has reserved, which the caller must now make."""
+        return start_id
 
 
 def remembered_name(message_id: str) -> bytes:
     """Return the name under which the lane remembers a message: its id, or the digest of a long id."""
-    encoded = encode_message_id(message_id)
+    try:
+        encoded = message_id.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidId("a message id must be valid Unicode: it holds a lone surrogate") from error
     if len(encoded) <= MAX_REMEMBERED_ID_BYTES:
         return encoded
     return b"blake2s:" + blake2s(encoded, digest_size=16).hexdigest().encode()
@@ -476,15 +414,12 @@ def remembered_name(message_id: str) -> bytes:
 @lru_cache(maxsize=MAX_CHARGES_KEPT)
 def _limits(settings: StoreSettings, charge: Charge | None, items: int = 1) -> str:
     """Return the bounds of a buffer, the quotas, and what `items` cost, as the text that the scripts read."""
-    bounds = f"{settings.max_waiting} {settings.max_batch_bytes} {settings.max_waiting_bytes}"
+    bounds = f"{settings.max_waiting} {settings.max_batch_bytes} {settings.max_waiting_bytes} "
     if charge is None:
-        return f"{bounds} 0 0 //"
+        return bounds
     messages = items if charge.is_exact else LOOK_EVERY
-    of_account = _costs_us(charge.account_quota, settings.shards, messages)
-    of_tenant = ""
-    if charge.tenant_quota is not None:
-        of_tenant = f"{_costs_us(charge.tenant_quota, settings.shards, messages)} {charge.tenant}"
-    return f"{bounds} {of_account} {charge.account}/{of_tenant}"
+    shards = 1 if charge.is_of_one_shard else settings.shards
+    return bounds + "".join(f"{_costs_us(quota, shards, messages)} {name}//" for name, quota in charge.quotas)
 
 
 def _costs_us(quota: Quota, shards: int, messages: int) -> str:
@@ -498,11 +433,6 @@ def _costs_us(quota: Quota, shards: int, messages: int) -> str:
     cost_us = minute_us * messages // quota.messages_per_minute
     cost_us = min(cost_us, max(MAX_OVERDRAFT_MS * 1_000, minute_us // quota.messages_per_minute))
     return f"{cost_us} {minute_us // quota.conversations_per_minute}"
-
-
-def _reserved(start: dict[str, Any], is_reserved: int) -> str | None:
-    """Return the id of the start that the script has reserved, or None if it has reserved none."""
-    return start["start_id"] if is_reserved else None
 
 
 class _Why(NamedTuple):

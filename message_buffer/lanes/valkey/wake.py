@@ -8,39 +8,24 @@ the next processor.
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, cast
 
-from redis import Redis
-from redis.cluster import RedisCluster
-from redis.exceptions import MovedError
+from redis import RedisError
 
 from message_buffer.errors import StoreError
-from message_buffer.lanes.valkey.connection import FAILURES, Client, Swallowed
-from message_buffer.lanes.valkey.dial import Dial, dialled
+from message_buffer.lanes.valkey.connection import Client, Swallowed
+from message_buffer.lanes.valkey.dial import Dial, Node
 from message_buffer.lanes.valkey.keys import wake_key
 
-# The server ends a blocking pop after this time, which matters only if the client vanished without closing the
-# connection.
+# The server ends a blocking pop after this time.
 POP_SECONDS = 20
-
-
-class _WakeConnection(Protocol):
-    """The part of redis-py's connections that we use."""
-
-    def send_command(self, *args: Any) -> None: ...
-
-    def can_read(self, timeout: float) -> bool: ...
-
-    def read_response(self) -> Any: ...
-
-    def disconnect(self) -> None: ...
 
 
 class _Pop(NamedTuple):
     """A connection for one blocking pop, and its client."""
 
     client: Client
-    line: _WakeConnection
+    line: Any  # redis-py's connection
 
     def close(self) -> None:
         self.line.disconnect()
@@ -68,7 +53,6 @@ class Wake:
         self._dial: Dial[_Pop] | None = None
         self._pop: _Pop | None = None
         self._is_popping = False
-        self._is_spread = False
 
     def wait(self, seconds: float) -> bool:
         """Return whether a script woke the processor within `seconds`. This time includes opening the connection.
@@ -83,8 +67,7 @@ class Wake:
                 # None means that the pop timed out. Send the next pop and continue to wait.
                 if response is not None:
                     return True
-        except (*FAILURES, OSError, StoreError) as error:
-            self._is_spread = self._is_spread or isinstance(error, MovedError)
+        except (RedisError, OSError, StoreError) as error:
             self._swallowed(error)
             self.close()
             self._sleep(self._left(deadline))
@@ -93,7 +76,7 @@ class Wake:
     def _left(self, deadline: float) -> float:
         return max(deadline - self._monotonic(), 0)
 
-    def _popping_line(self, deadline: float) -> _WakeConnection | None:
+    def _popping_line(self, deadline: float) -> Any:
         """Return a connection on which a pop is waiting, or None if no connection is open before the deadline."""
         if self._pop is None:
             self._dial = self._dial or Dial(self._open)
@@ -107,8 +90,8 @@ class Wake:
         return self._pop.line
 
     def _open(self) -> _Pop:
-        client = dialled(self._open_client(), is_spread=self._is_spread)
-        return _Pop(client, _line_to(client, self._key))
+        client = self._open_client()
+        return _Pop(client, cast(Node, client).connection_pool.get_connection())
 
     def close(self) -> None:
         """Close the connection, so that the server forgets the pop.
@@ -121,14 +104,3 @@ class Wake:
             self._dial.abandon()
         self._pop = self._dial = None
         self._is_popping = False
-
-
-def _line_to(client: Client, key: bytes) -> _WakeConnection:
-    """Return a connection to the node that holds this key."""
-    if isinstance(client, RedisCluster):
-        node = client.get_redis_connection(client.get_node_from_key(key))
-    else:
-        assert isinstance(client, Redis)
-        node = client
-    line: _WakeConnection = node.connection_pool.get_connection()
-    return line

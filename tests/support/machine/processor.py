@@ -137,7 +137,7 @@ class Processors(ConversationProcessors):
         scores = [ceil(float(score)) for key in ("pending", "inflight") for score in self._scores(key)]
         near = bool(scores) and min(scores) <= now + SETTINGS.horizon_ms
         twice = twice and handover  # an idle leave that is repeated finds the lease gone
-        outcome = self.call(skew, twice, "hand_over" if handover else "stop_if_idle", 0, processor)
+        outcome = self.call(skew, twice, "release_lease", 0, processor, reason="handover" if handover else "idle")
         if self.lease is None or self.lease[0] != processor:
             assert outcome == LeaseLost()
         elif near and not handover:

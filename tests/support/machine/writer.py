@@ -26,7 +26,7 @@ from tests.support.model import ConversationModel
 
 # Small enough that a burst exceeds it, or that two conversations do.
 QUOTA = Quota(messages_per_minute=4, conversations_per_minute=2)
-CHARGE = Charge("p/a", QUOTA, "t", Quota(6, 6), is_exact=True)
+CHARGE = Charge((("p/a", QUOTA), ("t", Quota(6, 6))), is_exact=True)
 COSTS_US = {"account_messages": 15_000_000, "account_conversations": 30_000_000,
             "tenant_messages": 10_000_000, "tenant_conversations": 10_000_000}  # fmt: skip
 

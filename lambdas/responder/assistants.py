@@ -1,0 +1,106 @@
+"""The assistants that write a reply. An assistant makes one attempt; the responder may try again later."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from lambdas.responder.errors import CallBusy, CallRefused
+from lambdas.responder.history import Turn
+from lambdas.responder.http_client import MAX_CONNECT_SECONDS, Http
+from message_buffer.aws import clients as aws
+from message_buffer.errors import SendFailed
+from message_buffer.json_object import Json
+
+# After these errors, another attempt would fail in the same way. AccessDeniedException is not one of them: an account's
+# first call of a third party's model begins a subscription, which may take 15 minutes and refuse calls meanwhile.
+FINAL_BEDROCK_ERRORS = (
+    "ValidationException",
+    "ParamValidationError",
+    "ResourceNotFoundException",
+    "ModelErrorException",
+)
+# An AI's service may return any text as the status; a log line contains at most this much of it.
+MAX_LOGGED_STATUS_CHARACTERS = 20
+
+
+class Prompt(NamedTuple):
+    instructions: str
+    turns: Sequence[Turn]
+    """The first turn is the user's, roles alternate, and the last turn is the question."""
+    model: str
+    max_reply_tokens: int
+    seconds: float
+
+
+class Reply(NamedTuple):
+    text: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+class Assistant(Protocol):
+    def answer(self, prompt: Prompt) -> Reply:
+        """Return the reply, whose text is never empty. Raise CallRefused, CallBusy or CallUnconfirmed."""
+
+
+class Echo:
+    """Repeats the question, for the local stage, and for trying a stage without an AI."""
+
+    def answer(self, prompt: Prompt) -> Reply:
+        return Reply(f"You wrote:\n{prompt.turns[-1].text}")
+
+
+class Bedrock:
+    """Asks a model on Amazon Bedrock through the Converse API, which is the same for every model."""
+
+    def answer(self, prompt: Prompt) -> Reply:
+        request: Json = {
+            "modelId": prompt.model,
+            "messages": [{"role": turn.role, "content": [{"text": turn.text}]} for turn in prompt.turns],
+            "inferenceConfig": {"maxTokens": prompt.max_reply_tokens},
+        }
+        if prompt.instructions:
+            request["system"] = [{"text": prompt.instructions}]
+        # The SDK makes one attempt, because the queue decides when to try again.
+        patience = aws.Patience(MAX_CONNECT_SECONDS, prompt.seconds, attempts=1)
+        try:
+            with aws.errors_as_ours("converse"):
+                response: Json = aws.client("bedrock-runtime", patience=patience).converse(**request)
+        except SendFailed as error:
+            raise (CallRefused if str(error).endswith(FINAL_BEDROCK_ERRORS) else CallBusy)(str(error)) from error
+        blocks = response.get("output", {}).get("message", {}).get("content", [])
+        text = "".join(block.get("text", "") for block in blocks).strip()
+        usage = response.get("usage", {})
+        return _reply(text, response.get("stopReason"), usage.get("inputTokens", 0), usage.get("outputTokens", 0))
+
+
+class OpenAi:
+    """Asks OpenAI's Responses API, or another service that has the same API. The service is asked to store nothing."""
+
+    def __init__(self, http: Http, *, url: str, api_key: str) -> None:
+        self._http = http
+        self._url = f"{url.rstrip('/')}/responses"
+        self._api_key = api_key
+
+    def answer(self, prompt: Prompt) -> Reply:
+        request: Json = {
+            "model": prompt.model,
+            "input": [{"role": turn.role, "content": turn.text} for turn in prompt.turns],
+            "max_output_tokens": prompt.max_reply_tokens,
+            "store": False,
+        }
+        if prompt.instructions:
+            request["instructions"] = prompt.instructions
+        headers = {"Authorization": f"Bearer {self._api_key}"}
+        response = self._http.post_json(self._url, request, headers=headers, seconds=prompt.seconds)
+        # The output may also contain reasoning, tool calls and refusals.
+        messages = [item for item in response.get("output") or [] if item.get("type") == "message"]
+        parts = [part for item in messages for part in item["content"] if part.get("type") == "output_text"]
+        text = "".join(part["text"] for part in parts).strip()
+        usage = response.get("usage") or {}
+        return _reply(text, response.get("status"), usage.get("input_tokens", 0), usage.get("output_tokens", 0))
+
+
+def _reply(text: str, status: object, input_tokens: int, output_tokens: int) -> Reply:
+    if not text:
+        raise CallRefused(f"the model returned no text: {str(status)[:MAX_LOGGED_STATUS_CHARACTERS]}")
+    return Reply(text, input_tokens, output_tokens)
