@@ -1,6 +1,7 @@
 """This project's CDK, whose CLI and Node come from wheels: `.venv/bin/cdk`, or `.venv/bin/python -m infra.cli`.
 
-Before `deploy` it runs `infra.preflight`, which lists everything that is missing.
+Before `deploy` it runs `infra.preflight`, which lists everything that is missing; before other commands that ask AWS, only
+the check of the credentials.
 """
 
 import argparse
@@ -109,10 +110,10 @@ def main(arguments: Sequence[str]) -> NoReturn:
             sys.exit(WITHOUT_PYTHON)
     else:
         full += app()
-        if deploying:
+        if not IN_AWS.isdisjoint(arguments):
             from . import preflight  # noqa: PLC0415 - it imports this module
 
-            if preflight.main(["--stage", where]):
+            if preflight.main(["--stage", where, *([] if deploying else ["--credentials"])]):
                 sys.exit(1)
     os.execve(full[0], full, {**os.environ, **environment()})  # noqa: S606 - the point
 

@@ -223,13 +223,16 @@ def problems_there(config: StageConfig, client: Clients) -> Iterator[str]:
             yield Advice(f"The check for {check.__name__.replace('_', ' ')} ended: {error}.")
 
 
-def problems(stages: Mapping[str, Any], stage: str) -> Iterator[str]:
-    """Yield everything that is missing, on this machine and in the account."""
-    if lambda_interpreter() is None:
+def problems(stages: Mapping[str, Any], stage: str, *, deploying: bool = True) -> Iterator[str]:
+    """Yield everything that is missing, on this machine and in the account. For a command that does not deploy, check
+    only the credentials."""
+    if deploying and lambda_interpreter() is None:
         yield cli.WITHOUT_PYTHON
     try:
         config = load_stage(stages, stage=stage)
-        yield from problems_there(config, identify(config))
+        client = identify(config)
+        if deploying:
+            yield from problems_there(config, client)
     except (ConfigError, Stuck) as error:
         yield str(error)
 
@@ -238,12 +241,13 @@ def main(given: Sequence[str] | None = None) -> int:
     """Print everything that is missing to stderr. Return 1 if something is missing, otherwise 0."""
     parser = argparse.ArgumentParser(prog=".venv/bin/python -m infra.preflight", description=__doc__)
     parser.add_argument("--stage", required=True)
-    stage = parser.parse_args(given).stage
-    everything = list(problems(cli.context()["stages"], stage))
+    parser.add_argument("--credentials", action="store_true", help="check only the credentials")
+    asked = parser.parse_args(given)
+    everything = list(problems(cli.context()["stages"], asked.stage, deploying=not asked.credentials))
     sys.stderr.write("".join(f"Good to know: {sentence}\n" for sentence in everything if isinstance(sentence, Advice)))
     found = [f"  - {sentence}\n" for sentence in everything if not isinstance(sentence, Advice)]
     if found:
-        sys.stderr.write(f"Not ready to deploy stage '{stage}':\n{''.join(found)}")
+        sys.stderr.write(f"Not ready for stage '{asked.stage}':\n{''.join(found)}")
     return 1 if found else 0
 
 

@@ -101,6 +101,13 @@ def test_a_layer_that_an_earlier_synthesis_left_prevents_no_deployment(
         cli.main(["deploy", "--all", "--app", str(tmp_path), "-c", "stage=prod"])
 
 
+@pytest.mark.parametrize("word", ["bootstrap", "diff"])
+def test_a_command_that_only_asks_aws_first_checks_the_credentials(word: str, looked_for: list[Sequence[str]]) -> None:
+    with pytest.raises(Became):
+        cli.main([word, "-c", "stage=prod"])
+    assert looked_for == [["--stage", "prod", "--credentials"]]
+
+
 @pytest.mark.parametrize("arguments", [["ls"], ["synth", "-c", "stage=local", "-c", "valkeyUrl=valkey://x:1"]])
 def test_neither_a_harmless_command_nor_the_local_stage_needs_a_preflight(
     looked_for: list[Sequence[str]], arguments: list[str]

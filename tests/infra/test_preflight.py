@@ -193,7 +193,7 @@ def test_the_command_prints_the_sentences_and_fails() -> None:
     arguments = [sys.executable, "-m", "infra.preflight", "--stage"]
     run = subprocess.run([*arguments, "prdo"], capture_output=True, text=True, check=False, cwd=ROOT)
     assert run.returncode == 1
-    assert "Not ready to deploy stage 'prdo':\n" in run.stderr
+    assert "Not ready for stage 'prdo':\n" in run.stderr
     assert "  - Unknown stage 'prdo'. Valid stages: dev, local, prod.\n" in run.stderr
 
 
@@ -460,6 +460,6 @@ def test_the_functions_of_a_stage_are_found_by_their_tags(
 def test_advice_is_printed_and_does_not_fail_the_command(
     machine: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    machine.setattr(preflight, "problems", lambda *_: iter([Advice("The account is small.")]))
+    machine.setattr(preflight, "problems", lambda *_, **__: iter([Advice("The account is small.")]))
     assert preflight.main(["--stage", "dev"]) == 0
     assert capsys.readouterr().err == "Good to know: The account is small.\n"
