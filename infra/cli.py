@@ -1,7 +1,7 @@
 """This project's CDK, whose CLI and Node come from wheels: `.venv/bin/cdk`, or `.venv/bin/python -m infra.cli`.
 
-Before `deploy` it runs `infra.preflight`, which lists everything that is missing; before other commands that ask AWS, only
-the check of the credentials.
+Before `deploy` it runs `infra.preflight`, which lists everything that is missing; before other commands that ask AWS,
+only the check of the credentials.
 """
 
 import argparse
