@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from bufferctl.cost.traffic import Traffic
+
 from infra.settings_and_defaults import StageConfig, load_stage
 from tools.bench.model import busiest, row, simulate
 from tools.bench.pollers import POLLERS, late_ms

@@ -5,6 +5,7 @@ from math import log10
 from typing import NamedTuple
 
 from bufferctl.cost.chart import COLOURS, GRID, INK
+
 from tools.bench.measure import Figure
 
 WIDTH, LEFT, RIGHT = 760, 230, 110

@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 from bufferctl.cost.facts import used
 from bufferctl.cost.lines import total
-from bufferctl.cost.model import bill, ecpu
 from bufferctl.cost.traffic import Traffic
+
+from bufferctl.cost.model import bill, ecpu
 from infra.settings_and_defaults import StageConfig, load_stage
 from tools.bench.report import save
 

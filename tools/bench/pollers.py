@@ -17,6 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 from bufferctl.cost.facts import used
+
 from infra.dynamodb_lane import TRIGGERS_IN_A_RUN
 from infra.settings_and_defaults import MEMORY_MB
 from lambdas.dynamodb_processor.service import DynamoDbProcessor
