@@ -1,8 +1,7 @@
 """Measure cold starts, and how late the first batch of an idle stage is: `python -m tools.bench.cold [--quick]`.
 
 The first part measures the CPU time of each step of ingest's first request, in a new Python process. Valkey runs on
-this machine, without TLS. A local server answers in place of AWS, over TLS. `--against FOLDER` also measures another
-checkout, in turns with this one.
+this machine, without TLS. A local server answers in place of AWS, over TLS.
 
 The second part measures the time from a message to its event on a local stage, first when the stage is cold, then when
 it is warm. The stage has the preset `assistant`, because its wait is short. During a longer wait, the functions would
@@ -10,7 +9,6 @@ finish their cold starts before the batch is due. To make the stage cold, the be
 of each function, because the emulator then starts new processes.
 """
 
-import argparse
 import json
 import os
 import signal
@@ -28,12 +26,13 @@ from typing import Any
 from bufferctl.events import ArrivedEvent
 from message_buffer.settings import ConnectionSettings, IngestSettings, LogSettings, ValkeySettings, to_variables
 from tests.support.engine import SETTINGS
+from tests.support.ingest_scene import SECRET, gateway
+from tests.support.platforms import signed
 from tests.support.valkey_server import ValkeyServer
 from tools.bench.aws import answering_as_aws
-from tools.bench.handler import ENVIRONMENT, events
 from tools.bench.lateness import own_stage
-from tools.bench.measure import figure, ratio
-from tools.bench.report import Target, print_targets, save
+from tools.bench.measure import Figure, figure
+from tools.bench.report import Target, arguments, report
 from tools.local.events import Inbox, collect
 from tools.local.outputs import Outputs
 from tools.local.webhooks import Webhooks
@@ -50,18 +49,10 @@ INGEST = IngestSettings(
     rules_table="rules", takeovers_table="takeovers", aliases_table="aliases",
     dead_letter_queue_url="https://dead", whatsapp_queue=None,
 )  # fmt: skip
-# An older checkout reads these variables instead of SETTINGS.
-WITHOUT_SETTINGS = {
-    "LANE": "valkey", "STAGE": "bench", "SHARDS": "1", "START_MS": "10000", "PROCESSOR_FUNCTION_NAME": "processor",
-    "WEBHOOK_SECRET_ID": "id", "GENERIC_TIMESTAMP": "optional", "EVENT_BUS_NAME": "bus", "RULES": "{}",
-    "RULES_TABLE": "rules", "ACCOUNT_MESSAGES_PER_MINUTE": "600", "ACCOUNT_CONVERSATIONS_PER_MINUTE": "60",
-    "TAKEOVERS_TABLE": "takeovers", "ALIASES_TABLE": "aliases", "MAX_WAITING_MESSAGES": "5000",
-    "MAX_WAITING_BYTES": "33554432", "VALKEY_CONNECT_MS": "6000", "VALKEY_ANSWER_MS": "700",
-    "VALKEY_WEBHOOK_MS": "3000",
-}  # fmt: skip
-VARIABLES = WITHOUT_SETTINGS | to_variables(INGEST) | {
+VARIABLES = to_variables(INGEST) | {
     "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "none",
-    "AWS_SECRET_ACCESS_KEY": "none",
+    "AWS_SECRET_ACCESS_KEY": "none", "POWERTOOLS_SERVICE_NAME": "ingest",
+    "POWERTOOLS_METRICS_NAMESPACE": "MessageBuffer",
 }  # fmt: skip
 # Do not measure the start of the interpreter, because our code cannot change it.
 PROGRAM = """
@@ -79,43 +70,33 @@ print(json.dumps({"import": (imported - began) * 1000, "first request": (answere
 """
 
 
-def first_request(checkout: Path, addresses: dict[str, str]) -> dict[str, float]:
-    """Run ingest's first request in a fresh interpreter, with a checkout's code. Return each step's CPU time in ms."""
-    (event,) = events("generic", 1)
+def first_request(addresses: dict[str, str]) -> dict[str, float]:
+    """Run ingest's first request in a fresh interpreter. Return each step's CPU time in ms."""
+    body = json.dumps({"account": "a", "conversation": "c", "id": "m", "text": "text"}).encode()
+    event = gateway("generic", body, headers=signed("generic", body, SECRET, at_seconds=time.time()))
     kept = {name: os.environ[name] for name in ("HOME", "LANG", "PATH", "TZ") if name in os.environ}
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(event)],
-        stdout=subprocess.PIPE, text=True, check=False, cwd=checkout,
-        env=kept | ENVIRONMENT | VARIABLES | addresses,
+        stdout=subprocess.PIPE, text=True, check=False, cwd=ROOT, env=kept | VARIABLES | addresses,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout
     shown: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
     return shown
 
 
-def ingest_cpu(rounds: int, other: Path | None) -> tuple[dict[str, Any], list[Target]]:
-    checkouts = {"here": ROOT} | ({"there": other} if other else {})
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
+def ingest_cpu(rounds: int) -> dict[str, Figure]:
+    """Return the CPU time of each step of ingest's first request in ms."""
+    found = []
     server = ValkeyServer().start()
     try:
-        with answering_as_aws() as aws:
-            addresses = {**aws.addresses, "REDIS_URL": f"valkey://127.0.0.1:{server.port}"}
+        with answering_as_aws() as addresses:
             # Do not count the first round, because Python compiles the modules in it.
             for _ in range(rounds + 1):
-                for name, checkout in checkouts.items():
-                    server.admin().flushall()
-                    found[name].append(first_request(checkout, addresses))
+                server.admin().flushall()
+                found.append(first_request(addresses | {"REDIS_URL": f"valkey://127.0.0.1:{server.port}"}))
     finally:
         server.stop()
-    result: dict[str, Any] = {}
-    for name, steps in found.items():
-        result[name] = {step: figure([each[step] for each in steps[1:]]).as_json() for step in steps[0]}
-        print(f"{name}: CPU of ingest's cold start, ms: {result[name]}")
-    whole = {name: [sum(each.values()) for each in steps[1:]] for name, steps in found.items()}
-    targets = []
-    if other:
-        targets.append(Target("CPU of ingest's cold start, of that before", 0.7, ratio(whole["here"], whole["there"])))
-    return result, targets
+    return {f"CPU of ingest's {step}": figure([each[step] for each in found[1:]]) for step in found[0]}
 
 
 FUNCTIONS = ("ingest", "processor", "conversation_processor")
@@ -128,6 +109,17 @@ WARM_MESSAGES = 3
 # For each step from a message to its event: the log line that marks its end, and the function that writes the line.
 LINES = {"processor started": "ingest", "processor began": "processor", "warmed up": "conversation_processor",
          "claimed": "processor", "emitted": "conversation_processor"}  # fmt: skip
+
+
+# The line, or the time, at which each part of the way ends.
+ENDS = {
+    "ingest: start, connections, message buffered, processor started": "processor started",
+    "processor: start": "processor began",
+    "conversation processor: start, connections": "warmed up",
+    "rest of the wait": "due",
+    "claim": "claimed",
+    "take, emit": "event",
+}
 
 
 def make_cold(outputs: Outputs) -> None:
@@ -190,19 +182,30 @@ def ways(rounds: int) -> list[dict[str, Any]]:
     return found
 
 
+def parts_of(found: list[dict[str, Any]]) -> dict[str, Figure]:
+    """Return how many ms each step from a message to its event took."""
+    parts: dict[str, list[float]] = {}
+    for each in found:
+        before = 0.0
+        for part, end in ENDS.items():
+            # The line of a step may be logged only after the event. Then the step ends with the event.
+            at = min(each["cold"].get(end, each["cold"]["event"]), each["cold"]["event"])
+            parts.setdefault(part, []).append(at - before)
+            before = at
+    return {part: figure(times) for part, times in parts.items()}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tools.bench.cold", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, writes nothing")
-    parser.add_argument("--against", type=Path, help="the folder of another checkout to measure, too")
-    wanted = parser.parse_args()
+    wanted = arguments("tools.bench.cold", __doc__, quick="fewer rounds, and no local stage")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM also stops the stage
-    cpu, targets = ingest_cpu(5 if wanted.quick else 15, wanted.against)
-    found = ways(3 if wanted.quick else 9)
-    late = [each["late_ms"] for each in found]
-    more = figure([each["cold"] - each["warm"] for each in late])
-    targets.append(Target("lateness of a cold stage's first batch, above a warm one's, ms", 100, more))
-    print_targets(targets)
-    save("cold", {"ingest_cpu_ms": cpu, "ways": found}, targets, quick=wanted.quick)
+    cpu = ingest_cpu(5 if wanted.quick else 15)
+    found = [] if wanted.quick else ways(9)
+    late = {name: [each["late_ms"][name] for each in found] for name in ("cold", "warm")} if found else {}
+    shown = cpu | parts_of(found) | {f"from due to event, {name}": figure(times) for name, times in late.items()}
+    rows = [["part of the way", "ms"], *([part, each.shown(0)] for part, each in shown.items())]
+    more = [cold - warm for cold, warm in zip(late.get("cold", []), late.get("warm", []), strict=True)]
+    what = "lateness of a cold stage's first batch, above a warm one's, ms"
+    report("cold", {"cold": rows}, [Target(what, 100, figure(more))] if more else [], quick=wanted.quick)
 
 
 if __name__ == "__main__":

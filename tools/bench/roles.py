@@ -67,8 +67,7 @@ def lean_store(port: int, settings: StoreSettings = SETTINGS) -> Store:
 
 def send(given: Given) -> None:
     store = lean_store(given["port"])
-    quota = Quota(MAX_QUOTA, given.get("conversationsPerMinute", MAX_QUOTA))
-    charge = Charge(((given.get("account", "bench/bench"), quota),), is_exact=True)
+    charge = Charge((("bench/bench", Quota(MAX_QUOTA, MAX_QUOTA)),), is_exact=True)
     for message in messages():
         outcome = store.buffer_message(
             message["conversation"],
