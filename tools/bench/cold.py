@@ -3,8 +3,8 @@
 The first part measures the CPU time of each step of ingest's first request, in a new Python process. Valkey runs on
 this machine, without TLS. A local server answers in place of AWS, over TLS.
 
-The second part measures the time from a message to its event on a local stage, first when the stage is cold, then when
-it is warm. The stage has the preset `assistant`, because its wait is short. During a longer wait, the functions would
+The second part measures the time from a batch's due time to its event on a local stage, first when the stage is cold,
+then when it is warm. The stage has the preset `assistant`: during a longer wait, the functions would
 finish their cold starts before the batch is due. To make the stage cold, the benchmark changes an environment variable
 of each function, because the emulator then starts new processes.
 """
@@ -17,11 +17,8 @@ import sys
 import time
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from bufferctl.events import ArrivedEvent
 from message_buffer.settings import ConnectionSettings, IngestSettings, LogSettings, ValkeySettings, to_variables
@@ -100,26 +97,11 @@ def ingest_cpu(rounds: int) -> dict[str, Figure]:
 
 
 FUNCTIONS = ("ingest", "processor", "conversation_processor")
-# End the processor after one idle second, so that the stage is soon idle. Log at DEBUG, because warm-ups are logged
-# only at that level.
-OVERRIDES = {"rules": {"preset": "assistant"}, "timings": {"processor_idle_ms": 1_000}, "log_level": "DEBUG"}
+# End the processor after one idle second, so that the stage is soon idle.
+OVERRIDES = {"rules": {"preset": "assistant"}, "timings": {"processor_idle_ms": 1_000}}
 AT_REST_SECONDS = 4.0
 LAST_EVENT_SECONDS = 30.0
 WARM_MESSAGES = 3
-# For each step from a message to its event: the log line that marks its end, and the function that writes the line.
-LINES = {"processor started": "ingest", "processor began": "processor", "warmed up": "conversation_processor",
-         "claimed": "processor", "emitted": "conversation_processor"}  # fmt: skip
-
-
-# The line, or the time, at which each part of the way ends.
-ENDS = {
-    "ingest: start, connections, message buffered, processor started": "processor started",
-    "processor: start": "processor began",
-    "conversation processor: start, connections": "warmed up",
-    "rest of the wait": "due",
-    "claim": "claimed",
-    "take, emit": "event",
-}
 
 
 def make_cold(outputs: Outputs) -> None:
@@ -132,12 +114,10 @@ def make_cold(outputs: Outputs) -> None:
         client.update_function_configuration(FunctionName=name, Environment={"Variables": variables})
 
 
-def way(outputs: Outputs, inbox: Inbox) -> dict[str, float]:
-    """Send a message. Return how many ms later the webhook was answered, the batch was due, and its event came."""
+def due_to_event_ms(outputs: Outputs, inbox: Inbox) -> float:
+    """Send a message, and return how many ms after its due time its event came."""
     name = uuid.uuid4().hex
-    began_ms = time.time() * 1_000
     response = Webhooks(outputs).post("generic", {"account": "bench", "conversation": name, "id": name, "text": "text"})
-    answered_ms = time.time() * 1_000
     assert response.status == 200, response
     (state,) = response.json["conversations"].values()
 
@@ -145,67 +125,33 @@ def way(outputs: Outputs, inbox: Inbox) -> dict[str, float]:
         return [each for each in arrivals if name in each.batch["conversationId"]]
 
     assert inbox.wait_until(lambda arrivals: bool(ours(arrivals)), timeout_seconds=LAST_EVENT_SECONDS)
-    times = {"answered": answered_ms, "due": state["dueAt"], "event": ours(inbox.arrivals)[0].at_ms}
-    return {part: round(at_ms - began_ms, 1) for part, at_ms in times.items()} | {"began_ms": began_ms}
+    return float(ours(inbox.arrivals)[0].at_ms - state["dueAt"])
 
 
-def logged(outputs: Outputs, began_ms: float) -> dict[str, float]:
-    """Return how many ms after `began_ms` each line of `LINES` was first logged."""
-    client, found = outputs.client("logs"), {}
-    for message, role in LINES.items():
-        events = client.filter_log_events(logGroupName=outputs.LogGroups[role], startTime=int(began_ms))["events"]
-        for each in events:
-            with suppress(ValueError):
-                line = json.loads(each["message"])
-                if line.get("message") == message and message not in found:
-                    at = datetime.fromisoformat(line["timestamp"]).timestamp() * 1_000
-                    if at >= began_ms:
-                        found[message] = round(at - began_ms, 1)
-    return found
-
-
-def ways(rounds: int) -> list[dict[str, Any]]:
-    found = []
+def first_batches(rounds: int) -> tuple[list[float], list[float]]:
+    """Return how late the batches of a cold stage were in ms, and those of the same stage when it was warm."""
+    cold, warm = [], []
     with own_stage(OVERRIDES) as outputs, collect(outputs) as inbox:
-        way(outputs, inbox)
-        for number in range(rounds):
+        due_to_event_ms(outputs, inbox)
+        for _ in range(rounds):
             time.sleep(AT_REST_SECONDS)
             make_cold(outputs)
-            cold = way(outputs, inbox)
-            warm = [way(outputs, inbox) for _ in range(WARM_MESSAGES)]
-            # The emulator writes a run's log lines only when the run has ended.
-            time.sleep(AT_REST_SECONDS)
-            lines = logged(outputs, cold["began_ms"])
-            late = {"cold": cold["event"] - cold["due"], "warm": median(each["event"] - each["due"] for each in warm)}
-            found.append({"cold": {**cold, **lines}, "late_ms": late})
-            print(f"{number}: {found[-1]}", flush=True)
-    return found
-
-
-def parts_of(found: list[dict[str, Any]]) -> dict[str, Figure]:
-    """Return how many ms each step from a message to its event took."""
-    parts: dict[str, list[float]] = {}
-    for each in found:
-        before = 0.0
-        for part, end in ENDS.items():
-            # The line of a step may be logged only after the event. Then the step ends with the event.
-            at = min(each["cold"].get(end, each["cold"]["event"]), each["cold"]["event"])
-            parts.setdefault(part, []).append(at - before)
-            before = at
-    return {part: figure(times) for part, times in parts.items()}
+            cold.append(due_to_event_ms(outputs, inbox))
+            warm.append(median(due_to_event_ms(outputs, inbox) for _ in range(WARM_MESSAGES)))
+    return cold, warm
 
 
 def main() -> None:
     wanted = arguments("tools.bench.cold", __doc__, quick="fewer rounds, and no local stage")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM also stops the stage
-    cpu = ingest_cpu(5 if wanted.quick else 15)
-    found = [] if wanted.quick else ways(9)
-    late = {name: [each["late_ms"][name] for each in found] for name in ("cold", "warm")} if found else {}
-    shown = cpu | parts_of(found) | {f"from due to event, {name}": figure(times) for name, times in late.items()}
-    rows = [["part of the way", "ms"], *([part, each.shown(0)] for part, each in shown.items())]
-    more = [cold - warm for cold, warm in zip(late.get("cold", []), late.get("warm", []), strict=True)]
-    what = "lateness of a cold stage's first batch, above a warm one's, ms"
-    report("cold", {"cold": rows}, [Target(what, 100, figure(more))] if more else [], quick=wanted.quick)
+    figures, targets = ingest_cpu(5 if wanted.quick else 15), []
+    if not wanted.quick:
+        cold, warm = first_batches(9)
+        figures |= {"due to event, cold stage": figure(cold), "due to event, warm stage": figure(warm)}
+        more = figure([one - other for one, other in zip(cold, warm, strict=True)])
+        targets.append(Target("lateness of a cold stage's first batch, above a warm one's, ms", 100, more))
+    rows = [["", "ms"], *([what, each.shown(0)] for what, each in figures.items())]
+    report("cold", {"cold": rows}, targets, quick=wanted.quick)
 
 
 if __name__ == "__main__":
