@@ -84,9 +84,8 @@ class Traffic(BaseModel):
 
     @property
     def busy_hours(self) -> float:
-        """Return the share of the month's hours in which a batch begins, if batches begin as a Poisson process."""
-        per_hour = self.batches / self.active_seconds * 3_600
-        return self.active_hours / 24 * (1 - exp(-per_hour))
+        """Return the share of the month's hours in which metrics are published."""
+        return self.active_hours / 24 if self.messages_per_day else 0
 
     @property
     def event_bytes(self) -> float:
@@ -137,15 +136,8 @@ def total(lines: Iterable[Line]) -> float:
 
 def bill(config: StageConfig, traffic: Traffic) -> list[Line]:
     """Return every line of a month's bill. Lines with a quantity of zero are left out."""
-    parts: list[Callable[[StageConfig, Traffic], list[Line]]] = [
-        _api,
-        _ingest,
-        _events,
-        _secrets,
-        _rules_and_aliases,
-        _logs,
-        _metrics_and_alarms,
-    ]
+    parts: list[Callable[[StageConfig, Traffic], list[Line]]] = [_api, _ingest, _events, _secrets, _logs]
+    parts += [_rules_and_aliases, _metrics_and_alarms]
     if config.has_valkey_lane:
         parts += [_valkey_lane, _cache, _network]
     if config.has_dynamodb_lane:
@@ -256,7 +248,10 @@ def ecpu(time_us: str, moved_bytes: float = 0) -> float:
 def _network(config: StageConfig, traffic: Traffic) -> list[Line]:
     network, call = config.network, used("sdk_call_bytes")
     _, starts = processors(traffic, shards=config.shards, timings=config.timings)
-    to_aws = traffic.batches * (2 * call + traffic.event_bytes) + (3 * starts + _secret_reads(config, traffic)) * call
+    to_aws = (
+        traffic.batches * (2 * call + traffic.event_bytes)
+        + (3 * starts + _once_in(limits.SECRET_LIFE_MS, config, traffic)) * call
+    )
     to_cache = traffic.messages * (used("buffer_call_bytes") + 2 * traffic.payload_bytes)
     to_cache += traffic.batches * used("take_call_bytes")
     if network.egress == "none":
@@ -288,8 +283,8 @@ def _dynamodb_lane(config: StageConfig, traffic: Traffic) -> list[Line]:
     early = batches * used("early_triggers")
     stored = used("stored_message_bytes") + traffic.payload_bytes
     row = used("window_row_bytes") + traffic.fragments_per_batch * used("message_name_bytes")
-    writes_of_message = writes(stored) + writes(stored) + 2  # put it, mark it as emitted; count it, note it
-    writes_of_batch = writes(row) + writes(row) + 3  # freeze, close; lock, into the index and out of it
+    writes_of_message = 2 * ceil(stored / WRITE_BYTES) + 2  # put it, mark it as emitted; count it, note it
+    writes_of_batch = 2 * ceil(row / WRITE_BYTES) + 3  # freeze, close; lock, into the index and out of it
     queried = row + traffic.fragments_per_batch * stored + used("tombstones_bytes")
     reads = batches * (1 + ceil(queried / READ_BYTES)) + early + SWEEPS * used("index_slices") / 2
     written = (messages * writes_of_message + batches * writes_of_batch) / MILLION
@@ -303,11 +298,6 @@ def _dynamodb_lane(config: StageConfig, traffic: Traffic) -> list[Line]:
         Line(part, "DynamoDB: reads of the lane", "dynamodb_read", reads / MILLION, f"{how} x reads of 4 KB"),
         Line(part, "SQS: triggers", "sqs_requests", requests, f"polls + {how} x requests"),
     ]
-
-
-def writes(item_bytes: float) -> int:
-    """Return the writes that DynamoDB bills for an item: one for each KB begun."""
-    return ceil(item_bytes / WRITE_BYTES)
 
 
 def _events(config: StageConfig, traffic: Traffic) -> list[Line]:
@@ -326,12 +316,8 @@ def _once_in(life_ms: float, config: StageConfig, traffic: Traffic) -> float:
     return min(traffic.webhooks, traffic.active_seconds * limits.SECOND_MS / life_ms * instances)
 
 
-def _secret_reads(config: StageConfig, traffic: Traffic) -> float:
-    return _once_in(limits.SECRET_LIFE_MS, config, traffic)
-
-
 def _secrets(config: StageConfig, traffic: Traffic) -> list[Line]:
-    reads = _secret_reads(config, traffic) / MILLION
+    reads = _once_in(limits.SECRET_LIFE_MS, config, traffic) / MILLION
     keys = used("keys") if config.has_valkey_lane else used("keys_of_dynamodb_lane")
     return [
         Line("secrets", "Secrets Manager: secret", "secret", 1, "the webhook secrets"),

@@ -70,7 +70,8 @@ def _bill_table(lines: Sequence[Line]) -> str:
     for line in shown:
         price = prices()[line.price]
         unit_price = f"{price.price:.10f}".rstrip("0").rstrip(".")
-        rows.append([line.component, _money(line.monthly), f"{line.quantity:,.4g}", unit_price, price.unit])
+        quantity = f"{line.quantity:,.0f}" if line.quantity >= 100 else f"{line.quantity:.3g}"
+        rows.append([line.component, _money(line.monthly), quantity, unit_price, price.unit])
     rows.append([f"{len(lines) - len(shown)} more", _money(total(lines) - total(shown)), "", "", ""])
     return _table(["component", "$/month", "quantity", "unit price", "unit"], rows)
 
@@ -98,15 +99,13 @@ def write(folder: Path, stages: Mapping[str, Any]) -> None:
 
     config = stage({})
     now, idle = bill(config, SHOWN), bill(config, NO_MESSAGES)
-    traffics = [Traffic(messages_per_day=volume) for volume in VOLUMES]
-    kinds = {
-        name: [_money(total(bill(stage(settings), traffic))) for traffic in traffics]
-        for name, settings in KINDS.items()
-    }
+    traffics, kinds = [Traffic(messages_per_day=volume) for volume in VOLUMES], {}
+    for name, settings in KINDS.items():
+        kinds[name] = [_money(total(bill(stage(settings), traffic))) for traffic in traffics]
     volumes = [*([name, *amounts] for name, amounts in kinds.items()), ["the original estimate", *ESTIMATED_TOTALS]]
-    changes = [
-        [name, f"{total(bill(stage(settings), SHOWN)) - total(now):+,.2f}"] for name, settings in CHANGES.items()
-    ]
+    changes = []
+    for name, settings in CHANGES.items():
+        changes.append([name, f"{total(bill(stage(settings), SHOWN)) - total(now):+,.2f}"])
     replies = [line for line in bill(stage({"responder": RESPONDER}), SHOWN) if line.part == "responder"]
     tokens = total(line for line in replies if line.price.endswith("_tokens"))
     waiting = total(line for line in replies if line.price.startswith("lambda"))

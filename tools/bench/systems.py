@@ -45,14 +45,18 @@ class System:
         self.server = ValkeyServer()
         self.work_ms, self.idle_ms = work_ms, idle_ms
         self.batches: list[BenchBatch] = []
-        self._ready = 0
+        self._is_ready = False
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
         self.server.start()
         self.prepare()
         self.start_worker()
-        self._wait_ready(1)
+        deadline = time.monotonic() + READY_SECONDS
+        while not self._is_ready:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.name} did not start")
+            time.sleep(0.01)
         return self
 
     def __exit__(
@@ -108,20 +112,13 @@ class System:
         for line in lines:
             shown = json.loads(line)
             if shown == "ready" or (isinstance(shown, dict) and "ready" in shown):
-                self._ready += 1
+                self._is_ready = True
             elif isinstance(shown, dict) and "start" in shown:
                 self.start_worker()
             elif isinstance(shown, dict):
                 self.batches.append(
                     BenchBatch(shown["due"], shown["claimed"], [_message(body) for body in shown["bodies"]])
                 )
-
-    def _wait_ready(self, count: int) -> None:
-        deadline = time.monotonic() + READY_SECONDS
-        while self._ready < count:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.name} did not start")
-            time.sleep(0.01)
 
 
 class OurSystem(System):
