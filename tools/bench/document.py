@@ -28,8 +28,9 @@ def write(root: Path) -> None:
     texts = {name: markdown(table) for each in found.values() for name, table in each["tables"].items()}
     targets = [row for each in found.values() for row in each["targets"]]
     texts["targets"] = markdown([["target", "at most", "measured", "verdict"], *targets])
-    measured = [[name, each["measured"], each["load"], each["machine"]] for name, each in found.items()]
-    texts["conditions"] = markdown([["file", "measured", "load", "machine"], *measured])
+    measured = [[name, each["measured"], each["load"]] for name, each in found.items()]
+    machines = "; or ".join(sorted({each["machine"] for each in found.values()}))
+    texts["conditions"] = f"{markdown([['file', 'measured', 'load'], *measured])}\n\nOn {machines}."
     texts["summary"] = _summary(found)
 
     def fill(marked: re.Match[str]) -> str:
