@@ -52,9 +52,9 @@ def cost_of(plan: LoadPlan, stage_name: str) -> float | None:
     """Return what the run adds to the stage's bill, in dollars by the cost model. Return None for an unknown stage."""
     if stage_name == LOCAL:
         return 0.0
-    from bufferctl.cost.load import of_load  # noqa: PLC0415 - it would make --help slow
+    from bufferctl.cost.command import cost_of_load  # noqa: PLC0415 - it would make --help slow
 
-    return of_load(
+    return cost_of_load(
         stage_name, messages_per_second=plan.messages_per_second, seconds=plan.seconds,
         fragments_per_batch=LOAD_FRAGMENTS, text_bytes=len(LOAD_TEXT),
     )  # fmt: skip

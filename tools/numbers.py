@@ -29,8 +29,8 @@ UNITS = {
 }
 HEAD = """# Numbers
 
-`.venv/bin/python -m tools.numbers` writes this page. The prices and quotas of AWS are in
-[prices.toml](../bufferctl/cost/prices.toml) and [quotas.toml](../tools/bench/quotas.toml).
+`.venv/bin/python -m tools.numbers` writes this page. The prices of AWS are in
+[prices.toml](../bufferctl/cost/prices.toml).
 
 ## Operators, by a setting
 

@@ -1,193 +1,243 @@
-"""The monthly bill of a stage, line by line."""
+"""The monthly bill of a stage, line by line: the prices of prices.toml × the amounts of usage.toml and the traffic."""
 
-from math import ceil
-from typing import Any
+import tomllib
+from collections.abc import Callable, Iterable
+from functools import cache
+from math import ceil, exp
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
-from bufferctl.cost import dynamodb_lane, end_user_messaging
-from bufferctl.cost.canary import of_canary
-from bufferctl.cost.facts import DAYS, GB, HOURS, MILLION, SECONDS, used
-from bufferctl.cost.lines import Line, billed_seconds, log_lines, run_logs_gb, total
-from bufferctl.cost.traffic import Traffic, processors
-from infra.settings_and_defaults import StageConfig, WarmRole
-from message_buffer.limits import (
-    LEASE_RENEWALS,
-    METRICS_EVERY_MS,
-    MIN_MS_BETWEEN_RULES_CHECKS,
-    PROCESSOR_LOOK_MS,
-    SECOND_MS,
-    SECRET_LIFE_MS,
-    WATCHDOG_PASS_MS,
-)
+from pydantic import BaseModel, ConfigDict, Field
 
-# Passes of the watchdog in a month. A rule starts one half of them, and messages from a queue start the other half.
-PASSES = SECONDS * SECOND_MS / WATCHDOG_PASS_MS
-QUEUED_PASSES = PASSES / 2
-# VPC flow logs aggregate over ten minutes by default.
-FLOW_RECORD_SECONDS = 600
+from infra.settings_and_defaults import Role, StageConfig, TimingsConfig
+from message_buffer import limits
 
-EGRESSES: dict[str, dict[str, Any]] = {
-    "1 NAT gateway": {"egress": "nat", "nat_gateways": 1},
-    "2 NAT gateways": {"egress": "nat", "nat_gateways": 2},
-    "endpoints": {"egress": "endpoints"},
-    "no network": {"egress": "none"},
-}
+HERE = Path(__file__).parent
+REGION = "us-east-1"
+HOURS = 730
+SECONDS = HOURS * 3_600
+DAYS = HOURS / 24
+MILLION = 1_000_000
+GB = 1_000_000_000
+# A rule starts one half of the watchdog's passes and of the DynamoDB lane's sweeps. A queue message of each of these
+# starts the other half.
+PASSES = SECONDS * limits.SECOND_MS / limits.WATCHDOG_PASS_MS
+SWEEPS = 2 * SECONDS / limits.RULE_SECONDS
+CANARY_RUNS = SECONDS * limits.SECOND_MS / limits.CANARY_RUN_MS
+# DynamoDB bills one write for each KB of an item, and one read for each 4 KB. It rounds up.
+WRITE_BYTES, READ_BYTES = 1_024, 4_096
+_Count = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Price(NamedTuple):
+    price: float
+    unit: str
+    source: str
+    as_of: int | None = None
+    """The year of the source. None if nobody has looked the price up."""
+
+
+@cache
+def prices() -> dict[str, Price]:
+    return {name: Price(**price) for name, price in tomllib.loads((HERE / "prices.toml").read_text()).items()}
+
+
+@cache
+def usage() -> dict[str, Any]:
+    return tomllib.loads((HERE / "usage.toml").read_text())
+
+
+def used(name: str) -> float:
+    """Return one amount of usage.toml."""
+    amount: float = usage()["amounts"][name]["value"]
+    return amount
+
+
+class Traffic(BaseModel):
+    """The traffic. The fields' names are also the options of the command, and their descriptions the options' help."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    messages_per_day: _Count = Field(100_000, description="messages that people send")
+    fragments_per_batch: float = Field(4, ge=1, le=1_000, description="messages in a batch")
+    wait_seconds: float = Field(14, gt=0, le=86_400, description="from a batch's first message to its due time")
+    statuses_per_batch: _Count = Field(3, description="webhooks without a message: sent, delivered, read")
+    text_bytes: float = Field(60, ge=0, le=65_536, description="length of a message's text")
+    active_hours: float = Field(16, gt=0, le=24, description="hours of the day in which people write")
+    peak: float = Field(5, ge=1, description="traffic of the busiest second, divided by the average")
+
+    @property
+    def messages(self) -> float:
+        return self.messages_per_day * DAYS
+
+    @property
+    def batches(self) -> float:
+        return self.messages / self.fragments_per_batch
+
+    @property
+    def webhooks(self) -> float:
+        return self.messages + self.batches * self.statuses_per_batch
+
+    @property
+    def active_seconds(self) -> float:
+        return self.active_hours * DAYS * 3_600
+
+    @property
+    def busy_hours(self) -> float:
+        """Return the share of the month's hours in which metrics are published."""
+        return self.active_hours / 24 if self.messages_per_day else 0
+
+    @property
+    def event_bytes(self) -> float:
+        return used("event_bytes") + self.fragments_per_batch * (used("event_fragment_bytes") + 2 * self.text_bytes)
+
+    @property
+    def payload_bytes(self) -> float:
+        """Return the size of a message in the form in which it is buffered."""
+        return used("fragment_bytes") + self.text_bytes
+
+
+NO_MESSAGES = Traffic(messages_per_day=0)
+
+
+class Line(NamedTuple):
+    """A quantity that AWS bills at a price. `how` says in words how the quantity is computed."""
+
+    part: str
+    component: str
+    price: str
+    quantity: float
+    how: str
+
+    @property
+    def monthly(self) -> float:
+        return self.quantity * prices()[self.price].price
+
+
+def processors(traffic: Traffic, *, shards: int, timings: TimingsConfig) -> tuple[float, float]:
+    """Return how many seconds a stage's processors run in a month, and how often they start.
+
+    A batch keeps its shard's processor running while it waits, and for `processor_idle_ms` after it is due. These
+    intervals begin at random and overlap, so they form an M/G/∞ queue. Such a queue is empty for exp(-rate x length) of
+    the time.
+    """
+    rate = traffic.batches / traffic.active_seconds / shards
+    asleep = exp(-rate * (traffic.wait_seconds + timings.processor_idle_ms / 1_000))
+    seconds = shards * traffic.active_seconds * (1 - asleep)
+    # A processor that is always needed ends each run with a hand-over.
+    handed_over = seconds / (limits.PROCESSOR_LIFE_SECONDS - timings.processor_handover_ms / 1_000) * (1 - asleep)
+    return seconds, shards * traffic.active_seconds * rate * asleep + handed_over
+
+
+def total(lines: Iterable[Line]) -> float:
+    """Return the dollars a month of these lines."""
+    return sum(line.monthly for line in lines)
 
 
 def bill(config: StageConfig, traffic: Traffic) -> list[Line]:
     """Return every line of a month's bill. Lines with a quantity of zero are left out."""
-    lines = [
-        *_api(config, traffic),
-        *_ingest(config, traffic),
-        *_delivery(config, traffic),
-        *_secrets(config, traffic),
-        *_rules(config, traffic),
-        *_aliases(traffic),
-        *_watching(config, traffic),
-    ]
+    parts: list[Callable[[StageConfig, Traffic], list[Line]]] = [_api, _ingest, _events, _secrets, _logs]
+    parts += [_rules_and_aliases, _metrics_and_alarms]
     if config.has_valkey_lane:
-        lines += [*_valkey_lane(config, traffic), *_cache(config, traffic), *_network(config, traffic)]
-        if config.has_dynamodb_lane:
-            lines += dynamodb_lane.idle(config)
-    else:
-        lines += dynamodb_lane.alone(config, traffic)
-    if config.end_user_messaging_topic:
-        lines += end_user_messaging.queue(traffic)
+        parts += [_valkey_lane, _cache, _network]
+    if config.has_dynamodb_lane:
+        parts.append(_dynamodb_lane)
+    if config.responder:
+        parts.append(_responder)
     if config.canary:
-        lines += of_canary(config)
-    return [line for line in lines if line.quantity]
-
-
-def floors(config: StageConfig) -> dict[str, float]:
-    """Return the cost in dollars of an idle month, by kind of egress.
-
-    The result is empty on a stage without Valkey, because its functions are in no network.
-    """
-    if not config.has_valkey_lane:
-        return {}
-    nobody = Traffic(messages_per_day=0)
-    return {name: total(bill(with_egress(config, name), nobody)) for name in EGRESSES}
-
-
-def with_egress(config: StageConfig, name: str) -> StageConfig:
-    network = config.network.model_copy(update=EGRESSES[name])
-    return config.model_copy(update={"network": network})
+        parts.append(_canary)
+    return [line for part in parts for line in part(config, traffic) if line.quantity]
 
 
 def _api(config: StageConfig, traffic: Traffic) -> list[Line]:
-    millions = traffic.webhooks / MILLION
+    millions, kind = traffic.webhooks / MILLION, config.api.kind
     answers = traffic.webhooks * used("answer_bytes") / GB
-    kind = config.api.kind
-    lines = [Line("api", "Answers to the internet", "internet_out", answers, "requests x size of the answer")]
-    if kind == "url":
-        return lines
-    lines.append(Line("api", f"API Gateway ({kind.upper()})", f"api_{kind}", millions, "messages + statuses"))
-    lines += log_lines(
-        config,
-        traffic.webhooks * used("access_log_bytes") / GB,
-        part="api",
-        component="Logs: the API's accesses",
-        formula="requests x line",
-    )
+    lines = [Line("API", "answers to the internet", "internet_out", answers, "webhooks x size of the answer")]
+    if kind != "url":
+        lines.append(Line("API", f"API Gateway ({kind.upper()})", f"api_{kind}", millions, "messages + statuses"))
     if kind == "rest":
         lines += [
-            Line("api", "WAF: web ACL", "waf_acl", 1, "one a stage"),
-            Line("api", "WAF: rules", "waf_rule", used("waf_rules"), "rules in the ACL"),
-            Line("api", "WAF: requests", "waf_requests", millions, "messages + statuses"),
+            Line("API", "WAF: web ACL", "waf_acl", 1, "one a stage"),
+            Line("API", "WAF: rules", "waf_rule", used("waf_rules"), "rules in the ACL"),
+            Line("API", "WAF: requests", "waf_requests", millions, "messages + statuses"),
         ]
     return lines
 
 
-def _valkey_lane(config: StageConfig, traffic: Traffic) -> list[Line]:
-    run = processors(traffic, shards=config.shards, timings=config.timings)
-    memory = config.memory
-    run_seconds = run.seconds + run.starts * used("cold_start_ms") / 1_000
-    pass_seconds = PASSES * config.shards * used("sweep_ms") / 1_000
-    # Each new instance of the processor warms up an instance of the conversation processor.
-    conversation_processor_seconds = (
-        traffic.batches * billed_seconds("conversation_processor_ms") + run.starts * used("cold_start_ms") / 1_000
-    )
+def _function(config: StageConfig, role: Role, *, runs: float, seconds: float, how: str) -> list[Line]:
+    """Return the lines of a function that runs this often, and for this long in all."""
+    name, gb = role.replace("_", " "), config.memory[role] / 1_024
+    warm = next((count for kept, count in config.warmth.items() if kept == role), 0)
+    price = "lambda_provisioned_duration_arm" if warm else "lambda_arm"
     return [
-        Line("processor", "Lambda: processor, requests", "lambda_requests", run.starts / MILLION,
-             "starts of processors"),
-        Line("processor", "Lambda: processor, duration", _duration(config, "processor"),
-             run_seconds * memory["processor"] / 1_024,
-             "shards x active seconds x (1 - exp(-batches a second x (wait + idle time)))"),
-        Line("conversation_processor", "Lambda: conversation processor, requests", "lambda_requests",
-             (traffic.batches + run.starts) / MILLION, "batches + starts of processors"),
-        Line("conversation_processor", "Lambda: conversation processor, duration",
-             _duration(config, "conversation_processor"),
-             conversation_processor_seconds * memory["conversation_processor"] / 1_024,
-             "batches x billed time + starts of processors"),
-        Line("watchdog", "Lambda: watchdog, requests", "lambda_requests", PASSES / MILLION, "passes, two a minute"),
-        Line("watchdog", "Lambda: watchdog, duration", "lambda_arm", pass_seconds * memory["watchdog"] / 1_024,
-             "passes x shards x billed time"),
-        Line("watchdog", "SQS: watchdog's second pass, records of failed processors", "sqs_requests",
-             (2 * used("queue_polls") + QUEUED_PASSES * 3) / MILLION,
-             "polls of two queues + every other pass x (send, receive, delete)"),
-        *_kept_warm(config, "processor"),
-        *_kept_warm(config, "conversation_processor"),
-        *_valkey_lane_logs(config, traffic),
-    ]  # fmt: skip
+        Line(name, f"Lambda: {name}, requests", "lambda_requests", runs / MILLION, how),
+        Line(name, f"Lambda: {name}, duration", price, seconds * gb, f"{how}, x billed time"),
+        Line(name, f"Lambda: {name}, kept warm", "lambda_provisioned_arm", warm * SECONDS * gb, "instances x seconds"),
+    ]
+
+
+def billed_seconds(time_ms: str) -> float:
+    """Return the billed seconds of an average invocation, including its share of the cold starts."""
+    return (used(time_ms) + used("cold_share") * used("cold_start_ms")) / 1_000
+
+
+def _ingest_seconds(config: StageConfig) -> float:
+    return billed_seconds("ingest_ms" if config.has_valkey_lane else "ingest_into_dynamodb_ms")
 
 
 def _ingest(config: StageConfig, traffic: Traffic) -> list[Line]:
-    gb = config.memory["ingest"] / 1_024
-    gb_seconds = traffic.webhooks * gb * billed_seconds(_ingest_ms(config))
-    logged = run_logs_gb(traffic.webhooks, "ingest_log_bytes")
+    seconds = traffic.webhooks * _ingest_seconds(config)
+    lines = _function(config, "ingest", runs=traffic.webhooks, seconds=seconds, how="messages + statuses")
+    if config.end_user_messaging_topic:
+        # SNS does not bill what it delivers to SQS.
+        requests = (used("queue_polls") + 3 * traffic.webhooks) / MILLION
+        lines.append(Line("ingest", "SQS: webhooks", "sqs_requests", requests, "polls + three requests a webhook"))
+    return lines
+
+
+def _valkey_lane(config: StageConfig, traffic: Traffic) -> list[Line]:
+    running, starts = processors(traffic, shards=config.shards, timings=config.timings)
+    # Each new instance of the processor warms up an instance of the conversation processor.
+    starting = starts * used("cold_start_ms") / 1_000
+    emitting = traffic.batches * billed_seconds("conversation_processor_ms") + starting
+    passing = PASSES * config.shards * used("sweep_ms") / 1_000
+    requests = (2 * used("queue_polls") + 3 * PASSES / 2) / MILLION
     return [
-        Line("ingest", "Lambda: ingest, requests", "lambda_requests", traffic.webhooks / MILLION,
-             "messages + statuses"),
-        Line("ingest", "Lambda: ingest, duration", _duration(config, "ingest"), gb_seconds, "requests x billed time"),
-        *log_lines(config, logged, part="ingest", component="Logs: ingest", formula="requests x lines"),
-        *_kept_warm(config, "ingest"),
-    ]  # fmt: skip
-
-
-def _duration(config: StageConfig, role: WarmRole) -> str:
-    return "lambda_provisioned_duration_arm" if role in config.warmth else "lambda_arm"
-
-
-def _kept_warm(config: StageConfig, role: WarmRole) -> list[Line]:
-    kept = config.warmth.get(role, 0) * SECONDS * config.memory[role] / 1_024
-    name = f"Lambda: {role.replace('_', ' ')}, kept warm"
-    return [Line(role, name, "lambda_provisioned_arm", kept, "instances x seconds of the month")]
-
-
-def _ingest_ms(config: StageConfig) -> str:
-    return "ingest_ms" if config.has_valkey_lane else "ingest_into_dynamodb_ms"
+        *_function(config, "processor", runs=starts, seconds=running + starting, how="starts"),
+        *_function(config, "conversation_processor", runs=traffic.batches + starts, seconds=emitting, how="batches"),
+        *_function(config, "watchdog", runs=PASSES, seconds=passing, how="passes, two a minute"),
+        Line("watchdog", "SQS: watchdog", "sqs_requests", requests, "polls of two queues + half of the passes x 3"),
+    ]
 
 
 def _cache(config: StageConfig, traffic: Traffic) -> list[Line]:
-    stored = stored_gb(traffic)
+    stored, calls = stored_gb(traffic), ecpus(config, traffic) / MILLION
+    billed, kept = max(stored, used("cache_floor_gb")) * HOURS, stored * config.cache.snapshot_days
     return [
-        Line("cache", "Valkey: storage", "valkey_storage", max(stored, used("cache_floor_gb")) * HOURS,
-             "waiting messages + message ids of a day; at least 100 MB"),
-        Line("cache", "Valkey: requests", "valkey_ecpu", ecpus(config, traffic) / MILLION,
-             "calls x the higher of their CPU time and their KB"),
-        Line("cache", "Valkey: snapshots", "valkey_snapshot", stored * config.cache.snapshot_days,
-             "storage x days kept, without the minimum"),
-    ]  # fmt: skip
+        Line("cache", "Valkey: storage", "valkey_storage", billed, "waiting messages + a day's ids; at least 100 MB"),
+        Line("cache", "Valkey: requests", "valkey_ecpu", calls, "calls x the higher of their CPU time and their KB"),
+        Line("cache", "Valkey: snapshots", "valkey_snapshot", kept, "storage x days kept, without the minimum"),
+    ]
 
 
 def stored_gb(traffic: Traffic) -> float:
     """Return the average GB in the cache during the active hours: waiting messages, and a day's message ids."""
     waiting = traffic.batches / traffic.active_seconds * traffic.wait_seconds
     more = max(traffic.fragments_per_batch * traffic.payload_bytes - 200, 0)
-    ids = traffic.messages_per_day * used("remembered_bytes")
-    return (waiting * (used("waiting_bytes") + more) + ids) / GB
+    return (waiting * (used("waiting_bytes") + more) + traffic.messages_per_day * used("remembered_bytes")) / GB
 
 
 def ecpus(config: StageConfig, traffic: Traffic) -> float:
     """Return the ECPUs of all calls of a month."""
-    run = processors(traffic, shards=config.shards, timings=config.timings)
-    empty_claim = ecpu("empty_claim_us")
-    payload, batch = traffic.payload_bytes, traffic.payload_bytes * traffic.fragments_per_batch
-    buffering = traffic.messages * ecpu("buffer_us", used("buffer_call_bytes") + payload)
-    batches = traffic.batches * (
-        empty_claim + ecpu("claim_us") + ecpu("take_us", used("take_call_bytes") + batch) + ecpu("take_us")
+    running, _ = processors(traffic, shards=config.shards, timings=config.timings)
+    empty_claim, batch = ecpu("empty_claim_us"), traffic.payload_bytes * traffic.fragments_per_batch
+    buffering = traffic.messages * ecpu("buffer_us", used("buffer_call_bytes") + traffic.payload_bytes)
+    taking = ecpu("take_us", used("take_call_bytes") + batch) + ecpu("take_us")
+    looks = (
+        running * limits.SECOND_MS * (1 / limits.PROCESSOR_LOOK_MS + limits.LEASE_RENEWALS / config.timings.lease_ms)
     )
-    polling = run.seconds * SECOND_MS * (1 / PROCESSOR_LOOK_MS + LEASE_RENEWALS / config.timings.lease_ms) * empty_claim
-    return buffering + batches + polling + PASSES * config.shards * empty_claim
+    batches = traffic.batches * (empty_claim + ecpu("claim_us") + taking)
+    return buffering + batches + (looks + PASSES * config.shards) * empty_claim
 
 
 def ecpu(time_us: str, moved_bytes: float = 0) -> float:
@@ -196,170 +246,167 @@ def ecpu(time_us: str, moved_bytes: float = 0) -> float:
 
 
 def _network(config: StageConfig, traffic: Traffic) -> list[Line]:
-    run = processors(traffic, shards=config.shards, timings=config.timings)
-    call = used("sdk_call_bytes")
+    network, call = config.network, used("sdk_call_bytes")
+    _, starts = processors(traffic, shards=config.shards, timings=config.timings)
     to_aws = (
-        traffic.batches * (2 * call + traffic.event_bytes) + (3 * run.starts + _secret_calls(config, traffic)) * call
+        traffic.batches * (2 * call + traffic.event_bytes)
+        + (3 * starts + _once_in(limits.SECRET_LIFE_MS, config, traffic)) * call
     )
     to_cache = traffic.messages * (used("buffer_call_bytes") + 2 * traffic.payload_bytes)
     to_cache += traffic.batches * used("take_call_bytes")
-    crossing = to_cache
-    network = config.network
     if network.egress == "none":
-        crossed = 2 * (to_cache + traffic.messages * traffic.payload_bytes) / GB
-        return [
-            Line("network", "Public endpoint: data", "public_data", crossed,
-                 "calls of Valkey, both ways; whether AWS bills this is not verified"),
-        ]  # fmt: skip
+        moved, how = 2 * to_cache / GB, "calls of Valkey, both ways; whether AWS bills this is not verified"
+        return [Line("network", "public endpoint: data", "public_data", moved, how)]
+    crossing = to_cache
     if network.egress == "nat":
-        if network.nat_gateways < network.zones:
-            crossing += to_aws
+        hours: float = network.nat_gateways * HOURS
+        crossing += to_aws if network.nat_gateways < network.zones else 0
         lines = [
-            Line("network", "NAT gateways", "nat_hour", network.nat_gateways * HOURS, "gateways x hours"),
-            Line("network", "NAT gateways: addresses", "public_address", network.nat_gateways * HOURS,
-                 "gateways x hours"),
+            Line("network", "NAT gateways", "nat_hour", hours, "gateways x hours"),
+            Line("network", "NAT gateways: addresses", "public_address", hours, "gateways x hours"),
             Line("network", "NAT gateways: data", "nat_data", to_aws / GB, "calls of AWS APIs, both ways"),
-        ]  # fmt: skip
+        ]
     else:
         # Tracing needs one more endpoint, for X-Ray.
-        endpoints = (used("endpoint_services") + config.tracing) * network.zones
+        hours = (used("endpoint_services") + config.tracing) * network.zones * HOURS
         lines = [
-            Line("network", "Interface endpoints", "endpoint_hour", endpoints * HOURS, "services x zones x hours"),
-            Line("network", "Interface endpoints: data", "endpoint_data", to_aws / GB, "calls of AWS APIs, both ways"),
+            Line("network", "interface endpoints", "endpoint_hour", hours, "services x zones x hours"),
+            Line("network", "interface endpoints: data", "endpoint_data", to_aws / GB, "calls of AWS APIs, both ways"),
         ]
     # Half of the bytes are sent to the other zone, and AWS bills each of these bytes in both zones.
-    lines.append(Line("network", "Between zones", "between_zones", crossing / GB, "half of the bytes x both zones"))
-    if config.network.flow_logs:
-        running = 1 + run.seconds / SECONDS + _instances(traffic, traffic.webhooks, "ingest_ms")
-        running += _instances(traffic, traffic.batches, "conversation_processor_ms")
-        written = running * used("flows") * used("flow_record_bytes") * SECONDS / FLOW_RECORD_SECONDS / GB
-        lines += log_lines(
-            config,
-            written,
-            part="network",
-            component="Flow logs",
-            formula="running functions x flow records in ten minutes",
-        )
-    return lines
+    return [*lines, Line("network", "between zones", "between_zones", crossing / GB, "half of the bytes x both zones")]
 
 
-def _delivery(config: StageConfig, traffic: Traffic) -> list[Line]:
-    oversize = traffic.batches * traffic.oversize_share
-    events = traffic.batches * ceil(traffic.event_bytes / 65_536)
-    published = traffic.batches * traffic.event_bytes / GB
-    days = config.bus.archive_days
-    kept = oversize * used("oversize_bytes") / GB * config.oversize_days / DAYS
+def _dynamodb_lane(config: StageConfig, traffic: Traffic) -> list[Line]:
+    """Return the lane's lines. As a fallback it only sweeps, in a month in which Valkey never fails."""
+    messages, batches = (0.0, 0.0) if config.has_valkey_lane else (traffic.messages, traffic.batches)
+    early = batches * used("early_triggers")
+    stored = used("stored_message_bytes") + traffic.payload_bytes
+    row = used("window_row_bytes") + traffic.fragments_per_batch * used("message_name_bytes")
+    writes_of_message = 2 * ceil(stored / WRITE_BYTES) + 2  # put it, mark it as emitted; count it, note it
+    writes_of_batch = 2 * ceil(row / WRITE_BYTES) + 3  # freeze, close; lock, into the index and out of it
+    queried = row + traffic.fragments_per_batch * stored + used("tombstones_bytes")
+    reads = batches * (1 + ceil(queried / READ_BYTES)) + early + SWEEPS * used("index_slices") / 2
+    written = (messages * writes_of_message + batches * writes_of_batch) / MILLION
+    seconds = batches * billed_seconds("dynamodb_processor_ms") + early * billed_seconds("early_trigger_ms")
+    seconds += SWEEPS * billed_seconds("dynamodb_sweep_ms")
+    requests = (used("queue_polls") + 3 * SWEEPS / 2 + 3 * batches + 2 * early) / MILLION
+    part, how = "dynamodb processor", "batches, early triggers, sweeps"
     return [
-        Line("delivery", "EventBridge: events", "events", events / MILLION, "batches x 64 KB begun"),
-        Line("delivery", "EventBridge: archive, written", "events_archived", published if days else 0,
-             "batches x size of the event"),
-        Line("delivery", "EventBridge: archive, kept", "events_kept", published * days / DAYS,
-             "events x the stage's archive_days"),
-        Line("delivery", "S3: over-size batches, put", "s3_put", oversize / MILLION, "batches x share of large ones"),
-        Line("delivery", "S3: over-size batches, kept", "s3_storage", kept,
-             "large batches x the days until they are deleted"),
-    ]  # fmt: skip
+        *_function(config, "dynamodb_processor", runs=batches + early + SWEEPS, seconds=seconds, how=how),
+        Line(part, "DynamoDB: writes of the lane", "dynamodb_write", written, "messages and batches x writes of a KB"),
+        Line(part, "DynamoDB: reads of the lane", "dynamodb_read", reads / MILLION, f"{how} x reads of 4 KB"),
+        Line(part, "SQS: triggers", "sqs_requests", requests, f"polls + {how} x requests"),
+    ]
+
+
+def _events(config: StageConfig, traffic: Traffic) -> list[Line]:
+    published, days = traffic.batches * traffic.event_bytes / GB, config.bus.archive_days
+    events, archived = traffic.batches * ceil(traffic.event_bytes / 65_536) / MILLION, published if days else 0
+    return [
+        Line("events", "EventBridge: events", "events", events, "batches x 64 KB begun"),
+        Line("events", "EventBridge: archive, written", "events_archived", archived, "batches x size of the event"),
+        Line("events", "EventBridge: archive, kept", "events_kept", published * days / DAYS, "written x days kept"),
+    ]
+
+
+def _once_in(life_ms: float, config: StageConfig, traffic: Traffic) -> float:
+    """Return how often ingest runs a task in a month, if each of its busy instances runs the task every `life_ms`."""
+    instances = 1 + traffic.webhooks / traffic.active_seconds * _ingest_seconds(config) * traffic.peak
+    return min(traffic.webhooks, traffic.active_seconds * limits.SECOND_MS / life_ms * instances)
 
 
 def _secrets(config: StageConfig, traffic: Traffic) -> list[Line]:
-    calls = _secret_calls(config, traffic)
+    reads = _once_in(limits.SECRET_LIFE_MS, config, traffic) / MILLION
     keys = used("keys") if config.has_valkey_lane else used("keys_of_dynamodb_lane")
     return [
-        Line("secrets", "Secrets Manager: secret", "secret", used("secrets"), "the webhook secrets"),
-        Line("secrets", "Secrets Manager: reads", "secret_calls", calls / MILLION,
-             "instances of ingest x minutes"),
+        Line("secrets", "Secrets Manager: secret", "secret", 1, "the webhook secrets"),
+        Line("secrets", "Secrets Manager: reads", "secret_calls", reads, "instances of ingest x minutes"),
         Line("secrets", "KMS: keys", "kms_key", keys, "keys of the stage"),
-        Line("secrets", "KMS: requests", "kms_requests", calls / MILLION, "reads of the secret"),
-    ]  # fmt: skip
-
-
-def _secret_calls(config: StageConfig, traffic: Traffic) -> float:
-    return _once_in(SECRET_LIFE_MS / SECOND_MS, config, traffic)
-
-
-def _rules(config: StageConfig, traffic: Traffic) -> list[Line]:
-    whole = ceil(used("rules_bytes") / 4_096)
-    checks = _once_in(MIN_MS_BETWEEN_RULES_CHECKS / SECOND_MS, config, traffic)
-    read = checks + traffic.webhooks * used("cold_share") * whole
-    return [
-        Line("rules", "DynamoDB: reads", "dynamodb_read", read / MILLION,
-             "instances of ingest x a check every 5 s; cold starts x all rules, by 4 KB"),
-    ]  # fmt: skip
-
-
-def _aliases(traffic: Traffic) -> list[Line]:
-    read, written = used("alias_reads") * traffic.batches, used("alias_writes") * traffic.batches
-    return [
-        Line("aliases", "DynamoDB: reads of aliases", "dynamodb_read", read / MILLION, "batches x reads"),
-        Line("aliases", "DynamoDB: writes of aliases", "dynamodb_write", written / MILLION, "batches x writes"),
+        Line("secrets", "KMS: requests", "kms_requests", reads, "reads of the secret"),
     ]
 
 
-def _once_in(seconds: float, config: StageConfig, traffic: Traffic) -> float:
-    """Return how often ingest runs a task in a month, if each of its busy instances runs the task every `seconds`."""
-    instances = 1 + _instances(traffic, traffic.webhooks, _ingest_ms(config))
-    return min(traffic.webhooks, traffic.active_seconds / seconds * instances)
+def _rules_and_aliases(config: StageConfig, traffic: Traffic) -> list[Line]:
+    part, written = "rules, aliases", used("alias_writes") * traffic.batches / MILLION
+    reads = traffic.webhooks * used("cold_share") * ceil(used("rules_bytes") / READ_BYTES)
+    reads += _once_in(limits.MIN_MS_BETWEEN_RULES_CHECKS, config, traffic) + used("alias_reads") * traffic.batches
+    how = "cold starts x all rules + instances x checks + batches x aliases"
+    return [
+        Line(part, "DynamoDB: reads of rules, aliases", "dynamodb_read", reads / MILLION, how),
+        Line(part, "DynamoDB: writes of aliases", "dynamodb_write", written, "batches x share of new authors"),
+    ]
 
 
-def _instances(traffic: Traffic, invocations: float, time_ms: str) -> float:
-    """Return how many instances run at the same time in the busiest second."""
-    return invocations / traffic.active_seconds * billed_seconds(time_ms) * traffic.peak
-
-
-def _valkey_lane_logs(config: StageConfig, traffic: Traffic) -> list[Line]:
-    run = processors(traffic, shards=config.shards, timings=config.timings)
-    platform = used("platform_log_bytes")
-    sweep = used("sweep_log_bytes") * (1 + config.shards) / 2
-    written = {
-        "processor": ("processor", traffic.batches * used("claim_log_bytes")
-                      + run.starts * (used("run_log_bytes") + platform)
-                      + run.seconds * SECOND_MS / METRICS_EVERY_MS * used("report_log_bytes"),
-                      "batches, starts, and each 30 s of a run x lines"),
-        "conversation_processor": ("conversation processor",
-                      GB * run_logs_gb(traffic.batches, "conversation_processor_log_bytes"), "batches x lines"),
-        "watchdog": ("watchdog", PASSES * (sweep + platform), "passes x lines"),
-    }  # fmt: skip
-    lines: list[Line] = []
-    for part, (what, size, formula) in written.items():
-        lines += log_lines(config, size / GB, part=part, component=f"Logs: {what}", formula=formula)
-    return lines
-
-
-def _watching(config: StageConfig, traffic: Traffic) -> list[Line]:
-    always, with_traffic, alarms = _watched(config)
+def _logs(config: StageConfig, traffic: Traffic) -> list[Line]:
+    written = traffic.webhooks * used("webhook_log_bytes")
+    if config.api.kind != "url":
+        written += traffic.webhooks * used("access_log_bytes")
     if config.has_valkey_lane:
-        alarms += used("alarm_metrics_with_traffic") * traffic.busy_hours
-    metrics = always + with_traffic * traffic.busy_hours
-    lines = [
-        Line(
-            "watching",
-            "Metrics of our own",
-            "metric",
-            metrics,
-            "metrics that are always sent + others x share of hours with traffic",
-        ),
-        Line("watching", "Alarms", "alarm", alarms, "metrics that alarms use + others x share of hours with traffic"),
-        Line("watching", "Dashboard", "dashboard", used("dashboards"), "dashboards of the stage"),
+        running, starts = processors(traffic, shards=config.shards, timings=config.timings)
+        written += traffic.batches * used("batch_log_bytes") + starts * used("run_log_bytes")
+        written += PASSES * config.shards * used("pass_log_bytes")
+        written += running * limits.SECOND_MS / limits.METRICS_EVERY_MS * used("report_log_bytes")
+    else:
+        early = used("early_triggers") * used("early_trigger_log_bytes")
+        written += traffic.batches * (used("dynamodb_batch_log_bytes") + early)
+    written += SWEEPS * used("sweep_log_bytes") * config.has_dynamodb_lane
+    kept = written * used("logs_compressed") * config.log_retention_days / DAYS
+    return [
+        Line("logs", "Logs: written", "logs_written", written / GB, "webhooks, batches, runs and passes x their lines"),
+        Line("logs", "Logs: kept", "logs_kept", kept / GB, "compressed size x the stage's retention"),
     ]
-    if config.tracing:
-        invocations = traffic.webhooks + traffic.batches + PASSES * config.has_valkey_lane
-        invocations += dynamodb_lane.SWEEPS * config.has_dynamodb_lane
-        # X-Ray samples one invocation a second and 5 % of the others.
-        sampled = min(invocations, SECONDS + 0.05 * invocations)
-        lines.append(
-            Line(
-                "watching", "X-Ray: traces", "traces", sampled / MILLION, "one invocation a second + 5 % of the others"
-            )
-        )
-    return lines
 
 
-def _watched(config: StageConfig) -> tuple[float, float, float]:
-    """Return three numbers of metrics: those sent always, those sent only with traffic, and those that alarms watch."""
-    if not config.has_valkey_lane:
-        always, with_traffic = used("metrics_of_sweep"), used("metrics_of_dynamodb_lane")
-        return always, with_traffic, used("alarm_metrics_of_dynamodb_lane")
-    swept = used("metrics_of_sweep") if config.has_dynamodb_lane else 0
-    alarms = used("alarm_metrics_with_fallback") if config.has_dynamodb_lane else used("alarm_metrics")
-    alarms += 0 if config.has_network else used("alarm_metrics_of_public_cache")
-    return used("metrics_always") + swept, used("metrics_with_traffic"), alarms
+def metrics_of(group: str) -> int:
+    """Return the number of metrics of one group of usage.toml. Each value of a dimension is a metric of its own."""
+    return sum(sum(names.values()) for names in usage()["metrics"][group].values())
+
+
+def _metrics_and_alarms(config: StageConfig, traffic: Traffic) -> list[Line]:
+    if config.has_valkey_lane:
+        always, with_traffic = metrics_of("always") + metrics_of("sweep") * config.has_dynamodb_lane, "valkey"
+        alarms = used("alarm_metrics_with_fallback" if config.has_dynamodb_lane else "alarm_metrics")
+        alarms += used("alarm_metrics_of_public_cache") * (not config.has_network)
+        alarms += used("alarm_metrics_with_traffic") * traffic.busy_hours
+    else:
+        always, with_traffic, alarms = metrics_of("sweep"), "dynamodb", used("alarm_metrics_of_dynamodb_lane")
+    metrics = always + metrics_of(with_traffic) * traffic.busy_hours
+    invocations = traffic.webhooks + traffic.batches + PASSES * config.has_valkey_lane
+    # X-Ray samples one invocation a second and 5 % of the others.
+    sampled = min(invocations, SECONDS + 0.05 * invocations) / MILLION * config.tracing
+    part = "metrics, alarms"
+    return [
+        Line(part, "metrics of our own", "metric", metrics, "metrics always sent + others x hours with traffic"),
+        Line(part, "alarms", "alarm", alarms, "metrics that alarms use"),
+        Line(part, "dashboard", "dashboard", 1, "one a stage"),
+        Line(part, "X-Ray: traces", "traces", sampled, "one invocation a second + 5 % of the others"),
+    ]
+
+
+def _responder(config: StageConfig, traffic: Traffic) -> list[Line]:
+    part, batches, millions = "responder", traffic.batches, traffic.batches / MILLION
+    seconds = batches * (used("responder_seconds") + 2 * billed_seconds("conversation_processor_ms"))
+    requests = used("queue_polls") / MILLION + 3 * millions
+    return [
+        *_function(config, "responder", runs=3 * batches, seconds=seconds, how="replies x (a run and two of the gate)"),
+        Line(part, "DynamoDB: writes of replies", "dynamodb_write", millions * used("responder_writes"), "replies"),
+        Line(part, "DynamoDB: reads of replies", "dynamodb_read", millions * used("responder_reads"), "replies"),
+        Line(part, "SQS: replies", "sqs_requests", requests, "polls + replies x three requests"),
+        Line(part, "Secrets Manager: responder", "secret", 1, "keys of the AI and the channels"),
+        Line(part, "AI: tokens of prompts", "input_tokens", millions * used("prompt_tokens"), "replies x tokens"),
+        Line(part, "AI: tokens of replies", "output_tokens", millions * used("reply_tokens"), "replies x tokens"),
+    ]
+
+
+def _canary(config: StageConfig, _traffic: Traffic) -> list[Line]:
+    """Return the cost of the canary. Its runs are far apart, so each run starts a processor."""
+    part, seconds, runs = "canary", used("canary_run_ms") / 1_000, CANARY_RUNS * (1 + limits.CANARY_FRAGMENTS)
+    kept = seconds + (used("cold_start_ms") + config.timings.processor_idle_ms) / 1_000
+    processor = CANARY_RUNS * kept * config.has_valkey_lane * config.memory["processor"] / 1_024
+    return [
+        *_function(config, "canary", runs=runs, seconds=CANARY_RUNS * seconds, how="runs and webhooks"),
+        Line(part, "canary: processors", "lambda_arm", processor, "runs x (their time + idle time)"),
+        Line(part, "canary: metrics", "metric", metrics_of("canary"), "metrics that its runs cause"),
+        Line(part, "canary: alarms", "alarm", used("alarm_metrics_of_canary"), "metrics that alarms read"),
+    ]

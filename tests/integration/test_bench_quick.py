@@ -1,7 +1,4 @@
-"""Every program of `make bench-quick` still runs: each measures with as few rounds as it can, against this code.
-
-`tools.bench.cold` also measures on a local stage, which only `make nightly` starts.
-"""
+"""Every program of `make bench-quick` still runs, with as few rounds as it can."""
 
 import os
 import re
@@ -17,11 +14,9 @@ ROOT = Path(__file__).parents[2]
 SMALLEST = {
     "ingest": "ingest.measure(size=200, clients=(1,), conversations=10, rounds=1, seed=1)",
     "live": "live.lateness(live.BullMqSystem, rate=20, seconds=0.2, delay_ms=0)",
-    "fairness": "fairness.lateness(hammering=True, seconds=0.2)",
-    "handler": "handler.measure(rounds=1, count=10, forged=1)",
-    "starts": "starts.main()",
-    "cold": "cold.ingest_cpu(1, None)",
-    "model": "model.main()",
+    "growth": "growth.measure([7_000], rounds=1, seed=1)",
+    "cold": "cold.ingest_cpu(1)",
+    "pollers": "pollers.main()",
 }
 NEEDS_BULLMQ = ("ingest", "live")
 

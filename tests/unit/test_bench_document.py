@@ -1,4 +1,4 @@
-"""The tables of the documents are those of tools/bench/results."""
+"""The tables of the documents are those of tools/bench/results; the model of pollers."""
 
 import json
 import re
@@ -6,11 +6,10 @@ import shutil
 from pathlib import Path
 
 from tools.bench import document
-from tools.bench.measure import Figure
+from tools.bench.pollers import POLLERS, late_ms
 
 ROOT = Path(__file__).parents[2]
 BENCH = ROOT / "tools" / "bench"
-STEADY, NOISY = Figure(10.0, 9.8, 10.2, 5), Figure(10.0, 6.0, 14.0, 5)
 
 
 def test_the_tables_and_the_picture_are_up_to_date(tmp_path: Path) -> None:
@@ -32,3 +31,11 @@ def test_what_is_installed_for_comparison_is_pinned_and_names_no_registry() -> N
     assert not [name for name, package in locked.items() if "resolved" in package]
     assert all("integrity" in package for name, package in locked.items() if name)
     assert "omit-lockfile-registry-resolved=true" in (BENCH / ".npmrc").read_text("utf-8")
+
+
+def test_the_pollers_of_a_queue_start_their_runs_by_and_by_and_a_run_takes_some_windows() -> None:
+    one = late_ms(POLLERS + 1, at_once=1, run_ms=lambda _: 100, cold_ms=500)
+    assert one == [600] * POLLERS + [800], "the sixth poller begins after 200 ms"
+    assert late_ms(POLLERS * 10, at_once=10, run_ms=lambda n: 100 + n, cold_ms=0) == [110] * POLLERS * 10
+    last = [late_ms(1_000, at_once=n, run_ms=lambda n: 80 + 20 * (n - 1), cold_ms=600)[-1] for n in (1, 10)]
+    assert last[1] < 0.7 * last[0]

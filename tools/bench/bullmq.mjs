@@ -97,7 +97,7 @@ async function work() {
       const line = { c: job.data.conversation, due: job.timestamp + (job.opts.delay ?? 0), claimed: now() };
       const bodies = given.keepAll ? await redis.lrange(listOf(line.c), 0, -1) : [job.data.body];
       if (given.workMs) await sleep(given.workMs);
-      say({ ...line, bodies: bodies.map((body) => body.slice(0, 100)), taken: now() });
+      say({ ...line, bodies: bodies.map((body) => body.slice(0, 100)) });
       if (given.keepAll) await redis.ltrim(listOf(line.c), bodies.length, -1);
     },
     { connection: connect(), prefix: "{bull}", concurrency: 100 },

@@ -25,14 +25,6 @@ def install() -> None:
         subprocess.run(install, cwd=HERE, check=True)
 
 
-def versions() -> dict[str, str]:
-    """Return the pinned versions of BullMQ and of its client, and the installed version of Node.js."""
-    packages = json.loads((HERE / "package-lock.json").read_text("utf-8"))["packages"]
-    found = {name: packages[f"node_modules/{name}"]["version"] for name in ("bullmq", "ioredis")}
-    node = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout.strip()
-    return found | {"node": node}
-
-
 def command(role: str, **options: Any) -> list[str]:
     return ["node", str(HERE / "bullmq.mjs"), role, json.dumps(options)]
 

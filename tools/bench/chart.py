@@ -4,12 +4,12 @@ from html import escape
 from math import log10
 from typing import NamedTuple
 
-from bufferctl.cost.chart import COLOURS, GRID, INK
 from tools.bench.measure import Figure
 
 WIDTH, LEFT, RIGHT = 760, 230, 110
 HEAD, LINE, BAR, FOOT = 44, 26, 16, 18
-OURS, OTHERS = COLOURS[0], "#8a8f98"
+INK, GRID = "#24292f", "#d8dee4"
+OURS, OTHERS = "#0072b2", "#8a8f98"
 
 
 class Bar(NamedTuple):

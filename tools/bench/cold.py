@@ -1,16 +1,14 @@
 """Measure cold starts, and how late the first batch of an idle stage is: `python -m tools.bench.cold [--quick]`.
 
 The first part measures the CPU time of each step of ingest's first request, in a new Python process. Valkey runs on
-this machine, without TLS. A local server answers in place of AWS, over TLS. `--against FOLDER` also measures another
-checkout, in turns with this one.
+this machine, without TLS. A local server answers in place of AWS, over TLS.
 
-The second part measures the time from a message to its event on a local stage, first when the stage is cold, then when
-it is warm. The stage has the preset `assistant`, because its wait is short. During a longer wait, the functions would
+The second part measures the time from a batch's due time to its event on a local stage, first when the stage is cold,
+then when it is warm. The stage has the preset `assistant`: during a longer wait, the functions would
 finish their cold starts before the batch is due. To make the stage cold, the benchmark changes an environment variable
 of each function, because the emulator then starts new processes.
 """
 
-import argparse
 import json
 import os
 import signal
@@ -19,21 +17,19 @@ import sys
 import time
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from bufferctl.events import ArrivedEvent
 from message_buffer.settings import ConnectionSettings, IngestSettings, LogSettings, ValkeySettings, to_variables
 from tests.support.engine import SETTINGS
+from tests.support.ingest_scene import SECRET, gateway
+from tests.support.platforms import signed
 from tests.support.valkey_server import ValkeyServer
 from tools.bench.aws import answering_as_aws
-from tools.bench.handler import ENVIRONMENT, events
 from tools.bench.lateness import own_stage
-from tools.bench.measure import figure, ratio
-from tools.bench.report import Target, print_targets, save
+from tools.bench.measure import Figure, figure
+from tools.bench.report import Target, arguments, report
 from tools.local.events import Inbox, collect
 from tools.local.outputs import Outputs
 from tools.local.webhooks import Webhooks
@@ -50,18 +46,10 @@ INGEST = IngestSettings(
     rules_table="rules", takeovers_table="takeovers", aliases_table="aliases",
     dead_letter_queue_url="https://dead", whatsapp_queue=None,
 )  # fmt: skip
-# An older checkout reads these variables instead of SETTINGS.
-WITHOUT_SETTINGS = {
-    "LANE": "valkey", "STAGE": "bench", "SHARDS": "1", "START_MS": "10000", "PROCESSOR_FUNCTION_NAME": "processor",
-    "WEBHOOK_SECRET_ID": "id", "GENERIC_TIMESTAMP": "optional", "EVENT_BUS_NAME": "bus", "RULES": "{}",
-    "RULES_TABLE": "rules", "ACCOUNT_MESSAGES_PER_MINUTE": "600", "ACCOUNT_CONVERSATIONS_PER_MINUTE": "60",
-    "TAKEOVERS_TABLE": "takeovers", "ALIASES_TABLE": "aliases", "MAX_WAITING_MESSAGES": "5000",
-    "MAX_WAITING_BYTES": "33554432", "VALKEY_CONNECT_MS": "6000", "VALKEY_ANSWER_MS": "700",
-    "VALKEY_WEBHOOK_MS": "3000",
-}  # fmt: skip
-VARIABLES = WITHOUT_SETTINGS | to_variables(INGEST) | {
+VARIABLES = to_variables(INGEST) | {
     "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "none",
-    "AWS_SECRET_ACCESS_KEY": "none",
+    "AWS_SECRET_ACCESS_KEY": "none", "POWERTOOLS_SERVICE_NAME": "ingest",
+    "POWERTOOLS_METRICS_NAMESPACE": "MessageBuffer",
 }  # fmt: skip
 # Do not measure the start of the interpreter, because our code cannot change it.
 PROGRAM = """
@@ -79,55 +67,41 @@ print(json.dumps({"import": (imported - began) * 1000, "first request": (answere
 """
 
 
-def first_request(checkout: Path, addresses: dict[str, str]) -> dict[str, float]:
-    """Run ingest's first request in a fresh interpreter, with a checkout's code. Return each step's CPU time in ms."""
-    (event,) = events("generic", 1)
+def first_request(addresses: dict[str, str]) -> dict[str, float]:
+    """Run ingest's first request in a fresh interpreter. Return each step's CPU time in ms."""
+    body = json.dumps({"account": "a", "conversation": "c", "id": "m", "text": "text"}).encode()
+    event = gateway("generic", body, headers=signed("generic", body, SECRET, at_seconds=time.time()))
     kept = {name: os.environ[name] for name in ("HOME", "LANG", "PATH", "TZ") if name in os.environ}
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(event)],
-        stdout=subprocess.PIPE, text=True, check=False, cwd=checkout,
-        env=kept | ENVIRONMENT | VARIABLES | addresses,
+        stdout=subprocess.PIPE, text=True, check=False, cwd=ROOT, env=kept | VARIABLES | addresses,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout
     shown: dict[str, float] = json.loads(run.stdout.splitlines()[-1])
     return shown
 
 
-def ingest_cpu(rounds: int, other: Path | None) -> tuple[dict[str, Any], list[Target]]:
-    checkouts = {"here": ROOT} | ({"there": other} if other else {})
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
+def ingest_cpu(rounds: int) -> dict[str, Figure]:
+    """Return the CPU time of each step of ingest's first request in ms."""
+    found = []
     server = ValkeyServer().start()
     try:
-        with answering_as_aws() as aws:
-            addresses = {**aws.addresses, "REDIS_URL": f"valkey://127.0.0.1:{server.port}"}
+        with answering_as_aws() as addresses:
             # Do not count the first round, because Python compiles the modules in it.
             for _ in range(rounds + 1):
-                for name, checkout in checkouts.items():
-                    server.admin().flushall()
-                    found[name].append(first_request(checkout, addresses))
+                server.admin().flushall()
+                found.append(first_request(addresses | {"REDIS_URL": f"valkey://127.0.0.1:{server.port}"}))
     finally:
         server.stop()
-    result: dict[str, Any] = {}
-    for name, steps in found.items():
-        result[name] = {step: figure([each[step] for each in steps[1:]]).as_json() for step in steps[0]}
-        print(f"{name}: CPU of ingest's cold start, ms: {result[name]}")
-    whole = {name: [sum(each.values()) for each in steps[1:]] for name, steps in found.items()}
-    targets = []
-    if other:
-        targets.append(Target("CPU of ingest's cold start, of that before", 0.7, ratio(whole["here"], whole["there"])))
-    return result, targets
+    return {f"CPU of ingest's {step}": figure([each[step] for each in found[1:]]) for step in found[0]}
 
 
 FUNCTIONS = ("ingest", "processor", "conversation_processor")
-# End the processor after one idle second, so that the stage is soon idle. Log at DEBUG, because warm-ups are logged
-# only at that level.
-OVERRIDES = {"rules": {"preset": "assistant"}, "timings": {"processor_idle_ms": 1_000}, "log_level": "DEBUG"}
+# End the processor after one idle second, so that the stage is soon idle.
+OVERRIDES = {"rules": {"preset": "assistant"}, "timings": {"processor_idle_ms": 1_000}}
 AT_REST_SECONDS = 4.0
 LAST_EVENT_SECONDS = 30.0
 WARM_MESSAGES = 3
-# For each step from a message to its event: the log line that marks its end, and the function that writes the line.
-LINES = {"processor started": "ingest", "processor began": "processor", "warmed up": "conversation_processor",
-         "claimed": "processor", "emitted": "conversation_processor"}  # fmt: skip
 
 
 def make_cold(outputs: Outputs) -> None:
@@ -140,12 +114,10 @@ def make_cold(outputs: Outputs) -> None:
         client.update_function_configuration(FunctionName=name, Environment={"Variables": variables})
 
 
-def way(outputs: Outputs, inbox: Inbox) -> dict[str, float]:
-    """Send a message. Return how many ms later the webhook was answered, the batch was due, and its event came."""
+def due_to_event_ms(outputs: Outputs, inbox: Inbox) -> float:
+    """Send a message, and return how many ms after its due time its event came."""
     name = uuid.uuid4().hex
-    began_ms = time.time() * 1_000
     response = Webhooks(outputs).post("generic", {"account": "bench", "conversation": name, "id": name, "text": "text"})
-    answered_ms = time.time() * 1_000
     assert response.status == 200, response
     (state,) = response.json["conversations"].values()
 
@@ -153,56 +125,33 @@ def way(outputs: Outputs, inbox: Inbox) -> dict[str, float]:
         return [each for each in arrivals if name in each.batch["conversationId"]]
 
     assert inbox.wait_until(lambda arrivals: bool(ours(arrivals)), timeout_seconds=LAST_EVENT_SECONDS)
-    times = {"answered": answered_ms, "due": state["dueAt"], "event": ours(inbox.arrivals)[0].at_ms}
-    return {part: round(at_ms - began_ms, 1) for part, at_ms in times.items()} | {"began_ms": began_ms}
+    return float(ours(inbox.arrivals)[0].at_ms - state["dueAt"])
 
 
-def logged(outputs: Outputs, began_ms: float) -> dict[str, float]:
-    """Return how many ms after `began_ms` each line of `LINES` was first logged."""
-    client, found = outputs.client("logs"), {}
-    for message, role in LINES.items():
-        events = client.filter_log_events(logGroupName=outputs.LogGroups[role], startTime=int(began_ms))["events"]
-        for each in events:
-            with suppress(ValueError):
-                line = json.loads(each["message"])
-                if line.get("message") == message and message not in found:
-                    at = datetime.fromisoformat(line["timestamp"]).timestamp() * 1_000
-                    if at >= began_ms:
-                        found[message] = round(at - began_ms, 1)
-    return found
-
-
-def ways(rounds: int) -> list[dict[str, Any]]:
-    found = []
+def first_batches(rounds: int) -> tuple[list[float], list[float]]:
+    """Return how late the batches of a cold stage were in ms, and those of the same stage when it was warm."""
+    cold, warm = [], []
     with own_stage(OVERRIDES) as outputs, collect(outputs) as inbox:
-        way(outputs, inbox)
-        for number in range(rounds):
+        due_to_event_ms(outputs, inbox)
+        for _ in range(rounds):
             time.sleep(AT_REST_SECONDS)
             make_cold(outputs)
-            cold = way(outputs, inbox)
-            warm = [way(outputs, inbox) for _ in range(WARM_MESSAGES)]
-            # The emulator writes a run's log lines only when the run has ended.
-            time.sleep(AT_REST_SECONDS)
-            lines = logged(outputs, cold["began_ms"])
-            late = {"cold": cold["event"] - cold["due"], "warm": median(each["event"] - each["due"] for each in warm)}
-            found.append({"cold": {**cold, **lines}, "late_ms": late})
-            print(f"{number}: {found[-1]}", flush=True)
-    return found
+            cold.append(due_to_event_ms(outputs, inbox))
+            warm.append(median(due_to_event_ms(outputs, inbox) for _ in range(WARM_MESSAGES)))
+    return cold, warm
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tools.bench.cold", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, writes nothing")
-    parser.add_argument("--against", type=Path, help="the folder of another checkout to measure, too")
-    wanted = parser.parse_args()
+    wanted = arguments("tools.bench.cold", __doc__, quick="fewer rounds, and no local stage")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM also stops the stage
-    cpu, targets = ingest_cpu(5 if wanted.quick else 15, wanted.against)
-    found = ways(3 if wanted.quick else 9)
-    late = [each["late_ms"] for each in found]
-    more = figure([each["cold"] - each["warm"] for each in late])
-    targets.append(Target("lateness of a cold stage's first batch, above a warm one's, ms", 100, more))
-    print_targets(targets)
-    save("cold", {"ingest_cpu_ms": cpu, "ways": found}, targets, quick=wanted.quick)
+    figures, targets = ingest_cpu(5 if wanted.quick else 15), []
+    if not wanted.quick:
+        cold, warm = first_batches(9)
+        figures |= {"due to event, cold stage": figure(cold), "due to event, warm stage": figure(warm)}
+        more = figure([one - other for one, other in zip(cold, warm, strict=True)])
+        targets.append(Target("lateness of a cold stage's first batch, above a warm one's, ms", 100, more))
+    rows = [["", "ms"], *([what, each.shown(0)] for what, each in figures.items())]
+    report("cold", {"cold": rows}, targets, quick=wanted.quick)
 
 
 if __name__ == "__main__":

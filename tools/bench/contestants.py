@@ -6,7 +6,6 @@ a day. From the second day on, these are the ids of four waves, because the wave
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Protocol
 
 from message_buffer.lanes.outcomes import BatchCompleted, BatchTaken, ConversationsClaimed
@@ -51,8 +50,8 @@ def payload(conversation: int, number: int, size: int = PAYLOAD_BYTES) -> bytes:
 class Contestant(Protocol):
     name: str
 
-    def wave(self, conversations: int, meter: Meter) -> dict[str, Cost]:
-        """Send one wave of traffic. Return the cost of its messages, by kind of message."""
+    def wave(self, conversations: int, meter: Meter) -> Cost:
+        """Send one wave of traffic. Return the cost of its messages."""
 
 
 class Recorder(Connection):
@@ -82,16 +81,9 @@ class RecordingSender(Recorder):
 class Ours:
     """Our engine. Its requests come from the product's `Store`. It also claims, takes and completes the batches."""
 
-    def __init__(
-        self,
-        wire: Wire,
-        *,
-        name: str = "ours",
-        scripts: Path = LUA_DIRECTORY,
-        offset: int = 0,
-        payload_bytes: int = PAYLOAD_BYTES,
-    ) -> None:
-        self.name = name
+    name = "ours"
+
+    def __init__(self, wire: Wire, *, offset: int = 0, payload_bytes: int = PAYLOAD_BYTES) -> None:
         self._wire = wire
         self._offset = offset
         self._payload_bytes = payload_bytes
@@ -99,10 +91,10 @@ class Ours:
         self._waves = 0
         settings = SETTINGS._replace(lease_ms=10**12)
         self._recorder = Recorder()
-        self._ingest = Store(self._recorder, settings, clock=lambda: self.now_ms, scripts=scripts)
-        self._processor = Store(RecordingSender(wire), settings, clock=lambda: self.now_ms, scripts=scripts)
-        for path in sorted(scripts.glob("*.lua")):
-            wire.call("SCRIPT", "LOAD", load_script(path.stem, scripts).source)
+        self._ingest = Store(self._recorder, settings, clock=lambda: self.now_ms)
+        self._processor = Store(RecordingSender(wire), settings, clock=lambda: self.now_ms)
+        for path in sorted(LUA_DIRECTORY.glob("*.lua")):
+            wire.call("SCRIPT", "LOAD", load_script(path.stem).source)
         self._processor.acquire_lease(0, "lease")
 
     def request(self, conversation: int, number: int, timing: Timing = TIMING) -> bytes:
@@ -128,46 +120,23 @@ class Ours:
         completed = self._processor.complete_batch(conversation, token)
         assert isinstance(completed, BatchCompleted)
 
-    def finish_what_is_due(self) -> None:
-        while claimed := self.claim():
-            for conversation in claimed:
-                self.take_and_complete(conversation)
-
-    def wave(self, conversations: int, meter: Meter) -> dict[str, Cost]:
-        costs = self._send_fragments(conversations, meter)
-        number = self._waves * 10
-        flush = TIMING._replace(flush_reason="flush_word")
-        requests = [self.request(each, number) for each in range(conversations)]
-        with meter.costs_of(conversations) as costs["duplicate"]:
-            self._wire.ask_all(requests)
-        requests = [self.request(each, number + FRAGMENTS, flush) for each in range(conversations)]
-        with meter.costs_of(conversations) as costs["ending"]:
-            self._wire.ask_all(requests)
-        self.finish_what_is_due()
-        self.now_ms += WAVE_MS
-        return costs | {"mix": costs["first"] + costs["next"]}
-
-    def fragments(self, conversations: int, meter: Meter) -> Cost:
-        """Send a wave without duplicates and flush words. Then let all batches fall due, and complete them."""
-        costs = self._send_fragments(conversations, meter)
-        self.now_ms += TIMING.max_wait_ms
-        self.finish_what_is_due()
-        self.now_ms += WAVE_MS
-        return costs["first"] + costs["next"]
-
-    def _send_fragments(self, conversations: int, meter: Meter) -> dict[str, Cost]:
-        costs: dict[str, Cost] = {}
+    def wave(self, conversations: int, meter: Meter) -> Cost:
+        mix = Cost()
         self._waves += 1
         for fragment in range(FRAGMENTS):
             requests = [self.request(each, self._waves * 10 + fragment) for each in range(conversations)]
             with meter.costs_of(conversations) as cost:
                 self._wire.ask_all(requests)
-            kind = "next" if fragment else "first"
-            costs[kind] = costs.get(kind, Cost()) + cost
+            mix += cost
             self.now_ms += GAP_MS // 2
             assert not self.claim()  # the processor checks every half second; nothing is due yet
             self.now_ms += GAP_MS // 2
-        return costs
+        self.now_ms += TIMING.max_wait_ms
+        while claimed := self.claim():
+            for conversation in claimed:
+                self.take_and_complete(conversation)
+        self.now_ms += WAVE_MS
+        return mix
 
 
 # The design that samples and blog posts show. Each fact about a conversation has its own string key. The messages are a
@@ -193,14 +162,6 @@ return {due, count}
 """
 NAIVE_KINDS = ("n-msgs:<id>", "n-last:<id>", "n-first:<id>", "n-count:<id>", "n-due:<id>", "n-pending")
 
-# The minimum: a script that only stores a message and a due time.
-BARE = b"""
-redis.call('RPUSH', KEYS[1], ARGV[2])
-redis.call('ZADD', KEYS[2], ARGV[3], ARGV[1])
-return 1
-"""
-BARE_KINDS = ("m-msgs:<id>", "m-pending")
-
 
 class Naive:
     name = "naive"
@@ -225,51 +186,23 @@ class Naive:
             timing.silence_ms, timing.typing_ms, 3600, timing.max_wait_ms,
         )  # fmt: skip
 
-    def wave(self, conversations: int, meter: Meter) -> dict[str, Cost]:
-        costs: dict[str, Cost] = {}
-        for fragment in range(FRAGMENTS):
-            self._sent += 1
-            requests = [self.request(each, self._sent) for each in range(conversations)]
-            with meter.costs_of(conversations, requests=3 * conversations) as cost:
-                self._wire.ask_all(each for request in requests for each in (request, *self._checks))
-            kind = "next" if fragment else "first"
-            costs[kind] = costs.get(kind, Cost()) + cost
-            self.now_ms += GAP_MS
-        self._wire.pipe(forget(NAIVE_KINDS, conversations))
-        self.now_ms += WAVE_MS
-        return costs | {"mix": costs["first"] + costs["next"]}
-
-
-class Bare:
-    name = "bare"
-
-    def __init__(self, wire: Wire, *, payload_bytes: int = PAYLOAD_BYTES) -> None:
-        self._wire = wire
-        self._payload_bytes = payload_bytes
-        self._sha = wire.call("SCRIPT", "LOAD", BARE)
-        self.now_ms = START_MS
-        self._sent = 0
-
-    def request(self, conversation: int, number: int) -> bytes:
-        name = conversation_id(conversation)
-        keys = script_keys(BARE_KINDS, 0, name.encode())
-        due_at_ms = self.now_ms + TIMING.silence_ms
-        return encode(
-            "EVALSHA", self._sha, len(keys), *keys, name, payload(conversation, number, self._payload_bytes), due_at_ms
-        )
-
-    def wave(self, conversations: int, meter: Meter) -> dict[str, Cost]:
+    def wave(self, conversations: int, meter: Meter) -> Cost:
         mix = Cost()
         for _ in range(FRAGMENTS):
             self._sent += 1
             requests = [self.request(each, self._sent) for each in range(conversations)]
             with meter.costs_of(conversations) as cost:
-                self._wire.ask_all(requests)
+                self._wire.ask_all(each for request in requests for each in (request, *self._checks))
             mix += cost
             self.now_ms += GAP_MS
-        self._wire.pipe(forget(BARE_KINDS, conversations))
+        self._wire.pipe(self._forget(conversations))
         self.now_ms += WAVE_MS
-        return {"mix": mix}
+        return mix
+
+    def _forget(self, conversations: int) -> Iterator[bytes]:
+        """Yield requests that remove the batches of a wave, as a conversation processor would."""
+        for conversation in range(conversations):
+            yield encode("DEL", *script_keys(NAIVE_KINDS, 0, conversation_id(conversation).encode()))
 
 
 class BullMq:
@@ -284,16 +217,14 @@ class BullMq:
         self._wire = wire
         self._fragments = requests
 
-    def wave(self, conversations: int, meter: Meter) -> dict[str, Cost]:
-        costs: dict[str, Cost] = {}
-        for number, messages in enumerate(self._fragments):
-            requests = [request for message in messages for request in message]
-            with meter.costs_of(conversations, requests=len(requests)) as cost:
-                self._wire.ask_all(requests)
-            kind = "next" if number else "first"
-            costs[kind] = costs.get(kind, Cost()) + cost
+    def wave(self, conversations: int, meter: Meter) -> Cost:
+        mix = Cost()
+        for messages in self._fragments:
+            with meter.costs_of(conversations) as cost:
+                self._wire.ask_all(request for message in messages for request in message)
+            mix += cost
         self._wire.pipe(self._forget())
-        return costs | {"mix": costs["first"] + costs["next"]}
+        return mix
 
     def _forget(self) -> Iterator[bytes]:
         """Yield requests that remove what a worker would remove. Keep the events, the id counter and the metadata."""
@@ -304,24 +235,3 @@ class BullMq:
                 yield encode("UNLINK", *gone)
             if cursor == b"0":
                 return
-
-
-class Ping:
-    """Sends only PING, so it measures the cost of a round trip."""
-
-    name = "ping"
-
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-
-    def wave(self, conversations: int, meter: Meter) -> dict[str, Cost]:
-        requests = [encode("PING")] * conversations * FRAGMENTS
-        with meter.costs_of(len(requests)) as cost:
-            self._wire.ask_all(requests)
-        return {"mix": cost}
-
-
-def forget(kinds: tuple[str, ...], conversations: int) -> Iterator[bytes]:
-    """Yield requests that remove the batches of a wave, for contestants without a conversation processor."""
-    for conversation in range(conversations):
-        yield encode("DEL", *script_keys(kinds, 0, conversation_id(conversation).encode()))

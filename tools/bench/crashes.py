@@ -8,13 +8,13 @@ emulator starts a new process at the next invocation.
 it is the time to the first event after the kill. *Last* is the lateness of the latest batch.
 """
 
-import argparse
 import signal
 import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from statistics import median
 from typing import Any, cast
 
 import psutil
@@ -24,7 +24,7 @@ from tests.support.aws_proxy import PUT_EVENTS, AwsProxy, aws_proxy
 from tests.support.local_stage import LocalStage
 from tools.bench.lateness import own_stage
 from tools.bench.measure import figure
-from tools.bench.report import Target, print_targets, save
+from tools.bench.report import Table, Target, arguments, report
 from tools.local.events import collect
 from tools.local.stage import Stage
 
@@ -155,17 +155,15 @@ def _id(arrival: ArrivedEvent) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tools.bench.crashes", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one round, writes nothing")
-    given = parser.parse_args()
+    given = arguments("tools.bench.crashes", __doc__, quick="one round")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that SIGTERM also stops the stage
     with own_stage(OVERRIDES) as outputs, collect(outputs) as inbox, aws_proxy(outputs.AwsEndpointUrl) as aws:
         stage = LocalStage(cast(Stage, None), outputs, inbox)
         with stage.configured(CONVERSATION_PROCESSOR, AWS_ENDPOINT_URL=aws.url):
             found = measure(Scene(stage, aws), rounds=1 if given.quick else ROUNDS)
-    targets = targets_of(found)
-    print_targets(targets)
-    save("crashes", {"rate": RATE, "rounds": found}, targets, quick=given.quick)
+    lost = sum(each["lost"] for rounds in found.values() for each in rounds)
+    targets = [Target("messages lost after kill -9", 0, figure([lost]))]
+    report("crashes", {"crashes": table(found)}, targets, quick=given.quick)
 
 
 def measure(scene: Scene, *, rounds: int) -> dict[str, list[dict[str, Any]]]:
@@ -181,14 +179,17 @@ def measure(scene: Scene, *, rounds: int) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def targets_of(found: dict[str, list[dict[str, Any]]]) -> list[Target]:
-    targets = [
-        Target(f"{column[:4]} batch after kill -9 of {name}, s", most, figure([each[column] for each in rounds]))
-        for name, rounds in found.items()
-        for column, most in MOST.items()
-    ]
-    lost = sum(each["lost"] for rounds in found.values() for each in rounds)
-    return [*targets, Target("lost after kill -9", 0, figure([lost]))]
+def table(found: dict[str, list[dict[str, Any]]]) -> Table:
+    """Return the median and the worst round of each kill, with the verdict on the median."""
+    rows = [["killed", *(f"{column[:4]}, at most {most:g}" for column, most in MOST.items())]]
+    for name, rounds in found.items():
+        row = [name]
+        for column, most in MOST.items():
+            seconds = [each[column] for each in rounds]
+            verdict = Target(name, most, figure(seconds)).verdict
+            row.append(f"{median(seconds):.1f} / {max(seconds):.1f} {verdict}")
+        rows.append(row)
+    return rows
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ class Crowd(Wire):
         for each in self._sockets:
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.seconds = 0.0
-        self.client_cpu_seconds = 0.0
 
     def close(self) -> None:
         super().close()
@@ -34,10 +33,9 @@ class Crowd(Wire):
         waiting = list(requests)
         share = -(-len(waiting) // len(self._sockets))
         turns = [iter(waiting[start : start + share]) for start in range(0, len(waiting), share)]
-        began, cpu = time.perf_counter(), time.process_time()
+        began = time.perf_counter()
         self._drive(dict(zip(self._sockets, turns, strict=False)))
         self.seconds += time.perf_counter() - began
-        self.client_cpu_seconds += time.process_time() - cpu
 
     @staticmethod
     def _drive(turns: dict[socket.socket, Iterator[bytes]]) -> None:

@@ -11,15 +11,15 @@ import socket
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from statistics import quantiles
 
 from message_buffer.json_object import Json
 from tools.bench import bullmq
 from tools.bench.checker import Verdict, check
+from tools.bench.ingest import NAMES
 from tools.bench.measure import Figure, figure, ratio
-from tools.bench.report import Target, arguments, print_targets, save
-from tools.bench.systems import SYSTEMS, BullMqSystem, NaiveSystem, OurSystem, Planned, System
+from tools.bench.report import Table, Target, arguments, report
+from tools.bench.systems import SYSTEMS, BullMqKeepAll, BullMqSystem, NaiveSystem, OurSystem, Planned, System
 from tools.bench.wire import encode
 from tools.bench.workload import Shape, workload
 
@@ -29,7 +29,7 @@ DELAY_MS = 1_000
 WARM_UP_SECONDS = 1.0
 SILENT_SECONDS = 3.0
 STALLED_SECONDS = 75.0
-WATCHDOG_SECONDS = 30.0
+RIVALS = (NaiveSystem, BullMqSystem, BullMqKeepAll)
 
 
 def lateness(kind: type[System], *, rate: int, seconds: float, delay_ms: int) -> Json:
@@ -46,16 +46,6 @@ def lateness(kind: type[System], *, rate: int, seconds: float, delay_ms: int) ->
             if any(conversation >= warm_up for conversation, _ in batch.messages)
         ]
     return _spread(late) | {"missing": count - warm_up - len(late)}
-
-
-def timer(*, rate: int, seconds: float) -> Json:
-    """Return how late the machine wakes a process that only sleeps. Every system's lateness includes this delay."""
-    began, late = time.time(), []
-    for number in range(int(rate * seconds)):
-        due = began + number / rate
-        time.sleep(max(0.0, due - time.time()))
-        late.append((time.time() - due) * 1_000)
-    return _spread(late)
 
 
 def _spread(late_ms: list[float]) -> Json:
@@ -109,11 +99,10 @@ def correctness(kind: type[System], *, conversations: int, bursts: int, seed: in
         return check(sent, [batch.messages for batch in list(system.batches)])
 
 
-def recovery(kind: type[System], *, rate: int, before: float, after: float) -> Json:
-    """Kill the worker with SIGKILL while it works, and return how long batches were delayed.
+def recovery(kind: type[System], *, rate: int, before: float, after: float) -> str:
+    """Kill the worker with SIGKILL while it works, and start it again at once, as a supervisor would.
 
-    The benchmark starts the workers of other systems again at once, as a supervisor would. Our system starts its own
-    worker again when the next message or the watchdog's next pass finds that none runs.
+    Return the seconds until the next batch, and how late the latest one was.
     """
     count = int(rate * (before + after))
     plan = [Planned(number * 1_000 / rate, number, 0, DELAY_MS) for number in range(count)]
@@ -122,43 +111,28 @@ def recovery(kind: type[System], *, rate: int, before: float, after: float) -> J
         killed_ms = began_ms + before * 1_000
         time.sleep(max(0.0, killed_ms / 1_000 - time.time()))
         system.kill_worker()
-        if not isinstance(system, OurSystem):
-            system.start_worker()
-        deadline = time.monotonic() + after + STALLED_SECONDS
-        next_pass = time.monotonic() + random.Random(rate).uniform(0, WATCHDOG_SECONDS)
-        while time.monotonic() < deadline and len(_delivered(system)) < count:
-            time.sleep(0.1)
-            if isinstance(system, OurSystem) and time.monotonic() > next_pass:
-                next_pass += WATCHDOG_SECONDS
-                system.watchdog_pass()
+        system.start_worker()
+        system.drain(messages=count, at_most_seconds=after + STALLED_SECONDS)
         batches = list(system.batches)
-        resumed = min((each.claimed_ms for each in batches if each.claimed_ms > killed_ms + 5), default=None)
-        late = [each.claimed_ms - each.due_ms for each in batches]
-        return {
-            "resumed_after_s": round((resumed - killed_ms) / 1_000, 2) if resumed else None,
-            "latest_s": round(max(late) / 1_000, 2),
-            "lost": count - len(_delivered(system)),
-            "handled_twice": sum(len(each.messages) for each in batches) - len(_delivered(system)),
-        }
+        resumed = min(each.claimed_ms for each in batches if each.claimed_ms > killed_ms + 5)
+        late = max(each.claimed_ms - each.due_ms for each in batches)
+        return f"{(resumed - killed_ms) / 1_000:.2f} s / {late / 1_000:.2f} s"
 
 
-def _delivered(system: System) -> set[tuple[int, int]]:
-    return {message for batch in list(system.batches) for message in batch.messages}
+def p99(found: list[Json], name: str, what: str) -> list[float]:
+    """Return the p99 of a system's lateness in each round at the highest rate."""
+    return [each["p99"] for each in found if (each["system"], each["what"], each["rate"]) == (name, what, RATES[-1])]
 
 
 def lateness_targets(found: list[Json]) -> list[Target]:
-    def p99(name: str, what: str) -> list[float]:
-        return [
-            each["p99"] for each in found if (each["system"], each["what"], each["rate"]) == (name, what, RATES[-1])
-        ]
-
     targets = []
     for what in ("timed", "immediate"):
-        ours: list[float] = p99("ours", what)
+        ours = p99(found, "ours", what)
+        late = f"p99 of lateness, {what}"
         targets += [
-            Target(f"p99 of lateness, {what}, 1,000 a second, ms", 5, figure(ours)),
-            Target(f"p99 of lateness, {what}, 1,000 a second, of BullMQ's", 0.2, ratio(ours, p99("bullmq", what))),
-            Target(f"p99 of lateness, {what}, 1,000 a second, of naive's", 0.02, ratio(ours, p99("naive", what))),
+            Target(f"{late}, ms", 5, figure(ours)),
+            Target(f"{late}, share of BullMQ's", 0.2, ratio(ours, p99(found, "bullmq", what))),
+            Target(f"{late}, share of naive's", 0.02, ratio(ours, p99(found, "naive", what))),
         ]
     return targets
 
@@ -167,7 +141,7 @@ def measure_lateness(*, rates: Iterable[int], seconds: float, seed: int) -> list
     """Measure all systems once at each rate."""
     order = random.Random(seed)
     found = []
-    for turn, rate in enumerate(rates):
+    for rate in rates:
         turns = [
             (kind, what, delay)
             for kind in (OurSystem, NaiveSystem, BullMqSystem)
@@ -175,59 +149,74 @@ def measure_lateness(*, rates: Iterable[int], seconds: float, seed: int) -> list
         ]
         order.shuffle(turns)
         for kind, what, delay in turns:
-            shown = {"system": kind.name, "rate": rate, "what": what, "round": turn}
+            shown = {"system": kind.name, "rate": rate, "what": what}
             found.append(shown | lateness(kind, rate=rate, seconds=seconds, delay_ms=delay))
-        found.append(
-            {"system": "timer", "rate": rate, "what": "timed", "round": turn} | timer(rate=rate, seconds=seconds)
-        )
-        for shown in found[-len(turns) - 1 :]:
-            print("{system:8}{what:10}{rate:>6} a second, ms: p50 {p50:8} p99 {p99:8} max {max:8}".format(**shown))
     return found
 
 
+def lateness_table(found: list[Json]) -> Table:
+    rates = sorted({each["rate"] for each in found})
+    rows = [["p50 / p99 / max, ms", *(f"{rate:,} a second" for rate in rates)]]
+    for what in ("timed", "immediate"):
+        for name in ("ours", "bullmq", "naive"):
+            row = [f"{NAMES[name].partition(',')[0]}, {what}"]
+            for rate in rates:
+                of = [each for each in found if (each["system"], each["what"], each["rate"]) == (name, what, rate)]
+                p50, p99 = (figure([each[column] for each in of]).shown() for column in ("p50", "p99"))
+                row.append(f"{p50} / {p99} / {max(each['max'] for each in of):,.0f}")
+            rows.append(row)
+    return rows
+
+
+def systems_table(verdicts: dict[str, Verdict], idle: dict[str, Json], recoveries: dict[str, str]) -> Table:
+    heads = ["", "messages", "lost", "twice", "merged", "split", "idle commands/s", "after kill -9"]
+    rows = [
+        [NAMES[name], f"{each.messages:,}", *map(str, (each.lost, each.sent_twice, each.merged, each.split)),
+         f"{idle[name]['waiting_per_second']:g}", recoveries.get(name, "see below")]
+        for name, each in verdicts.items()
+    ]  # fmt: skip
+    return [heads, *rows]
+
+
 def main() -> None:
-    wanted = arguments("tools.bench.live", __doc__, quick="a look: one round, fewer rates, no recovery")
+    wanted = arguments("tools.bench.live", __doc__, quick="one round of one rate, no recovery, losses of ours alone")
     bullmq.install()
     quick = wanted.quick
     # Only the highest rate has targets, so measure only that rate more than once.
     rates = RATES[-1:] if quick else (*RATES[:-1], *RATES[-1:] * ROUNDS)
     found = measure_lateness(rates=rates, seconds=1 if quick else 2, seed=wanted.seed)
-    result: Json = {
-        "seed": wanted.seed,
-        "lateness": found,
-        "idle": {},
-        "correctness": {},
-        "recovery": {},
-    }
-    targets: list[Target] = lateness_targets(found)
     conversations, bursts, idle_seconds = (40, 1, 3) if quick else (400, 2, 5)
     with ThreadPoolExecutor(max_workers=2 * len(SYSTEMS)) as pool:
         # These measurements can run at the same time, because they mostly wait, and their results are counts or whole
         # seconds.
-        aside = {"idle": {kind.name: pool.submit(idle, kind, seconds=idle_seconds) for kind in SYSTEMS}}
-        if not quick:
-            aside["recovery"] = {
-                kind.name: pool.submit(recovery, kind, rate=20, before=5, after=20) for kind in SYSTEMS
-            }
-        for kind in SYSTEMS:
-            verdict = correctness(kind, conversations=conversations, bursts=bursts, seed=wanted.seed)
-            result["correctness"][kind.name] = asdict(verdict)
-        result |= {what: {name: each.result() for name, each in of.items()} for what, of in aside.items()}
-    for what in ("idle", "correctness", "recovery"):
-        for name, shown in result[what].items():
-            print(f"{what}, {name}: {shown}", flush=True)
-    ours = result["correctness"]["ours"]
-    targets += [
-        Target("commands a second, waiting", 3, _exact(result["idle"]["ours"]["waiting_per_second"])),
-        Target("commands a second, after the exit", 0, _exact(result["idle"]["ours"]["after_exit_per_second"])),
-        Target("lost, sent twice or merged", 0, _exact(ours["lost"] + ours["sent_twice"] + ours["merged"])),
+        waiting = {kind.name: pool.submit(idle, kind, seconds=idle_seconds) for kind in SYSTEMS}
+        killed = (
+            {} if quick else {kind.name: pool.submit(recovery, kind, rate=20, before=5, after=20) for kind in RIVALS}
+        )
+        verdicts = {
+            kind.name: correctness(kind, conversations=conversations, bursts=bursts, seed=wanted.seed)
+            for kind in (SYSTEMS[:1] if quick else SYSTEMS)
+        }
+        idles = {name: each.result() for name, each in waiting.items()}
+        recoveries = {name: each.result() for name, each in killed.items()}
+    ours = verdicts["ours"]
+    targets = [
+        *lateness_targets(found),
+        Target("commands a second, waiting", 3, exact(idles["ours"]["waiting_per_second"])),
+        Target("commands a second, after the exit", 0, exact(idles["ours"]["after_exit_per_second"])),
+        Target("messages lost, sent twice or merged", 0, exact(ours.lost + ours.sent_twice + ours.merged)),
     ]
-    print_targets(targets)
-    save("live", result, targets, quick=quick)
+    late = {
+        f"{name}, {what}": figure(p99(found, name, what))
+        for what in ("timed", "immediate")
+        for name in ("ours", "bullmq", "naive")
+    }
+    tables = {"lateness": lateness_table(found), "systems": systems_table(verdicts, idles, recoveries)}
+    report("live", tables, targets, late | {"messages": exact(ours.messages)}, quick=quick)
 
 
-def _exact(value: float) -> Figure:
-    return Figure(value, value, value, 1)
+def exact(value: float) -> Figure:
+    return Figure(value, value, value)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import NamedTuple
 
 from tools.bench.wire import Wire, encode
 
@@ -24,7 +24,6 @@ class Cost:
     """The server's total cost of a number of messages."""
 
     messages: int = 0
-    requests: int = 0
     cpu_ns: int = 0
     script_us: int = 0
     commands: int = 0
@@ -32,7 +31,6 @@ class Cost:
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(
             self.messages + other.messages,
-            self.requests + other.requests,
             self.cpu_ns + other.cpu_ns,
             self.script_us + other.script_us,
             self.commands + other.commands,
@@ -48,15 +46,6 @@ class Cost:
         """Return the time that the server itself reports for EVALSHA."""
         return self.script_us / self.messages
 
-    @property
-    def redis_calls_per_message(self) -> float:
-        """Return the number of commands that the scripts run per message."""
-        return (self.commands - self.requests) / self.messages
-
-    @property
-    def round_trips_per_message(self) -> float:
-        return self.requests / self.messages
-
 
 class Meter:
     """Reads a server's counters before and after the measured requests, on a connection of its own."""
@@ -69,8 +58,8 @@ class Meter:
         self._wire.close()
 
     @contextmanager
-    def costs_of(self, messages: int, requests: int | None = None) -> Iterator[Cost]:
-        cost = Cost(messages, requests or messages)
+    def costs_of(self, messages: int) -> Iterator[Cost]:
+        cost = Cost(messages)
         self._wire.ask(_RESET)
         before = self.cpu_ns()
         yield cost
@@ -96,36 +85,28 @@ class Meter:
         return int(found[1])
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(NamedTuple):
     """The median of the rounds, and their interquartile range."""
 
     median: float
     low: float
     high: float
-    rounds: int
-
-    @property
-    def spread(self) -> float:
-        return (self.high - self.low) / self.median if self.median else 0.0
 
     @property
     def too_noisy(self) -> bool:
-        return self.spread > NOISY_ABOVE
+        return self.high - self.low > NOISY_ABOVE * self.median
 
-    def __str__(self) -> str:
-        half = f"[{self.low:.2f}-{self.high:.2f}]"
-        return f"too noisy {half}" if self.too_noisy else f"{self.median:.2f} {half}"
-
-    def as_json(self) -> dict[str, Any]:
-        found = {"q1": round(self.low, 3), "q3": round(self.high, 3), "rounds": self.rounds}
-        return found | ({"too_noisy": True} if self.too_noisy else {"median": round(self.median, 3)})
+    def shown(self, digits: int = 1) -> str:
+        """Return the median, or only the interquartile range if the figure is too noisy."""
+        if self.too_noisy:
+            return f"noisy, {self.low:,.{digits}f}–{self.high:,.{digits}f}"
+        return f"{self.median:,.{digits}f}"
 
 
 def figure(values: list[float]) -> Figure:
     ordered = sorted(values)
     half = len(ordered) // 2
-    return Figure(median(ordered), median(ordered[: half or 1]), median(ordered[-half or -1 :]), len(ordered))
+    return Figure(median(ordered), median(ordered[: half or 1]), median(ordered[-half or -1 :]))
 
 
 def ratio(of: list[float], to: list[float]) -> Figure:

@@ -1,11 +1,12 @@
-"""Report a benchmark: print its verdicts, and write one file in tools/bench/results."""
+"""Print what a benchmark found, and write it to one file in tools/bench/results: tables, verdicts and figures."""
 
 import argparse
 import json
 import os
 import platform
+import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,8 @@ from tests.support.valkey_server import ValkeyServer
 from tools.bench.measure import Figure
 
 RESULTS = Path(__file__).parent / "results"
+Table = Sequence[Sequence[str]]
+"""The cells of a table by row. The first row has the heads."""
 
 
 class Target(NamedTuple):
@@ -28,68 +31,71 @@ class Target(NamedTuple):
         # A target can be kept or missed even if the figure is noisy, because the whole range may be on one side of the
         # target.
         if self.found.too_noisy and self.found.low <= self.at_most < self.found.high:
-            return "NOISY"
-        return "PASS" if self.found.median <= self.at_most else "MISS"
-
-    def as_json(self) -> dict[str, Any]:
-        return {"what": self.what, "at_most": self.at_most, "found": self.found.as_json(), "verdict": self.verdict}
+            return "noisy"
+        return "pass" if self.found.median <= self.at_most else "miss"
 
 
 def arguments(module: str, description: str | None, *, quick: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
-    parser.add_argument("--quick", action="store_true", help=quick)
+    parser.add_argument("--quick", action="store_true", help=f"a look, which writes nothing: {quick}")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 
 
-def machine() -> dict[str, Any]:
-    """Return what the figures depend on: the processor, the system and the versions."""
-    model = platform.processor() or platform.machine()
+def report(
+    name: str,
+    tables: Mapping[str, Table],
+    targets: Sequence[Target] = (),
+    figures: Mapping[str, Figure] | None = None,
+    *,
+    quick: bool = False,
+) -> None:
+    """Print the tables and the verdicts on the targets. Write the results, unless the run was a quick one."""
+    for table in tables.values():
+        print(f"\n{markdown(table)}")
+    judged = [[each.what, f"{each.at_most:g}", each.found.shown(2), each.verdict] for each in targets]
+    print("", *(" | ".join(row) for row in judged), sep="\n")
+    if quick:
+        return
+    found = {
+        "measured": f"{datetime.now(UTC).date().isoformat()}, {_commit()}",
+        "machine": _machine(),
+        # The priority is below zero if other programs used the machine.
+        "load": f"{os.getloadavg()[0]:.1f}, nice {os.getpriority(os.PRIO_PROCESS, 0)}",
+        "tables": tables,
+        "targets": judged,
+        "figures": {each: [round(value, 3) for value in shown] for each, shown in (figures or {}).items()},
+    }
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(as_json(found), "utf-8")
+
+
+def as_json(found: Mapping[str, Any]) -> str:
+    """Return JSON with one line for each row of a table."""
+    text = json.dumps(found, indent=1, ensure_ascii=False)
+    return re.sub(r"\[\s+([^][{}]*?)\s+\]", lambda row: "[" + re.sub(r",\n\s+", ", ", row[1]) + "]", text) + "\n"
+
+
+def markdown(table: Table) -> str:
+    heads, *rows = (f"| {' | '.join(row)} |" for row in table)
+    return "\n".join([heads, f"|---{'|---:' * (len(table[0]) - 1)}|", *rows])
+
+
+def _machine() -> str:
+    """Return what the figures depend on: the processor and the versions."""
     cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        lines = cpuinfo.read_text("utf-8").splitlines()
-        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
-        cores = sum(line.startswith("processor") for line in lines)
-        model = f"{model}, {cores} cores"
+    lines = cpuinfo.read_text("utf-8").splitlines() if cpuinfo.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    model = models[0] if models else platform.processor() or platform.machine()
     server = ValkeyServer().start()
     try:
         valkey = server.admin().info("server")["valkey_version"]
     finally:
         server.stop()
-    return {
-        "processor": model,
-        "system": f"{platform.system()} {platform.machine()}",
-        "valkey": valkey,
-        "redis-py": redis_version,
-        "python": platform.python_version(),
-    }
+    versions = f"Valkey {valkey}, Python {platform.python_version()}, redis-py {redis_version}"
+    return f"{model}, {os.cpu_count()} cores; {versions}"
 
 
-def commit() -> str:
+def _commit() -> str:
     shown = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     return shown.stdout.strip() or "unknown"
-
-
-def print_targets(targets: list[Target]) -> None:
-    print()
-    for target in targets:
-        print(f"{target.verdict:6}{target.what}: {target.found} (at most {target.at_most:g})")
-
-
-def save(name: str, result: dict[str, Any], targets: Iterable[Target] = (), *, quick: bool = False) -> None:
-    """Write the results, unless the run was a quick one."""
-    if quick:
-        return
-    head = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit(),
-        "machine": machine(),
-        # Below zero if the benchmark had a raised priority, because other programs used the machine.
-        "nice": os.getpriority(os.PRIO_PROCESS, 0),
-        "load": [round(load, 1) for load in os.getloadavg()],
-    }
-    shown = head | result | {"targets": [target.as_json() for target in targets]}
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(shown, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    print(f"Written to tools/bench/results/{path.name}; load {shown['load']}.")

@@ -6,12 +6,11 @@ naive processor. Each role prints JSON lines. All times in them are in ms.
 """
 
 import json
-import os
-import select
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 from typing import Any
 
 from lambdas.processor.service import ConversationProcessors, Processor, Timings
@@ -33,6 +32,7 @@ from tools.bench.contestants import NAIVE_KINDS, Naive, RecordingSender
 from tools.bench.wire import Wire, encode
 
 POLL_SECONDS = 0.5
+MAX_UNDER_WAY = 200
 Given = Mapping[str, Any]
 
 
@@ -67,8 +67,7 @@ def lean_store(port: int, settings: StoreSettings = SETTINGS) -> Store:
 
 def send(given: Given) -> None:
     store = lean_store(given["port"])
-    quota = Quota(MAX_QUOTA, given.get("conversationsPerMinute", MAX_QUOTA))
-    charge = Charge(((given.get("account", "bench/bench"), quota),), is_exact=True)
+    charge = Charge((("bench/bench", Quota(MAX_QUOTA, MAX_QUOTA)),), is_exact=True)
     for message in messages():
         outcome = store.buffer_message(
             message["conversation"],
@@ -119,42 +118,31 @@ def process(given: Given) -> None:
 
 def execute(given: Given) -> None:
     """Run all conversation processors in one process. Each takes its batch, works, and then completes the batch."""
-    store, working = lean_store(given["port"]), deque[tuple[float, str, str]]()
-    for line in _lines_or_time(lambda: working[0][0] if working else None):
-        while working and working[0][0] <= now_ms():
-            _, conversation, token = working.popleft()
+    store, one_at_a_time = lean_store(given["port"]), Lock()
+
+    def run(started: Given) -> None:
+        conversation, token = started["c"], f"{started['claimed']}"
+        with one_at_a_time:
+            taken = store.take_batch(conversation, token)
+            if not isinstance(taken, BatchTaken):
+                return
+            bodies = [each[:100].decode() for each in taken.payloads]
+            say({"due": taken.due_at_ms, "claimed": started["claimed"], "bodies": bodies})
+        time.sleep(given["workMs"] / 1_000)
+        with one_at_a_time:
             completed = store.complete_batch(conversation, token)
             if isinstance(completed, BatchCompleted) and completed.start_id:
                 say({"start": 0})
-        if line is None:
-            continue
-        shown = json.loads(line)
-        if "c" not in shown:
-            say(shown)
-            continue
-        token = f"{shown['claimed']}"
-        taken = store.take_batch(shown["c"], token)
-        if isinstance(taken, BatchTaken):
-            bodies = [each[:100].decode() for each in taken.payloads]
-            say({"due": taken.due_at_ms, "claimed": shown["claimed"], "taken": now_ms(), "bodies": bodies})
-            working.append((now_ms() + given["workMs"], shown["c"], token))
 
-
-def _lines_or_time(next_ms: Callable[[], float | None]) -> Iterator[str | None]:
-    """Yield the lines of stdin as they arrive, and None each time the clock reaches `next_ms()`."""
-    rest = b""
-    while True:
-        until = next_ms()
-        seconds = None if until is None else max(0.0, (until - now_ms()) / 1_000)
-        if not select.select([0], [], [], seconds)[0]:
-            yield None
-            continue
-        received = os.read(0, 65_536)
-        if not received:
-            return
-        *lines, rest = (rest + received).split(b"\n")
-        for line in lines:
-            yield line.decode()
+    with ThreadPoolExecutor(MAX_UNDER_WAY) as pool:
+        for line in sys.stdin:
+            shown = json.loads(line)
+            if "c" not in shown:
+                say(shown)
+            elif given["workMs"]:
+                pool.submit(run, shown)
+            else:
+                run(shown)
 
 
 def poll(given: Given) -> None:
@@ -170,7 +158,7 @@ def poll(given: Given) -> None:
         for name, due_at_ms in found:
             bodies = wire.call("LRANGE", script_keys(NAIVE_KINDS, 0, name)[0], 0, -1)
             shown = [body[:100].decode() for body in reversed(bodies)]
-            say({"due": int(due_at_ms), "claimed": claimed, "taken": now_ms(), "bodies": shown})
+            say({"due": int(due_at_ms), "claimed": claimed, "bodies": shown})
         if found:
             time.sleep(given["workMs"] / 1_000)
         for name, _ in found:

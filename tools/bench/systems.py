@@ -15,7 +15,6 @@ from tests.support.valkey_server import ValkeyServer
 from tools.bench import bullmq
 from tools.bench.checker import Message
 from tools.bench.contestants import conversation_id, message_id, payload
-from tools.bench.roles import lean_store
 
 START_IN_SECONDS = 1.5
 READY_SECONDS = 30.0
@@ -46,14 +45,18 @@ class System:
         self.server = ValkeyServer()
         self.work_ms, self.idle_ms = work_ms, idle_ms
         self.batches: list[BenchBatch] = []
-        self._ready = 0
+        self._is_ready = False
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
         self.server.start()
         self.prepare()
         self.start_worker()
-        self._wait_ready(1)
+        deadline = time.monotonic() + READY_SECONDS
+        while not self._is_ready:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.name} did not start")
+            time.sleep(0.01)
         return self
 
     def __exit__(
@@ -83,7 +86,7 @@ class System:
         began_ms = (time.time() + START_IN_SECONDS) * 1_000
         with tempfile.TemporaryFile() as lines:
             for each in plan:
-                lines.write(json.dumps(_require_setting(each, began_ms)).encode() + b"\n")
+                lines.write(json.dumps(_as_line(each, began_ms)).encode() + b"\n")
             lines.seek(0)
             self._sender = self.spawn(self.sender(), stdin=lines)
         return began_ms
@@ -109,20 +112,13 @@ class System:
         for line in lines:
             shown = json.loads(line)
             if shown == "ready" or (isinstance(shown, dict) and "ready" in shown):
-                self._ready += 1
+                self._is_ready = True
             elif isinstance(shown, dict) and "start" in shown:
                 self.start_worker()
             elif isinstance(shown, dict):
                 self.batches.append(
                     BenchBatch(shown["due"], shown["claimed"], [_message(body) for body in shown["bodies"]])
                 )
-
-    def _wait_ready(self, count: int) -> None:
-        deadline = time.monotonic() + READY_SECONDS
-        while self._ready < count:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.name} did not start")
-            time.sleep(0.01)
 
 
 class OurSystem(System):
@@ -132,7 +128,6 @@ class OurSystem(System):
         # Keep the pipe open here, because the conversation processors outlive the processor that writes to it.
         started, self._starts = os.pipe()
         self.spawn(_role("execute", port=self.server.port, workMs=self.work_ms), stdin=started)
-        self._watch = lean_store(self.server.port)
 
     def start_worker(self) -> None:
         self.worker = self.spawn(
@@ -143,10 +138,6 @@ class OurSystem(System):
 
     def sender(self) -> list[str]:
         return _role("send", port=self.server.port)
-
-    def watchdog_pass(self) -> None:
-        if self._watch.recover_expired(0).start_id:
-            self.start_worker()
 
 
 class NaiveSystem(System):
@@ -183,16 +174,7 @@ def _role(name: str, **options: Any) -> list[str]:
     return [sys.executable, "-m", "tools.bench.roles", name, json.dumps(options)]
 
 
-def send_beside(system: System, plan: Iterable[Planned], began_ms: float, **options: Any) -> None:
-    """Send a second plan from another process. Its times are relative to the beginning of the first plan."""
-    with tempfile.TemporaryFile() as lines:
-        for each in plan:
-            lines.write(json.dumps(_require_setting(each, began_ms)).encode() + b"\n")
-        lines.seek(0)
-        system.spawn(_role("send", port=system.server.port, **options), stdin=lines)
-
-
-def _require_setting(planned: Planned, began_ms: float) -> dict[str, Any]:
+def _as_line(planned: Planned, began_ms: float) -> dict[str, Any]:
     return {
         "at": began_ms + planned.at_ms,
         "c": planned.conversation,
