@@ -167,15 +167,21 @@ def _find_in_aws(name: str, *, profile: str | None, region: str | None) -> Stage
     )
 
 
+def stages() -> Json:
+    """Return the stages of cdk.json."""
+    found: Json = json.loads((ROOT / "cdk.json").read_text("utf-8"))["context"]["stages"]
+    return found
+
+
 def _region_of(name: str) -> str:
-    """Return the region that cdk.json gives the stage. Raise Failed if cdk.json does not have the stage."""
-    stages = json.loads((ROOT / "cdk.json").read_text("utf-8"))["context"]["stages"]
-    if name not in stages:
+    """Return the region that cdk.json gives the stage. Raise NotFound if cdk.json does not have the stage."""
+    found = stages()
+    if name not in found:
         raise NotFound(
-            f"cdk.json has no stage '{name}', but {', '.join(sorted(stages))}. For a stage of another clone, give its "
+            f"cdk.json has no stage '{name}', but {', '.join(sorted(found))}. For a stage of another clone, give its "
             "--region."
         )
-    return str(stages[name].get("region", DEFAULT_REGION))
+    return str(found[name].get("region", DEFAULT_REGION))
 
 
 def _outputs(client: Client, stack_name: str) -> dict[str, str]:
