@@ -53,9 +53,9 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> Tex
     return TextTable(rows, columns or list(dict.fromkeys(name for row in rows for name in row)))
 
 
-def listed(rows: Sequence[Mapping[str, Any]], nothing: str) -> Block:
+def listed(rows: Sequence[Mapping[str, Any]], nothing: str, columns: Sequence[str] = ()) -> Block:
     """Return the rows as a table, or the text if there are none."""
-    return table(rows) if rows else nothing
+    return table(rows, columns) if rows else nothing
 
 
 def blocks_of(result: Mapping[str, Any]) -> Iterator[Block]:
@@ -85,7 +85,7 @@ def is_time(name: str) -> bool:
 
 
 def cell(name: str, value: Any) -> str:
-    if value is None:
+    if value is None or value in ([], {}):
         return NOTHING
     if is_time(name) and isinstance(value, int):
         return moment(value)

@@ -15,6 +15,7 @@ from bufferctl.terminal import working
 from message_buffer.json_object import Json
 from message_buffer.limits import MAX_LISTED
 
+LISTED = ("conversation", "lane", "shard", "state", "count", "frozen", "reason", "dueAt", "replyUntil")
 # An erasure takes a few calls, unless a queue is full of dead letters.
 MAX_FORGET_CALLS = 20
 UNFINISHED = "This command could not erase everything: run it again."
@@ -49,7 +50,7 @@ def list_conversations(
     shown.sort(key=lambda each: (each["dueAt"] is None, each["dueAt"] or 0))
     result = {"conversations": shown, "more": more or len(found) > len(shown)}
     hint = ["There are more: filter them, or raise --limit."] if result["more"] else []
-    return result, listed(shown, "Nothing waits."), *hint
+    return result, listed(shown, "Nothing waits.", LISTED), *hint
 
 
 @app.command()

@@ -11,6 +11,8 @@ from bufferctl.formatting import counted, listed
 from bufferctl.options import Conversation, Ctx, Shown
 from message_buffer.json_object import Json
 
+LISTED = ("scope", "version", "updatedAt", "updatedBy", "problem")
+
 app = typer.Typer(help="Read and change rules without a deployment.")
 Scope = Annotated[
     str,
@@ -31,7 +33,7 @@ def list_rules(
     """List all scopes that have rules."""
     result = ctx.obj.ask("rules.list", prefix=prefix)
     hint = ["There are more. Narrow the list with a prefix."] if result["more"] else []
-    return result, listed(result["rules"], "No scope has rules."), *hint
+    return result, listed(result["rules"], "No scope has rules.", LISTED), *hint
 
 
 @app.command()

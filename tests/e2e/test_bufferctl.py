@@ -95,9 +95,7 @@ def test_a_held_conversation_is_looked_at_and_resumed(operator: Operator) -> Non
     assert "nextDueAt" in operator.types("status")
     operator.types("conversation", "resume", operator.conversation)
     assert operator.sees().batch["flushReason"] == "resume"
-    assert operator.types("conversation", "resume", operator.conversation, code=4) == (
-        "This conversation is not on hold.\n"
-    )
+    operator.types("conversation", "resume", operator.conversation, code=4)
 
 
 def test_conversations_that_wait_are_listed_until_their_batch_has_left(operator: Operator) -> None:
