@@ -46,7 +46,7 @@ class _Given(Protocol):
 def show(*blocks: Block) -> None:
     """Print the blocks with an empty line between them."""
     if not sys.stdout.isatty():
-        print(as_text(*blocks), flush=True)
+        print(as_text(*blocks))
         return
     console = _console(sys.stdout)
     for number, block in enumerate(blocks):

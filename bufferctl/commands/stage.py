@@ -16,7 +16,6 @@ from bufferctl.errors import Failed, Unreachable
 from bufferctl.formatting import as_json, counted, printable, second_of
 from bufferctl.options import Ctx, Shown, duration_ms
 from bufferctl.stage import ROOT, find_account
-from bufferctl.terminal import show
 from lambdas.canary.listening import LONG_POLL_SECONDS
 from message_buffer.json_object import Json
 
@@ -95,10 +94,7 @@ def tail(
         ):
             print("Listening; Ctrl-C ends it.", file=sys.stderr, flush=True)
             for event in _events(subscription, seconds=seconds, count=count):
-                if ctx.obj.json:
-                    print(as_json(event, indent=None), flush=True)
-                else:
-                    show(_line(event, messages=messages))
+                print(as_json(event, indent=None) if ctx.obj.json else _line(event, messages=messages), flush=True)
     except (KeyboardInterrupt, BrokenPipeError):
         return
 
