@@ -84,22 +84,13 @@ def find_stage(name: str, *, profile: str | None, region: str | None, outputs: P
 def find_account(name: str, *, profile: str | None, region: str | None, outputs: Path) -> Account:
     """Return the stage's account and region without a call to AWS, so that this also works for a broken stage."""
     if name != LOCAL:
-        return Account(
-            _client_of_aws(name, profile=profile, region=region),
-            aws_cli=_cli_of_aws(profile=profile, region=region or _region_of(name)),
-        )
+        command = f"aws --region {region or _region_of(name)}" + (f" --profile {profile}" if profile else "")
+        return Account(_client_of_aws(name, profile=profile, region=region), aws_cli=command)
     found = _outputs_of_local(outputs)
-    return Account(_client_of_emulator(found), found["ApiEndpoint"], aws_cli=_cli_of_emulator(found))
-
-
-def _cli_of_aws(*, profile: str | None, region: str) -> str:
-    return f"aws --region {region}" + (f" --profile {profile}" if profile else "")
-
-
-def _cli_of_emulator(outputs: Json) -> str:
-    """Return the beginning of AWS CLI commands. Its address and keys are the emulator's, not a real account's."""
+    # The address and the keys are the emulator's, not a real account's.
     keys = " ".join(f"{name}={value}" for name, value in sessions.CREDENTIALS.items())
-    return f"{keys} aws --endpoint-url {outputs['AwsEndpointUrl']} --region {outputs['Region']}"
+    command = f"{keys} aws --endpoint-url {found['AwsEndpointUrl']} --region {found['Region']}"
+    return Account(_client_of_emulator(found), found["ApiEndpoint"], aws_cli=command)
 
 
 def _outputs_of_local(path: Path) -> Json:

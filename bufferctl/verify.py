@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from bufferctl.commands.conversation import erase
 from bufferctl.errors import Failed, FoundProblems, Unreachable
@@ -21,6 +21,7 @@ from bufferctl.events import Subscription, subscribe
 from bufferctl.formatting import Block, blocks_of, counted, table
 from bufferctl.interrupts import endings_interrupt
 from bufferctl.load import MAX_SECOND_EVENT_SECONDS, LoadPlan, faults_of, run_load
+from bufferctl.options import Given
 from bufferctl.stage import StageClient
 from bufferctl.terminal import show_result, working
 from lambdas.canary.burst import BATCH_READY, MAX_LATE_SECONDS, TENANT, Burst, WebhookRefused, accepted
@@ -28,9 +29,6 @@ from lambdas.canary.listening import LONG_POLL_SECONDS, ArrivedEvent
 from lambdas.canary.webhook import GenericWebhook
 from lambdas.canary.webhook import WebhookUnreachable as NoAnswer
 from message_buffer.json_object import Json
-
-if TYPE_CHECKING:
-    from bufferctl.options import Given
 
 VERIFY_FRAGMENTS = 5
 FRAGMENT_PAUSE_SECONDS = 0.2
@@ -69,7 +67,7 @@ class Result(NamedTuple):
         return self._asdict() | {"found": self.found if self.ok else f"FAILED: {self.found}"}
 
 
-def verify(stage: StageClient, given: "Given", *, with_fallback: bool, plan: LoadPlan | None) -> None:
+def verify(stage: StageClient, given: Given, *, with_fallback: bool, plan: LoadPlan | None) -> None:
     """Print the results of all checks. Raise FoundProblems if one failed, or the error that ended the trial."""
     print("This takes half a minute, or some minutes if batches are late.", file=sys.stderr)
     if plan:
@@ -120,7 +118,7 @@ def remove_leftovers(stage: StageClient, stage_name: str) -> None:
 
 
 @contextmanager
-def _trial(stage: StageClient, given: "Given", plan: LoadPlan | None) -> Iterator["Trial"]:
+def _trial(stage: StageClient, given: Given, plan: LoadPlan | None) -> Iterator["Trial"]:
     trial_id = uuid.uuid4().hex[:8]
     pattern = {"source": ["message-buffer"], "detail": {"tenant": [TENANT]}}
     ends = time.time() + MAX_TRIAL_SECONDS + (plan.seconds if plan else 0)
