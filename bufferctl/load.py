@@ -122,7 +122,10 @@ def run_load(plan: LoadPlan, bursts: Sequence[Burst], poll: Callable[..., list[A
     arrivals, not_accepted, stop = list[ArrivedEvent](), Counter[str](), threading.Event()
 
     def listen() -> None:
-        while not stop.is_set():
+        is_last = False
+        while not is_last:
+            # What has arrived before the end is received after it.
+            is_last = stop.is_set()
             found = poll(wait_seconds=LONG_POLL_SECONDS)
             arrivals.extend(each for each in found if each.event["detail-type"] == BATCH_READY)
 
