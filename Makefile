@@ -73,6 +73,7 @@ $(READY):
 	if [ -n "$(UV)" ]; then "$(UV)" pip install --quiet --python "$$new/bin/python" --require-hashes -r "$(LOCK)"; \
 	  else "$$new/bin/python" -m pip install -qq --no-input --disable-pip-version-check --require-hashes -r "$(LOCK)"; fi; \
 	ln -sf "$(CURDIR)/infra/cdk.sh" "$$new/bin/cdk"; \
+	ln -sf "$(CURDIR)/bufferctl/bufferctl.sh" "$$new/bin/bufferctl"; \
 	touch "$$new/$(@F)"; \
 	old=$$(readlink $(VENV) || true); \
 	if [ -z "$$old" ] && [ -e $(VENV) ]; then old="$$new-replaced"; mv $(VENV) "$$old"; fi; \
@@ -163,10 +164,10 @@ console: $(READY) ## serve a page that shows a stage and writes to it as a custo
 	@$(BIN)/python -m tools.console --stage "$(CONSOLE_STAGE)" $(ARGS)
 
 verify: $(READY) ## does a stage work? sends to it as a customer: make verify STAGE=local
-	@$(BIN)/python -m bufferctl --stage "$(STAGE)" verify $(ARGS)
+	@$(BIN)/bufferctl --stage "$(STAGE)" verify $(ARGS)
 
 doctor: $(READY) ## why does a stage not work? only reads: make doctor STAGE=local
-	@$(BIN)/python -m bufferctl --stage "$(STAGE)" doctor $(ARGS)
+	@$(BIN)/bufferctl --stage "$(STAGE)" doctor $(ARGS)
 
 synth: $(READY) ## the CloudFormation templates of a stage, in cdk.out: make synth STAGE=prod
 	@said=$$($(CDK) synth -q -c stage=$(STAGE) 2>&1); ended=$$?; \

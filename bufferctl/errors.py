@@ -1,6 +1,7 @@
 """The errors that end a command, each with its exit status."""
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
@@ -63,33 +64,31 @@ EXIT_STATUSES = {
 
 @contextmanager
 def errors_of_aws() -> Iterator[None]:
-    """Turn errors of the SDK, and a missing SDK, into errors of this module, whose texts operators can understand."""
-    try:
-        from botocore.exceptions import (  # noqa: PLC0415 - the SDK would make --help slow
-            BotoCoreError,
-            ClientError,
-            ConnectionClosedError,
-            EndpointConnectionError,
-        )
-    except ModuleNotFoundError as missing:
-        raise Failed(
-            f"The Python package '{missing.name}' is missing. "
-            "Run `make setup`, then this command with .venv/bin/python."
-        ) from missing
-
+    """Turn errors of the SDK into errors of this module, whose texts operators can understand."""
     try:
         yield
-    except ClientError as error:
+    except Exception as error:
+        # The SDK is slow to import. If nothing has imported it, the error is not its own.
+        if "botocore" not in sys.modules or (found := _understood(error)) is None:
+            raise
+        raise found from error
+
+
+def _understood(error: Exception) -> Failed | None:
+    """Return the error that the operator sees instead of an error of the SDK, or None for any other error."""
+    from botocore import exceptions  # noqa: PLC0415 - the SDK would make --help slow
+
+    if isinstance(error, exceptions.ClientError):
         found = error.response.get("Error", {})
+        code, reason = str(found.get("Code")), str(found.get("Message") or found.get("Code"))
         if needs_sign_in(error):
-            reason = str(found.get("Message") or found.get("Code")).rstrip(".")
-            raise Unreachable(f"AWS refuses the credentials: {reason}. {SIGN_IN}") from error
-        text = f"AWS refuses {error.operation_name}: {found.get('Message') or found.get('Code')}"
-        raise _class_of(error.operation_name, str(found.get("Code")))(text) from error
-    except BotoCoreError as error:
+            return Unreachable(f"AWS refuses the credentials: {reason.rstrip('.')}. {SIGN_IN}")
+        return _class_of(error.operation_name, code)(f"AWS refuses {error.operation_name}: {reason}")
+    if isinstance(error, exceptions.BotoCoreError):
+        lost = isinstance(error, exceptions.EndpointConnectionError | exceptions.ConnectionClosedError)
         advice = f" {SIGN_IN}" if needs_sign_in(error) else ""
-        kind = NoConnection if isinstance(error, EndpointConnectionError | ConnectionClosedError) else Unreachable
-        raise kind(f"AWS cannot be reached: {str(error).rstrip('.')}.{advice}") from error
+        return (NoConnection if lost else Unreachable)(f"AWS cannot be reached: {str(error).rstrip('.')}.{advice}")
+    return None
 
 
 def _class_of(operation: str, code: str) -> type[Failed]:

@@ -1,14 +1,13 @@
-"""Formats results for people: aligned tables, and times in the reader's time zone."""
+"""Formats results for people: times in the reader's time zone, and texts that cannot control a terminal."""
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from textwrap import TextWrapper
 from typing import Any, Literal, NamedTuple
 
-# The spaces between two columns, and those before the fields beneath a name.
+# The spaces between two columns, and those before the lines beneath a name.
 GAP, INDENT = 2, 2
 NOTHING = "-"
 # JSON may contain these characters unescaped. But some of them control a terminal or reverse its text, and many
@@ -19,41 +18,22 @@ Tone = Literal["good", "warning", "bad", "plain"]
 
 @dataclass(frozen=True)
 class TextTable:
-    """Rows with the same fields. `str` returns an aligned table."""
+    """Rows with the same fields."""
 
     rows: Sequence[Mapping[str, Any]]
     columns: Sequence[str]
-    notes: Sequence[str] = ()
-    """Lines beneath the table."""
-
-    def cells(self) -> list[list[str]]:
-        return [[cell(column, row.get(column)) for column in self.columns] for row in self.rows]
-
-    def __str__(self) -> str:
-        lines = [list(self.columns), *self.cells()]
-        widths = [max(len(line[place]) for line in lines) for place in range(len(self.columns))]
-        aligned = [
-            "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
-        ]
-        return "\n".join([*aligned, *self.notes])
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """The fields of one thing. `str` returns a line for each field."""
+    """The fields of one thing, which are shown in a line each."""
 
     fields: Mapping[str, Any]
-
-    def __str__(self) -> str:
-        width = max(map(len, self.fields), default=0)
-        return "\n".join(f"{name.ljust(width)}  {cell(name, value)}" for name, value in self.fields.items())
 
 
 class TextLine(NamedTuple):
     text: str
     tone: Tone = "plain"
-    rest: str = ""
-    """The second part of the line. A narrow terminal shows it on the next line."""
     hang: int = INDENT
     """The indent of all lines but the first, if a terminal wraps the text."""
 
@@ -64,16 +44,40 @@ class Lines:
 
     lines: Sequence[TextLine]
 
-    def __str__(self) -> str:
-        return "\n".join(f"{line.text}  {line.rest}".rstrip() for line in self.lines)
-
 
 Block = str | TextTable | Pairs | Lines
 
 
-def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], *, notes: Sequence[str] = ()) -> TextTable:
-    """Return the rows as an aligned table. Fields named `at`, `…At` or `…Until` are shown as times."""
-    return TextTable(tuple(rows), columns, notes)
+def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> TextTable:
+    """Return the rows as a table of these columns, or of all fields of the rows."""
+    return TextTable(rows, columns or list(dict.fromkeys(name for row in rows for name in row)))
+
+
+def listed(rows: Sequence[Mapping[str, Any]], nothing: str, columns: Sequence[str] = ()) -> Block:
+    """Return the rows as a table, or the text if there are none."""
+    return table(rows, columns) if rows else nothing
+
+
+def blocks_of(result: Mapping[str, Any]) -> Iterator[Block]:
+    """Yield a result's single values together, then each list and each object beneath its name."""
+    single = {name: value for name, value in result.items() if not _is_block(value)}
+    if single:
+        yield Pairs(single)
+    for name, value in result.items():
+        if not _is_block(value):
+            continue
+        yield name
+        if isinstance(value, list):
+            yield table(value)
+        elif all(isinstance(each, dict) for each in value.values()):
+            yield table([{"name": key, **each} for key, each in value.items()])
+        else:
+            yield from blocks_of(value)
+
+
+def _is_block(value: Any) -> bool:
+    """Return whether a value is an object, or a list of objects."""
+    return bool(value) and (isinstance(value, dict) or (isinstance(value, list) and isinstance(value[0], dict)))
 
 
 def is_time(name: str) -> bool:
@@ -81,7 +85,7 @@ def is_time(name: str) -> bool:
 
 
 def cell(name: str, value: Any) -> str:
-    if value is None:
+    if value is None or value in ([], {}):
         return NOTHING
     if is_time(name) and isinstance(value, int):
         return moment(value)
@@ -103,18 +107,6 @@ def as_json(value: Any, *, indent: int | None = 2) -> str:
     return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, indent=indent, ensure_ascii=False))
 
 
-def wrapped(text: str, *, width: int, hang: int = 0) -> str:
-    """Return the text in lines of this width, broken between words."""
-    wrapper = TextWrapper(
-        width,
-        subsequent_indent=" " * hang,
-        break_long_words=False,
-        break_on_hyphens=False,
-        replace_whitespace=False,
-    )
-    return "\n".join(wrapper.fill(line) for line in text.split("\n"))
-
-
 def counted(number: int, thing: str) -> str:
     """Return `1 batch` or `2 batches`."""
     if number == 1:
@@ -124,11 +116,6 @@ def counted(number: int, thing: str) -> str:
 
 def moment(at_ms: int) -> str:
     return f"{_local_time(at_ms):%Y-%m-%d %H:%M:%S.%f}"[:-3]
-
-
-def without_today(text: str) -> str:
-    """Return a time as `moment` formats it, but without the date if the date is today."""
-    return text.removeprefix(f"{datetime.now().astimezone():%Y-%m-%d} ")
 
 
 def minute(at_ms: int) -> str:

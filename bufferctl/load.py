@@ -1,35 +1,41 @@
 """Writes like many customers at a steady rate, and checks what a stage emits (`verify --load 50/s --for 10m`).
 
 A customer writes a few fragments, and sends each after the webhook has answered the previous one. The customers begin
-at fixed times, even if the stage answers slowly. A later customer may continue a conversation after its last batch has
-arrived.
+at fixed times, even if the stage answers slowly, and take turns in the conversations.
 """
 
+import re
 import threading
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from itertools import accumulate
 from statistics import quantiles
 from typing import NamedTuple
 
-from bufferctl.formatting import Pairs, counted
+from bufferctl.errors import Misused
+from bufferctl.formatting import counted
 from bufferctl.stage import LOCAL
 from lambdas.canary.burst import BATCH_READY, MAX_LATE_SECONDS, Burst, WebhookRefused, ids_of
 from lambdas.canary.listening import LONG_POLL_SECONDS, ArrivedEvent
 from lambdas.canary.webhook import WebhookUnreachable
 from message_buffer.json_object import Json
+from message_buffer.limits import HOUR_MS
 
 LOAD_FRAGMENTS = 5
 LOAD_PAUSE_SECONDS = 0.5
 LOAD_TEXT = "Hey, could you look at order 12345? It has not arrived yet."
-# Each customer who is writing has a thread. One machine can hardly sign and send more messages a second than
-# MAX_LOAD_RATE.
+# A conversation is used again after this time, in which its last batch has usually arrived.
+TURN_SECONDS = 30
+# One machine can hardly sign and send more messages a second. A load costs money.
+MAX_LOAD_RATE, MAX_LOAD_MS = 100, HOUR_MS
+# Each customer who is writing has a thread.
 MAX_CUSTOMERS = 200
-MAX_LOAD_RATE, MAX_LOAD_SECONDS = 100, 3_600
 # A second event with the same messages would be an error, and would arrive within this time after the first one.
 MAX_SECOND_EVENT_SECONDS = 3.0
+
+Say = Callable[[str], None]
 
 
 class LoadPlan(NamedTuple):
@@ -41,184 +47,131 @@ class LoadPlan(NamedTuple):
         """Return how many times a customer begins to write. Each time the customer writes LOAD_FRAGMENTS fragments."""
         return max(1, round(self.messages_per_second * self.seconds / LOAD_FRAGMENTS))
 
+    @property
+    def names(self) -> list[str]:
+        """Return the ends of the names of the conversations."""
+        at_once = round(self.messages_per_second * TURN_SECONDS / LOAD_FRAGMENTS)
+        return [f"load-{number}" for number in range(max(1, min(self.turns, at_once)))]
+
     def announcement(self, stage_name: str) -> str:
         """Return what the run will send and cost."""
-        messages, cost = self.turns * LOAD_FRAGMENTS, cost_of(self, stage_name)
+        messages, cost = self.turns * LOAD_FRAGMENTS, self.cost_on(stage_name)
         price = "at an unknown cost" if cost is None else f"for about ${cost:.2f} besides the stage's own cost"
         return f"Then it sends {messages:,} messages of {self.turns:,} batches in {self.seconds:,.0f} s, {price}."
 
+    def cost_on(self, stage_name: str) -> float | None:
+        """Return what the run adds to the stage's bill, in dollars by the cost model, or None for an unknown stage."""
+        if stage_name == LOCAL:
+            return 0.0
+        from bufferctl.cost.command import cost_of_load  # noqa: PLC0415 - only this needs the cost model
 
-def cost_of(plan: LoadPlan, stage_name: str) -> float | None:
-    """Return what the run adds to the stage's bill, in dollars by the cost model. Return None for an unknown stage."""
-    if stage_name == LOCAL:
-        return 0.0
-    from bufferctl.cost.command import cost_of_load  # noqa: PLC0415 - it would make --help slow
-
-    return cost_of_load(
-        stage_name, messages_per_second=plan.messages_per_second, seconds=plan.seconds,
-        fragments_per_batch=LOAD_FRAGMENTS, text_bytes=len(LOAD_TEXT),
-    )  # fmt: skip
-
-
-class Emitted(NamedTuple):
-    """A batch as it arrived."""
-
-    conversation: str
-    batch_id: str
-    ids: Sequence[str]
-    at_ms: int
+        return cost_of_load(
+            stage_name, messages_per_second=self.messages_per_second, seconds=self.seconds,
+            fragments_per_batch=LOAD_FRAGMENTS, text_bytes=len(LOAD_TEXT),
+        )  # fmt: skip
 
 
-@dataclass
-class LoadResult:
-    accepted: int
-    conversations: int
-    late_ms: list[int] = field(default_factory=list)
-    """For each batch, the time from its due time to its arrival in the queue."""
-    lost: int = 0
-    emitted_twice: int = 0
-    """Messages that were emitted in two batches."""
-    reordered: int = 0
-    """Messages that were emitted after a later one of their conversation."""
-    not_accepted: Counter[str] = field(default_factory=Counter)
-    """How many messages the webhook did not accept, by reason. Platforms would send these again."""
-    messages_per_second: float = 0.0
-
-    @property
-    def faults(self) -> str:
-        """Return what should not have happened, or an empty text."""
-        counts = {"lost": self.lost, "emitted twice": self.emitted_twice, "reordered": self.reordered}
-        counts["not accepted"] = self.not_accepted.total()
-        return ", ".join(f"{counted(count, 'message')} {what}" for what, count in counts.items() if count)
-
-    @property
-    def lateness_ms(self) -> dict[str, int]:
-        if not self.late_ms:
-            return {}
-        every = quantiles(self.late_ms if len(self.late_ms) > 1 else self.late_ms * 2, n=100, method="inclusive")
-        shown = {"median": every[49], "p95": every[94], "p99": every[98], "max": max(self.late_ms)}
-        return {name: round(value) for name, value in shown.items()}
-
-    @property
-    def json(self) -> Json:
-        return {
-            "accepted": self.accepted, "conversations": self.conversations, "batches": len(self.late_ms),
-            "messagesPerSecond": round(self.messages_per_second, 1), "latenessMs": self.lateness_ms, "lost": self.lost,
-            "emittedTwice": self.emitted_twice, "reordered": self.reordered, "notAccepted": self.not_accepted,
-        }  # fmt: skip
-
-    @property
-    def block(self) -> Pairs:
-        late = ", ".join(f"{name} {value:,}" for name, value in self.lateness_ms.items())
-        refused = ", ".join(f"{count:,} x {reason}" for reason, count in self.not_accepted.items())
-        return Pairs(self.json | {"latenessMs": late or None, "notAccepted": refused or 0})
+def plan_of(rate: str, duration_ms: int) -> LoadPlan:
+    """Return the plan for a rate like 50/s or 30/m. Raise Misused if it is beyond the bounds."""
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)/([sm])", rate)
+    per_second = float(match[1]) / (60 if match[2] == "m" else 1) if match else 0.0
+    if not 0 < per_second <= MAX_LOAD_RATE or duration_ms > MAX_LOAD_MS:
+        raise Misused(f"A rate reads 50/s or 30/m and is at most {MAX_LOAD_RATE}/s; a load lasts at most 1h.")
+    return LoadPlan(per_second, duration_ms / 1_000)
 
 
-def judge_load(bursts: Iterable[Burst], emitted: Iterable[Emitted]) -> LoadResult:
-    """Compare what was accepted with what was emitted. A conversation's bursts are in the order of sending."""
-    accepted: dict[str, dict[str, int]] = {}
+def judge_load(bursts: Sequence[Burst], arrivals: Iterable[ArrivedEvent]) -> Json:
+    """Compare what each conversation's webhook accepted with what was emitted."""
+    late_ms, counts = list[int](), Counter[str](accepted=0, lost=0, emittedTwice=0, reordered=0)
+    in_order = sorted(arrivals, key=lambda each: each.at_ms)
     for burst in bursts:
-        due_at_ms = accepted.setdefault(burst.conversation, {})
-        due_at_ms |= {fragment.id: fragment.due_at_ms for fragment in burst.fragments}
-    # EventBridge may deliver an event twice. Recognize the second one by its batchId, as consumers do.
-    firsts: dict[str, dict[str, Emitted]] = defaultdict(dict)
-    for each in sorted(emitted, key=lambda each: each.at_ms):
-        firsts[each.conversation].setdefault(each.batch_id, each)
-    found = LoadResult(sum(map(len, accepted.values())), len(accepted))
-    for conversation, due_at_ms in accepted.items():
-        places, due = {message_id: place for place, message_id in enumerate(due_at_ms)}, [*due_at_ms.values()]
-        seen, newest = set[int](), -1
-        for batch in firsts[conversation].values():
+        places = {fragment.id: place for place, fragment in enumerate(burst.fragments)}
+        emitted = list[int]()
+        for arrival in burst.of(in_order):
             # Leave out messages that the webhook did not answer, because nobody knows whether the stage accepted them.
-            batch_places = [places[message_id] for message_id in batch.ids if message_id in places]
-            if batch_places:
-                found.late_ms.append(batch.at_ms - due[max(batch_places)])
-            for place in batch_places:
-                found.emitted_twice += place in seen
-                found.reordered += place not in seen and place < newest
-                seen.add(place)
-                newest = max(place, newest)
-        found.lost += len(places) - len(seen)
-    return found
+            batch = [places[each] for each in ids_of(arrival.batch) if each in places]
+            late_ms.append(arrival.at_ms - burst.fragments[max(batch)].due_at_ms)
+            emitted += batch
+        firsts = list(dict.fromkeys(emitted))
+        counts["accepted"] += len(places)
+        counts["lost"] += len(places) - len(firsts)
+        counts["emittedTwice"] += len(emitted) - len(firsts)
+        # A message is reordered if a later one of its conversation was emitted before.
+        counts["reordered"] += sum(
+            place < newest for place, newest in zip(firsts, accumulate(firsts, max), strict=True)
+        )
+    return {"conversations": len(bursts), "batches": len(late_ms), **counts, "latenessMs": _percentiles(late_ms)}
 
 
-class Load:
-    """One run: each customer writes in a thread, and one more thread receives the batches."""
+def _percentiles(values: Sequence[int]) -> dict[str, int] | None:
+    if not values:
+        return None
+    every = quantiles([*values] * (2 if len(values) == 1 else 1), n=100, method="inclusive")
+    return {"median": round(every[49]), "p95": round(every[94]), "p99": round(every[98]), "max": max(values)}
 
-    def __init__(self, make_burst: Callable[[str], Burst], poll: Callable[..., list[ArrivedEvent]]) -> None:
-        self._make_burst = make_burst
-        self._poll = poll
-        self.names: set[str] = set()
-        """The ends of the names of the conversations that the run has used."""
-        self._idle: deque[str] = deque()
-        self._name_by_last_id: dict[str, str] = {}
-        self._bursts: list[Burst] = []
-        self._emitted: list[Emitted] = []
-        self._not_accepted: Counter[str] = Counter()
-        self._stop = threading.Event()
 
-    def run(self, plan: LoadPlan, say: Callable[[str], None]) -> LoadResult:
-        with ThreadPoolExecutor(1) as ears, ThreadPoolExecutor(MAX_CUSTOMERS) as customers:
-            listening, began = ears.submit(self._listen), time.monotonic()
-            try:
-                talks = [self._begin(turn, customers) for turn in self._paced(plan, listening, say)]
-                for talk in talks:
-                    talk.result()
-                took = time.monotonic() - began
-                self._wait_for_the_rest(listening, say)
-            finally:
-                self._stop.set()
-                customers.shutdown(cancel_futures=True)
-            listening.result()
-        result = judge_load(self._bursts, self._emitted)
-        result.not_accepted = self._not_accepted
-        result.messages_per_second = (result.accepted + self._not_accepted.total()) / took
-        return result
+def faults_of(result: Json) -> str:
+    """Return what should not have happened, or an empty text."""
+    counts = {"lost": result["lost"], "emitted twice": result["emittedTwice"], "reordered": result["reordered"]}
+    counts["not accepted"] = sum(result["notAccepted"].values())
+    return ", ".join(f"{counted(count, 'message')} {what}" for what, count in counts.items() if count)
 
-    def _paced(self, plan: LoadPlan, listening: Future[None], say: Callable[[str], None]) -> Iterable[int]:
-        """Yield each turn's number when the turn must begin. If the thread that listens has failed, raise its error."""
-        began = time.monotonic()
-        for turn in range(plan.turns):
-            time.sleep(max(began + turn * LOAD_FRAGMENTS / plan.messages_per_second - time.monotonic(), 0))
-            if listening.done():
-                listening.result()
-            say(f"{turn:,} customers wrote, {len(self._emitted):,} batches arrived")
-            yield turn
 
-    def _begin(self, turn: int, customers: ThreadPoolExecutor) -> Future[None]:
-        name = self._idle.popleft() if self._idle else f"load-{len(self.names)}"
-        self.names.add(name)
-        burst = self._make_burst(name)
-        self._bursts.append(burst)
-        ids = [f"{burst.user}-{turn}-{number}" for number in range(LOAD_FRAGMENTS)]
-        self._name_by_last_id[ids[-1]] = name
-        return customers.submit(self._write, burst, ids)
+def run_load(plan: LoadPlan, bursts: Sequence[Burst], poll: Callable[..., list[ArrivedEvent]], say: Say) -> Json:
+    """Send by the plan in the conversations of the bursts. Return what was emitted of it."""
+    arrivals, not_accepted, stop = list[ArrivedEvent](), Counter[str](), threading.Event()
 
-    def _write(self, burst: Burst, ids: Sequence[str]) -> None:
-        for message_id in ids:
-            if self._stop.is_set():
+    def listen() -> None:
+        is_last = False
+        while not is_last:
+            # What has arrived before the end is received after it.
+            is_last = stop.is_set()
+            found = poll(wait_seconds=LONG_POLL_SECONDS)
+            arrivals.extend(each for each in found if each.event["detail-type"] == BATCH_READY)
+
+    def write(turn: int) -> None:
+        burst = bursts[turn % len(bursts)]
+        for number in range(LOAD_FRAGMENTS):
+            if stop.is_set():
                 return
             try:
-                burst.send(message_id, LOAD_TEXT)
+                burst.send(f"{burst.user}-{turn}-{number}", LOAD_TEXT)
             except (WebhookRefused, WebhookUnreachable) as error:
-                self._not_accepted[str(error).partition(":")[0]] += 1
-            time.sleep(LOAD_PAUSE_SECONDS if message_id != ids[-1] else 0)
+                # Platforms would send these again.
+                not_accepted[str(error).partition(":")[0]] += 1
+            time.sleep(LOAD_PAUSE_SECONDS if number < LOAD_FRAGMENTS - 1 else 0)
 
-    def _listen(self) -> None:
-        while not self._stop.is_set():
-            for arrival in self._poll(wait_seconds=LONG_POLL_SECONDS):
-                if arrival.event["detail-type"] == BATCH_READY:
-                    batch, ids = arrival.batch, ids_of(arrival.batch)
-                    self._emitted.append(Emitted(batch["conversationId"], batch["batchId"], ids, arrival.at_ms))
-                    self._idle += [name for each in ids if (name := self._name_by_last_id.pop(each, None))]
+    with ThreadPoolExecutor(1) as ears, ThreadPoolExecutor(MAX_CUSTOMERS) as customers:
+        listening, began, talks = ears.submit(listen), time.monotonic(), list[Future[None]]()
+        try:
+            for turn in range(plan.turns):
+                time.sleep(max(began + turn * LOAD_FRAGMENTS / plan.messages_per_second - time.monotonic(), 0))
+                if listening.done():
+                    break
+                say(f"{turn:,} customers wrote, {len(arrivals):,} batches arrived")
+                talks.append(customers.submit(write, turn))
+            for talk in talks:
+                talk.result()
+            took = time.monotonic() - began
+            _wait_for_all(bursts, arrivals, listening, say)
+        finally:
+            stop.set()
+            customers.shutdown(cancel_futures=True)
+        # If the thread that listens has failed, this raises its error.
+        listening.result()
+    result = judge_load(bursts, arrivals)
+    rate = round((result["accepted"] + not_accepted.total()) / took, 1)
+    return result | {"notAccepted": dict(not_accepted), "messagesPerSecond": rate}
 
-    def _wait_for_the_rest(self, listening: Future[None], say: Callable[[str], None]) -> None:
-        accepted = {fragment.id: fragment.due_at_ms for burst in self._bursts for fragment in burst.fragments}
-        until = max(accepted.values(), default=0) / 1_000 + MAX_LATE_SECONDS
-        while time.time() < until and not listening.done():
-            missing = accepted.keys() - {each for batch in list(self._emitted) for each in batch.ids}
-            if not missing:
-                break
-            say(f"Wait for {counted(len(missing), 'message')}")
-            time.sleep(1)
-        time.sleep(MAX_SECOND_EVENT_SECONDS)
+
+def _wait_for_all(bursts: Sequence[Burst], arrivals: Sequence[ArrivedEvent], listening: Future[None], say: Say) -> None:
+    """Wait until all messages have arrived or are too late, and then for second events."""
+    due_at_ms = {fragment.id: fragment.due_at_ms for burst in bursts for fragment in burst.fragments}
+    until = max(due_at_ms.values(), default=0) / 1_000 + MAX_LATE_SECONDS
+    while time.time() < until and not listening.done():
+        missing = due_at_ms.keys() - {each for arrival in list(arrivals) for each in ids_of(arrival.batch)}
+        if not missing:
+            break
+        say(f"Wait for {counted(len(missing), 'message')}")
+        time.sleep(1)
+    time.sleep(MAX_SECOND_EVENT_SECONDS)

@@ -84,22 +84,13 @@ def find_stage(name: str, *, profile: str | None, region: str | None, outputs: P
 def find_account(name: str, *, profile: str | None, region: str | None, outputs: Path) -> Account:
     """Return the stage's account and region without a call to AWS, so that this also works for a broken stage."""
     if name != LOCAL:
-        return Account(
-            _client_of_aws(name, profile=profile, region=region),
-            aws_cli=_cli_of_aws(profile=profile, region=region or _region_of(name)),
-        )
+        command = f"aws --region {region or _region_of(name)}" + (f" --profile {profile}" if profile else "")
+        return Account(_client_of_aws(name, profile=profile, region=region), aws_cli=command)
     found = _outputs_of_local(outputs)
-    return Account(_client_of_emulator(found), found["ApiEndpoint"], aws_cli=_cli_of_emulator(found))
-
-
-def _cli_of_aws(*, profile: str | None, region: str) -> str:
-    return f"aws --region {region}" + (f" --profile {profile}" if profile else "")
-
-
-def _cli_of_emulator(outputs: Json) -> str:
-    """Return the beginning of AWS CLI commands. Its address and keys are the emulator's, not a real account's."""
+    # The address and the keys are the emulator's, not a real account's.
     keys = " ".join(f"{name}={value}" for name, value in sessions.CREDENTIALS.items())
-    return f"{keys} aws --endpoint-url {outputs['AwsEndpointUrl']} --region {outputs['Region']}"
+    command = f"{keys} aws --endpoint-url {found['AwsEndpointUrl']} --region {found['Region']}"
+    return Account(_client_of_emulator(found), found["ApiEndpoint"], aws_cli=command)
 
 
 def _outputs_of_local(path: Path) -> Json:
@@ -167,15 +158,21 @@ def _find_in_aws(name: str, *, profile: str | None, region: str | None) -> Stage
     )
 
 
+def stages() -> Json:
+    """Return the stages of cdk.json."""
+    found: Json = json.loads((ROOT / "cdk.json").read_text("utf-8"))["context"]["stages"]
+    return found
+
+
 def _region_of(name: str) -> str:
-    """Return the region that cdk.json gives the stage. Raise Failed if cdk.json does not have the stage."""
-    stages = json.loads((ROOT / "cdk.json").read_text("utf-8"))["context"]["stages"]
-    if name not in stages:
+    """Return the region that cdk.json gives the stage. Raise NotFound if cdk.json does not have the stage."""
+    found = stages()
+    if name not in found:
         raise NotFound(
-            f"cdk.json has no stage '{name}', but {', '.join(sorted(stages))}. For a stage of another clone, give its "
+            f"cdk.json has no stage '{name}', but {', '.join(sorted(found))}. For a stage of another clone, give its "
             "--region."
         )
-    return str(stages[name].get("region", DEFAULT_REGION))
+    return str(found[name].get("region", DEFAULT_REGION))
 
 
 def _outputs(client: Client, stack_name: str) -> dict[str, str]:

@@ -1,32 +1,29 @@
-"""Prints results. A terminal gets colours and a layout that fits its width; a pipe or a file gets plain text.
+"""Prints results by `rich`. A terminal gets colours and a layout that fits its width; a pipe gets a line for each row.
 
-`rich` is imported only for a terminal, so that `--help` and pipes stay quick. Every text is passed to `rich` as `Text`,
+`rich` is imported when something is printed, so that `--help` stays quick. Every text is passed to it as `Text`,
 because `rich` would interpret markup in strings.
 """
 
-import os
+import io
 import sys
-from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO
+from textwrap import TextWrapper
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from bufferctl.errors import Misused
 from bufferctl.formatting import (
     GAP,
-    INDENT,
     Block,
     Lines,
     Pairs,
-    TextLine,
     TextTable,
     Tone,
     as_json,
     cell,
     is_time,
     printable,
-    without_today,
-    wrapped,
 )
 
 if TYPE_CHECKING:
@@ -35,40 +32,43 @@ if TYPE_CHECKING:
 
 # In a healthy stage, no conversation is overdue for longer than this. A terminal shows longer times in another colour.
 LATE_MS = 2_000
-# In a narrow terminal, columns of long texts shrink to this width. If that is not enough, the layout changes.
-MIN_FOLDED_CHARACTERS = 20
-UNKNOWN_WIDTH = 80
+# No line of a pipe is wrapped.
+PIPE_WIDTH = 1_000_000
 STYLES: dict[Tone, str] = {"good": "green", "warning": "yellow", "bad": "bold red", "plain": ""}
+# People copy these, so they are never wrapped.
 NAMES = ("conversation", "conversationId", "batch", "batchId", "scope", "rule", "check")
 
 
-def has_colours(stream: TextIO) -> bool:
-    """Return whether the stream is a terminal whose user has not refused colours (https://no-color.org)."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+class _Given(Protocol):
+    json: bool
 
 
-def has_progress(stream: TextIO) -> bool:
-    """Return whether the stream is a terminal on which a line can be erased."""
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
-
-
-def show(*blocks: Block, stream: TextIO | None = None) -> None:
-    """Print the blocks with an empty line between them. On a terminal, use a layout that fits its width."""
-    stream = stream or sys.stdout
-    if not stream.isatty():
-        # Replace control characters, because a pipe may also lead to a terminal, for example through `less -R`.
-        print("\n\n".join(printable(str(each), kept="\n") for each in blocks), file=stream, flush=True)
+def show(*blocks: Block) -> None:
+    """Print the blocks with an empty line between them."""
+    if not sys.stdout.isatty():
+        print(as_text(*blocks))
         return
-    from rich.console import Group  # noqa: PLC0415 - it would make --help slow
-    from rich.text import Text  # noqa: PLC0415
-
-    console = _console(stream)
+    console = _console(sys.stdout)
     for number, block in enumerate(blocks):
-        shown = _rendered(block, console.width)
-        console.print(Group(*([Text()] if number else []), shown), soft_wrap=isinstance(block, str))
+        if number:
+            console.print()
+        console.print(_rendered(block, console), soft_wrap=isinstance(block, str))
 
 
-def show_result(given: Namespace, result: Any, *blocks: Block) -> None:
+def as_text(*blocks: Block) -> str:
+    """Return the blocks as plain text, in which each row has one line."""
+    from rich.console import Console  # noqa: PLC0415 - it would make --help slow
+
+    console = Console(file=io.StringIO(), width=PIPE_WIDTH, color_system=None, force_terminal=False)
+    texts = []
+    for block in blocks:
+        with console.capture() as captured:
+            console.print(_rendered(block, console))
+        texts.append("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")))
+    return "\n\n".join(texts)
+
+
+def show_result(given: _Given, result: Any, *blocks: Block) -> None:
     """Print the result as JSON if the operator asked for JSON, and these blocks otherwise."""
     if given.json:
         print(as_json(result))
@@ -77,186 +77,120 @@ def show_result(given: Namespace, result: Any, *blocks: Block) -> None:
 
 
 def show_error(text: str) -> None:
-    """Print an error. This needs no `rich`, whose absence may be the error."""
-    text = printable(text, kept="\n")
-    print(wrapped(text, width=get_terminal_size().columns) if sys.stderr.isatty() else text, file=sys.stderr)
+    print(_wrapped(text, get_terminal_size().columns if sys.stderr.isatty() else PIPE_WIDTH), file=sys.stderr)
+
+
+def ask(question: str) -> str:
+    """Return the operator's answer in lower case. Raise Misused if there is no terminal."""
+    if not sys.stdin.isatty():
+        raise Misused("There is no terminal to ask at: add --yes.")
+    # Ask on stderr, because stdout may be a pipe, and with `--json` it may contain only JSON.
+    print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+    try:
+        return input().strip().lower()
+    except EOFError:
+        return ""
 
 
 class Step:
-    """The current step of a long command. This class shows nothing; a subclass shows it on a terminal."""
+    """The current step of a long command."""
+
+    def __init__(self, update: Callable[[str], object], text: str, total: int | None) -> None:
+        self._update, self._text, self._total, self._done = update, text, total, 0
 
     def say(self, text: str) -> None:
         """Say what begins now."""
+        self._update(printable(text))
 
     def advance(self) -> None:
         """Count one part of the total as done."""
+        self._done += 1
+        self.say(f"{self._text}: {self._done} of {self._total}")
 
 
 @contextmanager
-def working(given: Namespace, text: str, *, total: int | None = None) -> Iterator[Step]:
+def working(given: _Given, text: str, *, total: int | None = None) -> Iterator[Step]:
     """Show the progress of a long command on a terminal. Erase it at the end."""
-    if given.json or not has_progress(sys.stderr):
-        yield Step()
+    if given.json or not sys.stderr.isatty():
+        yield Step(lambda _: None, text, total)
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-
-    counted = (BarColumn(), MofNCompleteColumn()) if total else ()
-    console = _console(sys.stderr)
-    words = TextColumn("{task.description}", markup=False)
-    with Progress(SpinnerColumn(), words, *counted, TimeElapsedColumn(), console=console, transient=True) as shown:
-        task = shown.add_task(printable(text), total=total)
-
-        class Shown(Step):
-            def say(self, text: str) -> None:
-                shown.update(task, description=printable(text))
-
-            def advance(self) -> None:
-                shown.advance(task)
-
-        yield Shown()
+    with _console(sys.stderr).status(printable(text)) as status:
+        yield Step(status.update, text, total)
 
 
 def _console(stream: TextIO) -> "Console":
     from rich.console import Console  # noqa: PLC0415 - it would make --help slow
 
-    colours: Literal["auto"] | None = "auto" if has_colours(stream) else None
-    console = Console(file=stream, highlight=False, markup=False, emoji=False, color_system=colours)
-    if console.width == 0:
-        # COLUMNS=0 means that the width is not known. Set one, because rich would print nothing.
-        console.width = UNKNOWN_WIDTH
-    return console
+    return Console(file=stream, highlight=False, markup=False, emoji=False)
 
 
-def _rendered(block: Block, width: int) -> "RenderableType":
+def _rendered(block: Block, console: "Console") -> "RenderableType":
     from rich.text import Text  # noqa: PLC0415 - it would make --help slow
 
     match block:
         case TextTable():
-            return _table(block, width)
+            return _table(block, console)
         case Pairs():
-            return _pairs(block.fields)
+            return _pairs(block)
         case Lines():
-            return Text("\n").join(_line(each, width) for each in block.lines)
+            lines = (
+                Text(_wrapped(each.text, console.width, hang=each.hang), STYLES[each.tone]) for each in block.lines
+            )
+            return Text("\n").join(lines)
         case _:
             return Text(printable(block, kept="\n"))
 
 
-def _line(line: TextLine, width: int) -> "Text":
-    from rich.cells import cell_len  # noqa: PLC0415 - it would make --help slow
-    from rich.text import Text  # noqa: PLC0415
-
-    text, rest = printable(line.text, kept="\n"), printable(line.rest)
-    between = " " * GAP if cell_len(text) + GAP + cell_len(rest) <= width else "\n" + " " * INDENT
-    shown = wrapped(text + between + rest if rest else text, width=width, hang=line.hang)
-    return Text(shown, style=STYLES[line.tone])
-
-
-class _Column(NamedTuple):
-    name: str
-    cells: "list[Text]"
-    width: int
-    """The width of the column's longest text."""
-    is_number: bool
-    may_fold: bool
-    """True for texts. False for times, and for names, because people copy these."""
-
-    @property
-    def min_width(self) -> int:
-        return min(self.width, MIN_FOLDED_CHARACTERS) if self.may_fold else self.width
-
-
-def _table(block: TextTable, width: int) -> "RenderableType":
-    """Return the first layout that fits: rows, rows without today's date, rows below their names, a line per field."""
-    from rich.console import Group  # noqa: PLC0415 - it would make --help slow
-    from rich.text import Text  # noqa: PLC0415
-
-    columns = _columns(block)
-    first, *others = columns
-    indented = width - INDENT
-    shown: list[RenderableType] = []
-    shortened = _columns(block, without_dates=True)
-    if widths := _fitted(columns, width):
-        shown.append(_grid(columns, widths, range(len(block.rows)), has_header=True))
-    elif widths := _fitted(shortened, width):
-        shown.append(_grid(shortened, widths, range(len(block.rows)), has_header=True))
-    elif others and first.name in NAMES and (widths := _fitted(others, indented)):
-        shown += [Text(first.name, style="bold"), _padded(_grid(others, widths, (), has_header=True))]
-        for number, name in enumerate(first.cells):
-            shown += [name, _padded(_grid(others, widths, (number,), has_header=False))]
-    else:
-        for number, row in enumerate(block.rows):
-            fields = {each: row.get(each) for each in block.columns[1:]}
-            name = first.cells[number] if first.name in NAMES else Text(f"{first.name} {first.cells[number]}")
-            shown += [*([Text()] if number else []), name, _padded(_pairs(fields))]
-    return Group(*shown, *(Text(printable(note)) for note in block.notes))
-
-
-def _padded(shown: "RenderableType") -> "RenderableType":
-    from rich.padding import Padding  # noqa: PLC0415 - it would make --help slow
-
-    return Padding(shown, (0, 0, 0, INDENT))
-
-
-def _columns(block: TextTable, *, without_dates: bool = False) -> list[_Column]:
-    from rich.cells import cell_len  # noqa: PLC0415 - it would make --help slow
-    from rich.text import Text  # noqa: PLC0415
-
-    rows, columns = block.cells(), []
-    for place, name in enumerate(block.columns):
-        values = [row.get(name) for row in block.rows]
-        texts = [without_today(cells[place]) if without_dates and is_time(name) else cells[place] for cells in rows]
-        columns.append(
-            _Column(
-                name,
-                [Text(text, style=_style(name, value)) for text, value in zip(texts, values, strict=True)],
-                max(map(cell_len, (name, *texts))),
-                is_number=any(isinstance(each, int) for each in values) and not is_time(name),
-                may_fold=not is_time(name) and name not in NAMES,
-            )
-        )
-    return columns
-
-
-def _fitted(columns: list[_Column], width: int) -> list[int] | None:
-    """Return widths for the columns, or None if they do not fit. Columns that may wrap share the remaining width."""
-    room = width - GAP * (len(columns) - 1) - sum(each.min_width for each in columns)
-    if room < 0:
-        return None
-    widths = []
-    for each in columns:
-        more = min(each.width - each.min_width, room)
-        room -= more
-        widths.append(each.min_width + more)
-    return widths
-
-
-def _grid(columns: list[_Column], widths: list[int], rows: Iterable[int], *, has_header: bool) -> "RenderableType":
-    from rich import box, table  # noqa: PLC0415 - it would make --help slow
-    from rich.text import Text  # noqa: PLC0415
-
-    # The padding is one less than the gap, because the box itself adds a space between two columns.
-    shown = table.Table(
-        box=box.SIMPLE_HEAD, show_header=has_header, header_style="bold", padding=(0, GAP - 1, 0, 0), pad_edge=False,
-        show_edge=False,
+def _wrapped(text: str, width: int, *, hang: int = 0) -> str:
+    """Return the text without control characters, in lines of this width, broken between words."""
+    wrapper = TextWrapper(
+        max(width, 1), subsequent_indent=" " * hang, break_long_words=False, break_on_hyphens=False,
+        replace_whitespace=False,
     )  # fmt: skip
-    for column, width in zip(columns, widths, strict=True):
-        justify: Literal["right", "left"] = "right" if column.is_number else "left"
-        shown.add_column(Text(column.name), justify=justify, overflow="fold", width=width)
-    for row in rows:
-        shown.add_row(*(column.cells[row] for column in columns))
-    return shown
+    return "\n".join(wrapper.fill(line) for line in printable(text, kept="\n").split("\n"))
 
 
-def _pairs(fields: Mapping[str, Any]) -> "RenderableType":
-    from rich.table import Table as Grid  # noqa: PLC0415 - it would make --help slow
+def _table(block: TextTable, console: "Console") -> "RenderableType":
+    """Return the rows as a table, or if that is too wide, with a line for each field."""
+    from rich.cells import cell_len  # noqa: PLC0415 - it would make --help slow
+    from rich.console import Group  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    grid = Grid.grid(padding=(0, GAP))
+    grid = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
+    for name in block.columns:
+        values = [row.get(name) for row in block.rows]
+        is_whole = is_time(name) or name in NAMES
+        grid.add_column(
+            Text(name),
+            justify="right" if any(isinstance(each, int) for each in values) and not is_time(name) else "left",
+            overflow="fold",
+            min_width=max((cell_len(cell(name, each)) for each in values), default=0) if is_whole else None,
+        )
+    for row in block.rows:
+        grid.add_row(*(_cell(name, row.get(name)) for name in block.columns))
+    if console.measure(grid).minimum <= console.width:
+        return grid
+    records = [_pairs(Pairs({name: row.get(name) for name in block.columns})) for row in block.rows]
+    return Group(*(each for record in records for each in (record, Text())))
+
+
+def _pairs(block: Pairs) -> "RenderableType":
+    from rich.table import Table  # noqa: PLC0415 - it would make --help slow
+    from rich.text import Text  # noqa: PLC0415
+
+    grid = Table.grid(padding=(0, GAP, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    for name, value in fields.items():
-        grid.add_row(Text(name, style="bold"), Text(cell(name, value), style=_style(name, value)))
+    for name, value in block.fields.items():
+        grid.add_row(Text(name, style="bold"), _cell(name, value))
     return grid
+
+
+def _cell(name: str, value: Any) -> "Text":
+    from rich.text import Text  # noqa: PLC0415 - it would make --help slow
+
+    return Text(cell(name, value), style=_style(name, value))
 
 
 def _style(name: str, value: Any) -> str:
@@ -266,6 +200,4 @@ def _style(name: str, value: Any) -> str:
         return STYLES["warning"]
     if name == "problem" or (name == "found" and str(value).startswith("FAILED")):
         return STYLES["bad"]
-    if name == "layer" and value != "defaults":
-        return STYLES["good"]
     return "cyan" if name in NAMES else ""

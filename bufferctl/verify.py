@@ -10,21 +10,20 @@ import re
 import sys
 import time
 import uuid
-from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
+from bufferctl.commands.conversation import erase
 from bufferctl.errors import Failed, FoundProblems, Unreachable
 from bufferctl.events import Subscription, subscribe
-from bufferctl.forgetting import erase
-from bufferctl.formatting import Block, table
+from bufferctl.formatting import Block, blocks_of, counted, table
 from bufferctl.interrupts import endings_interrupt
-from bufferctl.load import MAX_SECOND_EVENT_SECONDS, Load, LoadPlan, LoadResult
+from bufferctl.load import MAX_SECOND_EVENT_SECONDS, LoadPlan, faults_of, run_load
+from bufferctl.options import Given
 from bufferctl.stage import StageClient
-from bufferctl.terminal import Step, show_result, working
+from bufferctl.terminal import show_result, working
 from lambdas.canary.burst import BATCH_READY, MAX_LATE_SECONDS, TENANT, Burst, WebhookRefused, accepted
 from lambdas.canary.listening import LONG_POLL_SECONDS, ArrivedEvent
 from lambdas.canary.webhook import GenericWebhook
@@ -33,9 +32,6 @@ from message_buffer.json_object import Json
 
 VERIFY_FRAGMENTS = 5
 FRAGMENT_PAUSE_SECONDS = 0.2
-# If the webhook answers so slowly that the buffer is due between two fragments, send the burst again, up to this many
-# times.
-MAX_BURST_TRIES = 3
 # These messages together exceed the default of `limits.max_event_bytes`. Each is below the size limit of a message.
 OVERSIZE_MESSAGES, OVERSIZE_CHARACTERS = 5, 60_000
 # A new EventBridge rule may match events only after a minute, and the functions may need cold starts.
@@ -51,67 +47,54 @@ ACCOUNT, FALLBACK = "verify", "verify-fallback"
 STOP_WORD = "stop the trial"
 AS_EDITED = "as edited"
 CANCELLED = "messages.buffer.cancelled"
-COLUMNS = ("check", "found", "time", "at most")
 LANES = {"valkey": "Valkey lane", "dynamodb": "DynamoDB lane"}
-AT_MOST = f"{MAX_LATE_SECONDS:.0f} s"
 # The suffixes of a trial's conversation ids, which begin with the trial's id.
 NAMES = ("first", "five", "edit", "stop", "large", "fallback")
 
+Say = Callable[[str], None]
 # Returns a description of a batch's detail, and whether the batch is right.
 Describe = Callable[[Json], tuple[str, bool]]
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     check: str
     found: str
     ok: bool
     time: str | None = None
-    at_most: str | None = None
 
     @property
     def row(self) -> Json:
-        found = self.found if self.ok else f"FAILED: {self.found}"
-        return {"check": self.check, "found": found, "time": self.time, "at most": self.at_most}
+        return self._asdict() | {"found": self.found if self.ok else f"FAILED: {self.found}"}
 
 
-def verify(stage: StageClient, given: Namespace) -> None:
+def verify(stage: StageClient, given: Given, *, with_fallback: bool, plan: LoadPlan | None) -> None:
     """Print the results of all checks. Raise FoundProblems if one failed, or the error that ended the trial."""
-    plan = LoadPlan(given.load, given.load_seconds) if given.load else None
-    seconds = MAX_TRIAL_SECONDS + (plan.seconds if plan else 0)
     print("This takes half a minute, or some minutes if batches are late.", file=sys.stderr)
     if plan:
         print(plan.announcement(given.stage), file=sys.stderr, flush=True)
+    results, load, error = list[Result](), None, None
     with endings_interrupt():
         remove_leftovers(stage, given.stage)
-        with _trial(stage, given, seconds=seconds) as trial:
-            results, load = list[Result](), None
-            error: Failed | None = None
-            with working(given, "Try the stage") as step:
-                trial.say = step.say
-                try:
-                    # Add the results one by one, so that an error that ends the trial leaves the earlier results.
-                    for result in trial.run(with_fallback=given.fallback):
-                        results.append(result)
-                except Failed as raised:
-                    error = raised
-            shown: list[Block] = [table([each.row for each in results], COLUMNS)]
-            failed = [each.check for each in results if not each.ok]
-            if plan and not error and not failed:
-                with working(given, "Send as customers") as step:
-                    load = trial.load(plan, step.say)
-                shown.append(load.block)
-    if not failed and not error and not (load and load.faults):
+        with _trial(stage, given, plan) as trial, working(given, "Try the stage") as step:
+            try:
+                # Add the results one by one, so that an error that ends the trial leaves the earlier results.
+                for result in trial.run(step.say, with_fallback=with_fallback):
+                    results.append(result)
+                if plan and all(each.ok for each in results):
+                    load = run_load(plan, [trial.burst(name) for name in plan.names], trial.poll, step.say)
+            except Failed as raised:
+                error = raised
+    problems = [f"{each.check}: {each.found}" for each in results if not each.ok]
+    problems += [f"Under load: {faults}"] if load and (faults := faults_of(load)) else []
+    shown: list[Block] = [table([each.row for each in results]), *(blocks_of(load) if load else ())]
+    if not problems and not error:
         shown.append(f"All {len(results)} checks passed, so this stage works.")
-    found = {"checks": [asdict(each) for each in results], "load": load.json if load else None}
-    show_result(given, found, *shown)
+    show_result(given, {"checks": [each._asdict() for each in results], "load": load}, *shown)
     hint = f"`make doctor STAGE={given.stage}` may say why."
     if error:
         raise type(error)(f"{error} {hint}") from error
-    if failed:
-        raise FoundProblems(f"{len(failed)} of {len(results)} checks failed. {hint}")
-    if load and load.faults:
-        raise FoundProblems(f"Under load: {load.faults}. {hint}")
+    if problems:
+        raise FoundProblems(f"{'. '.join(problems)}. {hint}")
 
 
 def remove_leftovers(stage: StageClient, stage_name: str) -> None:
@@ -135,38 +118,35 @@ def remove_leftovers(stage: StageClient, stage_name: str) -> None:
 
 
 @contextmanager
-def _trial(stage: StageClient, given: Namespace, *, seconds: float) -> Iterator["Trial"]:
+def _trial(stage: StageClient, given: Given, plan: LoadPlan | None) -> Iterator["Trial"]:
     trial_id = uuid.uuid4().hex[:8]
     pattern = {"source": ["message-buffer"], "detail": {"tenant": [TENANT]}}
-    prefix = f"{PREFIX}-{time.time() + seconds:.0f}-{trial_id}"
-    with subscribe(stage.client, stage.event_bus, pattern=pattern, prefix=prefix) as subscription:
-        trial = Trial(stage, subscription, trial_id)
+    ends = time.time() + MAX_TRIAL_SECONDS + (plan.seconds if plan else 0)
+    with subscribe(stage.client, stage.event_bus, pattern=pattern, prefix=f"{PREFIX}-{ends:.0f}-{trial_id}") as events:
         try:
-            yield trial
+            yield Trial(stage, events, trial_id)
         finally:
             with working(given, "Remove the trial"):
-                _forget_all(stage, given.stage, trial_id, (*NAMES, *sorted(trial.load_names)))
+                _forget_all(stage, given.stage, trial_id, (*NAMES, *(plan.names if plan else ())))
 
 
 def _forget_all(stage: StageClient, stage_name: str, trial_id: str, names: Sequence[str] = NAMES) -> None:
-    command = f".venv/bin/python -m bufferctl --stage {stage_name}"
     for name in names:
-        account = FALLBACK if name == "fallback" else ACCOUNT
-        conversation = f"{TENANT}/generic/{account}/{trial_id}-{name}"
+        conversation = f"{TENANT}/generic/{FALLBACK if name == 'fallback' else ACCOUNT}/{trial_id}-{name}"
         try:
-            result = erase(stage, conversation)
+            erased = erase(stage, conversation)["againInMs"] is None
+            problem = "" if erased else "its batches are still being emitted."
         except Failed as error:
+            problem = str(error)
+        if problem:
             # Only print this error. If it were raised, it would hide why the trial itself has failed.
             print(
-                f"Could not erase {conversation} and the conversations after it: {error}\n"
-                f"Later, list what is left:\n  {command} conversation list --tenant {TENANT}\n"
-                f"  {command} rules list conversation:{TENANT}\n"
-                f"and erase it with `{command} conversation forget <id>` and `{command} rules delete <scope>`.",
+                f"Could not erase {conversation}, and did not try the conversations after it: {problem}\n"
+                f"Later, `bufferctl --stage {stage_name} conversation list --tenant {TENANT}` and `rules list "
+                f"conversation:{TENANT}` show what is left; `conversation forget` and `rules delete` erase it.",
                 file=sys.stderr,
             )
             return
-        if result["againInMs"] is not None:
-            print(f"Not everything of {conversation} could be erased.", file=sys.stderr)
 
 
 class Trial:
@@ -174,82 +154,62 @@ class Trial:
 
     def __init__(self, stage: StageClient, subscription: Subscription, trial_id: str) -> None:
         self._stage = stage
-        self._subscription = subscription
         self._id = trial_id
         self._secret = stage.webhook_secret()
         self._webhook = GenericWebhook(stage.api_endpoint, self._secret)
+        self.poll = subscription.poll
         self._arrivals: list[ArrivedEvent] = []
-        self.load_names: set[str] = set()
-        """The ends of the names of the conversations of `load`."""
-        self.say: Callable[[str], None] = Step().say
-        """A function that the trial calls with the name of each step that begins."""
 
-    def run(self, *, with_fallback: bool) -> Iterator[Result]:
+    def run(self, say: Say, *, with_fallback: bool) -> Iterator[Result]:
         """Yield the results of all checks. If the first event does not arrive, skip the checks after it."""
         try:
-            self.say("Send a message with a wrong signature")
+            say("Send a message with a wrong signature")
             yield self._a_wrong_signature()
-            scope = f"conversation:{self._burst('stop').conversation}"
+            scope = f"conversation:{self.burst('stop').conversation}"
             self._stage.ask("rules.set", scope=scope, rules={"stopWords": [STOP_WORD]})
             rules_in_force_at = time.monotonic() + RULES_IN_FORCE_SECONDS
-            self.say("Wait for the first event; a new rule may need a minute")
+            say("Wait for the first event; a new rule may need a minute")
             first = self._wait_for_the_rule()
             yield first
             if first.ok:
-                yield from self._of_messages(rules_in_force_at, with_fallback=with_fallback)
+                yield from self._of_messages(say, rules_in_force_at, with_fallback=with_fallback)
         except NoAnswer as error:
             raise Unreachable(f"{str(error).rstrip('.')}.") from error
+        except WebhookRefused as error:
+            raise FoundProblems(f"A message was refused: {error}.") from error
 
-    def _of_messages(self, rules_in_force_at: float, *, with_fallback: bool) -> Iterator[Result]:
-        checks: dict[str, tuple[Callable[[], Burst], Describe]] = {
-            "five fragments": (self._five_fragments, lambda _: ("one batch, in order", True)),
-            "an edit": (self._an_edit, _edited),
-            "a batch of 300 KB": (self._a_large_batch, _placed),
-        }
+    def _of_messages(self, say: Say, rules_in_force_at: float, *, with_fallback: bool) -> Iterator[Result]:
+        say("Send five fragments, an edit and a large batch")
+        five = self._five_fragments()
+        sent: list[tuple[str, Burst, Describe]] = [
+            ("five fragments", five, lambda _: (f"{counted(len(five.expected), 'batch')}, in order", True)),
+            ("an edit", self._an_edit(), _edited),
+            ("a batch of 300 KB", self._a_large_batch(), _placed),
+        ]
         if with_fallback:
-            checks["the fallback"] = (self._a_batch_of_the_fallback, _by_the_fallback)
-        self.say("Send five fragments, an edit and a large batch")
-        sent, results = dict[str, Burst](), dict[str, Result]()
-        for check, (send, _) in checks.items():
-            try:
-                sent[check] = send()
-            except WebhookRefused as error:
-                results[check] = _refused(check, error)
-        repeated = [self._a_redelivery(sent["five fragments"])] if "five fragments" in sent else []
-        self.say("Wait until the rules are in force, then send a stop word")
+            sent.append(("the fallback", self._a_batch_of_the_fallback(), _by_the_fallback))
+        yield self._a_redelivery(five)
+        say("Wait until the rules are in force, then send a stop word")
         time.sleep(max(rules_in_force_at - time.monotonic(), 0))
-        cancelled = self._a_stop_word()
-        self._collect(*sent.values())
-        self.say("Listen for second events, which would be errors")
+        yield self._a_stop_word()
+        self._collect(*(burst for _, burst, _ in sent))
+        say("Listen for second events, which would be errors")
         self._collect_until(MAX_SECOND_EVENT_SECONDS)
-        for check, burst in sent.items():
-            results[check] = self._judged(check, burst, checks[check][1])
-        yield results.pop("five fragments")
-        yield from repeated
-        yield results.pop("an edit")
-        yield cancelled
-        yield from (results[check] for check in checks if check in results)
-
-    def load(self, plan: LoadPlan, say: Callable[[str], None]) -> LoadResult:
-        run = Load(self._burst, self._subscription.poll)
-        self.load_names = run.names
-        return run.run(plan, say)
+        for check, burst, describe in sent:
+            yield self._judged(check, burst, describe)
 
     # -- the checks --------------------------------------------------------------------------------
 
     def _a_wrong_signature(self) -> Result:
         forged = GenericWebhook(self._stage.api_endpoint, f"not {self._secret}")
-        status = forged.post(self._burst("first").message("forged", "Hey")).status
+        status = forged.post(self.burst("first").message("forged", "Hey")).status
         return Result("a wrong signature", f"answered {status}", ok=status == HTTPStatus.UNAUTHORIZED)
 
     def _wait_for_the_rule(self) -> Result:
         """Send one message after another until an event arrives, because a new rule may match nothing for a minute."""
-        burst, began = self._burst("first"), time.monotonic()
+        burst, began = self.burst("first"), time.monotonic()
         while time.monotonic() - began < MAX_RULE_SECONDS:
-            try:
-                burst.send(f"{self._id}-first-{len(burst.fragments)}", "Hey")
-            except WebhookRefused as error:
-                return _refused("the first event", error)
+            burst.send(f"{self._id}-first-{len(burst.fragments)}", "Hey")
             # Another message before the due time would only prolong the wait.
             seconds = max(burst.due_at_ms / 1_000 - time.time(), 0) + WARM_UP_PAUSE_SECONDS
             if self._collect_until(seconds, lambda: bool(burst.of(self._arrivals))):
@@ -258,46 +218,37 @@ class Trial:
         return Result("the first event", f"no event arrived within {MAX_RULE_SECONDS:.0f} s", ok=False)
 
     def _five_fragments(self) -> Burst:
-        """Send five fragments. Send them again if the webhook answers so slowly that they are not in one batch."""
-        burst = self._burst("five")
-        for attempt in range(MAX_BURST_TRIES):
-            burst.fragments.clear()
-            for number in range(VERIFY_FRAGMENTS):
-                burst.send(f"{self._id}-{attempt}-{number}", f"fragment {number}")
-                time.sleep(FRAGMENT_PAUSE_SECONDS)
-            if len(burst.expected) == 1:
-                break
-            self._collect(burst)
+        burst = self.burst("five")
+        for number in range(VERIFY_FRAGMENTS):
+            burst.send(f"{self._id}-{number}", f"fragment {number}")
+            time.sleep(FRAGMENT_PAUSE_SECONDS)
         return burst
 
     def _a_redelivery(self, burst: Burst) -> Result:
         """Send one of the fragments again. The stage should recognise its id, even after the batch was emitted."""
         began = time.monotonic()
-        try:
-            repeat = accepted(self._webhook.post(burst.message(burst.fragments[1].id, "fragment 1")))
-        except WebhookRefused as error:
-            return _refused("a redelivery", error)
+        repeat = accepted(self._webhook.post(burst.message(burst.fragments[1].id, "fragment 1")))
         found, took = f"{repeat['duplicates']} duplicate, {repeat['accepted']} accepted", time.monotonic() - began
         return Result("a redelivery", found, ok=found == "1 duplicate, 0 accepted", time=f"{took * 1_000:.0f} ms")
 
     def _an_edit(self) -> Burst:
-        burst = self._burst("edit")
+        burst = self.burst("edit")
         first, second = (burst.message(f"{self._id}-{name}", "as first written") for name in ("e1", "e2"))
         burst.send_together(first, second, first | {"text": AS_EDITED, "edited": True})
         return burst
 
     def _a_large_batch(self) -> Burst:
-        burst, text = self._burst("large"), "x" * OVERSIZE_CHARACTERS
+        burst, text = self.burst("large"), "x" * OVERSIZE_CHARACTERS
         burst.send_together(*(burst.message(f"{self._id}-l{number}", text) for number in range(OVERSIZE_MESSAGES)))
         return burst
 
     def _a_batch_of_the_fallback(self) -> Burst:
-        burst = self._burst("fallback", account=FALLBACK)
+        burst = self.burst("fallback", account=FALLBACK)
         burst.send_together(*(burst.message(f"{self._id}-f{number}", "Hey") for number in range(2)))
         return burst
 
     def _a_stop_word(self) -> Result:
-        burst = self._burst("stop")
+        burst = self.burst("stop")
         said = [burst.message(f"{self._id}-s1", "Hey"), burst.message(f"{self._id}-s2", STOP_WORD)]
         status = self._webhook.post(said).status
         if status != HTTPStatus.OK:
@@ -321,7 +272,7 @@ class Trial:
         found, ok = describe(detail)
         ok &= late_ms <= MAX_LATE_SECONDS * 1_000
         lane = LANES.get(detail["lane"], detail["lane"])
-        return Result(check, f"{found} ({lane})", ok=ok, time=f"{late_ms:,} ms late", at_most=AT_MOST)
+        return Result(check, f"{found} ({lane})", ok=ok, time=f"{late_ms:,} ms late")
 
     def _fetch(self, reference: Json) -> list[Any]:
         stored = self._stage.client("s3").get_object(Bucket=reference["bucket"], Key=reference["key"])
@@ -330,7 +281,7 @@ class Trial:
 
     # -- steps -------------------------------------------------------------------------------------
 
-    def _burst(self, name: str, *, account: str = ACCOUNT) -> Burst:
+    def burst(self, name: str, *, account: str = ACCOUNT) -> Burst:
         return Burst(self._webhook, account, f"{self._id}-{name}")
 
     def _collect(self, *bursts: Burst) -> None:
@@ -344,12 +295,8 @@ class Trial:
         """Collect events until `is_over` returns True, for at most `seconds`. Return whether it is over."""
         until = time.monotonic() + seconds
         while not is_over() and time.monotonic() < until:
-            self._arrivals += self._subscription.poll(wait_seconds=LONG_POLL_SECONDS)
+            self._arrivals += self.poll(wait_seconds=LONG_POLL_SECONDS)
         return is_over()
-
-
-def _refused(check: str, error: WebhookRefused) -> Result:
-    return Result(check, f"a message was refused: {error}", ok=False)
 
 
 def _edited(detail: Json) -> tuple[str, bool]:

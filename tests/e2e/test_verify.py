@@ -50,7 +50,7 @@ def test_a_stage_that_works_passes_all_checks_and_nothing_is_left(
     checks = {each["check"]: each for each in found["checks"]}
     assert {name for name, each in checks.items() if not each["ok"]} == set()
     assert list(checks) == [
-        "a wrong signature", "the first event", "five fragments", "a redelivery", "an edit", "a stop word",
+        "a wrong signature", "the first event", "a redelivery", "a stop word", "five fragments", "an edit",
         "a batch of 300 KB", "the fallback",
     ]  # fmt: skip
     assert checks["a batch of 300 KB"]["found"] == "by S3 (Valkey lane)"
@@ -79,7 +79,7 @@ def test_without_valkey_the_table_shows_which_checks_the_fallback_passed(
         found = run(stage, capsys, code=5)
     checks = {each["check"]: each for each in found["checks"]}
     assert {name: each["found"] for name, each in checks.items() if not each["ok"]} == {"a stop word": "answered 503"}
-    assert checks["five fragments"]["found"] == "one batch, in order (DynamoDB lane)"
+    assert checks["five fragments"]["found"] == "1 batch, in order (DynamoDB lane)"
     # The trial could not erase its conversations, nor the rules of one.
     for left in stage.admin.ask("rules.list", prefix=f"conversation:{TRIAL_TENANT}")["rules"]:
         stage.admin.ask("rules.delete", scope=left["scope"])

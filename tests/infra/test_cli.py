@@ -183,7 +183,7 @@ def test_any_cdk_says_that_the_set_up_is_missing(clone: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["app.py", "-m infra.cli", "-m infra.preflight", "-m bufferctl.cost", "-m tools.local"]
+    "module", ["app.py", "-m infra.cli", "-m infra.preflight", "-m bufferctl", "-m bufferctl.cost", "-m tools.local"]
 )
 def test_a_python_without_the_dependencies_is_told_in_one_sentence(module: str) -> None:
     ended = subprocess.run(

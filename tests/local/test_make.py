@@ -114,7 +114,8 @@ def test_a_set_up_replaces_the_old_venv_and_keeps_only_the_new_one(clone: Clone)
     python = clone.folder / ".venv" / "bin" / "python"
     where = subprocess.run([python, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=True)
     assert Path(where.stdout.strip()).resolve() == kept
-    assert (kept / "bin" / "cdk").resolve() == clone.folder / "infra" / "cdk.sh"
+    for program, script in (("cdk", "infra/cdk.sh"), ("bufferctl", "bufferctl/bufferctl.sh")):
+        assert (kept / "bin" / program).resolve() == clone.folder / script
     assert "Setting up" not in clone.make("--dry-run", "setup").stdout
 
 

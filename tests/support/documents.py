@@ -12,7 +12,7 @@ FENCED = re.compile(r"^```(?P<language>\S*)\n(?P<text>.*?)^```$", re.MULTILINE |
 NOT_FOR_A_SHELL = {"json", "mermaid", "python", "toml", "yaml"}
 PROMPT = "$ "
 # A block without prompts holds commands if its first line begins with one of these words, and otherwise output.
-PROGRAM = re.compile(r"(\.venv/|make |bufferctl |alias |aws |curl |cd |git |pip )")
+PROGRAM = re.compile(r"(\.venv/|make |bufferctl |aws |curl |cd |git |pip )")
 # The values that differ between two runs of a command.
 TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}")
 BATCH = re.compile(r"\b[0-9a-f]{24}-\d+-\d+\b")

@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bufferctl.formatting import table
+from bufferctl.terminal import as_text
 from tests.support.template_rules import LIMITS
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +56,7 @@ def lines(cases: Sequence[ET.Element]) -> Iterator[str]:
         result = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
         seconds = sum(float(case.get("time", 0)) for case in own)
         rows.append({"rehearsed": subject, "result": result, "time": f"{seconds:,.0f} s"})
-    yield str(table(rows, COLUMNS))
+    yield as_text(table(rows, COLUMNS))
     for limit, most in LIMITS.items():
         used = [
             int(each.get("value", 0)) for case in cases for each in case.iter("property") if each.get("name") == limit

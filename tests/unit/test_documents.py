@@ -25,7 +25,7 @@ ARGS=--reply`:
 
 ```
 make up    # start
-.venv/bin/python -m bufferctl status
+.venv/bin/bufferctl status
 ```
 
 ```
@@ -40,7 +40,7 @@ def test_a_document_yields_its_commands_with_the_output_below_each() -> None:
         Command("a.md:4", "bufferctl status", "shard  pending\n0      1\n\npending  1"),
         Command("a.md:9", "bufferctl conversation hold    one"),
         Command("a.md:21", "make up    # start"),
-        Command("a.md:22", ".venv/bin/python -m bufferctl status"),
+        Command("a.md:22", ".venv/bin/bufferctl status"),
     ]
     assert document.listings == ["open  0\n"]
     assert document.make_commands() == ["make up    # start", "make demo ARGS=--reply"]

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from bufferctl import load
-from bufferctl.__main__ import make_parser
 from bufferctl.errors import Misused
-from bufferctl.load import Emitted, Load, LoadPlan, LoadResult, cost_of, judge_load
+from bufferctl.load import LoadPlan, faults_of, judge_load, plan_of, run_load
 from lambdas.canary.burst import BATCH_READY, Burst, Fragment
 from lambdas.canary.listening import ArrivedEvent
 from lambdas.canary.webhook import GenericWebhook, WebhookResponse
@@ -23,12 +22,13 @@ def burst(*ids: str, due_at_ms: int = DUE_MS) -> Burst:
     return Burst(WEBHOOK, "verify", "c", [Fragment(each, due_at_ms, 1, 1.0) for each in ids])
 
 
-def batch(name: str, *ids: str, at_ms: int = DUE_MS + 9) -> Emitted:
-    return Emitted(CONVERSATION, name, ids, at_ms)
+def batch(name: str, *ids: str, at_ms: int = DUE_MS + 9, conversation: str = CONVERSATION) -> ArrivedEvent:
+    detail = {"conversationId": conversation, "batchId": name, "messages": [{"id": each} for each in ids]}
+    return ArrivedEvent({"detail-type": BATCH_READY, "detail": detail}, at_ms)
 
 
-def counts(found: LoadResult) -> tuple[int, int, int]:
-    return found.lost, found.emitted_twice, found.reordered
+def counts(found: Json) -> tuple[int, int, int]:
+    return found["lost"], found["emittedTwice"], found["reordered"]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def counts(found: LoadResult) -> tuple[int, int, int]:
         ([batch("1", "a", "b", "c"), batch("2", "b", at_ms=DUE_MS + 10)], (0, 1, 0)),
         ([batch("1", "a", "c", "b")], (0, 0, 1)),
         ([batch("1", "a", "b", at_ms=DUE_MS + 10), batch("2", "c")], (0, 0, 2)),
-        ([Emitted("another", "1", ["a", "b", "c"], DUE_MS)], (3, 0, 0)),
+        ([batch("1", "a", "b", "c", conversation="another")], (3, 0, 0)),
     ],
     ids=[
         "right", "two batches", "an event delivered twice", "a message without an answer", "no event", "one lost",
@@ -51,24 +51,22 @@ def counts(found: LoadResult) -> tuple[int, int, int]:
     ],
 )  # fmt: skip
 def test_a_load_counts_what_was_lost_doubled_or_reordered(
-    emitted: list[Emitted], expected: tuple[int, int, int]
+    emitted: list[ArrivedEvent], expected: tuple[int, int, int]
 ) -> None:
-    assert counts(judge_load([burst("a"), burst("b", "c")], emitted)) == expected
+    assert counts(judge_load([burst("a", "b", "c")], emitted)) == expected
 
 
 def test_a_batch_is_late_from_the_due_time_of_its_newest_message() -> None:
-    bursts = [burst("a", due_at_ms=DUE_MS), burst("b", due_at_ms=DUE_MS + 5_000)]
-    found = judge_load(bursts, [batch("1", "a", at_ms=DUE_MS + 30), batch("2", "b", at_ms=DUE_MS + 5_070)])
-    assert found.late_ms == [30, 70]
-    assert found.lateness_ms == {"median": 50, "p95": 68, "p99": 70, "max": 70}
+    sent = burst("a", "b")
+    sent.fragments += burst("c", due_at_ms=DUE_MS + 5_000).fragments
+    found = judge_load([sent], [batch("1", "a", "b", at_ms=DUE_MS + 30), batch("2", "c", at_ms=DUE_MS + 5_070)])
+    assert found["latenessMs"] == {"median": 50, "p95": 68, "p99": 70, "max": 70}
 
 
 def test_what_should_not_have_happened_is_one_text() -> None:
-    found = judge_load([burst("a", "b")], [])
-    found.not_accepted["the webhook answers 503"] = 1
-    assert found.faults == "2 messages lost, 1 message not accepted"
-    assert "1 x the webhook answers 503" in str(found.block)
-    assert not judge_load([burst("a")], [batch("1", "a")]).faults
+    found = judge_load([burst("a", "b")], []) | {"notAccepted": {"the webhook answers 503": 1}}
+    assert faults_of(found) == "2 messages lost, 1 message not accepted"
+    assert not faults_of(judge_load([burst("a")], [batch("1", "a")]) | {"notAccepted": {}})
 
 
 class FakeStage:
@@ -87,18 +85,17 @@ class FakeStage:
         waiting.append(message["id"])
         answer = {"conversations": {name: {"dueAt": DUE_MS, "count": len(waiting)}}}
         if message["id"].endswith(f"-{load.LOAD_FRAGMENTS - 1}"):
-            messages = [{"id": each} for each in self._waiting.pop(name)]
-            detail = {"conversationId": name, "batchId": message["id"], "messages": messages}
-            self._arrivals.append(ArrivedEvent({"detail-type": BATCH_READY, "detail": detail}, DUE_MS + 9))
+            self._arrivals.append(batch(message["id"], *self._waiting.pop(name), conversation=name))
         return WebhookResponse(200, json.dumps(answer))
 
     def poll(self, *, wait_seconds: int) -> list[ArrivedEvent]:
         arrived, self._arrivals = self._arrivals, []
         return arrived
 
-    def burst(self, name: str) -> Burst:
+    def run(self, plan: LoadPlan) -> Json:
         webhook: Any = self
-        return Burst(webhook, "verify", name)
+        bursts = [Burst(webhook, "verify", name) for name in plan.names]
+        return run_load(plan, bursts, self.poll, lambda _: None)
 
 
 @pytest.fixture(autouse=True)
@@ -107,46 +104,43 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "MAX_SECOND_EVENT_SECONDS", 0)
 
 
-def test_a_run_sends_its_messages_and_uses_conversations_again() -> None:
-    stage = FakeStage()
-    run = Load(stage.burst, stage.poll)
-    found = run.run(LoadPlan(100, 0.5), lambda _: None)
-    assert (found.accepted, len(found.late_ms), counts(found)) == (50, 10, (0, 0, 0))
-    assert set(found.late_ms) == {9}
-    assert len(run.names) == found.conversations < 10
+def test_a_run_sends_its_messages_and_uses_conversations_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "TURN_SECONDS", 0.25)
+    found = FakeStage().run(LoadPlan(100, 0.5))
+    assert (found["accepted"], found["batches"], found["conversations"], counts(found)) == (50, 10, 5, (0, 0, 0))
+    assert found["latenessMs"]["max"] == 9
 
 
 def test_a_refused_message_is_counted_by_its_reason_and_not_as_lost() -> None:
-    stage = FakeStage(refused="-1")
-    found = Load(stage.burst, stage.poll).run(LoadPlan(100, 0.1), lambda _: None)
-    assert (found.accepted, dict(found.not_accepted), counts(found)) == (8, {"the webhook answers 503": 2}, (0, 0, 0))
+    found = FakeStage(refused="-1").run(LoadPlan(100, 0.1))
+    assert (found["accepted"], found["notAccepted"], counts(found)) == (8, {"the webhook answers 503": 2}, (0, 0, 0))
 
 
-def test_a_listener_that_fails_ends_the_run() -> None:
+def test_a_listener_that_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*, wait_seconds: int) -> list[ArrivedEvent]:
         raise PermissionError("AccessDenied")
 
+    stage = FakeStage()
+    monkeypatch.setattr(stage, "poll", refused)
     with pytest.raises(PermissionError):
-        Load(FakeStage().burst, refused).run(LoadPlan(20, 60), lambda _: None)
+        stage.run(LoadPlan(20, 60))
 
 
 def test_a_run_says_first_what_it_sends_and_costs() -> None:
     plan = LoadPlan(50, 600)
-    dollars = cost_of(plan, "dev")
+    dollars = plan.cost_on("dev")
     assert dollars is not None
     assert 0.05 < dollars < 1
     assert f"30,000 messages of 6,000 batches in 600 s, for about ${dollars:.2f}" in plan.announcement("dev")
-    assert "for about $0.00" in plan.announcement("local")
-    assert "at an unknown cost" in plan.announcement("of-another-clone")
+    assert (plan.cost_on("local"), plan.cost_on("of-another-clone")) == (0.0, None)
 
 
-@pytest.mark.parametrize(("words", "expected"), [("50/s", (50, 60)), ("30/m --for 10m", (0.5, 600))])
-def test_a_rate_and_a_time_are_read(words: str, expected: tuple[float, float]) -> None:
-    given = make_parser().parse_args(["verify", "--load", *words.split()])
-    assert (given.load, given.load_seconds) == expected
+@pytest.mark.parametrize(("rate", "expected"), [("50/s", 50), ("30/m", 0.5), ("100/s", 100)])
+def test_a_rate_is_read(rate: str, expected: float) -> None:
+    assert plan_of(rate, 60_000) == (expected, 60)
 
 
-@pytest.mark.parametrize("words", ["0/s", "101/s", "50", "-1/s", "5/h", "1/s --for 2h", "1/s --for 0s"])
-def test_a_rate_or_a_time_beyond_the_bounds_is_refused(words: str) -> None:
+@pytest.mark.parametrize(("rate", "hours"), [("0/s", 1), ("101/s", 1), ("50", 1), ("-1/s", 1), ("5/h", 1), ("1/s", 2)])
+def test_a_rate_or_a_time_beyond_the_bounds_is_refused(rate: str, hours: int) -> None:
     with pytest.raises(Misused):
-        make_parser().parse_args(["verify", "--load", *words.split()])
+        plan_of(rate, hours * 3_600_000)

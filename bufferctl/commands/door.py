@@ -1,0 +1,86 @@
+"""Tries a door's mapping on the body of a webhook. This needs no stage: ingest's own code reads the body here."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bufferctl.errors import Failed, Misused
+from bufferctl.formatting import as_json
+from bufferctl.options import Shown
+
+if TYPE_CHECKING:
+    from message_buffer.rules.door_reading import DoorItem
+
+DEFAULT_NAME = "door"
+
+app = typer.Typer(help="Try the mapping of a door, which turns webhooks into messages.")
+
+
+@app.callback()
+def group() -> None:
+    """Keep `try` a command of its own: typer would make the only command of a group the group itself."""
+
+
+@app.command("try")
+def try_mapping(
+    mapping: Annotated[Path, typer.Argument(help="a file with the mapping")],
+    body: Annotated[Path, typer.Argument(help="a file with the body of a webhook")],
+    *,
+    name: Annotated[str | None, typer.Option(help="The door's name; default: that of the file.")] = None,
+) -> Shown:
+    """Show the messages that a mapping makes of a body. This needs no stage."""
+    # The library would make every other command slow.
+    from message_buffer.clock import system_clock  # noqa: PLC0415
+    from message_buffer.errors import InvalidInput  # noqa: PLC0415
+    from message_buffer.rules.door_reading import items_of  # noqa: PLC0415
+    from message_buffer.rules.doors import is_door_name, read_door, require_size  # noqa: PLC0415
+
+    name = name or (mapping.stem if is_door_name(mapping.stem) else DEFAULT_NAME)
+    if not is_door_name(name):
+        raise Misused("A door's name has at most 31 lower-case letters, digits and single hyphens.")
+    described, received = _json_of(mapping), _json_of(body)
+    try:
+        door = read_door(name, described)
+        require_size(described)
+    except InvalidInput as error:
+        raise Failed(f"The mapping is wrong:\n{error}") from error
+    try:
+        items = items_of(door, received, received_at_ms=system_clock())
+        read = [_shown(item, leave_out=door.unreadable == "ignore") for item in items]
+    except InvalidInput as error:
+        raise Failed(f"This body would be refused: {error}") from error
+    return read, as_json(read)
+
+
+def _shown(item: "DoorItem", *, leave_out: bool) -> Mapping[str, Any]:
+    from message_buffer.errors import InvalidInput  # noqa: PLC0415 - as above
+    from message_buffer.rules.door_reading import require_room  # noqa: PLC0415
+
+    try:
+        read, left_out = item.read()
+        if isinstance(read, str):
+            return {"ignored": read}
+        fields = read._asdict()
+        conversation = str(fields.pop("conversation"))
+        if message := fields.pop("message", None):
+            # Refuse a message that is too large, as ingest does.
+            require_room(message)
+            fields["message"] = message.model_dump(by_alias=True, exclude_unset=True)
+    except InvalidInput as error:
+        if leave_out:
+            return {"ignored": "unreadable", "because": str(error)}
+        raise
+    shown = {"is": type(read).__name__.lower(), "conversation": conversation} | fields
+    return shown | ({"leftOut": left_out} if left_out else {})
+
+
+def _json_of(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise Misused(f"{path} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise Misused(f"{path} is not JSON in UTF-8: {error}.") from error
