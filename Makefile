@@ -196,7 +196,7 @@ bench-quick: $(READY) ## a look at most of it: two minutes, writes nothing; need
 	@for each in ingest live growth cold pollers; do $(BIN)/python -m tools.bench.$$each --quick || exit 1; done
 
 cost: $(READY) ## what a stage costs a month: make cost STAGE=prod MESSAGES=250000
-	@$(BIN)/python -m bufferctl.cost --stage "$(STAGE)" --messages-per-day $(MESSAGES)
+	@$(BIN)/bufferctl cost --stage "$(STAGE)" --messages-per-day $(MESSAGES)
 
 # Hashes make one line of a file a hundred: comments on each would make it longer still.
 COMPILE = "$(UV)" pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate --generate-hashes

@@ -182,9 +182,7 @@ def test_any_cdk_says_that_the_set_up_is_missing(clone: Path) -> None:
     assert ended.stderr == "There is no .venv that works here: run `make setup` first.\n"
 
 
-@pytest.mark.parametrize(
-    "module", ["app.py", "-m infra.cli", "-m infra.preflight", "-m bufferctl", "-m bufferctl.cost", "-m tools.local"]
-)
+@pytest.mark.parametrize("module", ["app.py", "-m infra.cli", "-m infra.preflight", "-m bufferctl", "-m tools.local"])
 def test_a_python_without_the_dependencies_is_told_in_one_sentence(module: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-S", *module.split()], cwd=ROOT, capture_output=True, text=True, check=False
