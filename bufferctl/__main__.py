@@ -115,7 +115,7 @@ def make_parser() -> _Parser:
     _add_verify(_command(topics, "verify", verify, "try the stage as a customer, then remove what the trial made"))
     page = _command(topics, "console", open_console, "show the stage on a page of this machine", find=find_nothing)
     page.add_argument(
-        "--allow-changes", action="store_true", help="let the page send, hold, flush, cancel and redrive, too"
+        "--allow-changes", action="store_true", help="let the page send, hold, resume, flush and cancel, too"
     )
     page.add_argument("--show-words", action="store_true", help="also show what people wrote")
     return parser

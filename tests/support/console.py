@@ -25,7 +25,7 @@ FIXED: dict[str, Json] = {
 # Prints the lines of a file as they are added to it, as the console's listener prints events, until its input ends.
 PRINT_LINES = """
 import select, sys
-print('{"listening": true}', flush=True)
+print('{"problem": null}', flush=True)
 with open(sys.argv[1]) as lines:
     while not select.select([sys.stdin], [], [], 0.02)[0]:
         for line in lines:
