@@ -17,11 +17,6 @@ from tools.console.place import Options, ShownStage
 from tools.console.running import running
 from tools.console.senders import SenderResponse
 
-FIXED: dict[str, Json] = {
-    "rules.list": {"rules": [], "more": False},
-}
-
-
 # Prints the lines of a file as they are added to it, as the console's listener prints events, until its input ends.
 PRINT_LINES = """
 import select, sys
@@ -69,7 +64,6 @@ class ImitatedStage:
     """Answers the admin function's operations with what a test has set."""
 
     def __init__(self) -> None:
-        self.rules: dict[str, Any] = {"silenceMs": 1_000}
         self.problem = "AWS cannot be reached: the network is down"
         self.posted: list[PostedWebhook] = []
         self.rows: list[Json] = []
@@ -92,11 +86,8 @@ class ImitatedStage:
                 return {"letters": self.letters, "inQueue": len(self.letters)}
             case "conversation.show":
                 return self._shown(fields)
-            case "rules.explain":
-                told = {name: {"value": value, "layer": "defaults"} for name, value in self.rules.items()}
-                return {"rules": told, "skipped": []}
             case _:
-                return FIXED.get(operation, {})
+                return {}
 
     def _page(self, fields: Json) -> Json:
         begin = int(fields.get("cursor") or 0)
