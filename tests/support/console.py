@@ -11,7 +11,6 @@ from playwright.sync_api import Browser, Page
 
 from bufferctl.errors import Unreachable
 from message_buffer.json_object import Json
-from tests.support.local_stage import LocalStage
 from tools.console.customers import PostedWebhook
 from tools.console.place import Options, ShownStage
 from tools.console.running import running
@@ -97,21 +96,15 @@ class ImitatedStage:
 
     def _shown(self, fields: Json) -> Json:
         row = next((each for each in self.rows if each["conversation"] == fields["conversation"]), None)
-        due_at_ms = row and row["dueAt"]
         shown = {
-            "conversation": fields["conversation"], "shard": 0, "state": row["state"] if row else "idle",
-            "count": row["count"] if row else 0, "dueAt": due_at_ms, "reason": row and row["reason"],
-            "rule": row and row["rule"], "appliedWaitMs": row and row["appliedWaitMs"],
-            "firstAt": due_at_ms and due_at_ms - 1_000, "lastAt": due_at_ms and due_at_ms - 1_000, "generation": 1,
-            "heldUntil": row and row.get("heldUntil"), "holds": (row and row.get("holds")) or [], "batch": None,
-        } | {name: row[name] for name in ("replyUntil",) if row and name in row}  # fmt: skip
-        newest = (
-            {"receivedAt": shown["lastAt"], "author": row["author"], "text": row["text"]}
-            if row and "text" in row
-            else None
+            "conversation": fields["conversation"], "shard": 0, "state": "idle", "count": 0, "dueAt": None,
+            "reason": None, "rule": None, "appliedWaitMs": None, "firstAt": None, "lastAt": None, "generation": 1,
+            "heldUntil": None, "holds": [], "batch": None,
+        } | (row or {})  # fmt: skip
+        text = shown.pop("text", None)
+        return shown | (
+            {"messages": [{"text": text, "author": shown["author"]}] if text else []} if fields["messages"] else {}
         )
-        messages = [newest] if newest else []
-        return shown | ({"messages": messages} if fields["messages"] else {})
 
 
 class ImitatedPlace(ShownStage):
@@ -150,11 +143,6 @@ class ImitatedPlace(ShownStage):
     def send(self, _platform: str, posted: PostedWebhook) -> SenderResponse:
         self._imitated.posted.append(posted)
         return SenderResponse(200, {})
-
-
-def place_of(stage: LocalStage, *, allow_changes: bool = True, show_words: bool = True) -> ShownStage:
-    options = Options(outputs=stage.stage.outputs_file, allow_changes=allow_changes, show_words=show_words)
-    return ShownStage(options)
 
 
 @contextmanager
