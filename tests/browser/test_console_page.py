@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from message_buffer.json_object import Json
-from tests.support.browser import axe
+from tests.support.browser import axe, chromium
 from tests.support.console import ImitatedBus, ImitatedPlace, ImitatedStage, page_of, row
 from tools.console.customers import KINDS
 from tools.console.history import EVENTS_KEPT
@@ -30,9 +30,6 @@ HOSTILE = (
     "&lt;b&gt;&amp;#60;",
 )
 WITHIN_MS = 30_000
-MAX_TASK_MS = 200
-MAX_HEAP_BYTES = 200 * 1024 * 1024
-TRIES = 3
 
 
 def now_ms() -> int:
@@ -68,6 +65,12 @@ class Scene:
     def batch(self, *ids: str, waits_ms: int, **detail: Any) -> None:
         messages: list[Json] = [{"id": each, "receivedAt": now_ms()} for each in ids]
         self.bus.publish_batch(self.conversation, *messages, waits_ms=waits_ms, **detail)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
 
 
 @pytest.fixture
@@ -117,35 +120,6 @@ def test_hostile_text_is_shown_as_text_in_every_field(browser: Browser, stage: I
         assert page.locator("img, svg, script:not([src]), style").count() == 0
 
 
-def test_with_5000_open_conversations_the_page_stays_small_and_quick(browser: Browser, stage: ImitatedStage) -> None:
-    stage.rows = [row(f"acme/whatsapp/1065/{n}", due_at_ms=now_ms() + 5_000 + n) for n in range(5_000)]
-    with page_of(ImitatedPlace(stage), browser) as page:
-        view(page, "Live")
-        expect(page.locator(".filters .count")).to_contain_text("200 of 5000", timeout=60_000)
-        assert page.locator("tbody tr").count() == 200
-        # Other programs on this machine may use the processor meanwhile, so the best of several tries counts.
-        assert min(longest_task_ms(page) for _ in range(TRIES)) <= MAX_TASK_MS
-        assert heap_bytes(page) < MAX_HEAP_BYTES
-
-
-def longest_task_ms(page: Page) -> float:
-    """Return the page's longest task within three seconds, in which the page draws everything several times."""
-    longest: float = page.evaluate(
-        """() => new Promise(done => {
-            let longest = 0;
-            new PerformanceObserver(list => {
-                for (const entry of list.getEntries()) longest = Math.max(longest, entry.duration);
-            }).observe({type: "longtask"});
-            setTimeout(() => done(longest), 3000);
-        })"""
-    )
-    return longest
-
-
-def heap_bytes(page: Page) -> int:
-    return int(page.context.new_cdp_session(page).send("Runtime.getHeapUsage")["usedSize"])
-
-
 # Prints more events than the page keeps, as the console's listener does, and then waits for its end.
 FLOOD = """
 import json, sys
@@ -169,7 +143,6 @@ def test_what_the_page_keeps_of_events_is_bounded_and_a_page_opened_later_shows_
             expect(page.locator(".totals")).to_contain_text(f"Batches{EVENTS_KEPT}", timeout=60_000)
             kept = "import('./store.js').then(({ state }) => JSON.stringify(state.events).includes('xxx'))"
             assert not page.evaluate(kept)
-            assert heap_bytes(page) < MAX_HEAP_BYTES
             view(page, "Live")
             expect(page.locator(".events li")).to_have_count(50)
             page.reload()
@@ -191,16 +164,6 @@ def test_the_page_says_that_the_stage_is_away_and_goes_on_when_it_is_back(scene:
     stage.is_away, stage.rows = False, [*stage.rows, row("acme/whatsapp/1065/2", due_at_ms=now_ms() + 50_000)]
     expect(page.locator("tbody tr")).to_have_count(2, timeout=WITHIN_MS)
     expect(page.get_by_role("alert")).to_have_count(0)
-
-
-def test_a_page_that_was_opened_while_the_stage_was_away_can_send_when_it_is_back(
-    place: ImitatedPlace, stage: ImitatedStage, browser: Browser
-) -> None:
-    stage.is_away = True
-    with page_of(place, browser) as page:
-        expect(page.get_by_role("alert")).to_contain_text("cannot be reached", timeout=WITHIN_MS)
-        stage.is_away = False
-        expect(page.get_by_label("Message", exact=True)).to_be_visible(timeout=WITHIN_MS)
 
 
 def test_a_console_of_a_deployed_stage_only_reads_and_hides_words(browser: Browser, stage: ImitatedStage) -> None:
@@ -273,11 +236,7 @@ def test_an_edit_has_the_text_that_the_reader_writes_and_escape_gives_it_up(scen
     assert scene.say("Thanks") != edited
 
 
-def test_a_message_is_delivered_again_and_a_voice_note_gets_its_transcript(scene: Scene) -> None:
-    first = scene.say("Hey")
-    scene.page.get_by_role("button", name="Deliver the last one again").click()
-    expect(scene.page.locator(".divider").filter(has_text="delivered again")).to_be_visible(timeout=WITHIN_MS)
-    assert scene.stage.posted[-1].message_id == first
+def test_a_voice_note_gets_its_transcript(scene: Scene) -> None:
     scene.page.get_by_role("button", name="Send a voice note").click()
     scene.page.get_by_role("button", name="Transcribe").click()
     expect(scene.line).to_be_focused()
@@ -386,16 +345,14 @@ def test_a_message_that_is_gone_neither_waits_nor_can_be_changed(scene: Scene, r
 # -- scenarios ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("count", "verdict"), [(2, "as expected"), (1, "differs")])
-def test_a_scenario_compares_what_came_with_what_it_promises(scene: Scene, count: int, verdict: str) -> None:
+def test_a_scenario_says_if_something_else_came_than_it_promises(scene: Scene) -> None:
     page = scene.page
     page.get_by_role("button", name="Edit, delete, deliver again").click()
     played = page.get_by_role("region", name="Scenario: ")
     expect(played.locator(".steps li")).to_have_count(6, timeout=WITHIN_MS)
     expect(page.locator(".bubble.mine s")).to_have_count(1, timeout=WITHIN_MS)
-    scene.batch(*[posted.message_id for posted in scene.stage.posted[:count]], waits_ms=1_000)
-    expect(played).to_contain_text(verdict, timeout=WITHIN_MS)
-    assert [posted.body.get("deleted", False) for posted in scene.stage.posted] == [False] * 5 + [True]
+    scene.batch(scene.stage.posted[0].message_id, waits_ms=1_000)
+    expect(played).to_contain_text("That differs.", timeout=WITHIN_MS)
 
 
 def test_a_scenario_can_be_stopped(scene: Scene) -> None:

@@ -80,19 +80,13 @@ class ImitatedStage:
                 windows = {"open": 0, "nextDueAt": None, "overdueMs": 0}
                 return {**counts, "shards": [], "windows": windows}
             case "conversation.list":
-                return self._page(fields)
+                return {"conversations": self.rows, "next": None, "more": False}
             case "dead.list":
                 return {"letters": self.letters, "inQueue": len(self.letters)}
             case "conversation.show":
                 return self._shown(fields)
             case _:
                 return {}
-
-    def _page(self, fields: Json) -> Json:
-        begin = int(fields.get("cursor") or 0)
-        end = begin + fields["limit"]
-        more = end < len(self.rows)
-        return {"conversations": self.rows[begin:end], "next": str(end) if more else None, "more": more}
 
     def _shown(self, fields: Json) -> Json:
         row = next((each for each in self.rows if each["conversation"] == fields["conversation"]), None)
@@ -101,10 +95,8 @@ class ImitatedStage:
             "reason": None, "rule": None, "appliedWaitMs": None, "firstAt": None, "lastAt": None, "generation": 1,
             "heldUntil": None, "holds": [], "batch": None,
         } | (row or {})  # fmt: skip
-        text = shown.pop("text", None)
-        return shown | (
-            {"messages": [{"text": text, "author": shown["author"]}] if text else []} if fields["messages"] else {}
-        )
+        messages = [{"text": shown.pop("text"), "author": shown["author"]}] if "text" in shown else []
+        return shown | ({"messages": messages} if fields["messages"] else {})
 
 
 class ImitatedPlace(ShownStage):

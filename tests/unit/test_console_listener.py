@@ -4,7 +4,7 @@ import json
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from unittest.mock import MagicMock
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
-from bufferctl.errors import Failed, Unreachable
+from bufferctl.errors import Unreachable
 from lambdas.canary.listening import ArrivedEvent, Subscription
 from message_buffer.json_object import Json
 from tools.console import listener
@@ -63,11 +63,6 @@ class FoundPlace(ShownStage):
         return Found()
 
 
-@pytest.fixture
-def lines(capsys: pytest.CaptureFixture[str]) -> Callable[[], list[Any]]:
-    return lambda: [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-
-
 def listen(queue: Queue, ended: threading.Event, options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "subscribe", queue.subscribe)
     monkeypatch.setattr(listener, "PAUSE_AFTER_A_PROBLEM_SECONDS", 0)
@@ -75,13 +70,13 @@ def listen(queue: Queue, ended: threading.Event, options: Options, monkeypatch: 
 
 
 def test_while_aws_is_away_the_queue_is_kept_and_its_events_come_later(
-    monkeypatch: pytest.MonkeyPatch, lines: Callable[[], list[Any]]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ended = threading.Event()
     queue = Queue(ended, [], AWAY, AWAY, [EVENT])
     listen(queue, ended, Options(stage="dev"), monkeypatch)
     assert (queue.made, queue.removed) == (1, 1)
-    *problems, event = lines()
+    *problems, event = map(json.loads, capsys.readouterr().out.splitlines())
     assert [bool(each["problem"]) for each in problems] == [False, False, True, True, False]
     assert "cannot be reached" in problems[-2]["problem"]
     assert event["event"] == EVENT.event
@@ -110,15 +105,6 @@ def test_when_the_local_stage_ends_the_listener_says_so_at_once_and_leaves_its_q
         listen(queue, ended, Options(outputs=tmp_path), monkeypatch)
     assert not ended.is_set()
     assert (queue.made, queue.removed) == (1, 1)
-
-
-def test_a_queue_that_was_deleted_ends_the_listener_so_that_another_is_started(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    ended = threading.Event()
-    queue = Queue(ended, Failed("The queue does not exist."), [])
-    with pytest.raises(Failed, match="does not exist"):
-        listen(queue, ended, Options(outputs=tmp_path), monkeypatch)
 
 
 def bus_of(source: str = "") -> tuple[Bus, Any]:
