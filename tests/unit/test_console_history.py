@@ -86,6 +86,7 @@ def test_what_a_bounded_sweep_did_not_reach_is_neither_shown_nor_taken_for_gone(
 def test_a_conversation_in_both_lanes_has_an_entry_for_each_and_is_idle_when_both_are_empty() -> None:
     """Reproduce a defect: each sweep added two entries, and the first empty lane counted as an idle conversation."""
     in_valkey, in_dynamodb = row("a"), row("a") | {"lane": "dynamodb", "shard": None}
+    del in_dynamodb["frozen"]
     stage, history = Stage([in_valkey, in_dynamodb]), History()
     polls = polls_of(stage, history)
     for page in ([in_valkey, in_dynamodb], [in_valkey, in_dynamodb], [in_valkey], []):

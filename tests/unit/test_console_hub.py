@@ -12,7 +12,9 @@ async def read(hub: Hub, *, publish: int, end: bool = False) -> list[bytes | Non
         hub.publish("state", {"n": number})
     if end:
         hub.end()
-    await asyncio.sleep(0)
+    is_there = asyncio.Event()
+    asyncio.get_running_loop().call_soon_threadsafe(is_there.set)
+    await is_there.wait()
     return [reader.get_nowait() for _ in range(reader.qsize())]
 
 

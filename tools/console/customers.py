@@ -15,10 +15,6 @@ KINDS: dict[str, tuple[str, ...]] = {
 }
 
 
-class CannotDo(Exception):
-    """Raised if the stage, or this console, cannot send such a webhook."""
-
-
 class Customer(NamedTuple):
     """A person who writes to an account on a platform. Only a webhook of the generic platform can name a tenant."""
 

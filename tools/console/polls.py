@@ -83,8 +83,9 @@ class Polls:
             for row in response["conversations"]:
                 key = (row["lane"], row["conversation"])
                 seen.add(key)
-                facts = {name: row.get(name) for name in COMPARED}
-                if key not in self._rows or not facts.items() <= self._rows[key].items():
+                known = self._rows.get(key)
+                if known is None or any(row.get(name) != known.get(name) for name in COMPARED):
+                    facts = {name: row.get(name) for name in COMPARED}
                     self._history.add(row["conversation"], "poll", at_ms, **facts, why=why_due(row))
                 self._rows[key] = row
             if response["next"] is not None:

@@ -18,7 +18,7 @@ from bufferctl.errors import Failed, Unreachable
 from message_buffer.json_object import Json
 from message_buffer.limits import MAX_HOLD_MS
 from tools.console.bus import Bus
-from tools.console.customers import CannotDo, Customer, webhook
+from tools.console.customers import Customer, webhook
 from tools.console.history import History
 from tools.console.hub import Hub, Reader, framed
 from tools.console.pace import PacedStage
@@ -88,8 +88,6 @@ def make_app(parts: ConsoleParts) -> Starlette:
                 return JSONResponse(await run_in_threadpool(act, wish))
             except ValidationError:
                 return _problem("The console does not understand this request.", 400)
-            except CannotDo as error:
-                return _problem(str(error), 400)
             except Failed as error:
                 return _problem(str(error), 502 if isinstance(error, Unreachable) else 409)
 
@@ -157,7 +155,7 @@ class _Answers:
         """Post a webhook as the customer's platform would, and return how the stage answered."""
         customer, sender = Customer(wish.platform, wish.account, wish.user, wish.tenant), self._parts.place.sender
         if wish.kind not in sender.kinds.get(wish.platform, ()):
-            raise CannotDo(f"This console cannot send '{wish.kind}' by {wish.platform}.")
+            raise Failed(f"This console cannot send '{wish.kind}' by {wish.platform}.")
         posted = webhook(customer, wish.kind, text=wish.text, message_id=wish.message_id)
         began_ms = now_ms()
         with self._parts.place.errors():
