@@ -89,7 +89,7 @@ demo: $(READY) ## five fragments of a customer go in, one event comes out; ARGS=
 # Tests on the same stage run one after the other, because they send it real traffic. They mostly wait, so two stages at
 # a time leave the machine half idle. The names of the stages are the tests' xdist groups.
 ON_STAGES := tests/e2e tests/chaos
-# These tests run after all others: they measure how busy the console's page is, or use every core for seconds.
+# These tests run after all others: they keep a browser busy, or use every core for seconds.
 ALONE := tests/browser tests/chaos/test_many_processes.py
 ENGINE_TESTS = $(PYTEST) $(addprefix --ignore=,$(ON_STAGES) tests/browser)
 STAGE_TESTS = $(BIN)/python -m pytest -n 2 --dist loadgroup $(ON_STAGES) $(addprefix --ignore=,$(ALONE))

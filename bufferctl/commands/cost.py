@@ -10,7 +10,7 @@ app = typer.Typer()
 
 
 @app.command()
-def cost(
+def cost(  # noqa: PLR0913 - an option for each number
     ctx: Ctx,
     *,
     overrides: Annotated[

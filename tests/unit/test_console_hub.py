@@ -2,22 +2,20 @@
 
 import asyncio
 
-import pytest
-
-from tools.console.hub import MAX_WAITING_MESSAGES, Closed, Hub, framed
+from tools.console.hub import MAX_WAITING_MESSAGES, Hub, framed
 
 
-async def read(hub: Hub, *, publish: int, end: bool = False) -> list[bytes]:
+async def read(hub: Hub, *, publish: int, end: bool = False) -> list[bytes | None]:
     """Open a page, publish this number of messages, and return all that the page gets."""
     reader = hub.open()
     for number in range(publish):
         hub.publish("state", {"n": number})
     if end:
         hub.end()
-    found = []
-    while (message := await reader.get(timeout_seconds=0.01)) is not None:
-        found.append(message)
-    return found
+    is_there = asyncio.Event()
+    asyncio.get_running_loop().call_soon_threadsafe(is_there.set)
+    await is_there.wait()
+    return [reader.get_nowait() for _ in range(reader.qsize())]
 
 
 def test_every_message_reaches_the_page_in_order() -> None:
@@ -25,13 +23,11 @@ def test_every_message_reaches_the_page_in_order() -> None:
 
 
 def test_a_page_that_does_not_read_is_disconnected() -> None:
-    with pytest.raises(Closed):
-        asyncio.run(read(Hub(), publish=MAX_WAITING_MESSAGES + 1))
+    assert asyncio.run(read(Hub(), publish=MAX_WAITING_MESSAGES + 1)) == [None]
 
 
 def test_pages_are_disconnected_when_the_console_ends() -> None:
-    with pytest.raises(Closed):
-        asyncio.run(read(Hub(), publish=0, end=True))
+    assert asyncio.run(read(Hub(), publish=0, end=True)) == [None]
 
 
 def test_a_message_is_one_frame_whatever_people_write() -> None:

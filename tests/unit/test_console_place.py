@@ -10,15 +10,13 @@ from unittest.mock import MagicMock
 
 import boto3
 import pytest
-from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError, HTTPClientError
+from botocore.exceptions import ConnectionClosedError, EndpointConnectionError, HTTPClientError
 
-from bufferctl.errors import Failed, Unreachable
+from bufferctl.errors import Unreachable
 from bufferctl.stage import ROOT, find_account
-from tools.console.customers import Customer, PostedWebhook
-from tools.console.logs import Logs
+from tools.console.customers import PostedWebhook
 from tools.console.place import Options, ShownStage
 from tools.console.senders import LocalSender
-from tools.console.simulator import Simulator
 from tools.local.outputs import Outputs
 
 
@@ -48,9 +46,6 @@ def test_a_stage_that_was_started_anew_is_found_at_its_new_address(tmp_path: Pat
     assert place.stage.api_endpoint == "http://127.0.0.1:4000"
     write(path, 5_000)
     assert place.stage.api_endpoint == "http://127.0.0.1:5000"
-    outputs = place.outputs
-    assert outputs
-    assert outputs.AwsEndpointUrl == "http://127.0.0.1:5001"
 
 
 def test_while_the_stage_is_down_every_part_says_so(tmp_path: Path) -> None:
@@ -59,7 +54,7 @@ def test_while_the_stage_is_down_every_part_says_so(tmp_path: Path) -> None:
     place = ShownStage(Options(outputs=path))
     assert place.stage.api_endpoint
     path.unlink()
-    for use in (lambda: place.stage, lambda: place.sender, lambda: place.outputs, lambda: Logs(place).of("t/p/a/u")):
+    for use in (lambda: place.stage, lambda: place.sender):
         with pytest.raises(Unreachable, match="make up"):
             use()
 
@@ -74,32 +69,6 @@ def test_a_listener_of_an_unknown_stage_says_so_and_ends_while_its_input_is_open
         assert listener.stderr
         assert "no stage 'unknown'" in json.loads(listener.stdout.read())["problem"]
         assert (listener.wait(30), listener.stderr.read()) == (4, "")
-
-
-def test_a_new_start_is_distinguished_from_a_deployment_to_the_running_stage(tmp_path: Path) -> None:
-    path = tmp_path / "outputs.json"
-    write(path, 4_000)
-    place = ShownStage(Options(outputs=path))
-    assert place.stage.api_endpoint
-    os.utime(path, ns=(4_500, 4_500))
-    assert place.stage.api_endpoint
-    assert place.empty_since_ms is None
-    write(path, 5_000_000)
-    assert place.stage.api_endpoint
-    assert place.empty_since_ms == 5
-
-
-def test_a_customer_whose_webhook_cannot_be_signed_gets_a_sentence() -> None:
-    """Reproduce a defect: the page said only that the console answered 500."""
-    place: Any = ShownStage(Options(stage="dev"))
-    refused = ClientError({"Error": {"Code": "AccessDenied", "Message": "not allowed"}}, "GetSecretValue")
-    sender = MagicMock(kinds={"generic": ("text",)})
-    sender.send.side_effect = refused
-    place._found = (0, MagicMock(), sender)
-    unused: Any = MagicMock()
-    simulator = Simulator(place, unused, stage=unused, polls=unused, time_lines=unused)
-    with pytest.raises(Failed, match="AWS refuses GetSecretValue: not allowed"):
-        simulator.act(Customer("generic", "shop", "1"), "text", text="Hey")
 
 
 def test_a_local_webhook_that_does_not_answer_gets_a_sentence_that_says_what_to_do(tmp_path: Path) -> None:

@@ -1,27 +1,115 @@
-"""The console's server leaves nothing behind of a page that could not be opened."""
+"""What the console's server answers to its page."""
 
 import asyncio
+import json
 from contextlib import suppress
 from typing import Any
+from unittest.mock import PropertyMock
 
-from tests.support.console import ImitatedPlace, ImitatedStage
+import pytest
+from botocore.exceptions import ClientError
+
+from message_buffer.json_object import Json
+from tests.support.asgi import Answer, call
+from tests.support.console import ImitatedPlace, ImitatedStage, row
+from tools.console.history import History
 from tools.console.running import make_parts
+from tools.console.senders import SenderResponse
 from tools.console.server import make_app
+
+ACT = {"platform": "generic", "account": "shop", "user": "1", "tenant": "acme", "kind": "text", "text": "Hey"}
+
+
+class Place(ImitatedPlace):
+    """A place with a stage that may be changed, and whose webhook answers as the test says."""
+
+    def __init__(self, response: SenderResponse | Exception, **options: Any) -> None:
+        super().__init__(ImitatedStage(), allow_changes=True, sends={"generic": ("text",)}, **options)
+        self._response = response
+
+    def send(self, _platform: str, _posted: Any) -> SenderResponse:
+        if isinstance(self._response, Exception):
+            raise self._response
+        return self._response
+
+
+def post(place: ImitatedPlace, path: str, wish: Json) -> Answer:
+    return call(make_app(make_parts(place)), "POST", path, body=json.dumps(wish).encode())
+
+
+@pytest.mark.parametrize(
+    ("body", "conversation"),
+    [
+        ({}, "acme/generic/shop/1"),
+        ({"conversations": {}}, "acme/generic/shop/1"),
+        ({"conversations": {"other/generic/shop/1": {"dueAt": 7, "count": 2}}}, "other/generic/shop/1"),
+    ],
+)
+def test_a_webhook_is_answered_with_the_conversation_that_the_stage_names(body: Json, conversation: str) -> None:
+    answer = post(Place(SenderResponse(200, body)), "/api/act", ACT).json
+    assert (answer["conversation"], answer["status"], answer["answer"]) == (conversation, 200, body)
+    assert answer.get("dueAt") == (7 if body.get("conversations") else None)
+
+
+def test_a_customer_whose_webhook_cannot_be_signed_gets_a_sentence() -> None:
+    """Reproduce a defect: the page said only that the console answered 500."""
+    refused = ClientError({"Error": {"Code": "AccessDenied", "Message": "not allowed"}}, "GetSecretValue")
+    answer = post(Place(refused), "/api/act", ACT)
+    assert (answer.status, answer.json) == (409, {"problem": "AWS refuses GetSecretValue: not allowed"})
+
+
+@pytest.mark.parametrize(
+    ("wish", "status"),
+    [
+        ({"kind": "nonsense"}, 409),
+        ({"platform": "telegram"}, 409),
+        ({"text": "x" * 4_001}, 400),
+        ({"user": ""}, 400),
+        ({"other": 1}, 400),
+    ],
+)
+def test_a_webhook_that_cannot_be_sent_is_refused(wish: Json, status: int) -> None:
+    answer = post(Place(SenderResponse(200, {})), "/api/act", ACT | wish)
+    assert (answer.status, bool(answer.json["problem"])) == (status, True)
+
+
+@pytest.mark.parametrize(
+    ("path", "wish"),
+    [("/api/act", ACT), ("/api/operate", {"conversation": "t/p/a/u", "operation": "flush"})],
+)
+def test_a_console_that_only_reads_changes_nothing(path: str, wish: Json) -> None:
+    stage = ImitatedStage()
+    assert post(ImitatedPlace(stage, sends={"generic": ("text",)}), path, wish).status == 403
+    assert (stage.asked, stage.posted) == ([], [])
+
+
+@pytest.mark.parametrize("show_words", [False, True])
+def test_messages_are_asked_for_only_if_words_may_be_shown(show_words: bool) -> None:
+    stage = ImitatedStage()
+    stage.rows = [row("t/p/a/u", due_at_ms=1, text="a secret")]
+    wish = {"conversation": "t/p/a/u", "messages": True}
+    answer = post(ImitatedPlace(stage, show_words=show_words), "/api/conversation", wish)
+    assert (b"a secret" in answer.body) == show_words
+    assert answer.json["waiting"]["why"]["rule"] == "silenceMs"
+    assert stage.asked[-1][1]["messages"] == show_words
+
+
+def test_an_operators_command_is_in_the_time_line() -> None:
+    place = Place(SenderResponse(200, {}))
+    parts = make_parts(place)
+    hold = {"conversation": "t/p/a/u", "operation": "hold", "holdMs": 60_000}
+    assert call(make_app(parts), "POST", "/api/operate", body=json.dumps(hold).encode()).status == 200
+    assert [entry["kind"] for entry in parts.history.of("t/p/a/u")] == ["operator: hold"]
 
 
 class Nonsense(ValueError):
-    """The stage's answer cannot be understood."""
+    """The page cannot be opened."""
 
 
-class PlaceOfNonsense(ImitatedPlace):
-    @property
-    def sender(self) -> Any:
-        raise Nonsense
-
-
-def test_a_page_that_cannot_be_opened_is_not_taken_for_an_open_one() -> None:
+def test_a_page_that_cannot_be_opened_is_not_taken_for_an_open_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reproduce a defect: the console went on to ask the stage for days, although no page was open."""
-    parts = make_parts(PlaceOfNonsense(ImitatedStage()))
+    monkeypatch.setattr(History, "events", PropertyMock(side_effect=Nonsense))
+    parts = make_parts(ImitatedPlace(ImitatedStage()))
 
     async def receive() -> Any:
         await asyncio.Event().wait()

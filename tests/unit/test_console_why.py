@@ -1,14 +1,10 @@
 """The console has a sentence for each rule by which a batch may be due."""
 
-from typing import Any, get_args
+from typing import get_args
 
 from message_buffer.rules.rules_and_defaults import RULE_FIELDS
 from message_buffer.rules.timing import RuleName
-from tools.console.batches import Batches
-from tools.console.bus import BusListener, Takers
-from tools.console.simulator import waiting_part
-from tools.console.time_lines import TimeLines
-from tools.console.why import WORDS, why, why_due
+from tools.console.why import WORDS, waiting_part, why, why_due
 
 NOT_RULES = {"maxBytes", "typing", "hold", "resume", "flush", "split"}
 
@@ -35,34 +31,3 @@ def test_a_conversation_that_waits_in_the_dynamodb_lane_alone_is_explained_too()
     shown = {"count": 0, "batch": None, "rule": None, "dynamodb": {"count": 1, "rule": "silenceMs", "appliedWaitMs": 1}}
     assert (why_due(waiting_part(shown)) or {})["rule"] == "silenceMs"
     assert why_due(waiting_part({"count": 0, "batch": None, "rule": None})) is None
-
-
-class Hub:
-    def __init__(self) -> None:
-        self.published: list[dict[str, Any]] = []
-
-    def publish(self, _kind: str, data: dict[str, Any]) -> None:
-        self.published.append(data)
-
-
-class Polls:
-    def hurry(self) -> None:
-        return
-
-
-def test_the_page_the_charts_and_the_time_line_say_why_a_batch_has_left_and_nobodys_words() -> None:
-    hub: Any = Hub()
-    polls: Any = Polls()
-    time_lines, batches = TimeLines(), Batches()
-    bus = BusListener([], Takers(hub, polls, time_lines, batches, lambda _kind, _detail: None), words=False)
-    times = {"firstMessageAt": 1_000, "lastMessageAt": 1_400, "waitMs": 3_400}
-    detail = {
-        "conversationId": "t/p/a/ada", "batchId": "b1", "messageCount": 2, "flushReason": "silence", "lane": "valkey",
-        "messages": [{"id": "m1", "text": "a word"}], "text": "a word",
-        "metadata": {**times, "rule": "typingInferenceMs", "appliedWaitMs": 3_000},
-    }  # fmt: skip
-    bus.take("messages.batch.ready", detail, at_ms=5_000)
-    (seen,) = hub.published
-    assert seen["why"] == time_lines.of("t/p/a/ada")[-1]["why"] == why("typingInferenceMs", 3_000, was_emitted=True)
-    assert seen["figures"]["why"] == batches.all()[-1]["why"] == "a short gap"
-    assert "a word" not in repr([hub.published, time_lines.of("t/p/a/ada"), batches.all()])

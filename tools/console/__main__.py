@@ -29,8 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show_words=is_local or given.show_words,
     )
     try:
-        if is_local:
-            _start_stage(options.outputs.parent)
+        if is_local and (local := Stage(options.outputs.parent)).lane() is None:
+            local.up(Progress())
         place = ShownStage(options)
         place.stage  # noqa: B018 - fail now if there is no such stage
     except (Failed, LocalError) as error:
@@ -43,12 +43,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _start_stage(home: Path) -> None:
-    stage = Stage(home)
-    if stage.lane() is None:
-        stage.up(Progress())
-
-
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=".venv/bin/python -m tools.console", description=__doc__)
     parser.add_argument("--stage", default=LOCAL, help="the stage; default: local, which is started if it is not up")
@@ -59,7 +53,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--allow-changes",
         action="store_true",
-        help="let the page send, hold, flush, cancel and redrive on a stage in AWS, too",
+        help="let the page send, hold, resume, flush and cancel on a stage in AWS, too",
     )
     parser.add_argument("--show-words", action="store_true", help="show what people wrote on a stage in AWS, too")
     return parser.parse_args(arguments)

@@ -3,18 +3,16 @@
 import json
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from bufferctl.stage import ROOT
 from message_buffer.json_object import Json
-from tools.console.batches import Batches, figures_of
+from tools.console.history import History
 from tools.console.hub import Hub
 from tools.console.pace import PAUSE_AFTER_A_PROBLEM_SECONDS
 from tools.console.polls import Polls
-from tools.console.time_lines import TimeLines
-from tools.console.why import why_left
+from tools.console.why import late_ms, why_left
 from tools.console.words import shown
 
 # The longest pause before the console replaces a listener that has failed, for example because rights are missing.
@@ -23,21 +21,12 @@ SHUT_DOWN_SECONDS = 3
 BATCH_READY = "messages.batch.ready"
 
 
-@dataclass(frozen=True)
-class Takers:
-    """The parts of the console that receive the events."""
-
-    hub: Hub
-    polls: Polls
-    time_lines: TimeLines
-    batches: Batches
-    scenarios: Callable[[str, Json], None]
-
-
-class BusListener:
-    def __init__(self, command: Sequence[str], takers: Takers, *, words: bool) -> None:
+class Bus:
+    def __init__(self, command: Sequence[str], *, hub: Hub, polls: Polls, history: History, words: bool) -> None:
         self._command = command
-        self._takers = takers
+        self._hub = hub
+        self._polls = polls
+        self._history = history
         self._words = words
         self._ended = threading.Event()
         self._listener: subprocess.Popen[str] | None = None
@@ -62,30 +51,18 @@ class BusListener:
         self._ended.set()
         if self._listener and self._listener.stdin:
             self._listener.stdin.close()
-            try:
+            # The listener is a separate process. If it needs longer, it finishes after the console has ended.
+            with suppress(subprocess.TimeoutExpired):
                 self._listener.wait(SHUT_DOWN_SECONDS)
-            except subprocess.TimeoutExpired:
-                # The listener is a separate process, and finishes the removal after the console has ended.
-                return
 
     def take(self, kind: str, detail: Json, *, at_ms: int) -> None:
-        seen: Json = {"type": kind, "at": at_ms, "detail": shown(detail, words=self._words)}
-        if kind == BATCH_READY and (figures := figures_of(detail, arrived_at_ms=at_ms)):
-            self._takers.batches.add(figures)
-            seen |= {"figures": figures, "why": why_left(detail)}
-        if isinstance(conversation := detail.get("conversationId"), str):
-            facts = {
-                "batchId": detail.get("batchId"),
-                "count": detail.get("messageCount"),
-                "reason": detail.get("flushReason") or detail.get("reason") or detail.get("change"),
-                "attempt": detail.get("attempt"),
-                "why": seen.get("why"),
-                "lateMs": seen.get("figures", {}).get("lateMs"),
-            }
-            self._takers.time_lines.add(conversation, kind, at_ms, **facts)
-        self._takers.hub.publish("event", seen)
-        self._takers.scenarios(kind, detail)
-        self._takers.polls.hurry()
+        """Publish the event. Keep it without words and messages, because they may be large."""
+        event: Json = {"kind": kind, "at": at_ms, "conversation": detail.get("conversationId")}
+        if kind == BATCH_READY:
+            event |= {"why": why_left(detail), "lateMs": late_ms(detail, arrived_at_ms=at_ms)}
+        self._history.add_event(event | {"detail": shown(detail, words=False) | {"messages": None}})
+        self._hub.publish("event", event | {"detail": shown(detail, words=self._words)})
+        self._polls.hurry()
 
     def _listen(self) -> None:
         with subprocess.Popen(
@@ -102,15 +79,16 @@ class BusListener:
                         self._understand(json.loads(line))
                 except Exception as error:  # noqa: BLE001 - one event of another form must not hide all later ones
                     text = f"The console cannot read an event: {type(error).__name__}"
-                    self._takers.hub.publish("notice", {"text": text})
+                    self._hub.publish("notice", {"text": text})
 
     def _understand(self, message: Json) -> None:
         if "event" in message:
             self.take(message["event"]["detail-type"], message["event"]["detail"], at_ms=message["at"])
         else:
-            self._has_listened |= "listening" in message
-            self._report(message.get("problem"))
+            self._has_listened |= message["problem"] is None
+            self._report(message["problem"])
 
     def _report(self, problem: str | None) -> None:
-        self.problem = problem
-        self._takers.hub.publish("bus", {"problem": problem})
+        if problem != self.problem:
+            self.problem = problem
+            self._hub.publish("bus", {"problem": problem})

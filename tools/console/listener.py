@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 
 from bufferctl.errors import Failed, Unreachable
-from bufferctl.events import EVERYTHING, ArrivedEvent, subscribe
+from bufferctl.events import EVERYTHING, subscribe
 from bufferctl.interrupts import endings_interrupt
 from lambdas.canary.listening import LONG_POLL_SECONDS
 from tools.console.pace import PAUSE_AFTER_A_PROBLEM_SECONDS
@@ -31,18 +31,17 @@ def main() -> int:
     given = json.loads(sys.argv[1])
     ended = threading.Event()
     threading.Thread(target=_wait_for_the_end, args=(ended,), daemon=True).start()
-    output = Output()
     place = ShownStage(Options(**given | {"outputs": Path(given["outputs"])}))
     try:
         with endings_interrupt():
             while not ended.is_set():
                 try:
-                    _listen(place, output, ended)
+                    _listen(place, ended)
                 except Unreachable as error:
-                    output.problem(str(error))
+                    _print_problem(str(error))
                     ended.wait(LOCAL_STAGE_POLL_SECONDS if place.options.is_local else PAUSE_AFTER_A_PROBLEM_SECONDS)
     except Failed as error:
-        output.problem(str(error))
+        _print_problem(str(error))
         return error.code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -52,41 +51,25 @@ def main() -> int:
     return 0
 
 
-class Output:
-    """Prints the lines of the listener. It prints a problem only once, until the problem changes or has passed."""
-
-    def __init__(self) -> None:
-        self._problem: str | None = ""
-
-    def event(self, arrival: ArrivedEvent) -> None:
-        _print({"event": arrival.event, "at": arrival.at_ms})
-
-    def problem(self, problem: str | None) -> None:
-        """Print the problem or, if there is none, that the listener receives events."""
-        if problem != self._problem:
-            _print({"problem": problem} if problem else {"listening": True})
-            self._problem = problem
-
-
-def _listen(place: ShownStage, output: Output, ended: threading.Event) -> None:
+def _listen(place: ShownStage, ended: threading.Event) -> None:
     """Listen until the input ends. Raise Unreachable if the stage cannot be reached before that."""
     with place.errors():
         stage = place.find()
         with subscribe(stage.client, stage.event_bus, pattern=EVERYTHING, prefix=PREFIX) as subscription:
-            output.problem(None)
+            _print_problem(None)
             while not ended.is_set():
                 try:
                     with place.errors():
                         arrived = subscription.poll(wait_seconds=LONG_POLL_SECONDS)
                 except Unreachable as error:
-                    output.problem(str(error))
                     if place.options.is_local:
                         raise
+                    _print_problem(str(error))
                     ended.wait(PAUSE_AFTER_A_PROBLEM_SECONDS)
                     continue
-                output.problem(None)
+                _print_problem(None)
                 for arrival in arrived:
-                    output.event(arrival)
+                    _print({"event": arrival.event, "at": arrival.at_ms})
 
 
 def _wait_for_the_end(ended: threading.Event) -> None:
@@ -94,6 +77,11 @@ def _wait_for_the_end(ended: threading.Event) -> None:
     while os.read(sys.stdin.fileno(), 1024):
         continue
     ended.set()
+
+
+def _print_problem(problem: str | None) -> None:
+    """Print the problem or, if there is none, that the listener receives events."""
+    _print({"problem": problem})
 
 
 def _print(message: dict[str, object]) -> None:

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -11,30 +10,28 @@ from tools.console.place import ShownStage
 
 # Polls may use only a part of these requests, because the requests of the page's reader take precedence.
 MAX_REQUESTS_A_SECOND = 5
-MAX_LOOKS_A_SECOND = 3
+MAX_POLLS_A_SECOND = 3
 PAUSE_AFTER_A_PROBLEM_SECONDS = 2.0
 
 
 class Pace:
-    """Lets at most `most` calls begin in any second."""
+    """Lets calls begin one after another, at most `most` in a second."""
 
     def __init__(
         self, most: int, *, now: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        self._most = most
+        self._interval_seconds = 1 / most
         self._now = now
         self._sleep = sleep
-        self._begun: deque[float] = deque()
+        self._next_at = 0.0
         self._lock = threading.Lock()
 
     def wait(self) -> None:
         """Wait until a call may begin, and count the call."""
         with self._lock:
-            while len(self._begun) >= self._most and (left := self._begun[0] + 1 - self._now()) > 0:
-                self._sleep(left)
-            if len(self._begun) >= self._most:
-                self._begun.popleft()
-            self._begun.append(self._now())
+            if (pause := self._next_at - self._now()) > 0:
+                self._sleep(pause)
+            self._next_at = self._now() + self._interval_seconds
 
 
 class PacedStage:
@@ -43,12 +40,15 @@ class PacedStage:
     def __init__(self, place: ShownStage) -> None:
         self._place = place
         self._all = Pace(MAX_REQUESTS_A_SECOND)
-        self._polls = Pace(MAX_LOOKS_A_SECOND)
+        self._polls = Pace(MAX_POLLS_A_SECOND)
+
+    @property
+    def platforms(self) -> Json:
+        """Return the kinds of webhooks that can be sent to the stage, by platform."""
+        return {platform: list(kinds) for platform, kinds in self._place.sender.kinds.items()}
 
     def ask(self, operation: str, **fields: Any) -> Json:
-        """Return the response to a request of the page's reader. Raise Failed or Unreachable with a text for the
-        reader.
-        """
+        """Return the response to a request of the page's reader. Raise Failed with a text for the reader."""
         self._all.wait()
         with self._place.errors():
             return self._place.stage.ask(operation, **fields)

@@ -5,7 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bufferctl.errors import NoConnection, Unreachable, errors_of_aws
@@ -40,7 +40,6 @@ class ShownStage:
         self.options = options
         self._lock = threading.Lock()
         self._found: tuple[int, StageClient, Sender] | None = None
-        self._empty_since_ms: int | None = None
 
     @property
     def stage(self) -> StageClient:
@@ -52,20 +51,9 @@ class ShownStage:
         return self._find()[2]
 
     @property
-    def outputs(self) -> Outputs | None:
-        """Return the outputs of the local stage, or None for any other stage. Raise Unreachable if it is not up."""
-        if not self.options.is_local:
-            return None
-        with self.errors():
-            return Outputs.read(self.options.outputs)
-
-    @property
-    def empty_since_ms(self) -> int | None:
-        """Return when the local stage was started again while the console ran. Return None if it was not.
-
-        A start changes the address and removes all data. A deployment to the running stage keeps both.
-        """
-        return self._empty_since_ms
+    def listener(self) -> list[str]:
+        """Return the command that prints the stage's events."""
+        return [sys.executable, "-m", "tools.console.listener", json.dumps(asdict(self.options), default=str)]
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -80,20 +68,12 @@ class ShownStage:
                 raise Unreachable(NOT_UP) from error
             raise
 
-    @property
-    def listener(self) -> list[str]:
-        """Return the command that prints the stage's events."""
-        return self._command("tools.console.listener")
-
-    @property
-    def changer(self) -> list[str]:
-        """Return the command that changes the stage temporarily, for one scenario."""
-        return self._command("tools.console.temporary_changes")
-
-    def _command(self, module: str) -> list[str]:
+    def find(self) -> StageClient:
+        """Return the stage as it is now. Raise Unreachable if the local stage is not up."""
         options = self.options
-        given = {"stage": options.stage, "profile": options.profile, "region": options.region}
-        return [sys.executable, "-m", module, json.dumps(given | {"outputs": str(options.outputs)})]
+        if options.is_local and not options.outputs.exists():
+            raise Unreachable(NOT_UP)
+        return find_stage(options.stage, profile=options.profile, region=options.region, outputs=options.outputs)
 
     def _find(self) -> tuple[int, StageClient, Sender]:
         with self._lock:
@@ -101,23 +81,11 @@ class ShownStage:
             written = _written_ns(self.options.outputs) if self.options.is_local else 0
             if self._found is None or self._found[0] != written:
                 with self.errors():
-                    stage = self.find()
-                    sender = (
-                        LocalSender(Outputs.read(self.options.outputs))
-                        if self.options.is_local
-                        else GenericSender(stage)
-                    )
-                if self._found and self._found[1].api_endpoint != stage.api_endpoint:
-                    self._empty_since_ms = written // 1_000_000
-                self._found = (written, stage, sender)
+                    stage, sender = self.find(), None
+                    if self.options.is_local:
+                        sender = LocalSender(Outputs.read(self.options.outputs))
+                self._found = (written, stage, sender or GenericSender(stage))
             return self._found
-
-    def find(self) -> StageClient:
-        """Return the stage as it is now. Raise Unreachable if the local stage is not up."""
-        options = self.options
-        if options.is_local and not options.outputs.exists():
-            raise Unreachable(NOT_UP)
-        return find_stage(options.stage, profile=options.profile, region=options.region, outputs=options.outputs)
 
 
 def _written_ns(path: Path) -> int:

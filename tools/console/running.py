@@ -9,19 +9,13 @@ from contextlib import contextmanager
 import uvicorn
 
 from tools.console.access import Access
-from tools.console.accidents import Accidents
-from tools.console.batches import Batches
-from tools.console.bus import SHUT_DOWN_SECONDS, BusListener, Takers
+from tools.console.bus import SHUT_DOWN_SECONDS, Bus
+from tools.console.history import History
 from tools.console.hub import Hub
-from tools.console.logs import Logs
 from tools.console.pace import PacedStage
 from tools.console.place import ShownStage
-from tools.console.player import Player
 from tools.console.polls import Polls
-from tools.console.scenarios import read_scenarios
 from tools.console.server import ConsoleParts, make_app
-from tools.console.simulator import Simulator
-from tools.console.time_lines import TimeLines
 
 TOKEN_BYTES = 24
 
@@ -53,7 +47,6 @@ def running(place: ShownStage, *, port: int = 0) -> Iterator[str]:
         try:
             yield f"http://127.0.0.1:{port}/{token}/"
         finally:
-            parts.player.end()
             parts.polls.end()
             parts.bus.end()
             server.should_exit = True
@@ -63,20 +56,7 @@ def running(place: ShownStage, *, port: int = 0) -> Iterator[str]:
 
 def make_parts(place: ShownStage) -> ConsoleParts:
     """Return the parts of a console of this stage. None of them runs yet."""
-    hub, time_lines, batches, stage = Hub(), TimeLines(), Batches(), PacedStage(place)
-    polls = Polls(stage, hub, time_lines)
-    simulator = Simulator(place, hub, stage=stage, polls=polls, time_lines=time_lines)
-    player = Player(read_scenarios(), simulator, hub, accidents=Accidents(place))
-    takers = Takers(hub, polls, time_lines, batches, player.take)
-    return ConsoleParts(
-        place=place,
-        stage=stage,
-        hub=hub,
-        polls=polls,
-        bus=BusListener(place.listener, takers, words=place.options.show_words),
-        time_lines=time_lines,
-        batches=batches,
-        simulator=simulator,
-        player=player,
-        logs=Logs(place),
-    )
+    hub, history, stage = Hub(), History(), PacedStage(place)
+    polls = Polls(stage, hub, history)
+    bus = Bus(place.listener, hub=hub, polls=polls, history=history, words=place.options.show_words)
+    return ConsoleParts(place=place, stage=stage, hub=hub, polls=polls, bus=bus, history=history)

@@ -1,15 +1,13 @@
-"""Sends simulated customers' webhooks: those of all platforms to the local stage, only generic ones to other stages."""
+"""Sends simulated customers' webhooks: those of two platforms to the local stage, only generic ones to other stages."""
 
 import json
-from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import urllib3
 
 from bufferctl.errors import Unreachable
 from bufferctl.stage import StageClient
-from lambdas.canary import webhook
-from lambdas.canary.webhook import GenericWebhook
+from lambdas.canary.webhook import GenericWebhook, WebhookUnreachable
 from message_buffer.json_object import Json
 from tools.console.customers import KINDS, PostedWebhook
 from tools.local.outputs import Outputs
@@ -24,21 +22,15 @@ class SenderResponse(NamedTuple):
     """Empty if the platform expects no JSON."""
 
 
-class Sender(Protocol):
-    @property
-    def kinds(self) -> Mapping[str, tuple[str, ...]]:
-        """Return the kinds of webhooks that can be sent, by platform."""
-
-    def send(self, platform: str, posted: PostedWebhook) -> SenderResponse:
-        """Post a webhook as its platform would. Raise Unreachable if the stage does not answer."""
-
-
 class LocalSender:
+    """Posts webhooks as their platforms would. `kinds` are those that can be sent, by platform."""
+
     def __init__(self, outputs: Outputs) -> None:
         self._webhooks = Webhooks(outputs)
         self.kinds = {name: kinds for name, kinds in KINDS.items() if name in outputs.WebhookSecrets}
 
     def send(self, platform: str, posted: PostedWebhook) -> SenderResponse:
+        """Post a webhook. Raise Unreachable if the stage does not answer."""
         try:
             response = self._webhooks.post(platform, posted.body, route=posted.route)
         except urllib3.exceptions.HTTPError as error:
@@ -54,13 +46,15 @@ class GenericSender:
         # Leave out typing, because `GenericWebhook` cannot post to the address of the typing route.
         self.kinds = {"generic": tuple(kind for kind in KINDS["generic"] if kind != "typing")}
 
-    def send(self, platform: str, posted: PostedWebhook) -> SenderResponse:
-        del platform
+    def send(self, _platform: str, posted: PostedWebhook) -> SenderResponse:
         try:
             response = GenericWebhook(self._stage.api_endpoint, self._stage.webhook_secret()).post(posted.body)
-        except webhook.WebhookUnreachable as error:
+        except WebhookUnreachable as error:
             raise Unreachable(str(error)) from error
         return SenderResponse(response.status, _object(response.body))
+
+
+Sender = LocalSender | GenericSender
 
 
 def _object(body: str | bytes) -> Json:

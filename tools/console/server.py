@@ -4,38 +4,31 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from bufferctl.errors import Failed, Unreachable
 from message_buffer.json_object import Json
 from message_buffer.limits import MAX_HOLD_MS
-from tools.console.batches import Batches
-from tools.console.bus import BusListener
-from tools.console.customers import CannotDo, Customer
-from tools.console.hub import Closed, Hub, framed
-from tools.console.logs import Logs
-from tools.console.outage import is_outage
+from tools.console.bus import Bus
+from tools.console.customers import Customer, webhook
+from tools.console.history import History
+from tools.console.hub import Hub, Reader, framed
 from tools.console.pace import PacedStage
 from tools.console.place import ShownStage
-from tools.console.player import Player
-from tools.console.polls import Polls
-from tools.console.rules_in_words import RULES_IN_WORDS
-from tools.console.scenarios import MAX_TEXT_CHARACTERS
-from tools.console.simulator import Simulator, waiting_part
-from tools.console.time_lines import TimeLines
-from tools.console.why import why_due
+from tools.console.polls import Polls, now_ms
+from tools.console.why import waiting_part, why_due
 
 KEEP_ALIVE_SECONDS = 15.0
+MAX_TEXT_CHARACTERS = 4_000
 PAGE = Path(__file__).parent / "page"
-VALKEY_IS_OUT = "Valkey does not answer, so this is not possible now. Try again when it answers."
 READ_ONLY = "This console only reads. Start it with --allow-changes to change something."
 
 
@@ -47,12 +40,8 @@ class ConsoleParts:
     stage: PacedStage
     hub: Hub
     polls: Polls
-    bus: BusListener
-    time_lines: TimeLines
-    batches: Batches
-    simulator: Simulator
-    player: Player
-    logs: Logs
+    bus: Bus
+    history: History
 
 
 class _Wish(BaseModel):
@@ -60,14 +49,15 @@ class _Wish(BaseModel):
 
 
 Id = Field(min_length=1, max_length=1_024)
-Text = Field(default="", max_length=MAX_TEXT_CHARACTERS)
 
 
-class ConversationWish(_Wish):
+class Show(_Wish):
     conversation: str = Id
+    messages: bool = False
 
 
-class Operate(ConversationWish):
+class Operate(_Wish):
+    conversation: str = Id
     operation: str = Field(pattern="^(flush|hold|resume|cancel)$")
     hold_ms: int | None = Field(default=None, ge=1, le=MAX_HOLD_MS, alias="holdMs")
 
@@ -78,21 +68,8 @@ class Act(_Wish):
     user: str = Id
     tenant: str | None = Field(default=None, min_length=1, max_length=256)
     kind: str = Id
-    text: str = Text
+    text: str = Field(default="", max_length=MAX_TEXT_CHARACTERS)
     message_id: str | None = Field(default=None, alias="messageId", max_length=1_024)
-
-
-class PlayWish(_Wish):
-    name: str = Id
-    run: str = Field(pattern="^[0-9]{1,9}$")
-
-
-class BatchWish(_Wish):
-    batch_id: str = Field(min_length=1, max_length=1_024, alias="batchId")
-
-
-class Nothing(_Wish):
-    pass
 
 
 W = TypeVar("W", bound=_Wish)
@@ -102,38 +79,29 @@ def make_app(parts: ConsoleParts) -> Starlette:
     """Return the application, without the protection of `Access`."""
     answers = _Answers(parts)
 
-    def post(path: str, model: type[W], act: Callable[[W], Any], *, changes: bool = False) -> Route:
+    def post(path: str, model: type[W], act: Callable[[W], Json], *, changes: bool = True) -> Route:
         async def endpoint(request: Request) -> Response:
             if changes and not parts.place.options.allow_changes:
                 return _problem(READ_ONLY, 403)
             try:
                 wish = model.model_validate_json(await request.body())
-            except ValidationError as error:
-                return _problem("; ".join(_sentences(error)), 400)
-            return await _answered(lambda: act(wish))
+                return JSONResponse(await run_in_threadpool(act, wish))
+            except ValidationError:
+                return _problem("The console does not understand this request.", 400)
+            except Failed as error:
+                return _problem(str(error), 502 if isinstance(error, Unreachable) else 409)
 
         return Route(path, endpoint, methods=["POST"])
 
     return Starlette(
         routes=[
-            Route("/", _page),
             Route("/stream", answers.stream),
-            post("/api/hello", Nothing, answers.hello),
-            post("/api/conversation", ConversationWish, answers.conversation),
-            post("/api/rules", ConversationWish, answers.rules),
-            post("/api/logs", ConversationWish, answers.log_lines),
-            post("/api/operate", Operate, answers.operate, changes=True),
-            post("/api/redrive", BatchWish, answers.redrive, changes=True),
-            post("/api/act", Act, answers.act, changes=True),
-            post("/api/play", PlayWish, answers.play, changes=True),
-            post("/api/stop", Nothing, answers.stop, changes=True),
-            Mount("/page", StaticFiles(directory=PAGE)),
+            post("/api/conversation", Show, answers.conversation, changes=False),
+            post("/api/operate", Operate, answers.operate),
+            post("/api/act", Act, answers.act),
+            Mount("/", StaticFiles(directory=PAGE, html=True)),
         ]
     )
-
-
-async def _page(_request: Request) -> Response:
-    return FileResponse(PAGE / "index.html")
 
 
 class _Answers:
@@ -146,101 +114,67 @@ class _Answers:
         async def messages() -> AsyncIterator[bytes]:
             reader = self._parts.hub.open()
             try:
-                yield framed("hello", await run_in_threadpool(self.hello, Nothing()))
+                yield framed("hello", self._hello())
                 yield framed("state", self._parts.polls.state())
-                while True:
-                    message = await reader.get(timeout_seconds=KEEP_ALIVE_SECONDS)
-                    # A comment shows a proxy that the stream is alive, and shows this server whether the page is still
-                    # open.
-                    yield message or b": still here\n\n"
-            except (Closed, asyncio.CancelledError):
+                while message := await _next(reader):
+                    yield message
+            except asyncio.CancelledError:
                 return
             finally:
                 self._parts.hub.close(reader)
 
         return StreamingResponse(messages(), media_type="text/event-stream")
 
-    def hello(self, _wish: Nothing) -> Json:
-        """Return the data that a page needs first. The page requests it again when an unreachable stage is back."""
+    def _hello(self) -> Json:
+        """Return the data that a page needs first."""
         options = self._parts.place.options
-        try:
-            platforms, scenarios, problem = self._parts.simulator.kinds, self._parts.player.offered(), None
-            empty_since_ms = self._parts.place.empty_since_ms
-        except Failed as error:
-            platforms, scenarios, problem, empty_since_ms = {}, [], str(error), None
         return {
             "stage": options.stage,
-            "isLocal": options.is_local,
             "allowChanges": options.allow_changes,
             "showWords": options.show_words,
-            "platforms": platforms,
-            "scenarios": scenarios,
-            "scenario": self._parts.player.progress,
-            "rulesInWords": RULES_IN_WORDS,
-            "batches": self._parts.batches.all(),
+            "events": self._parts.history.events,
             "busProblem": self._parts.bus.problem,
-            "refused": {} if problem else self._parts.simulator.refused,
-            "problem": problem,
-            "emptySince": empty_since_ms,
         }
 
-    def conversation(self, wish: ConversationWish) -> Json:
-        shown = self._parts.stage.ask(
-            "conversation.show", conversation=wish.conversation, messages=self._parts.place.options.show_words
-        )
-        time_line = self._parts.time_lines.of(wish.conversation)
-        return shown | {"why": why_due(waiting_part(shown)), "timeLine": time_line}
-
-    def rules(self, wish: ConversationWish) -> Json:
-        return self._parts.stage.ask("rules.explain", conversation=wish.conversation)
-
-    def log_lines(self, wish: ConversationWish) -> Json:
-        return {"lines": self._parts.logs.of(wish.conversation)}
+    def conversation(self, wish: Show) -> Json:
+        with_messages = wish.messages and self._parts.place.options.show_words
+        shown = self._parts.stage.ask("conversation.show", conversation=wish.conversation, messages=with_messages)
+        part = waiting_part(shown)
+        waiting = {name: part.get(name) for name in ("count", "dueAt", "firstAt")} | {"why": why_due(part)}
+        return shown | {"waiting": waiting, "timeLine": self._parts.history.of(wish.conversation)}
 
     def operate(self, wish: Operate) -> Json:
         result = self._parts.stage.ask(
             f"conversation.{wish.operation}", conversation=wish.conversation, holdMs=wish.hold_ms
         )
-        self._parts.time_lines.add(wish.conversation, f"operator: {wish.operation}", self._parts.polls.clock())
+        self._parts.history.add(wish.conversation, f"operator: {wish.operation}", now_ms())
         self._parts.polls.hurry()
         return result
 
-    def redrive(self, wish: BatchWish) -> Json:
-        result = self._parts.stage.ask("dead.redrive", batchId=wish.batch_id)
-        self._parts.polls.forget_letters()
-        return result
-
     def act(self, wish: Act) -> Json:
-        customer = Customer(wish.platform, wish.account, wish.user, wish.tenant)
-        self._parts.player.note_reader(customer)
-        return self._parts.simulator.act(customer, wish.kind, text=wish.text, message_id=wish.message_id)
+        """Post a webhook as the customer's platform would, and return how the stage answered."""
+        customer, sender = Customer(wish.platform, wish.account, wish.user, wish.tenant), self._parts.place.sender
+        if wish.kind not in sender.kinds.get(wish.platform, ()):
+            raise Failed(f"This console cannot send '{wish.kind}' by {wish.platform}.")
+        posted = webhook(customer, wish.kind, text=wish.text, message_id=wish.message_id)
+        began_ms = now_ms()
+        with self._parts.place.errors():
+            response = sender.send(wish.platform, posted)
+        # The stage names the conversation if its rules assign the account to a tenant.
+        conversation, known = next(iter((response.body.get("conversations") or {customer.conversation: {}}).items()))
+        self._parts.history.add(conversation, f"sent {wish.kind}", began_ms, status=response.status)
+        self._parts.polls.hurry()
+        sent = {"messageId": posted.message_id, "at": began_ms, "tookMs": now_ms() - began_ms, **known}
+        return sent | {"conversation": conversation, "status": response.status, "answer": response.body}
 
-    def play(self, wish: PlayWish) -> Json:
-        self._parts.player.play(wish.name, run=wish.run)
-        return {}
 
-    def stop(self, _wish: Nothing) -> Json:
-        self._parts.player.stop()
-        return {}
-
-
-async def _answered(ask: Callable[[], Any]) -> Response:
+async def _next(reader: Reader) -> bytes | None:
+    """Return the next message. If none comes in time, return a comment, which shows whether the page is still open."""
     try:
-        return JSONResponse(await run_in_threadpool(ask))
-    except CannotDo as error:
-        return _problem(str(error), 400)
-    except Unreachable as error:
-        if is_outage(error):
-            return _problem(VALKEY_IS_OUT, 503)
-        return _problem(str(error), 502)
-    except Failed as error:
-        return _problem(str(error), 409)
+        return await asyncio.wait_for(reader.get(), KEEP_ALIVE_SECONDS)
+    except TimeoutError:
+        return b": still here\n\n"
 
 
 def _problem(text: str, status: int) -> Response:
     return JSONResponse({"problem": text}, status)
-
-
-def _sentences(error: ValidationError) -> list[str]:
-    problems = error.errors(include_url=False, include_context=False, include_input=False)
-    return [f"{'.'.join(map(str, each['loc'])) or 'body'}: {each['msg']}" for each in problems]

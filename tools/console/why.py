@@ -88,3 +88,18 @@ def why_left(detail: Json) -> Json | None:
     metadata = detail.get("metadata") or {}
     rule = metadata.get("rule")
     return why(rule, metadata.get("appliedWaitMs") or 0, was_emitted=True) if rule else None
+
+
+def late_ms(detail: Json, *, arrived_at_ms: int) -> int | None:
+    """Return how long after its due time a batch came, or None if its event lacks the times."""
+    metadata = detail.get("metadata") or {}
+    first_at_ms, wait_ms = metadata.get("firstMessageAt"), metadata.get("waitMs")
+    if not isinstance(first_at_ms, int) or not isinstance(wait_ms, int):
+        return None
+    return max(arrived_at_ms - first_at_ms - wait_ms, 0)
+
+
+def waiting_part(shown: Json) -> Json:
+    """Return the state in the lane where messages wait, because that may be only the DynamoDB lane."""
+    waits_in_valkey = shown.get("count") or shown.get("batch")
+    return shown if waits_in_valkey else shown.get("dynamodb") or shown

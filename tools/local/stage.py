@@ -27,7 +27,6 @@ from tools.local.progress import Progress
 MAX_FIRST_ANSWER_SECONDS = 30.0
 # The pause between two requests to ingest. Each request runs a function, so the pause is not shorter.
 FIRST_ANSWER_POLL_SECONDS = 0.2
-LOCK_POLL_SECONDS = 0.2
 ROOT = Path(__file__).parents[2]
 REGION = "us-east-1"
 LANES = ("valkey", "dynamodb")
@@ -96,28 +95,15 @@ class Stage:
 
     @contextmanager
     def without_valkey(self) -> Iterator[None]:
-        """Stop Valkey while the block runs. Then start it again with its data, unless the stage was replaced."""
+        """Stop Valkey while the block runs. Then start it again with its data."""
         instance = self._recorded()
         assert instance, "the stage is up"
         try:
             valkey.stop(instance=instance.mark)
             yield
         finally:
-            self._start_valkey_again(instance)
-
-    def _start_valkey_again(self, instance: Instance) -> None:
-        """Start Valkey if the instance is still recorded. Otherwise no later command would stop the server."""
-        while self._recorded() == instance:
-            with ExitStack() as locked:
-                try:
-                    locked.enter_context(self._lock())
-                except LocalError:
-                    time.sleep(LOCK_POLL_SECONDS)
-                    continue
-                if self._recorded() == instance:
-                    self._start_valkey(instance)
-                    valkey.wait_until_ready(instance.valkey_port)
-                return
+            self._start_valkey(instance)
+            valkey.wait_until_ready(instance.valkey_port)
 
     def lane(self) -> str | None:
         """Return the lane of the running stage, or None if it is not up."""

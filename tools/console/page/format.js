@@ -2,17 +2,12 @@
 
 import { html, useEffect, useRef } from "./vendor/htm-preact.js";
 
-const exact = new Intl.DateTimeFormat(undefined, {
-  dateStyle: "medium", timeStyle: "medium",
-});
-// The reader's locale decides between 12 and 24 hours, here and on the chart's axis.
+const exact = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+// The reader's locale decides between 12 and 24 hours.
 const clock = new Intl.DateTimeFormat(undefined, {
   hour: "numeric", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3,
 });
-const minutes = new Intl.DateTimeFormat(undefined, { hour: "numeric", minute: "2-digit" });
 
-export const timeOf = (ms) => (ms == null ? "–" : clock.format(ms));
-export const minuteOf = (ms) => minutes.format(ms);
 export const exactly = (ms) => (ms == null ? "" : `${exact.format(ms)} (${ms})`);
 
 export function duration(ms) {
@@ -56,17 +51,8 @@ export function Countdown({ at }) {
   return html`<time class="countdown" ref=${place} title=${exactly(at)} datetime=${iso(at)}></time>`;
 }
 
-// The end of a hold, and the time that is left until then.
-export function Until({ at }) {
-  const place = useRef(null);
-  useRunning(() => {
-    if (place.current) place.current.textContent = `, for another ${duration(Math.max(at - Date.now(), 0))}`;
-  }, [at]);
-  return html`until <${Moment} at=${at} /><span class="countdown" ref=${place}></span>`;
-}
-
 export function Moment({ at }) {
-  return html`<time title=${exactly(at)} datetime=${iso(at)}>${timeOf(at)}</time>`;
+  return html`<time title=${exactly(at)} datetime=${iso(at)}>${at == null ? "–" : clock.format(at)}</time>`;
 }
 
 function iso(ms) {
@@ -83,15 +69,15 @@ export function partsOf(conversation) {
 
 export const messagesOf = (count) => `${count} ${count === 1 ? "message" : "messages"}`;
 
-export const LAYERS = { defaults: "the product's defaults", deployed: "the deployment (cdk.json)", stage: "the rules of the stage" };
-// A layer of rules in words, for example "the rules of tenant acme".
-export function layerOf(layer) {
-  const [kind, ...name] = String(layer ?? "").split(":");
-  return LAYERS[layer] ?? (name.length ? `the rules of the ${kind} ${name.join(":")}` : kind);
-}
-
 // Why a batch is due, or was emitted, in a few words, with the rule that set its due time and the wait.
 export function becauseOf({ why, reason }) {
   if (!why) return reason ?? "–";
   return why.rule.endsWith("Ms") ? `${why.label} (${why.rule}, ${duration(why.waitMs)})` : why.label;
+}
+
+// A batch in a line: its size, its reason, and how late it came.
+export function batchInWords({ detail, why, lateMs }) {
+  const reason = becauseOf({ why, reason: detail.flushReason });
+  const late = lateMs == null ? "" : `, ${duration(lateMs)} after it was due`;
+  return `${messagesOf(detail.messageCount)}, because of ${reason}${late}${detail.attempt > 1 ? `, attempt ${detail.attempt}` : ""}`;
 }

@@ -1,13 +1,15 @@
 """The console keeps the next conversations of a stage and their time lines, and no more than fits the page."""
 
 from typing import Any
+from unittest.mock import MagicMock
 
 from message_buffer.json_object import Json
-from tools.console.batches import figures_of
+from tools.console.bus import Bus
+from tools.console.history import EVENTS_KEPT, OTHER_ENTRIES_KEPT, History
 from tools.console.hub import Hub
 from tools.console.pace import Pace
 from tools.console.polls import CONVERSATIONS_SHOWN, MAX_REQUESTS_IN_A_SWEEP, Polls
-from tools.console.time_lines import ENTRIES_IN_A_TIME_LINE, TIME_LINES_KEPT, TimeLines
+from tools.console.why import late_ms, why
 from tools.console.words import shown
 
 
@@ -23,13 +25,11 @@ class Stage:
 
     def __init__(self, *pages: list[Json]) -> None:
         self.pages = list(pages)
-        self.owners: list[Json] = []
+        self.platforms: Json = {}
         self.asked: list[str] = []
 
     def poll(self, operation: str, **fields: Any) -> Json:
         self.asked.append(operation)
-        if operation == "rules.list":
-            return {"rules": self.owners}
         if operation != "conversation.list":
             return {"letters": [], "inQueue": 0} if operation == "dead.list" else {"shards": []}
         place = int(fields["cursor"] or 0)
@@ -37,8 +37,8 @@ class Stage:
         return {"conversations": self.pages[place], "next": None if last else str(place + 1), "more": not last}
 
 
-def polls_of(stage: Stage, time_lines: TimeLines | None = None) -> Polls:
-    return Polls(stage, Hub(), time_lines or TimeLines(), clock=lambda: 5_000)  # type: ignore[arg-type]
+def polls_of(stage: Stage, history: History | None = None) -> Polls:
+    return Polls(stage, Hub(), history or History())  # type: ignore[arg-type]
 
 
 def test_the_page_gets_the_next_conversations_by_due_time() -> None:
@@ -52,25 +52,15 @@ def test_the_page_gets_the_next_conversations_by_due_time() -> None:
 
 
 def test_a_conversation_that_has_left_disappears_and_its_time_line_says_so() -> None:
-    stage, time_lines = Stage([row("a"), row("b")]), TimeLines()
-    polls = polls_of(stage, time_lines)
+    stage, history = Stage([row("a"), row("b")]), History()
+    polls = polls_of(stage, history)
     polls.sweep()
     stage.pages = [[row("b", count=2)]]
-    polls.sweep()
+    for _ in range(3):
+        polls.sweep()
     assert [each["conversation"] for each in polls.state()["conversations"]] == ["t/p/a/b"]
-    assert [entry["state"] for entry in time_lines.of("t/p/a/a")] == ["pending", "idle"]
-    assert [entry["count"] for entry in time_lines.of("t/p/a/b")] == [1, 2]
-
-
-def test_a_conversation_has_the_agent_that_owns_its_account() -> None:
-    stage = Stage([row("x"), row("other") | {"conversation": "u/p/a/x"}])
-    stage.owners = [{"scope": "account:p/a", "rules": {"tenant": "t", "agent": "sales"}}]
-    polls = polls_of(stage)
-    polls.sweep()
-    assert {each["conversation"]: each["agent"] for each in polls.state()["conversations"]} == {
-        "t/p/a/x": "sales",
-        "u/p/a/x": None,
-    }
+    assert [entry["state"] for entry in history.of("t/p/a/a")] == ["pending", "idle"]
+    assert [entry["count"] for entry in history.of("t/p/a/b")] == [1, 2]
 
 
 def test_a_sweep_ends_after_a_bounded_number_of_requests_and_says_that_there_are_more() -> None:
@@ -83,48 +73,36 @@ def test_a_sweep_ends_after_a_bounded_number_of_requests_and_says_that_there_are
 
 def test_what_a_bounded_sweep_did_not_reach_is_neither_shown_nor_taken_for_gone() -> None:
     """Reproduce a defect: with too many open conversations, those that had left were kept and shown for ever."""
-    stage, time_lines = Stage(*[[row(f"c{n}")] for n in range(MAX_REQUESTS_IN_A_SWEEP + 5)]), TimeLines()
-    polls = polls_of(stage, time_lines)
+    stage, history = Stage(*[[row(f"c{n}")] for n in range(MAX_REQUESTS_IN_A_SWEEP + 5)]), History()
+    polls = polls_of(stage, history)
     for _ in range(3):
         polls.sweep()
         stage.pages = [*stage.pages[5:], *stage.pages[:5]]
         assert polls.state()["open"] == MAX_REQUESTS_IN_A_SWEEP
-    lines = [time_lines.of(f"t/p/a/c{n}") for n in range(MAX_REQUESTS_IN_A_SWEEP + 5)]
+    lines = [history.of(f"t/p/a/c{n}") for n in range(MAX_REQUESTS_IN_A_SWEEP + 5)]
     assert {entry["state"] for line in lines for entry in line} == {"pending"}
-
-
-def test_many_unchanged_conversations_do_not_displace_the_time_line_of_one_that_changes() -> None:
-    """Reproduce a defect: with more open conversations than time lines, each sweep displaced every time line."""
-    stage = Stage([row(f"c{n}") for n in range(2 * TIME_LINES_KEPT)])
-    time_lines = TimeLines()
-    polls = polls_of(stage, time_lines)
-    polls.sweep()
-    time_lines.add("t/p/a/c0", "sent text", 5_000)
-    for _ in range(3):
-        polls.sweep()
-    assert [entry["kind"] for entry in time_lines.of("t/p/a/c0")] == ["sent text"]
 
 
 def test_a_conversation_in_both_lanes_has_an_entry_for_each_and_is_idle_when_both_are_empty() -> None:
     """Reproduce a defect: each sweep added two entries, and the first empty lane counted as an idle conversation."""
     in_valkey, in_dynamodb = row("a"), row("a") | {"lane": "dynamodb", "shard": None}
-    stage, time_lines = Stage([in_valkey, in_dynamodb]), TimeLines()
-    polls = polls_of(stage, time_lines)
+    del in_dynamodb["frozen"]
+    stage, history = Stage([in_valkey, in_dynamodb]), History()
+    polls = polls_of(stage, history)
     for page in ([in_valkey, in_dynamodb], [in_valkey, in_dynamodb], [in_valkey], []):
         stage.pages = [page]
         polls.sweep()
-    seen = [(entry["state"], entry.get("lane")) for entry in time_lines.of("t/p/a/a")]
+    seen = [(entry["state"], entry.get("lane")) for entry in history.of("t/p/a/a")]
     assert seen == [("pending", "valkey"), ("pending", "dynamodb"), ("idle", None)]
 
 
-def test_time_lines_are_bounded() -> None:
-    time_lines = TimeLines()
-    for n in range(TIME_LINES_KEPT + 10):
-        time_lines.add(f"c{n}", "seen", n)
-    assert time_lines.of("c0") == []
-    for n in range(ENTRIES_IN_A_TIME_LINE + 10):
-        time_lines.add("busy", "seen", n)
-    assert [entry["at"] for entry in time_lines.of("busy")] == list(range(10, ENTRIES_IN_A_TIME_LINE + 10))
+def test_what_is_kept_is_bounded() -> None:
+    history = History()
+    for n in range(max(EVENTS_KEPT, OTHER_ENTRIES_KEPT) + 10):
+        history.add("c", "poll", n)
+        history.add_event({"conversation": "c", "kind": "messages.amended", "at": n})
+    assert len(history.events) == EVENTS_KEPT
+    assert len(history.of("c")) == EVENTS_KEPT + OTHER_ENTRIES_KEPT
 
 
 def test_at_most_so_many_calls_begin_in_any_second() -> None:
@@ -139,18 +117,44 @@ def test_at_most_so_many_calls_begin_in_any_second() -> None:
         begun.append(now[0])
         now[0] += 0.05
     for begin in begun:
-        assert sum(begin <= other < begin + 1 for other in begun) <= 3
+        assert sum(begin <= other < begin + 0.999 for other in begun) <= 3
 
 
-def test_figures_say_how_late_a_batch_was() -> None:
-    detail = {"metadata": {"firstMessageAt": 1_000, "waitMs": 2_000}, "messageCount": 3, "flushReason": "silence"}
-    figures = figures_of(detail, arrived_at_ms=3_040)
-    assert figures
-    assert figures["lateMs"] == 40
-    assert figures_of({"metadata": {}}, arrived_at_ms=1) is None
+# -- events ----------------------------------------------------------------------------------------
 
 
-# -- words -----------------------------------------------------------------------------------------
+def test_a_batch_is_published_and_kept_with_its_reason_and_lateness_but_without_words() -> None:
+    hub, history = MagicMock(), History()
+    bus = Bus([], hub=hub, polls=MagicMock(), history=history, words=False)
+    times = {"firstMessageAt": 1_000, "lastMessageAt": 1_400, "waitMs": 3_400}
+    detail = {
+        "conversationId": "t/p/a/ada", "batchId": "b1", "messageCount": 2, "flushReason": "silence", "lane": "valkey",
+        "messages": [{"id": "m1", "text": "a word"}], "text": "a word",
+        "metadata": {**times, "rule": "typingInferenceMs", "appliedWaitMs": 3_000},
+    }  # fmt: skip
+    bus.take("messages.batch.ready", detail, at_ms=5_000)
+    (published,) = [each.args for each in hub.publish.call_args_list]
+    (kept,) = history.of("t/p/a/ada")
+    assert published[1]["why"] == kept["why"] == why("typingInferenceMs", 3_000, was_emitted=True)
+    assert published[1]["lateMs"] == kept["lateMs"] == 600
+    assert published[1]["detail"]["messages"] == [{"id": "m1"}]
+    assert kept["detail"]["messages"] is None
+    assert "a word" not in repr([published, kept])
+
+
+def test_words_are_kept_even_then_not_when_the_page_may_show_them() -> None:
+    hub, history = MagicMock(), History()
+    bus = Bus([], hub=hub, polls=MagicMock(), history=history, words=True)
+    bus.take("messages.reply.sent", {"conversationId": "c", "text": "a word"}, at_ms=1)
+    assert "a word" in repr(hub.publish.call_args_list)
+    assert "a word" not in repr(history.events)
+
+
+def test_the_lateness_of_a_batch_counts_from_its_due_time() -> None:
+    metadata = {"firstMessageAt": 1_000, "waitMs": 2_000}
+    assert late_ms({"metadata": metadata}, arrived_at_ms=3_040) == 40
+    assert late_ms({"metadata": metadata}, arrived_at_ms=2_900) == 0
+    assert late_ms({"metadata": {}}, arrived_at_ms=1) is None
 
 
 def test_hidden_words_do_not_reach_the_page_in_any_field() -> None:

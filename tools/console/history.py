@@ -1,0 +1,39 @@
+"""Keeps what happened lately: the stage's events, and the other entries of the conversations' time lines."""
+
+import threading
+from collections import deque
+from typing import Any
+
+from message_buffer.json_object import Json
+
+EVENTS_KEPT = 3_000
+OTHER_ENTRIES_KEPT = 20_000
+
+
+class History:
+    def __init__(self) -> None:
+        self._events: deque[Json] = deque(maxlen=EVENTS_KEPT)
+        self._others: deque[Json] = deque(maxlen=OTHER_ENTRIES_KEPT)
+        self._lock = threading.Lock()
+
+    def add_event(self, event: Json) -> None:
+        """Keep an event. Its detail must be small, so it has no messages."""
+        with self._lock:
+            self._events.append(event)
+
+    def add(self, conversation: str, kind: str, at_ms: int, **facts: Any) -> None:
+        """Add an entry to the time line of a conversation."""
+        with self._lock:
+            self._others.append({"conversation": conversation, "kind": kind, "at": at_ms, **facts})
+
+    @property
+    def events(self) -> list[Json]:
+        """Return the kept events, oldest first."""
+        with self._lock:
+            return list(self._events)
+
+    def of(self, conversation: str) -> list[Json]:
+        """Return the time line of a conversation, oldest entry first."""
+        with self._lock:
+            found = [each for each in (*self._events, *self._others) if each["conversation"] == conversation]
+        return sorted(found, key=lambda each: int(each["at"]))
