@@ -1,6 +1,5 @@
 """A running stage keeps its lane, and `up` replaces it only after the developer agreed."""
 
-import fcntl
 import io
 import json
 import sys
@@ -146,29 +145,3 @@ def test_a_stage_that_went_down_during_an_outage_gets_no_valkey(
     with stage.without_valkey():
         stage.down(Progress(io.StringIO()))
     assert servers == ["stopped"]
-
-
-def test_a_stage_that_was_replaced_during_an_outage_gets_no_second_valkey(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: list[str]
-) -> None:
-    with stage_of(tmp_path, "valkey", monkeypatch).without_valkey():
-        other = Instance("another mark", 4, 5, 6)
-        (tmp_path / "run" / "instance.json").write_text(json.dumps(asdict(other)))
-    assert servers == ["stopped"]
-
-
-def test_the_end_of_an_outage_waits_for_another_command_of_the_stage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: list[str]
-) -> None:
-    stage = stage_of(tmp_path, "valkey", monkeypatch)
-    lock = (tmp_path / "lock").open("w")
-    fcntl.flock(lock, fcntl.LOCK_EX)
-
-    def wait(_seconds: float) -> None:
-        servers.append("waited")
-        lock.close()
-
-    monkeypatch.setattr("tools.local.stage.time.sleep", wait)
-    with stage.without_valkey():
-        pass
-    assert servers == ["stopped", "waited", "started"]

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from redis.exceptions import ConnectionError as LostConnection
 
 from lambdas.admin.conversations import (
     MAX_MESSAGES_SHOWN,
@@ -13,7 +12,7 @@ from lambdas.admin.conversations import (
     OUTLASTS_REPLY_WINDOW,
     Conversations,
 )
-from lambdas.admin.dead_letters import DEAD_LETTER_HIDDEN_SECONDS, MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS, DeadLetters
+from lambdas.admin.dead_letters import DEAD_LETTER_HIDDEN_SECONDS, DeadLetters
 from lambdas.admin.forgetting import Forgetting, Places
 from lambdas.admin.handler import operations_of
 from lambdas.admin.rules import MAX_DOORS, MIN_MS_LEFT_TO_RETIME, RulesAdmin
@@ -324,13 +323,6 @@ def test_a_list_that_makes_no_sense_is_refused(desk: Desk, fields: Json, problem
 # -- requests --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("operation", ["conversation.explode", None, 7, ["status"]])
-def test_an_unknown_operation_is_answered_with_the_known(desk: Desk, operation: object) -> None:
-    code, message = desk.error(operation)
-    assert code == "invalid"
-    assert "conversation.show" in message
-
-
 @pytest.mark.parametrize("event", [None, [], "status", {}])
 def test_what_is_no_request_is_refused_and_not_raised(desk: Desk, event: object) -> None:
     answer = Operations({}, desk.telemetry).answer(event, request_id=REQUEST)
@@ -507,19 +499,6 @@ def test_the_reply_window_counts_from_the_time_at_which_the_last_message_was_sen
     assert row["replyUntil"] == now_ms + DAY_MS, "a list reads no message"
 
 
-def test_if_the_last_message_is_not_read_its_arrival_begins_the_reply_window(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lambdas.admin.conversations.MAX_MESSAGES_SHOWN", 1)
-    arrived_at_ms = desk.engine.clock.now_ms
-    sent(desk.engine, "m1", sent_ms_ago=60_000)
-    sent(desk.engine, "m2", sent_ms_ago=60_000)
-    assert desk.result("conversation.show", conversation=OF_WHATSAPP)["replyUntil"] == arrived_at_ms + DAY_MS
-    desk.result("conversation.cancel", conversation=OF_WHATSAPP)
-    desk.engine.clock.advance(5_000)
-    assert desk.result("conversation.show", conversation=OF_WHATSAPP)["replyUntil"] == arrived_at_ms + DAY_MS
-
-
 def test_a_hold_that_outlasts_the_reply_window_is_kept_with_a_warning(behind_it: Desk) -> None:
     desk, now_ms = behind_it, behind_it.engine.clock.now_ms
     sent(desk.engine, "m1", sent_ms_ago=None)
@@ -540,24 +519,6 @@ def test_without_a_reply_window_nothing_is_said_about_it(desk: Desk) -> None:
     assert "replyUntil" not in desk.result("conversation.show", conversation=NAME)
     unknown = desk.result("conversation.hold", conversation=OF_WHATSAPP, holdMs=DAY_MS)
     assert unknown.keys() == {"heldUntil"}, "no message is known"
-
-
-def test_a_cancel_whose_answer_was_lost_is_told_all_the_same(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk.engine.send(NAME, "m1")
-    execute, answers = desk.engine.client.execute_command, []
-
-    def losing_the_first_answer(*args: Any) -> Any:
-        answers.append(execute(*args))
-        if len(answers) == 1:
-            raise LostConnection
-        return answers[-1]
-
-    monkeypatch.setattr(desk.engine.client, "execute_command", losing_the_first_answer)
-    not_known = {"generation": None, "dropped": None, "frozen": None, "leaving": None}
-    assert desk.result("conversation.cancel", conversation=NAME) == not_known
-    ((_, detail),) = desk.bus.published
-    assert json.loads(detail).items() >= not_known.items()
-    assert len(answers) == 2
 
 
 def test_a_cancel_that_the_bus_did_not_take_says_so(desk: Desk) -> None:
@@ -911,10 +872,3 @@ def test_a_letter_whose_fate_is_not_known_stays(desk: Desk) -> None:
     assert desk.error("dead.redrive", batchId="b0") == ("unavailable", "invoke: ReadTimeoutError")
     assert len(desk.queue.letters) == 1
     assert desk.queue.hidden == set()
-
-
-def test_looking_ends_while_there_is_time_to_act(desk: Desk) -> None:
-    desk.queue = FakeLetters(letter("b0"))
-    desk.time_left_ms = MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS
-    assert desk.error("dead.redrive", batchId="b0")[0] == "not_found"
-    assert desk.conversation_processor.calls == []

@@ -113,25 +113,6 @@ def test_one_failed_entry_among_many_is_a_failure(stub: Callable[[str], Stubber]
         EventBus("bus").publish_all("t", ["1", "2"])
 
 
-def test_a_call_that_succeeds_with_a_failed_entry_has_failed(stub: Callable[[str], Stubber]) -> None:
-    refused = {"FailedEntryCount": 1, "Entries": [{"ErrorCode": "ThrottlingException", "ErrorMessage": "slow down"}]}
-    stub("events").add_response("put_events", refused)
-    with pytest.raises(SendFailed, match=r"^put event: ThrottlingException$"):
-        EventBus("bus").publish("t", "{}")
-
-
-def test_a_refusal_is_ours_and_does_not_quote_what_was_sent(stub: Callable[[str], Stubber]) -> None:
-    stub("sqs").add_client_error("send_message", "InvalidMessageContents", "bad: what a customer wrote")
-    with pytest.raises(SendFailed, match=r"^send dead letter: InvalidMessageContents$"):
-        DeadLetterQueue("https://q").put("what a customer wrote")
-
-
-def test_no_answer_is_ours_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    with pytest.raises(SendFailed, match=r"^read secret: ConnectionRefusedError$"):
-        Secrets().read("id")
-
-
 def test_a_call_ends_in_its_time_though_none_of_eight_addresses_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
 
@@ -180,6 +161,3 @@ def test_many_threads_make_one_client() -> None:
     for thread in threads:
         thread.join()
     assert len({id(client) for client in made}) == 1
-
-
-# -- signing in to the cache -----------------------------------------------------------------------

@@ -79,28 +79,6 @@ def test_a_consumer_may_not_do_what_an_operator_may(
     assert answer["error"]["message"].endswith("valid: conversation.hold, conversation.resume, gate.")
 
 
-def test_a_consumer_asks_and_holds_and_is_told_with_its_request(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake.send(CONVERSATION, "m1")
-    telemetry = RecordedTelemetry()
-    operations = Operations(operations_of(Gate(valkey_lane(fake.store))), telemetry)
-    monkeypatch.setattr(handler, "_parts", lambda: (operations, telemetry))
-    of = {"by": "responder", "conversation": CONVERSATION}
-    asked = handler.handler({"operation": "gate", "generation": 1, **of}, CONTEXT)
-    assert asked == {"ok": True, "result": {"current": 1, "newer": False, "holds": []}}
-    held = handler.handler({"operation": "conversation.hold", "holdMs": HOLD_MS, **of}, CONTEXT)
-    assert held == {"ok": True, "result": {"heldUntil": fake.clock.now_ms + HOLD_MS}}
-    lines = telemetry.said("operator")
-    assert [(line["operation"], line["requestId"]) for line in lines] == [("gate", "r-1"), ("conversation.hold", "r-1")]
-
-
-def test_a_consumer_is_told_whether_its_author_has_written_again(both: Function, fake: Engine) -> None:
-    assert both.ask("gate", generation=1)["result"] == {"current": 0, "newer": False, "holds": []}
-    fake.send(CONVERSATION, "m1")
-    assert both.ask("gate", generation=1)["result"] == {"current": 1, "newer": False, "holds": []}
-    fake.send(CONVERSATION, "m2")
-    assert both.ask("gate", generation=1)["result"] == {"current": 2, "newer": True, "holds": []}
-
-
 def test_the_gate_asks_the_lane_that_the_batch_came_from(both: Function, window: WindowScene, fake: Engine) -> None:
     for n in range(3):
         fake.send(CONVERSATION, f"m{n}")

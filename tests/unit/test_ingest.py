@@ -65,12 +65,6 @@ def test_a_rest_apis_event_without_anything_is_refused_and_no_crash(scene: Scene
     assert status == (403 if method == "GET" else 401)
 
 
-def test_a_list_of_messages_is_buffered_in_its_order(scene: Scene) -> None:
-    status, answer = scene.post("generic", [message(f"m{n}") for n in range(30)])
-    assert (status, answer["accepted"]) == (200, 30)
-    assert [each["id"] for each in scene.buffered(CONVERSATION)] == [f"m{n}" for n in range(30)]
-
-
 @pytest.mark.case(20)
 def test_a_flood_by_one_person_ends_the_wait_and_no_message_of_it_is_dropped(scene: Scene) -> None:
     for sent in (100, 200, 300):
@@ -106,11 +100,6 @@ def test_no_two_conversations_have_one_id(scene: Scene, parts: list[tuple[str, s
 
 def test_an_unknown_platform_is_not_found(scene: Scene) -> None:
     assert scene.call(gateway("pigeon", b"{}"))[0] == 404
-
-
-@pytest.mark.parametrize("method", ["PUT", "DELETE", "HEAD"])
-def test_other_methods_are_not_allowed(scene: Scene, method: str) -> None:
-    assert scene.call(gateway("generic", method=method))[0] == 405
 
 
 @pytest.mark.parametrize(

@@ -88,39 +88,6 @@ def test_an_edit_of_what_was_emitted_goes_out_again_with_each_delivery(scene: Sc
     assert scene.buffered(CHAT) == []
 
 
-def test_an_unsent_message_leaves_its_buffer_and_no_redelivery_brings_it_back(scene: Scene) -> None:
-    conversation = "default/instagram/shop/ada"
-    scene.post("instagram", instagram(message={"mid": "a", "text": "secret"}))
-    assert scene.post("instagram", instagram(message={"mid": "a", "is_deleted": True}))[0] == 200
-    assert scene.buffered(conversation) == []
-    assert scene.amended() == []
-    assert scene.post("instagram", instagram(message={"mid": "a", "text": "secret"}))[1]["duplicates"] == 1
-    assert scene.buffered(conversation) == []
-
-
-def test_a_deletion_after_emission_goes_out(scene: Scene) -> None:
-    conversation = "default/instagram/shop/ada"
-    scene.post("instagram", instagram(message={"mid": "a", "text": "secret"}))
-    taken = emit(scene, conversation)
-    scene.post("instagram", instagram(message={"mid": "a", "is_deleted": True}))
-    (event,) = scene.amended()
-    VALIDATOR.validate(event)
-    assert (event["change"], event["batchId"], event["message"]) == ("deleted", taken.batch_id, None)
-
-
-@pytest.mark.parametrize(
-    ("reaction", "emoji"), [({"action": "react", "emoji": "❤"}, "❤"), ({"action": "unreact"}, None)]
-)
-def test_a_reaction_always_goes_out_and_changes_no_buffer(scene: Scene, reaction: Json, emoji: str | None) -> None:
-    scene.post("instagram", instagram(message={"mid": "a", "text": "Hey"}))
-    before = scene.engine.keys()
-    assert scene.post("instagram", instagram(reaction={"mid": "a", **reaction}))[0] == 200
-    (event,) = scene.amended()
-    VALIDATOR.validate(event)
-    assert (event["change"], event["messageId"], event["emoji"], event["batchId"]) == ("reaction", "a", emoji, None)
-    assert scene.engine.keys().keys() == before.keys()
-
-
 def test_a_change_that_stands_before_its_message_in_one_body_is_made_after_it(scene: Scene) -> None:
     body = instagram(message_edit={"mid": "a", "text": "right"})
     body["entry"] += instagram(message={"mid": "a", "text": "wrong"})["entry"]

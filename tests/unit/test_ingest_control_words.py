@@ -54,14 +54,6 @@ def test_a_stop_is_told_with_all_that_the_schema_asks_for(worded: Scene) -> None
     assert worded.telemetry.counts["Stopped"] == 1
 
 
-def test_a_stop_says_whether_a_batch_was_leaving(worded: Scene) -> None:
-    worded.post("generic", message("m1"))
-    emit(worded)
-    worded.post("generic", message("m2", "stop"))
-    (event,) = worded.cancelled()
-    assert (event["frozen"], event["leaving"]) == (1, True)
-
-
 def test_a_stop_delivered_again_drops_nothing_that_came_since(worded: Scene) -> None:
     worded.post("generic", [message("m1"), message("s", "stop")])
     worded.post("generic", message("m2"))

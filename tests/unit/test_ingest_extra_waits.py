@@ -42,34 +42,6 @@ def test_a_voice_note_waits_for_its_transcript_and_then_as_others_do(scene: Scen
     assert texts(scene) == ["Where is my order?"]
 
 
-def test_a_transcript_does_not_end_the_wait_for_that_of_a_later_voice_note(scene: Scene) -> None:
-    scene.rules.write("stage", {"transcriptWaitMs": 10_000, "typingInferenceMs": 0})
-    scene.post("generic", photo("v1", pending=True))
-    scene.post("generic", photo("v2", pending=True))
-    scene.post("generic", photo("v1", "Where is my order?") | {"edited": True})
-    assert scene.engine.store.peek_conversation(CHAT).due_at_ms == scene.engine.clock.now_ms + 10_000
-    scene.post("generic", photo("v2", "It has number 7.") | {"edited": True})
-    assert scene.engine.store.peek_conversation(CHAT).due_at_ms == scene.engine.clock.now_ms + 1_000
-
-
-def test_a_transcript_that_comes_late_sends_at_once_and_starts_a_processor(scene: Scene) -> None:
-    scene.rules.write("stage", {"transcriptWaitMs": 200_000, "maxWaitMs": 400_000, "typingInferenceMs": 0})
-    scene.post("generic", photo("v1", pending=True))
-    assert scene.functions.processors() == []
-    scene.engine.clock.advance(50_000)
-    scene.post("generic", photo("v1", "Where is my order?") | {"edited": True})
-    assert scene.functions.processors() == [0]
-    assert scene.engine.claim() == [CHAT]
-
-
-def test_an_edited_text_moves_no_time(scene: Scene) -> None:
-    scene.post("generic", message("m1"))
-    scene.post("generic", {"account": "shop", "conversation": "c1"}, route="typing")
-    before = scene.engine.store.peek_conversation(CHAT).due_at_ms
-    scene.post("generic", message("m1", "Hello", edited=True))
-    assert (texts(scene), scene.engine.store.peek_conversation(CHAT).due_at_ms) == (["Hello"], before)
-
-
 @pytest.mark.parametrize(
     "case", [each for each in cases() if types_of(each) & {"button", "interactive", "order"}], ids=str
 )

@@ -12,14 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lambdas.ingest.platforms import PLATFORMS
-from lambdas.ingest.platforms.base import MAX_WEBHOOK_BYTES
 from message_buffer.json_object import Json
 from tests.support.engine import Engine
 from tests.support.ingest_scene import SECRET, URL_HOST, Scene, function_url, message, signature
 from tests.support.platforms import FORM, body_of, fixtures, name_of, signed
-
-# Lambda passes at most 6 MB to a function.
-MAX_EVENT_BODY_BYTES = 6 * 1_024 * 1_024
 
 
 @pytest.fixture
@@ -107,17 +103,6 @@ def test_any_other_method_is_refused_and_changes_nothing(method: str, scene: Sce
     event["requestContext"]["http"]["method"] = method
     assert scene.call(event)[0] == 405
     assert changed_nothing(scene)
-
-
-@pytest.mark.parametrize("platform", PLATFORMS)
-def test_a_body_as_large_as_lambda_lets_through_is_refused_before_its_signature_is_checked(
-    platform: str, scene: Scene
-) -> None:
-    assert MAX_EVENT_BODY_BYTES > MAX_WEBHOOK_BYTES
-    raw = b"x" * MAX_EVENT_BODY_BYTES
-    assert scene.call(function_url(f"/webhook/{platform}", raw))[0] == 413
-    assert changed_nothing(scene)
-    assert scene.secrets.reads == 0
 
 
 @given(

@@ -21,7 +21,6 @@ SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.conversat
 VALIDATOR = jsonschema.Draft4Validator(SCHEMA)
 CHAT = "default/whatsapp/555/491"
 PAGE_CHAT = "default/messenger/682/7700"
-OWNED_CHAT = "default/telegram/shopbot/B1:1111"
 WORDS = "Hello, this is Eva."
 INBOX, BOT = "263902037430900", "1517776481860111"
 HOLD_MS = 12 * HOUR_MS
@@ -72,11 +71,6 @@ def held_until(scene: Scene, conversation: str = CHAT) -> int | None:
     return scene.engine.store.peek_conversation(conversation).held_until_ms
 
 
-def holds_nothing(scene: Scene, conversation: str = CHAT) -> bool:
-    until_ms = held_until(scene, conversation)
-    return (until_ms is None or until_ms <= scene.engine.clock.now_ms) and "TakenOver" not in scene.telemetry.counts
-
-
 # -- who holds -------------------------------------------------------------------------------------
 
 
@@ -123,12 +117,6 @@ def test_without_the_rule_nothing_is_held_and_the_table_is_not_asked(scene: Scen
     assert (scene.takeovers.calls, scene.taken_over(), scene.is_empty()) == ([], [], True)
 
 
-@pytest.mark.parametrize("field", ["message_echoes", "messages", "history", None])
-def test_what_whatsapp_reports_of_other_apps_holds_nothing(scene: Scene, field: str) -> None:
-    scene.post("whatsapp", whatsapp(echo(scene), field=field))
-    assert holds_nothing(scene)
-
-
 @pytest.mark.parametrize(
     ("app", "rules", "holds"),
     [
@@ -162,38 +150,6 @@ def test_only_on_instagram_a_person_may_have_typed_a_message_that_names_no_app(
     assert scene.post(platform, messenger(scene, None, platform=platform))[0] == 200
     assert (held_until(scene, conversation) is not None) == holds
     assert len(scene.taken_over()) == holds
-
-
-@pytest.mark.parametrize(
-    ("fields", "holds"),
-    [
-        ({}, True),
-        ({"sender_business_bot": {"id": 43, "is_bot": True, "first_name": "Shop"}}, False),
-        ({"is_from_offline": True}, False),
-        ({"from": {"id": 1111, "is_bot": False, "first_name": "Ada"}}, False),
-    ],
-)
-def test_on_telegram_only_the_owners_own_words_hold(scene: Scene, fields: Json, holds: bool) -> None:
-    scene.post("telegram", telegram(scene, **fields))
-    assert (held_until(scene, OWNED_CHAT) is not None) == holds
-
-
-@pytest.mark.promise("P9")
-@pytest.mark.parametrize("platform", ["whatsapp", "messenger", "telegram"])
-def test_a_forged_reply_holds_nothing(scene: Scene, platform: str) -> None:
-    body = {
-        "whatsapp": lambda: whatsapp(echo(scene)),
-        "messenger": lambda: messenger(scene),
-        "telegram": lambda: telegram(scene),
-    }[platform]()
-    assert scene.post(platform, body, secret="forged")[0] == 401
-    assert (scene.takeovers.calls, scene.taken_over(), scene.is_empty()) == ([], [], True)
-
-
-def test_a_secret_of_one_account_takes_over_no_other_accounts_conversation(scene: Scene) -> None:
-    scene.secrets.text = json.dumps({"whatsapp": {"secret": "all", "accounts": {"556": {"secret": "mine"}}}})
-    assert scene.post("whatsapp", whatsapp(echo(scene)), secret="mine")[0] == 401
-    assert holds_nothing(scene)
 
 
 # -- again, late, in between -----------------------------------------------------------------------

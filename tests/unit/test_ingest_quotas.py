@@ -142,26 +142,6 @@ def test_a_control_word_waits_for_a_message_that_its_accounts_quota_refused(scen
     assert texts(scene) == ([] if word == "stop" else ["first", "never mind"])
 
 
-def test_a_stop_word_is_charged_before_the_messages_of_its_webhook(scene: Scene) -> None:
-    scene.rules.write("stage", {"stopWords": ["stop"]})
-    scene.rules.write(SHOP, {"quota": FEW})
-    scene.post("generic", message("m0", conversation="other"))
-    assert scene.post("generic", [*fragments(1, 8), message("s", "stop", conversation="other")])[0] == 429
-    assert len(scene.cancelled()) == 1
-    assert texts(scene, "default/generic/shop/other") == []
-
-
-def test_changes_of_a_refused_conversation_come_again_with_it(scene: Scene) -> None:
-    scene.rules.write(SHOP, {"quota": {"conversationsPerMinute": 1}})
-    body = [message("m0", conversation="c0"), message("m1", "old"), message("m1", "new", edited=True)]
-    assert scene.post("generic", body)[0] == 429
-    assert scene.amended() == []
-    scene.engine.clock.advance(60_000)
-    assert scene.post("generic", body)[0] == 200
-    assert texts(scene) == ["new"]
-    assert scene.amended() == []
-
-
 @pytest.mark.case(20)
 @pytest.mark.promise("P1")
 def test_what_a_platform_that_punishes_refusals_sends_over_a_quota_is_put_aside_and_brought_in(scene: Scene) -> None:
@@ -219,16 +199,6 @@ def test_a_platform_that_punishes_refusals_is_not_told_that_changes_over_a_quota
     assert (said["dropped"], said["put_aside"]) == (3, 0)
 
 
-def test_changes_over_their_quota_keep_no_message_of_another_conversation_out(scene: Scene) -> None:
-    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
-    scene.post("whatsapp", reactions(3))
-    body = whatsapp("a")
-    body["entry"] += reactions(1)["entry"]
-    assert scene.post("whatsapp", body)[0] == 200
-    assert texts(scene, "default/whatsapp/1/491701") == ["a"]
-    assert (len(scene.dead_letters.bodies), scene.telemetry.counts["Dropped"]) == (0, 1)
-
-
 def test_changes_and_control_words_that_follow_a_message_that_is_put_aside_are_dropped(scene: Scene) -> None:
     scene.rules.write("stage", {"stopWords": ["stop"]})
     scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
@@ -239,25 +209,6 @@ def test_changes_and_control_words_that_follow_a_message_that_is_put_aside_are_d
     assert (texts(scene, "default/whatsapp/1/491701"), scene.cancelled(), scene.amended()) == (["a"], [], [])
     assert (len(scene.dead_letters.bodies), scene.telemetry.counts["PutAside"]) == (1, 1)
     assert scene.telemetry.counts["Dropped"] == 2
-
-
-def test_what_may_be_put_aside_does_not_depend_on_the_number_of_shards(scene: Scene) -> None:
-    scene.engine.store.settings = scene.engine.store.settings._replace(shards=16)
-    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
-    most = MAX_PUT_ASIDE.messages_per_minute
-    assert scene.post("whatsapp", whatsapp(*map(str, range(most))))[0] == 200
-    assert len(scene.dead_letters.bodies) == most - 1
-    assert [scene.post("whatsapp", whatsapp("x", phone="1"))[0] for _ in range(1)] == [200]
-    assert scene.post("whatsapp", whatsapp("y", "z"))[0] == 429
-
-
-def test_a_webhook_that_may_not_be_put_aside_leaves_what_is_left_to_others(scene: Scene) -> None:
-    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
-    most = MAX_PUT_ASIDE.messages_per_minute
-    assert scene.post("whatsapp", whatsapp(*map(str, range(most - 4))))[0] == 200
-    many, few = whatsapp(*"abcdefgh"), whatsapp(*"vwxyz")
-    assert [scene.post("whatsapp", many)[0] for _ in range(3)] == [429] * 3
-    assert scene.post("whatsapp", few)[0] == 200
 
 
 def test_typing_events_have_a_quota_of_their_own(scene: Scene) -> None:
@@ -356,15 +307,6 @@ def test_the_changes_of_a_webhook_never_keep_its_messages_out(scene: Scene, kind
             break
         scene.engine.clock.advance(retry_after(scene, body) * 1_000)
     assert texts(scene, "default/generic/shop/other") == [f"fragment {n}" for n in range(1, 9)]
-
-
-def test_a_small_quota_that_a_webhook_has_overdrawn_is_full_again_after_two_minutes(scene: Scene) -> None:
-    scene.rules.write(SHOP, {"quota": {"messagesPerMinute": 1}})
-    assert scene.post("generic", changes("reactions", 100))[0] == 200
-    scene.engine.clock.advance(59_000)
-    assert scene.post("generic", changes("reactions", 1))[0] == 429
-    scene.engine.clock.advance(61_000)
-    assert scene.post("generic", changes("reactions", 1))[0] == 200
 
 
 def test_stop_words_are_published_in_few_calls(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -490,17 +432,3 @@ def test_of_a_large_webhook_with_refused_items_no_item_is_left_out(
         scene.post("generic", body)
     assert scene.post("generic", body)[0] == 200
     assert texts(scene) == [f"fragment {n}" for n in range(20)]
-
-
-def test_a_webhook_of_which_too_much_is_put_aside_comes_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue that is slow must not keep the function until it is killed."""
-    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
-    put = scene.dead_letters.put
-
-    def slowly(body: str) -> None:
-        scene.engine.clock.advance(MAX_WORK_MS_IN_A_WEBHOOK // 4 + 1)
-        put(body)
-
-    monkeypatch.setattr(scene.dead_letters, "put", slowly)
-    assert scene.post("whatsapp", whatsapp(*map(str, range(10))))[0] == 503
-    assert len(scene.dead_letters.bodies) == 4

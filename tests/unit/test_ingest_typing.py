@@ -5,13 +5,11 @@ from typing import Any
 
 import pytest
 
-from lambdas.ingest.platforms import PLATFORMS
 from message_buffer.errors import StoreUnavailable
 from message_buffer.json_object import Json
 from message_buffer.limits import SECRET_LIFE_MS
 from tests.support.engine import Engine
-from tests.support.ingest_scene import SECRET, Scene, gateway, message, waits_ms
-from tests.support.platforms import signed
+from tests.support.ingest_scene import Scene, message, waits_ms
 
 
 @pytest.fixture
@@ -43,12 +41,6 @@ def test_typing_makes_a_buffer_wait_longer(scene: Scene) -> None:
         {"conversations": {CONVERSATION: {"dueAt": due_at_ms}}},
     )
     assert scene.engine.store.peek_conversation(CONVERSATION).due_at_ms == due_at_ms
-
-
-@pytest.mark.parametrize("platform", [name for name in PLATFORMS if name != "generic"])
-def test_a_platform_that_tells_of_no_typing_has_no_typing_route(scene: Scene, platform: str) -> None:
-    raw = b"{}"
-    assert scene.call(gateway(platform, raw, headers=signed(platform, raw, SECRET), route="typing"))[0] == 404
 
 
 def test_typing_is_signed_like_everything(scene: Scene) -> None:

@@ -77,20 +77,6 @@ def test_statuses_and_what_we_cannot_read_are_no_messages(scene: Scene) -> None:
     assert scene.telemetry.counts["Ignored"] == len(odd) + 2
 
 
-def test_an_entry_that_cannot_be_read_does_not_refuse_its_neighbours(scene: Scene) -> None:
-    body = whatsapp(item())
-    body["entry"] = [{"id": "1"}, 7, {"id": 5, "changes": {}}, *body["entry"]]
-    status, answer = scene.post("whatsapp", body)
-    assert (status, answer["accepted"], answer["ignored"]) == (200, 1, 3)
-
-
-def test_a_webhook_of_many_users_and_accounts_is_taken_apart(scene: Scene) -> None:
-    body = whatsapp(*[item(id=f"w{n}", **{"from": str(n % 10)}) for n in range(200)])
-    body["entry"] += whatsapp(item(), account="666")["entry"]
-    _, answer = scene.post("whatsapp", body)
-    assert (answer["accepted"], len(answer["conversations"])) == (201, 11)
-
-
 def test_one_item_that_cannot_be_kept_does_not_hold_up_its_neighbours(scene: Scene) -> None:
     contacts = [{"name": {"formatted_name": "Ann"}, "phones": ["x" * 70_000]}]
     webhook = whatsapp(

@@ -268,13 +268,6 @@ def test_the_sdk_tries_again_after_the_same_refusals(server: WebServer) -> None:
     assert not _passes(400, "ValidationException")
 
 
-def test_a_repeated_transaction_has_the_token_of_its_first_try(server: WebServer) -> None:
-    server.answer = answers((500, {}), (200, {}))
-    aws.client("dynamodb").transact_write_items(TransactItems=[])
-    first, second = [request.json["ClientRequestToken"] for request in server.requests]
-    assert first == second
-
-
 def test_an_answer_that_does_not_come_ends_the_call(server: WebServer) -> None:
     server.answer = SLOW
     impatient = aws.Patience(1.0, 0.05, attempts=1)
@@ -325,28 +318,6 @@ def test_a_connection_that_was_opened_ahead_is_used_though_tls_has_sent_tickets(
         ports = [request.port for request in server.requests]
     assert ports[0] == opened
     assert ports[1] != opened
-
-
-def test_after_a_lost_connection_the_next_try_has_a_new_one(server: WebServer) -> None:
-    client = aws.client("events")
-    together = threading.Barrier(2)
-
-    def answer_together(_request: Request) -> Any:
-        together.wait(10)
-        return 200, {}
-
-    server.answer = answer_together
-    threads = [threading.Thread(target=client.put_events, kwargs={"Entries": []}) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    old = {request.port for request in server.requests}
-    assert len(old) == len(client._idle) == 2
-    # The service dropped both connections while the instance was suspended, and the client does not know it yet.
-    server.answer = lambda request: RESET if request.port in old else (200, {})
-    client.put_events(Entries=[])
-    assert server.requests[-1].port not in old
 
 
 def test_a_connection_that_was_idle_for_long_is_not_used_again(

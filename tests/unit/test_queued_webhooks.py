@@ -17,7 +17,6 @@ from lambdas.ingest.queued_webhooks import (
 from lambdas.ingest.service import RETRY_AFTER_SECONDS
 from message_buffer.errors import SendFailed, StoreUnavailable
 from message_buffer.json_object import Json
-from message_buffer.rules.quota import Quota
 from tests.support.engine import Engine
 from tests.support.ingest_scene import Scene
 from tests.unit.test_webhook_cases import with_odd_values
@@ -129,13 +128,6 @@ def test_the_messages_of_a_notification_are_buffered_once(desk: Desk) -> None:
     assert (desk.queues.aside, desk.queues.pauses) == ({}, {})
 
 
-def test_a_notification_without_messages_is_done(desk: Desk) -> None:
-    value = {"messaging_product": "whatsapp", "metadata": {"phone_number_id": NUMBER}, "statuses": [{"id": "wamid.1"}]}
-    assert desk.deliver(notification({"id": "1", "changes": [{"value": value, "field": "messages"}]})) == []
-    assert desk.scene.is_empty()
-    assert desk.queues.aside == {}
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -183,16 +175,6 @@ def test_what_is_refused_for_now_comes_again_after_growing_pauses_however_often(
     assert desk.queues.pauses == {"n0": max(min(doubled, MAX_QUEUED_WEBHOOK_PAUSE_SECONDS), RETRY_AFTER_SECONDS)}
     assert desk.texts() == ["Hello"]
     assert desk.queues.aside == {}
-
-
-def test_an_account_over_its_quota_is_taken_later(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk(Scene(fake, monkeypatch, quota=Quota(messages_per_minute=6, conversations_per_minute=6)), monkeypatch)
-    desk.scene.rules.write(f"account:whatsapp/{NUMBER}", {"quota": {"messagesPerMinute": 1}})
-    assert desk.deliver(notification(entry("one")), notification(entry("two"))) == ["n1"]
-    assert desk.queues.pauses["n1"] >= 30
-    fake.clock.advance(60_000)
-    assert desk.deliver(notification(entry("two")), deliveries=2) == []
-    assert desk.texts() == ["one", "two"]
 
 
 def test_an_unforeseen_error_holds_up_no_other_webhook(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

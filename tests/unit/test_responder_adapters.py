@@ -215,13 +215,6 @@ def test_an_account_cannot_lead_to_another_place_of_the_provider(name: str, serv
     assert server.requests[0].path == "/..%2Fme%3Fx%3D/messages"
 
 
-def test_each_send_has_a_connection_of_its_own(server: WebServer) -> None:
-    http = Http()
-    for _ in range(2):
-        WhatsAppChannel(http, {"accessToken": SECRET}, url=server.url).send(READERS["whatsapp"], TEXT)
-    assert len({request.port for request in server.requests}) == 2
-
-
 def test_a_redirect_is_not_followed_with_the_credentials(server: WebServer) -> None:
     server.answer = (302, {})
     with pytest.raises(CallRefused):

@@ -94,12 +94,6 @@ def test_only_unfinished_deliveries_are_reported_as_failed(queue: Queue) -> None
     assert deliveries.hidden[-2:] == [("receipt-b", 16), ("receipt-c", 30)]
 
 
-def test_a_delivery_is_hidden_shortly_at_first_so_that_a_crash_brings_it_back_soon(queue: Queue) -> None:
-    deliveries, _ = queue
-    module.handler({"Records": [record("a")]}, CONTEXT)
-    assert deliveries.hidden == [("receipt-a", 30)]
-
-
 def test_a_delivery_that_cannot_be_hidden_is_not_worked_on(queue: Queue) -> None:
     deliveries, responder = queue
     deliveries.failures = 1
@@ -265,10 +259,6 @@ def test_the_history_shows_what_was_said_only_on_request(world: World, ask: Answ
     assert "today" not in json.dumps(shown)
     assert ask("history", texts=True)["result"]["turns"][1]["text"] == ANSWER
     assert shown["status"] == "reply_sent"
-
-
-def test_an_unknown_conversation_has_no_history(ask: Answer) -> None:
-    assert ask("history")["result"]["turns"] == []
 
 
 @pytest.mark.parametrize(

@@ -188,16 +188,3 @@ def test_a_reply_whose_hold_cannot_be_read_waits_and_is_given_up_in_the_end(poli
 @pytest.fixture
 def world(new_table: Tables) -> Callable[..., World]:
     return lambda **options: World(new_table(), **options)
-
-
-def test_a_prolonged_hold_and_a_second_person_keep_the_reply_back(world: Callable[..., World]) -> None:
-    at_work = world()
-    at_work.buffer.take_over(5_000)
-    at_work.emit("b-1", 1, QUESTION)
-    at_work.run()
-    at_work.buffer.take_over(60_000, cause="operator")
-    at_work.now_ms += 30_000
-    at_work.emit("b-2", 2, "Hello?")
-    at_work.run()
-    assert at_work.sender.sent == []
-    assert [json.loads(detail)["hold"]["cause"] for _, detail in at_work.bus.published] == ["answer", "operator"]

@@ -104,19 +104,6 @@ def test_two_bots_that_answer_each_other_stop(world: Callable[..., World]) -> No
     assert len(at_work.assistant.prompts) == DEFAULTS.max_replies_an_hour + 1, "a person who comes back is answered"
 
 
-def test_replies_that_were_discarded_are_counted_since_they_were_paid_for(world: Callable[..., World]) -> None:
-    at_work = world(gate="discard_and_merge", max_replies_an_hour=3)
-
-    def write_again() -> None:
-        at_work.buffer.generation += 1
-
-    at_work.assistant.while_asked = write_again
-    for number in range(1, 10):
-        at_work.emit(f"b-{number}", number)
-        at_work.deliver()
-    assert len(at_work.assistant.prompts) == 3
-
-
 @pytest.mark.parametrize("options", [{"max_replies_an_hour": 1}, {"max_question_tokens": 5}])
 def test_a_reply_that_is_written_down_is_sent_whatever_is_allowed_by_now(
     options: dict[str, Any], world: Callable[..., World]
@@ -151,15 +138,3 @@ def test_a_flood_of_authors_costs_its_tenant_a_bounded_number_of_replies(world: 
     at_work.now_ms += HOUR_MS
     write(16, "acme")
     assert len(at_work.assistant.prompts) == 4
-
-
-def test_one_conversation_does_not_use_up_the_replies_of_another(world: Callable[..., World]) -> None:
-    at_work = world(max_replies_an_hour=1)
-    at_work.emit("b-1", 1)
-    at_work.emit("b-2", 2)
-    at_work.run()
-    assert len(at_work.assistant.prompts) == 1
-    body = event("b-3", 1, "Where is it?").replace(NAME, NAME.replace("491701234567", "491709999999"))
-    at_work.queue.append(Waiting(at_work.now_ms, body, 1))
-    at_work.run()
-    assert len(at_work.assistant.prompts) == 2

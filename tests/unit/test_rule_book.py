@@ -10,7 +10,7 @@ from message_buffer.limits import MAX_QUOTA, MIN_MS_BETWEEN_RULES_CHECKS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.rules.quota import Charge, Quota
 from message_buffer.rules.rule_book import RuleBook, account_scope, read_scope, scopes_of
-from message_buffer.rules.rules_and_defaults import Owner, Rules
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import ManualClock
 from tests.support.fakes import FakeRules, RecordedTelemetry
 
@@ -147,12 +147,6 @@ def test_an_account_that_is_described_wrongly_is_nobodys(scene: Scene) -> None:
     scene.table.write("account:whatsapp/1", {"tenant": ""})
     assert scene.book.owner_of("whatsapp", "1") is None
     assert scene.telemetry.counts == {"RulesSkipped": 1}
-
-
-def test_an_account_has_an_owner(scene: Scene) -> None:
-    scene.table.write("account:whatsapp/1", {"tenant": "acme", "agent": "support", "perAuthor": True})
-    assert scene.book.owner_of("whatsapp", "1") == Owner(tenant="acme", agent="support", per_author=True)
-    assert scene.book.owner_of("telegram", "1") is None
 
 
 # -- the table away --------------------------------------------------------------------------------
