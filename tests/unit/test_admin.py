@@ -205,12 +205,6 @@ def desk(fake: Engine) -> Desk:
     return Desk(fake)
 
 
-@pytest.fixture
-def behind_it(engine: Engine) -> Desk:
-    """Return a scene on fakeredis or on the strict cluster."""
-    return Desk(engine)
-
-
 def letter(batch_id: str, *texts: str, **more: object) -> str:
     return json.dumps(
         {
@@ -239,8 +233,7 @@ def listed(desk: Desk, **fields: object) -> list[Json]:
     raise AssertionError("the list has no end")
 
 
-def test_conversations_are_listed_with_what_they_wait_for_and_no_words(behind_it: Desk) -> None:
-    desk = behind_it
+def test_conversations_are_listed_with_what_they_wait_for_and_no_words(desk: Desk) -> None:
     desk.engine.send(NAME, "m1")
     waiting = desk.engine.send(NAME, "m2")
     assert listed(desk) == [
@@ -323,7 +316,7 @@ def test_a_list_that_makes_no_sense_is_refused(desk: Desk, fields: Json, problem
 # -- requests --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("event", [None, [], "status", {}])
+@pytest.mark.parametrize("event", [None, [], "status", {}, {"operation": ["status"]}])
 def test_what_is_no_request_is_refused_and_not_raised(desk: Desk, event: object) -> None:
     answer = Operations({}, desk.telemetry).answer(event, request_id=REQUEST)
     assert (answer["ok"], answer["error"]["code"]) == (False, "invalid")
@@ -332,18 +325,7 @@ def test_what_is_no_request_is_refused_and_not_raised(desk: Desk, event: object)
 @pytest.mark.parametrize(
     ("operation", "fields", "message"),
     [
-        ("conversation.show", {}, "conversation is missing."),
         ("conversation.show", {"conversation": "c1"}, "a conversation id reads tenant/platform/account/user"),
-        (
-            "conversation.show",
-            {"conversation": NAME, "mesages": True},
-            "mesages is unknown here; valid: by, conversation, messages.",
-        ),
-        (
-            "conversation.hold",
-            {"conversation": NAME, "holdMs": 86_400_001},
-            "holdMs: should be less than or equal to 86400000.",
-        ),
         ("dead.show", {"batch_id": "b"}, "batchId is missing. batch_id is unknown here; valid: by, batchId, payloads."),
         ("status", {"by": ""}, "by: String should have at least 1 character."),
     ],
@@ -380,8 +362,7 @@ def test_a_bug_is_told_and_answered_without_its_words(desk: Desk) -> None:
 # -- conversations ---------------------------------------------------------------------------------
 
 
-def test_a_conversation_is_shown_without_its_messages_unless_they_are_asked_for(behind_it: Desk) -> None:
-    desk = behind_it
+def test_a_conversation_is_shown_without_its_messages_unless_they_are_asked_for(desk: Desk) -> None:
     buffered = desk.engine.send(NAME, "m1", "hello")
     now = desk.engine.clock.now_ms
     shown = desk.result("conversation.show", conversation=NAME)
@@ -394,8 +375,7 @@ def test_a_conversation_is_shown_without_its_messages_unless_they_are_asked_for(
     assert [(each["id"], each["text"]) for each in with_words["messages"]] == [("m1", "hello")]
 
 
-def test_a_frozen_batch_is_shown_by_its_id(behind_it: Desk) -> None:
-    desk = behind_it
+def test_a_frozen_batch_is_shown_by_its_id(desk: Desk) -> None:
     desk.engine.send(NAME, "m1")
     desk.engine.clock.advance(60_000)
     desk.engine.claim()
@@ -424,17 +404,9 @@ def test_a_payload_that_nobody_can_read_does_not_hide_the_others(desk: Desk) -> 
     assert [each.get("id", "unreadable") for each in shown] == ["unreadable", "m2"]
 
 
-def test_a_flush_makes_it_due_now_and_starts_a_processor(behind_it: Desk) -> None:
-    desk = behind_it
+def test_a_flush_makes_it_due_now(desk: Desk) -> None:
     desk.engine.send(NAME, "m1")
-    # The start that the message reserved came to nothing.
-    now = desk.engine.clock.advance(desk.engine.store.settings.start_ms)
-    desk.engine.send(NAME, "m2")
-    now = desk.engine.clock.advance(desk.engine.store.settings.start_ms)
-    flushed = desk.result("conversation.flush", conversation=NAME)
-    assert flushed["count"] == 2
-    assert flushed["dueAt"] <= now
-    assert desk.functions.processors() == [0]
+    assert desk.result("conversation.flush", conversation=NAME) == {"dueAt": desk.engine.clock.now_ms, "count": 1}
     assert desk.engine.claim() == [NAME]
 
 
@@ -442,8 +414,7 @@ def test_nothing_to_flush_is_said(desk: Desk) -> None:
     assert desk.error("conversation.flush", conversation=NAME) == ("not_found", "Nothing waits in this conversation.")
 
 
-def test_a_cancel_drops_what_waits_and_tells_the_bus(behind_it: Desk) -> None:
-    desk = behind_it
+def test_a_cancel_drops_what_waits_and_tells_the_bus(desk: Desk) -> None:
     desk.engine.send(NAME, "m1")
     desk.engine.send(NAME, "m2")
     cancelled = desk.result("conversation.cancel", conversation=NAME)
@@ -488,8 +459,8 @@ def sent(engine: Engine, message_id: str, *, sent_ms_ago: int | None) -> None:
     engine.store.buffer_message(OF_WHATSAPP, message_id, payload=encode(message), timing=Rules().timing)
 
 
-def test_the_reply_window_counts_from_the_time_at_which_the_last_message_was_sent(behind_it: Desk) -> None:
-    desk, now_ms = behind_it, behind_it.engine.clock.now_ms
+def test_the_reply_window_counts_from_the_time_at_which_the_last_message_was_sent(desk: Desk) -> None:
+    now_ms = desk.engine.clock.now_ms
     sent(desk.engine, "m1", sent_ms_ago=60_000)
     sent(desk.engine, "m2", sent_ms_ago=90_000)
     shown = desk.result("conversation.show", conversation=OF_WHATSAPP)
@@ -499,8 +470,8 @@ def test_the_reply_window_counts_from_the_time_at_which_the_last_message_was_sen
     assert row["replyUntil"] == now_ms + DAY_MS, "a list reads no message"
 
 
-def test_a_hold_that_outlasts_the_reply_window_is_kept_with_a_warning(behind_it: Desk) -> None:
-    desk, now_ms = behind_it, behind_it.engine.clock.now_ms
+def test_a_hold_that_outlasts_the_reply_window_is_kept_with_a_warning(desk: Desk) -> None:
+    now_ms = desk.engine.clock.now_ms
     sent(desk.engine, "m1", sent_ms_ago=None)
     desk.engine.clock.advance(60_000)
     of = {"conversation": OF_WHATSAPP}
@@ -532,8 +503,7 @@ def test_a_cancel_that_the_bus_did_not_take_says_so(desk: Desk) -> None:
     assert desk.result("conversation.show", conversation=NAME)["count"] == 0
 
 
-def test_a_held_conversation_waits_until_it_is_resumed(behind_it: Desk) -> None:
-    desk = behind_it
+def test_a_held_conversation_waits_until_it_is_resumed(desk: Desk) -> None:
     desk.engine.send(NAME, "m1")
     held = desk.result("conversation.hold", conversation=NAME, holdMs=3_600_000)
     assert held == {"heldUntil": desk.engine.clock.now_ms + 3_600_000}
@@ -571,8 +541,7 @@ def test_a_resume_that_cannot_be_recorded_changes_nothing_and_may_be_repeated(de
     assert desk.result("conversation.resume", conversation=NAME) == {"dueAt": None}
 
 
-def test_status_counts_what_waits_and_says_what_is_late(behind_it: Desk) -> None:
-    desk = behind_it
+def test_status_counts_what_waits_and_says_what_is_late(desk: Desk) -> None:
     empty = {"shard": 0, "pending": 0, "inflight": 0, "nextDueAt": None, "overdueMs": 0, "heartbeatAt": None}
     nothing: Json = {
         "pending": 0, "inflight": 0, "nextDueAt": None, "overdueMs": 0, "shards": [empty],
@@ -660,17 +629,7 @@ def test_an_override_that_another_layers_platform_cannot_bear_is_refused(desk: D
     assert desk.ask("rules.set", scope="tenant:acme", rules={"silenceMs": 3_999})["ok"]
 
 
-@pytest.mark.parametrize(
-    "scope",
-    [
-        "stage:x",
-        "tenant:",
-        "tenant:a/b",
-        "account:twilio",
-        "!version",
-        "tenant:a%20b",
-    ],
-)
+@pytest.mark.parametrize("scope", ["stage:x", "tenant:", "tenant:a/b", "account:twilio", "!version", "tenant:a%20b"])
 def test_a_scope_that_nothing_is_looked_up_under_is_refused(desk: Desk, scope: str) -> None:
     code, message = desk.error("rules.set", scope=scope, rules={})
     assert code == "invalid"
@@ -721,8 +680,7 @@ def test_an_explanation_has_examples_of_waits(desk: Desk) -> None:
     assert waits_of("great") == [(0, "vipSilenceMs")] * 5
 
 
-def test_open_buffers_in_scope_wait_by_the_new_rules_and_others_as_before(behind_it: Desk) -> None:
-    desk = behind_it
+def test_open_buffers_in_scope_wait_by_the_new_rules_and_others_as_before(desk: Desk) -> None:
     slow = Rules(silence_ms=20_000, typing_inference_ms=0)
     ours, theirs = "acme/twilio/+1/+2", "other/twilio/+1/+2"
     for name in (ours, theirs):
