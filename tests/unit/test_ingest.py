@@ -11,15 +11,8 @@ from lambdas.ingest import handler as handler_module
 from message_buffer.errors import StoreOutOfMemory, StoreUnavailable
 from message_buffer.lanes.valkey.lane import ValkeyLane
 from message_buffer.messages.message import MAX_MESSAGE_BYTES
-from tests.support.engine import Engine
 from tests.support.ingest_scene import Scene, gateway, message, rest_gateway, signature
 from tests.support.platforms import NOTHING_DONE
-
-
-@pytest.fixture
-def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(fake, monkeypatch)
-
 
 CONVERSATION = "default/generic/shop/c1"
 ISO_OR_MS = "sentAt must be milliseconds since 1970, or a time in ISO 8601 with its zone, such as 2026-01-31T12:00:00Z."

@@ -10,7 +10,7 @@ from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import MINUTE_MS
 from tests.support.aliases import AliasScene
 from tests.support.engine import Engine
-from tests.support.ingest_scene import SECRET, Scene, texts
+from tests.support.ingest_scene import SECRET, Scene, texts, whatsapp
 
 ADA, BO = "US.ada", "US.bo"
 BY_NUMBER, BY_ID = "default/whatsapp/555/491", f"default/whatsapp/555/{ADA}"
@@ -24,14 +24,6 @@ def aliases(database: Any, fake: Engine) -> AliasScene:
 @pytest.fixture
 def scene(fake: Engine, aliases: AliasScene, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(fake, monkeypatch, aliases=aliases.another())
-
-
-def whatsapp(*items: Json, field: str = "messages", account: str = "555", **more: Any) -> Json:
-    value = {"metadata": {"phone_number_id": account}, **({"messages": list(items)} if items else {}), **more}
-    return {
-        "object": "whatsapp_business_account",
-        "entry": [{"id": "1", "changes": [{"field": field, "value": value}]}],
-    }
 
 
 def said(message_id: str, number: str | None, user_id: str | None, text: str = "Hey", **fields: Any) -> Json:

@@ -12,7 +12,6 @@ from message_buffer.json_object import Json
 from message_buffer.lanes.circuit_breaker import MIN_BREAKER_PAUSE_MS
 from message_buffer.lanes.lane import Lane
 from message_buffer.lanes.outcomes import BatchTaken
-from tests.support.engine import Engine
 from tests.support.fakes import valkey_lane
 from tests.support.ingest_scene import Scene, telegram
 from tests.support.two_lanes import TwoLanes
@@ -21,11 +20,6 @@ from tests.support.window import make_message_table
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.amended.json").read_text())
 VALIDATOR = jsonschema.Draft4Validator(SCHEMA)
 CHAT = "default/telegram/shopbot/1111111"
-
-
-@pytest.fixture
-def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(fake, monkeypatch)
 
 
 def instagram(**event: Any) -> Json:

@@ -7,17 +7,11 @@ import jsonschema
 import pytest
 
 from message_buffer.errors import SendFailed
-from tests.support.engine import Engine
 from tests.support.ingest_scene import CHAT, Scene, emit, message, photo, texts, waits_ms
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.buffer.cancelled.json").read_text())
 VALIDATOR = jsonschema.Draft4Validator(SCHEMA)
 WORDS = {"stopWords": ["stop", "/stop"], "flushWords": ["go"]}
-
-
-@pytest.fixture
-def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(fake, monkeypatch)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import pytest
 
 from message_buffer.json_object import Json
-from tests.support.engine import Engine
 from tests.support.ingest_scene import CHAT, Scene, emit, message, photo, texts, waits_ms
 from tests.support.webhook_cases import Case, cases
 
@@ -11,11 +10,6 @@ from tests.support.webhook_cases import Case, cases
 def types_of(case: Case) -> set[str]:
     """Return the types of the messages that a webhook contains."""
     return {update.get("type", "") for update in case.expected.get("updates", [])}
-
-
-@pytest.fixture
-def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(fake, monkeypatch)
 
 
 def test_a_picture_waits_for_its_caption_and_the_caption_ends_that(scene: Scene) -> None:

@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 
 from lambdas.ingest.platforms import PLATFORMS
 from message_buffer.json_object import Json
-from tests.support.engine import Engine
 from tests.support.ingest_scene import SECRET, URL_HOST, Scene, function_url, message, signature
 from tests.support.platforms import FORM, body_of, fixtures, name_of, signed
-
-
-@pytest.fixture
-def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(fake, monkeypatch)
 
 
 def generic(path: str = "/webhook/generic", **fields: str) -> Json:
@@ -80,11 +74,9 @@ def test_typing_has_its_own_route_for_platforms_that_report_it(scene: Scene) -> 
 @pytest.mark.parametrize(
     "path",
     [
-        "", "/", "/webhook", "/webhook/", "/webhook/nobody", "/webhook/generic/", "/webhook/generic/more",
-        "//webhook/generic", "/webhook//generic", "/webhook/../webhook/generic", "/live/webhook/generic",
-        "/Webhook/generic", "/webhook/Generic", "/webhook/generic%00", "/webhook/%67eneric", "/webhook/generic?x",
-        "/webhook/generic\n", " /webhook/generic",
-        "/typing", "/admin", "/favicon.ico", "/.env", "/webhook/" + "a" * 5_000_000, "/webhook/généric",
+        "", "/webhook/", "/webhook/generic/", "/webhook/generic/more", "//webhook/generic", "/webhook/../webhook/generic",
+        "/live/webhook/generic", "/webhook/Generic", "/webhook/%67eneric", "/webhook/generic\n", "/typing",
+        "/webhook/" + "a" * 5_000_000, "/webhook/généric",
     ],
     ids=lambda path: quote(path[:40]),
 )  # fmt: skip
@@ -97,7 +89,7 @@ def test_any_other_path_is_not_found_and_changes_nothing(path: str, method: str,
     assert scene.telemetry.lines == [], "the path of an unauthenticated request is not logged"
 
 
-@pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE", "get", "X" * 10_000])
+@pytest.mark.parametrize("method", ["HEAD", "PUT", "get", "X" * 10_000])
 def test_any_other_method_is_refused_and_changes_nothing(method: str, scene: Scene) -> None:
     event = generic()
     event["requestContext"]["http"]["method"] = method

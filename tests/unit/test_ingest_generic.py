@@ -3,16 +3,10 @@
 import pytest
 
 from message_buffer.json_object import Json
-from tests.support.engine import Engine
 from tests.support.ingest_scene import Scene, emit, message, texts
 from tests.support.platforms import NOTHING_DONE
 
 OF = {"account": "shop", "conversation": "c1"}
-
-
-@pytest.fixture
-def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(fake, monkeypatch)
 
 
 def counts(answer: Json) -> Json:

@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 
 from lambdas.ingest.platforms import PLATFORMS
 from message_buffer.json_object import Json
-from tests.support.engine import Engine
 from tests.support.ingest_scene import HEADERS, Scene, account, gateway, request
 from tests.support.platforms import body_of, content_type, one_message
-
-
-@pytest.fixture
-def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(fake, monkeypatch)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -14,6 +14,7 @@ from message_buffer.limits import HOUR_MS, MINUTE_MS
 from tests.support.engine import Engine
 from tests.support.fakes import RecordedTelemetry, valkey_lane
 from tests.support.ingest_scene import Scene
+from tests.support.ingest_scene import whatsapp as of_whatsapp
 from tests.support.platforms import one_message
 from tests.support.window import WindowScene
 
@@ -42,10 +43,8 @@ def echo(scene: Scene, message_id: str = "wamid.9", *, ago_ms: int = 0, **fields
     } | fields  # fmt: skip
 
 
-def whatsapp(*echoes: Json, field: str = "smb_message_echoes") -> Json:
-    value = {"metadata": {"phone_number_id": "555"}, "message_echoes": list(echoes)}
-    entry = {"id": "1022", "changes": [{"value": value, "field": field}]}
-    return {"object": "whatsapp_business_account", "entry": [entry]}
+def whatsapp(*echoes: Json) -> Json:
+    return of_whatsapp(field="smb_message_echoes", message_echoes=list(echoes))
 
 
 def messenger(scene: Scene, app: str | None = INBOX, message_id: str = "m_9", platform: str = "messenger") -> Json:

@@ -6,15 +6,9 @@ import pytest
 
 from message_buffer.json_object import Json
 from message_buffer.limits import MIN_MS_BETWEEN_RULES_CHECKS
-from tests.support.engine import Engine
 from tests.support.ingest_scene import Scene, message, texts, waits_ms
 
 GROUP = "-100"
-
-
-@pytest.fixture
-def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(fake, monkeypatch)
 
 
 def telegram(text: str, *, message_id: int = 1, author: int = 7, edited: bool = False) -> Json:

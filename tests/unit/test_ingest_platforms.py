@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from lambdas.ingest.platforms import PLATFORMS
 from tests.support import platforms
 from tests.support.any_json import any_json
-from tests.support.engine import Engine
 from tests.support.ingest_scene import SECRET, VERIFY_TOKEN, Scene, gateway, rest_gateway
 from tests.support.platforms import FORM, HOST, body_of, fixtures, name_of, signed
 
@@ -21,11 +20,6 @@ SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.amended.j
 
 
 VALIDATOR = jsonschema.Draft4Validator(SCHEMA)
-
-
-@pytest.fixture
-def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(fake, monkeypatch)
 
 
 # 10,000 bodies of each platform in the nightly run.

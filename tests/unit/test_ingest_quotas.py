@@ -14,15 +14,11 @@ from message_buffer.limits import MAX_ITEMS_IN_A_WEBHOOK
 from tests.support.engine import Engine
 from tests.support.fakes import FakeFunctions, RecordedTelemetry, valkey_lane
 from tests.support.ingest_scene import CHAT, Scene, gateway, message, texts
+from tests.support.ingest_scene import whatsapp as of_whatsapp
 from tests.support.platforms import body_of, content_type, signed
 
 FEW = {"messagesPerMinute": 5, "conversationsPerMinute": 5}
 SHOP, TENANT = "account:generic/shop", "tenant:default"
-
-
-@pytest.fixture
-def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(fake, monkeypatch)
 
 
 def fragments(first: int, last: int, **fields: Any) -> list[dict[str, Any]]:
@@ -41,8 +37,7 @@ def whatsapp(*texts_of: str, phone: str = "1", **more: Any) -> dict[str, Any]:
          "text": {"body": text}}
         for text in texts_of
     ]  # fmt: skip
-    value = {"messaging_product": "whatsapp", "metadata": {"phone_number_id": phone}, "messages": given, **more}
-    return {"object": "whatsapp_business_account", "entry": [{"changes": [{"field": "messages", "value": value}]}]}
+    return of_whatsapp(*given, account=phone, **more)
 
 
 @pytest.mark.case(20)

@@ -5,35 +5,18 @@ from typing import Any
 
 import pytest
 
-from message_buffer.json_object import Json
 from message_buffer.limits import MIN_MS_BETWEEN_RULES_CHECKS
 from tests.support.engine import Engine
 from tests.support.ingest_scene import Scene, message, waits_ms
+from tests.support.platforms import one_message
 
 WORDS = {"stopWords": ["stop", "/stop"], "flushWords": ["go"]}
-
-
-@pytest.fixture
-def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(fake, monkeypatch)
 
 
 @pytest.fixture
 def worded(scene: Scene) -> Scene:
     scene.rules.write("stage", WORDS)
     return scene
-
-
-def whatsapp(*messages: Any, statuses: list[Json] | None = None, account: Any = "555") -> Json:
-    value: Json = {"metadata": {"phone_number_id": account}, "messages": list(messages)}
-    if statuses:
-        value["statuses"] = statuses
-    return {"object": "whatsapp_business_account", "entry": [{"id": "1", "changes": [{"value": value}]}]}
-
-
-def item(kind: str = "text", content: Any = None, **fields: Any) -> Json:
-    content = {"body": "Hey"} if content is None else content
-    return {"from": "491", "id": "wamid.1", "timestamp": "1700000000", "type": kind, kind: content} | fields
 
 
 @pytest.mark.case(32)
@@ -97,6 +80,6 @@ def test_the_stages_rules_are_in_force_with_their_overrides(fake: Engine, monkey
     rules = {"silenceMs": 5_000, "platformOverrides": {"whatsapp": {"silenceMs": 200, "typingInferenceMs": 0}}}
     scene = Scene(fake, monkeypatch, stage_rules=rules)
     _, generic = scene.post("generic", message())
-    _, whats_app = scene.post("whatsapp", whatsapp(item()))
+    _, whats_app = scene.post("whatsapp", one_message("whatsapp", "555"))
     due = [each["dueAt"] for answer in (generic, whats_app) for each in answer["conversations"].values()]
     assert [at_ms - fake.clock.now_ms for at_ms in due] == [5_000, 200]

@@ -8,13 +8,7 @@ import pytest
 from message_buffer.errors import StoreUnavailable
 from message_buffer.json_object import Json
 from message_buffer.limits import SECRET_LIFE_MS
-from tests.support.engine import Engine
 from tests.support.ingest_scene import Scene, message, waits_ms
-
-
-@pytest.fixture
-def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(fake, monkeypatch)
 
 
 def typing(**fields: str) -> Json:

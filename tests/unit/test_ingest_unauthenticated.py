@@ -35,11 +35,6 @@ WITH_A_HASH = [name for name in PLATFORMS if name != "telegram"]
 MB = 1_000_000
 
 
-@pytest.fixture
-def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(fake, monkeypatch)
-
-
 def post(scene: Scene, platform: str, content: Any, *, secret: str) -> tuple[int, Any]:
     return scene.call(request(platform, content, secret))
 

@@ -5,23 +5,7 @@ from typing import Any
 import pytest
 
 from message_buffer.json_object import Json
-from tests.support.engine import Engine
-from tests.support.ingest_scene import VERIFY_TOKEN, Scene, gateway
-
-
-@pytest.fixture
-def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(fake, monkeypatch)
-
-
-OBJECT = "whatsapp_business_account"
-
-
-def whatsapp(*messages: Any, statuses: list[Json] | None = None, account: Any = "555") -> Json:
-    value: Json = {"metadata": {"phone_number_id": account}, "messages": list(messages)}
-    if statuses:
-        value["statuses"] = statuses
-    return {"object": OBJECT, "entry": [{"id": "1", "changes": [{"value": value}]}]}
+from tests.support.ingest_scene import VERIFY_TOKEN, Scene, gateway, whatsapp
 
 
 def item(kind: str = "text", content: Any = None, **fields: Any) -> Json:

@@ -106,7 +106,7 @@ def test_a_request_is_the_sdks(server: WebServer, service: str, operation: str, 
             assert headers_of(ours)[name] == headers_of(theirs)[name]
 
 
-@pytest.mark.parametrize(("service", "operation", "arguments"), CALLS)
+@pytest.mark.parametrize(("service", "operation", "arguments"), {call[0]: call for call in CALLS}.values())
 @pytest.mark.parametrize("token", [None, KEYS["AWS_SESSION_TOKEN"]])
 def test_the_sdk_signs_the_request_in_the_same_way(
     server: WebServer,

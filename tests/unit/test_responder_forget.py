@@ -9,13 +9,7 @@ from lambdas.responder.conversations_table import DAY_SECONDS
 from lambdas.responder.forgetting import MIN_TIME_TO_ERASE_MS, OperatorCommands
 from message_buffer.aws import clients as aws
 from tests.support.fakes import RecordedTelemetry
-from tests.support.responder import NAME, OPTIONS, Tables, World, event, tables
-
-
-@pytest.fixture(scope="module")
-def new_table() -> Any:
-    with tables() as made:
-        yield made
+from tests.support.responder import NAME, OPTIONS, Tables, World, event
 
 
 @pytest.fixture

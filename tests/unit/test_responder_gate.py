@@ -3,22 +3,16 @@
 Whatever happens, their messages are answered once, and the history holds each of them once.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, MAX_PARKED_BATCHES
-from tests.support.responder import PARTS, Tables, World, tables
+from tests.support.responder import PARTS, Tables, World
 
 FIRST, SECOND = "Where is it?", "The blue one!"
 BOTH = f"{FIRST}\n{SECOND}"
-
-
-@pytest.fixture(scope="module")
-def new_table() -> Iterator[Tables]:
-    with tables() as new_table:
-        yield new_table
 
 
 Begin = Callable[[str], World]

@@ -1,7 +1,7 @@
 """A human agent takes over at any moment of a reply: no part is sent whose check began during the takeover."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import jsonschema
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, ActiveHold
 from message_buffer.errors import SendFailed
-from tests.support.responder import PARTS, Killed, Tables, World, tables
+from tests.support.responder import PARTS, Killed, Tables, World
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.reply.withheld.json").read_text())
 POLICIES = [DELIVER, DISCARD_AND_MERGE, INTERRUPT]
@@ -19,12 +19,6 @@ LOOKS = ("newest_generation", "current_hold")
 QUESTION = "Where is it?"
 MOST_STEPS = 24
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture(scope="module")
-def new_table() -> Iterator[Tables]:
-    with tables() as new_table:
-        yield new_table
 
 
 class Person:

@@ -1,7 +1,7 @@
 """What an author can make the assistant cost: the tokens of a question, and the replies of an hour."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +10,13 @@ import pytest
 
 from infra.settings_and_defaults import ResponderConfig
 from lambdas.responder.history import estimate_tokens
-from tests.support.responder import NAME, PARTS, Tables, Waiting, World, event, tables
+from tests.support.responder import NAME, PARTS, Tables, Waiting, World, event
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.reply.withheld.json").read_text("utf-8"))
 DEFAULTS = ResponderConfig()
 HOUR_MS = 3_600_000
 # A few more than are answered.
 ROUNDS = DEFAULTS.max_replies_an_hour + 10
-
-
-@pytest.fixture(scope="module")
-def new_table() -> Iterator[Tables]:
-    with tables() as make:
-        yield make
 
 
 @pytest.fixture

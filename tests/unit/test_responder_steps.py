@@ -1,7 +1,7 @@
 """Each step of a reply fails, before and after it is done, by an error or by the end of the process."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 from lambdas.responder.errors import CallRefused
 from lambdas.responder.owned_batch import MIN_TIME_TO_FINISH_MS
 from lambdas.responder.service import MIN_TIME_TO_SEND_MS
-from tests.support.responder import NAME, PARTS, Tables, World, tables
+from tests.support.responder import NAME, PARTS, Tables, World
 
 SCHEMAS = Path(__file__).parents[2] / "docs/schema"
 QUESTION = "Where is it?"
@@ -21,12 +21,6 @@ STEPS = [
     "acquire", "outbox", "tenant_settings", "newest_generation", "count_reply", "answer", "plan",
     "newest_generation", "mark", "send", "mark", "current_hold", "mark", "send", "mark", "finish",
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def new_table() -> Iterator[Tables]:
-    with tables() as new_table:
-        yield new_table
 
 
 @pytest.fixture
@@ -201,15 +195,13 @@ def test_repeated_failures_wait_longer_and_are_given_up(world: Callable[..., Wor
     assert (at_work.status(), at_work.is_free()) == ("processing_error", True)
 
 
-@pytest.mark.parametrize("body", ["", "[]", "{}", '{"detail-type": "messages.amended", "detail": {}}'])
-def test_a_body_that_is_no_event_becomes_a_dead_letter_at_once(body: str, world: Callable[..., World]) -> None:
+def test_a_body_that_is_no_event_becomes_a_dead_letter_at_once(world: Callable[..., World]) -> None:
     at_work = world()
     at_work.emit("b-1", 1)
-    at_work.queue[0] = at_work.queue[0]._replace(body=body)
+    at_work.queue[0] = at_work.queue[0]._replace(body="[]")
     at_work.run()
     ((dead_lettered, reason),) = at_work.dead_lettered
-    assert dead_lettered == body
-    assert reason
+    assert (dead_lettered, bool(reason)) == ("[]", True)
 
 
 @pytest.mark.parametrize(

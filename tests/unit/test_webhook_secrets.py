@@ -8,28 +8,18 @@ from lambdas.ingest.webhook_secrets import MIN_MS_BETWEEN_SECRET_READS
 from message_buffer.errors import SendFailed
 from message_buffer.json_object import Json
 from message_buffer.limits import SECRET_LIFE_MS
-from tests.support.engine import Engine
 from tests.support.ingest_scene import HEADERS, SECRET, Scene, gateway, message, signature, telegram
-
-
-@pytest.fixture
-def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(fake, monkeypatch)
-
+from tests.support.ingest_scene import whatsapp as of_whatsapp
+from tests.support.platforms import one_message
 
 TWO_ACCOUNTS = {"whatsapp": {"secret": "everybodys", "accounts": {"111": {"secret": ["as", "as old"]}, "222": "bs"}}}
 
 
 def whatsapp(*accounts: str, statuses: bool = False) -> Json:
-    def value(account: str) -> Json:
-        items = {"statuses": [{}]} if statuses else {"messages": [item(account)]}
-        return {"metadata": {"phone_number_id": account}, **items}
-
-    def item(account: str) -> Json:
-        return {"from": "491", "id": f"wamid.{account}", "timestamp": "1", "type": "text", "text": {"body": "Hey"}}
-
-    changes = [{"value": value(account)} for account in accounts]
-    return {"object": "whatsapp_business_account", "entry": [{"changes": changes}]}
+    bodies = [
+        of_whatsapp(statuses=[{}], account=each) if statuses else one_message("whatsapp", each) for each in accounts
+    ]
+    return bodies[0] | {"entry": [entry for body in bodies for entry in body["entry"]]}
 
 
 @pytest.mark.promise("P9")
