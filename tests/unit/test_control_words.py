@@ -39,10 +39,6 @@ def test_flush_words_are_known_in_any_script() -> None:
     assert WORDS.control_word_in("Send.") == WORDS.control_word_in("稍后。") == "flush"
 
 
-def test_without_words_nothing_is_an_order() -> None:
-    assert control_words(stop=[], flush=[], languages=[]).control_word_in("stop") is None
-
-
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_languages_words_stop_and_flush(language: Language) -> None:
     words = control_words(stop=[], flush=[], languages=[language])

@@ -18,7 +18,7 @@ from message_buffer.errors import InvalidInput, InvalidRules
 from message_buffer.json_object import Json
 from message_buffer.limits import MAX_ITEMS_IN_A_WEBHOOK, SECRET_LIFE_MS
 from message_buffer.messages.changes import Deleted, Edited, Reacted
-from message_buffer.messages.message import MAX_ATTACHMENTS
+from message_buffer.messages.message import MAX_ATTACHMENTS, MAX_MESSAGE_BYTES
 from message_buffer.rules.doors import read_door
 from tests.support.any_json import any_json
 from tests.support.engine import Engine
@@ -518,3 +518,21 @@ def test_bufferctl_says_what_is_wrong_with_a_mapping_or_a_body(
     mapping.write_text("{")
     assert main(["door", "try", str(mapping), str(body)]) == 2
     assert main(["door", "try", str(mapping.with_name("none")), str(body)]) == 2
+    assert main(["door", "try", *map(str, files), "--name", "A/B"]) == 2
+
+
+def test_a_reply_to_an_id_that_no_message_can_have_is_kept_without_it() -> None:
+    found = message(SMALL | {"replyTo": "/to"}, BODY | {"to": "ä" * 513})
+    assert (found["text"], "replyTo" in found) == ("Hey", False)
+
+
+def test_bufferctl_says_that_a_message_is_too_large_for_ingest(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    mapping, body = files
+    body.write_text(json.dumps(BODY | {"text": "x" * MAX_MESSAGE_BYTES}))
+    assert main(["door", "try", *map(str, files)]) == 1
+    assert "This body would be refused: the message takes" in capsys.readouterr().err
+    mapping.write_text(json.dumps(SMALL | {"unreadable": "ignore"}))
+    assert main(["door", "try", *map(str, files)]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["ignored"] == "unreadable"

@@ -164,11 +164,3 @@ def test_authors_whose_messages_are_refused_are_not_learned(scene: Scene, aliase
     scene.engine.clock.advance(MINUTE_MS)
     assert scene.post("whatsapp", body)[0] == 200
     assert len(aliases.items()) <= 8
-
-
-def test_a_reaction_of_an_unknown_author_teaches_nothing(scene: Scene, aliases: AliasScene) -> None:
-    reaction = {"message_id": "wamid.1", "emoji": "👍"}
-    item = {key: value for key, value in said("r1", "491", ADA, reaction=reaction).items() if key != "text"}
-    assert scene.post("whatsapp", whatsapp(item | {"type": "reaction"}))[0] == 200
-    assert len(scene.amended()) == 1
-    assert aliases.items() == []

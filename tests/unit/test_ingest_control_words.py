@@ -83,11 +83,6 @@ def test_a_button_that_is_called_as_a_word_is_an_answer(worded: Scene, text: str
     assert texts(worded, "default/telegram/shopbot/7") == [text]
 
 
-def test_a_basket_whose_note_is_a_word_is_not_dropped(worded: Scene) -> None:
-    worded.post("generic", message("m1", "stop", type="order"))
-    assert texts(worded) == ["stop"]
-
-
 def test_words_are_orders_only_where_rules_say_so(worded: Scene) -> None:
     worded.rules.write("tenant:quiet", {"stopWords": []})
     worded.post("generic", message("m1", "stop", tenant="quiet"))

@@ -74,8 +74,9 @@ def test_typing_has_its_own_route_for_platforms_that_report_it(scene: Scene) -> 
 @pytest.mark.parametrize(
     "path",
     [
-        "", "/webhook/", "/webhook/generic/", "/webhook/generic/more", "//webhook/generic", "/webhook/../webhook/generic",
-        "/live/webhook/generic", "/webhook/Generic", "/webhook/%67eneric", "/webhook/generic\n", "/typing",
+        "", "/webhook/", "/webhook/generic/", "/webhook/generic/more", "//webhook/generic",
+        "/webhook/../webhook/generic", "/live/webhook/generic", "/webhook/Generic", "/webhook/%67eneric",
+        "/webhook/generic\n", "/typing",
         "/webhook/" + "a" * 5_000_000, "/webhook/généric",
     ],
     ids=lambda path: quote(path[:40]),
@@ -87,14 +88,6 @@ def test_any_other_path_is_not_found_and_changes_nothing(path: str, method: str,
     )  # fmt: skip
     assert changed_nothing(scene)
     assert scene.telemetry.lines == [], "the path of an unauthenticated request is not logged"
-
-
-@pytest.mark.parametrize("method", ["HEAD", "PUT", "get", "X" * 10_000])
-def test_any_other_method_is_refused_and_changes_nothing(method: str, scene: Scene) -> None:
-    event = generic()
-    event["requestContext"]["http"]["method"] = method
-    assert scene.call(event)[0] == 405
-    assert changed_nothing(scene)
 
 
 @given(

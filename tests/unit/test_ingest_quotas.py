@@ -194,18 +194,6 @@ def test_a_platform_that_punishes_refusals_is_not_told_that_changes_over_a_quota
     assert (said["dropped"], said["put_aside"]) == (3, 0)
 
 
-def test_changes_and_control_words_that_follow_a_message_that_is_put_aside_are_dropped(scene: Scene) -> None:
-    scene.rules.write("stage", {"stopWords": ["stop"]})
-    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
-    body = whatsapp("a", "b", "stop")
-    body["entry"][0]["changes"][0]["value"]["messages"] += reactions(1)["entry"][0]["changes"][0]["value"]["messages"]
-    body["entry"][0]["changes"][0]["value"]["messages"][-1]["from"] = "491701"
-    assert scene.post("whatsapp", body)[0] == 200
-    assert (texts(scene, "default/whatsapp/1/491701"), scene.cancelled(), scene.amended()) == (["a"], [], [])
-    assert (len(scene.dead_letters.bodies), scene.telemetry.counts["PutAside"]) == (1, 1)
-    assert scene.telemetry.counts["Dropped"] == 2
-
-
 def test_typing_events_have_a_quota_of_their_own(scene: Scene) -> None:
     scene.rules.write(SHOP, {"quota": {"messagesPerMinute": 5}})
     typing = [{"account": "shop", "conversation": f"c{n}"} for n in range(5)]
@@ -302,20 +290,6 @@ def test_the_changes_of_a_webhook_never_keep_its_messages_out(scene: Scene, kind
             break
         scene.engine.clock.advance(retry_after(scene, body) * 1_000)
     assert texts(scene, "default/generic/shop/other") == [f"fragment {n}" for n in range(1, 9)]
-
-
-def test_stop_words_are_published_in_few_calls(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene.rules.write("stage", {"stopWords": ["stop"]})
-    calls: list[int] = []
-    publish_all = scene.bus.publish_all
-
-    def counted(detail_type: str, details: list[str]) -> None:
-        calls.append(len(details))
-        publish_all(detail_type, details)
-
-    monkeypatch.setattr(scene.bus, "publish_all", counted)
-    assert scene.post("generic", changes("stop words", 25))[1]["stopped"] == 25
-    assert [size for size in calls if size] == [10, 10, 5]
 
 
 # -- the bounds of one webhook ---------------------------------------------------------------------
@@ -427,3 +401,17 @@ def test_of_a_large_webhook_with_refused_items_no_item_is_left_out(
         scene.post("generic", body)
     assert scene.post("generic", body)[0] == 200
     assert texts(scene) == [f"fragment {n}" for n in range(20)]
+
+
+def test_a_webhook_of_which_too_much_is_put_aside_comes_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue that is slow must not keep the function until it is killed."""
+    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
+    put = scene.dead_letters.put
+
+    def slowly(body: str) -> None:
+        scene.engine.clock.advance(MAX_WORK_MS_IN_A_WEBHOOK // 4 + 1)
+        put(body)
+
+    monkeypatch.setattr(scene.dead_letters, "put", slowly)
+    assert scene.post("whatsapp", whatsapp(*map(str, range(10))))[0] == 503
+    assert len(scene.dead_letters.bodies) == 4

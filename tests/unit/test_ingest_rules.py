@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 
 from message_buffer.limits import MIN_MS_BETWEEN_RULES_CHECKS
-from tests.support.engine import Engine
 from tests.support.ingest_scene import Scene, message, waits_ms
-from tests.support.platforms import one_message
 
 WORDS = {"stopWords": ["stop", "/stop"], "flushWords": ["go"]}
 
@@ -74,12 +72,3 @@ def test_the_agent_of_the_account_goes_with_every_message_and_event(worded: Scen
     assert [(event.get("change"), event["agent"]) for event in events] == [
         ("edited", "sales"), ("reaction", "sales"), (None, "sales"),
     ]  # fmt: skip
-
-
-def test_the_stages_rules_are_in_force_with_their_overrides(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    rules = {"silenceMs": 5_000, "platformOverrides": {"whatsapp": {"silenceMs": 200, "typingInferenceMs": 0}}}
-    scene = Scene(fake, monkeypatch, stage_rules=rules)
-    _, generic = scene.post("generic", message())
-    _, whats_app = scene.post("whatsapp", one_message("whatsapp", "555"))
-    due = [each["dueAt"] for answer in (generic, whats_app) for each in answer["conversations"].values()]
-    assert [at_ms - fake.clock.now_ms for at_ms in due] == [5_000, 200]

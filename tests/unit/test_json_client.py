@@ -256,18 +256,6 @@ def test_a_transaction_that_was_cancelled_for_another_reason_is_not_repeated(
     assert len(server.requests) == 1
 
 
-def test_the_sdk_tries_again_after_the_same_refusals(server: WebServer) -> None:
-    from botocore.retries.standard import ThrottledRetryableChecker, TransientRetryableChecker  # noqa: PLC0415
-
-    from message_buffer.aws.json_client import _passes  # noqa: PLC0415
-
-    for code in [*ThrottledRetryableChecker._THROTTLED_ERROR_CODES, *TransientRetryableChecker._TRANSIENT_ERROR_CODES]:
-        assert _passes(400, code), code
-    for status in TransientRetryableChecker._TRANSIENT_STATUS_CODES:
-        assert _passes(status, "")
-    assert not _passes(400, "ValidationException")
-
-
 def test_an_answer_that_does_not_come_ends_the_call(server: WebServer) -> None:
     server.answer = SLOW
     impatient = aws.Patience(1.0, 0.05, attempts=1)
@@ -279,19 +267,6 @@ def test_an_answer_that_is_not_json_is_a_failure(server: WebServer) -> None:
     server.answer = (200, b"<html>")
     with pytest.raises(SendFailed, match=r"^ask: HTTPException$"), aws.errors_as_ours("ask"):
         aws.client("events").put_events(Entries=[])
-
-
-def test_a_connection_is_used_again_and_a_closed_one_is_not(server: WebServer) -> None:
-    client = aws.client("events")
-    for _ in range(2):
-        client.put_events(Entries=[])
-    first, second = server.requests
-    assert first.port == second.port
-    # If the service has closed an idle connection, the client notices it before it sends, and loses no try.
-    client._idle[0][0].sock.shutdown(2)
-    aws.client("events", patience=aws.HURRIED)._idle.extend(client._idle)
-    aws.client("events", patience=aws.HURRIED).put_events(Entries=[])
-    assert server.requests[2].port != first.port
 
 
 def test_a_connection_that_was_opened_ahead_is_used_though_tls_has_sent_tickets(
@@ -403,24 +378,6 @@ def test_a_name_that_is_looked_up_for_too_long_ends_the_dial(monkeypatch: pytest
     assert time.monotonic() - began < 2
 
 
-def test_threads_have_connections_of_their_own_of_which_some_are_kept(server: WebServer) -> None:
-    together = threading.Barrier(4)
-
-    def answer(_request: Request) -> Any:
-        together.wait(10)
-        return 200, {}
-
-    server.answer = answer
-    client = aws.client("events", connections=2)
-    threads = [threading.Thread(target=client.put_events, kwargs={"Entries": []}) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({request.port for request in server.requests}) == 4
-    assert len(client._idle) == 2
-
-
 def test_lambda_can_count_loops_by_the_trace(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_X_AMZN_TRACE_ID", "Root=1-5759e988;Lineage=a:1")
     aws.client("lambda").invoke(FunctionName="f", Payload=b"{}", InvocationType="Event")
@@ -450,3 +407,21 @@ def test_a_refusal_of_the_sdks_clients_is_ours_too() -> None:
     refused = ClientError({"Error": {"Code": "NoSuchKey", "Message": "what a customer wrote"}}, "GetObject")
     with pytest.raises(SendFailed, match=r"^get: NoSuchKey$"), aws.errors_as_ours("get"):
         raise refused
+
+
+def test_threads_have_connections_of_their_own_of_which_some_are_kept(server: WebServer) -> None:
+    together = threading.Barrier(4)
+
+    def answer(_request: Request) -> Any:
+        together.wait(10)
+        return 200, {}
+
+    server.answer = answer
+    client = aws.client("events", connections=2)
+    threads = [threading.Thread(target=client.put_events, kwargs={"Entries": []}) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({request.port for request in server.requests}) == 4
+    assert len(client._idle) == 2

@@ -122,42 +122,12 @@ def test_a_run_that_ends_after_it_published_that_a_reply_is_withheld_lets_no_lat
     assert world.turns() == [("user", QUESTION)]
 
 
-def test_a_parked_batch_is_not_answered_again_if_the_rest_of_its_common_reply_is_withheld(new_table: Tables) -> None:
-    world = World(new_table(), gate=DISCARD_AND_MERGE)
-    world.emit("b-1", 1, QUESTION)
-    world.buffer.generation = 2
-    world.deliver()
-    world.emit("b-2", 2, "The blue one!")
-    world.queue.sort(key=lambda each: each.at_ms)
-    world.sender.before_send = lambda _text: world.buffer.take_over(7_000)
-    world.run()
-    world.now_ms += HOUR_MS
-    world.run()
-    assert world.sender.sent == PARTS[:1]
-    assert world.turns() == [("user", QUESTION), ("user", "The blue one!"), ("assistant", PARTS[0])]
-    assert {json.loads(detail)["batchId"] for _, detail in world.bus.published} == {"b-1", "b-2"}
-    assert world.parked() == []
-
-
 def test_the_assistant_is_not_asked_while_somebody_else_holds(new_table: Tables) -> None:
     world = World(new_table())
     world.buffer.others = ActiveHold("consumers", "another-agent", world.now_ms + HOUR_MS)
     world.emit("b-1", 1, QUESTION)
     world.run()
     assert (world.assistant.prompts, world.sender.sent) == ([], [])
-
-
-def test_a_hold_that_has_ended_withholds_nothing(new_table: Tables) -> None:
-    world = World(new_table())
-    world.buffer.take_over(7_000)
-    world.emit("b-1", 1, QUESTION)
-    world.run()
-    assert world.sender.sent == []
-    world.now_ms += 7_000
-    world.emit("b-2", 2, "Still there?")
-    world.run()
-    assert world.sender.sent == PARTS
-    assert world.assistant.last_prompt == [("user", f"{QUESTION}\nStill there?")]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -182,3 +152,20 @@ def test_a_reply_whose_hold_cannot_be_read_waits_and_is_given_up_in_the_end(poli
 @pytest.fixture
 def world(new_table: Tables) -> Callable[..., World]:
     return lambda **options: World(new_table(), **options)
+
+
+def test_a_parked_batch_is_not_answered_again_if_the_rest_of_its_common_reply_is_withheld(new_table: Tables) -> None:
+    world = World(new_table(), gate=DISCARD_AND_MERGE)
+    world.emit("b-1", 1, QUESTION)
+    world.buffer.generation = 2
+    world.deliver()
+    world.emit("b-2", 2, "The blue one!")
+    world.queue.sort(key=lambda each: each.at_ms)
+    world.sender.before_send = lambda _text: world.buffer.take_over(7_000)
+    world.run()
+    world.now_ms += HOUR_MS
+    world.run()
+    assert world.sender.sent == PARTS[:1]
+    assert world.turns() == [("user", QUESTION), ("user", "The blue one!"), ("assistant", PARTS[0])]
+    assert {json.loads(detail)["batchId"] for _, detail in world.bus.published} == {"b-1", "b-2"}
+    assert world.parked() == []

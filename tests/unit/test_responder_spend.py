@@ -52,13 +52,6 @@ def test_a_question_of_400_000_tokens_is_withheld_and_kept(world: Callable[..., 
     assert at_work.sender.sent == PARTS, "the next question is answered"
 
 
-def test_a_batch_of_the_longest_messages_of_whatsapp_is_answered(world: Callable[..., World]) -> None:
-    at_work = world()
-    at_work.emit("b-1", 1, "\n".join(["w" * 4_096] * 20))
-    at_work.run()
-    assert at_work.sender.sent == PARTS
-
-
 @pytest.mark.parametrize("size", [40, 400, 4_000, 12_000])
 @pytest.mark.parametrize("max_question_tokens", [300, 3_000, 8_000])
 def test_parked_batches_do_not_make_a_question_longer_than_it_may_be(

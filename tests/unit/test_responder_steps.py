@@ -123,23 +123,6 @@ def test_two_batches_of_one_conversation_are_not_worked_on_at_the_same_time(worl
     assert at_work.sender.sent == [*PARTS, *PARTS]
 
 
-def test_a_run_that_lost_the_conversation_changes_nothing(world: Callable[..., World]) -> None:
-    at_work = world()
-    at_work.emit("b-1", 1)
-
-    def oversleep() -> None:
-        at_work.assistant.while_asked = lambda: None
-        at_work.now_ms += 10 * 60_000
-        at_work.emit("b-1", 1)
-        at_work.deliver()
-
-    at_work.assistant.while_asked = oversleep
-    at_work.run()
-    assert at_work.sender.sent == PARTS
-    assert at_work.turns() == ANSWERED
-    assert at_work.is_free()
-
-
 def test_a_run_that_lost_the_conversation_while_it_sent_stops_sending(world: Callable[..., World]) -> None:
     at_work = world()
     at_work.emit("b-1", 1)
@@ -243,14 +226,6 @@ def test_whatever_step_fails_a_withheld_batch_is_published_and_kept_once(
     assert at_work.bus.published, "at least once"
     assert at_work.turns() == [("user", QUESTION)]
     assert (at_work.sender.sent, at_work.status(), at_work.is_free()) == ([], "reply_withheld", True)
-
-
-def test_a_platform_without_a_channel_is_a_channel_that_is_not_allowed(world: Callable[..., World]) -> None:
-    at_work = world()
-    at_work.channel = None
-    at_work.emit("b-1", 1)
-    at_work.run()
-    assert at_work.telemetry.counts["RepliesWithheld channel_not_allowed"] == 1
 
 
 def test_settings_of_tenant_and_conversation_win_over_those_of_the_stage(world: Callable[..., World]) -> None:

@@ -81,14 +81,6 @@ def test_the_first_rules_get_the_first_version(stub: Stubber, expected_version: 
     stub.assert_no_pending_responses()
 
 
-def test_rules_replace_those_that_their_writer_read(stub: Stubber) -> None:
-    finds(stub, "!version", item("!version", 8))
-    finds(stub, "stage", item("stage", 3, {}))
-    put = {"Put": {"TableName": "t", "Item": item("stage", 9, {})}}
-    stub.add_response("transact_write_items", {}, {"TransactItems": [put, bump(9, before=8)]})
-    assert RulesTable("t").put("stage", {}, by="op", at_ms=5, expected_version=3) == 9
-
-
 @pytest.mark.parametrize("stored", [None, item("stage", 4, {})])
 def test_rules_that_somebody_else_changed_are_not_replaced(stub: Stubber, stored: Item | None) -> None:
     finds(stub, "!version", item("!version", 8))
