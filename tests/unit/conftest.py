@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -13,6 +13,5 @@ def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
 
 
 @pytest.fixture(scope="module")
-def new_table() -> Iterator[Tables]:
-    with tables() as new_table:
-        yield new_table
+def new_table(database: Any) -> Tables:
+    return tables(database)

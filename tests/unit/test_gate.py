@@ -185,14 +185,6 @@ def test_a_hold_that_is_refused_stays_in_no_lane(both: Function, fake: Engine) -
     assert both.ask("gate")["result"] == {"holds": []}
 
 
-@pytest.mark.parametrize("only_in", ["valkey", "dynamodb"])
-def test_a_hold_that_has_ended_is_not_told(both: Function, window: WindowScene, fake: Engine, only_in: str) -> None:
-    lane, clock = (fake.store, fake.clock) if only_in == "valkey" else (window.lane, window.clock)
-    lane.hold_buffer(CONVERSATION, holder="people", cause="operator", hold_ms=HOLD_MS)
-    clock.advance(HOLD_MS)
-    assert both.ask("gate")["result"] == {"holds": []}
-
-
 @pytest.mark.parametrize("has_valkey", [True, False])
 def test_the_responder_sees_the_window_that_its_batch_came_from(
     window: WindowScene, fake: Engine, has_valkey: bool

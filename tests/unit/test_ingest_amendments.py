@@ -71,17 +71,6 @@ def test_an_edit_of_what_is_being_emitted_goes_out_with_its_batch(scene: Scene) 
     assert scene.engine.store.peek_conversation(CHAT).frozen == 1
 
 
-def test_an_edit_of_what_was_emitted_goes_out_again_with_each_delivery(scene: Scene) -> None:
-    scene.post("telegram", telegram("Order 1"))
-    emit(scene, CHAT)
-    scene.engine.store.complete_batch(CHAT, "token")
-    for _ in range(2):
-        assert scene.post("telegram", telegram("Order 2", edited=True))[0] == 200
-    first, again = scene.amended()
-    assert first == again
-    assert scene.buffered(CHAT) == []
-
-
 def test_a_change_that_stands_before_its_message_in_one_body_is_made_after_it(scene: Scene) -> None:
     body = instagram(message_edit={"mid": "a", "text": "right"})
     body["entry"] += instagram(message={"mid": "a", "text": "wrong"})["entry"]

@@ -333,35 +333,6 @@ def test_a_slow_response_on_an_idle_connection_is_an_attempt(server: WebServer) 
     assert len(server.requests) == 2
 
 
-def test_only_so_many_connections_are_opened_at_once(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    at_once, most, counting, leave = 0, 0, threading.Lock(), threading.Event()
-    connected = json_client._connected
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        nonlocal at_once, most
-        with counting:
-            at_once += 1
-            most = max(most, at_once)
-            if at_once == json_client.MAX_DIALS_AT_ONCE:
-                leave.set()
-        leave.wait(10)
-        try:
-            return connected(*args, **kwargs)
-        finally:
-            with counting:
-                at_once -= 1
-
-    monkeypatch.setattr(json_client, "_connected", counted)
-    client = aws.client("events", connections=30, patience=aws.Patience(20.0, 20.0))
-    threads = [threading.Thread(target=client.put_events, kwargs={"Entries": []}) for _ in range(30)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == json_client.MAX_DIALS_AT_ONCE
-    assert len(server.requests) == 30
-
-
 def test_a_name_that_is_looked_up_for_too_long_ends_the_dial(monkeypatch: pytest.MonkeyPatch) -> None:
     tested = threading.Event()
 

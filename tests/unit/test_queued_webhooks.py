@@ -178,13 +178,6 @@ def test_what_is_refused_for_now_comes_again_after_growing_pauses_however_often(
     assert desk.queues.aside == {}
 
 
-def test_an_unforeseen_error_holds_up_no_other_webhook(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail(desk, monkeypatch, RuntimeError("a bug"), on="wamid.Hey")
-    assert desk.deliver(notification(entry("Hey")), notification(entry("Hello"))) == ["n0"]
-    assert (desk.texts(), desk.queues.aside) == (["Hello"], {})
-    assert desk.scene.telemetry.counts["Crashes"] == 1
-
-
 def test_if_the_time_is_short_the_rest_comes_again_at_once(desk: Desk) -> None:
     desk.context.left_ms = MIN_MS_LEFT_FOR_A_QUEUED_WEBHOOK - 1
     assert desk.deliver(notification(entry("Hey")), "no json") == ["n0", "n1"]

@@ -15,8 +15,9 @@ from tests.support.responder import NAME, PARTS, Tables, Waiting, World, event
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.reply.withheld.json").read_text("utf-8"))
 DEFAULTS = ResponderConfig()
 HOUR_MS = 3_600_000
+REPLIES = 6
 # A few more than are answered.
-ROUNDS = DEFAULTS.max_replies_an_hour + 10
+ROUNDS = REPLIES + 4
 
 
 @pytest.fixture
@@ -76,19 +77,19 @@ def test_parked_batches_do_not_make_a_question_longer_than_it_may_be(
 
 def test_two_bots_that_answer_each_other_stop(world: Callable[..., World]) -> None:
     """Before, they went on for as long as both could pay."""
-    at_work, began_ms = world(), 0
+    at_work, began_ms = world(max_replies_an_hour=REPLIES), 0
     for number in range(1, ROUNDS):
         at_work.emit(f"b-{number}", number, "Thank you! How else can I help?")
         at_work.run()
         began_ms = began_ms or at_work.now_ms
         at_work.now_ms += 5_000
     assert at_work.now_ms - began_ms < HOUR_MS
-    assert len(at_work.assistant.prompts) == DEFAULTS.max_replies_an_hour
-    assert withheld(at_work) == ["too_many_replies"] * (ROUNDS - 1 - DEFAULTS.max_replies_an_hour)
+    assert len(at_work.assistant.prompts) == REPLIES
+    assert withheld(at_work) == ["too_many_replies"] * (ROUNDS - 1 - REPLIES)
     at_work.now_ms = began_ms + HOUR_MS
     at_work.emit(f"b-{ROUNDS}", ROUNDS)
     at_work.run()
-    assert len(at_work.assistant.prompts) == DEFAULTS.max_replies_an_hour + 1, "a person who comes back is answered"
+    assert len(at_work.assistant.prompts) == REPLIES + 1, "a person who comes back is answered"
 
 
 @pytest.mark.parametrize("options", [{"max_replies_an_hour": 1}, {"max_question_tokens": 5}])

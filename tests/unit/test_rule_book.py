@@ -9,7 +9,7 @@ from message_buffer.errors import InvalidRules, SendFailed
 from message_buffer.limits import MAX_QUOTA, MIN_MS_BETWEEN_RULES_CHECKS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.rules.quota import Charge, Quota
-from message_buffer.rules.rule_book import RuleBook, account_scope, read_scope, scopes_of
+from message_buffer.rules.rule_book import RuleBook, account_scope, read_scope
 from tests.support.engine import ManualClock
 from tests.support.fakes import FakeRules, RecordedTelemetry
 
@@ -56,14 +56,6 @@ def test_rules_of_one_are_not_those_of_another(scene: Scene) -> None:
     assert [scene.silence_ms(other) for other in others] == [1_100, 1_100]
     assert scene.silence_ms(ACME._replace(platform="generic"), "support") == 8
     assert scene.silence_ms(ACME._replace(tenant="other"), "support") == 1_100
-
-
-def test_names_with_slashes_make_no_scope_of_somebody_else() -> None:
-    assert (
-        scopes_of(ConversationId("a/b", "p", "1", "u"), "c")[2]
-        != scopes_of(ConversationId("a", "p", "1", "u"), "b/c")[2]
-    )
-    assert account_scope("twilio", "a/b") == "account:twilio/a%2Fb"
 
 
 # -- how fast, and how often -----------------------------------------------------------------------
