@@ -781,3 +781,10 @@ def test_looking_ends_while_there_is_time_to_act(desk: Desk) -> None:
     desk.time_left_ms = MIN_MS_LEFT_TO_LOOK_AT_DEAD_LETTERS
     assert desk.error("dead.redrive", batchId="b0")[0] == "not_found"
     assert desk.conversation_processor.calls == []
+
+
+def test_an_override_that_another_layers_platform_cannot_bear_is_refused(desk: Desk) -> None:
+    desk.table.items["stage"] = StoredRules("stage", {"platformOverrides": {"twilio": {"maxWaitMs": 4_000}}}, 1, ME, 1)
+    code, message = desk.error("rules.set", scope="tenant:acme", rules={"silenceMs": 5_000})
+    assert (code, message.partition(":")[0]) == ("invalid", "with the layers beneath, twilio")
+    assert desk.ask("rules.set", scope="tenant:acme", rules={"silenceMs": 3_999})["ok"]

@@ -49,9 +49,16 @@ Hashed = Callable[[Json], tuple[int, int]]
 def hashed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Hashed:
     """Return a function that returns a request's status, and the number of bytes of which an HMAC was computed."""
     lengths: list[int] = []
-    new, digest = hmac.new, hmac.digest
-    monkeypatch.setattr(hmac, "new", lambda key, msg, kind: [lengths.append(len(msg)), new(key, msg, kind)][1])
-    monkeypatch.setattr(hmac, "digest", lambda key, msg, kind: [lengths.append(len(msg)), digest(key, msg, kind)][1])
+
+    def counting(compute: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(key: bytes, msg: bytes, kind: Any) -> Any:
+            lengths.append(len(msg))
+            return compute(key, msg, kind)
+
+        return counted
+
+    monkeypatch.setattr(hmac, "new", counting(hmac.new))
+    monkeypatch.setattr(hmac, "digest", counting(hmac.digest))
 
     def call(event: Json) -> tuple[int, int]:
         lengths.clear()
