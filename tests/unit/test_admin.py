@@ -483,18 +483,6 @@ def test_a_cancel_that_the_bus_did_not_take_says_so(desk: Desk) -> None:
     assert desk.result("conversation.show", conversation=NAME)["count"] == 0
 
 
-def test_a_held_conversation_waits_until_it_is_resumed(desk: Desk) -> None:
-    desk.engine.send(NAME, "m1")
-    held = desk.result("conversation.hold", conversation=NAME, holdMs=3_600_000)
-    assert held == {"heldUntil": desk.engine.clock.now_ms + 3_600_000}
-    desk.engine.clock.advance(60_000)
-    assert desk.engine.claim() == []
-    assert desk.result("conversation.show", conversation=NAME)["heldUntil"] == held["heldUntil"]
-    assert desk.result("conversation.resume", conversation=NAME) == {"dueAt": desk.engine.clock.now_ms}
-    assert desk.engine.claim() == [NAME]
-    assert desk.error("conversation.resume", conversation=NAME)[0] == "not_found"
-
-
 def test_a_conversation_shows_who_holds_it_and_an_operators_resume_ends_all_holds_and_the_takeover(desk: Desk) -> None:
     now_ms = desk.engine.clock.now_ms
     desk.engine.store.hold_buffer(NAME, holder="people", cause="answer", hold_ms=1_000)

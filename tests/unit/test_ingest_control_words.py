@@ -107,11 +107,3 @@ def test_a_flush_word_with_nothing_to_send_is_ignored_and_counted(worded: Scene)
     assert (status, answer["conversations"]) == (200, {})
     assert worded.is_empty()
     assert worded.telemetry.counts["IgnoredKinds flush"] == 1
-
-
-def test_a_flush_starts_the_processor_that_it_was_told_to(worded: Scene) -> None:
-    worded.rules.write("stage", WORDS | {"silenceMs": 400_000, "maxWaitMs": 800_000})
-    worded.post("generic", message("m1"))
-    assert worded.functions.processors() == []
-    worded.post("generic", message("m2", "go"))
-    assert worded.functions.processors() == [0]

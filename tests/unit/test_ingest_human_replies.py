@@ -7,16 +7,13 @@ import jsonschema
 import pytest
 
 from lambdas.ingest.human_replies import MAX_CONVERSATIONS_TAKEN_OVER_IN_A_WEBHOOK
-from message_buffer.errors import SendFailed, StoreUnavailable
+from message_buffer.errors import SendFailed
 from message_buffer.json_object import Json
-from message_buffer.lanes.fallback import LaneWithFallback
 from message_buffer.limits import HOUR_MS, MINUTE_MS
 from tests.support.engine import Engine
-from tests.support.fakes import RecordedTelemetry, valkey_lane
 from tests.support.ingest_scene import Scene
 from tests.support.ingest_scene import whatsapp as of_whatsapp
 from tests.support.platforms import one_message
-from tests.support.window import WindowScene
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.conversation.taken_over.json").read_text())
 VALIDATOR = jsonschema.Draft4Validator(SCHEMA)
@@ -197,27 +194,3 @@ def test_a_webhook_holds_only_so_many_conversations(scene: Scene) -> None:
     assert line["replies"] == 10
     assert held_until(scene, f"default/whatsapp/555/49{most - 1}") is not None
     assert held_until(scene, f"default/whatsapp/555/49{most}") is None
-
-
-def test_while_valkey_is_down_the_other_lane_holds_and_the_platform_comes_again(
-    fake: Engine, monkeypatch: pytest.MonkeyPatch, window: WindowScene
-) -> None:
-    main = valkey_lane(fake.store)
-    lane = LaneWithFallback(main, window.lane, RecordedTelemetry(), clock=fake.clock)
-    scene = Scene(fake, monkeypatch, lane=lane)
-    scene.rules.write("stage", RULES)
-    window.clock.now_ms = fake.clock.now_ms
-    body = whatsapp(echo(scene))
-    with monkeypatch.context() as outage:
-        outage.setattr(main, "hold_buffer", _unreachable)
-        assert scene.post("whatsapp", body)[0] == 503
-    assert window.lane.peek_conversation(CHAT).held_until_ms == fake.clock.now_ms + HOLD_MS
-    assert scene.taken_over() == []
-    scene.engine.clock.advance(60_000)
-    assert scene.post("whatsapp", body)[0] == 200
-    assert held_until(scene) == scene.engine.clock.now_ms - 60_000 + HOLD_MS
-    assert len(scene.taken_over()) == 1
-
-
-def _unreachable(*_: object, **__: object) -> None:
-    raise StoreUnavailable("hold: TimeoutError")

@@ -171,6 +171,12 @@ def test_an_account_that_has_put_too_many_messages_aside_is_refused_aloud(scene:
     assert scene.post("whatsapp", bodies[-1])[0] == 200
 
 
+def test_what_may_be_put_aside_does_not_depend_on_the_number_of_shards(scene: Scene) -> None:
+    scene.engine.store.settings = scene.engine.store.settings._replace(shards=16)
+    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
+    assert scene.post("whatsapp", whatsapp(*map(str, range(MAX_PUT_ASIDE.messages_per_minute))))[0] == 200
+
+
 def test_a_webhook_with_too_many_messages_to_put_aside_leaves_room_for_those_of_others(scene: Scene) -> None:
     scene.engine.store.settings = scene.engine.store.settings._replace(max_waiting=8)
     for user in ("491701", "491702"):
