@@ -180,7 +180,7 @@ class World:
         self.steps = Steps()
         self.table = table
         self.sender = FakeChannel()
-        self.channel: Channel = self.steps.around(self.sender)
+        self.channel: Channel | None = self.steps.around(self.sender)
         self.assistant = FakeAssistant()
         self.buffer = FakeBuffer(lambda: self.now_ms)
         self.bus = FakeBus()

@@ -776,3 +776,20 @@ def test_an_override_that_another_layers_platform_cannot_bear_is_refused(desk: D
     code, message = desk.error("rules.set", scope="tenant:acme", rules={"silenceMs": 5_000})
     assert (code, message.partition(":")[0]) == ("invalid", "with the layers beneath, twilio")
     assert desk.ask("rules.set", scope="tenant:acme", rules={"silenceMs": 3_999})["ok"]
+
+
+def test_letters_that_cannot_be_given_back_are_listed_all_the_same(desk: Desk) -> None:
+    desk.queue = FakeLetters(letter("b0"))
+    desk.queue.refusals = True
+    assert len(desk.result("dead.list")["letters"]) == 1
+
+
+def test_a_conversation_whose_batch_is_on_its_way_is_listed_with_what_waits_behind_it(desk: Desk) -> None:
+    desk.engine.send(NAME, "m1", rules=Rules(priority="vip"))
+    desk.engine.claim()
+    desk.engine.store.take_batch(NAME, "token")
+    (row,) = listed(desk)
+    assert (row["state"], row["count"], row["frozen"], row["dueAt"]) == ("inflight", 0, 1, None)
+    desk.engine.send(NAME, "m2")
+    (row,) = listed(desk)
+    assert (row["state"], row["count"], row["frozen"]) == ("inflight", 1, 1)

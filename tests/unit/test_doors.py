@@ -19,7 +19,7 @@ from message_buffer.json_object import Json
 from message_buffer.limits import MAX_ITEMS_IN_A_WEBHOOK, SECRET_LIFE_MS
 from message_buffer.messages.changes import Deleted, Edited, Reacted
 from message_buffer.messages.message import MAX_ATTACHMENTS, MAX_MESSAGE_BYTES
-from message_buffer.rules.doors import read_door
+from message_buffer.rules.doors import MAX_DOOR_BYTES, read_door
 from tests.support.any_json import any_json
 from tests.support.engine import Engine
 from tests.support.ingest_scene import SECRETS, Scene, function_url, gateway
@@ -536,3 +536,20 @@ def test_bufferctl_says_that_a_message_is_too_large_for_ingest(
     mapping.write_text(json.dumps(SMALL | {"unreadable": "ignore"}))
     assert main(["door", "try", *map(str, files)]) == 0
     assert json.loads(capsys.readouterr().out)[0]["ignored"] == "unreadable"
+
+
+def test_every_problem_of_a_mapping_is_named() -> None:
+    with pytest.raises(InvalidRules) as refused:
+        read_door("shop", {"proof": {"type": "basic"}, "unreadable": 1})
+    assert [line.partition(":")[0] for line in str(refused.value).splitlines()] == ["conversation", "id", "unreadable"]
+
+
+def test_bufferctl_tries_no_door_that_could_not_be_stored(
+    files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    mapping, _ = files
+    types = {f"{number}{'x' * 120}": "y" * 128 for number in range(64)}
+    mapping.write_text(json.dumps(SMALL | {"types": types, "conversation": ["/chat", *["/" + "z" * 250] * 15]}))
+    assert main(["door", "try", *map(str, files)]) == 1
+    assert f"at most {MAX_DOOR_BYTES} bytes" in capsys.readouterr().err
+    assert main(["door", "try", *map(str, files), "--name", "A/B"]) == 2

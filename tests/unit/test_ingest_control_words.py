@@ -107,3 +107,11 @@ def test_a_flush_word_with_nothing_to_send_is_ignored_and_counted(worded: Scene)
     assert (status, answer["conversations"]) == (200, {})
     assert worded.is_empty()
     assert worded.telemetry.counts["IgnoredKinds flush"] == 1
+
+
+def test_a_stop_says_whether_a_batch_was_leaving(worded: Scene) -> None:
+    worded.post("generic", message("m1"))
+    emit(worded)
+    worded.post("generic", message("m2", "stop"))
+    (event,) = worded.cancelled()
+    assert (event["frozen"], event["leaving"]) == (1, True)

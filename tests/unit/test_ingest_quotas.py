@@ -421,3 +421,24 @@ def test_a_webhook_of_which_too_much_is_put_aside_comes_again(scene: Scene, monk
     monkeypatch.setattr(scene.dead_letters, "put", slowly)
     assert scene.post("whatsapp", whatsapp(*map(str, range(10))))[0] == 503
     assert len(scene.dead_letters.bodies) == 4
+
+
+def test_changes_and_control_words_that_follow_a_message_that_is_put_aside_are_dropped(scene: Scene) -> None:
+    scene.rules.write("stage", {"stopWords": ["stop"]})
+    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
+    body = whatsapp("a", "b", "stop")
+    body["entry"][0]["changes"][0]["value"]["messages"] += reactions(1)["entry"][0]["changes"][0]["value"]["messages"]
+    body["entry"][0]["changes"][0]["value"]["messages"][-1]["from"] = "491701"
+    assert scene.post("whatsapp", body)[0] == 200
+    assert (texts(scene, "default/whatsapp/1/491701"), scene.cancelled(), scene.amended()) == (["a"], [], [])
+    assert (len(scene.dead_letters.bodies), scene.telemetry.counts["PutAside"]) == (1, 1)
+    assert scene.telemetry.counts["Dropped"] == 2
+
+
+def test_a_stop_word_is_charged_before_the_messages_of_its_webhook(scene: Scene) -> None:
+    scene.rules.write("stage", {"stopWords": ["stop"]})
+    scene.rules.write(SHOP, {"quota": FEW})
+    scene.post("generic", message("m0", conversation="other"))
+    assert scene.post("generic", [*fragments(1, 8), message("s", "stop", conversation="other")])[0] == 429
+    assert len(scene.cancelled()) == 1
+    assert texts(scene, "default/generic/shop/other") == []

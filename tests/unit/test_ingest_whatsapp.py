@@ -1,11 +1,12 @@
 """WhatsApp's challenge, messages and statuses, through ingest's handler."""
 
+import json
 from typing import Any
 
 import pytest
 
 from message_buffer.json_object import Json
-from tests.support.ingest_scene import VERIFY_TOKEN, Scene, gateway, whatsapp
+from tests.support.ingest_scene import SECRET, VERIFY_TOKEN, Scene, gateway, whatsapp
 
 
 def item(kind: str = "text", content: Any = None, **fields: Any) -> Json:
@@ -64,3 +65,9 @@ def test_one_item_that_cannot_be_kept_does_not_hold_up_its_neighbours(scene: Sce
     status, answer = scene.post("whatsapp", webhook)
     assert (status, answer["accepted"]) == (200, 1)
     assert [found["id"] for found in scene.buffered(CHAT)] == ["good"]
+
+
+def test_whatsapps_challenge_needs_a_verify_token_of_ours(scene: Scene) -> None:
+    scene.secrets.text = json.dumps({"whatsapp": SECRET})
+    query = {"hub.mode": "subscribe", "hub.verify_token": "", "hub.challenge": "42"}
+    assert scene.call(gateway("whatsapp", method="GET", query=query))[0] == 403

@@ -396,3 +396,66 @@ def test_threads_have_connections_of_their_own_of_which_some_are_kept(server: We
         thread.join()
     assert len({request.port for request in server.requests}) == 4
     assert len(client._idle) == 2
+
+
+def test_only_so_many_connections_are_opened_at_once(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once, most, counting, leave = 0, 0, threading.Lock(), threading.Event()
+    connected = json_client._connected
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal at_once, most
+        with counting:
+            at_once += 1
+            most = max(most, at_once)
+            if at_once == json_client.MAX_DIALS_AT_ONCE:
+                leave.set()
+        leave.wait(10)
+        try:
+            return connected(*args, **kwargs)
+        finally:
+            with counting:
+                at_once -= 1
+
+    monkeypatch.setattr(json_client, "_connected", counted)
+    client = aws.client("events", connections=30, patience=aws.Patience(20.0, 20.0))
+    threads = [threading.Thread(target=client.put_events, kwargs={"Entries": []}) for _ in range(30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == json_client.MAX_DIALS_AT_ONCE
+    assert len(server.requests) == 30
+
+
+def test_the_sdk_tries_again_after_the_same_refusals(server: WebServer) -> None:
+    from botocore.retries.standard import ThrottledRetryableChecker, TransientRetryableChecker  # noqa: PLC0415
+
+    from message_buffer.aws.json_client import _passes  # noqa: PLC0415
+
+    for code in [*ThrottledRetryableChecker._THROTTLED_ERROR_CODES, *TransientRetryableChecker._TRANSIENT_ERROR_CODES]:
+        assert _passes(400, code), code
+    for status in TransientRetryableChecker._TRANSIENT_STATUS_CODES:
+        assert _passes(status, "")
+    assert not _passes(400, "ValidationException")
+
+
+def test_after_a_lost_connection_the_next_try_has_a_new_one(server: WebServer) -> None:
+    client = aws.client("events")
+    together = threading.Barrier(2)
+
+    def answer_together(_request: Request) -> Any:
+        together.wait(10)
+        return 200, {}
+
+    server.answer = answer_together
+    threads = [threading.Thread(target=client.put_events, kwargs={"Entries": []}) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    old = {request.port for request in server.requests}
+    assert len(old) == len(client._idle) == 2
+    # The service dropped both connections while the instance was suspended, and the client does not know it yet.
+    server.answer = lambda request: RESET if request.port in old else (200, {})
+    client.put_events(Entries=[])
+    assert server.requests[-1].port not in old

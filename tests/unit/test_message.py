@@ -197,3 +197,13 @@ def test_a_message_at_the_size_limit_is_encoded_and_one_byte_more_is_refused() -
 def test_every_attachment_is_there_whole() -> None:
     files = [Attachment(type="image", url=f"https://example.com/{n}", size_bytes=n) for n in range(50)]
     assert decode(encode(message(text="", attachments=files))).attachments == files
+
+
+def test_two_halves_of_a_surrogate_pair_become_the_character() -> None:
+    assert message(text="\ud83d\ude00").text == "😀"
+
+
+def test_escaped_surrogates_on_the_wire_are_mended() -> None:
+    wire = SMALLEST_V1.replace(b'"v":1', rb'"v":1,"text":"\ud83d","mood":"\ud83d"')
+    assert decode(wire).text == "\ufffd"
+    assert decode(wire).model_extra == {"mood": "\ufffd"}

@@ -245,3 +245,10 @@ def test_an_account_over_its_quota_is_taken_later(fake: Engine, monkeypatch: pyt
     fake.clock.advance(60_000)
     assert desk.deliver(notification(entry("two")), deliveries=2) == []
     assert desk.texts() == ["one", "two"]
+
+
+def test_an_unforeseen_error_holds_up_no_other_webhook(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail(desk, monkeypatch, RuntimeError("a bug"), on="wamid.Hey")
+    assert desk.deliver(notification(entry("Hey")), notification(entry("Hello"))) == ["n0"]
+    assert (desk.texts(), desk.queues.aside) == (["Hello"], {})
+    assert desk.scene.telemetry.counts["Crashes"] == 1

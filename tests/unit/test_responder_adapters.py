@@ -22,18 +22,22 @@ from lambdas.responder.channels import (
     WhatsAppChannel,
     split,
 )
+from lambdas.responder.deliveries import Delivery
 from lambdas.responder.errors import CallBusy, CallRefused, CallUnconfirmed
 from lambdas.responder.history import Turn
 from lambdas.responder.http_client import Http
 from message_buffer.aws import clients as aws
 from message_buffer.errors import SendFailed
 from message_buffer.messages.conversation_id import ConversationId
+from message_buffer.settings import ResponderOptions
 from tests.support.fakes import FakeBus
 from tests.support.web_server import DRIPPING, RESET, SLOW, WebServer, web_server
 
 # Short, so that the tests of slow servers are quick.
 SECONDS = 0.4
 TURNS = [Turn("user", "Hey", 1, "b-1"), Turn("assistant", "Hello!", 2, "b-1"), Turn("user", "Where is it?", 3, "b-2")]
+# How long a new account's subscription to a model may take.
+SUBSCRIPTION_SECONDS = 15 * 60
 PROMPT = Prompt("Be kind.", TURNS, "a-model", 50, SECONDS)
 SECRET = "s3cret-t0ken"
 SCHEMAS = Path(__file__).parents[2] / "docs/schema"
@@ -354,3 +358,22 @@ def test_an_answer_without_an_end_is_given_up(server: WebServer) -> None:
     server.answer = (200, b" " * 5_000_000)
     with pytest.raises(CallUnconfirmed, match="too long"):
         Http().post(server.url, b"{}", headers={}, seconds=10)
+
+
+def test_each_send_has_a_connection_of_its_own(server: WebServer) -> None:
+    http = Http()
+    for _ in range(2):
+        WhatsAppChannel(http, {"accessToken": SECRET}, url=server.url).send(READERS["whatsapp"], TEXT)
+    assert len({request.port for request in server.requests}) == 2
+
+
+@pytest.mark.parametrize(("name", "is_final"), [("bedrock", False), ("openai", True)])
+def test_a_model_that_the_account_may_not_use_yet_is_asked_again_for_longer_than_a_subscription_takes(
+    name: str, is_final: bool, server: WebServer, assistant: Callable[[str], Assistant]
+) -> None:
+    server.answer = (403, {"__type": "AccessDeniedException"})
+    with pytest.raises(CallRefused if is_final else CallBusy):
+        assistant(name).answer(PROMPT)
+    attempts = ResponderOptions._field_defaults["max_attempts"]
+    pauses = [Delivery("", n, lambda: 0, lambda: None).retry_seconds for n in range(1, attempts)]
+    assert sum(pauses) > SUBSCRIPTION_SECONDS

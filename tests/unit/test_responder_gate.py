@@ -246,3 +246,23 @@ def test_a_merged_batch_is_answered_by_itself_if_the_other_one_is_given_up(begin
     world.run()
     assert world.sender.sent == PARTS
     assert world.turns() == [("user", FIRST), ("assistant", "\n".join(PARTS))]
+
+
+def test_a_planned_reply_does_not_finish_a_batch_that_its_prompt_did_not_contain(begin: Begin) -> None:
+    world = begin(DISCARD_AND_MERGE)
+    late = world.queue.pop()
+    world.emit("b-2", 2, SECOND)
+
+    def write_once_more() -> None:
+        world.buffer.generation = 3
+
+    world.assistant.while_asked = write_once_more
+    world.deliver()
+    world.queue.append(late)
+    world.queue.sort(key=lambda each: "b-2" in each.body)
+    world.deliver()
+    assert [each.batch_id for each in world.parked()] == ["b-2", "b-1"]
+    world.run()
+    assert [prompt.turns[-1].text for prompt in world.assistant.prompts] == [SECOND, FIRST]
+    assert customers_words(world) == [SECOND, FIRST]
+    assert world.sender.sent == [*PARTS, *PARTS]

@@ -380,3 +380,9 @@ def test_a_reply_goes_to_the_name_by_which_the_author_wrote_last(
     batch = read_batch(json.dumps(body), FakeObjects())
     assert (str(batch.conversation), batch.recipient.user) == (conversation, recipient)
     assert batch.recipient._replace(user="") == batch.conversation._replace(user="")
+
+
+def test_a_delivery_is_hidden_shortly_at_first_so_that_a_crash_brings_it_back_soon(queue: Queue) -> None:
+    deliveries, _ = queue
+    module.handler({"Records": [record("a")]}, CONTEXT)
+    assert deliveries.hidden == [("receipt-a", 30)]

@@ -257,3 +257,21 @@ def test_old_turns_leave_the_record_and_none_is_lost(world: Callable[..., World]
     said = [turn.text for turn in [*older, *record.turns] if turn.role == "user"]
     assert said == [f"question {number}" for number in range(40)]
     assert len(at_work.assistant.last_prompt) < 20, "an assistant gets as many turns as fit"
+
+
+def test_an_acquisition_whose_answer_was_lost_delays_no_later_run(world: Callable[..., World]) -> None:
+    at_work = world()
+    at_work.steps.fail_at = (0, "after", False)
+    at_work.emit("b-1", 1)
+    at_work.deliver()
+    assert at_work.is_free()
+    at_work.run()
+    assert at_work.turns() == ANSWERED
+
+
+def test_a_platform_without_a_channel_is_a_channel_that_is_not_allowed(world: Callable[..., World]) -> None:
+    at_work = world()
+    at_work.channel = None
+    at_work.emit("b-1", 1)
+    at_work.run()
+    assert at_work.telemetry.counts["RepliesWithheld channel_not_allowed"] == 1

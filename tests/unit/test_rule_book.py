@@ -9,7 +9,8 @@ from message_buffer.errors import InvalidRules, SendFailed
 from message_buffer.limits import MAX_QUOTA, MIN_MS_BETWEEN_RULES_CHECKS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.rules.quota import Charge, Quota
-from message_buffer.rules.rule_book import RuleBook, account_scope, read_scope
+from message_buffer.rules.rule_book import RuleBook, account_scope, read_scope, scopes_of
+from message_buffer.rules.rules_and_defaults import Rules
 from tests.support.engine import ManualClock
 from tests.support.fakes import FakeRules, RecordedTelemetry
 
@@ -226,3 +227,17 @@ def test_a_sender_who_invents_accounts_of_a_door_stays_its_owners_customer_and_w
     assert found("waha:known") == ("other", {"custom/waha": 5})
     assert found("waha:large") == ("other", {"custom/waha:large": 7, "custom/waha": 5})
     assert scene.book.owner_of("custom", "wahaha") is None
+
+
+def test_wrong_rules_of_the_deployed_stage_leave_the_defaults() -> None:
+    scene = Scene(deployed={"silenceMs": -1})
+    assert scene.book.for_conversation(ACME).rules == Rules()
+    assert scene.telemetry.counts == {"RulesSkipped": 1}
+
+
+def test_names_with_slashes_make_no_scope_of_somebody_else() -> None:
+    assert (
+        scopes_of(ConversationId("a/b", "p", "1", "u"), "c")[2]
+        != scopes_of(ConversationId("a", "p", "1", "u"), "b/c")[2]
+    )
+    assert account_scope("twilio", "a/b") == "account:twilio/a%2Fb"

@@ -135,3 +135,10 @@ def test_a_flood_of_forgeries_reads_the_secrets_once_in_a_while(scene: Scene) ->
         scene.post("telegram", telegram(), secret="guess")
         scene.secrets_now_ms += 50
     assert scene.secrets.reads <= 1 + 1_000 * 50 // MIN_MS_BETWEEN_SECRET_READS
+
+
+def test_secrets_that_cannot_be_read_again_leave_a_refusal_a_refusal(scene: Scene) -> None:
+    scene.post("telegram", telegram())
+    scene.secrets_now_ms += MIN_MS_BETWEEN_SECRET_READS + 1
+    scene.secrets.failures = [SendFailed("read secret: Throttling")]
+    assert scene.post("telegram", telegram(), secret="guess")[0] == 401
