@@ -65,17 +65,6 @@ def test_another_up_keeps_the_running_stage_and_its_lane(
     assert stage.started_with_valkey is None, "nothing was started anew"
 
 
-def test_a_running_stage_that_is_replaced_is_not_called_the_rest_of_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stage = stage_of(tmp_path, "dynamodb", monkeypatch)
-    said = io.StringIO()
-    stage.up(Progress(said), overrides={"lane": "valkey"})
-    assert stage.started_with_valkey is True
-    assert "Stop the running stage" in said.getvalue()
-    assert "what is left" not in said.getvalue()
-
-
 class Operators:
     def ask(self, operation: str) -> dict[str, Any]:
         assert operation == "status"

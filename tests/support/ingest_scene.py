@@ -33,7 +33,7 @@ from tests.support.fakes import (
     RecordedTelemetry,
     valkey_lane,
 )
-from tests.support.platforms import HOST, body_of, content_type, signed
+from tests.support.platforms import HOST, OBJECTS, body_of, content_type, signed
 from tests.support.takeovers import FakeTakeovers
 
 SECRET, VERIFY_TOKEN = "s3cret", "let me in"
@@ -269,6 +269,11 @@ def waits_ms(scene: Scene, answer: Json, conversation: str = CHAT) -> int:
 
 def texts(scene: Scene, conversation: str = CHAT) -> list[str]:
     return [each.get("text", "") for each in scene.buffered(conversation)]
+
+
+def whatsapp(*messages: Any, field: str = "messages", account: Any = "555", **value: Any) -> Json:
+    value = {"metadata": {"phone_number_id": account}, **({"messages": list(messages)} if messages else {}), **value}
+    return {"object": OBJECTS["whatsapp"], "entry": [{"id": "1", "changes": [{"field": field, "value": value}]}]}
 
 
 def telegram(text: str = "Hey", *, message_id: int = 1, edited: bool = False) -> Json:

@@ -1,13 +1,9 @@
 """The responder with its table, a queue that delivers again, and collaborators that a test can make fail."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import count
 from typing import Any, NamedTuple
-
-import pytest
-from moto import mock_aws
 
 from lambdas.responder.assistants import Prompt, Reply
 from lambdas.responder.batch import FORGOTTEN, Batch
@@ -28,7 +24,6 @@ from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.settings import ResponderOptions
 from message_buffer.telemetry import Telemetry
 from tests.support.fakes import FakeBus, RecordedTelemetry
-from tests.support.table_service import OF_THE_SDK
 
 Tables = Callable[[], ConversationsTable]
 
@@ -184,9 +179,8 @@ class World:
         self.now_ms = 1_700_000_000_000
         self.steps = Steps()
         self.table = table
-        self.channel: Channel | None = None
         self.sender = FakeChannel()
-        self.channel = self.steps.around(self.sender)
+        self.channel: Channel | None = self.steps.around(self.sender)
         self.assistant = FakeAssistant()
         self.buffer = FakeBuffer(lambda: self.now_ms)
         self.bus = FakeBus()
@@ -338,34 +332,18 @@ def event(
     return json.dumps({"source": "message-buffer", "detail-type": "messages.batch.ready", "detail": detail})
 
 
-@contextmanager
-def tables() -> Iterator[Tables]:
-    """Yield a function that makes an empty table of a DynamoDB in this process."""
-    with pytest.MonkeyPatch.context() as patch, mock_aws():
-        for name, value in {
-            "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_CONFIG_FILE": "/dev/null", "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
-        }.items():  # fmt: skip
-            patch.setenv(name, value)
-        patch.setattr(aws, "OURS", OF_THE_SDK)
-        aws._made.cache_clear()
-        client, made = aws.client("dynamodb"), count()
+def tables(client: Any) -> Tables:
+    """Return a function that makes an empty table of a DynamoDB in this process."""
+    made = count()
 
-        def new_table() -> ConversationsTable:
-            name = f"conversations-{next(made)}"
-            client.create_table(
-                TableName=name,
-                KeySchema=[
-                    {"AttributeName": "id", "KeyType": "HASH"},
-                    {"AttributeName": "part", "KeyType": "RANGE"},
-                ],
-                AttributeDefinitions=[
-                    {"AttributeName": "id", "AttributeType": "S"},
-                    {"AttributeName": "part", "AttributeType": "S"},
-                ],
-                BillingMode="PAY_PER_REQUEST",
-            )
-            return ConversationsTable(name, outbox_days=OPTIONS.outbox_days, turn_days=OPTIONS.turn_days)
+    def new_table() -> ConversationsTable:
+        name = f"conversations-{next(made)}"
+        client.create_table(
+            TableName=name,
+            KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}, {"AttributeName": "part", "KeyType": "RANGE"}],
+            AttributeDefinitions=[{"AttributeName": part, "AttributeType": "S"} for part in ("id", "part")],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        return ConversationsTable(name, outbox_days=OPTIONS.outbox_days, turn_days=OPTIONS.turn_days)
 
-        yield new_table
-        aws._made.cache_clear()
+    return new_table

@@ -30,7 +30,6 @@ from message_buffer.lanes.dynamodb import messages
 Ask = Callable[..., AwsResponse]
 
 # Replaces `clients.OURS`, because moto intercepts only the SDK's requests.
-OF_THE_SDK: frozenset[str] = frozenset()
 OURS = frozenset({"dynamodb"})
 REFUSED_SHARE = 0.05
 WRITES = {"PutItem", "UpdateItem", "DeleteItem"}

@@ -190,17 +190,6 @@ def test_if_the_event_is_not_published_the_answer_says_so_and_a_repeat_finishes(
     assert counts == HELD | {"waiting": 0, "frozen": 0}
 
 
-def test_a_time_that_no_answer_gave_is_refused(desk: Desk) -> None:
-    assert desk.error("conversation.forget", conversation=NAME, at=-1)[0] == "invalid"
-    assert desk.error("conversation.forget", conversation="c")[0] == "invalid"
-
-
-def test_no_word_is_logged(desk: Desk) -> None:
-    fill(desk)
-    desk.result("conversation.forget", conversation=NAME)
-    assert "text of" not in json.dumps(desk.telemetry.lines, default=str)
-
-
 def test_an_operator_looks_up_how_the_logs_name_a_conversation(desk: Desk) -> None:
     assert desk.result("id.look_up", id=NAME) == {"logged": NAME}
     desk.telemetry._settings = LogSettings("a key")

@@ -32,29 +32,12 @@ def test_an_id_that_came_first_keeps_its_conversation_when_the_number_is_shown(s
     assert [scene.user(None, ADA), scene.user("491", ADA), scene.user(None, ADA)] == [ADA] * 3
 
 
-def test_a_number_that_comes_with_another_id_is_another_person(scene: AliasScene) -> None:
-    assert scene.user("491", ADA) == "491"
-    assert [scene.user("491", BO), scene.user(None, BO), scene.user("491", BO)] == [BO] * 3
-    assert [scene.user("491", ADA), scene.user(None, ADA)] == ["491"] * 2, "the first person keeps the conversation"
-
-
-def test_an_id_that_comes_with_another_number_is_the_same_person(scene: AliasScene) -> None:
-    assert [scene.user("491", ADA), scene.user("492", ADA)] == ["491"] * 2
-
-
 def test_a_number_alone_is_never_looked_up(scene: AliasScene) -> None:
     scene.user(None, ADA)
     scene.user("491", ADA)
     made = len(scene.wire.made)
     assert scene.user("491", None) == "491"
     assert len(scene.wire.made) == made
-
-
-@pytest.mark.parametrize("field", ["tenant", "platform", "account"])
-def test_an_alias_is_valid_in_one_account_only(scene: AliasScene, field: str) -> None:
-    scene.user("491", ADA)
-    elsewhere = ACCOUNT._replace(user=ADA)._replace(**{field: "other"})
-    assert scene.table.get(elsewhere, now_ms=scene.clock()) is None
 
 
 # -- instances at the same time ----------------------------------------------------------------------------
@@ -245,9 +228,3 @@ def test_each_name_of_an_author_says_the_other(scene: AliasScene) -> None:
         user: scene.table.other_name(ACCOUNT._replace(user=user), now_ms=scene.clock()) for user in ("491", ADA, BO)
     }
     assert other == {"491": ACCOUNT._replace(user=ADA), ADA: ACCOUNT._replace(user="491"), BO: None}
-
-
-def test_a_forgotten_author_who_hides_the_number_begins_a_new_conversation(scene: AliasScene) -> None:
-    scene.user("491", ADA)
-    forget(scene, "491")
-    assert scene.user(None, ADA) == ADA

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lambdas.canary import handler
-from lambdas.canary.burst import Burst, WebhookRefused
+from lambdas.canary.burst import Burst
 from lambdas.canary.listening import ArrivedEvent, Subscription
 from lambdas.canary.service import Canary
 from lambdas.canary.webhook import GenericWebhook, WebhookResponse, WebhookUnreachable, generic_secret
@@ -107,11 +107,6 @@ def test_a_batch_that_is_too_large_for_an_event_is_fetched() -> None:
     large = arrival([], "b")
     large.batch["messagesRef"] = {"key": "k"}
     assert sent(1).problem([large], fetch=lambda reference: [{"id": "m0"}] if reference == {"key": "k"} else []) is None
-
-
-def test_a_refused_message_ends_a_burst() -> None:
-    with pytest.raises(WebhookRefused, match="answers 503"):
-        Burst(FakeWebhook([1], status=503), "canary", "7").send("m0", "Hey")
 
 
 def test_the_canary_publishes_how_late_its_batch_is() -> None:

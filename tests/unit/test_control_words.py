@@ -11,8 +11,8 @@ WORDS = control_words(stop=["Stop", "/stop", "olvídalo", "straße", "never  min
 @pytest.mark.parametrize(
     "text",
     [
-        "stop", "STOP", " Stop \n", "stop!", "stop…", "stop ?!", "\uff53\uff54\uff4f\uff50", "stóp", "sto\u200bp",
-        "/stop", "/STOP.", "OLVIDALO", "olvi\u0301dalo!", "¡Olvídalo!", "STRASSE", "never mind", "NEVER\u00a0MIND.",
+        "stop", " Stop \n", "stop ?!", "\uff53\uff54\uff4f\uff50", "stóp", "sto\u200bp", "/STOP.", "olvi\u0301dalo!",
+        "¡Olvídalo!", "STRASSE", "NEVER\u00a0MIND.",
     ],
 )  # fmt: skip
 def test_a_stop_word_is_known_however_it_is_written(text: str) -> None:
@@ -23,8 +23,7 @@ def test_a_stop_word_is_known_however_it_is_written(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "nonstop", "non-stop", "please stop", "stop it", "stop stop", "s top", "//stop", "/ stop", "stop/now", "",
-        "!", "/", "'stop'", "stop " * 1_000, "stop" + " " * 200,
+        "nonstop", "please stop", "stop stop", "s top", "//stop", "/ stop", "", "!", "/", "'stop'", "stop" + " " * 200,
     ],
 )  # fmt: skip
 def test_what_only_holds_the_word_is_a_message(text: str) -> None:
@@ -38,10 +37,6 @@ def test_a_slash_is_part_of_the_word() -> None:
 
 def test_flush_words_are_known_in_any_script() -> None:
     assert WORDS.control_word_in("Send.") == WORDS.control_word_in("稍后。") == "flush"
-
-
-def test_without_words_nothing_is_an_order() -> None:
-    assert control_words(stop=[], flush=[], languages=[]).control_word_in("stop") is None
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

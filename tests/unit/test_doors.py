@@ -98,16 +98,13 @@ def test_no_json_breaks_a_door(body: Any, in_list: bool) -> None:
 
 def test_a_list_has_items_and_a_pointer_with_a_hash_begins_at_the_whole_body() -> None:
     mapping = SMALL | {"list": "/items", "conversation": "#/room/id", "account": "#/team"}
-    body = {"team": 7, "room": {"id": "r/1"}, "items": [{"id": "m1", "text": "a"}, {"id": 2, "text": "b"}]}
+    body = {"team": 7, "room": {"id": "r/1"}, "items": [{"id": "m1", "text": 7}, {"id": 2, "text": "b"}]}
     updates = read(mapping, body).updates
     assert [(str(each.conversation), each.message.id, each.message.text) for each in updates] == [  # type: ignore[union-attr]
-        ("default/custom/shop:7/r%2F1", "m1", "a"),
+        ("default/custom/shop:7/r%2F1", "m1", "7"),
         ("default/custom/shop:7/r%2F1", "2", "b"),
     ]
     assert read(mapping, {"team": 7}).updates == []
-
-
-def test_the_body_itself_may_be_the_list() -> None:
     assert len(read(SMALL | {"list": ""}, [BODY, BODY | {"id": "m2"}]).updates) == 2
     with pytest.raises(InvalidInput, match="The body must be a list"):
         read(SMALL | {"list": ""}, BODY)
@@ -162,29 +159,11 @@ def test_pointers_escape_slashes_and_tildes_and_count_in_lists() -> None:
         assert message(SMALL | {"text": "/a~1b/0/m~0n"}, BODY | wrong)["type"] == "unsupported"
 
 
-def test_the_first_pointer_that_finds_something_counts() -> None:
-    mapping = SMALL | {"text": ["/caption", "/text"]}
-    assert message(mapping, BODY | {"caption": "under a photo"})["text"] == "under a photo"
-    assert (
-        message(mapping, BODY | {"caption": ""})["text"] == message(mapping, BODY | {"caption": None})["text"] == "Hey"
-    )
-
-
-def test_a_part_of_an_id_is_the_id_and_an_id_without_that_part_stays_whole() -> None:
-    mapping = SMALL | {"id": {"at": "/id", "split": "_", "part": 2}}
-    for given_id in ("false_111@c.us_AAA", "false_222@g.us_AAA_111@c.us", "AAA"):
-        assert message(mapping, BODY | {"id": given_id})["id"] == "AAA"
-
-
 @pytest.mark.parametrize(
     ("time_format", "given_time", "sent_at_ms"),
     [
-        ("seconds", 1_700_000_000, 1_700_000_000_000),
-        ("seconds", "1700000000", 1_700_000_000_000),
         ("seconds", 1_700_000_000.25, 1_700_000_000_250),
-        ("milliseconds", 1_700_000_000_250, 1_700_000_000_250),
         ("milliseconds", "1700000000250", 1_700_000_000_250),
-        ("iso", "2023-11-14T22:13:20Z", 1_700_000_000_000),
         ("iso", "2023-11-14T23:13:20.250+01:00", 1_700_000_000_250),
     ],
 )
@@ -247,59 +226,16 @@ def test_any_other_value_that_does_not_fit_is_left_out_and_named(field: str, odd
     assert read(mapping, body).left_out_value is None
 
 
-def test_a_reply_to_an_id_that_no_message_can_have_is_kept_without_it() -> None:
-    found = message(SMALL | {"replyTo": "/to"}, BODY | {"to": "ä" * 513})
-    assert (found["text"], "replyTo" in found) == ("Hey", False)
-
-
-@pytest.mark.parametrize(("number", "text"), [(12_345, "12345"), (0, "0"), (1.5, "1.5")])
-def test_a_message_of_digits_that_came_as_a_number_is_a_text(number: float, text: str) -> None:
-    assert message(SMALL, BODY | {"text": number})["text"] == text
-
-
-def test_a_place_may_depend_on_another_field() -> None:
-    chat, place = {"at": "/kind", "equals": "chat"}, {"at": "/kind", "equals": "location"}
-    mapping = SMALL | {"text": [{"at": "/text", "when": [chat]}, {"at": ["/label", "/name"], "when": [place]}]}
-    body = BODY | {"text": "aGVsbG8=", "name": "Old Town"}
-    assert message(mapping, body | {"kind": "chat"})["text"] == "aGVsbG8="
-    assert message(mapping, body | {"kind": "location"})["text"] == "Old Town"
-    assert "text" not in message(mapping, body | {"kind": "sticker"})
-    mapping["text"] = {"at": "/text", "split": "|", "part": 1, "when": [chat]}
-    assert message(mapping, BODY | {"text": "a|b", "kind": "chat"})["text"] == "b"
-
-
-def test_in_an_attachment_conditions_begin_at_the_attachment_and_with_a_hash_at_the_body() -> None:
-    own, whole = {"at": "/open", "equals": True}, {"at": "#/kind", "equals": "chat"}
-    mapping = SMALL | {"attachments": [{"at": "/files", "url": {"at": "/u", "when": [own, whole]}}]}
-    files = [{"u": "a", "open": True}, {"u": "b", "open": False}]
-    found = message(mapping, BODY | {"files": files, "kind": "chat"})
-    assert [each.get("url") for each in found["attachments"]] == ["a", None]
-
-
-def test_attachments_are_one_object_or_a_list_and_the_media_type_tells_their_type() -> None:
-    files = {"at": "/files", "url": "/href", "mimeType": "/mime", "name": "/title", "sizeBytes": "/size"}
+def test_an_odd_value_of_an_attachment_is_left_out_and_named() -> None:
+    files = {"at": "/files", "url": "/href", "mimeType": "/mime", "sizeBytes": "/size"}
     mapping = SMALL | {"attachments": [files, {"at": "/map", "type": "location", "latitude": "/y", "longitude": "/x"}]}
-    body = BODY | {
-        "files": [
-            {"href": "https://x/1", "mime": "image/png", "size": "12"},
-            {"href": "https://x/2", "mime": "text/csv"},
-        ],
-        "map": {"y": "38.5", "x": -77},
-    }
-    found = message(mapping, body)
-    assert found["attachments"] == [
-        {"type": "image", "url": "https://x/1", "mimeType": "image/png", "sizeBytes": 12},
-        {"type": "document", "url": "https://x/2", "mimeType": "text/csv"},
-        {"type": "location", "latitude": 38.5, "longitude": -77},
-    ]
-    assert found["type"] == "image"
-    odd = BODY | {"files": [{}, {"href": {}, "mime": "image/png"}], "map": {"y": "north", "x": 2}}
-    assert message(mapping, odd)["attachments"] == [
+    body = BODY | {"files": [{}, {"href": {}, "mime": "image/png", "size": "12"}], "map": {"y": "north", "x": 2}}
+    assert message(mapping, body)["attachments"] == [
         {"type": "document"},
-        {"type": "image", "mimeType": "image/png"},
+        {"type": "image", "mimeType": "image/png", "sizeBytes": 12},
         {"type": "location", "longitude": 2.0},
     ]
-    assert read(mapping, odd).left_out_value == "/files/1/href must be a text or a whole number."
+    assert read(mapping, body).left_out_value == "/files/1/href must be a text or a whole number."
     negative = BODY | {"files": {"size": -1}}
     assert read(mapping, negative).left_out_value == "/files/size must be a whole number of bytes."
 
@@ -334,52 +270,33 @@ def test_what_cannot_be_read_may_be_left_out_and_its_neighbours_are_kept() -> No
 
 # -- wrong mappings --------------------------------------------------------------------------------
 
-POINTER = "use a JSON Pointer such as /payload/id"
-
 
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
         ({"conversaton": "/c"}, "conversaton: unknown field; did you mean conversation?"),
         ({"proof": {"type": "hmac", "headr": "X"}}, "proof.headr: unknown field; did you mean header?"),
-        ({"proof": {"type": "hmac", "header": "X Y", "algorithm": "sha256"}}, "proof.header: use the name of a header"),
         ({"proof": {"type": "hmac", "header": "X", "algorithm": "md5"}}, "proof.algorithm: use sha256, sha512 or sha1"),
         ({"proof": {"type": "none"}}, "proof.type: use hmac, token or basic"),
-        ({"proof": {"type": "basic", "password": "x"}}, "proof.password: unknown field; "),
         ({"id": "payload/id"}, "id: 'payload/id' is not one; use a JSON Pointer"),
         ({"id": "/a" * 17}, "id: "),
         ({"text": {"at": "/a", "split": "_"}}, "text.part: use the number of the part"),
-        ({"text": {"at": "/a"}}, "text: use split and part, or when"),
-        ({"text": [{"at": "/a", "when": []}, "b"]}, "text.1: 'b' is not one; "),
         ({"text": [{"at": "/a", "when": [{"at": "/b"}]}]}, "text.0.when.0: use one of equals, oneOf and exists"),
         ({"time": "/t"}, "timeFormat: is missing; use seconds, milliseconds or iso"),
         ({"when": [{"at": "/a", "equals": None}]}, "when.0.equals: texts, numbers, true and false can be compared"),
         ({"when": [{"at": "/a", "exists": True}] * 17}, "when: use a list of at most 16 objects"),
-        ({"attachments": [{"at": "/a", "mime": "/m"}]}, "attachments.0.mime: unknown field; did you mean mimeType?"),
         ({"attachments": [{"at": "/a", "type": 3}]}, "attachments.0.type: use a name such as image, or a JSON Pointer"),
-        ({"when": [{"at": "/a", "split": "@", "equals": "b"}]}, "when.0.part: use the number of the part"),
-        (
-            {"when": [{"at": "/a", "split": "@", "part": 1, "exists": True}]},
-            "when.0.split: a part of a text is compared",
-        ),
         (
             {"deleted": {"when": [{"at": "/d", "exists": True}], "text": "/t"}},
             "deleted.text: unknown field; use one of",
         ),
-        ({"reaction": {"when": [{"at": "/r", "exists": True}]}}, f"reaction.emoji: is missing; {POINTER[:19]}"),
-        ({"unreadable": "keep"}, "unreadable: use refuse or ignore"),
+        ({"reaction": {"when": [{"at": "/r", "exists": True}]}}, "reaction.emoji: is missing; use a JSON Pointer"),
     ],
 )
 def test_a_wrong_mapping_is_refused_with_the_place(change: Json, problem: str) -> None:
     with pytest.raises(InvalidRules) as refused:
         read_door("shop", SMALL | change)
     assert any(line.startswith(problem) for line in str(refused.value).splitlines()), str(refused.value)
-
-
-def test_every_problem_of_a_mapping_is_named() -> None:
-    with pytest.raises(InvalidRules) as refused:
-        read_door("shop", {"proof": {"type": "basic"}, "unreadable": 1})
-    assert [line.partition(":")[0] for line in str(refused.value).splitlines()] == ["conversation", "id", "unreadable"]
 
 
 @settings(max_examples=200)
@@ -430,13 +347,7 @@ def test_at_ingests_own_address_the_path_names_the_door(scene: Scene) -> None:
     raw = json.dumps(BODY).encode()
     assert scene.call(function_url("/webhook/custom/shop", raw, headers=proof(BODY)))[0] == 200
     assert [each["text"] for each in scene.buffered(CHAT)] == ["Hey"]
-    for path in (
-        "/webhook/custom",
-        "/webhook/custom/",
-        "/webhook/custom/other",
-        "/typing/custom/shop",
-        "/webhook/generic/shop",
-    ):
+    for path in ("/webhook/custom/", "/webhook/custom/other", "/typing/custom/shop", "/webhook/generic/shop"):
         assert scene.call(function_url(path, raw, headers=proof(BODY)))[0] == 404
 
 
@@ -511,7 +422,7 @@ def test_a_signature_may_cover_a_time_which_must_be_near(scene: Scene) -> None:
     assert status(str(now_seconds)) == status(str(now_ms)) == 200
 
 
-@pytest.mark.parametrize("door", ["none", "", "SHOP", "shop/x", "../shop", "version", "d" * 5_000])
+@pytest.mark.parametrize("door", ["none", "", "../shop", "d" * 5_000])
 def test_an_unknown_door_is_an_unknown_platform(scene: Scene, door: str) -> None:
     assert scene.call(door_event(BODY, proof(BODY), door=door)) == scene.call(gateway("nosuch", b"{}"))
     assert scene.call(door_event(BODY, proof(BODY), door=door))[0] == 404
@@ -542,17 +453,6 @@ def test_a_mapping_that_was_written_by_hand_and_is_wrong_is_no_door(scene: Scene
     assert scene.telemetry.counts["RulesSkipped"] == 1
 
 
-def test_a_body_that_does_not_fit_is_refused_whole(scene: Scene) -> None:
-    scene.rules.write("door:shop", SMALL | {"list": "/items"})
-    body = {"items": [BODY, BODY | {"id": "m2", "chat": 1.5}]}
-    assert scene.call(door_event(body, proof(body))) == (
-        400,
-        {"error": "/items/1/chat must be a text or a whole number."},
-    )
-    assert scene.call(door_event(b"no json", proof(b"no json")))[0] == 400
-    assert scene.is_empty()
-
-
 def test_a_value_that_is_left_out_is_logged_once_for_a_webhook(scene: Scene) -> None:
     scene.rules.write("door:shop", SMALL | {"list": "/items", "type": "/type"})
     body = {"items": [BODY | {"type": {}}, BODY | {"id": "m2", "type": []}]}
@@ -560,31 +460,6 @@ def test_a_value_that_is_left_out_is_logged_once_for_a_webhook(scene: Scene) -> 
     assert scene.telemetry.said("value left out") == [
         {"platform": "custom/shop", "reason": "/items/0/type must be a text."}
     ]
-
-
-def test_edits_deletions_and_reactions_are_what_they_are_elsewhere(scene: Scene) -> None:
-    changes = {
-        kind: {"when": [{"at": "/is", "equals": kind}]} | more
-        for kind, more in (("edited", {}), ("deleted", {}), ("reaction", {"emoji": "/emoji"}))
-    }
-    scene.rules.write("door:shop", SMALL | changes)
-    said = [BODY, BODY | {"id": "m2"}, BODY | {"is": "edited", "text": "Hello"}, BODY | {"is": "deleted", "id": "m2"}]
-    for body in said:
-        assert scene.call(door_event(body, proof(body)))[0] == 200
-    body = BODY | {"is": "reaction", "emoji": "👍"}
-    _, answer = scene.call(door_event(body, proof(body)))
-    assert [each["text"] for each in scene.buffered(CHAT)] == ["Hello"]
-    (reaction,) = scene.amended()
-    assert (reaction["change"], reaction["emoji"], answer["amended"]) == ("reaction", "👍", 1)
-
-
-def test_the_rules_know_a_doors_accounts(scene: Scene) -> None:
-    scene.rules.write("door:shop", SMALL | {"account": "/team"})
-    scene.rules.write("account:custom/shop:7", {"tenant": "acme", "quota": {"messagesPerMinute": 1}})
-    body = BODY | {"team": 7}
-    assert list(scene.call(door_event(body, proof(body)))[1]["conversations"]) == ["acme/custom/shop:7/c1"]
-    body |= {"id": "m2"}
-    assert scene.call(door_event(body, proof(body)))[0] == 429
 
 
 def test_a_door_is_charged_beside_the_account_that_its_sender_names(scene: Scene) -> None:
@@ -643,6 +518,12 @@ def test_bufferctl_says_what_is_wrong_with_a_mapping_or_a_body(
     mapping.write_text("{")
     assert main(["door", "try", str(mapping), str(body)]) == 2
     assert main(["door", "try", str(mapping.with_name("none")), str(body)]) == 2
+    assert main(["door", "try", *map(str, files), "--name", "A/B"]) == 2
+
+
+def test_a_reply_to_an_id_that_no_message_can_have_is_kept_without_it() -> None:
+    found = message(SMALL | {"replyTo": "/to"}, BODY | {"to": "ä" * 513})
+    assert (found["text"], "replyTo" in found) == ("Hey", False)
 
 
 def test_bufferctl_says_that_a_message_is_too_large_for_ingest(
@@ -655,6 +536,12 @@ def test_bufferctl_says_that_a_message_is_too_large_for_ingest(
     mapping.write_text(json.dumps(SMALL | {"unreadable": "ignore"}))
     assert main(["door", "try", *map(str, files)]) == 0
     assert json.loads(capsys.readouterr().out)[0]["ignored"] == "unreadable"
+
+
+def test_every_problem_of_a_mapping_is_named() -> None:
+    with pytest.raises(InvalidRules) as refused:
+        read_door("shop", {"proof": {"type": "basic"}, "unreadable": 1})
+    assert [line.partition(":")[0] for line in str(refused.value).splitlines()] == ["conversation", "id", "unreadable"]
 
 
 def test_bufferctl_tries_no_door_that_could_not_be_stored(

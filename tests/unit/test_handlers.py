@@ -130,16 +130,6 @@ def test_a_new_instance_of_the_processor_starts_one_of_the_conversation_processo
     assert functions.started == [("c", {"warm": True})]
 
 
-def test_a_warm_up_that_is_refused_harms_nothing(
-    run: Any, telemetry: RecordedTelemetry, functions: FakeFunctions
-) -> None:
-    functions.refusals = 1
-    assert run(lambda *_: Exit.IDLE) == {"reason": "idle"}
-    processor._warm_up_conversation_processor().join()
-    assert functions.started == []
-    assert telemetry.counts == {"ProcessorExits idle": 1}, "a refused warm-up is not counted as a failed start"
-
-
 def test_a_processor_that_fails_says_so_and_fails_the_invocation(run: Any, telemetry: RecordedTelemetry) -> None:
     with pytest.raises(ScriptInvariantBroken):
         run(raising(ScriptInvariantBroken("bug")))
@@ -201,3 +191,13 @@ def test_whatever_the_event_says_the_watchdog_makes_one_pass(
     watchdog_with(monkeypatch, telemetry, run_pass=lambda left: passes.append(left()))
     watchdog.handler(event, CONTEXT)
     assert len(passes) == telemetry.flushes == 1
+
+
+def test_a_warm_up_that_is_refused_harms_nothing(
+    run: Any, telemetry: RecordedTelemetry, functions: FakeFunctions
+) -> None:
+    functions.refusals = 1
+    assert run(lambda *_: Exit.IDLE) == {"reason": "idle"}
+    processor._warm_up_conversation_processor().join()
+    assert functions.started == []
+    assert telemetry.counts == {"ProcessorExits idle": 1}, "a refused warm-up is not counted as a failed start"

@@ -5,14 +5,12 @@ from typing import Any
 
 import pytest
 
-from message_buffer.aliases.aliases import MAX_LOOK_UP_MS_IN_A_WEBHOOK
-from message_buffer.aliases.aliases_table import AliasesTable
 from message_buffer.json_object import Json
 from message_buffer.lanes.outcomes import BatchTaken
 from message_buffer.limits import MINUTE_MS
 from tests.support.aliases import AliasScene
 from tests.support.engine import Engine
-from tests.support.ingest_scene import SECRET, Scene, texts
+from tests.support.ingest_scene import SECRET, Scene, texts, whatsapp
 
 ADA, BO = "US.ada", "US.bo"
 BY_NUMBER, BY_ID = "default/whatsapp/555/491", f"default/whatsapp/555/{ADA}"
@@ -26,14 +24,6 @@ def aliases(database: Any, fake: Engine) -> AliasScene:
 @pytest.fixture
 def scene(fake: Engine, aliases: AliasScene, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(fake, monkeypatch, aliases=aliases.another())
-
-
-def whatsapp(*items: Json, field: str = "messages", account: str = "555", **more: Any) -> Json:
-    value = {"metadata": {"phone_number_id": account}, **({"messages": list(items)} if items else {}), **more}
-    return {
-        "object": "whatsapp_business_account",
-        "entry": [{"id": "1", "changes": [{"field": field, "value": value}]}],
-    }
 
 
 def said(message_id: str, number: str | None, user_id: str | None, text: str = "Hey", **fields: Any) -> Json:
@@ -79,37 +69,11 @@ def test_an_edit_or_a_deletion_under_the_other_name_finds_the_message(
     assert texts(scene, BY_NUMBER) == left
 
 
-def test_a_reaction_under_the_other_name_names_the_conversation(scene: Scene) -> None:
-    scene.post("whatsapp", whatsapp(said("m1", "491", ADA)))
-    reaction = {"from_user_id": ADA, "id": "r", "type": "reaction", "reaction": {"message_id": "m1", "emoji": "👍"}}
-    scene.post("whatsapp", whatsapp(reaction))
-    (event,) = scene.amended()
-    assert event["conversationId"] == BY_NUMBER
-
-
-def test_a_stop_word_under_the_other_name_empties_the_buffer(
-    fake: Engine, aliases: AliasScene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scene = Scene(fake, monkeypatch, aliases=aliases.another(), stage_rules={"stopWords": ["stop"]})
-    scene.post("whatsapp", whatsapp(said("m1", "491", ADA)))
-    assert scene.post("whatsapp", whatsapp(said("m2", None, ADA, "stop")))[1]["stopped"] == 1
-    assert texts(scene, BY_NUMBER) == []
-    assert [each["conversationId"] for each in scene.cancelled()] == [BY_NUMBER]
-
-
 def test_an_author_with_a_buffer_in_a_group_keeps_it(scene: Scene) -> None:
     scene.rules.write("account:whatsapp/555", {"tenant": "acme", "perAuthor": True})
     body = whatsapp(said("m1", "491", ADA, group_id="G1"), said("m2", None, ADA, group_id="G1"))
     (found,) = conversations(scene, body)
     assert found == "acme/whatsapp/555/G1%2F491"
-
-
-def test_an_alias_belongs_to_the_accounts_tenant(scene: Scene, aliases: AliasScene) -> None:
-    scene.rules.write("account:whatsapp/555", {"tenant": "acme"})
-    scene.post("whatsapp", whatsapp(said("m1", "491", ADA)))
-    assert {item["conversation"]["S"] for item in aliases.items()} == {
-        "acme/whatsapp/555/491", f"acme/whatsapp/555/{ADA}",
-    }  # fmt: skip
 
 
 # -- changed numbers, and odd bodies -----------------------------------------------------------------------
@@ -151,15 +115,6 @@ def test_only_a_signer_with_authority_teaches_anything(scene: Scene, aliases: Al
     assert aliases.wire.made == []
 
 
-@pytest.mark.parametrize(
-    "user_id", ["x" * 1_000, "US.\ud83d", "US. a\nb", 7, [], {"a": 1}, "US./../%"], ids=lambda value: str(value)[:20]
-)
-def test_an_odd_id_harms_nothing(scene: Scene, aliases: AliasScene, user_id: Any) -> None:
-    body = whatsapp({"from": "491", "from_user_id": user_id, "id": "m1", "type": "text", "text": {"body": "x"}})
-    assert conversations(scene, body) == [BY_NUMBER]
-    assert all(len(str(item)) < 2_000 for item in aliases.items())
-
-
 # -- Twilio ------------------------------------------------------------------------------------------------
 
 
@@ -178,19 +133,6 @@ def test_twilios_authors_keep_one_conversation(scene: Scene) -> None:
     assert len(texts(scene, "default/twilio/whatsapp:15558675310/491")) == 3
     scene.post("twilio", twilio("m4", "whatsapp:+491", ExternalUserId=BO))
     assert len(texts(scene, f"default/twilio/whatsapp:15558675310/{BO}")) == 1
-
-
-def test_a_person_who_answers_by_the_customers_id_holds_the_conversation_under_the_number(scene: Scene) -> None:
-    scene.rules.write("stage", {"onHumanReply": {"hold": "12h"}})
-    conversations(scene, whatsapp(said("m1", "491", ADA)))
-    echo = {
-        "from": "15558675310", "to_user_id": ADA, "id": "wamid.9", "timestamp": scene.engine.clock.now_ms,
-        "type": "text", "text": {"body": "Eva here"},
-    }  # fmt: skip
-    scene.post("whatsapp", whatsapp(field="smb_message_echoes", message_echoes=[echo]))
-    held_until_ms = scene.engine.store.peek_conversation(BY_NUMBER).held_until_ms
-    assert held_until_ms
-    assert held_until_ms > scene.engine.clock.now_ms
 
 
 @pytest.mark.parametrize("holds", [True, False])
@@ -222,25 +164,3 @@ def test_authors_whose_messages_are_refused_are_not_learned(scene: Scene, aliase
     scene.engine.clock.advance(MINUTE_MS)
     assert scene.post("whatsapp", body)[0] == 200
     assert len(aliases.items()) <= 8
-
-
-def test_a_reaction_of_an_unknown_author_teaches_nothing(scene: Scene, aliases: AliasScene) -> None:
-    reaction = {"message_id": "wamid.1", "emoji": "👍"}
-    item = {key: value for key, value in said("r1", "491", ADA, reaction=reaction).items() if key != "text"}
-    assert scene.post("whatsapp", whatsapp(item | {"type": "reaction"}))[0] == 200
-    assert len(scene.amended()) == 1
-    assert aliases.items() == []
-
-
-def test_authors_whose_look_ups_were_slow_are_learned_under_the_names_that_were_found(
-    scene: Scene, aliases: AliasScene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    get = AliasesTable.get
-
-    def slowly(self: AliasesTable, *args: Any, **kwargs: Any) -> str | None:
-        aliases.clock.advance(MAX_LOOK_UP_MS_IN_A_WEBHOOK // 4)
-        return get(self, *args, **kwargs)
-
-    monkeypatch.setattr(AliasesTable, "get", slowly)
-    body = whatsapp(said("m1", "491", ADA), said("m2", "492", BO))
-    assert conversations(scene, body) == [BY_NUMBER, "default/whatsapp/555/492"]

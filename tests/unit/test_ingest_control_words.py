@@ -7,17 +7,11 @@ import jsonschema
 import pytest
 
 from message_buffer.errors import SendFailed
-from tests.support.engine import Engine
 from tests.support.ingest_scene import CHAT, Scene, emit, message, photo, texts, waits_ms
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schema/messages.buffer.cancelled.json").read_text())
 VALIDATOR = jsonschema.Draft4Validator(SCHEMA)
 WORDS = {"stopWords": ["stop", "/stop"], "flushWords": ["go"]}
-
-
-@pytest.fixture
-def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(fake, monkeypatch)
 
 
 @pytest.fixture
@@ -52,14 +46,6 @@ def test_a_stop_is_told_with_all_that_the_schema_asks_for(worded: Scene) -> None
         "lane": "valkey", "metadata": {"platform": "generic"},
     }  # fmt: skip
     assert worded.telemetry.counts["Stopped"] == 1
-
-
-def test_a_stop_says_whether_a_batch_was_leaving(worded: Scene) -> None:
-    worded.post("generic", message("m1"))
-    emit(worded)
-    worded.post("generic", message("m2", "stop"))
-    (event,) = worded.cancelled()
-    assert (event["frozen"], event["leaving"]) == (1, True)
 
 
 def test_a_stop_delivered_again_drops_nothing_that_came_since(worded: Scene) -> None:
@@ -97,11 +83,6 @@ def test_a_button_that_is_called_as_a_word_is_an_answer(worded: Scene, text: str
     assert texts(worded, "default/telegram/shopbot/7") == [text]
 
 
-def test_a_basket_whose_note_is_a_word_is_not_dropped(worded: Scene) -> None:
-    worded.post("generic", message("m1", "stop", type="order"))
-    assert texts(worded) == ["stop"]
-
-
 def test_words_are_orders_only_where_rules_say_so(worded: Scene) -> None:
     worded.rules.write("tenant:quiet", {"stopWords": []})
     worded.post("generic", message("m1", "stop", tenant="quiet"))
@@ -128,9 +109,9 @@ def test_a_flush_word_with_nothing_to_send_is_ignored_and_counted(worded: Scene)
     assert worded.telemetry.counts["IgnoredKinds flush"] == 1
 
 
-def test_a_flush_starts_the_processor_that_it_was_told_to(worded: Scene) -> None:
-    worded.rules.write("stage", WORDS | {"silenceMs": 400_000, "maxWaitMs": 800_000})
+def test_a_stop_says_whether_a_batch_was_leaving(worded: Scene) -> None:
     worded.post("generic", message("m1"))
-    assert worded.functions.processors() == []
-    worded.post("generic", message("m2", "go"))
-    assert worded.functions.processors() == [0]
+    emit(worded)
+    worded.post("generic", message("m2", "stop"))
+    (event,) = worded.cancelled()
+    assert (event["frozen"], event["leaving"]) == (1, True)

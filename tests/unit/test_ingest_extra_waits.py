@@ -3,7 +3,6 @@
 import pytest
 
 from message_buffer.json_object import Json
-from tests.support.engine import Engine
 from tests.support.ingest_scene import CHAT, Scene, emit, message, photo, texts, waits_ms
 from tests.support.webhook_cases import Case, cases
 
@@ -11,11 +10,6 @@ from tests.support.webhook_cases import Case, cases
 def types_of(case: Case) -> set[str]:
     """Return the types of the messages that a webhook contains."""
     return {update.get("type", "") for update in case.expected.get("updates", [])}
-
-
-@pytest.fixture
-def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(fake, monkeypatch)
 
 
 def test_a_picture_waits_for_its_caption_and_the_caption_ends_that(scene: Scene) -> None:
@@ -40,34 +34,6 @@ def test_a_voice_note_waits_for_its_transcript_and_then_as_others_do(scene: Scen
     scene.post("generic", photo("v1", "Where is my order?") | {"edited": True})
     assert scene.engine.store.peek_conversation(CHAT).due_at_ms == scene.engine.clock.now_ms + 2_000
     assert texts(scene) == ["Where is my order?"]
-
-
-def test_a_transcript_does_not_end_the_wait_for_that_of_a_later_voice_note(scene: Scene) -> None:
-    scene.rules.write("stage", {"transcriptWaitMs": 10_000, "typingInferenceMs": 0})
-    scene.post("generic", photo("v1", pending=True))
-    scene.post("generic", photo("v2", pending=True))
-    scene.post("generic", photo("v1", "Where is my order?") | {"edited": True})
-    assert scene.engine.store.peek_conversation(CHAT).due_at_ms == scene.engine.clock.now_ms + 10_000
-    scene.post("generic", photo("v2", "It has number 7.") | {"edited": True})
-    assert scene.engine.store.peek_conversation(CHAT).due_at_ms == scene.engine.clock.now_ms + 1_000
-
-
-def test_a_transcript_that_comes_late_sends_at_once_and_starts_a_processor(scene: Scene) -> None:
-    scene.rules.write("stage", {"transcriptWaitMs": 200_000, "maxWaitMs": 400_000, "typingInferenceMs": 0})
-    scene.post("generic", photo("v1", pending=True))
-    assert scene.functions.processors() == []
-    scene.engine.clock.advance(50_000)
-    scene.post("generic", photo("v1", "Where is my order?") | {"edited": True})
-    assert scene.functions.processors() == [0]
-    assert scene.engine.claim() == [CHAT]
-
-
-def test_an_edited_text_moves_no_time(scene: Scene) -> None:
-    scene.post("generic", message("m1"))
-    scene.post("generic", {"account": "shop", "conversation": "c1"}, route="typing")
-    before = scene.engine.store.peek_conversation(CHAT).due_at_ms
-    scene.post("generic", message("m1", "Hello", edited=True))
-    assert (texts(scene), scene.engine.store.peek_conversation(CHAT).due_at_ms) == (["Hello"], before)
 
 
 @pytest.mark.parametrize(

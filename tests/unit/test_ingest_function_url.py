@@ -12,19 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lambdas.ingest.platforms import PLATFORMS
-from lambdas.ingest.platforms.base import MAX_WEBHOOK_BYTES
 from message_buffer.json_object import Json
-from tests.support.engine import Engine
 from tests.support.ingest_scene import SECRET, URL_HOST, Scene, function_url, message, signature
 from tests.support.platforms import FORM, body_of, fixtures, name_of, signed
-
-# Lambda passes at most 6 MB to a function.
-MAX_EVENT_BODY_BYTES = 6 * 1_024 * 1_024
-
-
-@pytest.fixture
-def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(fake, monkeypatch)
 
 
 def generic(path: str = "/webhook/generic", **fields: str) -> Json:
@@ -84,11 +74,10 @@ def test_typing_has_its_own_route_for_platforms_that_report_it(scene: Scene) -> 
 @pytest.mark.parametrize(
     "path",
     [
-        "", "/", "/webhook", "/webhook/", "/webhook/nobody", "/webhook/generic/", "/webhook/generic/more",
-        "//webhook/generic", "/webhook//generic", "/webhook/../webhook/generic", "/live/webhook/generic",
-        "/Webhook/generic", "/webhook/Generic", "/webhook/generic%00", "/webhook/%67eneric", "/webhook/generic?x",
-        "/webhook/generic\n", " /webhook/generic",
-        "/typing", "/admin", "/favicon.ico", "/.env", "/webhook/" + "a" * 5_000_000, "/webhook/généric",
+        "", "/webhook/", "/webhook/generic/", "/webhook/generic/more", "//webhook/generic",
+        "/webhook/../webhook/generic", "/live/webhook/generic", "/webhook/Generic", "/webhook/%67eneric",
+        "/webhook/generic\n", "/typing",
+        "/webhook/" + "a" * 5_000_000, "/webhook/généric",
     ],
     ids=lambda path: quote(path[:40]),
 )  # fmt: skip
@@ -99,25 +88,6 @@ def test_any_other_path_is_not_found_and_changes_nothing(path: str, method: str,
     )  # fmt: skip
     assert changed_nothing(scene)
     assert scene.telemetry.lines == [], "the path of an unauthenticated request is not logged"
-
-
-@pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE", "get", "X" * 10_000])
-def test_any_other_method_is_refused_and_changes_nothing(method: str, scene: Scene) -> None:
-    event = generic()
-    event["requestContext"]["http"]["method"] = method
-    assert scene.call(event)[0] == 405
-    assert changed_nothing(scene)
-
-
-@pytest.mark.parametrize("platform", PLATFORMS)
-def test_a_body_as_large_as_lambda_lets_through_is_refused_before_its_signature_is_checked(
-    platform: str, scene: Scene
-) -> None:
-    assert MAX_EVENT_BODY_BYTES > MAX_WEBHOOK_BYTES
-    raw = b"x" * MAX_EVENT_BODY_BYTES
-    assert scene.call(function_url(f"/webhook/{platform}", raw))[0] == 413
-    assert changed_nothing(scene)
-    assert scene.secrets.reads == 0
 
 
 @given(

@@ -6,15 +6,9 @@ import pytest
 
 from message_buffer.json_object import Json
 from message_buffer.limits import MIN_MS_BETWEEN_RULES_CHECKS
-from tests.support.engine import Engine
 from tests.support.ingest_scene import Scene, message, texts, waits_ms
 
 GROUP = "-100"
-
-
-@pytest.fixture
-def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(fake, monkeypatch)
 
 
 def telegram(text: str, *, message_id: int = 1, author: int = 7, edited: bool = False) -> Json:
@@ -23,13 +17,6 @@ def telegram(text: str, *, message_id: int = 1, author: int = 7, edited: bool = 
         "date": 1_700_000_000, "text": text,
     }  # fmt: skip
     return {"update_id": 1, ("edited_message" if edited else "message"): told}
-
-
-def test_an_accounts_tenant_and_agent_are_the_conversations(scene: Scene) -> None:
-    scene.rules.write("account:generic/shop", {"tenant": "acme", "agent": "sales"})
-    scene.rules.write("agent:acme/sales", {"silenceMs": 77, "typingInferenceMs": 0})
-    _, answer = scene.post("generic", message())
-    assert waits_ms(scene, answer, "acme/generic/shop/c1") == 77
 
 
 def test_what_a_message_says_of_itself_goes_before_what_is_known_of_its_account(scene: Scene) -> None:

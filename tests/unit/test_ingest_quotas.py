@@ -14,15 +14,11 @@ from message_buffer.limits import MAX_ITEMS_IN_A_WEBHOOK
 from tests.support.engine import Engine
 from tests.support.fakes import FakeFunctions, RecordedTelemetry, valkey_lane
 from tests.support.ingest_scene import CHAT, Scene, gateway, message, texts
+from tests.support.ingest_scene import whatsapp as of_whatsapp
 from tests.support.platforms import body_of, content_type, signed
 
 FEW = {"messagesPerMinute": 5, "conversationsPerMinute": 5}
 SHOP, TENANT = "account:generic/shop", "tenant:default"
-
-
-@pytest.fixture
-def scene(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(engine, monkeypatch)
 
 
 def fragments(first: int, last: int, **fields: Any) -> list[dict[str, Any]]:
@@ -41,8 +37,7 @@ def whatsapp(*texts_of: str, phone: str = "1", **more: Any) -> dict[str, Any]:
          "text": {"body": text}}
         for text in texts_of
     ]  # fmt: skip
-    value = {"messaging_product": "whatsapp", "metadata": {"phone_number_id": phone}, "messages": given, **more}
-    return {"object": "whatsapp_business_account", "entry": [{"changes": [{"field": "messages", "value": value}]}]}
+    return of_whatsapp(*given, account=phone, **more)
 
 
 @pytest.mark.case(20)
@@ -142,26 +137,6 @@ def test_a_control_word_waits_for_a_message_that_its_accounts_quota_refused(scen
     assert texts(scene) == ([] if word == "stop" else ["first", "never mind"])
 
 
-def test_a_stop_word_is_charged_before_the_messages_of_its_webhook(scene: Scene) -> None:
-    scene.rules.write("stage", {"stopWords": ["stop"]})
-    scene.rules.write(SHOP, {"quota": FEW})
-    scene.post("generic", message("m0", conversation="other"))
-    assert scene.post("generic", [*fragments(1, 8), message("s", "stop", conversation="other")])[0] == 429
-    assert len(scene.cancelled()) == 1
-    assert texts(scene, "default/generic/shop/other") == []
-
-
-def test_changes_of_a_refused_conversation_come_again_with_it(scene: Scene) -> None:
-    scene.rules.write(SHOP, {"quota": {"conversationsPerMinute": 1}})
-    body = [message("m0", conversation="c0"), message("m1", "old"), message("m1", "new", edited=True)]
-    assert scene.post("generic", body)[0] == 429
-    assert scene.amended() == []
-    scene.engine.clock.advance(60_000)
-    assert scene.post("generic", body)[0] == 200
-    assert texts(scene) == ["new"]
-    assert scene.amended() == []
-
-
 @pytest.mark.case(20)
 @pytest.mark.promise("P1")
 def test_what_a_platform_that_punishes_refusals_sends_over_a_quota_is_put_aside_and_brought_in(scene: Scene) -> None:
@@ -196,6 +171,12 @@ def test_an_account_that_has_put_too_many_messages_aside_is_refused_aloud(scene:
     assert scene.post("whatsapp", bodies[-1])[0] == 200
 
 
+def test_what_may_be_put_aside_does_not_depend_on_the_number_of_shards(scene: Scene) -> None:
+    scene.engine.store.settings = scene.engine.store.settings._replace(shards=16)
+    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
+    assert scene.post("whatsapp", whatsapp(*map(str, range(MAX_PUT_ASIDE.messages_per_minute))))[0] == 200
+
+
 def test_a_webhook_with_too_many_messages_to_put_aside_leaves_room_for_those_of_others(scene: Scene) -> None:
     scene.engine.store.settings = scene.engine.store.settings._replace(max_waiting=8)
     for user in ("491701", "491702"):
@@ -217,47 +198,6 @@ def test_a_platform_that_punishes_refusals_is_not_told_that_changes_over_a_quota
     assert (scene.telemetry.counts["OverQuota"], scene.telemetry.counts["Dropped"]) == (3, 3)
     (said,) = scene.telemetry.said("over quota")
     assert (said["dropped"], said["put_aside"]) == (3, 0)
-
-
-def test_changes_over_their_quota_keep_no_message_of_another_conversation_out(scene: Scene) -> None:
-    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
-    scene.post("whatsapp", reactions(3))
-    body = whatsapp("a")
-    body["entry"] += reactions(1)["entry"]
-    assert scene.post("whatsapp", body)[0] == 200
-    assert texts(scene, "default/whatsapp/1/491701") == ["a"]
-    assert (len(scene.dead_letters.bodies), scene.telemetry.counts["Dropped"]) == (0, 1)
-
-
-def test_changes_and_control_words_that_follow_a_message_that_is_put_aside_are_dropped(scene: Scene) -> None:
-    scene.rules.write("stage", {"stopWords": ["stop"]})
-    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
-    body = whatsapp("a", "b", "stop")
-    body["entry"][0]["changes"][0]["value"]["messages"] += reactions(1)["entry"][0]["changes"][0]["value"]["messages"]
-    body["entry"][0]["changes"][0]["value"]["messages"][-1]["from"] = "491701"
-    assert scene.post("whatsapp", body)[0] == 200
-    assert (texts(scene, "default/whatsapp/1/491701"), scene.cancelled(), scene.amended()) == (["a"], [], [])
-    assert (len(scene.dead_letters.bodies), scene.telemetry.counts["PutAside"]) == (1, 1)
-    assert scene.telemetry.counts["Dropped"] == 2
-
-
-def test_what_may_be_put_aside_does_not_depend_on_the_number_of_shards(scene: Scene) -> None:
-    scene.engine.store.settings = scene.engine.store.settings._replace(shards=16)
-    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
-    most = MAX_PUT_ASIDE.messages_per_minute
-    assert scene.post("whatsapp", whatsapp(*map(str, range(most))))[0] == 200
-    assert len(scene.dead_letters.bodies) == most - 1
-    assert [scene.post("whatsapp", whatsapp("x", phone="1"))[0] for _ in range(1)] == [200]
-    assert scene.post("whatsapp", whatsapp("y", "z"))[0] == 429
-
-
-def test_a_webhook_that_may_not_be_put_aside_leaves_what_is_left_to_others(scene: Scene) -> None:
-    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
-    most = MAX_PUT_ASIDE.messages_per_minute
-    assert scene.post("whatsapp", whatsapp(*map(str, range(most - 4))))[0] == 200
-    many, few = whatsapp(*"abcdefgh"), whatsapp(*"vwxyz")
-    assert [scene.post("whatsapp", many)[0] for _ in range(3)] == [429] * 3
-    assert scene.post("whatsapp", few)[0] == 200
 
 
 def test_typing_events_have_a_quota_of_their_own(scene: Scene) -> None:
@@ -358,29 +298,6 @@ def test_the_changes_of_a_webhook_never_keep_its_messages_out(scene: Scene, kind
     assert texts(scene, "default/generic/shop/other") == [f"fragment {n}" for n in range(1, 9)]
 
 
-def test_a_small_quota_that_a_webhook_has_overdrawn_is_full_again_after_two_minutes(scene: Scene) -> None:
-    scene.rules.write(SHOP, {"quota": {"messagesPerMinute": 1}})
-    assert scene.post("generic", changes("reactions", 100))[0] == 200
-    scene.engine.clock.advance(59_000)
-    assert scene.post("generic", changes("reactions", 1))[0] == 429
-    scene.engine.clock.advance(61_000)
-    assert scene.post("generic", changes("reactions", 1))[0] == 200
-
-
-def test_stop_words_are_published_in_few_calls(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene.rules.write("stage", {"stopWords": ["stop"]})
-    calls: list[int] = []
-    publish_all = scene.bus.publish_all
-
-    def counted(detail_type: str, details: list[str]) -> None:
-        calls.append(len(details))
-        publish_all(detail_type, details)
-
-    monkeypatch.setattr(scene.bus, "publish_all", counted)
-    assert scene.post("generic", changes("stop words", 25))[1]["stopped"] == 25
-    assert [size for size in calls if size] == [10, 10, 5]
-
-
 # -- the bounds of one webhook ---------------------------------------------------------------------
 
 
@@ -433,10 +350,10 @@ class SlowLane:
 
 
 def test_a_webhook_that_takes_too_long_keeps_what_is_done_and_comes_again(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    fake: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lane = SlowLane(engine)
-    scene = Scene(engine, monkeypatch, lane=lane, stage_rules={"silenceMs": 60_000, "maxWaitMs": 120_000})
+    lane = SlowLane(fake)
+    scene = Scene(fake, monkeypatch, lane=lane, stage_rules={"silenceMs": 60_000, "maxWaitMs": 120_000})
     reacted = [{**message(f"m{n}"), "reaction": "👍"} for n in range(1, 7)]
     for each in reacted:
         del each["text"]
@@ -460,11 +377,11 @@ def many_reactions(count: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("of_messages", [False, True])
 def test_a_large_webhook_that_takes_too_long_goes_on_where_the_delivery_before_has_ended(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, of_messages: bool
+    fake: Engine, monkeypatch: pytest.MonkeyPatch, of_messages: bool
 ) -> None:
     """Each delivery began again with the first change, so the webhook was never done, and others waited behind it."""
     wait = {"silenceMs": 900_000, "maxWaitMs": 900_000}
-    scene = Scene(engine, monkeypatch, lane=SlowLane(engine), stage_rules=wait)
+    scene = Scene(fake, monkeypatch, lane=SlowLane(fake), stage_rules=wait)
     body = fragments(0, 29) if of_messages else many_reactions(30)
     statuses: list[int] = []
     while 200 not in statuses and len(statuses) < 10:
@@ -477,16 +394,16 @@ def test_a_large_webhook_that_takes_too_long_goes_on_where_the_delivery_before_h
 
 
 def test_of_a_large_webhook_with_refused_items_no_item_is_left_out(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    fake: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lane = SlowLane(engine)
-    scene = Scene(engine, monkeypatch, lane=lane, stage_rules={"silenceMs": 900_000, "maxWaitMs": 900_000})
+    lane = SlowLane(fake)
+    scene = Scene(fake, monkeypatch, lane=lane, stage_rules={"silenceMs": 900_000, "maxWaitMs": 900_000})
     scene.rules.write(TENANT, {"quota": {"messagesPerMinute": 2, "conversationsPerMinute": 2}})
     body = [*fragments(0, 19), *fragments(20, 30, tenant="other")]
     assert scene.post("generic", body)[0] == 503
     lane.call_ms = 0
     for _ in range(10):
-        engine.clock.advance(60_000)
+        fake.clock.advance(60_000)
         scene.post("generic", body)
     assert scene.post("generic", body)[0] == 200
     assert texts(scene) == [f"fragment {n}" for n in range(20)]
@@ -504,3 +421,24 @@ def test_a_webhook_of_which_too_much_is_put_aside_comes_again(scene: Scene, monk
     monkeypatch.setattr(scene.dead_letters, "put", slowly)
     assert scene.post("whatsapp", whatsapp(*map(str, range(10))))[0] == 503
     assert len(scene.dead_letters.bodies) == 4
+
+
+def test_changes_and_control_words_that_follow_a_message_that_is_put_aside_are_dropped(scene: Scene) -> None:
+    scene.rules.write("stage", {"stopWords": ["stop"]})
+    scene.rules.write("account:whatsapp/1", {"quota": {"messagesPerMinute": 1}})
+    body = whatsapp("a", "b", "stop")
+    body["entry"][0]["changes"][0]["value"]["messages"] += reactions(1)["entry"][0]["changes"][0]["value"]["messages"]
+    body["entry"][0]["changes"][0]["value"]["messages"][-1]["from"] = "491701"
+    assert scene.post("whatsapp", body)[0] == 200
+    assert (texts(scene, "default/whatsapp/1/491701"), scene.cancelled(), scene.amended()) == (["a"], [], [])
+    assert (len(scene.dead_letters.bodies), scene.telemetry.counts["PutAside"]) == (1, 1)
+    assert scene.telemetry.counts["Dropped"] == 2
+
+
+def test_a_stop_word_is_charged_before_the_messages_of_its_webhook(scene: Scene) -> None:
+    scene.rules.write("stage", {"stopWords": ["stop"]})
+    scene.rules.write(SHOP, {"quota": FEW})
+    scene.post("generic", message("m0", conversation="other"))
+    assert scene.post("generic", [*fragments(1, 8), message("s", "stop", conversation="other")])[0] == 429
+    assert len(scene.cancelled()) == 1
+    assert texts(scene, "default/generic/shop/other") == []

@@ -5,35 +5,16 @@ from typing import Any
 
 import pytest
 
-from message_buffer.json_object import Json
 from message_buffer.limits import MIN_MS_BETWEEN_RULES_CHECKS
-from tests.support.engine import Engine
 from tests.support.ingest_scene import Scene, message, waits_ms
 
 WORDS = {"stopWords": ["stop", "/stop"], "flushWords": ["go"]}
 
 
 @pytest.fixture
-def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(fake, monkeypatch)
-
-
-@pytest.fixture
 def worded(scene: Scene) -> Scene:
     scene.rules.write("stage", WORDS)
     return scene
-
-
-def whatsapp(*messages: Any, statuses: list[Json] | None = None, account: Any = "555") -> Json:
-    value: Json = {"metadata": {"phone_number_id": account}, "messages": list(messages)}
-    if statuses:
-        value["statuses"] = statuses
-    return {"object": "whatsapp_business_account", "entry": [{"id": "1", "changes": [{"value": value}]}]}
-
-
-def item(kind: str = "text", content: Any = None, **fields: Any) -> Json:
-    content = {"body": "Hey"} if content is None else content
-    return {"from": "491", "id": "wamid.1", "timestamp": "1700000000", "type": kind, kind: content} | fields
 
 
 @pytest.mark.case(32)
@@ -91,12 +72,3 @@ def test_the_agent_of_the_account_goes_with_every_message_and_event(worded: Scen
     assert [(event.get("change"), event["agent"]) for event in events] == [
         ("edited", "sales"), ("reaction", "sales"), (None, "sales"),
     ]  # fmt: skip
-
-
-def test_the_stages_rules_are_in_force_with_their_overrides(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    rules = {"silenceMs": 5_000, "platformOverrides": {"whatsapp": {"silenceMs": 200, "typingInferenceMs": 0}}}
-    scene = Scene(fake, monkeypatch, stage_rules=rules)
-    _, generic = scene.post("generic", message())
-    _, whats_app = scene.post("whatsapp", whatsapp(item()))
-    due = [each["dueAt"] for answer in (generic, whats_app) for each in answer["conversations"].values()]
-    assert [at_ms - fake.clock.now_ms for at_ms in due] == [5_000, 200]

@@ -29,15 +29,10 @@ from tests.support.ingest_scene import (
     resident_bytes,
     signature,
 )
-from tests.support.platforms import OBJECTS, content_type, one_message, signed
+from tests.support.platforms import OBJECTS, body_of, content_type, one_message, signed
 
 WITH_A_HASH = [name for name in PLATFORMS if name != "telegram"]
 MB = 1_000_000
-
-
-@pytest.fixture
-def scene(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(fake, monkeypatch)
 
 
 def post(scene: Scene, platform: str, content: Any, *, secret: str) -> tuple[int, Any]:
@@ -47,34 +42,29 @@ def post(scene: Scene, platform: str, content: Any, *, secret: str) -> tuple[int
 # -- CPU -------------------------------------------------------------------------------------------
 
 
-class Hashed:
-    """Counts the bytes of which an HMAC is computed."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._monkeypatch = monkeypatch
-
-    def during(self, call: Callable[[Json], tuple[int, Any]], event: Json) -> tuple[int, int]:
-        """Return the status that the call answers, and the bytes."""
-        counted, new, digest = [0], hmac.new, hmac.digest
-
-        def counting_new(key: bytes, msg: bytes = b"", digestmod: Any = "") -> Any:
-            counted[0] += len(msg)
-            return new(key, msg, digestmod)
-
-        def counting_digest(key: bytes, msg: bytes, kind: Any) -> bytes:
-            counted[0] += len(msg)
-            return digest(key, msg, kind)
-
-        with self._monkeypatch.context() as patched:
-            patched.setattr(hmac, "new", counting_new)
-            patched.setattr(hmac, "digest", counting_digest)
-            status, _ = call(event)
-        return status, counted[0]
+Hashed = Callable[[Json], tuple[int, int]]
 
 
 @pytest.fixture
-def hashed(monkeypatch: pytest.MonkeyPatch) -> Hashed:
-    return Hashed(monkeypatch)
+def hashed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Hashed:
+    """Return a function that returns a request's status, and the number of bytes of which an HMAC was computed."""
+    lengths: list[int] = []
+
+    def counting(compute: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(key: bytes, msg: bytes, kind: Any) -> Any:
+            lengths.append(len(msg))
+            return compute(key, msg, kind)
+
+        return counted
+
+    monkeypatch.setattr(hmac, "new", counting(hmac.new))
+    monkeypatch.setattr(hmac, "digest", counting(hmac.digest))
+
+    def call(event: Json) -> tuple[int, int]:
+        lengths.clear()
+        return scene.call(event)[0], sum(lengths)
+
+    return call
 
 
 @pytest.mark.parametrize("secrets", [1, 5, 200])
@@ -89,23 +79,15 @@ def test_a_forged_request_costs_at_most_twice_a_true_one_whatever_the_number_of_
     all_forged = []
     for claimed in (last, account(0), "19990000000"):
         forged_request = request(platform, one_message(platform, claimed, text), "a guess")
-        status, forged = hashed.during(scene.call, forged_request)
+        status, forged = hashed(forged_request)
         assert status == 401
         assert 0 < forged <= most
         all_forged.append(forged)
     assert scene.is_empty()
     of_the_last = request(platform, one_message(platform, last, text), f"secret {secrets - 1}")
-    status, true = hashed.during(scene.call, of_the_last)
+    status, true = hashed(of_the_last)
     assert status == 200
     assert max(all_forged) <= 2 * true
-
-
-def test_a_body_that_names_many_accounts_has_no_more_secrets_tried(scene: Scene, hashed: Hashed) -> None:
-    scene.keep_secrets("generic", 200)
-    body = [message(f"m{number}", account=account(number), text="x" * 5_000) for number in range(100)]
-    status, forged = hashed.during(scene.call, request("generic", body, "a guess"))
-    assert status == 401
-    assert forged <= MAX_SECRETS_TRIED * 520_000
 
 
 @pytest.mark.parametrize("platform", WITH_A_HASH)
@@ -115,7 +97,7 @@ def test_a_body_over_the_platforms_limit_is_refused_before_anything_is_computed(
     limit = PLATFORMS[platform].max_body_bytes
     event = gateway(platform, b" " * (limit + 1), headers={"content-type": content_type(platform)})
     event["headers"] |= signed(platform, b"", SECRET)
-    assert hashed.during(scene.call, event) == (413, 0)
+    assert hashed(event) == (413, 0)
     assert scene.telemetry.counts["BodiesRefused"] == 1
     (line,) = scene.telemetry.said("body refused")
     assert line == {"platform": platform, "status": 413, "reason": f"A webhook has at most {limit} bytes."}
@@ -125,18 +107,10 @@ def test_a_body_over_the_platforms_limit_is_refused_before_anything_is_computed(
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-@pytest.mark.parametrize("number", [0, 4, 199])
-def test_of_200_secrets_each_opens_its_account(scene: Scene, platform: str, number: int) -> None:
-    scene.keep_secrets(platform, 200)
-    assert post(scene, platform, one_message(platform, account(number)), secret=f"secret {number}")[0] == 200
-    assert not scene.is_empty()
-
-
-@pytest.mark.parametrize("platform", PLATFORMS)
-def test_beside_200_secrets_the_platforms_own_is_good_for_all_other_accounts(scene: Scene, platform: str) -> None:
+def test_of_200_secrets_each_opens_its_account_and_the_platforms_own_all_others(scene: Scene, platform: str) -> None:
     scene.keep_secrets(platform, 200, platform_wide="everybodys")
-    assert post(scene, platform, one_message(platform, "19990000000"), secret="everybodys")[0] == 200
-    assert not scene.is_empty()
+    for name, secret in ((account(0), "secret 0"), (account(199), "secret 199"), ("19990000000", "everybodys")):
+        assert post(scene, platform, one_message(platform, name), secret=secret)[0] == 200
 
 
 @pytest.mark.promise("P9")
@@ -166,27 +140,20 @@ HONEST = {
     "generic: a list": json.dumps([ODD, ODD | {"id": "m2"}]).encode(),
     "generic: an escaped slash": json.dumps(ODD).replace("1555", "\\u0031555").encode(),
     "whatsapp: the messages before the number": json.dumps(
-        {
-            "entry": [
-                {
-                    "changes": [
-                        {"value": {"messages": [{"id": f"w{n}"} for n in range(5)],
-                                   "metadata": {"phone_number_id": account(150)}}}
-                    ]
-                }
-            ],
-            "object": OBJECTS["whatsapp"],
-        }
+        {"entry": [{"changes": [{"value": {"messages": [{"id": f"w{n}"} for n in range(5)],
+                                           "metadata": {"phone_number_id": account(150)}}}]}],
+         "object": OBJECTS["whatsapp"]}
     ).encode(),
     "whatsapp: news of a business account, without a number": json.dumps(
         {"object": OBJECTS["whatsapp"], "entry": [{"id": account(150), "changes": [{"field": "account_update"}]}]}
     ).encode(),
     "messenger: the page after its events": json.dumps(
-        {
-            "object": "page",
-            "entry": [{"messaging": [{"sender": {"id": "7"}, "delivery": {}}] * 3, "id": account(150)}],
-        }
+        {"object": "page",
+         "entry": [{"messaging": [{"sender": {"id": "7"}, "delivery": {}}] * 3, "id": account(150)}]}
     ).encode(),
+    "twilio: a status, whose sender is our number": body_of(
+        "twilio", {"MessageSid": "SM1", "From": f"+{account(150)}", "To": "+1401", "MessageStatus": "delivered"}
+    ),
 }  # fmt: skip
 
 
@@ -195,12 +162,6 @@ def test_the_account_is_found_wherever_an_honest_body_has_it(scene: Scene, name:
     platform = name.partition(":")[0]
     scene.keep_secrets(platform, 200)
     assert post(scene, platform, HONEST[name], secret="secret 150")[0] == 200
-
-
-def test_a_status_of_twilio_names_our_number_as_the_sender(scene: Scene) -> None:
-    scene.keep_secrets("twilio", 200)
-    status = {"MessageSid": "SM1", "From": f"+{account(150)}", "To": "+1401", "MessageStatus": "delivered"}
-    assert post(scene, "twilio", status, secret="secret 150")[0] == 200
 
 
 def test_few_secrets_are_all_tried_even_if_the_body_names_no_account(scene: Scene) -> None:
@@ -226,15 +187,6 @@ def test_2000_signed_names_of_60_kb_leave_nothing_in_the_process(scene: Scene) -
     # Each name takes 120 KB, as a part and as an id.
     assert resident_bytes() - before < 20 * MB
     assert scene.is_empty()
-
-
-def test_a_name_that_is_too_long_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    def build(_part: str) -> str:
-        raise AssertionError("built")
-
-    monkeypatch.setattr("message_buffer.messages.conversation_id.escape_part", build)
-    with pytest.raises(ValueError, match="this one has at least 1025"):
-        str(ConversationId("t", "p", "a", "u" * (1_024 - 5)))
 
 
 def test_agents_that_a_sender_names_do_not_fill_the_memory_with_rules(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,10 +265,6 @@ def test_a_flood_of_forgeries_writes_a_few_lines_a_minute_and_every_one_is_count
         "more": 200 - MAX_LINES_A_MINUTE,
     }
     assert scene.telemetry.counts["Unauthentic"] == 201
-    lines = len(scene.telemetry.said("signature refused"))
-    scene.engine.clock.advance(MINUTE_MS)
-    scene.call(forged())
-    assert len(scene.telemetry.said("signature refused")) == lines + 1, "the count is written once, and a minute begins"
 
 
 @pytest.mark.parametrize(
@@ -365,15 +313,6 @@ def test_a_signature_with_another_time_is_refused(scene: Scene, offset_ms: int) 
 
 
 @pytest.mark.promise("P9")
-def test_an_edit_that_was_recorded_does_not_bring_its_text_back(scene: Scene) -> None:
-    scene.call(timed(scene, message(text="first")))
-    recorded = timed(scene, message(text="second", edited=True))
-    assert scene.call(recorded)[0] == 200
-    scene.engine.clock.advance(MAX_SIGNATURE_AGE_MS + 1_000)
-    assert scene.call(recorded) == STALE
-
-
-@pytest.mark.promise("P9")
 def test_the_time_can_be_neither_changed_nor_left_out(scene: Scene) -> None:
     old = timed(scene, message(), -MAX_SIGNATURE_AGE_MS - 1_000)
     newer = {**old["headers"], "X-Signature-Timestamp": f"{at(scene, 0):.0f}"}
@@ -385,7 +324,7 @@ def test_the_time_can_be_neither_changed_nor_left_out(scene: Scene) -> None:
     assert scene.is_empty()
 
 
-@pytest.mark.parametrize("given", ["", "now", "-5", "1" * 12, "1.5", "\ud83d", " 1700000000"])
+@pytest.mark.parametrize("given", ["", "now", "-5", "1" * 12, "\ud83d"])
 def test_a_time_that_is_none_is_refused_though_it_is_signed(scene: Scene, given: str) -> None:
     raw = json.dumps(message()).encode()
     text = f"{given}.".encode("utf-8", "surrogatepass") + raw

@@ -106,7 +106,7 @@ def test_a_request_is_the_sdks(server: WebServer, service: str, operation: str, 
             assert headers_of(ours)[name] == headers_of(theirs)[name]
 
 
-@pytest.mark.parametrize(("service", "operation", "arguments"), CALLS)
+@pytest.mark.parametrize(("service", "operation", "arguments"), {call[0]: call for call in CALLS}.values())
 @pytest.mark.parametrize("token", [None, KEYS["AWS_SESSION_TOKEN"]])
 def test_the_sdk_signs_the_request_in_the_same_way(
     server: WebServer,
@@ -256,25 +256,6 @@ def test_a_transaction_that_was_cancelled_for_another_reason_is_not_repeated(
     assert len(server.requests) == 1
 
 
-def test_the_sdk_tries_again_after_the_same_refusals(server: WebServer) -> None:
-    from botocore.retries.standard import ThrottledRetryableChecker, TransientRetryableChecker  # noqa: PLC0415
-
-    from message_buffer.aws.json_client import _passes  # noqa: PLC0415
-
-    for code in [*ThrottledRetryableChecker._THROTTLED_ERROR_CODES, *TransientRetryableChecker._TRANSIENT_ERROR_CODES]:
-        assert _passes(400, code), code
-    for status in TransientRetryableChecker._TRANSIENT_STATUS_CODES:
-        assert _passes(status, "")
-    assert not _passes(400, "ValidationException")
-
-
-def test_a_repeated_transaction_has_the_token_of_its_first_try(server: WebServer) -> None:
-    server.answer = answers((500, {}), (200, {}))
-    aws.client("dynamodb").transact_write_items(TransactItems=[])
-    first, second = [request.json["ClientRequestToken"] for request in server.requests]
-    assert first == second
-
-
 def test_an_answer_that_does_not_come_ends_the_call(server: WebServer) -> None:
     server.answer = SLOW
     impatient = aws.Patience(1.0, 0.05, attempts=1)
@@ -286,19 +267,6 @@ def test_an_answer_that_is_not_json_is_a_failure(server: WebServer) -> None:
     server.answer = (200, b"<html>")
     with pytest.raises(SendFailed, match=r"^ask: HTTPException$"), aws.errors_as_ours("ask"):
         aws.client("events").put_events(Entries=[])
-
-
-def test_a_connection_is_used_again_and_a_closed_one_is_not(server: WebServer) -> None:
-    client = aws.client("events")
-    for _ in range(2):
-        client.put_events(Entries=[])
-    first, second = server.requests
-    assert first.port == second.port
-    # If the service has closed an idle connection, the client notices it before it sends, and loses no try.
-    client._idle[0][0].sock.shutdown(2)
-    aws.client("events", patience=aws.HURRIED)._idle.extend(client._idle)
-    aws.client("events", patience=aws.HURRIED).put_events(Entries=[])
-    assert server.requests[2].port != first.port
 
 
 def test_a_connection_that_was_opened_ahead_is_used_though_tls_has_sent_tickets(
@@ -325,28 +293,6 @@ def test_a_connection_that_was_opened_ahead_is_used_though_tls_has_sent_tickets(
         ports = [request.port for request in server.requests]
     assert ports[0] == opened
     assert ports[1] != opened
-
-
-def test_after_a_lost_connection_the_next_try_has_a_new_one(server: WebServer) -> None:
-    client = aws.client("events")
-    together = threading.Barrier(2)
-
-    def answer_together(_request: Request) -> Any:
-        together.wait(10)
-        return 200, {}
-
-    server.answer = answer_together
-    threads = [threading.Thread(target=client.put_events, kwargs={"Entries": []}) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    old = {request.port for request in server.requests}
-    assert len(old) == len(client._idle) == 2
-    # The service dropped both connections while the instance was suspended, and the client does not know it yet.
-    server.answer = lambda request: RESET if request.port in old else (200, {})
-    client.put_events(Entries=[])
-    assert server.requests[-1].port not in old
 
 
 def test_a_connection_that_was_idle_for_long_is_not_used_again(
@@ -387,35 +333,6 @@ def test_a_slow_response_on_an_idle_connection_is_an_attempt(server: WebServer) 
     assert len(server.requests) == 2
 
 
-def test_only_so_many_connections_are_opened_at_once(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    at_once, most, counting, leave = 0, 0, threading.Lock(), threading.Event()
-    connected = json_client._connected
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        nonlocal at_once, most
-        with counting:
-            at_once += 1
-            most = max(most, at_once)
-            if at_once == json_client.MAX_DIALS_AT_ONCE:
-                leave.set()
-        leave.wait(10)
-        try:
-            return connected(*args, **kwargs)
-        finally:
-            with counting:
-                at_once -= 1
-
-    monkeypatch.setattr(json_client, "_connected", counted)
-    client = aws.client("events", connections=30, patience=aws.Patience(20.0, 20.0))
-    threads = [threading.Thread(target=client.put_events, kwargs={"Entries": []}) for _ in range(30)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == json_client.MAX_DIALS_AT_ONCE
-    assert len(server.requests) == 30
-
-
 def test_a_name_that_is_looked_up_for_too_long_ends_the_dial(monkeypatch: pytest.MonkeyPatch) -> None:
     tested = threading.Event()
 
@@ -430,24 +347,6 @@ def test_a_name_that_is_looked_up_for_too_long_ends_the_dial(monkeypatch: pytest
         client.connect()
     tested.set()
     assert time.monotonic() - began < 2
-
-
-def test_threads_have_connections_of_their_own_of_which_some_are_kept(server: WebServer) -> None:
-    together = threading.Barrier(4)
-
-    def answer(_request: Request) -> Any:
-        together.wait(10)
-        return 200, {}
-
-    server.answer = answer
-    client = aws.client("events", connections=2)
-    threads = [threading.Thread(target=client.put_events, kwargs={"Entries": []}) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({request.port for request in server.requests}) == 4
-    assert len(client._idle) == 2
 
 
 def test_lambda_can_count_loops_by_the_trace(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -479,3 +378,84 @@ def test_a_refusal_of_the_sdks_clients_is_ours_too() -> None:
     refused = ClientError({"Error": {"Code": "NoSuchKey", "Message": "what a customer wrote"}}, "GetObject")
     with pytest.raises(SendFailed, match=r"^get: NoSuchKey$"), aws.errors_as_ours("get"):
         raise refused
+
+
+def test_threads_have_connections_of_their_own_of_which_some_are_kept(server: WebServer) -> None:
+    together = threading.Barrier(4)
+
+    def answer(_request: Request) -> Any:
+        together.wait(10)
+        return 200, {}
+
+    server.answer = answer
+    client = aws.client("events", connections=2)
+    threads = [threading.Thread(target=client.put_events, kwargs={"Entries": []}) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({request.port for request in server.requests}) == 4
+    assert len(client._idle) == 2
+
+
+def test_only_so_many_connections_are_opened_at_once(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once, most, counting, leave = 0, 0, threading.Lock(), threading.Event()
+    connected = json_client._connected
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal at_once, most
+        with counting:
+            at_once += 1
+            most = max(most, at_once)
+            if at_once == json_client.MAX_DIALS_AT_ONCE:
+                leave.set()
+        leave.wait(10)
+        try:
+            return connected(*args, **kwargs)
+        finally:
+            with counting:
+                at_once -= 1
+
+    monkeypatch.setattr(json_client, "_connected", counted)
+    client = aws.client("events", connections=30, patience=aws.Patience(20.0, 20.0))
+    threads = [threading.Thread(target=client.put_events, kwargs={"Entries": []}) for _ in range(30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == json_client.MAX_DIALS_AT_ONCE
+    assert len(server.requests) == 30
+
+
+def test_the_sdk_tries_again_after_the_same_refusals(server: WebServer) -> None:
+    from botocore.retries.standard import ThrottledRetryableChecker, TransientRetryableChecker  # noqa: PLC0415
+
+    from message_buffer.aws.json_client import _passes  # noqa: PLC0415
+
+    for code in [*ThrottledRetryableChecker._THROTTLED_ERROR_CODES, *TransientRetryableChecker._TRANSIENT_ERROR_CODES]:
+        assert _passes(400, code), code
+    for status in TransientRetryableChecker._TRANSIENT_STATUS_CODES:
+        assert _passes(status, "")
+    assert not _passes(400, "ValidationException")
+
+
+def test_after_a_lost_connection_the_next_try_has_a_new_one(server: WebServer) -> None:
+    client = aws.client("events")
+    together = threading.Barrier(2)
+
+    def answer_together(_request: Request) -> Any:
+        together.wait(10)
+        return 200, {}
+
+    server.answer = answer_together
+    threads = [threading.Thread(target=client.put_events, kwargs={"Entries": []}) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    old = {request.port for request in server.requests}
+    assert len(old) == len(client._idle) == 2
+    # The service dropped both connections while the instance was suspended, and the client does not know it yet.
+    server.answer = lambda request: RESET if request.port in old else (200, {})
+    client.put_events(Entries=[])
+    assert server.requests[-1].port not in old

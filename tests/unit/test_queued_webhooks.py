@@ -129,18 +129,11 @@ def test_the_messages_of_a_notification_are_buffered_once(desk: Desk) -> None:
     assert (desk.queues.aside, desk.queues.pauses) == ({}, {})
 
 
-def test_a_notification_without_messages_is_done(desk: Desk) -> None:
-    value = {"messaging_product": "whatsapp", "metadata": {"phone_number_id": NUMBER}, "statuses": [{"id": "wamid.1"}]}
-    assert desk.deliver(notification({"id": "1", "changes": [{"value": value, "field": "messages"}]})) == []
-    assert desk.scene.is_empty()
-    assert desk.queues.aside == {}
-
-
 @pytest.mark.parametrize(
     "body",
     [
-        "no json", "[]", "{}", "null", json.dumps(json.dumps(notification(entry("Hey")))),
-        {"whatsAppWebhookEntry": None}, {"whatsAppWebhookEntry": "{"}, {"whatsAppWebhookEntry": "[1]"},
+        "no json", "[]", json.dumps(json.dumps(notification(entry("Hey")))),
+                {"whatsAppWebhookEntry": None}, {"whatsAppWebhookEntry": "{"}, {"whatsAppWebhookEntry": "[1]"},
         {"Type": "Notification", "Message": json.dumps(notification(entry("Hey")))},
     ],
 )  # fmt: skip
@@ -173,7 +166,7 @@ def test_a_webhook_with_an_item_that_cannot_be_read_is_put_aside_too_and_the_oth
     assert len(desk.queues.aside) == 1
 
 
-@pytest.mark.parametrize("deliveries", [1, 2, 5, 1_000, 10**6])
+@pytest.mark.parametrize("deliveries", [1, 5, 10**6])
 def test_what_is_refused_for_now_comes_again_after_growing_pauses_however_often(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, deliveries: int
 ) -> None:
@@ -183,23 +176,6 @@ def test_what_is_refused_for_now_comes_again_after_growing_pauses_however_often(
     assert desk.queues.pauses == {"n0": max(min(doubled, MAX_QUEUED_WEBHOOK_PAUSE_SECONDS), RETRY_AFTER_SECONDS)}
     assert desk.texts() == ["Hello"]
     assert desk.queues.aside == {}
-
-
-def test_an_account_over_its_quota_is_taken_later(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk = Desk(Scene(fake, monkeypatch, quota=Quota(messages_per_minute=6, conversations_per_minute=6)), monkeypatch)
-    desk.scene.rules.write(f"account:whatsapp/{NUMBER}", {"quota": {"messagesPerMinute": 1}})
-    assert desk.deliver(notification(entry("one")), notification(entry("two"))) == ["n1"]
-    assert desk.queues.pauses["n1"] >= 30
-    fake.clock.advance(60_000)
-    assert desk.deliver(notification(entry("two")), deliveries=2) == []
-    assert desk.texts() == ["one", "two"]
-
-
-def test_an_unforeseen_error_holds_up_no_other_webhook(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail(desk, monkeypatch, RuntimeError("a bug"), on="wamid.Hey")
-    assert desk.deliver(notification(entry("Hey")), notification(entry("Hello"))) == ["n0"]
-    assert (desk.texts(), desk.queues.aside) == (["Hello"], {})
-    assert desk.scene.telemetry.counts["Crashes"] == 1
 
 
 def test_if_the_time_is_short_the_rest_comes_again_at_once(desk: Desk) -> None:
@@ -259,3 +235,20 @@ def test_an_entry_that_is_nested_too_deeply_to_be_written_again_is_put_aside(des
     assert desk.deliver(*bodies, notification(entry("Hey"))) == []
     assert f"n{len(levels) - 1}" in desk.queues.aside
     assert desk.texts() == ["Hey"]
+
+
+def test_an_account_over_its_quota_is_taken_later(fake: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(Scene(fake, monkeypatch, quota=Quota(messages_per_minute=6, conversations_per_minute=6)), monkeypatch)
+    desk.scene.rules.write(f"account:whatsapp/{NUMBER}", {"quota": {"messagesPerMinute": 1}})
+    assert desk.deliver(notification(entry("one")), notification(entry("two"))) == ["n1"]
+    assert desk.queues.pauses["n1"] >= 30
+    fake.clock.advance(60_000)
+    assert desk.deliver(notification(entry("two")), deliveries=2) == []
+    assert desk.texts() == ["one", "two"]
+
+
+def test_an_unforeseen_error_holds_up_no_other_webhook(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail(desk, monkeypatch, RuntimeError("a bug"), on="wamid.Hey")
+    assert desk.deliver(notification(entry("Hey")), notification(entry("Hello"))) == ["n0"]
+    assert (desk.texts(), desk.queues.aside) == (["Hello"], {})
+    assert desk.scene.telemetry.counts["Crashes"] == 1

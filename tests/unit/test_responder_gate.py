@@ -3,22 +3,16 @@
 Whatever happens, their messages are answered once, and the history holds each of them once.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from lambdas.responder.gate import DELIVER, DISCARD_AND_MERGE, INTERRUPT, MAX_PARKED_BATCHES
-from tests.support.responder import PARTS, Tables, World, tables
+from tests.support.responder import PARTS, Tables, World
 
 FIRST, SECOND = "Where is it?", "The blue one!"
 BOTH = f"{FIRST}\n{SECOND}"
-
-
-@pytest.fixture(scope="module")
-def new_table() -> Iterator[Tables]:
-    with tables() as new_table:
-        yield new_table
 
 
 Begin = Callable[[str], World]
@@ -184,46 +178,6 @@ def test_a_failure_while_two_batches_are_merged_answers_neither_twice(
     assert world.parked() == []
 
 
-def test_a_merged_batch_that_comes_again_before_the_other_one_is_done_is_not_answered_by_itself(begin: Begin) -> None:
-    world = begin(DISCARD_AND_MERGE)
-    before_the_call(world)
-    world.deliver()
-    first = world.queue.pop()
-    world.emit("b-2", 2, SECOND)
-    world.steps.names.clear()
-    world.steps.fail_at = (10, "after", True)
-    world.deliver()
-    assert world.sender.sent == PARTS[:1], "the other one ends in the midst of its reply"
-    second = world.queue.pop()
-    world.queue.append(first._replace(at_ms=world.now_ms + 100_000, receives=8))
-    world.deliver()
-    assert world.sender.sent == PARTS[:1]
-    assert world.queue[0].at_ms - world.now_ms == 300_000, "it has as many receptions as the other one"
-    world.queue.append(second)
-    world.run()
-    assert world.turns() == [("user", FIRST), ("user", SECOND), ("assistant", "\n".join(PARTS))]
-    assert world.sender.sent == PARTS
-
-
-def test_a_merged_batch_is_answered_by_itself_if_the_other_one_is_given_up(begin: Begin) -> None:
-    world = begin(DISCARD_AND_MERGE)
-    before_the_call(world)
-    world.deliver()
-
-    def refuse(_text: str) -> None:
-        raise world.steps._error("send", False, done=False)
-
-    world.sender.before_send = refuse
-    world.emit("b-2", 2, SECOND)
-    world.queue = [each._replace(receives=12) if "b-2" in each.body else each for each in world.queue]
-    world.deliver()
-    assert [reason for _, reason in world.dead_lettered] == ["made to fail"]
-    world.sender.before_send = lambda _text: None
-    world.run()
-    assert world.sender.sent == PARTS
-    assert world.turns() == [("user", FIRST), ("assistant", "\n".join(PARTS))]
-
-
 def test_a_batch_that_comes_after_a_newer_one_was_answered_waits_for_nothing(begin: Begin) -> None:
     world = begin(DISCARD_AND_MERGE)
     late = world.queue.pop()
@@ -275,15 +229,23 @@ def test_each_lane_has_a_gate_of_its_own(begin: Begin) -> None:
     assert customers_words(world) == [FIRST, "Hello?", SECOND, "And?"]
 
 
-def test_a_conversation_that_was_forgotten_has_its_gate_again(begin: Begin) -> None:
+def test_a_merged_batch_is_answered_by_itself_if_the_other_one_is_given_up(begin: Begin) -> None:
     world = begin(DISCARD_AND_MERGE)
-    world.queue.clear()
-    world.emit("b-50", 50, FIRST)
-    world.run()
-    world.emit("b-1", 1, SECOND)
-    world.buffer.generation = 2
+    before_the_call(world)
     world.deliver()
-    assert world.status() == "reply_parked"
+
+    def refuse(_text: str) -> None:
+        raise world.steps._error("send", False, done=False)
+
+    world.sender.before_send = refuse
+    world.emit("b-2", 2, SECOND)
+    world.queue = [each._replace(receives=12) if "b-2" in each.body else each for each in world.queue]
+    world.deliver()
+    assert [reason for _, reason in world.dead_lettered] == ["made to fail"]
+    world.sender.before_send = lambda _text: None
+    world.run()
+    assert world.sender.sent == PARTS
+    assert world.turns() == [("user", FIRST), ("assistant", "\n".join(PARTS))]
 
 
 def test_a_planned_reply_does_not_finish_a_batch_that_its_prompt_did_not_contain(begin: Begin) -> None:
@@ -304,23 +266,3 @@ def test_a_planned_reply_does_not_finish_a_batch_that_its_prompt_did_not_contain
     assert [prompt.turns[-1].text for prompt in world.assistant.prompts] == [SECOND, FIRST]
     assert customers_words(world) == [SECOND, FIRST]
     assert world.sender.sent == [*PARTS, *PARTS]
-
-
-def test_a_batch_whose_common_reply_is_withheld_is_withheld_by_itself(begin: Begin) -> None:
-    world = begin(DISCARD_AND_MERGE)
-    before_the_call(world)
-    world.deliver()
-
-    def die(_text: str) -> None:
-        raise world.steps._error("send", True, done=False)
-
-    world.sender.before_send = die
-    world.emit("b-2", 2, SECOND)
-    world.queue.sort(key=lambda each: each.at_ms)
-    world.deliver()
-    world.buffer.take_over(3_600_000)
-    world.run()
-    assert sorted(customers_words(world)) == sorted([FIRST, SECOND])
-    assert len(world.bus.published) == 2
-    assert world.telemetry.counts["UnconfirmedSends"] == 1, "a part may be out"
-    assert (world.sender.sent, world.parked(), world.is_free()) == ([], [], True)

@@ -1,7 +1,7 @@
 """The edges of the responder: its queue, events, history, operators and secrets, and what it must never log."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,7 @@ from message_buffer.errors import SendFailed
 from message_buffer.limits import SECRET_LIFE_MS
 from message_buffer.messages.conversation_id import ConversationId
 from message_buffer.telemetry import Telemetry
-from tests.support.fakes import RecordedTelemetry
+from tests.support.fakes import FakeSecrets, RecordedTelemetry
 from tests.support.responder import (
     ANSWER,
     NAME,
@@ -31,17 +31,10 @@ from tests.support.responder import (
     Tables,
     World,
     event,
-    tables,
 )
 
 BATCH = read_batch(event("b-1", 2, "Hey", lane="dynamodb"), FakeObjects())
 CONTEXT = SimpleNamespace(get_remaining_time_in_millis=lambda: 60_000)
-
-
-@pytest.fixture(scope="module")
-def new_table() -> Iterator[Tables]:
-    with tables() as new_table:
-        yield new_table
 
 
 # -- the queue -------------------------------------------------------------------------------------
@@ -92,12 +85,6 @@ def test_only_unfinished_deliveries_are_reported_as_failed(queue: Queue) -> None
     assert answer == {"batchItemFailures": [{"itemIdentifier": "id-b"}]}
     assert [delivery.receives for delivery in responder.seen] == [1, 3, 1]
     assert deliveries.hidden[-2:] == [("receipt-b", 16), ("receipt-c", 30)]
-
-
-def test_a_delivery_is_hidden_shortly_at_first_so_that_a_crash_brings_it_back_soon(queue: Queue) -> None:
-    deliveries, _ = queue
-    module.handler({"Records": [record("a")]}, CONTEXT)
-    assert deliveries.hidden == [("receipt-a", 30)]
 
 
 def test_a_delivery_that_cannot_be_hidden_is_not_worked_on(queue: Queue) -> None:
@@ -267,10 +254,6 @@ def test_the_history_shows_what_was_said_only_on_request(world: World, ask: Answ
     assert shown["status"] == "reply_sent"
 
 
-def test_an_unknown_conversation_has_no_history(ask: Answer) -> None:
-    assert ask("history")["result"]["turns"] == []
-
-
 @pytest.mark.parametrize(
     "fields",
     [{"operation": "drop"}, {"operation": "history", "conversation": "x"}],
@@ -312,34 +295,21 @@ def test_a_gate_that_refuses_is_asked_again_later() -> None:
 # -- secrets ---------------------------------------------------------------------------------------
 
 
-class FakeSecrets:
-    def __init__(self, value: dict[str, Any]) -> None:
-        self.value = value
-        self.reads = 0
-        self.is_away = False
-
-    def read(self, secret_id: str) -> str:
-        self.reads += 1
-        if self.is_away:
-            raise SendFailed("read secret: Throttling")
-        return json.dumps(self.value)
-
-
 def test_credentials_are_kept_for_a_while_and_an_old_answer_is_better_than_none() -> None:
     now_ms = 0
-    secrets = FakeSecrets({"whatsapp": {"accessToken": "one", "accounts": {"7": {"accessToken": "two"}}}})
+    secrets = FakeSecrets(json.dumps({"whatsapp": {"accessToken": "one", "accounts": {"7": {"accessToken": "two"}}}}))
     store = CredentialStore(secrets, "the-secret", clock=lambda: now_ms)
     assert store.of("whatsapp", "6") == {"accessToken": "one"}
     assert store.of("whatsapp", "7") == {"accessToken": "two"}
     assert store.of("telegram", "bot") == {}
     assert secrets.reads == 1
-    now_ms, secrets.is_away = SECRET_LIFE_MS + 1, True
+    now_ms, secrets.failures = SECRET_LIFE_MS + 1, [SendFailed("read secret: Throttling")]
     assert store.of("whatsapp", "7") == {"accessToken": "two"}
     assert secrets.reads == 2
 
 
 def test_the_platform_decides_the_channel_and_a_generic_webhook_has_the_bus() -> None:
-    credentials = CredentialStore(FakeSecrets({"telegram": {"botToken": "t"}}), "the-secret")
+    credentials = CredentialStore(FakeSecrets(json.dumps({"telegram": {"botToken": "t"}})), "the-secret")
     fake: Any = SimpleNamespace()
 
     def of(platform: str, **options: Any) -> Any:
@@ -358,16 +328,15 @@ WORDS = ("zebra", "giraffe", "s3cret")
 
 
 @pytest.mark.parametrize("step", range(15))
-@pytest.mark.parametrize("gate", ["deliver", "interrupt"])
 def test_nothing_that_people_wrote_and_no_secret_is_in_logs_or_metrics(
-    gate: str, step: int, new_table: Tables, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    step: int, new_table: Tables, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Powertools keeps one logger a service, which writes where the first test's output went.
-    monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", f"responder-{gate}-{step}")
+    monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", f"responder-{step}")
     monkeypatch.setenv("POWERTOOLS_METRICS_NAMESPACE", "MessageBuffer/test")
     monkeypatch.setenv("POWERTOOLS_LOG_LEVEL", "DEBUG")
     telemetry = Telemetry()
-    world = World(new_table(), telemetry=telemetry, gate=gate, typing_indicator=True)
+    world = World(new_table(), telemetry=telemetry, gate="interrupt", typing_indicator=True)
     world.assistant.says = "a giraffe"
     world.emit("b-1", 1, "a zebra")
 
@@ -393,15 +362,12 @@ def test_nothing_that_people_wrote_and_no_secret_is_in_logs_or_metrics(
     ("conversation", "fields", "recipient"),
     [
         ("acme/whatsapp/555/491", {"author": "US.aBc"}, "US.aBc"),
-        ("acme/whatsapp/555/491", {"author": "492"}, "492"),
         ("acme/whatsapp/555/491", {}, "491"),
         ("acme/whatsapp/555/G1", {"author": "492", "chat": {"type": "group"}}, "G1"),
         ("acme/twilio/whatsapp:1555/491", {"author": "whatsapp:+492"}, "492"),
-        ("acme/twilio/whatsapp:1555/491", {"author": "whatsapp:US.aBc"}, "US.aBc"),
         ("acme/twilio/1555/491", {"author": "+492"}, "491"),
         ("acme/telegram/bot/-100:42", {"author": "7"}, "-100:42"),
         ("acme/custom/whatsapp:7/chat-17", {"author": "491"}, "chat-17"),
-        ("acme/generic/whatsapp:7/chat-17", {"author": "491"}, "chat-17"),
     ],
 )
 def test_a_reply_goes_to_the_name_by_which_the_author_wrote_last(
@@ -414,3 +380,9 @@ def test_a_reply_goes_to_the_name_by_which_the_author_wrote_last(
     batch = read_batch(json.dumps(body), FakeObjects())
     assert (str(batch.conversation), batch.recipient.user) == (conversation, recipient)
     assert batch.recipient._replace(user="") == batch.conversation._replace(user="")
+
+
+def test_a_delivery_is_hidden_shortly_at_first_so_that_a_crash_brings_it_back_soon(queue: Queue) -> None:
+    deliveries, _ = queue
+    module.handler({"Records": [record("a")]}, CONTEXT)
+    assert deliveries.hidden == [("receipt-a", 30)]

@@ -1,7 +1,7 @@
 """Each step of a reply fails, before and after it is done, by an error or by the end of the process."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 from lambdas.responder.errors import CallRefused
 from lambdas.responder.owned_batch import MIN_TIME_TO_FINISH_MS
 from lambdas.responder.service import MIN_TIME_TO_SEND_MS
-from tests.support.responder import NAME, PARTS, Tables, World, tables
+from tests.support.responder import NAME, PARTS, Tables, World
 
 SCHEMAS = Path(__file__).parents[2] / "docs/schema"
 QUESTION = "Where is it?"
@@ -21,12 +21,6 @@ STEPS = [
     "acquire", "outbox", "tenant_settings", "newest_generation", "count_reply", "answer", "plan",
     "newest_generation", "mark", "send", "mark", "current_hold", "mark", "send", "mark", "finish",
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def new_table() -> Iterator[Tables]:
-    with tables() as new_table:
-        yield new_table
 
 
 @pytest.fixture
@@ -129,23 +123,6 @@ def test_two_batches_of_one_conversation_are_not_worked_on_at_the_same_time(worl
     assert at_work.sender.sent == [*PARTS, *PARTS]
 
 
-def test_a_run_that_lost_the_conversation_changes_nothing(world: Callable[..., World]) -> None:
-    at_work = world()
-    at_work.emit("b-1", 1)
-
-    def oversleep() -> None:
-        at_work.assistant.while_asked = lambda: None
-        at_work.now_ms += 10 * 60_000
-        at_work.emit("b-1", 1)
-        at_work.deliver()
-
-    at_work.assistant.while_asked = oversleep
-    at_work.run()
-    assert at_work.sender.sent == PARTS
-    assert at_work.turns() == ANSWERED
-    assert at_work.is_free()
-
-
 def test_a_run_that_lost_the_conversation_while_it_sent_stops_sending(world: Callable[..., World]) -> None:
     at_work = world()
     at_work.emit("b-1", 1)
@@ -201,15 +178,13 @@ def test_repeated_failures_wait_longer_and_are_given_up(world: Callable[..., Wor
     assert (at_work.status(), at_work.is_free()) == ("processing_error", True)
 
 
-@pytest.mark.parametrize("body", ["", "[]", "{}", '{"detail-type": "messages.amended", "detail": {}}'])
-def test_a_body_that_is_no_event_becomes_a_dead_letter_at_once(body: str, world: Callable[..., World]) -> None:
+def test_a_body_that_is_no_event_becomes_a_dead_letter_at_once(world: Callable[..., World]) -> None:
     at_work = world()
     at_work.emit("b-1", 1)
-    at_work.queue[0] = at_work.queue[0]._replace(body=body)
+    at_work.queue[0] = at_work.queue[0]._replace(body="[]")
     at_work.run()
     ((dead_lettered, reason),) = at_work.dead_lettered
-    assert dead_lettered == body
-    assert reason
+    assert (dead_lettered, bool(reason)) == ("[]", True)
 
 
 @pytest.mark.parametrize(
@@ -253,14 +228,6 @@ def test_whatever_step_fails_a_withheld_batch_is_published_and_kept_once(
     assert (at_work.sender.sent, at_work.status(), at_work.is_free()) == ([], "reply_withheld", True)
 
 
-def test_a_platform_without_a_channel_is_a_channel_that_is_not_allowed(world: Callable[..., World]) -> None:
-    at_work = world()
-    at_work.channel = None
-    at_work.emit("b-1", 1)
-    at_work.run()
-    assert at_work.telemetry.counts["RepliesWithheld channel_not_allowed"] == 1
-
-
 def test_settings_of_tenant_and_conversation_win_over_those_of_the_stage(world: Callable[..., World]) -> None:
     at_work = world()
     at_work.put_settings("tenant:default", {"instructions": "Be brief.", "model": "the-tenants"})
@@ -292,16 +259,6 @@ def test_old_turns_leave_the_record_and_none_is_lost(world: Callable[..., World]
     assert len(at_work.assistant.last_prompt) < 20, "an assistant gets as many turns as fit"
 
 
-def test_the_outbox_of_a_finished_batch_has_no_words_and_expires(world: Callable[..., World]) -> None:
-    at_work = world()
-    at_work.emit("b-1", 1)
-    at_work.run()
-    outbox = at_work.item("o#b-1")
-    assert outbox
-    assert int(outbox["expiresAt"]) == at_work.now_ms // 1_000 + 35 * 86_400
-    assert "today" not in str(outbox)
-
-
 def test_an_acquisition_whose_answer_was_lost_delays_no_later_run(world: Callable[..., World]) -> None:
     at_work = world()
     at_work.steps.fail_at = (0, "after", False)
@@ -310,3 +267,11 @@ def test_an_acquisition_whose_answer_was_lost_delays_no_later_run(world: Callabl
     assert at_work.is_free()
     at_work.run()
     assert at_work.turns() == ANSWERED
+
+
+def test_a_platform_without_a_channel_is_a_channel_that_is_not_allowed(world: Callable[..., World]) -> None:
+    at_work = world()
+    at_work.channel = None
+    at_work.emit("b-1", 1)
+    at_work.run()
+    assert at_work.telemetry.counts["RepliesWithheld channel_not_allowed"] == 1

@@ -1,7 +1,6 @@
 """Items of the conversations table: the code writes exactly these, and reads them."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from lambdas.responder.gate import MAX_PARKED_BATCHES
 from lambdas.responder.history import MAX_RECORDED_TURNS, Turn
 from message_buffer.aws import clients as aws
 from message_buffer.limits import HOUR_MS
-from tests.support.responder import LOCK_MS, NAME, PARTS, Tables, World, tables
+from tests.support.responder import LOCK_MS, NAME, PARTS, Tables, World
 
 BEGAN_MS = 1_700_000_000_000
 EXPIRES_AT = str(BEGAN_MS // 1_000 + 35 * 86_400)
@@ -59,12 +58,6 @@ ITEMS: dict[str, dict[str, Any]] = {
 # The hour's replies: those to `b-0` and `b-2`.
 ADDED_TO_THE_RECORD = {"repliesSince": {"N": str(BEGAN_MS)}, "replies": {"N": "2"}}
 OLDER_TURN = {"role": "user", "text": "Hello?", "at_ms": 1, "batch_id": "b-00"}
-
-
-@pytest.fixture(scope="module")
-def new_table() -> Iterator[Tables]:
-    with tables() as new_table:
-        yield new_table
 
 
 def put(world: World, part: str, attributes: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from botocore.stub import Stubber
 
 from message_buffer.aws import clients as aws
-from message_buffer.errors import InvalidInput, RulesConflict, SendFailed
+from message_buffer.errors import InvalidInput, RulesConflict
 from message_buffer.rules.rules_table import MAX_RULES_BYTES, MAX_RULES_WRITES, RulesTable, StoredRules
 
 Item = dict[str, Any]
@@ -81,14 +81,6 @@ def test_the_first_rules_get_the_first_version(stub: Stubber, expected_version: 
     stub.assert_no_pending_responses()
 
 
-def test_rules_replace_those_that_their_writer_read(stub: Stubber) -> None:
-    finds(stub, "!version", item("!version", 8))
-    finds(stub, "stage", item("stage", 3, {}))
-    put = {"Put": {"TableName": "t", "Item": item("stage", 9, {})}}
-    stub.add_response("transact_write_items", {}, {"TransactItems": [put, bump(9, before=8)]})
-    assert RulesTable("t").put("stage", {}, by="op", at_ms=5, expected_version=3) == 9
-
-
 @pytest.mark.parametrize("stored", [None, item("stage", 4, {})])
 def test_rules_that_somebody_else_changed_are_not_replaced(stub: Stubber, stored: Item | None) -> None:
     finds(stub, "!version", item("!version", 8))
@@ -135,9 +127,3 @@ def test_the_count_of_changes_is_nobodys_to_delete(stub: Stubber) -> None:
 def test_rules_that_nobody_would_read_are_not_written(stub: Stubber) -> None:
     with pytest.raises(InvalidInput, match=f"at most {MAX_RULES_BYTES} bytes"):
         RulesTable("t").put("stage", {"stopWords": ["x" * MAX_RULES_BYTES]}, by="op", at_ms=5, expected_version=None)
-
-
-def test_a_table_that_refuses_is_one_of_our_errors(stub: Stubber) -> None:
-    stub.add_client_error("get_item", "ProvisionedThroughputExceededException")
-    with pytest.raises(SendFailed, match=r"^read version of rules: ProvisionedThroughputExceededException$"):
-        RulesTable("t").version()

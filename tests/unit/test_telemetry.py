@@ -67,15 +67,6 @@ def test_metrics_are_written_when_flushed_and_only_then(
     assert line["_aws"]["CloudWatchMetrics"][0]["Namespace"] == "MessageBuffer"
 
 
-def test_more_values_than_a_line_may_hold_are_written_in_several(
-    telemetry: Telemetry, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for _ in range(250):
-        telemetry.measure_ms("LatenessMs", 1)
-    telemetry.flush()
-    assert sum(len(line["LatenessMs"]) for line in written(capsys)) == 250
-
-
 def test_threads_that_share_it_lose_no_value_and_write_no_line_twice(
     telemetry: Telemetry, capsys: pytest.CaptureFixture[str]
 ) -> None:

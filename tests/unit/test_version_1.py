@@ -17,7 +17,6 @@ from message_buffer.errors import InvalidInput
 from message_buffer.events import batch_ready as batch
 from message_buffer.events.emission import Emission, TimeLeft
 from message_buffer.messages.message import decode, encode
-from message_buffer.messages.wire_form import decode_fields
 from tests.support.fakes import FakeBus, FakeObjects, FakeQueue, RecordedTelemetry
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "v1"
@@ -73,10 +72,3 @@ def test_a_message_is_read_and_written_back_byte_for_byte() -> None:
     message = decode(wire)
     assert (message.id, message.text) == ('wamid.HBgM"ü\n1', "Grüße 👋\nsecond line")
     assert encode(message) == wire
-
-
-def test_what_this_version_does_not_know_of_a_message_survives() -> None:
-    wire = (FIXTURES / "message.txt").read_bytes()
-    assert decode_fields(wire)["mood"] == {"new": [1, None]}
-    later = wire.replace(b'{"v":1,', b'{"v":2,"later":{"a":1},')
-    assert batch.content_of([later]).messages[0] == batch.content_of([wire]).messages[0] | {"later": {"a": 1}}
