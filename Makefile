@@ -50,7 +50,7 @@ REMOVAL = $(BIN)/python -m infra.removal --stage $(STAGE)
 SYNTHESIZED ?=
 FROM = $(if $(SYNTHESIZED),--app "$(SYNTHESIZED)")
 
-.PHONY: help setup test chaos coverage check format-check lint types imports format nightly rehearse demo up down status logs \
+.PHONY: help setup test chaos coverage check format-check lint types imports format nightly demo up down status logs \
   console verify doctor synth diff deploy prune destroy bootstrap bench bench-quick cost lock clean
 
 help: ## list the targets
@@ -140,9 +140,6 @@ format: $(READY) ## format, and fix what ruff can fix
 nightly: $(READY) ## all tests, with many more examples for the property tests, then bench-quick
 	@HYPOTHESIS_PROFILE=nightly $(PYTEST) --timeout 1800 $(PYTEST_ARGS)
 	@$(MAKE) bench-quick
-
-rehearse: $(READY) ## try all of a deployment that needs no AWS account, and print a table; ARGS="--only templates": without the local stage
-	@$(BIN)/python -m tests.support.rehearsal --jobs $(JOBS) $(ARGS)
 
 up: $(READY) ## start the local stage and deploy onto it; again: deploy what changed
 	@$(BIN)/python -m tools.local up $(IN_LANE) $(ARGS)

@@ -1,6 +1,5 @@
 """The outputs of the local stage have the names that a stage in AWS gives them."""
 
-from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -19,19 +18,6 @@ DEPLOYED = {
         "RulesTableName",
     )
 }
-
-
-@pytest.mark.parametrize(("valkey_url", "endpoint"), [("valkey://127.0.0.1:7001", "127.0.0.1:7001"), (None, None)])
-def test_the_cache_endpoint_is_the_address_of_valkey(
-    valkey_url: str | None, endpoint: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    emulator: Any = MagicMock()
-    monkeypatch.setattr(sessions, "emulator_client", emulator)
-    outputs = deployment.read_back(
-        DEPLOYED, endpoint_url="http://127.0.0.1:4566", region="us-east-1", valkey_url=valkey_url, previous={}
-    )
-    assert outputs.CacheEndpoint == endpoint
-    assert (outputs.EventBusName, outputs.ValkeyUrl) == ("the-EventBusName", valkey_url)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """A running stage keeps its lane, and `up` replaces it only after the developer agreed."""
 
-import fcntl
 import io
 import json
 import sys
@@ -66,17 +65,6 @@ def test_another_up_keeps_the_running_stage_and_its_lane(
     assert stage.started_with_valkey is None, "nothing was started anew"
 
 
-def test_a_running_stage_that_is_replaced_is_not_called_the_rest_of_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stage = stage_of(tmp_path, "dynamodb", monkeypatch)
-    said = io.StringIO()
-    stage.up(Progress(said), overrides={"lane": "valkey"})
-    assert stage.started_with_valkey is True
-    assert "Stop the running stage" in said.getvalue()
-    assert "what is left" not in said.getvalue()
-
-
 class Operators:
     def ask(self, operation: str) -> dict[str, Any]:
         assert operation == "status"
@@ -110,14 +98,6 @@ def test_a_stage_of_the_other_lane_is_replaced_only_after_a_yes(
     command._agree_to_replace(stage, {"lane": "dynamodb"})
 
 
-@pytest.mark.parametrize("overrides", [{}, {"lane": "valkey"}, {"shards": 2}])
-def test_an_up_that_replaces_nothing_asks_nothing(
-    stage: Deployed, overrides: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    command._agree_to_replace(stage, overrides)
-    assert capsys.readouterr().out == ""
-
-
 # -- an outage on purpose ------------------------------------------------------------------------------------
 
 
@@ -146,29 +126,3 @@ def test_a_stage_that_went_down_during_an_outage_gets_no_valkey(
     with stage.without_valkey():
         stage.down(Progress(io.StringIO()))
     assert servers == ["stopped"]
-
-
-def test_a_stage_that_was_replaced_during_an_outage_gets_no_second_valkey(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: list[str]
-) -> None:
-    with stage_of(tmp_path, "valkey", monkeypatch).without_valkey():
-        other = Instance("another mark", 4, 5, 6)
-        (tmp_path / "run" / "instance.json").write_text(json.dumps(asdict(other)))
-    assert servers == ["stopped"]
-
-
-def test_the_end_of_an_outage_waits_for_another_command_of_the_stage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: list[str]
-) -> None:
-    stage = stage_of(tmp_path, "valkey", monkeypatch)
-    lock = (tmp_path / "lock").open("w")
-    fcntl.flock(lock, fcntl.LOCK_EX)
-
-    def wait(_seconds: float) -> None:
-        servers.append("waited")
-        lock.close()
-
-    monkeypatch.setattr("tools.local.stage.time.sleep", wait)
-    with stage.without_valkey():
-        pass
-    assert servers == ["stopped", "waited", "started"]

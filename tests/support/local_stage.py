@@ -46,6 +46,7 @@ PASS_SECONDS = 2.0
 # A wait for something that happens in a second or two on a quiet machine.
 PATIENCE_SECONDS = 60.0
 DENIED = "denied-by-a-test"
+WHATSAPP_TOPIC = "arn:aws:sns:us-east-1:000000000000:whatsapp"
 
 # The time-outs of functions are those of a real stage. On a busy machine a cold start takes seconds; with a short
 # time-out, the emulator would kill it, and the next start would be cold, too.
