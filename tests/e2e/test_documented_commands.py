@@ -1,4 +1,4 @@
-"""Runs the commands of the documents on the local stage, and compares what they print with what the documents show.
+"""Runs the commands of the documents on the local stage.
 
 A new command in a document either runs here, or is listed in NOT_RUN with the reason, or fails the test.
 """
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import uuid
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ from bufferctl.errors import Failed
 from bufferctl.stage import LOCAL, find_stage
 from message_buffer.json_object import Json
 from tests.e2e.test_bufferctl import wait_for_letter
-from tests.support.documents import Command, Document, keys, shape
+from tests.support.documents import Document, keys
 from tests.support.local_stage import LocalStage
 from tools.local.__main__ import how_to_send
 from tools.local.stage import ROOT
@@ -214,53 +214,20 @@ PREPARE: dict[str, Callable[[Desk, Namespace], None]] = {
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_documented_commands_run_and_print_what_the_document_shows(desk: Desk, name: str) -> None:
-    document = Document.read(ROOT / name)
-    printed = [run(desk, command) for command in document.commands]
-    for listing in document.listings:
-        assert is_printed(listing, printed) or is_usage(listing), (
-            f"{name}: no command prints this, nor is it a usage:\n{listing}"
-        )
-
-
-def is_printed(listing: str, printed: Sequence[str]) -> bool:
-    """Say whether a command of the document printed this as consecutive paragraphs."""
-    wanted = shape(listing)
-    for output in map(shape, printed):
-        if any(output[start : start + len(wanted)] == wanted for start in range(len(output))):
-            return True
-    return False
-
-
-def is_usage(listing: str) -> bool:
-    """Say whether each line begins with the words of a command that has a help."""
-    return all(has_help(re.split(r" [<\[]", line)[0].split()) for line in listing.splitlines())
-
-
-def has_help(words: Sequence[str]) -> bool:
-    with pytest.raises(SystemExit) as ended:
-        make_parser().parse_args([*words, "--help"])
-    return ended.value.code == 0
-
-
-def run(desk: Desk, command: Command) -> str:
-    """Run a documented command, compare its output and return it; an empty text for a command that is not run."""
-    text = command.text.replace(BUFFERCTL, "bufferctl") if command.text != ALIAS else command.text
-    if text == ALIAS or MAKE.match(text) or any(re.match(pattern, text) for pattern in NOT_RUN):
-        assert not command.shown, f"{command.where}: this output cannot be compared, since the command is not run"
-        return ""
-    assert text.startswith("bufferctl "), f"{command.where}: do not know how to run {text!r}"
-    ready = prepared(desk, text, where=command.where)
-    if re.match(r"bufferctl tail\b", ready):
-        return tail(desk, ready)
-    ended = desk.run(ready)
-    if found := re.match(r"Version (\d+)", ended.stdout):
-        desk.version = found[1]
-    printed = (ended.stderr if ended.returncode else ended.stdout).replace(desk.tenant, "default")
-    assert ended.returncode == 0 or (ended.returncode == 1 and command.shown), f"{command.where}: {ended.stderr}"
-    shown = shape(command.shown)
-    assert shape(printed)[: len(shown)] == shown, f"{command.where} prints now:\n{printed}"
-    return printed
+def test_documented_commands_run(desk: Desk, name: str) -> None:
+    for command in Document.read(ROOT / name).commands:
+        text = command.text if command.text == ALIAS else command.text.replace(BUFFERCTL, "bufferctl")
+        if text == ALIAS or MAKE.match(text) or any(re.match(pattern, text) for pattern in NOT_RUN):
+            continue
+        assert text.startswith("bufferctl "), f"{command.where}: do not know how to run {text!r}"
+        ready = prepared(desk, text, where=command.where)
+        if re.match(r"bufferctl tail\b", ready):
+            tail(desk, ready)
+            continue
+        ended = desk.run(ready)
+        if found := re.match(r"Version (\d+)", ended.stdout):
+            desk.version = found[1]
+        assert ended.returncode == 0, f"{command.where}: {ended.stderr}"
 
 
 def prepared(desk: Desk, text: str, *, where: str) -> str:
@@ -296,7 +263,7 @@ def words_of(text: str) -> list[str]:
     return words[1:]
 
 
-def tail(desk: Desk, text: str) -> str:
+def tail(desk: Desk, text: str) -> None:
     """Run `bufferctl tail` until it shows an event, then press Ctrl-C."""
     process = desk.start(text, stdin=subprocess.DEVNULL)
     assert process.stdout
@@ -310,7 +277,6 @@ def tail(desk: Desk, text: str) -> str:
             shown = process.stdout.readline()
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(timeout=COMMAND_SECONDS) == 0
-        return shown
     finally:
         process.kill()
         process.communicate()
