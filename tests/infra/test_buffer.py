@@ -197,15 +197,6 @@ def test_a_domain_is_the_only_way_in_and_speaks_tls_1_2(kind: str, synthesize: S
     assert outputs["ApiDnsTarget"]["Value"] == {"Fn::GetAtt": ["ApiDomain", "RegionalDomainName"]}
 
 
-def test_without_a_domain_an_api_is_reached_at_its_default_endpoint(synthesize: Synthesize) -> None:
-    outputs = {kind: synthesize("dev", api={"kind": kind})["Buffer"].to_json()["Outputs"] for kind in KINDS}
-    assert outputs["http"]["ApiEndpoint"]["Value"] == {"Fn::GetAtt": ["Api", "ApiEndpoint"]}
-    assert text(outputs["rest"]["ApiEndpoint"]["Value"]).startswith("https://<RestApi>.execute-api.us-east-1.")
-    # An operator registers this address and `/webhook/{platform}` with a platform.
-    assert text(outputs["rest"]["ApiEndpoint"]["Value"]).endswith("/live")
-    assert not any("ApiDnsTarget" in each for each in outputs.values())
-
-
 def test_a_rest_api_leaves_bodies_as_they_came_and_the_account_as_it_is(synthesize: Synthesize) -> None:
     template = synthesize("dev", api={"kind": "rest"})["Buffer"]
     api = only(template, "AWS::ApiGateway::RestApi")

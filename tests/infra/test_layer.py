@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from infra import layer
-from infra.layer import LayerError, LayerPlatform, build_layer, lambda_interpreter, lambda_pins, link_to
+from infra.layer import LayerError, LayerPlatform, build_layer, lambda_interpreter, lambda_pins
 from tests.support.wheel import write_wheel
 
 ROOT = Path(__file__).parents[2]
@@ -159,14 +159,3 @@ def test_the_byte_code_of_the_layer_is_read_by_lambda_without_a_look_at_the_sour
     compiled = {path.parent.parent / f"{path.name.partition('.')[0]}.py": path for path in lambda_layer.rglob("*.pyc")}
     assert compiled.keys() == sources
     assert {path.read_bytes()[:8] for path in compiled.values()} == {MAGIC_3_13 + b"\x01\0\0\0"}
-
-
-def test_what_a_linked_layer_says_goes_before_what_the_interpreter_has(tmp_path: Path) -> None:
-    (tmp_path / "layer" / "python").mkdir(parents=True)
-    (tmp_path / "layer" / "python" / "json.py").write_text("who = 'the layer'")
-    linked = link_to(tmp_path / "layer")
-    # The emulator's worker does the same with the layers it has unpacked.
-    (packages,) = linked.glob("python/lib/*/site-packages")
-    code = f"import site; site.addsitedir({str(packages)!r}); import json; print(json.who)"
-    asked = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
-    assert asked.stdout.strip() == "the layer"

@@ -161,11 +161,6 @@ def would_run(target: str, **environment: str) -> list[str]:
     return run.stdout.splitlines()
 
 
-def test_the_stages_offered_are_the_stages_in_aws(stages: dict[str, Any]) -> None:
-    offered = triggers("deploy.yml")["workflow_dispatch"]["inputs"]["stage"]["options"]
-    assert set(offered) == stages.keys() - {"local"}
-
-
 def test_the_role_trusts_one_environment_of_one_repository() -> None:
     (statement,) = json.loads((ROOT / "docs/github-oidc/trust-policy.json").read_text())["Statement"]
     assert statement["Action"] == "sts:AssumeRoleWithWebIdentity"

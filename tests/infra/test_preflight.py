@@ -216,16 +216,6 @@ def test_an_existing_network_cannot_move(prod: StageConfig) -> None:
     assert not in_account(anywhere, *answers, network_in("us-east-1b", "us-east-1c"))
 
 
-@pytest.mark.parametrize("state", ["CREATE_COMPLETE", "DELETE_FAILED"])
-def test_a_stack_that_the_stage_will_not_have_is_advice_that_names_the_command(state: str, prod: StageConfig) -> None:
-    config = prod.model_copy(update={"lane": "dynamodb"})
-    answers = [limits(1_000, 1_000), NOTHING_DEPLOYED]
-    (sentence,) = in_account(config, *answers, *stacks(Network=state))
-    assert isinstance(sentence, Advice)
-    assert sentence.startswith("MessageBuffer-prod-Network still exists, and AWS bills it")
-    assert "`make prune STAGE=prod`" in sentence
-
-
 @pytest.mark.parametrize("named", [True, False])
 def test_a_zone_without_an_interface_endpoint_is_said_before_the_first_deployment(
     named: bool, stage_config: Callable[..., StageConfig]

@@ -9,7 +9,7 @@ import pytest
 from botocore.exceptions import ClientError, WaiterError
 from moto import mock_aws
 
-from infra import cli, removal
+from infra import removal
 from infra.preflight import Stuck
 from infra.removal import POLL_SECONDS, Removal, Stack
 from infra.settings_and_defaults import STACKS, load_stage
@@ -322,16 +322,3 @@ def test_a_protected_stage_is_refused_with_the_way_out(
     assert run("--yes", said=said) == 1
     assert "Set termination_protection to false for stage 'dev'" in capsys.readouterr().err
     assert len(account.stacks) == 1
-
-
-def test_prune_removes_only_what_is_left_over(
-    said: list[str], account: CloudFormation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    account.deploy("Cache")
-    assert run("--left-over", "--yes", said=said) == 0
-    assert said == ["Nothing is left to remove."]
-    monkeypatch.setattr(cli, "context", lambda: {"stages": {"dev": {"lane": "dynamodb"}}})
-    assert run("--left-over", "--yes", said=said) == 0
-    assert account.stacks == {}
-    assert run("--left-over", said=said) == 0
-    assert said[-1] == "Nothing is left to remove."
