@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from itertools import cycle
 from pathlib import Path
 
 import psutil
@@ -37,7 +36,6 @@ DRAIN_SECONDS = (WINDOW_GRACE_MS + 2 * WINDOW_LOCK_MS) / 1_000 + RULE_SECONDS
 ATTEMPTS, CONVERSATION_PROCESSOR_SECONDS = 20, 20
 # As many messages a second as the stage bears on a small machine.
 LONG_OUTAGE_SECONDS, BUSY_PAUSE_SECONDS = 180.0, 1.5
-SLOW_MS = 900
 
 Outage = Callable[[LocalStage], AbstractContextManager[None]]
 
@@ -83,42 +81,6 @@ def full(stage: LocalStage) -> Iterator[None]:
             yield
         finally:
             client.config_set("maxmemory", 0)
-
-
-@contextmanager
-def slow(stage: LocalStage) -> Iterator[None]:
-    """Let nearly every answer come after ingest has given up."""
-    with stage.valkey as client, repeated(lambda: client.client_pause(SLOW_MS), every_seconds=1):
-        yield
-
-
-@contextmanager
-def flapping(stage: LocalStage) -> Iterator[None]:
-    """Stop Valkey for a second, let it run for a second, and so on."""
-    server, signals = valkey_of(stage), cycle([signal.SIGSTOP, signal.SIGCONT])
-    try:
-        with repeated(lambda: server.send_signal(next(signals)), every_seconds=1):
-            yield
-    finally:
-        server.send_signal(signal.SIGCONT)
-
-
-@contextmanager
-def repeated(action: Callable[[], object], *, every_seconds: float) -> Iterator[None]:
-    done = threading.Event()
-
-    def run() -> None:
-        while not done.is_set():
-            action()
-            done.wait(every_seconds)
-
-    running = threading.Thread(target=run, daemon=True)
-    running.start()
-    try:
-        yield
-    finally:
-        done.set()
-        running.join()
 
 
 def valkey_of(stage: LocalStage) -> psutil.Process:
@@ -213,6 +175,6 @@ def test_valkey_is_away_under_traffic(stage: LocalStage) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.promise("P2", "P10")
-@pytest.mark.parametrize("outage", [swallowing, killed, wiped, full, slow, flapping])
+@pytest.mark.parametrize("outage", [swallowing, killed, wiped, full])
 def test_valkey_is_away_for_three_minutes_under_heavy_traffic(stage: LocalStage, outage: Outage) -> None:
     if_quick_enough(lambda: under_traffic(stage, outage, LONG_OUTAGE_SECONDS, pause_seconds=BUSY_PAUSE_SECONDS))

@@ -15,11 +15,10 @@ from tests.support.aws_proxy import (
     PUT_EVENTS,
     AwsProxy,
     Call,
-    refuse,
     refuse_entries,
 )
 from tests.support.judge import Talk, judge
-from tests.support.local_stage import MAX_ATTEMPTS, PATIENCE_SECONDS, LocalStage
+from tests.support.local_stage import MAX_ATTEMPTS, LocalStage
 
 pytestmark = [
     pytest.mark.slow,
@@ -31,8 +30,6 @@ pytestmark = [
 MARGIN_MS = 15_000
 # Between attempts the batch waits one second, then two.
 RETRIES_MS = 7_000
-# The SDK passes this error on at once; others it tries again itself.
-REFUSED = refuse(400, "ValidationException")
 
 
 @contextmanager
@@ -94,35 +91,6 @@ def test_a_conversation_processor_started_twice_emits_once(stage: LocalStage, aw
     assert len(arrivals) == len(talks)
 
 
-@pytest.mark.case(30)
-@pytest.mark.promise("P1")
-def test_a_batch_that_no_attempt_gets_out_is_kept_as_a_dead_letter_and_can_be_redriven(
-    stage: LocalStage, aws: AwsProxy
-) -> None:
-    talk, neighbour = Talk(stage), Talk(stage)
-    trap = aws.on(PUT_EVENTS, REFUSED, times=MAX_ATTEMPTS, about=talk.name)
-    talk.insist()
-    neighbour.insist()
-    judge([neighbour], within_ms=MARGIN_MS)
-    letter = receive_letter(talk)
-    assert [attempt_of(call) for call in trap.caught] == [*range(1, MAX_ATTEMPTS + 1)]
-    assert letter["conversationId"] == talk.conversation_id
-    assert letter["batchId"] == detail_of(trap.caught[0])["batchId"]
-    assert talk.ids[0] in letter["payloads"][0]
-    assert not talk.arrivals()
-
-    # Other conversations of the lane go on meanwhile.
-    later = Talk(stage, name=talk.name)
-    later.insist()
-    judge([later], within_ms=MARGIN_MS)
-
-    stage.invoke("conversation_processor", {"redrive": letter}, wait=True)
-    talk.wait_all()
-    (redriven,) = talk.arrivals()
-    assert redriven.batch["batchId"] == letter["batchId"]
-    assert redriven.batch["messages"] == detail_of(trap.caught[0])["messages"]
-
-
 def say_two_batches(talk: Talk) -> None:
     """Send messages for two batches; the second waits behind the first, whose emission fails."""
     talk.insist()
@@ -135,22 +103,3 @@ def detail_of(call: Call) -> dict[str, Any]:
     detail = json.loads(call.json["Entries"][0]["Detail"])
     assert isinstance(detail, dict)
     return detail
-
-
-def attempt_of(call: Call) -> int:
-    return int(detail_of(call)["attempt"])
-
-
-def receive_letter(talk: Talk) -> dict[str, Any]:
-    """Return the dead letter of a conversation. Remove those of other tests, whose batches may have failed late."""
-    outputs = talk.stage.outputs
-    sqs, url = outputs.client("sqs"), outputs.DeadLetterQueueUrl
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        for message in sqs.receive_message(QueueUrl=url, WaitTimeSeconds=1).get("Messages", []):
-            sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
-            letter = json.loads(message["Body"])
-            assert isinstance(letter, dict)
-            if letter.get("conversationId") == talk.conversation_id:
-                return letter
-    raise AssertionError("no dead letter came")

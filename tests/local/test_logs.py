@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.local.test_webhooks import OUTPUTS
+from tests.local.test_stage import OUTPUTS
 from tools.local import logs
 from tools.local.outputs import Outputs
 

@@ -10,13 +10,26 @@ from typing import Any
 
 import pytest
 
-from tests.local.test_webhooks import OUTPUTS
 from tools.local import __main__ as command
 from tools.local import stage as module
 from tools.local.errors import LocalError
 from tools.local.outputs import Outputs
 from tools.local.progress import Progress
 from tools.local.stage import Instance, Stage
+
+OUTPUTS = Outputs(
+    ApiEndpoint="http://127.0.0.1:4566/api",
+    EventBusName="bus",
+    AwsEndpointUrl="http://127.0.0.1:4566",
+    Region="us-east-1",
+    ValkeyUrl="valkey://127.0.0.1:6379",
+    WebhookSecrets={},
+    Functions={},
+    LogGroups={},
+    DeadLetterQueueUrl="queue",
+    OversizeBucketName="bucket",
+    RulesTableName="rules",
+)
 
 
 class Deployed(Stage):

@@ -64,12 +64,6 @@ LOSE_ANSWER = Verdict(hang_up=True)
 LOSE_CALL = Verdict(forward=False, hang_up=True)
 
 
-def refuse(status: int, code: str) -> Verdict:
-    """Return the verdict that the whole call fails, as if the service throttled or were down."""
-    body = json.dumps({"__type": code, "message": "made to fail"}).encode()
-    return Verdict(False, (status, {"Content-Type": "application/x-amz-json-1.1", "x-amzn-ErrorType": code}, body))
-
-
 def refuse_entries(call: Call) -> Verdict:
     """Return the verdict that PutEvents answers 200 and reports only in the body that it took no entry."""
     entries = [{"ErrorCode": "ThrottlingException", "ErrorMessage": "made to fail"} for _ in call.json["Entries"]]

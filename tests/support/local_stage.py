@@ -238,7 +238,8 @@ class LocalStage:
     @contextmanager
     def denied(self, role: str, action: str) -> Iterator[None]:
         """Deny an action to a function's role inside, whatever its policies allow."""
-        iam, name = self.outputs.client("iam"), self.role_name(role)
+        found = self.outputs.client("lambda").get_function_configuration(FunctionName=self.outputs.Functions[role])
+        iam, name = self.outputs.client("iam"), str(found["Role"]).rpartition("/")[2]
         statement = {"Effect": "Deny", "Action": action, "Resource": "*"}
         denial = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
         iam.put_role_policy(RoleName=name, PolicyName=DENIED, PolicyDocument=denial)
@@ -246,11 +247,6 @@ class LocalStage:
             yield
         finally:
             iam.delete_role_policy(RoleName=name, PolicyName=DENIED)
-
-    def role_name(self, role: str) -> str:
-        """Return the name of the IAM role that a function runs on."""
-        found = self.outputs.client("lambda").get_function_configuration(FunctionName=self.outputs.Functions[role])
-        return str(found["Role"]).rpartition("/")[2]
 
     def log(self, role: str, *, since_ms: int) -> list[str]:
         """Return the lines that a function logged; those of a run appear when the run has ended."""
