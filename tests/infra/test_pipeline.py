@@ -69,6 +69,14 @@ def test_only_what_deploys_may_ask_for_a_token_and_nothing_may_write(name: str) 
         assert job.get("permissions", READ_ONLY) == (DEPLOYER if deploys else READ_ONLY)
 
 
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_a_checkout_leaves_no_token_behind_and_no_job_runs_for_ever(name: str) -> None:
+    for step in steps(name):
+        if step.get("uses", "").startswith("actions/checkout@"):
+            assert step["with"]["persist-credentials"] is False
+    assert all("timeout-minutes" in job for job in workflow(name)["jobs"].values() if "steps" in job)
+
+
 def test_a_stage_is_deployed_through_its_environment_and_never_twice_at_a_time() -> None:
     job = workflow(DEPLOYS)["jobs"]["deploy"]
     assert job["environment"] == "${{ inputs.stage }}"
