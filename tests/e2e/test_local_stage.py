@@ -109,6 +109,7 @@ def test_an_interrupted_second_up_leaves_the_stage_running_and_nothing_deploying
     assert running.run("status").returncode == 0
 
 
+@pytest.mark.nightly
 def test_an_instance_whose_emulator_died_is_replaced(running: Home) -> None:
     before = running.outputs()
     (emulator,) = [each for each in running.processes() if "ministack" in each.cmdline()]
@@ -150,6 +151,7 @@ def test_the_demo_shows_one_event_with_five_messages_and_cleans_up(home: Home) -
     assert home.processes() == []
 
 
+@pytest.mark.nightly
 def test_the_demo_runs_in_the_dynamodb_lane_without_valkey(home: Home) -> None:
     demo = home.run("demo", "--lane", "dynamodb")
     assert demo.returncode == 0, demo.stderr

@@ -114,7 +114,7 @@ def stacks(stacks_of: Callable[..., list[cdk.Stack]]) -> Callable[..., Mapping[s
             if not file.exists():
                 new = {
                     _word(stack): Synthesized(
-                        Template.from_stack(stack).to_json(), sorted(_word(other) for other in stack.dependencies)
+                        dict(Template.from_stack(stack).to_json()), sorted(_word(other) for other in stack.dependencies)
                     )
                     for stack in stacks_of(stage, **overrides)
                 }

@@ -122,7 +122,7 @@ class LocalStage:
     def _insist(self, name: str) -> None:
         """Send a message until it is accepted: an ingest that starts beside many others may not have read the rules."""
         body = {"account": "warm-up", "conversation": name, "id": uuid.uuid4().hex, "text": "warm-up"}
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + WARM_UP_SECONDS
         while (answer := self.webhooks.post("generic", body)).status != 200:
             assert answer.status >= 500, f"{answer.status} {answer.body!r}"
             assert time.monotonic() < deadline, f"never accepted: {answer.body!r}"
