@@ -144,6 +144,12 @@ def test_both_kinds_of_api_lead_the_same_requests_to_ingest(synthesize: Synthesi
     assert paths == {"webhook", "typing", "{platform}", "{door}"}
 
 
+def test_an_http_api_lets_in_what_the_stage_says(synthesize: Synthesize) -> None:
+    limits = {"requests_per_second": 70}
+    stage = only(synthesize("dev", api=limits)["Buffer"], "AWS::ApiGatewayV2::Stage")
+    assert stage["DefaultRouteSettings"] == {"ThrottlingRateLimit": 70, "ThrottlingBurstLimit": 140}
+
+
 def test_a_rest_api_lets_in_what_the_stage_says(synthesize: Synthesize) -> None:
     limits = {"kind": "rest", "requests_per_second": 70}
     (settings,) = only(synthesize("dev", api=limits)["Buffer"], "AWS::ApiGateway::Stage")["MethodSettings"]

@@ -70,6 +70,15 @@ def test_only_what_deploys_may_ask_for_a_token_and_nothing_may_write(name: str) 
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)
+def test_no_workflow_knows_a_secret_or_runs_foreign_code_with_rights(name: str) -> None:
+    assert "pull_request_target" not in WORKFLOWS[name]
+    assert "workflow_run" not in WORKFLOWS[name]
+    # Neither long-lived keys nor any other secret: the role comes from a token of the run.
+    assert "secrets" not in WORKFLOWS[name]
+    assert "access-key" not in WORKFLOWS[name]
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
 def test_a_checkout_leaves_no_token_behind_and_no_job_runs_for_ever(name: str) -> None:
     for step in steps(name):
         if step.get("uses", "").startswith("actions/checkout@"):
